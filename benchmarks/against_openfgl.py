@@ -26,11 +26,11 @@ import pyarrow.compute as pc
 import torch
 
 from benchmarks.optimizer_state import export, spread
-from fedweave.build import Built, build
-from fedweave.config import load, resolve
+from fedweave.experiment.build import Built, build
+from fedweave.experiment.config import load, resolve
+from fedweave.experiment.rounds import RoundResult, train
 from fedweave.metrics.measured import GLOBAL
 from fedweave.metrics.paired import interval
-from fedweave.rounds import RoundResult, train
 
 Cells = dict[tuple[str, str], list[dict[str, Any]]]  # of a data set and an algorithm, what each seed's cell found
 SIDES = ("fedweave", "OpenFGL")

@@ -21,15 +21,21 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from fedweave.build import build
-from fedweave.config import resolve
 from fedweave.errors import UserError
+from fedweave.experiment.build import build
+from fedweave.experiment.config import resolve
+from fedweave.experiment.rounds import train
 from fedweave.metrics.paired import differences, interval
-from fedweave.rounds import train
 
-Grid = Mapping[str, Sequence[Any]]
-ADAM: Grid = {"lr": (0.003, 0.01, 0.03)}
-SGD: Grid = {"lr": (0.1, 0.3, 1.0)}
+Grid = Sequence[Mapping[str, Any]]
+
+
+def rates(*values: float, names: Sequence[str] = ("lr",)) -> Grid:
+    """A grid of learning rates."""
+    return [dict.fromkeys(names, value) for value in values]
+
+
+ADAM, SGD = rates(0.003, 0.01, 0.03), rates(0.1, 0.3, 1.0)
 # {name: (algorithm, settings, what is tried)}
 METHODS: dict[str, tuple[str, dict[str, Any], Grid]] = {
     "local": ("local", {}, ADAM),
@@ -37,9 +43,9 @@ METHODS: dict[str, tuple[str, dict[str, Any], Grid]] = {
     "fedavg_sgd": ("fedavg", {"optimizer": "sgd"}, SGD),
     "fedprox": ("fedprox", {}, ADAM),
     "scaffold": ("scaffold", {}, SGD),
-    "feddyn": ("feddyn", {}, {"lr": (0.01, 0.03, 0.1)}),
-    "feddc": ("feddc", {}, {"lr": (0.01, 0.03, 0.1)}),
-    "fednova": ("fednova", {}, {"lr": (0.03, 0.1, 0.3)}),
+    "feddyn": ("feddyn", {}, rates(0.01, 0.03, 0.1)),
+    "feddc": ("feddc", {}, rates(0.01, 0.03, 0.1)),
+    "fednova": ("fednova", {}, rates(0.03, 0.1, 0.3)),
     "moon": ("moon", {}, ADAM),
     "fedproto": ("fedproto", {}, ADAM),
     "fedavg_ft": ("fedavg_ft", {}, ADAM),
@@ -47,12 +53,12 @@ METHODS: dict[str, tuple[str, dict[str, Any], Grid]] = {
     "fedrep": ("fedrep", {}, ADAM),
     "ditto": ("ditto", {}, ADAM),
     "apfl": ("apfl", {}, ADAM),
-    "pfedme": ("pfedme", {}, {"lr": (0.03, 0.1, 0.3)}),
-    "graphfl": ("graphfl", {}, {"lr": (0.03, 0.1, 0.3)}),
+    "pfedme": ("pfedme", {}, rates(0.03, 0.1, 0.3)),
+    "graphfl": ("graphfl", {}, rates(0.03, 0.1, 0.3)),
     "perfedavg": (
         "graphfl",
         {"server": "sgd", "meta_steps": 3},
-        {"server_lr": (0.1, 0.3, 1.0)},
+        rates(0.1, 0.3, 1.0, names=("meta_lr", "server_lr")),
     ),
 }
 MINORITIES = {"minesweeper": "auc"}  # what is judged where one class is rare; accuracy elsewhere
@@ -131,12 +137,6 @@ class Runs:
         return text if name == "failed" or not text else float(text)
 
 
-def points(grid: Grid) -> Iterator[str]:
-    """The points of a grid, as they stand in the CSV."""
-    for values in product(*grid.values()):
-        yield json.dumps(dict(zip(grid, values, strict=True)))
-
-
 def cell(values: Sequence[float], sign: str = "") -> str:
     """Mean and half of the 95 % interval, or the mean alone of one value."""
     low, high = interval(values)
@@ -153,7 +153,7 @@ def table(runs: Runs, given: argparse.Namespace, where: dict[str, Any]) -> Itera
     pace = 0.0
     for method in given.methods:
         tried = {at: [runs.of(**where, method=method, settings=at, seed=s) for s in range(given.tune)]
-                 for at in points(METHODS[method][2])}  # fmt: skip
+                 for at in map(json.dumps, METHODS[method][2])}  # fmt: skip
         kept = {at: found for at, found in tried.items() if not any(one.get("failed") for one in found)}
         if not kept:
             yield f"| `{method}` | — | {next(iter(tried.values()))[0]['failed']} | | | | | | |"

@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
-from fedweave.build import Built, build
-from fedweave.config import Config, resolve
-from fedweave.rounds import train
+from fedweave.experiment.build import Built, build
+from fedweave.experiment.config import Config, resolve
+from fedweave.experiment.rounds import train
 
 NODES, FEATURES = 50, 32
 MANY = 1_000_000  # rounds, of which every turn makes some

@@ -16,15 +16,15 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fedweave.config import Document
+from fedweave.experiment.config import Document
 from fedweave.metrics.best_rounds import FAIREST
-from fedweave.reproduce import grid
-from fedweave.reproduce.display import Progression
-from fedweave.reproduce.f2gnn import GRIDS, OURS, experiment
-from fedweave.reproduce.grid import PlannedRun
-from fedweave.reproduce.paper import PaperCell, PaperTable, Quantity
-from fedweave.reproduce.quantities import summary
-from fedweave.reproduce.workers import execute
+from fedweave.papers import grid
+from fedweave.papers.display import Progression
+from fedweave.papers.f2gnn import GRIDS, OURS, experiment
+from fedweave.papers.grid import PlannedRun
+from fedweave.papers.paper import PaperCell, PaperTable, Quantity
+from fedweave.papers.quantities import summary
+from fedweave.papers.workers import execute
 
 NOTHING_READ = Quantity("", lambda run: None)
 

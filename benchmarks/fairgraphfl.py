@@ -23,14 +23,14 @@ from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
 from torch_geometric.nn import GINConv, global_add_pool
 
-from fedweave import config
-from fedweave.build import Built, build, client_graphs
 from fedweave.core.arrays import graph_arrays
 from fedweave.core.graph import TEST, TRAIN, Graph
 from fedweave.engines.simulation import Simulation
+from fedweave.experiment import config
+from fedweave.experiment.build import Built, build, client_graphs
+from fedweave.experiment.rounds import train
 from fedweave.incentives.payoffs import payoffs
 from fedweave.partition.base import Part
-from fedweave.rounds import train
 
 
 class Net(nn.Module):

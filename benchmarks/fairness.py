@@ -21,8 +21,8 @@ import numpy as np
 import torch
 
 from benchmarks import overlap
-from fedweave.build import build
-from fedweave.config import read
+from fedweave.experiment.build import build
+from fedweave.experiment.config import read
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 

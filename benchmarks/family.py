@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from fedweave import config
-from fedweave.build import build
-from fedweave.rounds import train
+from fedweave.experiment import config
+from fedweave.experiment.build import build
+from fedweave.experiment.rounds import train
 
 METHODS = ("fedavg", "fedprox", "qfedavg", "fedavgm", "fedadam", "ditto", "cgsv", "dw", "local")
 GRIDS: dict[str, dict[str, list[Any]]] = {

@@ -17,12 +17,13 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.nn import SAGEConv
 
-from fedweave import build, datasets
+from fedweave import datasets
 from fedweave.algorithms import FedEgo
 from fedweave.engines.simulation import Simulation
+from fedweave.experiment import build
 from fedweave.models import MODELS
 from fedweave.partition import PARTITIONS
-from fedweave.partition.induced import induced_edges
+from fedweave.partition.ego_networks import induced_edges
 
 CLIENTS, BATCH, FAN_OUT, EPOCHS, BATCHES = 5, 32, 6, 5, 5
 POSITIONS = 1 + FAN_OUT + FAN_OUT**2
@@ -153,7 +154,7 @@ def compare(hidden: int, rounds: int, turns: int) -> None:
     vmap, shared = engine("vmap", hidden, False), engine("vmap", hidden, True)
     loop, pyg = engine("loop", hidden, False), plain(hidden)
     for warm in (vmap, shared):
-        warm(12)  # steps are recorded for most sizes by then (see fedweave/ops/recording.py)
+        warm(12)  # steps are recorded for most sizes by then (see src/fedweave/ops/recording.py)
     few = max(3, rounds // 4)
     sides: dict[str, Callable[[], list[float]]] = {
         "fedweave, vmap": lambda: vmap(rounds),

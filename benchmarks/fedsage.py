@@ -15,10 +15,10 @@ from statistics import fmean, median
 
 import torch
 
-from fedweave.build import build
-from fedweave.config import read
-from fedweave.reproduce.differences import interval
-from fedweave.rounds import train
+from fedweave.experiment.build import build
+from fedweave.experiment.config import read
+from fedweave.experiment.rounds import train
+from fedweave.papers.differences import interval
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 METHODS = ("fedsage", "fedsage_plus")

@@ -32,19 +32,18 @@ from fedweave.core.federation import Client, Sends, on_client, step_info
 from fedweave.core.mechanism import SecureSum
 from fedweave.core.purposes import TRAINING
 from fedweave.core.tree import Tree, encode, map_leaves
-from fedweave.deploy.flare.accounts import Accounts
-from fedweave.deploy.flare.federation import Flare, Link
-from fedweave.deploy.flare.holdings import Holdings
-from fedweave.deploy.flare.journal import Journal, journal_path
-from fedweave.deploy.flare.link import CollabLink
-from fedweave.deploy.flare.masking import Masking
-from fedweave.deploy.flare.memory import Memory
-from fedweave.deploy.flare.names import RESULT
-from fedweave.deploy.flare.provision import provision
-from fedweave.deploy.flare.requests import Open
-from fedweave.deploy.flare.session import administer
-from fedweave.deploy.flare.site import Site
-from fedweave.deploy.flare.sitefile import Rules
+from fedweave.deploy.flare.server.federation import Flare, Link
+from fedweave.deploy.flare.server.provision import provision
+from fedweave.deploy.flare.server.session import RESULT, administer
+from fedweave.deploy.flare.site.accounts import Accounts
+from fedweave.deploy.flare.site.holdings import Holdings
+from fedweave.deploy.flare.site.memory import Memory
+from fedweave.deploy.flare.site.site import Site
+from fedweave.deploy.flare.site.sitefile import Rules
+from fedweave.deploy.flare.sums.masking import Masking
+from fedweave.deploy.flare.wire.journal import Journal, journal_path
+from fedweave.deploy.flare.wire.link import CollabLink
+from fedweave.deploy.flare.wire.requests import Open
 from fedweave.deploy.sites.ports import free_port, wait_until_open
 from fedweave.deploy.sites.processes import members
 from fedweave.deploy.sites.project import Project, read_project
@@ -90,7 +89,7 @@ def taking_part(kit: Path, name: str, sites: Sequence[str]) -> Any:
         memory=memory,
         heard=lambda asked, info, message: memory.heard(asked.step, message, info),
         keys=Keys(0),
-        draws_as="site",
+        random_id="site",
         rules=Rules(),
         accounts=Accounts(folder),
         ledger=ledger,

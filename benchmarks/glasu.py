@@ -16,13 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from fedweave import build, datasets
+from fedweave import datasets
 from fedweave.algorithms import GLASU
 from fedweave.engines.simulation import Simulation
+from fedweave.experiment import build
 from fedweave.metrics.measured import measure
 from fedweave.models import MODELS
+from fedweave.papers.quantities import Duration, duration
 from fedweave.partition import PARTITIONS
-from fedweave.reproduce.duration import Duration, duration
 
 SIDES: dict[str, dict[str, Any]] = {
     "K=2, Q=1": {"exchanges": 2, "steps": 1},
@@ -68,7 +69,7 @@ def speed(hidden: int, rounds: int, lr: float) -> None:
     sides = {name: Side(hidden, lr, options) for name, options in SIDES.items()}
     times: dict[str, list[float]] = {name: [] for name in sides}
     for side in sides.values():
-        list(side.train(rounds))  # steps are recorded for most sizes by then (see fedweave/ops/recording.py)
+        list(side.train(rounds))  # steps are recorded for most sizes by then (see src/fedweave/ops/recording.py)
     for _ in range(4):
         for name, side in sides.items():
             times[name] += [seconds / side.algorithm.steps for seconds in side.train(max(1, rounds // 4))]

@@ -22,17 +22,17 @@ from typing import Any
 import numpy as np
 
 from benchmarks.flare import ROOT, started
-from fedweave.build import build
-from fedweave.config import Config, read, resolve
-from fedweave.deploy.flare.journal import entries, journal_path
-from fedweave.deploy.flare.provision import provision
+from fedweave.deploy.flare.server.provision import provision
+from fedweave.deploy.flare.wire.journal import entries, journal_path
 from fedweave.deploy.sites.ports import free_port
 from fedweave.deploy.sites.processes import SiteProcess, descendants
 from fedweave.deploy.sites.project import Project
 from fedweave.deploy.sites.running import RUN, run
 from fedweave.deploy.sites.splitting import hand_out, split
-from fedweave.rounds import train
-from fedweave.runs.files import LEDGER, METRICS, read_table
+from fedweave.experiment.build import build
+from fedweave.experiment.config import Config, read, resolve
+from fedweave.experiment.rounds import train
+from fedweave.experiment.runs.files import LEDGER, METRICS, read_table
 
 SITES, STEP = ("bank-a", "bank-b", "bank-c"), "FedAvg.train"
 ENGINE = {"name": "flare", "threads": 1, "quorum": 0.6, "rejoin_seconds": 0.0}

@@ -15,11 +15,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedweave import config
 from fedweave.algorithms.parts import Part, Round
-from fedweave.build import build
 from fedweave.core.tree import Tree
-from fedweave.rounds import train
+from fedweave.experiment import config
+from fedweave.experiment.build import build
+from fedweave.experiment.rounds import train
 
 TOLD = (1, 2, 10, 50, 100, 200)  # rounds whose norms are printed
 

@@ -23,9 +23,9 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
-from fedweave.build import Built, build
-from fedweave.config import load, resolve
-from fedweave.rounds import train
+from fedweave.experiment.build import Built, build
+from fedweave.experiment.config import load, resolve
+from fedweave.experiment.rounds import train
 
 ROOT = Path(__file__).parents[1]
 DATA = ("cora", "citeseer", "pubmed", "amazon-computers", "coauthor-cs", "dblp", "flickr-attributed")

@@ -16,11 +16,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedweave import config
 from fedweave.algorithms.parts import Clip, ExampleNoise, MemberNoise, Part, Uniform
-from fedweave.build import build
+from fedweave.experiment import config
+from fedweave.experiment.build import build
+from fedweave.experiment.rounds import train
 from fedweave.privacy.gaussian import epsilon
-from fedweave.rounds import train
 
 DELTA = 1e-5
 TARGETS = (1000.0, 100.0, 8.0)

@@ -12,10 +12,10 @@ from statistics import median, quantiles
 
 import torch
 
-from fedweave.build import Built, build
-from fedweave.config import load, resolve
+from fedweave.experiment.build import Built, build
+from fedweave.experiment.config import load, resolve
+from fedweave.experiment.rounds import train
 from fedweave.ops import gemm
-from fedweave.rounds import train
 
 LIBRARIES = {"MKL": False, "oneDNN": True}
 

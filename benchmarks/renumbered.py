@@ -17,11 +17,11 @@ import numpy as np
 from fedweave import datasets
 from fedweave.datasets import npz
 from fedweave.datasets.base import Dataset
+from fedweave.papers.paper import PaperCell, PaperTable
+from fedweave.papers.papers import PAPERS, PROTOCOLS
+from fedweave.papers.protocol import changed
+from fedweave.papers.session import Session
 from fedweave.report.terminal import screen
-from fedweave.reproduce.paper import PaperCell, PaperTable
-from fedweave.reproduce.papers import PAPERS, PROTOCOLS
-from fedweave.reproduce.protocol import changed
-from fedweave.reproduce.session import Session
 
 METHODS = ("Local Only", "FedAvg", "FedEgo")
 LOCAL, GLOBAL = 4, 5  # tables

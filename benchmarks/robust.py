@@ -19,10 +19,8 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from fedweave import config
 from fedweave.algorithms import FedAvg
 from fedweave.algorithms.parts import BySize, Krum, Median, NormBound, Part, TrimmedMean
-from fedweave.build import build
 from fedweave.core import model as models
 from fedweave.core.arrays import GraphArrays, graph_arrays, graph_like
 from fedweave.core.federation import step_name
@@ -32,7 +30,9 @@ from fedweave.core.random import generator
 from fedweave.core.replies import Replies
 from fedweave.core.tree import leaves, nest, unravel
 from fedweave.engines.simulation import Simulation
-from fedweave.rounds import train
+from fedweave.experiment import config
+from fedweave.experiment.build import build
+from fedweave.experiment.rounds import train
 
 MALICIOUS, TARGET, TRIGGER = 3, 0, 10  # members, the class that a backdoor leads to, columns of its trigger
 PARTS: dict[str, tuple[Part, ...]] = {

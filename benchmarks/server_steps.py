@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.family import interval
-from fedweave.build import build
-from fedweave.config import load, resolve
-from fedweave.rounds import train
+from fedweave.experiment.build import build
+from fedweave.experiment.config import load, resolve
+from fedweave.experiment.rounds import train
 
 ROOT = Path(__file__).parents[1]
 DATA = ("cora", "citeseer", "coauthor-cs", "amazon-computers")

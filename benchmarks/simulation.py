@@ -20,15 +20,16 @@ import numpy as np
 
 from benchmarks import baselines, machine
 from benchmarks.baselines import Part
-from fedweave import build, datasets
+from fedweave import datasets
 from fedweave.algorithms import FedAvg
 from fedweave.core.graph import Graph
 from fedweave.datasets.base import Dataset
 from fedweave.engines.simulation import Simulation
+from fedweave.experiment import build
+from fedweave.experiment.rounds import train
 from fedweave.models import MODELS
 from fedweave.partition import PARTITIONS
-from fedweave.partition.induced import induced_edges
-from fedweave.rounds import train
+from fedweave.partition.ego_networks import induced_edges
 
 HIDDEN, EPOCHS = 64, 3
 MANY = 1_000_000  # rounds, of which every turn makes some
@@ -67,7 +68,7 @@ def compare(clients: int, rounds: int, turns: int) -> None:
     data, graphs, parts = cora(clients)
     start = baselines.glorot(data.features, HIDDEN, data.classes)
     vmap, loop = engine(graphs, data, "vmap"), engine(graphs, data, "loop")
-    vmap(4)  # past the second round, in which steps are recorded (see fedweave/ops/recording.py)
+    vmap(4)  # past the second round, in which steps are recorded (see src/fedweave/ops/recording.py)
     few = max(4, rounds // 4)
     sides: dict[str, Callable[[], list[float]]] = {
         "fedweave, vmap": lambda: vmap(rounds),

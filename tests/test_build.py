@@ -9,17 +9,17 @@ import pytest
 import scipy.sparse as sp
 import torch
 
-from fedweave import build, config
 from fedweave.algorithms import ALGORITHMS, FedAvg
 from fedweave.core.algorithm import Capabilities
 from fedweave.core.graph import SPLITS
 from fedweave.datasets.base import Dataset
 from fedweave.engines.simulation import Simulation
 from fedweave.errors import ConfigError
+from fedweave.experiment import build, config
 from fedweave.ops.sparse import Sparse
 from fedweave.partition import Vertical
 from fedweave.partition.base import Part, Partition, client_ids
-from fedweave.partition.induced import crossing_edges, induced_edges
+from fedweave.partition.ego_networks import crossing_edges, induced_edges
 from fedweave.partition.pooling import pooled
 
 PATH = Dataset(

@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from fedweave import config
 from fedweave.algorithms import ALGORITHMS
 from fedweave.cli import app
+from fedweave.experiment import config
 from fedweave.report import terminal
 from fedweave.sweep.plan import planned
 

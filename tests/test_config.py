@@ -8,11 +8,11 @@ from typing import Any, Literal
 
 import pytest
 
-from fedweave import config
 from fedweave.algorithms import parts
 from fedweave.algorithms.fedprox import Proximal
-from fedweave.config import plugins
 from fedweave.errors import ConfigError
+from fedweave.experiment import config
+from fedweave.experiment.config import plugins
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,14 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from fedweave import config
-from fedweave.build import build
 from fedweave.cli import app
-from fedweave.contributions import _check_repeated, _heard, left_out, measured, totals, unpayable
 from fedweave.core import model as models
 from fedweave.core.tree import map_leaves
 from fedweave.errors import UserError
+from fedweave.experiment import config
+from fedweave.experiment.build import build
 from fedweave.incentives.coalitions import worth
+from fedweave.payments.contributions import _check_repeated, _heard, left_out, measured, totals, unpayable
 from fedweave.report.reading import read_run
 
 ROUNDS = 3

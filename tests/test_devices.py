@@ -18,15 +18,15 @@ from fedweave.core.federation import Placement, step_info
 from fedweave.core.graph import stack
 from fedweave.core.tree import decode, encode, leaves, to
 from fedweave.engines.simulation import Simulation
+from fedweave.experiment.rounds import train
 from fedweave.learn.optimisers import Adam, Sgd
 from fedweave.models import MODELS
 from fedweave.ops import tape
 from fedweave.ops.sparsified import Sparsified
 from fedweave.ops.touched import TouchedRows
-from fedweave.rounds import train
 from tests.stand_in import DEVICE, Kernels, Mixed, Placed, Watched, present
 
-PACKAGE = Path(__file__).parents[1] / "fedweave"
+PACKAGE = Path(__file__).parents[1] / "src" / "fedweave"
 # Functions of torch that make a tensor of nothing, or of numbers, and put it on the host unless told otherwise. What
 # `from_numpy` and `frombuffer` make lies on the host by nature; `x.new_zeros` and `zeros_like` take the place of x.
 FACTORIES = {

@@ -9,12 +9,12 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from fedweave import outside
 from fedweave.algorithms import FedAvg
 from fedweave.algorithms.parts import Round, Uniform
 from fedweave.cli import app
+from fedweave.core import plugins
 from fedweave.core.tree import Tree, leaves, nest
-from fedweave.rounds import train
+from fedweave.experiment.rounds import train
 from tests.contract.federations import distance, federation, model
 
 ROOT = Path(__file__).parent.parent
@@ -147,7 +147,7 @@ def test_the_algorithm_over_calls_of_the_extending_page_takes_the_mean_gradients
     """One local step of each client is one of the mean gradient, as FedAvg's of one step of SGD; two are not."""
     monkeypatch.chdir(tmp_path)
     Path("fsvrg.py").write_text(code("docs/extending.md", 3))
-    kind, net = outside.load("fsvrg.py:FSVRG"), model(dropout=0.0)
+    kind, net = plugins.load("fsvrg.py:FSVRG"), model(dropout=0.0)
     ends = {}
     for steps in (1, 2):
         plain = FedAvg(net, local_steps=steps, optimizer="sgd", lr=0.1, weight_decay=0.0)

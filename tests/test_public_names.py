@@ -16,10 +16,10 @@ import torch
 from typer.testing import CliRunner
 
 import fedweave
-from fedweave import starter
 from fedweave.cli import app
+from fedweave.cli import init as starter
 from fedweave.errors import UserError
-from fedweave.runs.trained import finished, trained
+from fedweave.experiment.runs.trained import finished, trained
 
 ROOT = Path(__file__).parents[1]
 SMALL = """
@@ -301,5 +301,5 @@ def test_check_names_faults_and_what_is_odd(tmp_path: Path) -> None:
 def test_the_package_carries_the_experiments() -> None:
     assert starter.shipped().keys() == {path.stem for path in (ROOT / "experiments").glob("*.toml")}
     data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["fedweave"]
-    carried = {path.name for pattern in data for path in (ROOT / "fedweave").glob(pattern)}
+    carried = {path.name for pattern in data for path in (ROOT / "src/fedweave").glob(pattern)}
     assert carried == {"py.typed", *(path.name for path in (ROOT / "experiments").glob("*.toml"))}

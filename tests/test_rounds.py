@@ -12,15 +12,15 @@ import torch
 from fedweave.algorithms import ALGORITHMS, FedAvg
 from fedweave.algorithms.cgsv import CosineValue
 from fedweave.algorithms.parts import Part, Round
-from fedweave.config import resolve
-from fedweave.config.experiment import override
 from fedweave.core import model as models
 from fedweave.core.graph import TEST
 from fedweave.core.tree import Tree
 from fedweave.errors import FedweaveError, UserError
+from fedweave.experiment.config import resolve
+from fedweave.experiment.config.experiment import override
+from fedweave.experiment.rounds import train
 from fedweave.metrics.best_rounds import best_validated, fairest
 from fedweave.metrics.measured import METRICS_SCHEMA, SELECTION
-from fedweave.rounds import train
 from tests.contract.federations import algorithm, federation, model
 
 

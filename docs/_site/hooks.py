@@ -70,7 +70,7 @@ def relinked(markdown: str, page: str) -> str:
 
 def _tutorials() -> dict[str, str]:
     """{path in the site: text} of every tutorial's page and notebook, run unless neither it nor the package changed."""
-    package = hashlib.sha256(b"".join(path.read_bytes() for path in sorted((ROOT / "fedweave").rglob("*.py"))))
+    package = hashlib.sha256(b"".join(path.read_bytes() for path in sorted((ROOT / "src/fedweave").rglob("*.py"))))
     found = {}
     for path in sorted(tutorials.FOLDER.glob("*.py")):
         known = package.copy()

@@ -12,10 +12,10 @@ import typer
 import typer.cli
 
 import fedweave
-from fedweave import config
 from fedweave.cli import app
-from fedweave.config.plugins import DEFAULT_NAMES, REGISTRIES
 from fedweave.datasets import describe
+from fedweave.experiment import config
+from fedweave.experiment.config.plugins import DEFAULT_NAMES, REGISTRIES
 from fedweave.report.listing import default_text, meanings, one_line, type_name
 
 SECTIONS = {

@@ -9,14 +9,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fedweave import config
-from fedweave.build import build
 from fedweave.core.algorithm import Evaluation
 from fedweave.core.graph import TEST, TRAIN
 from fedweave.core.ledger import FRAMING
+from fedweave.experiment import config
+from fedweave.experiment.build import build
+from fedweave.experiment.rounds import measure, train
 from fedweave.metrics import group_fairness
 from fedweave.metrics.noise_floor import noise_floor
-from fedweave.rounds import measure, train
 
 EXPERIMENT = Path(__file__).with_name("lenders.toml")
 SCORES = ("accuracy", "auc")

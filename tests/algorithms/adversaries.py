@@ -7,8 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedweave import config
-from fedweave.build import Built, build
 from fedweave.core.federation import step_name
 from fedweave.core.portions import Batch
 from fedweave.core.random import generator
@@ -16,7 +14,9 @@ from fedweave.core.replies import Replies
 from fedweave.core.stacked import Stacked
 from fedweave.core.tree import leaves, map_leaves, nest, ravel, unravel
 from fedweave.engines.simulation import Simulation
-from fedweave.rounds import train
+from fedweave.experiment import config
+from fedweave.experiment.build import Built, build
+from fedweave.experiment.rounds import train
 
 AGENT, VICTIM = 0, 1  # who is dishonest, and whose update is copied
 Lie = Callable[["Dishonest", Tensor, Tensor], Tensor]

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from benchmarks.robust import ATTACKS, MALICIOUS, PARTS, TARGET, Attacked, backdoor, flipped, outcome, triggered
-from fedweave import config
 from fedweave.algorithms.parts import Krum, Median, NormBound, TrimmedMean
-from fedweave.build import Built, build
 from fedweave.core.arrays import graph_arrays
 from fedweave.core.graph import TRAIN
+from fedweave.experiment import config
+from fedweave.experiment.build import Built, build
 from tests.algorithms.test_robust import flat, of
 
 CLIENTS, HONEST = 10, 10 - MALICIOUS

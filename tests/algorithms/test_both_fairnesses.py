@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from fedweave import config
-from fedweave.build import build
-from fedweave.rounds import train
+from fedweave.experiment import config
+from fedweave.experiment.build import build
+from fedweave.experiment.rounds import train
 
 EXPERIMENT = Path(__file__).parents[2] / "experiments" / "fairgfl-f2gnn.toml"
 SMALL = {

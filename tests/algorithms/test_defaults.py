@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from fedweave.algorithms import ALGORITHMS
-from fedweave.build import build
-from fedweave.config import parameters, resolve, with_algorithm
 from fedweave.errors import UserError
-from fedweave.rounds import train
+from fedweave.experiment.build import build
+from fedweave.experiment.config import parameters, resolve, with_algorithm
+from fedweave.experiment.rounds import train
 
 LOSS = 0.12  # of accuracy to FedAvg; CGSV nearly has it, whose clients get a part of the joint update alone
 OTHERWISE = {"dp_fedavg", "pooled_gnn"}  # noise for more members than ten; rounds of one mini-batch of 16 nodes

@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 from fedweave.algorithms import DFedGNN, FedAvg
 from fedweave.algorithms.dfedgnn import ring
 from fedweave.algorithms.parts import Uniform
-from fedweave.build import build
-from fedweave.config import resolve
 from fedweave.core.federation import Client, on_client
 from fedweave.core.purposes import FRAMING
 from fedweave.core.random import generator
 from fedweave.core.tree import Tree, encode, leaves
 from fedweave.engines.simulation import Simulation
-from fedweave.reproduce.fedego_experiments import experiment
-from fedweave.rounds import train
+from fedweave.experiment.build import build
+from fedweave.experiment.config import resolve
+from fedweave.experiment.rounds import train
+from fedweave.papers.fedego_experiments import experiment
 from tests.contract.federations import CLASSES, algorithm, distance, federation, graphs, model
 
 MODES = ("vmap", "loop")

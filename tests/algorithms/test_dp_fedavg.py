@@ -10,18 +10,18 @@ import torch
 
 from fedweave.algorithms import ALGORITHMS, FedAvg
 from fedweave.algorithms.parts import Clip, Composition, Context, MemberNoise, Uniform
-from fedweave.config import resolve
 from fedweave.core import random
 from fedweave.core.federation import Client
 from fedweave.core.mechanism import Clipped, Gaussian
 from fedweave.core.tree import Tree, leaves, norm, ravel, sub
 from fedweave.errors import UserError
+from fedweave.experiment.config import resolve
+from fedweave.experiment.rounds import train
+from fedweave.experiment.runs.run import run
 from fedweave.privacy.gaussian import epsilon, noise, noise_multiplier
 from fedweave.privacy.spent import bounds
 from fedweave.report.disclosure import disclose
 from fedweave.report.reading import read_run
-from fedweave.rounds import train
-from fedweave.runs.run import run
 from tests.contract.federations import distance, federation, graphs, model
 
 SHAPES = {"0": {"w": (60, 8), "b": (8,)}, "1": {"w": (8, 3)}}

@@ -20,9 +20,9 @@ from fedweave.core.graph import make_graph
 from fedweave.core.tree import Tree, decode, encode
 from fedweave.engines.simulation import Simulation
 from fedweave.errors import StepFailed
+from fedweave.experiment.rounds import train
 from fedweave.privacy.ldp import noisy_links
 from fedweave.privacy.spent import bounds
-from fedweave.rounds import train
 from tests.contract.federations import distance, federation, model
 
 SMALL: dict[str, Any] = {"code_size": 24, "encoder_rounds": 2, "sample": 16, "epsilon_a": 6.0, "lr": 0.1}

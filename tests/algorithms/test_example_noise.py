@@ -19,11 +19,11 @@ from fedweave.core.arrays import graph_arrays
 from fedweave.core.graph import TRAIN, Graph, make_graph
 from fedweave.core.mechanism import Gaussian, read_applied
 from fedweave.core.tree import Tree, norm, ravel, scale, sub
+from fedweave.experiment.rounds import train
 from fedweave.learn import cross_entropy
 from fedweave.models import MODELS
 from fedweave.privacy.gaussian import epsilon
 from fedweave.privacy.spent import bounds
-from fedweave.rounds import train
 from tests.contract import small_graphs
 from tests.contract.federations import FEATURES, distance, federation, graphs
 

@@ -26,7 +26,7 @@ from fedweave.core.portions import Batch
 from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree, ravel
 from fedweave.errors import ReplyRefused, StepFailed
-from fedweave.rounds import train
+from fedweave.experiment.rounds import train
 from tests.contract.federations import SIZES, Simulation, federation, graphs, model, people
 
 ROUNDS, STEPS, LR = 3, 8, 1.0

@@ -21,7 +21,7 @@ from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.graph import TRAIN, Graph, make_graph
 from fedweave.core.tree import Tree
-from fedweave.rounds import train
+from fedweave.experiment.rounds import train
 from tests.contract.federations import federation, graphs, model
 
 # 0 1 2 are of group 0, 3 4 of group 1, 5 of neither. Within group 0: 0-1 1-2 0-2; within 1: 3-4; between: 0-3 2-4; and

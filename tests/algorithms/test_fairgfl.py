@@ -19,9 +19,9 @@ from fedweave.core.mechanism import LDP, read_applied
 from fedweave.core.tree import Tree, ravel
 from fedweave.engines.simulation import Simulation
 from fedweave.errors import UserError
+from fedweave.experiment.rounds import train
 from fedweave.privacy.ldp import unpacked
 from fedweave.privacy.spent import bounds
-from fedweave.rounds import train
 from tests.algorithms.test_family_oracles import LR, STEPS, Problem, same
 from tests.contract.federations import federation, graphs, model, public
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from scipy.stats import rankdata, spearmanr
 
-from fedweave.build import build
-from fedweave.config import read
+from fedweave.experiment.build import build
+from fedweave.experiment.config import read
 
 EXPERIMENT = Path(__file__).parents[2] / "experiments/fairgfl-cora.toml"
 CHEAP = ["model.hidden=8", "algorithm.local_steps=1"]  # what is estimated does not depend on the model

@@ -13,7 +13,6 @@ from fedweave.algorithms import ALGORITHMS
 from fedweave.algorithms.fairgraphfl import AgentValue, Payoff, ValueReward
 from fedweave.algorithms.parts import Normalised, Round
 from fedweave.algorithms.prototypes import MotifPrototypes, embedding
-from fedweave.config import resolve
 from fedweave.core import model as models
 from fedweave.core.graph import Graph
 from fedweave.core.portions import Batch
@@ -21,7 +20,8 @@ from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree, leaves, ravel, unravel
 from fedweave.engines.simulation import Simulation
 from fedweave.errors import ConfigError
-from fedweave.rounds import SERVER, train
+from fedweave.experiment.config import resolve
+from fedweave.experiment.rounds import SERVER, train
 from tests.contract.federations import algorithm, cross_entropy, federation, gin, graphs
 
 ROUNDS = 4

@@ -10,7 +10,7 @@ import torch
 from fedweave.algorithms import ALGORITHMS
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.tree import Tree, leaves, ravel, unravel
-from fedweave.rounds import train
+from fedweave.experiment.rounds import train
 from tests.contract.federations import cross_entropy, federation, graphs, model
 
 ROUNDS, STEPS, LR = 3, 4, 0.3

@@ -12,7 +12,7 @@ from fedweave.algorithms.fcfl import ParetoDescent, common_descent
 from fedweave.algorithms.parts import Round
 from fedweave.core.portions import Batch
 from fedweave.core.replies import Replies
-from fedweave.rounds import train
+from fedweave.experiment.rounds import train
 from tests.contract.federations import federation, graphs, model
 
 

@@ -24,8 +24,8 @@ from fedweave.core.purposes import FRAMING
 from fedweave.core.tree import Tree, leaves, map_leaves
 from fedweave.engines.simulation import Simulation
 from fedweave.errors import UserError
+from fedweave.experiment.rounds import train
 from fedweave.models import MODELS
-from fedweave.rounds import train
 from tests.conftest import padded_alike
 from tests.contract.federations import CLASSES, FEATURES, SIZES, distance, federation, graphs
 
@@ -567,8 +567,8 @@ def test_the_command_line_runs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.fixture(scope="module")
 def cora(data_root: Path) -> dict[str, Any]:
     """The shipped experiment's federation, narrower, with fewer and larger steps so that few rounds do."""
-    from fedweave.build import build
-    from fedweave.config import read
+    from fedweave.experiment.build import build
+    from fedweave.experiment.config import read
 
     if not (data_root / "cora").is_dir():
         pytest.skip(f"no cora in {data_root}")

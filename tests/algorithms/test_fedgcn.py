@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 import torch
 
-from fedweave import build
 from fedweave.algorithms import ALGORITHMS, FedAvg
 from fedweave.algorithms.fedgcn import NeighbourSums
-from fedweave.config import resolve
 from fedweave.core import model as models
 from fedweave.core.arrays import graph_arrays
 from fedweave.core.federation import Placement
 from fedweave.core.graph import make_graph
 from fedweave.engines.simulation import Simulation
 from fedweave.errors import StepFailed
+from fedweave.experiment import build
+from fedweave.experiment.config import resolve
+from fedweave.experiment.rounds import train
 from fedweave.models import MODELS
-from fedweave.rounds import train
 from tests.contract.federations import model
 
 LOUVAIN = {"name": "louvain", "clients": 4}

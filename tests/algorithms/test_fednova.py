@@ -13,7 +13,7 @@ from fedweave.core import random
 from fedweave.core.graph import TRAIN
 from fedweave.core.purposes import FRAMING
 from fedweave.core.tree import ravel
-from fedweave.rounds import train
+from fedweave.experiment.rounds import train
 from tests.algorithms.test_family_oracles import LR, Problem
 from tests.algorithms.test_scaffold import ended
 from tests.contract.federations import distance, federation, graphs, model

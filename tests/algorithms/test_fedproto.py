@@ -16,8 +16,8 @@ from fedweave.core.federation import Client
 from fedweave.core.graph import TRAIN
 from fedweave.core.purposes import FRAMING
 from fedweave.core.tree import Tree
+from fedweave.experiment.rounds import train
 from fedweave.models import MODELS
-from fedweave.rounds import train
 from tests.contract.federations import CLASSES, FEATURES, HIDDEN, distance, federation, graphs, model
 
 SGD: dict[str, Any] = {"optimizer": "sgd", "lr": 0.3, "weight_decay": 0.0, "local_steps": 2}

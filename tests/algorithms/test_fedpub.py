@@ -15,9 +15,9 @@ from fedweave.core.graph import make_graph
 from fedweave.core.model import apply
 from fedweave.core.tree import leaves, map_leaves
 from fedweave.engines.simulation import Simulation
+from fedweave.experiment.rounds import train
 from fedweave.models import MODELS
 from fedweave.models.masked import pruned
-from fedweave.rounds import train
 from tests.contract.federations import CLASSES, FEATURES, arrays, distance, federation, model
 from tests.contract.test_contract import Recorder
 

@@ -14,8 +14,8 @@ from fedweave.core import random
 from fedweave.core.graph import Graph, make_graph
 from fedweave.core.tree import leaves
 from fedweave.errors import ConfigError
+from fedweave.experiment.rounds import train
 from fedweave.models import MODELS
-from fedweave.rounds import train
 from tests.contract import small_graphs as small
 from tests.contract import test_graphs as contract
 from tests.contract.federations import distance

@@ -16,7 +16,7 @@ from fedweave.core.portions import Batch
 from fedweave.core.replies import Replies
 from fedweave.core.tree import map_leaves
 from fedweave.engines.simulation import Simulation
-from fedweave.rounds import train
+from fedweave.experiment.rounds import train
 from tests.contract import test_graphs as small
 from tests.contract.federations import CLASSES, arrays, distance, federation, model
 

@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse as sp
 import torch
 
-from fedweave import build, datasets
+from fedweave import datasets
 from fedweave.algorithms.glasu import GLASU, union
 from fedweave.algorithms.vertical.aggregation import AGGREGATIONS
 from fedweave.algorithms.vertical.special import VFGNN, VFL, PooledGNN, SimulatedCentralized, Standalone
@@ -23,11 +23,12 @@ from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree, decode, encode, leaves
 from fedweave.engines.simulation import Simulation
 from fedweave.errors import ClientsMissing, FedweaveError, UserError
+from fedweave.experiment import build
+from fedweave.experiment.rounds import train
 from fedweave.models import MODELS
 from fedweave.partition import PARTITIONS
 from fedweave.privacy.gaussian import GaussianRows
 from fedweave.privacy.spent import bounds
-from fedweave.rounds import train
 
 NODES, FEATURES, CLASSES = 60, 12, 3
 SLOW = pytest.mark.slow  # what the contract asks of every kind, in settings that it does not have

@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from fedweave.cli import app
-from fedweave.config import resolve
+from fedweave.cli.predict import _on, _unlike, predictions
 from fedweave.errors import DataError, UserError
-from fedweave.predict import _on, _unlike, predictions
+from fedweave.experiment.config import resolve
 
 CONFIG = """
 seed = 1

@@ -15,8 +15,8 @@ from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.graph import TRAIN, make_graph
 from fedweave.core.tree import ravel, unravel
+from fedweave.experiment.rounds import train
 from fedweave.learn import cross_entropy
-from fedweave.rounds import train
 from tests.contract.federations import arrays, federation, graphs, model
 
 INNER, OUTER = 0.4, 0.7

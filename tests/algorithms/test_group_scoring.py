@@ -13,9 +13,9 @@ from fedweave.algorithms import ALGORITHMS
 from fedweave.core import model as models
 from fedweave.core.graph import TEST, Graph, make_graph
 from fedweave.engines.simulation import Simulation
+from fedweave.experiment.rounds import RoundResult, train
 from fedweave.metrics.measured import GLOBAL
 from fedweave.models import MODELS
-from fedweave.rounds import RoundResult, train
 from tests.contract.federations import FEATURES, arrays, distance
 
 SIZES = (40, 70, 33)

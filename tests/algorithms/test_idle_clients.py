@@ -9,8 +9,8 @@ from fedweave.algorithms import ALGORITHMS, FedAvg
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.tree import Tree, leaves
 from fedweave.engines.simulation import Simulation
+from fedweave.experiment.rounds import train
 from fedweave.ops.touched import materialize
-from fedweave.rounds import train
 from tests.contract.federations import VERTICAL, algorithm, distance, federation, graphs
 
 DECAY = {"lr": 0.1, "weight_decay": 0.1}

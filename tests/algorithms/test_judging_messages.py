@@ -12,7 +12,7 @@ from fedweave.algorithms.graphfl import MetaGradient
 from fedweave.algorithms.parts import Context, Outputs, Part, Uniform
 from fedweave.core.purposes import EVALUATION, FRAMING
 from fedweave.core.tree import Tree, map_leaves
-from fedweave.rounds import train
+from fedweave.experiment.rounds import train
 from tests.contract.federations import algorithm, federation, model
 
 FAMILY = sorted(name for name in ALGORITHMS if isinstance(algorithm(name), FedAvg))

@@ -11,9 +11,9 @@ from fedweave.algorithms.glasu import GLASU
 from fedweave.core import random
 from fedweave.engines.simulation import Simulation
 from fedweave.errors import UserError
-from fedweave.privacy.attacks.labels import labels_from_gradient
+from fedweave.experiment.rounds import train
+from fedweave.privacy.attacks import labels_from_gradient
 from fedweave.privacy.ldp import randomised_response
-from fedweave.rounds import train
 from tests.contract.federations import algorithm, distance, federation, graphs, model
 
 

@@ -15,7 +15,7 @@ from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.graph import TRAIN
 from fedweave.core.tree import leaves, map_leaves
-from fedweave.rounds import train
+from fedweave.experiment.rounds import train
 from tests.contract.federations import cross_entropy, distance, federation, graphs, model
 
 SGD: dict[str, Any] = {"optimizer": "sgd", "lr": 0.3, "weight_decay": 0.0, "local_steps": 2}

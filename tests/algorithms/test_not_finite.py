@@ -12,7 +12,7 @@ from fedweave.algorithms.local import Local
 from fedweave.algorithms.parts import CrossEntropy, Needs, Part
 from fedweave.core.tree import Tree
 from fedweave.errors import FedweaveError
-from fedweave.rounds import train
+from fedweave.experiment.rounds import train
 from tests.contract.federations import federation, model
 
 NAN = float("nan")

@@ -30,8 +30,8 @@ from fedweave.core.graph import Graph
 from fedweave.core.tree import Tree, leaves, map_leaves, ravel, squared_distance
 from fedweave.engines.simulation import Simulation
 from fedweave.errors import ConfigError, StepFailed
+from fedweave.experiment.rounds import train
 from fedweave.report.listing import meanings
-from fedweave.rounds import train
 from tests.contract.federations import CLASSES, algorithm, distance, federation, graphs, model
 
 SGD: dict[str, Any] = {"optimizer": "sgd", "lr": 0.5, "weight_decay": 0.0}

@@ -17,8 +17,8 @@ from fedweave.core.federation import Client
 from fedweave.core.graph import TRAIN
 from fedweave.core.purposes import FRAMING
 from fedweave.core.tree import Tree, leaves, map_leaves, ravel
+from fedweave.experiment.rounds import train
 from fedweave.models import MODELS
-from fedweave.rounds import train
 from tests.algorithms.test_family_oracles import LR, ROUNDS, STEPS, Problem
 from tests.algorithms.test_scaffold import ended
 from tests.contract.federations import CLASSES, FEATURES, HIDDEN, cross_entropy, distance, federation, graphs, model

@@ -11,8 +11,8 @@ from fedweave.algorithms.parts import Part
 from fedweave.core import model as models
 from fedweave.core.tree import leaves
 from fedweave.errors import ConfigError
+from fedweave.experiment.rounds import train
 from fedweave.models import MODELS
-from fedweave.rounds import train
 from tests.contract.federations import FEATURES, algorithm, federation, model
 
 MLP = MODELS["mlp"](hidden=4, layers=2, dropout=0.0).build(FEATURES, 3)

@@ -28,7 +28,7 @@ from fedweave.core.portions import Batch
 from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree, leaves, ravel
 from fedweave.errors import UserError
-from fedweave.rounds import train
+from fedweave.experiment.rounds import train
 from tests.contract.federations import distance, federation, model
 
 SGD: dict[str, Any] = {"optimizer": "sgd", "lr": 0.5, "weight_decay": 0.0}

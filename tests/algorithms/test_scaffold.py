@@ -15,9 +15,9 @@ from fedweave.core.graph import TRAIN
 from fedweave.core.purposes import FRAMING
 from fedweave.core.tree import leaves, ravel
 from fedweave.engines.simulation import Simulation
+from fedweave.experiment.rounds import train
 from fedweave.models import MODELS
 from fedweave.ops.touched import TouchedRows
-from fedweave.rounds import train
 from tests.algorithms.test_family_oracles import LR, ROUNDS, SGD, STEPS, Problem
 from tests.contract.federations import distance, federation, graphs, model
 

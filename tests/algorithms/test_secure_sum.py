@@ -8,12 +8,12 @@ from fedweave.core.federation import Federation, StepInfo, step_info
 from fedweave.core.mechanism import Clipped, Gaussian, SecureSum, read_applied
 from fedweave.core.portions import Batch
 from fedweave.core.replies import Replies
-from fedweave.deploy.flare.policy import PolicyViolation, Spent, check_reply
-from fedweave.deploy.flare.sitefile import Rules
+from fedweave.deploy.flare.policy.policy import PolicyViolation, Spent, check_reply
+from fedweave.deploy.flare.site.sitefile import Rules
 from fedweave.errors import ClientsMissing, FedweaveError, UserError
+from fedweave.experiment.rounds import train
 from fedweave.privacy.gaussian import GaussianRows
 from fedweave.privacy.secure_sum import FixedPoint, cut_counts, even_share, tallied
-from fedweave.rounds import train
 from tests.algorithms.test_glasu import federation, gap, made, outcome, parties, rows
 
 WORDS = FixedPoint(32, 16)

@@ -16,10 +16,10 @@ from fedweave.core.mechanism import Account, Clipped, read_applied
 from fedweave.core.mechanism import SecureSum as Applied
 from fedweave.core.tree import leaves, map_leaves, nest, ravel
 from fedweave.errors import ClientsMissing, FedweaveError, StepFailed, UserError
+from fedweave.experiment.rounds import train
 from fedweave.privacy.secure_sum import BEYOND
 from fedweave.privacy.spent import bounds
 from fedweave.report.notes import notes
-from fedweave.rounds import train
 from tests.contract.federations import distance, federation, model
 
 SGD: dict[str, Any] = {"optimizer": "sgd", "lr": 0.5, "weight_decay": 0.0, "local_steps": 1}

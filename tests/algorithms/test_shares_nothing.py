@@ -12,13 +12,13 @@ from fedweave.algorithms import FedAvg
 from fedweave.algorithms.fedopt import ServerAdam
 from fedweave.algorithms.parts import Clip, Outputs, Part
 from fedweave.algorithms.preset import preset
-from fedweave.contract.command import verdict
+from fedweave.cli.contract import verdict
 from fedweave.contract.laws import LAWS
 from fedweave.contract.subject import Subject
 from fedweave.core import model as models
 from fedweave.core.graph import TRAIN
 from fedweave.core.tree import Tree
-from fedweave.rounds import train
+from fedweave.experiment.rounds import train
 from tests.contract.federations import CLASSES, distance, federation, graphs, model
 
 SGD: dict[str, Any] = {"optimizer": "sgd", "lr": 0.5, "weight_decay": 0.0, "local_steps": 2}

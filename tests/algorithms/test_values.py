@@ -21,9 +21,9 @@ from fedweave.core.portions import Batch
 from fedweave.core.replies import Replies
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
+from fedweave.experiment.rounds import train
 from fedweave.models import MODELS
 from fedweave.partition.graphs import GraphsIID
-from fedweave.rounds import train
 from tests.contract.federations import federation, model
 
 UPDATES = np.array([[0.3, -0.1, 0.2, 0.0], [0.25, 0.1, 0.1, 0.1], [-0.3, 0.1, -0.1, 0.05]])

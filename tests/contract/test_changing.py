@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedweave.core.tree import Tree, decode, encode, leaves
-from fedweave.rounds import train
+from fedweave.experiment.rounds import train
 from tests.contract.changing import KINDS
 from tests.contract.federations import BytesEngine, distance, federation, model
 

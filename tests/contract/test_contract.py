@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from fedweave.algorithms import ALGORITHMS
-from fedweave.config import own_parameters, resolve
 from fedweave.contract import laws
 from fedweave.contract.laws import LAWS
 from fedweave.contract.subject import EVERY, Subject, distance
@@ -17,7 +16,8 @@ from fedweave.core.federation import step_name
 from fedweave.core.purposes import FRAMING
 from fedweave.engines.simulation import Simulation
 from fedweave.errors import ConfigError
-from fedweave.rounds import RoundResult, train
+from fedweave.experiment.config import own_parameters, resolve
+from fedweave.experiment.rounds import RoundResult, train
 
 ROUNDS = 4
 

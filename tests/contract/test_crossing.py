@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from fedweave import build
 from fedweave.algorithms import ALGORITHMS
-from fedweave.config import resolve
 from fedweave.core.algorithm import Capabilities
 from fedweave.core.arrays import graph_arrays, graph_like
 from fedweave.core.federation import DATA, Client, Federation, on_client
 from fedweave.core.tree import Tree
+from fedweave.experiment import build
+from fedweave.experiment.config import resolve
 from tests.contract.changing import Changing
 
 

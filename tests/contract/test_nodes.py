@@ -19,8 +19,8 @@ from fedweave.core.model import Model
 from fedweave.core.sizes import size_classes
 from fedweave.core.tree import Tree, decode, encode
 from fedweave.engines.simulation import Simulation
+from fedweave.experiment.rounds import train
 from fedweave.learn import Adam, cross_entropy, fit
-from fedweave.rounds import train
 from tests.contract.federations import CLASSES, BytesEngine, arrays, distance, federation, model
 
 SIZES = (21, 40, 33, 70, 12, 101, 64, 27, 99, 45)

@@ -6,7 +6,7 @@ import pytest
 
 from fedweave.algorithms import ALGORITHMS
 from fedweave.algorithms.participation import sample
-from fedweave.contract.command import verdict
+from fedweave.cli.contract import verdict
 from fedweave.contract.laws import LAWS
 from fedweave.contract.subject import Subject
 from tests.contract.federations import federation, graphs

@@ -13,7 +13,7 @@ from fedweave.core.tree import Tree, leaves
 from fedweave.engines.sharded import deal
 from fedweave.engines.wire import pack, unpack
 from fedweave.errors import StepFailed
-from fedweave.rounds import train
+from fedweave.experiment.rounds import train
 from tests.contract.changing import Drifting, Mending
 from tests.contract.federations import federation, model
 

@@ -28,9 +28,9 @@ from fedweave.core.federation import Client, Federation, on_client
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree
 from fedweave.errors import UserError
+from fedweave.experiment.rounds import train
 from fedweave.incentives.vocabulary import vocabulary_of
 from fedweave.metrics.classification import counts
-from fedweave.rounds import train
 from tests.contract.federations import CLASSES, federation, model
 
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from fedweave.cli import app
 from fedweave.datasets import load
-from fedweave.datasets.odd_features import APART, odd_features
+from fedweave.datasets.odd_data import APART, odd_features
 
 DATA = load("synthetic", nodes=60, features=4, classes=2)
 

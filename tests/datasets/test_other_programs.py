@@ -10,12 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fedweave.config.toml import load as load_toml
 from fedweave.core.views import plain
 from fedweave.datasets import from_frames, load
-from fedweave.deploy.flare.holdings import read_graph
-from fedweave.deploy.flare.sitefile import SiteData, read_site_file
+from fedweave.deploy.flare.site.holdings import read_graph
+from fedweave.deploy.flare.site.sitefile import SiteData, read_site_file
 from fedweave.errors import ConfigError, DataError
+from fedweave.experiment.config.toml import load as load_toml
 from tests.datasets import test_graph_folder
 
 CASES = Path(__file__).parents[1] / "cases"

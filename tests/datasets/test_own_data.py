@@ -13,11 +13,12 @@ import pyarrow as pa
 import pytest
 import torch
 
-from fedweave import config, datasets, partition
-from fedweave.build import build
+from fedweave import datasets, partition
 from fedweave.datasets import load, npz
 from fedweave.datasets.contents import content
 from fedweave.errors import ConfigError, DataError
+from fedweave.experiment import config
+from fedweave.experiment.build import build
 from tests.datasets.test_folder import folder, same
 
 NODES = (

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fedweave import build, config
 from fedweave.datasets import Dataset, load
 from fedweave.datasets.folder import Folder
 from fedweave.datasets.parties import read_party, restricted
 from fedweave.errors import ConfigError, DataError
+from fedweave.experiment import build, config
 
 BANK = "id,income,age\nben,2,7\nanna,1,6\ndora,9,9\ncleo,3,8\n"
 BANK_EDGES = "source,target\nanna,ben\ndora,anna\n"

@@ -15,23 +15,22 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedweave.algorithms import ALGORITHMS
-from fedweave.config import Config, resolve
 from fedweave.core.algorithm import capabilities
 from fedweave.core.portions import Batch, as_row
 from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree, map_leaves
-from fedweave.deploy.flare.answers import Answer
-from fedweave.deploy.flare.job import write_job
-from fedweave.deploy.flare.member import Member
-from fedweave.deploy.flare.provision import provision
-from fedweave.deploy.flare.requests import pin, versions
-from fedweave.deploy.flare.session import administer
-from fedweave.deploy.flare.sitefile import SITE_FILE, write_site_file
+from fedweave.deploy.flare.server.provision import provision
+from fedweave.deploy.flare.server.session import administer, write_job
+from fedweave.deploy.flare.site.member import Member
+from fedweave.deploy.flare.site.sitefile import SITE_FILE, write_site_file
+from fedweave.deploy.flare.wire.answers import Answer
+from fedweave.deploy.flare.wire.requests import pin, versions
 from fedweave.deploy.sites.ports import free_port, wait_until_open
 from fedweave.deploy.sites.processes import members
 from fedweave.deploy.sites.project import Project, read_project
 from fedweave.deploy.sites.running import run
 from fedweave.deploy.sites.splitting import hand_out, split
+from fedweave.experiment.config import Config, resolve
 
 SITES = ("bank-a", "bank-b", "bank-c")
 HERE = Path(__file__).parent

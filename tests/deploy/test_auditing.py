@@ -12,11 +12,11 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 from typer.testing import CliRunner
 
 from fedweave.cli import app
-from fedweave.config import dumps
-from fedweave.deploy.flare.accounts import note_refusal
-from fedweave.deploy.flare.audit import audit, compare
-from fedweave.rounds import train
-from fedweave.runs.files import write_table
+from fedweave.deploy.flare.site.accounts import note_refusal
+from fedweave.deploy.flare.site.audit import audit, compare
+from fedweave.experiment.config import dumps
+from fedweave.experiment.rounds import train
+from fedweave.experiment.runs.files import write_table
 from tests.deploy.projects import copied, experiment
 from tests.deploy.test_in_process import joined
 

@@ -16,10 +16,9 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 from typer.testing import CliRunner
 
 from fedweave.cli import app
-from fedweave.deploy.flare.provision import provision
+from fedweave.deploy.flare.server.provision import provision
 from fedweave.deploy.sites import running, status
-from fedweave.deploy.sites.access import administer
-from fedweave.deploy.sites.handshake import Closed, NoHost, barred, greet
+from fedweave.deploy.sites.handshake import Closed, NoHost, administer, barred, greet
 from fedweave.deploy.sites.project import Project, read_project
 from fedweave.errors import FedweaveError, UserError
 from tests.deploy.projects import SITES, copied

@@ -10,20 +10,20 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 import torch
 
 from fedweave.algorithms import ALGORITHMS
-from fedweave.build import build, held_graphs
-from fedweave.config import resolve
 from fedweave.core.arrays import graph_arrays, tree_graph
 from fedweave.core.federation import StepInfo
 from fedweave.core.ledger import Ledger
 from fedweave.core.tree import decode, encode, leaves
-from fedweave.deploy.flare.at_server import server_graphs
-from fedweave.deploy.flare.federation import Flare
-from fedweave.deploy.flare.inspection import Inspector
-from fedweave.deploy.flare.peers import read_version
-from fedweave.deploy.flare.server import Server
+from fedweave.deploy.flare.server.data import server_graphs
+from fedweave.deploy.flare.server.federation import Flare
+from fedweave.deploy.flare.server.inspection import Inspector
+from fedweave.deploy.flare.server.server import Server
+from fedweave.deploy.flare.wire.peers import read_version
 from fedweave.deploy.sites.splitting import hand_out, split
 from fedweave.errors import ClientsMissing, UserError
-from fedweave.rounds import train
+from fedweave.experiment.build import build, held_graphs
+from fedweave.experiment.config import resolve
+from fedweave.experiment.rounds import train
 from tests.contract.changing import KINDS
 from tests.contract.federations import distance
 from tests.contract.test_crossing import NeighbourSums

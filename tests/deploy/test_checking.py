@@ -16,14 +16,13 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 from typer.testing import CliRunner
 
 from fedweave.cli import app
-from fedweave.config import read, resolve
+from fedweave.cli.sites import Teller
 from fedweave.core.ledger import Entry
 from fedweave.datasets import npz
-from fedweave.deploy.flare.member import LOG
-from fedweave.deploy.flare.provision import provision
+from fedweave.deploy.flare.server.provision import provision
+from fedweave.deploy.flare.site.member import LOG
 from fedweave.deploy.sites import ports, processes, reasons, status
 from fedweave.deploy.sites.checking import examine
-from fedweave.deploy.sites.command import Teller
 from fedweave.deploy.sites.noted import last_error, last_record
 from fedweave.deploy.sites.processes import SiteProcess, check_alive
 from fedweave.deploy.sites.project import Project, read_project
@@ -31,6 +30,7 @@ from fedweave.deploy.sites.reasons import own_reasons
 from fedweave.deploy.sites.running import with_engine
 from fedweave.deploy.sites.splitting import hand_out, split
 from fedweave.errors import DataError, FedweaveError, UserError
+from fedweave.experiment.config import read, resolve
 from tests.deploy.projects import SITES, bring, copied, experiment, tables
 from tests.deploy.test_refused_rounds import job
 
@@ -481,7 +481,7 @@ def test_the_administrator_hears_where_a_run_goes_on_and_who_is_waited_for(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [0.0]
-    monkeypatch.setattr("fedweave.deploy.sites.command.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("fedweave.cli.sites.time.monotonic", lambda: clock[0])
     teller = Teller()
     now = {"status": "running", "round": 7, "rounds": 9, "seconds": 1.0, "summary": {}, "lost": {}, "after": 7}
     teller({"status": "waiting", "sites": ["bank-b"], "seconds": 60.0})

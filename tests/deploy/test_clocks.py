@@ -11,7 +11,8 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 from nvflare.apis.signal import Signal
 from nvflare.fuel.utils import waiter_utils
 
-from fedweave.deploy.flare import link, site
+from fedweave.deploy.flare.site import site
+from fedweave.deploy.flare.wire import link
 
 
 def at_the_server() -> None:

@@ -14,12 +14,12 @@ import pytest
 
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
-from fedweave.config import dumps
-from fedweave.deploy.flare import requests
+from fedweave.deploy.flare.wire import requests
 from fedweave.deploy.sites import running as deployed
 from fedweave.deploy.sites.running import RUN, bring, run
 from fedweave.errors import FedweaveError
-from fedweave.runs.files import SUMMARY
+from fedweave.experiment.config import dumps
+from fedweave.experiment.runs.files import SUMMARY
 from tests.deploy.projects import SITES, experiment
 
 

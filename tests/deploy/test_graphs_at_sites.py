@@ -11,19 +11,19 @@ import pytest
 
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
-from fedweave.config import Config, resolve
 from fedweave.core.ledger import Ledger
 from fedweave.core.tree import encode
-from fedweave.deploy.flare.agreements import check_names
-from fedweave.deploy.flare.federation import Flare
-from fedweave.deploy.flare.requests import pin
-from fedweave.deploy.flare.sitefile import SITE_FILE, read_site_file, write_site_file
+from fedweave.deploy.flare.parties.agreements import check_names
+from fedweave.deploy.flare.server.federation import Flare
+from fedweave.deploy.flare.site.sitefile import SITE_FILE, read_site_file, write_site_file
+from fedweave.deploy.flare.wire.requests import pin
 from fedweave.deploy.sites.running import run
 from fedweave.deploy.sites.splitting import split
 from fedweave.errors import ClientsMissing, UserError
-from fedweave.rounds import train
-from fedweave.runs.checkpoint import Checkpoint
-from fedweave.runs.files import CHECKPOINT
+from fedweave.experiment.config import Config, resolve
+from fedweave.experiment.rounds import train
+from fedweave.experiment.runs.checkpoint import Checkpoint
+from fedweave.experiment.runs.files import CHECKPOINT
 from tests.contract.federations import distance
 from tests.contract.small_graphs import arrays
 from tests.deploy.projects import SITES, InProcess, call_request, experiment, join_request
@@ -88,7 +88,7 @@ def bring_tables(project: Path, config: Config, **about: Any) -> None:
     for site, part in zip(SITES, partition.parts, strict=True):
         given, _ = read_site_file(project / site / SITE_FILE)
         write_tables(project / site / "tables", arrays(COUNT, 5), part.examples.tolist(), part.masks)
-        named = {"path": "tables", "test": "test.npz", "classes": 2, "node_labels": KINDS, "draws_as": given.draws_as}
+        named = {"path": "tables", "test": "test.npz", "classes": 2, "node_labels": KINDS, "random_id": given.random_id}
         write_site_file(project / site / SITE_FILE, named | about)
 
 

@@ -16,10 +16,10 @@ import pytest
 
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
-from fedweave.config import dumps
 from fedweave.deploy.sites.processes import members
-from fedweave.runs.checkpoint import Checkpoint
-from fedweave.runs.files import CHECKPOINT
+from fedweave.experiment.config import dumps
+from fedweave.experiment.runs.checkpoint import Checkpoint
+from fedweave.experiment.runs.files import CHECKPOINT
 from tests.contract.federations import distance
 from tests.deploy.projects import SITES, experiment
 from tests.deploy.test_sites import simulated

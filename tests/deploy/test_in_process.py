@@ -13,31 +13,31 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 import torch
 
 from fedweave.algorithms import ALGORITHMS, parts
-from fedweave.build import build
-from fedweave.config import resolve
 from fedweave.core.algorithm import capabilities
 from fedweave.core.federation import Sends, StepInfo
 from fedweave.core.ledger import Ledger
 from fedweave.core.mechanism import LDP
 from fedweave.core.purposes import HELD
 from fedweave.core.tree import Tree, decode, encode
-from fedweave.deploy.flare import member as members
-from fedweave.deploy.flare import secret
-from fedweave.deploy.flare.alignment import widest
-from fedweave.deploy.flare.at_server import server_graphs
-from fedweave.deploy.flare.audit import compare
-from fedweave.deploy.flare.federation import Flare
-from fedweave.deploy.flare.holdings import global_test
-from fedweave.deploy.flare.journal import Journal, entries
-from fedweave.deploy.flare.peers import read_rounding
-from fedweave.deploy.flare.scores import NOTHING, as_arrived, rounded
-from fedweave.deploy.flare.sitefile import SiteData
+from fedweave.deploy.flare.parties.alignment import widest
+from fedweave.deploy.flare.server.data import server_graphs
+from fedweave.deploy.flare.server.federation import Flare
+from fedweave.deploy.flare.site import member as members
+from fedweave.deploy.flare.site import steps as secret
+from fedweave.deploy.flare.site.audit import compare
+from fedweave.deploy.flare.site.holdings import global_test
+from fedweave.deploy.flare.site.sitefile import SiteData
+from fedweave.deploy.flare.wire.journal import Journal, entries
+from fedweave.deploy.flare.wire.peers import read_rounding
+from fedweave.deploy.flare.wire.scores import NOTHING, as_arrived, rounded
 from fedweave.deploy.sites.exporting import form_of
 from fedweave.deploy.sites.splitting import hand_out, split
 from fedweave.errors import ClientsMissing
-from fedweave.metrics.measured import COARSE
+from fedweave.experiment.build import build
+from fedweave.experiment.config import resolve
+from fedweave.experiment.rounds import train
+from fedweave.metrics.measured import ROUNDED_SCORES
 from fedweave.report.notes import notes
-from fedweave.rounds import train
 from tests.contract.federations import distance
 from tests.deploy.projects import CUTS, SITES, VERTICAL, InProcess, call_request, copied, experiment, join_request
 
@@ -396,12 +396,12 @@ def test_metrics_that_are_not_of_the_same_sites_are_noted(project: Path) -> None
     config = experiment("fedavg", rounds=1)
     fed, algorithm, _ = joined(project, config)
     *_, exact = train(algorithm, fed, 1)
-    assert COARSE not in exact.summary
+    assert ROUNDED_SCORES not in exact.summary
     deny(project, "round_scores = 10")
     fed, algorithm, _ = joined(project, config, "r2")
     *_, coarse = train(algorithm, fed, 1)
-    assert coarse.summary[COARSE] == 1
-    assert coarse.of_clients(COARSE) == {"bank-b": 1.0}
+    assert coarse.summary[ROUNDED_SCORES] == 1
+    assert coarse.of_clients(ROUNDED_SCORES) == {"bank-b": 1.0}
     others = {site: value for site, value in exact.of_clients("f1").items() if site != "bank-b"}
     assert coarse.of_clients("f1") == others
     assert coarse.of_clients("accuracy").keys() == set(SITES)
@@ -585,7 +585,7 @@ def test_a_card_does_not_say_of_features_that_were_cut_that_they_are_as_they_wer
     """`sites init --split` scales them as its configuration says."""
     assert form_of(project / "bank-a").scaling == {"how": "handed out"}
     site = project / "bank-a/site.toml"
-    site.write_text(site.read_text().replace("draws_as", "# draws_as"))
+    site.write_text(site.read_text().replace("random_id", "# random_id"))
     assert form_of(project / "bank-a").scaling == {"how": "none"}
 
 

@@ -5,14 +5,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedweave.build import global_test_graph
-from fedweave.config import resolve
 from fedweave.core.graph import SPLITS
 from fedweave.datasets import load
-from fedweave.deploy.flare.holdings import hold
-from fedweave.deploy.flare.requests import SERVER
-from fedweave.deploy.flare.sitefile import SITE_FILE, read_site_file
+from fedweave.deploy.flare.site.holdings import hold
+from fedweave.deploy.flare.site.sitefile import SITE_FILE, read_site_file
+from fedweave.deploy.flare.wire.requests import SERVER
 from fedweave.deploy.sites.splitting import hand_out
+from fedweave.experiment.build import global_test_graph
+from fedweave.experiment.config import resolve
 from fedweave.partition import Column, EgoNetworks, Louvain
 
 

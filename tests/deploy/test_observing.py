@@ -8,11 +8,11 @@ import pytest
 
 pytest.importorskip("nvflare", reason="needs the extra flare")
 
-from fedweave.config import resolve
-from fedweave.deploy.flare.server import RECENT, Progress
+from fedweave.deploy.flare.server.server import RECENT, Progress
 from fedweave.deploy.sites.observing import Observed
+from fedweave.experiment.config import resolve
+from fedweave.experiment.runs import run as runs
 from fedweave.report.tracking import Observers, Tracked
-from fedweave.runs import run as runs
 from tests.reproduce.tiny import Silent, document
 
 DOCUMENT = document(rounds=5, eval_every=2, algorithm={"name": "dp_fedavg"})

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
-from fedweave.rounds import train
+from fedweave.experiment.rounds import train
 from tests.contract.federations import distance
 from tests.deploy import projects, test_in_process, test_secure_sums
 from tests.privacy.authority import write_kits

@@ -13,18 +13,18 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 
 from fedweave.core.ledger import Ledger
 from fedweave.datasets import load, npz
-from fedweave.deploy.flare.agreements import agreed, check_names, confirmed, uncompared
-from fedweave.deploy.flare.federation import Flare
-from fedweave.deploy.flare.holdings import hold, own_graph
-from fedweave.deploy.flare.joining import describe, fingerprint
-from fedweave.deploy.flare.server import mistaken
-from fedweave.deploy.flare.sitefile import SITE_FILE, read_site_file
+from fedweave.deploy.flare.parties.agreements import check_names, common_number, confirmed, uncompared
+from fedweave.deploy.flare.server.federation import Flare
+from fedweave.deploy.flare.server.server import mistaken
+from fedweave.deploy.flare.site.holdings import hold, own_graph
+from fedweave.deploy.flare.site.joining import describe, fingerprint
+from fedweave.deploy.flare.site.sitefile import SITE_FILE, read_site_file
 from fedweave.deploy.sites.checking import examine
 from fedweave.deploy.sites.findings import Found
 from fedweave.deploy.sites.project import read_project
 from fedweave.deploy.sites.splitting import hand_out, split
 from fedweave.errors import ClientsMissing, DataError, UserError
-from fedweave.rounds import train
+from fedweave.experiment.rounds import train
 from tests.deploy.projects import SITES, InProcess, experiment
 from tests.deploy.test_in_process import joined, project
 
@@ -83,7 +83,7 @@ def test_sites_that_declare_other_categories_are_refused_by_name(project: Path, 
         check_names(replies)
     if jobs.count(",") > 1:
         with pytest.raises(UserError, match=r"different numbers of features \(bank-a: 2, bank-b: 3, bank-c: 2\)"):
-            agreed(replies, "features")
+            common_number(replies, "features")
 
 
 @pytest.mark.parametrize("header", ["id,age,income,label,split", "id,income,years,label,split"])

@@ -30,10 +30,9 @@ from nvflare.security.security import FLAuthorizer
 from typer.testing import CliRunner
 
 from fedweave.cli import app
-from fedweave.deploy.flare.job import write_job
-from fedweave.deploy.flare.provision import USER, check_names, limit_classes, provision
-from fedweave.deploy.flare.session import administer
-from fedweave.deploy.flare.sitefile import read_site_file
+from fedweave.deploy.flare.server.provision import USER, check_names, limit_classes, provision
+from fedweave.deploy.flare.server.session import administer, write_job
+from fedweave.deploy.flare.site.sitefile import read_site_file
 from fedweave.deploy.sites import running as running_module
 from fedweave.deploy.sites.certificates import certificate as read_certificate
 from fedweave.deploy.sites.certificates import check_certificate
@@ -246,11 +245,11 @@ def test_jobs_may_name_two_classes_and_no_function(tmp_path: Path) -> None:
     """Of a whole module a job could have any function called, to overwrite a journal for instance; projects of earlier
     versions allow that until they are started again."""
     provision(tmp_path / "p", ["a"], "localhost", 1)
-    for folder, needed in (("a", "site.Site"), ("server", "server.Server")):
+    for folder, needed in (("a", "site.site.Site"), ("server", "server.server.Server")):
         path = tmp_path / "p" / folder / "local/resources.json"
         listed = json.loads(path.read_text())["class_allow_list"]
         assert f"fedweave.deploy.flare.{needed}" in listed
-        assert not any("fedweave.deploy.flare.sitefile.write_site_file".startswith(name) for name in listed)
+        assert not any("fedweave.deploy.flare.site.sitefile.write_site_file".startswith(name) for name in listed)
         path.write_text(json.dumps(json.loads(path.read_text()) | {"class_allow_list": ["fedweave.deploy.flare."]}))
         limit_classes(tmp_path / "p" / folder)
         assert "fedweave.deploy.flare." not in json.loads(path.read_text())["class_allow_list"]

@@ -14,19 +14,19 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 from typer.testing import CliRunner
 
 from fedweave.cli import app
-from fedweave.config import dumps
-from fedweave.deploy.flare.journal import entries, journals
-from fedweave.deploy.flare.policy import Spent, replies_of
-from fedweave.deploy.flare.server import Progress, Server, backend
-from fedweave.deploy.sites.command import Teller
+from fedweave.cli.sites import Teller
+from fedweave.deploy.flare.policy.policy import Spent, replies_of
+from fedweave.deploy.flare.server.server import Progress, Server, backend
+from fedweave.deploy.flare.wire.journal import entries, journals
 from fedweave.deploy.sites.running import _reached
 from fedweave.deploy.sites.running import run as run_at_sites
 from fedweave.errors import ClientsMissing, FedweaveError, UserError
+from fedweave.experiment.config import dumps
+from fedweave.experiment.runs.checkpoint import Checkpoint
+from fedweave.experiment.runs.files import CHECKPOINT, METRICS, read_table
+from fedweave.experiment.runs.resuming import Stop
+from fedweave.experiment.runs.run import run
 from fedweave.privacy.gaussian import epsilon
-from fedweave.runs.checkpoint import Checkpoint
-from fedweave.runs.files import CHECKPOINT, METRICS, read_table
-from fedweave.runs.run import run
-from fedweave.runs.stopping import Stop
 from tests.contract.federations import distance
 from tests.deploy.projects import SITES, VERTICAL, InProcess, experiment
 from tests.deploy.test_in_process import cut_again, deny, private, project, renamed, simulated

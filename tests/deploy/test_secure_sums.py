@@ -15,24 +15,24 @@ import torch
 
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
-from fedweave.build import build
-from fedweave.config import resolve
 from fedweave.core.federation import Sends, StepInfo, step_info
 from fedweave.core.mechanism import Clipped, SecureSum
 from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree, decode, encode
-from fedweave.deploy.flare.answers import Answer
-from fedweave.deploy.flare.audit import audit, compare
-from fedweave.deploy.flare.journal import Journal, journal_path, read
-from fedweave.deploy.flare.masking import Masking
-from fedweave.deploy.flare.requests import Agree, Call, Sum
-from fedweave.deploy.flare.sums import Sums
+from fedweave.deploy.flare.site.audit import audit, compare
+from fedweave.deploy.flare.sums.masking import Masking
+from fedweave.deploy.flare.sums.sums import Sums
+from fedweave.deploy.flare.wire.answers import Answer
+from fedweave.deploy.flare.wire.journal import Journal, journal_path, read
+from fedweave.deploy.flare.wire.requests import Agree, Call, Sum
 from fedweave.errors import CallRefused, ClientsMissing, FedweaveError
+from fedweave.experiment.build import build
+from fedweave.experiment.config import resolve
+from fedweave.experiment.rounds import train
 from fedweave.partition.base import Partition
 from fedweave.partition.vertical import Vertical
 from fedweave.privacy.aggregation import Group
 from fedweave.privacy.secure_sum import BEYOND
-from fedweave.rounds import train
 from tests.contract.federations import distance
 from tests.deploy.projects import SITES, replies_of
 from tests.deploy.test_in_process import cut_again, deny, joined, private, renamed, simulated
@@ -294,7 +294,7 @@ def test_epochs_rise_where_the_servers_clock_is_set_back(project: Path, monkeypa
     path, state, saved = journal_path(project / "server", "r1"), None, None
     for job in range(3):
         monkeypatch.setattr(
-            "fedweave.deploy.flare.sums.time.time_ns", lambda job=job: (now - 7_200_000 * job) * 1_000_000
+            "fedweave.deploy.flare.sums.sums.time.time_ns", lambda job=job: (now - 7_200_000 * job) * 1_000_000
         )
         fed, algorithm, _ = joined(project, config, after=job or -1, quorum=0.5, ledger=Journal(path))
         if saved is not None:

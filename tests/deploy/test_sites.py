@@ -14,20 +14,20 @@ from typer.testing import CliRunner
 
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
-from fedweave.build import build
 from fedweave.cli import app
-from fedweave.config import load, resolve
 from fedweave.core.tree import decode
-from fedweave.deploy.flare.journal import entries, journal_path
+from fedweave.deploy.flare.wire.journal import entries, journal_path
 from fedweave.deploy.sites.ports import wait_until_open
 from fedweave.deploy.sites.processes import SiteProcess, descendants
 from fedweave.deploy.sites.project import read_project
 from fedweave.deploy.sites.running import FILES, run
 from fedweave.errors import FedweaveError
+from fedweave.experiment.build import build
+from fedweave.experiment.config import load, resolve
+from fedweave.experiment.rounds import train
+from fedweave.experiment.runs.checkpoint import Checkpoint
+from fedweave.experiment.runs.files import CHECKPOINT, LEDGER, METRICS, PARTITION, read_table
 from fedweave.privacy.gaussian import epsilon
-from fedweave.rounds import train
-from fedweave.runs.checkpoint import Checkpoint
-from fedweave.runs.files import CHECKPOINT, LEDGER, METRICS, PARTITION, read_table
 from tests.contract.federations import distance
 from tests.deploy.projects import SITES, Ran, bring, experiment, tables
 from tests.deploy.test_in_process import cut_again, deny, renamed

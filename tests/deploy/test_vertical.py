@@ -12,7 +12,6 @@ import torch
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
 from fedweave.algorithms.vertical.labels import DRAWN
-from fedweave.config import resolve
 from fedweave.core.federation import StepInfo
 from fedweave.core.ledger import Ledger
 from fedweave.core.replies import Replies
@@ -20,16 +19,17 @@ from fedweave.core.tree import Tree, decode, encode
 from fedweave.datasets import npz
 from fedweave.datasets.folder import Folder
 from fedweave.datasets.parties import read_party
-from fedweave.deploy.flare.agreements import check_names
-from fedweave.deploy.flare.alignment import meet
-from fedweave.deploy.flare.federation import Flare
-from fedweave.deploy.flare.inspection import Inspector
-from fedweave.deploy.flare.server import Server
-from fedweave.deploy.flare.sitefile import SITE_FILE, write_site_file
+from fedweave.deploy.flare.parties.agreements import check_names
+from fedweave.deploy.flare.parties.alignment import meet
+from fedweave.deploy.flare.server.federation import Flare
+from fedweave.deploy.flare.server.inspection import Inspector
+from fedweave.deploy.flare.server.server import Server
+from fedweave.deploy.flare.site.sitefile import SITE_FILE, write_site_file
 from fedweave.deploy.sites.splitting import split
 from fedweave.errors import ClientsMissing, FedweaveError, UserError
+from fedweave.experiment.config import resolve
+from fedweave.experiment.rounds import train
 from fedweave.privacy.intersection import WIDTH as POINT
-from fedweave.rounds import train
 from tests.contract.federations import distance
 from tests.deploy.projects import SITES, InProcess, bring, call_request, experiment, join_request, replies_of, tables
 from tests.deploy.test_in_process import cut_again, deny, joined, private, project, renamed, simulated

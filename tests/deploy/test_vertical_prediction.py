@@ -13,10 +13,10 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 from fedweave.core.ledger import Ledger
 from fedweave.core.purposes import PREDICTION
 from fedweave.core.tree import Tree
-from fedweave.deploy.flare.federation import Flare
-from fedweave.deploy.flare.order import Order
+from fedweave.deploy.flare.server.federation import Flare
+from fedweave.deploy.flare.site.memory import Order
 from fedweave.errors import CallRefused, ClientsMissing
-from fedweave.rounds import train
+from fedweave.experiment.rounds import train
 from tests.contract.federations import algorithm as made
 from tests.deploy.projects import SITES, InProcess, bring, experiment, tables
 from tests.deploy.test_in_process import joined, private, project, simulated

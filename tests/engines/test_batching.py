@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedweave.core.graph import Graph
-from fedweave.engines import batching
-from fedweave.engines.batching import Batches
+from fedweave.engines import batch_calls as batching
+from fedweave.engines.batch_calls import Batches
 
 
 class Sized:

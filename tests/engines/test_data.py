@@ -18,9 +18,9 @@ from fedweave.core.sizes import size_class
 from fedweave.core.tree import Tree, decode, encode
 from fedweave.engines.simulation import MODES, Simulation
 from fedweave.errors import DataError, FedweaveError, ReplyRefused, StepFailed
+from fedweave.experiment.rounds import train
 from fedweave.learn import cross_entropy
 from fedweave.models import MODELS
-from fedweave.rounds import train
 
 SIZES = [5, 40, 20, 70]
 Make = Callable[..., Simulation]

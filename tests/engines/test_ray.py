@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from fedweave.build import build
-from fedweave.config import resolve
 from fedweave.contract.subject import distance, everything, everywhere
 from fedweave.engines.ray_workers import RayWorkers
 from fedweave.errors import ConfigError, UserError
-from fedweave.rounds import train
+from fedweave.experiment.build import build
+from fedweave.experiment.config import resolve
+from fedweave.experiment.rounds import train
 
 ray = pytest.importorskip("ray", reason="needs the extra `ray`")
 

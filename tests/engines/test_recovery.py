@@ -15,7 +15,7 @@ from fedweave.engines.sharded import Channel, Pending, Shard, Sharded
 from fedweave.engines.vectorised import Vectorised
 from fedweave.engines.worker import Worker
 from fedweave.errors import WorkerLost
-from fedweave.rounds import train
+from fedweave.experiment.rounds import train
 
 
 class Mortal:

@@ -14,16 +14,17 @@ from typer.testing import CliRunner
 pytest.importorskip("torch_geometric", reason="the exported module needs PyTorch Geometric")
 
 import fedweave
-from fedweave import config, datasets
-from fedweave.build import graph_of
+from fedweave import datasets
 from fedweave.cli import app
+from fedweave.cli.predict import predictions
 from fedweave.datasets import features
 from fedweave.deploy.sites.running import for_sites
 from fedweave.errors import DiskFull
+from fedweave.experiment import config
+from fedweave.experiment.build import graph_of
+from fedweave.experiment.runs.scoring import probabilities
+from fedweave.experiment.runs.trained import Trained, finished, trained
 from fedweave.export import card, source
-from fedweave.predict import predictions
-from fedweave.runs.scoring import probabilities
-from fedweave.runs.trained import Trained, finished, trained
 from tests.runs.test_predictions import COLUMNS, SYNTHETIC, bank, columns, made
 
 # Of each model, the settings under which its layers differ.
@@ -181,7 +182,7 @@ def test_an_export_that_fails_half_way_leaves_nothing(tmp_path: Path, monkeypatc
             raise DiskFull(f"{path} cannot be written, the disk is full.")
         path.write_bytes(b"")
 
-    monkeypatch.setattr("fedweave.runs.files.write", write_some)
+    monkeypatch.setattr("fedweave.experiment.runs.files.write", write_some)
     assert CliRunner().invoke(app, ["export", str(tmp_path / "run")]).exit_code == 1
     assert not (tmp_path / "run/export").exists()
 

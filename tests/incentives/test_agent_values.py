@@ -12,8 +12,7 @@ from fedweave.algorithms.parts import Round
 from fedweave.core.replies import Replies
 from fedweave.errors import UserError
 from fedweave.incentives import values
-from fedweave.incentives.gradient_shapley import correlation, cosine_value, gradient_shapley
-from fedweave.incentives.shapley import coalitions, leave_one_out
+from fedweave.incentives.shapley import coalitions, correlation, cosine_value, gradient_shapley, leave_one_out
 
 
 def tensor(*numbers: float) -> torch.Tensor:

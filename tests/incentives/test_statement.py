@@ -16,8 +16,21 @@ from hypothesis import strategies as st
 
 from fedweave.errors import ConfigError, UserError
 from fedweave.incentives.payoffs import payoffs
-from fedweave.incentives.statement import SCHEMA, Round, Terms, in_cents, reasons, statement, totals
-from fedweave.incentives.statement_digest import Digest, chained, check, digest, hashes, of_member
+from fedweave.incentives.statement import (
+    SCHEMA,
+    Digest,
+    Round,
+    Terms,
+    chained,
+    check,
+    digest,
+    hashes,
+    in_cents,
+    of_member,
+    reasons,
+    statement,
+    totals,
+)
 
 TERMS, RUN = Terms("100.00", "CHF"), "5f" * 32
 

@@ -9,9 +9,9 @@ import scipy.sparse as sp
 import torch
 
 from fedweave.errors import DataError, UserError
-from fedweave.incentives import motif_cache
-from fedweave.incentives.motif_cache import cached
+from fedweave.incentives import tables as motif_cache
 from fedweave.incentives.motifs import Motif, Motifs, extract
+from fedweave.incentives.tables import cached
 from fedweave.incentives.values import diversity
 from fedweave.incentives.vocabulary import tf_idf, vocabulary
 

@@ -10,7 +10,7 @@ from fedweave.core.algorithm import Evaluation
 from fedweave.core.portions import Batch
 from fedweave.core.replies import Replies
 from fedweave.errors import FedweaveError
-from fedweave.metrics.measured import COARSE, DIVERGED, MISSING, measure
+from fedweave.metrics.measured import DIVERGED, MISSING, ROUNDED_SCORES, measure
 
 NAMES = ("a", "b", "c")
 
@@ -38,7 +38,7 @@ def test_each_number_is_of_its_split() -> None:
     assert summary["fairness/train_loss_variance"] == pytest.approx(2 / 3)
     assert summary["fairness/accuracy_deviation"] == pytest.approx(math.sqrt(0.06))
     assert (summary["fairness/worst_accuracy"], summary["fairness/best_accuracy"]) == (0.2, 0.8)
-    assert COARSE not in summary
+    assert ROUNDED_SCORES not in summary
     told = {(row["client"], row["split"], row["metric"]): row["value"] for row in rows.to_pylist()}
     assert {row["round"] for row in rows.to_pylist()} == {3}
     assert [told["c", split, "loss"] for split in ("train", "val", "test")] == [3.0, 9.0, 4.0]
@@ -67,8 +67,8 @@ def test_rounded_is_who_tells_hits_and_no_class() -> None:
     losses, hits = [[1.0] * 3] * 3, [[1.0] * 3] * 3
     examples = [[10.0] * 3, [10.0] * 3, [0.0] * 3]
     rows, summary = measure(0, evaluation(losses, hits, (1.0, 0.0, 1.0), examples))
-    assert summary[COARSE] == 1
-    assert [row["client"] for row in rows.to_pylist() if row["metric"] == COARSE] == ["b"]
+    assert summary[ROUNDED_SCORES] == 1
+    assert [row["client"] for row in rows.to_pylist() if row["metric"] == ROUNDED_SCORES] == ["b"]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])

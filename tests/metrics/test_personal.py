@@ -9,9 +9,9 @@ from fedweave.algorithms.scoring import personal_score, score
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.federation import Client
+from fedweave.experiment.rounds import train
 from fedweave.metrics.classification import counts
 from fedweave.metrics.personal import personal
-from fedweave.rounds import train
 from tests.contract.federations import federation, global_test, graphs, model
 
 

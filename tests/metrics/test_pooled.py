@@ -12,9 +12,9 @@ from fedweave.algorithms.scoring import measure
 from fedweave.contract.subject import Subject
 from fedweave.core import model as models
 from fedweave.core.graph import SPLITS, TEST
+from fedweave.experiment.rounds import train
 from fedweave.metrics.pooled import pooled
 from fedweave.metrics.reference import rarest
-from fedweave.rounds import train
 
 
 def trained(name: str, **settings: Any) -> tuple[Any, Any, Any]:

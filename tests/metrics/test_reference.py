@@ -11,11 +11,11 @@ from fedweave.algorithms import FedAvg
 from fedweave.core.algorithm import Evaluation
 from fedweave.core.portions import Batch
 from fedweave.core.replies import Replies
+from fedweave.experiment.rounds import train
 from fedweave.metrics.classification import counts
 from fedweave.metrics.measured import measure
 from fedweave.metrics.reference import majority_classes, references
 from fedweave.report.notes import notes
-from fedweave.rounds import train
 from tests.contract.federations import federation, model
 
 nan = math.nan

@@ -11,8 +11,8 @@ from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.datasets import Dataset
 from fedweave.errors import ConfigError, StepFailed
+from fedweave.experiment.rounds import RoundResult
 from fedweave.partition import Random
-from fedweave.rounds import RoundResult
 
 OPTIONS = {"local_steps": 2, "lr": 0.05}
 

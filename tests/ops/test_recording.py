@@ -17,12 +17,12 @@ from fedweave.algorithms import FedAvg
 from fedweave.core.graph import Graph
 from fedweave.core.tree import leaves
 from fedweave.engines.simulation import Simulation
+from fedweave.experiment.rounds import train
 from fedweave.models import MODELS
 from fedweave.ops import recording
 from fedweave.ops.recording import Recordings, traced
 from fedweave.ops.replay import Recording
 from fedweave.ops.tape import derived, kernel
-from fedweave.rounds import train
 
 
 def call(recordings: Recordings, function: Callable[..., Any], *operands: Any, roots: tuple[Any, ...] = ()) -> Any:

@@ -10,19 +10,19 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from fedweave import config, outside
 from fedweave.algorithms import FedAvg
 from fedweave.cli import app
-from fedweave.contract.command import verdict
+from fedweave.cli.contract import verdict
 from fedweave.contract.laws import LAWS
 from fedweave.contract.subject import Subject
 from fedweave.core import model as models
-from fedweave.core import random
+from fedweave.core import plugins, random
 from fedweave.core.graph import make_graph
 from fedweave.errors import ConfigError, UserError
-from fedweave.loading import load_run
+from fedweave.experiment import config
+from fedweave.experiment.rounds import train
 from fedweave.models import GCN, module
-from fedweave.rounds import train
+from fedweave.python.loading import load_run
 from tests.contract.federations import CLASSES, FEATURES, arrays, distance, federation
 
 DATA = {"name": "synthetic"}
@@ -136,7 +136,7 @@ def test_what_is_no_plugin_is_refused_by_name(name: str, said: str, tmp_path: Pa
 def test_a_file_that_cannot_be_run_is_refused_with_its_error(tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text("import nothing_of_this_name")
     with pytest.raises(ConfigError, match=r"bad.py cannot be run: ModuleNotFoundError: No module named 'nothing_of"):
-        outside.load(f"{tmp_path / 'bad.py'}:X")
+        plugins.load(f"{tmp_path / 'bad.py'}:X")
 
 
 def test_a_file_that_ends_the_process_is_refused(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_a_preset_of_no_dataclass_says_what_to_write(tmp_path: Path) -> None:
         "from fedweave.algorithms.preset import preset\n@preset\nclass Mine:\n    def parts(self): return ()\n"
     )
     with pytest.raises(ConfigError, match=r"Mine is no dataclass: write @dataclass\(frozen=True\) between @preset"):
-        outside.load(f"{tmp_path / 'bad.py'}:Mine")
+        plugins.load(f"{tmp_path / 'bad.py'}:Mine")
 
 
 @pytest.fixture
@@ -166,9 +166,9 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     lines = [f"[fedweave.{group}]\nshop_{group} = shop_plugins:{name}\n" for group, name in groups.items()]
     (info / "entry_points.txt").write_text("\n".join(lines))
     monkeypatch.syspath_prepend(str(tmp_path))
-    outside.announced.cache_clear()
+    plugins.announced.cache_clear()
     yield info
-    outside.announced.cache_clear()
+    plugins.announced.cache_clear()
     sys.modules.pop("shop_plugins", None)
 
 
@@ -180,15 +180,15 @@ def test_installed_packages_announce_plugins(installed: Path, tmp_path: Path) ->
     found = config.resolve(document | {"partition": {"name": "shop_partitions"}})
     assert config.resolve(found.plain()) == found
     (installed / "entry_points.txt").write_text("[fedweave.algorithms]\nfedavg = shop_plugins:FedAvgM\n")
-    outside.announced.cache_clear()
+    plugins.announced.cache_clear()
     assert "announces 'fedavg', which is fedweave's" in run("list", "algorithms", code=2)
     (installed / "entry_points.txt").write_text("[fedweave.algorithms]\nbroken = shop_plugins:Missing\n")
-    outside.announced.cache_clear()
+    plugins.announced.cache_clear()
     assert "'broken' of shop cannot be loaded" in run("list", "algorithms", code=2)
 
 
 def net(name: str = "Net", **values: object) -> tuple[object, ...]:
-    return module.ModuleKind(outside.load(f"{PLUGINS}:{name}"))(**values).build(FEATURES, CLASSES)  # type: ignore[return-value]
+    return module.ModuleKind(plugins.load(f"{PLUGINS}:{name}"))(**values).build(FEATURES, CLASSES)  # type: ignore[return-value]
 
 
 def test_a_module_of_ones_own_trains_like_the_same_model_here() -> None:

@@ -8,11 +8,11 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from fedweave.build import client_graphs, global_test_graph
 from fedweave.core.graph import TEST, TRAIN
 from fedweave.datasets import load
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
+from fedweave.experiment.build import client_graphs, global_test_graph
 from fedweave.partition import PARTITIONS, EgoNetworks, Partition, statistics, totals
 from fedweave.partition.pooling import pooled
 

@@ -23,7 +23,7 @@ from fedweave.partition import (
     statistics,
     totals,
 )
-from fedweave.partition.induced import induced_edges, labels_of
+from fedweave.partition.ego_networks import induced_edges, labels_of
 from fedweave.partition.pooling import pooled
 
 

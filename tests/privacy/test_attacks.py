@@ -10,13 +10,12 @@ import torch
 from typer.testing import CliRunner
 
 from fedweave.algorithms import ALGORITHMS
-from fedweave.attack import found
 from fedweave.cli import app
-from fedweave.config import read, resolve
+from fedweave.cli.attack import found
 from fedweave.core import random
 from fedweave.errors import UserError
-from fedweave.privacy.attacks.identity import reidentified
-from fedweave.privacy.attacks.voting import majority_accuracy, repeated_queries
+from fedweave.experiment.config import read, resolve
+from fedweave.privacy.attacks import majority_accuracy, reidentified, repeated_queries
 from fedweave.privacy.ldp import flip_probability
 
 ROOT = Path(__file__).parents[2]

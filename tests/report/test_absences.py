@@ -8,16 +8,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from rich.console import Console
 
-from fedweave.build import build
-from fedweave.config import Config, resolve
+from fedweave.experiment.build import build
+from fedweave.experiment.config import Config, resolve
+from fedweave.experiment.runs.files import METRICS
+from fedweave.experiment.runs.run import RunBackend, run
 from fedweave.metrics.measured import METRICS_SCHEMA
 from fedweave.report.absences import absent, faults
 from fedweave.report.html import render
 from fedweave.report.notes import notes, of_fairest
 from fedweave.report.reading import read_run
 from fedweave.report.terminal import Terminal, screen, show_result
-from fedweave.runs.files import METRICS
-from fedweave.runs.run import RunBackend, run
 from tests.report.test_live import DOCUMENT
 from tests.report.test_terminal import SUMMARY
 

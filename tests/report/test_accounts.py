@@ -20,16 +20,15 @@ from typer.testing import CliRunner
 
 from fedweave.cli import app
 from fedweave.errors import FedweaveError
-from fedweave.incentives.statement import Terms
-from fedweave.incentives.statement_digest import chained, digest, hashes
+from fedweave.experiment.rounds import SERVER
+from fedweave.experiment.runs.files import write_csv, write_table
+from fedweave.incentives.statement import Terms, chained, digest, hashes
+from fedweave.payments.account_page import money
+from fedweave.payments.accounts import account
 from fedweave.report import tables
-from fedweave.report.account_page import money
-from fedweave.report.accounts import account
 from fedweave.report.html import render
 from fedweave.report.motifs import Kinds, drawing, kinds_of
 from fedweave.report.reading import grouped, read_run
-from fedweave.rounds import SERVER
-from fedweave.runs.files import write_csv, write_table
 
 ROUNDS = 5
 ZERO = Decimal()

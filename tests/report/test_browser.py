@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedweave.cli import app
-from fedweave.report.serving import LivePage
+from fedweave.report.live import LivePage
 from tests.browser import WINDOWS, Browser
 
 LARGEST = 1_500_000  # bytes of a page

@@ -2,9 +2,9 @@
 
 import pytest
 
-from fedweave import config
 from fedweave.algorithms import PARTS
-from fedweave.config.plugins import REGISTRIES
+from fedweave.experiment import config
+from fedweave.experiment.config.plugins import REGISTRIES
 from fedweave.report.listing import meanings, one_line
 
 KINDS = {f"{section} {name}": kind for section in REGISTRIES for name, kind in config.registry(section).items()}

@@ -12,18 +12,16 @@ import torch
 from typer.testing import CliRunner
 
 from fedweave.cli import app
-from fedweave.config import resolve
 from fedweave.core.federation import Sends, StepInfo
 from fedweave.core.ledger import Ledger
 from fedweave.core.mechanism import LDP, Gaussian
+from fedweave.experiment.config import resolve
+from fedweave.experiment.runs import run as runs
 from fedweave.privacy.gaussian import epsilon
 from fedweave.privacy.spent import bounds, over_rounds
-from fedweave.report.live import followed, state
-from fedweave.report.live_page import PAGE
-from fedweave.report.serving import LivePage
+from fedweave.report.live import PAGE, LivePage, followed, state
 from fedweave.report.terminal import Terminal, screen
 from fedweave.report.tracking import Observers
-from fedweave.runs import run as runs
 
 DOCUMENT: dict[str, Any] = {
     "rounds": 3,

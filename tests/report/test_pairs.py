@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from fedweave import config
-from fedweave.build import build
 from fedweave.cli import app
 from fedweave.errors import FedweaveError
+from fedweave.experiment import config
+from fedweave.experiment.build import build
+from fedweave.experiment.runs.files import PAIRS, read_pairs
 from fedweave.report import figures
 from fedweave.report.disclosure import disclose
 from fedweave.report.html import render
 from fedweave.report.reading import Run, read_run
-from fedweave.runs.files import PAIRS, read_pairs
 
 SMALL = """
 rounds = 2

@@ -29,7 +29,7 @@ from fedweave.core.mechanism import LDP, Clipped, Gaussian, Mixup
 from fedweave.core.purposes import PREDICTION
 from fedweave.privacy.gaussian import epsilon
 from fedweave.privacy.spent import bounds, over_rounds, states_bound
-from fedweave.report import figures, gain, price, svg, tables
+from fedweave.report import fairness_tradeoff, figures, gain, svg, tables
 from fedweave.report.cells import HIGHER, LOWER, Cell, marked, measured, number
 from fedweave.report.compare import compared as compared_groups
 from fedweave.report.disclosure import SENSITIVE, disclose
@@ -414,19 +414,19 @@ def test_which_run_is_fairer_is_said_with_its_price() -> None:
     """Student's t of three seeds is 4.303: of differences .1, .2 and .3 the half width is .248, of .1 alone it is 0."""
     plain = of_seeds("plain", [0.4, 0.4, 0.4], [0.3, 0.4, 0.5], [0.8, 0.8, 0.8], 1000)
     fair = of_seeds("fair", [0.5, 0.5, 0.5], [0.2, 0.2, 0.2], [0.7, 0.75, 0.8], 1500)
-    [told] = price.sentences([plain, fair])
+    [told] = fairness_tradeoff.sentences([plain, fair])
     assert told.replace("\N{MINUS SIGN}", "-") == (
         "fair compared with plain. Between members: fairer (the worst-off member's accuracy +0.100, 95 % interval "
         "+0.100 to +0.100). Between groups of people: no significant difference (SP + EO -0.200, 95 % interval -0.448 "
         "to +0.048). At the same time: accuracy on all test examples -0.050, 95 % interval -0.174 to +0.074, 1.5 times "
         "the bytes."
     )
-    [worse] = price.sentences([fair, plain])
+    [worse] = fairness_tradeoff.sentences([fair, plain])
     assert "Between members: less fair" in worse
     one, other = (Group(group.label, group.runs[:1]) for group in (plain, fair))
-    [said] = price.sentences([one, other])
+    [said] = fairness_tradeoff.sentences([one, other])
     assert "Between members: one seed, which proves nothing (the worst-off member's accuracy +0.100)" in said
-    assert "as many bytes" in price.sentences([one, one])[0]
+    assert "as many bytes" in fairness_tradeoff.sentences([one, one])[0]
 
 
 def test_a_constant_model_is_named_on_the_page(copied: Callable[..., Path]) -> None:

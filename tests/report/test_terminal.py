@@ -7,8 +7,8 @@ from typing import Any
 
 from rich.console import Console
 
+from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.report import terminal
-from fedweave.runs.checkpoint import Checkpoint
 
 SUMMARY: dict[str, Any] = {
     "rounds": 30,

@@ -9,11 +9,11 @@ import pytest
 from typer.testing import CliRunner
 
 from fedweave.cli import app
-from fedweave.config import resolve
 from fedweave.errors import FedweaveError, UserError
+from fedweave.experiment.config import resolve
+from fedweave.experiment.runs import run as runs
 from fedweave.report import tracking
 from fedweave.report.tracking import Tracked, tracked
-from fedweave.runs import run as runs
 
 DOCUMENT: dict[str, Any] = {
     "data": {"name": "synthetic", "nodes": 90, "classes": 3, "features": 6},

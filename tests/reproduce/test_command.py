@@ -10,12 +10,12 @@ import pytest
 from typer.testing import CliRunner
 
 from fedweave.cli import app
-from fedweave.reproduce import papers, session
-from fedweave.reproduce.paper import Paper
-from fedweave.reproduce.protocol import Protocol, Setting, changed
-from fedweave.reproduce.quantities import accuracy
-from fedweave.reproduce.workers import Stopped
-from fedweave.runs import run as runs
+from fedweave.experiment.runs import run as runs
+from fedweave.papers import papers, session
+from fedweave.papers.paper import Paper
+from fedweave.papers.protocol import Protocol, Setting, changed
+from fedweave.papers.quantities import accuracy
+from fedweave.papers.workers import Stopped
 from tests.reproduce.tiny import Silent, cell, table
 
 GOOD = cell("good", 0.5), cell("good", 0.6, "local")

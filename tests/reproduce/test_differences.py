@@ -9,9 +9,9 @@ import pytest
 from scipy.stats import ttest_rel
 
 from fedweave.metrics.paired import interval, surely_above
-from fedweave.reproduce import grid
-from fedweave.reproduce.differences import differences, save_differences
-from fedweave.reproduce.table import Row, assemble
+from fedweave.papers import grid
+from fedweave.papers.differences import differences, save_differences
+from fedweave.papers.table import Row, assemble
 from tests.reproduce.tiny import cell, finish, table
 
 

@@ -13,14 +13,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from benchmarks import fair_grid
-from fedweave import config
+from fedweave.experiment import config
+from fedweave.experiment.runs import run as runs
 from fedweave.metrics.measured import METRICS_SCHEMA
-from fedweave.reproduce import f2gnn, grid, planes
-from fedweave.reproduce.f2gnn import F2GNN, METHODS, OURS, PENALTY, experiment
-from fedweave.reproduce.groups import gap, median_gap, median_score, score, tradeoff
-from fedweave.reproduce.paper import PaperTable, Quantity
-from fedweave.reproduce.table import Row, assemble, averaged
-from fedweave.runs import run as runs
+from fedweave.papers import f2gnn, grid, planes
+from fedweave.papers.f2gnn import F2GNN, METHODS, OURS, PENALTY, experiment
+from fedweave.papers.groups import gap, median_gap, median_score, score, tradeoff
+from fedweave.papers.paper import PaperTable, Quantity
+from fedweave.papers.table import Row, assemble, averaged
 from tests.reproduce.tiny import cell, finish, table
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"

@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedweave import config
 from fedweave.datasets import DATASETS, load
+from fedweave.experiment import config
+from fedweave.experiment.runs import run as runs
+from fedweave.papers import curves, fairgfl, grid, overlap_quantities
+from fedweave.papers.differences import differences
+from fedweave.papers.fairgfl import FAIRGFL, NORMALISED, OURS, PLAIN, SCALED, STEP, experiment
+from fedweave.papers.paper import NOTHING, PaperTable
+from fedweave.papers.table import assemble
 from fedweave.partition.overlap import HIGH, LOW, NONE, Overlap
-from fedweave.reproduce import curves, fairgfl, grid, overlap_quantities
-from fedweave.reproduce.differences import differences
-from fedweave.reproduce.fairgfl import FAIRGFL, NORMALISED, OURS, PLAIN, SCALED, STEP, experiment
-from fedweave.reproduce.paper import NOTHING, PaperTable
-from fedweave.reproduce.table import assemble
-from fedweave.runs import run as runs
 from tests.reproduce.tiny import Silent
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"

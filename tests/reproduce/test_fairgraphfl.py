@@ -11,18 +11,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fedweave import config
-from fedweave.contributions import measured
 from fedweave.datasets import DATASETS
 from fedweave.errors import FedweaveError
+from fedweave.experiment import config
+from fedweave.experiment.runs import run as runs
 from fedweave.metrics.measured import METRICS_SCHEMA
+from fedweave.papers import fairgraphfl, grid
+from fedweave.papers.fairgraphfl import ABLATIONS, FAIRGRAPHFL, METHODS, OWN, experiment
+from fedweave.papers.incentive_quantities import LEFT_OUT, contribution, fairness
+from fedweave.papers.paper import NOTHING, PaperCell, PaperTable
+from fedweave.papers.table import assemble
+from fedweave.payments.contributions import measured
 from fedweave.report.reading import read_run
-from fedweave.reproduce import fairgraphfl, grid
-from fedweave.reproduce.fairgraphfl import ABLATIONS, FAIRGRAPHFL, METHODS, OWN, experiment
-from fedweave.reproduce.incentive_quantities import LEFT_OUT, contribution, fairness
-from fedweave.reproduce.paper import NOTHING, PaperCell, PaperTable
-from fedweave.reproduce.table import assemble
-from fedweave.runs import run as runs
 from tests.report.test_accounts import write_graphs
 from tests.reproduce.tiny import Silent
 

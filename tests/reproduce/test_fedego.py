@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from fedweave import config
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.tree import leaves
-from fedweave.reproduce import fedego, fedego_experiments, fedego_printed, fedego_script, grid
-from fedweave.reproduce.fedego import FEDEGO
-from fedweave.reproduce.fedego_experiments import COMMUNITIES, experiment
-from fedweave.reproduce.paper import PaperCell, printed
-from fedweave.reproduce.papers import PROTOCOLS
-from fedweave.reproduce.quantities import megabytes
-from fedweave.runs import run as runs
+from fedweave.experiment import config
+from fedweave.experiment.runs import run as runs
+from fedweave.papers import fedego, fedego_experiments, fedego_printed, fedego_script, grid
+from fedweave.papers.fedego import FEDEGO
+from fedweave.papers.fedego_experiments import COMMUNITIES, experiment
+from fedweave.papers.paper import PaperCell, printed
+from fedweave.papers.papers import PROTOCOLS
+from fedweave.papers.quantities import megabytes
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 SECTIONS = ("data", "partition", "model", "algorithm")

@@ -12,28 +12,29 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fedweave import config
 from fedweave.core.ledger import SCHEMA
 from fedweave.datasets import DATASETS
+from fedweave.experiment import config
+from fedweave.experiment.runs import run as runs
 from fedweave.metrics.measured import METRICS_SCHEMA
-from fedweave.report.colours import COLOURS
-from fedweave.reproduce import curves, glasu, glasu_script, grid
-from fedweave.reproduce.duration import Duration, duration
-from fedweave.reproduce.glasu import DELAY, GLASU, experiment
-from fedweave.reproduce.paper import NOTHING, PaperCell, PaperTable, Printed
-from fedweave.reproduce.papers import PROTOCOLS
-from fedweave.reproduce.quantities import (
+from fedweave.papers import curves, glasu, glasu_script, grid
+from fedweave.papers.glasu import DELAY, GLASU, experiment
+from fedweave.papers.paper import NOTHING, PaperCell, PaperTable, Printed
+from fedweave.papers.papers import PROTOCOLS
+from fedweave.papers.quantities import (
+    Duration,
     accuracy_reached,
     best_on_test,
     client_accuracy,
     curve,
+    duration,
     mean_accuracy,
     saving,
     seconds,
     seconds_to,
 )
-from fedweave.reproduce.table import assemble, headings, shown
-from fedweave.runs import run as runs
+from fedweave.papers.table import assemble, headings, shown
+from fedweave.report.colours import COLOURS
 from tests.reproduce.tiny import Silent, cell, finish, table
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fedweave import algorithms
-from fedweave.reproduce import grid
+from fedweave.papers import grid
 from tests.reproduce.tiny import cell, document, finish, table
 
 

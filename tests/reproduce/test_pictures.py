@@ -4,10 +4,9 @@ import re
 
 import pytest
 
-from fedweave.reproduce import curves, planes, stacks
-from fedweave.reproduce.curves import Point
-from fedweave.reproduce.drawing import EDGE, LETTER, WIDTH, begin, legend
-from fedweave.reproduce.planes import Spot
+from fedweave.papers import curves, planes, stacks
+from fedweave.papers.curves import Point
+from fedweave.papers.planes import EDGE, LETTER, WIDTH, Marker, begin, legend
 
 NAMES = ["FairGFL", "FairGFL, normalised", "FedAvg", "FedAvg, FairGFL's mean step", "q-FedAvg", "Ditto", "FED-PUB"]
 
@@ -37,7 +36,7 @@ def test_a_long_title_is_smaller() -> None:
 
 
 def test_labels_at_one_place_stand_in_a_row() -> None:
-    line = [Spot("0.1", 1.0, 50.0, 0.0, 0.0), Spot("0.5", 1.0, 50.0, 0.0, 0.0), Spot("1", 9.0, 80.0, 0.0, 0.0)]
+    line = [Marker("0.1", 1.0, 50.0, 0.0, 0.0), Marker("0.5", 1.0, 50.0, 0.0, 0.0), Marker("1", 9.0, 80.0, 0.0, 0.0)]
     drawn = planes.svg("title", ("gap", "accuracy"), {"method": line})
     assert re.findall(r'font-size="10">([^<]*)<', drawn) == ["0.1, 0.5", "1"]
 

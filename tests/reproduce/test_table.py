@@ -9,10 +9,10 @@ import pytest
 
 from fedweave.core.ledger import SCHEMA
 from fedweave.errors import FedweaveError
-from fedweave.reproduce import grid
-from fedweave.reproduce.paper import Printed, Quantity, printed
-from fedweave.reproduce.quantities import MB, accuracy, megabytes, minutes
-from fedweave.reproduce.table import assemble, save
+from fedweave.papers import grid
+from fedweave.papers.paper import Printed, Quantity, printed
+from fedweave.papers.quantities import MB, accuracy, megabytes, minutes
+from fedweave.papers.table import assemble, save
 from tests.reproduce.tiny import cell, finish, table
 
 

@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from fedweave.reproduce import grid
-from fedweave.reproduce.workers import Stopped, execute
+from fedweave.papers import grid
+from fedweave.papers.workers import Stopped, execute
 from tests.reproduce.tiny import cell, table
 
 

@@ -3,10 +3,10 @@
 import json
 from typing import Any
 
-from fedweave.config import Document, dumps
-from fedweave.reproduce.grid import PlannedRun
-from fedweave.reproduce.paper import PaperCell, PaperTable, Printed
-from fedweave.reproduce.quantities import accuracy
+from fedweave.experiment.config import Document, dumps
+from fedweave.papers.grid import PlannedRun
+from fedweave.papers.paper import PaperCell, PaperTable, Printed
+from fedweave.papers.quantities import accuracy
 
 TINY: dict[str, Any] = {
     "rounds": 20,
@@ -52,7 +52,7 @@ def finish(run: PlannedRun, **metrics: float | None) -> None:
 
 
 class Silent:
-    """Shows nothing of a run (`runs.run`)."""
+    """Shows nothing of a run (`experiment.runs.run`)."""
 
     def begin(self, *_: Any) -> None: ...
     def step(self, *_: Any) -> None: ...

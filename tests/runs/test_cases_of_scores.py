@@ -9,10 +9,10 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from fedweave.build import build
 from fedweave.cli import app
-from fedweave.config import resolve
-from fedweave.rounds import train
+from fedweave.experiment.build import build
+from fedweave.experiment.config import resolve
+from fedweave.experiment.rounds import train
 
 CASES = Path(__file__).parents[1] / "cases"
 

@@ -7,7 +7,7 @@ import torch
 
 from fedweave.core.tree import leaves
 from fedweave.errors import FedweaveError
-from fedweave.runs.checkpoint import Checkpoint
+from fedweave.experiment.runs.checkpoint import Checkpoint
 
 WEIGHTS = {"z": {"w": torch.arange(6.0).reshape(2, 3)}, "a": {"b": torch.tensor([1.5])}, "none": {}, "mu": 0.1}
 REACHED = Checkpoint(

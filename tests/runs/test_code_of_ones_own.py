@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from fedweave import outside
 from fedweave.cli import app
-from fedweave.config import read, written
+from fedweave.core import plugins
 from fedweave.deploy.sites.project import Project
 from fedweave.deploy.sites.running import for_sites
 from fedweave.errors import UserError
-from fedweave.loading import load_run
+from fedweave.experiment.config import read, written
+from fedweave.python.loading import load_run
 
 MODEL = """
 from dataclasses import dataclass
@@ -48,7 +48,7 @@ local_steps = 1
 
 def fedweave(*words: str, code: int = 0) -> str:
     """What a command says in a process of its own, which has run no file of a plug-in yet."""
-    outside._module.cache_clear()
+    plugins._module.cache_clear()
     result = CliRunner().invoke(app, [*words])
     assert result.exit_code == code, (result.output, result.exception)
     return result.output + (str(result.exception) if result.exception else "")

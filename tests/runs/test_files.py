@@ -14,7 +14,7 @@ import torch
 from fedweave.core.federation import StepInfo
 from fedweave.core.ledger import Ledger
 from fedweave.errors import FedweaveError, UserError
-from fedweave.runs import files
+from fedweave.experiment.runs import files
 
 TABLE = pa.table({"round": [1, 2], "value": [0.5, 0.25]})
 
@@ -37,7 +37,7 @@ def test_full_disk_keeps_the_old_content(tmp_path: Path) -> None:
 def test_reading_a_table_starts_no_thread_that_may_outlive_python(tmp_path: Path) -> None:
     files.write_table(tmp_path / "table.parquet", pa.table({name: ["x"] * 999 for name in "abcdefgh"}))
     code = (
-        "import os, sys; from pathlib import Path; from fedweave.runs.files import read_table\n"
+        "import os, sys; from pathlib import Path; from fedweave.experiment.runs.files import read_table\n"
         "before = len(os.listdir('/proc/self/task'))\n"
         "read_table(Path(sys.argv[1]), 'table.parquet')\n"
         "print(len(os.listdir('/proc/self/task')) - before)\n"
@@ -71,7 +71,7 @@ def test_tables_come_back_or_are_named(tmp_path: Path) -> None:
 
 def test_lock_names_its_holder_and_dies_with_it(tmp_path: Path) -> None:
     code = (
-        "import sys, time\nfrom pathlib import Path\nfrom fedweave.runs.files import locked\n"
+        "import sys, time\nfrom pathlib import Path\nfrom fedweave.experiment.runs.files import locked\n"
         "with locked(Path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(60)"
     )
     holder = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "run")], stdout=subprocess.PIPE, text=True)

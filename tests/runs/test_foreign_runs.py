@@ -15,12 +15,12 @@ import pytest
 from typer.testing import CliRunner
 
 from fedweave.cli import app
+from fedweave.cli.predict import predictions
 from fedweave.core.tree import Tree, decode, encode
 from fedweave.errors import FedweaveError
 from fedweave.export.card import card
 from fedweave.export.source import source
-from fedweave.loading import load_run
-from fedweave.predict import predictions
+from fedweave.python.loading import load_run
 from fedweave.report.html import render
 from fedweave.report.live import state
 from fedweave.report.reading import read_run

@@ -17,13 +17,13 @@ from typer.testing import CliRunner
 
 from fedweave import datasets
 from fedweave.cli import app
-from fedweave.config import read
+from fedweave.cli.predict import predictions
 from fedweave.datasets import described, npz
 from fedweave.datasets.contents import check_same, digests
 from fedweave.errors import DataError, FedweaveError, UserError
-from fedweave.predict import predictions
-from fedweave.runs.form import read_form
-from fedweave.runs.run import run
+from fedweave.experiment.config import read
+from fedweave.experiment.runs.form import read_form
+from fedweave.experiment.runs.run import run
 from tests.runs.test_predictions import COLUMNS, Quiet, bank, columns, made
 
 CASES = Path(__file__).parents[1] / "cases"

@@ -16,11 +16,11 @@ import fedweave
 from fedweave.algorithms import ALGORITHMS
 from fedweave.algorithms.parts import Part, Uniform
 from fedweave.cli import app
-from fedweave.config import dumps, resolve
 from fedweave.datasets import Dataset
 from fedweave.errors import ConfigError, UserError
+from fedweave.experiment.config import dumps, resolve
+from fedweave.experiment.runs.files import read_table
 from fedweave.partition import Partition
-from fedweave.runs.files import read_table
 from fedweave.sweep.plan import planned
 
 DOCUMENT: dict[str, Any] = {

@@ -14,16 +14,16 @@ from typer.testing import CliRunner
 
 from fedweave import datasets
 from fedweave.algorithms import ALGORITHMS
-from fedweave.build import build
 from fedweave.cli import app
-from fedweave.config import resolve
+from fedweave.cli.predict import predictions
 from fedweave.core.algorithm import capabilities
 from fedweave.datasets import npz
 from fedweave.errors import DataError, UserError
-from fedweave.predict import predictions
-from fedweave.runs import trained as models
-from fedweave.runs.run import run
-from fedweave.runs.trained import finished
+from fedweave.experiment.build import build
+from fedweave.experiment.config import resolve
+from fedweave.experiment.runs import trained as models
+from fedweave.experiment.runs.run import run
+from fedweave.experiment.runs.trained import finished
 from tests.contract.federations import OTHER_PARAMETERS
 
 HORIZONTAL = [name for name, kind in ALGORITHMS.items() if not capabilities(kind).predicts]

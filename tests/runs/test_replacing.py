@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from fedweave.runs.files import CHECKPOINT, CONFIG, LOCK, SUMMARY
-from fedweave.runs.replacing import recover, replacing
+from fedweave.experiment.runs.files import CHECKPOINT, CONFIG, LOCK, SUMMARY
+from fedweave.experiment.runs.resuming import recover, replacing
 
 
 def held(directory: Path) -> dict[str, str]:

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from fedweave import config
 from fedweave.errors import FedweaveError, UserError
-from fedweave.runs.resuming import check_replaceable, examine
+from fedweave.experiment import config
+from fedweave.experiment.runs.resuming import check_replaceable, examine
 
 
 def resolved(**changes: Any) -> config.Config:

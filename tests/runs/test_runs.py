@@ -14,17 +14,17 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from fedweave import build, config
 from fedweave.algorithms import ALGORITHMS
 from fedweave.core.graph import SPLITS
 from fedweave.core.ledger import Ledger
 from fedweave.datasets.base import Dataset
 from fedweave.errors import FedweaveError, UserError
+from fedweave.experiment import build, config
+from fedweave.experiment.runs import run as runs
+from fedweave.experiment.runs.checkpoint import Checkpoint
+from fedweave.experiment.runs.files import locked
+from fedweave.experiment.runs.resuming import Interrupted
 from fedweave.partition.base import Partition
-from fedweave.runs import run as runs
-from fedweave.runs.checkpoint import Checkpoint
-from fedweave.runs.files import locked
-from fedweave.runs.stopping import Interrupted
 from tests.contract.changing import KINDS
 from tests.reproduce.tiny import changed
 

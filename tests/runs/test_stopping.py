@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from fedweave.runs.stopping import terminable
+from fedweave.experiment.runs.resuming import terminable
 
 
 def test_sigterm_interrupts_and_the_handler_is_put_back() -> None:

@@ -6,14 +6,14 @@ from typing import Any
 
 import torch
 
-from fedweave.config import Config
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.tree import Tree, decode, encode, map_leaves
-from fedweave.deploy.flare.answers import Answer
-from fedweave.deploy.flare.journal import Records, journal_path, read
-from fedweave.deploy.flare.requests import versions
+from fedweave.deploy.flare.wire.answers import Answer
+from fedweave.deploy.flare.wire.journal import Records, journal_path, read
+from fedweave.deploy.flare.wire.requests import versions
 from fedweave.deploy.sites.splitting import hand_out, split
+from fedweave.experiment.config import Config
 from tests.deploy.projects import SITES, InProcess, call_request, experiment, join_request
 
 SITE = "bank-b"

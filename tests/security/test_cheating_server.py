@@ -13,20 +13,20 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 
 from fedweave.algorithms import parts
 from fedweave.cli import app
-from fedweave.config import resolve
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.mechanism import LDP
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.datasets.npz import SPLIT
-from fedweave.deploy.flare.alignment import opening_tree, read_openings
-from fedweave.deploy.flare.answers import Answer
-from fedweave.deploy.flare.masking import tensor
-from fedweave.deploy.flare.order import Order
-from fedweave.deploy.flare.policy import PolicyViolation, check_batches
-from fedweave.deploy.flare.requests import pin, versions
-from fedweave.deploy.flare.sitefile import Rules
+from fedweave.deploy.flare.parties.alignment import opening_tree, read_openings
+from fedweave.deploy.flare.policy.policy import PolicyViolation, check_batches
+from fedweave.deploy.flare.site.memory import Order
+from fedweave.deploy.flare.site.sitefile import Rules
+from fedweave.deploy.flare.sums.masking import tensor
+from fedweave.deploy.flare.wire.answers import Answer
+from fedweave.deploy.flare.wire.requests import pin, versions
 from fedweave.errors import CallRefused
+from fedweave.experiment.config import resolve
 from fedweave.ops.sparsified import Sparsified
 from fedweave.privacy.aggregation import read_identity
 from fedweave.privacy.intersection import Party, digest

@@ -11,9 +11,9 @@ import pytest
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
 from fedweave.core.ledger import Ledger
-from fedweave.deploy.flare.chain import HEADS, Heads
-from fedweave.deploy.flare.federation import Flare
-from fedweave.deploy.flare.journal import journal_path, read
+from fedweave.deploy.flare.server.federation import Flare
+from fedweave.deploy.flare.wire.chain import HEADS, Heads
+from fedweave.deploy.flare.wire.journal import journal_path, read
 from fedweave.errors import ClientsMissing
 from tests.deploy.projects import SITES, InProcess
 from tests.security.cheating import SITE, agreed, set_policy

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from fedweave.algorithms.glasu import GLASU
-from fedweave.build import build
-from fedweave.config import resolve
 from fedweave.core.federation import step_info, step_name
 from fedweave.core.graph import TRAIN
 from fedweave.core.mechanism import LDP, Applied
 from fedweave.core.replies import Replies
 from fedweave.engines.simulation import Simulation
-from fedweave.privacy.attacks.labels import labels_from_gradient
+from fedweave.experiment.build import build
+from fedweave.experiment.config import resolve
+from fedweave.privacy.attacks import labels_from_gradient
 from fedweave.privacy.ldp import kept_probability
 from fedweave.privacy.spent import bounds
 from tests.contract.federations import model

@@ -10,15 +10,15 @@ import torch
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
 from fedweave.algorithms import FedAvg
-from fedweave.config import resolve
 from fedweave.core.tree import Tree, decode, encode, map_leaves
-from fedweave.deploy.flare import sums
-from fedweave.deploy.flare.answers import Answer
-from fedweave.deploy.flare.masking import advert_tree
-from fedweave.deploy.flare.requests import pin
+from fedweave.deploy.flare.sums import sums
+from fedweave.deploy.flare.sums.masking import advert_tree
+from fedweave.deploy.flare.wire.answers import Answer
+from fedweave.deploy.flare.wire.requests import pin
 from fedweave.errors import FedweaveError
+from fedweave.experiment.config import resolve
+from fedweave.experiment.rounds import train
 from fedweave.privacy.aggregation import Group, Participant
-from fedweave.rounds import train
 from tests.contract.federations import distance
 from tests.deploy.projects import SITES, InProcess, call_request, join_request
 from tests.deploy.test_in_process import cut_again, joined, simulated

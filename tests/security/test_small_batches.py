@@ -9,12 +9,12 @@ import torch
 
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
-from fedweave.config import resolve
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.graph import TRAIN
-from fedweave.deploy.flare.policy import PolicyViolation, check_batches
-from fedweave.deploy.flare.sitefile import Rules
+from fedweave.deploy.flare.policy.policy import PolicyViolation, check_batches
+from fedweave.deploy.flare.site.sitefile import Rules
+from fedweave.experiment.config import resolve
 from tests.contract.federations import algorithm
 from tests.models.test_gin import small_graphs
 from tests.security.cheating import Cheat, agreed, reply, set_policy

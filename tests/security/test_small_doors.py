@@ -28,24 +28,24 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 
 from fedweave.algorithms import ALGORITHMS
 from fedweave.cli import app
-from fedweave.config import load, resolve
-from fedweave.core import swollen
+from fedweave.cli.sites import Teller
+from fedweave.core import decompression
 from fedweave.core.ledger import Entry, Ledger, Line
 from fedweave.core.text import printable
 from fedweave.datasets import npz, table, tu
-from fedweave.deploy.flare.journal import entries
-from fedweave.deploy.flare.keys import known, read_checked
-from fedweave.deploy.flare.logs import log_to
-from fedweave.deploy.flare.store import Store
+from fedweave.deploy.flare.policy.keys import known, read_checked
+from fedweave.deploy.flare.site.memory import Store
+from fedweave.deploy.flare.site.private import log_to
+from fedweave.deploy.flare.wire.journal import entries
 from fedweave.deploy.sites import ports, processes
 from fedweave.deploy.sites.certificates import certificate
-from fedweave.deploy.sites.command import Teller
 from fedweave.deploy.sites.processes import SiteProcess
 from fedweave.deploy.sites.project import Project
 from fedweave.errors import ConfigError, DataError, FedweaveError, UserError
+from fedweave.experiment.config import load, resolve
+from fedweave.experiment.runs import files
+from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.report.ledger import as_csv, as_rows
-from fedweave.runs import files
-from fedweave.runs.checkpoint import Checkpoint
 from tests.deploy.projects import SITES, call_request
 from tests.security.cheating import SITE, Cheat, agreed, reply, set_policy
 from tests.security.fuzzing import limit
@@ -376,7 +376,7 @@ def test_a_device_in_the_place_of_a_lock_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_small_archive_that_would_fill_the_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(swollen, "MOST_UNPACKED", 1 << 20)  # of a GiB, which takes long to write
+    monkeypatch.setattr(decompression, "MOST_UNPACKED", 1 << 20)  # of a GiB, which takes long to write
     with zipfile.ZipFile(tmp_path / "pairs.npz", "w", zipfile.ZIP_DEFLATED) as held:
         held.writestr("y.npy", bytes(2 << 20))
     with pytest.raises(DataError, match=r"would unpack to 2,097,152"):
@@ -395,7 +395,7 @@ def test_a_long_word_that_stands_once_and_is_meant_often_is_refused(
     nested: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """4 kB that would be 100 MB of text; in lists no such file is read at all."""
-    monkeypatch.setattr(swollen, "MOST", 1 << 24)
+    monkeypatch.setattr(decompression, "MOST", 1 << 24)
     often = pa.DictionaryArray.from_arrays(pa.array(np.zeros(1000, np.int32)), ["x" * 100_000]).cast(pa.string())
     words = pa.array([[word] for word in often.to_pylist()]) if nested else often
     pq.write_table(pa.table({"step": words}), tmp_path / "ledger.parquet", compression="zstd", store_schema=False)
@@ -411,7 +411,7 @@ def test_a_long_word_that_is_stored_as_the_one_before_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A thousand times the same word, of which every one but the first takes no room."""
-    monkeypatch.setattr(swollen, "MOST", 1 << 24)
+    monkeypatch.setattr(decompression, "MOST", 1 << 24)
     often = pa.table({"id": ["x" * 100_000] * 1000})
     path = tmp_path / "nodes.parquet"
     pq.write_table(often, path, compression="zstd", use_dictionary=False, column_encoding={"id": "DELTA_BYTE_ARRAY"})

@@ -10,9 +10,9 @@ from types import ModuleType
 import pytest
 import typer
 
-from fedweave import config
 from fedweave.cli import app
-from fedweave.config.plugins import REGISTRIES
+from fedweave.experiment import config
+from fedweave.experiment.config.plugins import REGISTRIES
 
 ROOT = Path(__file__).parents[2]
 TUTORIALS = sorted((ROOT / "docs/tutorials").glob("*.py"))

@@ -8,10 +8,10 @@ from typer.testing import CliRunner
 
 from fedweave.cli import app
 from fedweave.errors import ConfigError
+from fedweave.experiment.runs import run as runs
+from fedweave.papers import session
+from fedweave.papers.grid import PlannedRun
 from fedweave.report import terminal
-from fedweave.reproduce import session
-from fedweave.reproduce.grid import PlannedRun
-from fedweave.runs import run as runs
 from fedweave.sweep.plan import planned
 from fedweave.sweep.table import lost
 

@@ -15,7 +15,7 @@ import threading
 import time
 from pathlib import Path
 
-MEMBER, CELL = "fedweave.deploy.flare.member", "nvflare.fuel.f3.cellnet.core_cell"
+MEMBER, CELL = "fedweave.deploy.flare.site.member", "nvflare.fuel.f3.cellnet.core_cell"
 
 
 def _spoiled(answer, what):

@@ -9,7 +9,6 @@ from typing import Any
 from typer.testing import CliRunner
 
 from fedweave.cli import app
-from fedweave.config import load, resolve
 from fedweave.core.federation import step_info
 from fedweave.core.ledger import Ledger
 from fedweave.core.tree import decode, encode
@@ -17,15 +16,16 @@ from fedweave.datasets import npz
 from fedweave.datasets.folder import Folder
 from fedweave.datasets.graph_folder import GraphFolder
 from fedweave.datasets.parties import read_party
-from fedweave.deploy.flare.answers import Answer
-from fedweave.deploy.flare.federation import Flare
-from fedweave.deploy.flare.keys import read_checked
-from fedweave.deploy.flare.member import Member
-from fedweave.deploy.flare.peers import Receipt, read_faults, read_version
+from fedweave.deploy.flare.policy.keys import read_checked
+from fedweave.deploy.flare.server.federation import Flare
+from fedweave.deploy.flare.site.member import Member
+from fedweave.deploy.flare.wire.answers import Answer
+from fedweave.deploy.flare.wire.peers import Receipt, read_faults, read_version
 from fedweave.errors import StepFailed
-from fedweave.runs.checkpoint import Checkpoint
-from fedweave.runs.files import CHECKPOINT, read_pairs
-from fedweave.runs.resuming import examine
+from fedweave.experiment.config import load, resolve
+from fedweave.experiment.runs.checkpoint import Checkpoint
+from fedweave.experiment.runs.files import CHECKPOINT, read_pairs
+from fedweave.experiment.runs.resuming import examine
 from tests.deploy.projects import SITES, call_request, join_request
 from tests.security.cheating import SITE, agreed
 from tests.security.fuzzing.damage import Random, damaged, grafted, message, request, spoilt, twisted

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import torch
 
-from fedweave.config import resolve
 from fedweave.core.tree import Tree, encode
-from fedweave.runs.run import run
+from fedweave.experiment.config import resolve
+from fedweave.experiment.runs.run import run
 from tests.deploy.projects import SITES, InProcess, call_request, join_request, tables
 from tests.security.cheating import SITE, agreed, make_sites
 

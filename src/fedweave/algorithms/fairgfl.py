@@ -1,0 +1,324 @@
+"""FairGFL: Zhou et al. 2026, "FairGFL: privacy-preserving fairness-aware federated learning with overlapping
+subgraphs", algorithms 1 and 2.
+
+Clients whose nodes others also hold get less weight, and the client with the largest loss gets an additional weight.
+The server estimates who overlaps with whom only from noisy codes and links of minibatches.
+
+What the paper leaves open, or where this differs:
+- Eq. 25 is written on weights, which it would shrink by the mean of q; on updates it is gradient descent on eq. 27, and
+  so is one step along the update of the client with the largest loss.
+- Codes are binary: under the paper's noise its min–max codes (`code = "minmax"`) distinguish neither nodes nor clients.
+- Noise is drawn once for each node and pair (appendix F-A): a client's first codes last, whatever encoder it is sent
+  later, and so does the key from which pairs draw.
+- The number of matching pairs is corrected for those that match by chance, and those that are missed (`matching`); the
+  rates and the threshold are found on the public sample.
+- N_ik is scaled by n_k / b_k, with which it is unbiased, and T_ik by n_k² / b_k²; theorems V.4 and V.5 print n_i / b_k
+  and n_k² / b_i². The first estimate of a pair stands by itself; clients that were never called together have none.
+- With `alpha` = 1 links are neither needed nor sent.
+- λ, the threshold, E, learning rates and the encoder's form are ours.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedweave.algorithms.overlap import matching
+from fedweave.algorithms.overlap.encoder import CodeName, Encoder, EncoderName, check_form, encoded, features
+from fedweave.algorithms.parts import Context, Part, Round
+from fedweave.algorithms.preset import preset_of
+from fedweave.core import random
+from fedweave.core.federation import Federation, Sends
+from fedweave.core.mechanism import LDP
+from fedweave.core.ranges import Real, Whole
+from fedweave.core.records import Record, Values
+from fedweave.core.tree import Tree
+from fedweave.errors import UserError
+from fedweave.ops.hashing import bits
+from fedweave.privacy.attacks import majority_accuracy
+from fedweave.privacy.ldp import flip_probability, noisy_levels, noisy_links, packed, sparsified, unpacked
+
+_COPIES = 8  # noisy ones of the public sample, twice, to measure rates with
+_ODDS = 1280.0  # pairs of different nodes to each common one, for minibatches of 64 with a twentieth in common
+_MOST_SIZE = 1 << 16  # of codes; a server's word must not fill a site's memory
+
+
+@dataclass(frozen=True)
+class OverlapWeights(Part):
+    """Updates count 1 / (K (1 + O_i)), where O_i sums up the overlaps O_ik = α N_ik + (1 − α) T_ik with the other
+    clients, and the update of the client with the largest loss λ more (eqs. 24, 25 and 27).
+
+    lam:            λ.
+    normalise:      weights before λ sum to 1, so that fairness is not confounded with the size of the step.
+    estimator:      overlaps are estimated from noisy uploads ("ldp"), taken from the simulation's partition ("oracle"),
+                    or taken for 0 ("none").
+    alpha:          α, the share of nodes against links; 1 needs no links.
+    beta:           β, the share of this round's estimate in the accumulated one.
+    sample:         nodes of a minibatch.
+    epsilon_a:      ε of each coordinate of a code; inf adds no noise.
+    epsilon_b:      ε of each pair of nodes; inf adds no noise.
+    code:           "binary", or "minmax" with `levels`.
+    levels:         p, steps of a coordinate of a min-max code.
+    code_size:      d, coordinates of a code.
+    encoder:        made of the public sample: "autoencoder", "pca", or a "random" projection.
+    encoder_rounds: of the autoencoder's training.
+    renew:          codes and noise of nodes whose data has changed (`parts.Drift`) are drawn anew; every message then
+                    counts as new, and the server sends its encoder in every round. Else a node's first code lasts.
+    threshold:      on L1 / d between codes that are taken for one node's; left out, the server finds it on the public
+                    sample.
+    """
+
+    client_learns = "the encoder that codes are to be made with, which comes of public data"
+
+    lam: float = 0.1
+    normalise: bool = False
+    estimator: Literal["ldp", "oracle", "none"] = "ldp"
+    alpha: float = 0.8
+    beta: float = 0.5
+    sample: int = 64
+    epsilon_a: float = 3.0
+    epsilon_b: float = 1.0
+    code: CodeName = "binary"
+    levels: int = 10
+    code_size: int = 100
+    encoder: EncoderName = "autoencoder"
+    encoder_rounds: int = 600
+    renew: bool = False
+    threshold: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, least, most in (("alpha", 0.0, 1.0), ("beta", 0.0, 1.0), ("threshold", 0.0, 1.0)):
+            if (value := getattr(self, name)) is not None and not least <= value <= most:
+                raise ValueError(f"{name} is {value}; it must be from {least:g} to {most:g}")
+        if not (0 <= self.lam < math.inf and self.epsilon_a > 0 and self.epsilon_b > 0):
+            raise ValueError("lam must not be negative, and epsilon_a and epsilon_b must be positive")
+        if self.sample < 2 or self.encoder_rounds < 0 or not 1 <= self.levels <= 255:
+            raise ValueError("sample must be at least 2, encoder_rounds 0, and levels from 1 to 255")
+        if not 1 <= self.code_size <= _MOST_SIZE:
+            raise ValueError(f"code_size is {self.code_size}; it must be from 1 to {_MOST_SIZE}")
+
+    # --- what leaves a client ----------------------------------------------------------------------------------------
+
+    @property
+    def sends(self) -> Mapping[str, Sends | str]:  # type: ignore[override]
+        """The loss and, to estimate overlaps, a noisy minibatch."""
+        told: dict[str, Sends | str] = {"loss": Sends("mean training loss of the received weights", within=Real())}
+        if self.estimator == "ldp":
+            told["nodes"] = Sends("number of the client's nodes", within=Whole())
+            told["codes"] = Sends(f"noisy codes of the features of {self.sample} random nodes", self._private_codes)
+            if self.alpha < 1:
+                told["links"] = Sends(
+                    "noisy links between these nodes, thinned out by their codes", self._private_links
+                )
+        return told
+
+    @property
+    def _private_codes(self) -> tuple[LDP, ...]:
+        epsilon = self.code_size * self.epsilon_a
+        return (LDP(epsilon, "node", self._permanent),) if epsilon < math.inf else ()
+
+    @property
+    def _private_links(self) -> tuple[LDP, ...]:
+        return (LDP(self.epsilon_b, "pair of nodes", self._permanent),) if self.epsilon_b < math.inf else ()
+
+    @property
+    def _permanent(self) -> str:
+        """What is drawn once (`LDP.release`)."""
+        return "" if self.renew else type(self).__name__
+
+    @property
+    def steps(self) -> int:
+        """Of a coordinate of a code."""
+        return 1 if self.code == "binary" else self.levels
+
+    def noisy(self, code: Tensor, key: Tensor) -> Tensor:
+        """𝓜_N of codes [...] in [0, 1]: uint8 [...], in steps."""
+        words = bits(random.fold(key, "codes"), code.numel()).view(code.shape)
+        return noisy_levels(code, self.steps, self.epsilon_a, words)
+
+    # --- client ------------------------------------------------------------------------------------------------------
+
+    def report(self, ctx: Context) -> Tree:
+        """F_i(w_t) and a noisy minibatch (algorithm 1, lines 6-8)."""
+        loss = {"loss": ctx.loss(ctx.received)}
+        return loss | self._minibatch(ctx) if self.estimator == "ldp" else loss
+
+    def _minibatch(self, ctx: Context) -> Tree:
+        if not ctx.memory:
+            ctx.keep(self._drawn(ctx))
+        elif self.renew:
+            ctx.keep(self._renewed(ctx))
+        graph, noisy = ctx.client.graph, ctx.memory
+        order = random.order(random.fold(ctx.client.key, "minibatch"), graph.real).argsort()[: self.sample]
+        nodes = F.pad(order, (0, self.sample - len(order)))
+        taken = torch.arange(self.sample, device=graph.device) < graph.real.sum()
+        codes = noisy["codes"][nodes] * taken[:, None].to(torch.uint8)
+        reply = {"nodes": graph.real.sum(), "codes": packed(codes) if self.steps == 1 else codes}
+        if self.alpha == 1:
+            return reply
+        picked = (nodes == torch.arange(graph.nodes, device=graph.device)[:, None]) & taken
+        links = (graph.edges.operator("sum") @ picked.to(graph.x.dtype))[nodes] > 0
+        drawn = nodes + graph.nodes * noisy["version"][nodes] if self.renew else nodes
+        links = noisy_links(links, drawn, self.epsilon_b, noisy["links"])
+        links = sparsified(links, _euclidean(codes), taken, self.epsilon_b)
+        return reply | {"links": packed(links)}
+
+    def _drawn(self, ctx: Context) -> Tree:
+        """What is drawn once and for all: 𝓜_N of every node's code, and the key of 𝓜_E."""
+        secret = ctx.client.secret
+        check_form(ctx.given["encoder"], ctx.client.graph.x.shape[1], self.code_size, self.code)
+        codes = self.noisy(encoded(ctx.given["encoder"], ctx.client.graph.x), secret)
+        versions = torch.zeros_like(ctx.client.graph.real, dtype=torch.int64)
+        counted = {"version": versions, "drawn": versions} if self.renew else {}
+        return {"codes": codes, "links": random.fold(secret, "links")} | counted
+
+    def _renewed(self, ctx: Context) -> Tree:
+        """The same with 𝓜_N of codes of nodes that have changed; 𝓜_E knows them by another number."""
+        kept, fresh = ctx.memory, self._drawn(ctx)
+        stale = kept["version"] > kept["drawn"]
+        return kept | {"codes": torch.where(stale[:, None], fresh["codes"], kept["codes"]), "drawn": kept["version"]}
+
+    def changed(self, ctx: Context, nodes: Tensor) -> None:
+        """Nodes whose codes are to be drawn anew."""
+        if self.renew and ctx.memory:
+            ctx.keep(ctx.memory | {"version": ctx.memory["version"] + nodes})
+
+    # --- server ------------------------------------------------------------------------------------------------------
+
+    def init(self, fed: Federation, w: Tree) -> Tree:
+        """No overlap known; the encoder and its rates on the public sample, or the truth."""
+        n = len(fed.clients)
+        empty = torch.zeros(n, dtype=torch.float64, device=fed.device)
+        state: Tree = {"weight": empty, "loss": empty, "heard": torch.zeros_like(empty, dtype=torch.int64)}
+        matrices = {name: empty.new_zeros(n, n) for name in ("nodes", "links")}
+        if self.estimator != "none":
+            state |= {"true": overlap(fed.pairs, self.alpha).to(fed.device)} if fed.pairs else {}
+        if self.estimator == "oracle":
+            if not fed.pairs:
+                raise UserError(
+                    "estimator = 'oracle' needs the true overlap, which only a simulation with the partition 'overlap' "
+                    "knows; choose that, estimator = 'ldp' or 'none'."
+                )
+            matrices = {name: fed.pairs[name].to(fed.device, copy=True) for name in matrices}
+        if self.estimator == "ldp":
+            state |= self.made_encoder(fed) | {"seen": empty.new_zeros(n, n, dtype=torch.int64)}
+        return state | matrices
+
+    def made_encoder(self, fed: Federation) -> Tree:
+        """The "encoder" and the "rates" of its noisy codes on the public sample."""
+        if "public" not in fed.held:
+            raise UserError(
+                "estimator = 'ldp' needs a public sample at the server, to make the encoder of. A simulation has one "
+                "with [partition] public of the partition 'overlap' alone; between sites put public.npz into the "
+                "server's folder. estimator = 'none' needs none (docs/fairgfl.md)."
+            )
+        public, key = fed.held["public"], fed.key("encoder")
+        encoder = Encoder(self.encoder, self.code, self.code_size, self.encoder_rounds).made(public, key)
+        code = encoded(encoder, features(public)).expand(2, _COPIES, -1, -1)
+        first, second = self.noisy(code, key)
+        found = matching.rates(first, second, self.steps, self.threshold, _ODDS)
+        return {"encoder": encoder, "rates": vars(found)}
+
+    def download(self, state: Tree, at: Tensor) -> tuple[Tree, Tree]:
+        """The encoder, as long as one of the called clients may not have it, or needs it again."""
+        new = self.estimator == "ldp" and (self.renew or not state["heard"][at].all())
+        return {"encoder": state["encoder"]} if new else {}, {}
+
+    def observe(self, state: Tree, round: Round) -> Tree:
+        """The accumulated N and T with this round's minibatches (algorithm 2, lines 4-6)."""
+        state = state | {"loss": state["loss"].index_copy(0, round.at, round.replies.stack("loss").double())}
+        state["heard"] = state["heard"].index_fill(0, round.at, 1)
+        return state | self._estimated(state, round) if self.estimator == "ldp" else state
+
+    def _estimated(self, state: Tree, round: Round) -> Tree:
+        nodes, codes = (round.replies.stack(name).cpu() for name in ("nodes", "codes"))  # NumPy counts below
+        taken, found = nodes.clamp(max=self.sample), matching.Rates(**state["rates"])
+        codes = unpacked(codes, self.code_size).to(torch.uint8) if self.steps == 1 else codes
+        pairs = matching.matches(codes, taken, self.steps, found.most)
+        common = matching.overlap_count(matching.counts(pairs, self.sample, len(nodes)), taken, found)
+        now = {"nodes": matching.node_ratios(common, taken, nodes)}
+        if self.alpha < 1:
+            links = unpacked(round.replies.stack("links").cpu(), self.sample)
+            now["links"] = matching.link_ratios(links, pairs, taken, nodes)
+        seen = state["seen"].clone()
+        seen[round.at[:, None], round.at] = 1
+        return {
+            name: matching.accumulated(state[name], own.to(state[name].device), round.at, state["seen"], self.beta)
+            for name, own in now.items()
+        } | {"seen": seen}
+
+    def weigh(self, state: Tree, round: Round) -> Tensor:
+        """q_i / K or q_i / Σ q_k, and λ more for the client with the largest loss."""
+        q = 1 / (1 + overlap(state, self.alpha)[round.at])
+        weights = q / (q.sum() if self.normalise else len(q))
+        weights[state["loss"][round.at].argmax()] += self.lam
+        return weights
+
+    def update(self, state: Tree, round: Round) -> Tree:
+        """The weights, for `measures`."""
+        return state | {"weight": state["weight"].index_copy(0, round.at, round.weights)}
+
+    def measures(self, state: Tree) -> dict[str, Tensor]:
+        """Of the clients that were ever called: the sums O_i of estimated and of true overlaps, and the weight and the
+        loss of the last round with them; and the accumulated estimates of N and T of every two."""
+        named = {"weight": state["weight"], "loss": state["loss"]}
+        named |= {"overlap_estimated": overlap(state, self.alpha)} if self.estimator == "ldp" else {}
+        named |= {"overlap_true": state["true"]} if "true" in state else {}
+        known = {name: torch.where(state["heard"] > 0, own, math.nan) for name, own in named.items()}
+        pairs = ("nodes", "links")[: 2 if self.alpha < 1 else 1] if self.estimator == "ldp" else ()
+        return known | {f"{name}_estimated": state[name] for name in pairs}
+
+    def remaining(self) -> tuple[str, ...]:
+        """What the noise does not stop, in sentences."""
+        if self.estimator != "ldp":
+            return ()
+        told = [
+            "Noise is drawn once, so that asking again tells nothing new. But every holder of a record draws its own: "
+            "one that h clients hold costs h times the ε above.",
+            "What shows that two clients hold the same node also shows which one it is, to a server that knows the "
+            "features of all nodes: on Cora it names 99 % of them from a single binary code at ε = 3 per coordinate "
+            "(`fedweave attack`).",
+        ]
+        if self.alpha < 1:
+            flip = flip_probability(self.epsilon_b)
+            shares = ", ".join(f"{majority_accuracy(flip, h):.1%} of {h}" for h in (1, 5, 27))
+            told.append(
+                "All links of one node together are protected by the ε of a pair times up to the number of its "
+                "client's other nodes. The majority of the holders of a pair of nodes says rightly whether they are "
+                f"linked with probability {shares} holders."
+            )
+        return tuple(told)
+
+
+def overlap(pairs: Values, alpha: float) -> Tensor:
+    """O_i = Σ_k α N_ik + (1 − α) T_ik, float64 [N] (eq. 24)."""
+    both: Tensor = alpha * pairs["nodes"] + (1 - alpha) * pairs["links"]
+    return both.sum(1)
+
+
+def _euclidean(codes: Tensor) -> Tensor:
+    """Squared distances between codes uint8 [b, d]: float64 [b, b], whole numbers and so the same in any order of
+    summation."""
+    rows = codes.double()
+    norm = (rows * rows).sum(1)
+    return norm[:, None] + norm - 2 * (rows @ rows.mT)
+
+
+@preset_of(OverlapWeights)
+class FairGFL:
+    """FedAvg in which clients that hold the same nodes count less, as far as noisy codes of these show it."""
+
+    exempt_laws: ClassVar[dict[str, str]] = {
+        "one_client_is_ordinary_training": "the server's step is longer by the worst loss"
+    }
+    test_settings: ClassVar[Record] = {
+        "code_size": 20,
+        "encoder_rounds": 3,
+        "sample": 24,
+        "epsilon_a": 6.0,
+        "epsilon_b": 4.0,
+    }

@@ -1,0 +1,388 @@
+"""The FedAvg family: McMahan et al. 2017, "Communication-efficient learning of deep networks from decentralized data",
+algorithm 1, as one ordered list of parts.
+
+Clients send updates Δ_i = w_i − w_t, and the server adds their weighted sum to its weights; with weights n_i / Σ n_k
+that is FedAvg. Deviations: optimisers other than SGD are allowed, and their state is kept at the client from round to
+round; a local step takes all of a client's training examples unless a part draws mini-batches.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from functools import cached_property
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedweave.algorithms.deployment import Deployable
+from fedweave.algorithms.participation import places, sample
+from fedweave.algorithms.parts import BySize, Composition, Context, Objective, Part, Round, Uniform, has
+from fedweave.algorithms.parts.conflicts import Settings, check_exchange, check_settings
+from fedweave.algorithms.parts.notes import noted
+from fedweave.algorithms.parts.training import OptimizerName, OptimizerState, Training
+from fedweave.algorithms.scoring import PERSONAL_SCORES, SCORES, on_global_test, personal_score, score
+from fedweave.core import model as models
+from fedweave.core.algorithm import Calls, Capabilities, Evaluation
+from fedweave.core.arrays import graph_like
+from fedweave.core.federation import DATA, Client, Federation, Step, on_client
+from fedweave.core.graph import TRAIN, Graph
+from fedweave.core.model import Model
+from fedweave.core.stacked import Stacked
+from fedweave.core.tree import Tree, add, leaves, map_leaves, nest, scale
+from fedweave.errors import ConfigError
+from fedweave.incentives.vocabulary import Vocabulary
+from fedweave.learn import where_trained
+
+
+@dataclass(frozen=True)
+class FedAvg(Deployable):
+    """Weighted averaging of local updates, made of exchangeable parts (see `algorithms.parts`).
+
+    local_steps:     optimiser steps per round, each on all of a client's training examples.
+    optimizer:       of the local training.
+    lr:              its learning rate.
+    weight_decay:    its weight decay.
+    optimizer_state: its state is "kept" at the client from round to round, or "fresh" in each.
+    participation:   share of the clients sampled per round, at least one.
+    quorum:          share of the sampled clients that must reply.
+    share:           patterns of the weights that are shared, such as "0/*" for the first layer's or "-1/*" for the last
+        one's; others stay at home.
+        None, (), where parts exchange something else, such as prototypes.
+    parts:           terms of the objective, weights of updates, protection and so on; cross_entropy and by_size unless
+        other parts decide these, or uniform where one is to withstand members that lie.
+    """
+
+    model: Model
+    local_steps: int = 3
+    optimizer: OptimizerName = "adam"
+    lr: float = 0.01
+    weight_decay: float = 5e-4
+    optimizer_state: OptimizerState = "kept"
+    participation: float = 1.0
+    quorum: float = 1.0
+    share: tuple[str, ...] = ("*",)
+    parts: tuple[Part, ...] = ()
+
+    capabilities: ClassVar[Capabilities] = Capabilities(evaluation=("score", "score_personal"))
+
+    def __post_init__(self) -> None:
+        self.take_model()
+        for name in ("participation", "quorum"):
+            if not 0 < getattr(self, name) <= 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be above 0 and at most 1")
+        check_settings(self.composed, self._settings)
+        if not self.share:
+            check_exchange(self.composed)
+        self.objective  # noqa: B018  refuses what cannot be trained
+
+    @property
+    def needs(self) -> Capabilities:
+        """`capabilities`, and what the parts need."""
+        own, needs = self.capabilities, [part.needs for part in self.composed.values()]
+        return replace(own, sens=own.sens or any(one.sens for one in needs), ids=any(one.ids for one in needs))
+
+    @property
+    def most_rounds(self) -> int | None:
+        """How many rounds a run may have; None if no part limits them."""
+        return self.composed.most_rounds
+
+    @property
+    def notes(self) -> list[str]:
+        """What does nothing, or no good, with these settings, by parts (`notes.NOTED`)."""
+        return list(noted(self.composed, self._settings))
+
+    @property
+    def _settings(self) -> Settings:
+        shares = self.share != ("*",) or bool(self.composed.private)
+        one_step = self.local_steps == 1 and not self.composed.owner("start")
+        return Settings(
+            shares, self._own_weights, self._remembers, self.participation, self.optimizer, self.lr, one_step
+        )
+
+    @property
+    def _remembers(self) -> str:
+        """What clients train from besides what they are told, as the setting that says so; "" if nothing."""
+        if self._own_weights:
+            return "what clients keep of their own model (share = ['*'] keeps nothing)"
+        moments = self.objective.training.optimiser.moments
+        return "optimizer_state = 'kept' (take 'fresh')" if moments and self.optimizer_state == "kept" else ""
+
+    @property
+    def _goes_on(self) -> bool:
+        """Whether clients train from, or are judged by, what they trained before. Only then those without training
+        examples put what they received in its place; elsewhere that is done where it is looked at, because it would
+        have every client keep all of its weights, and not those alone that its features touch."""
+        return self._own_weights or any(map(self.composed.owner, ("start", "judged")))
+
+    @cached_property
+    def composed(self) -> Composition:
+        """The parts by name, with the defaults for what none of them decides."""
+        weigh = Uniform() if any(part.needs.alike for part in self.parts) else BySize()
+        return Composition.of(self.parts, defaults={"weigh": weigh} if self.share else {})  # of updates
+
+    @cached_property
+    def objective(self) -> Objective:
+        """The local objective and how it is trained."""
+        training = Training(
+            self.net, self.local_steps, self.optimizer, self.lr, self.weight_decay, self.optimizer_state
+        )
+        return Objective(self.composed, training)
+
+    @cached_property
+    def net(self) -> Model:
+        """The model as the parts have it trained and used on clients' data."""
+        return self.composed.layers(self.model)
+
+    @property
+    def vocabulary(self) -> Vocabulary | None:
+        """Which motifs of its small graphs a client must know; None if no part asks for any."""
+        return self.composed.vocabulary
+
+    @cached_property
+    def test_net(self) -> Model:
+        """The same on the global test graph."""
+        return self.composed.layers(self.model, own=False)
+
+    # --- server ------------------------------------------------------------------------------------------------------
+
+    def least_examples(self, graph: Graph, message: Tree) -> dict[str, int]:
+        """{part and settings: fewest training examples of a step} at a client (`Objective.least_examples`)."""
+        return self.objective.least_examples(graph)
+
+    def init(self, fed: Federation) -> Tree:
+        """w_0, or a copy of it for every client, or the key that clients draw it from; and the parts' states."""
+        whole = models.init(self.net, fed.key("init"), fed.dtype)
+        w, paths = self._shared(whole), [path for path, _ in leaves(whole)]
+        vain = [pattern for pattern in self.share if not any(self._named(path, [pattern]) for path in paths)]
+        if whole and (vain or (self.share and not w)):
+            told = vain[0] if vain else list(self.share)
+            raise ConfigError(f"share: {told!r} names no weight of the model; it has {', '.join(paths)}.")
+        state: Tree = {"parts": self.composed.begun(fed, w)}
+        if self._own_weights:
+            state["init"] = fed.key("init")
+        if not self.composed.personal:
+            state["w"] = w
+        elif not self.composed.owner("receive"):
+            state["own"] = map_leaves(lambda leaf: leaf.expand(len(fed.clients), *leaf.shape).clone(), w)
+        return state
+
+    def round(self, state: Tree, fed: Federation) -> Tree:
+        """w_{t+1} = w_t + Σ_i weight_i · Δ_i over the sampled clients that replied."""
+        if self.composed.changes:
+            fed.replace_data(self.change, quorum=self.quorum)
+        chosen = sample(fed, self.participation)
+        told = self._download(state, chosen, fed, self.composed)
+        replies = fed.map(self.train, *told, clients=chosen, quorum=self.quorum)
+        at = places(fed, replies.clients)
+        w = map_leaves(lambda leaf: leaf[at], state["own"]) if "own" in state else state.get("w", {})
+        round = Round(replies, at, w, self.model, fed.held)
+        memory = self.composed.remembered("observe", self._memory(state), round)
+        round = replace(round, factors=self.composed.factors(memory, round))
+        round = replace(round, weights=self.composed.weights(memory, round))
+        if not self.composed.personal:
+            round = replace(round, delta=self.composed.joint(memory, round))
+        round = replace(round, value=self.composed.value(memory, round))
+        after, memory = self._stepped(state, round, self.composed.remembered("update", memory, round))
+        return state | after | {"parts": memory}
+
+    def calls(self, clients: int) -> Calls:
+        """What the parts exchange before the first round; changed data, and training, in each."""
+        judge = self.judging({})
+        changed = (self.change,) if self.composed.changes else ()
+        kept = (judge, self.keep_given, self.keep_trained)
+        return Calls(self.composed.setup, (*changed, self.train), (judge,), kept)
+
+    def measures(self, state: Tree, fed: Federation) -> dict[str, Tensor]:
+        """What the parts know of each client (`Part.measures`)."""
+        return self.composed.measures(self._memory(state), len(fed.clients))
+
+    def counts(self, state: Tree) -> dict[str, float]:
+        """What the parts know of all clients together (`Part.measures`)."""
+        return self.composed.counts(self._memory(state))
+
+    def pairs(self, state: Tree) -> dict[str, Tensor]:
+        """What the parts know of every two clients (`Part.pairs`)."""
+        return self.composed.pairs(self._memory(state))
+
+    def _memory(self, state: Tree) -> Tree:
+        return {name: state.get("parts", {}).get(name, {}) for name in self.composed}
+
+    def _download(
+        self, state: Tree, clients: Sequence[str], fed: Federation, asked: Collection[str]
+    ) -> tuple[Tree, Stacked | None]:
+        """What all called clients get, and what each of them does; asked: the parts that may send something besides."""
+        at, memory = places(fed, clients), self._memory(state)
+        rewarded = bool(self.composed.owner("receive"))  # then clients do not get the global weights
+        shared: Tree = {key: state[key] for key in ("w", "init") if key in state and not (rewarded and key == "w")}
+        each: Tree = {}
+        own: Tree = {}
+        for name in (name for name in self.composed if name in asked):
+            to_all, to_each, *reward = self.composed.download(name, memory, at)
+            shared |= {name: to_all} if to_all else {}
+            own |= {name: to_each} if to_each else {}
+            each |= {"w": reward[0]} if reward else {}
+        each |= {"w": map_leaves(lambda leaf: leaf[at], state["own"])} if "own" in state else {}
+        each |= {"each": own} if own else {}
+        return shared, Stacked(tuple(clients), each) if each else None
+
+    def _stepped(self, state: Tree, round: Round, memory: Tree) -> tuple[Tree, Tree]:
+        """The weights after a round, and the parts' states with that of the server's optimiser."""
+        if self.composed.personal:
+            return {"own": mixed(state["own"], round)} if "own" in state else {}, memory
+        owner = self.composed.owner("step")
+        if not owner:
+            return {"w": add(round.w, round.delta)}, memory
+        w, after = self.composed.stepped(memory, round)
+        return {"w": w}, memory | {owner: after}
+
+    # --- client ------------------------------------------------------------------------------------------------------
+
+    @on_client(replaces_data=True)
+    def change(self, client: Client, message: Tree) -> Tree:
+        """The data as the parts change it; sends nothing."""
+        data = self.composed.changed(Context(client, self.objective, message))
+        return {DATA: graph_like(client.graph, data)}
+
+    @on_client(
+        sends=lambda self: self.composed.released | self.composed.sends,
+        hears=lambda self: self.composed.client_learns,
+    )
+    def train(self, client: Client, message: Tree) -> Tree:
+        """`local_steps` steps; replies with the released update and what the parts report."""
+        ctx, kept = self._context(client, message), self.optimizer_state == "kept"
+        fitted = self.composed.trained(ctx)
+        w = where_trained(ctx.examples > 0, fitted.w, ctx.received) if self._goes_on else fitted.w
+        client.state |= {"w": w} | ({"optimizer": fitted.state} if kept else {})
+        ctx = replace(ctx, trained=w, last_loss=fitted.loss)
+        trains = (ctx.examples > 0).to(torch.float64)  # without examples an optimiser takes steps of weight decay alone
+        released, reply = self._shared(ctx.update), Tree()
+        update = scale(released, trains)
+        for name, part in self.composed.items():
+            update = self.composed.apply_release(name, ctx, update)
+            released = update if has(part, "release") and not part.protection.hides else released
+        ctx = replace(ctx, released=released)
+        for name in self.composed:
+            reply |= self.composed.reported(name, ctx)
+        self.composed.check_forgotten(client.state)
+        return {"update": update} | reply
+
+    def _context(self, client: Client, message: Tree) -> Context:
+        """What was received, and where training starts."""
+        ctx = self._received(client, message)
+        return replace(ctx, start=self._start(ctx))
+
+    def _received(self, client: Client, message: Tree) -> Context:
+        ctx = Context(client, self.objective, message)
+        return replace(ctx, received=self.composed.of_client("receive", ctx, self._whole))
+
+    def _start(self, ctx: Context) -> Tree:
+        return self.composed.of_client("start", ctx, lambda ctx: ctx.received)
+
+    def _whole(self, ctx: Context) -> Tree:
+        """The received weights, and the client's own in the places that are not shared."""
+        received: Tree = ctx.message.get("w", {})
+        if not self._own_weights:
+            return received
+        return nest(dict(leaves(ctx.own)) | dict(leaves(received)))
+
+    # --- evaluation --------------------------------------------------------------------------------------------------
+
+    def evaluate(self, state: Tree, fed: Federation) -> Evaluation:
+        """Each client's model on its own nodes; the global model, or every client's where there is none or a part
+        says so, on the global test graph."""
+        w = self.global_model(state) if self.one_judged else None
+        replies = fed.map(self.judging(state), *self.told(state, fed), quorum=self.quorum)
+        return Evaluation(replies, None if w is None else on_global_test(self.test_net, w, fed))
+
+    def global_model(self, state: Tree) -> Tree | None:
+        """w; None where some weights stay at clients or every client has weights of its own."""
+        return state["w"] if self._one_model else None
+
+    def judged_model(self, state: Tree) -> Tree | None:
+        """w, unless clients use something else."""
+        judge, begun = self.composed.owner("judged"), map(self.composed.owner, ("receive", "start"))
+        own = not self.composed[judge].needs.judged_global if judge else any(begun)
+        return None if own else self.global_model(state)
+
+    @property
+    def _one_model(self) -> bool:
+        return not self.composed.personal and not self.composed.private and self.share == ("*",)
+
+    @property
+    def one_judged(self) -> bool:
+        """Whether the global test judges one global model, and not every client's."""
+        return self._one_model and not any(part.needs.judged_apart for part in self.composed.values())
+
+    def told(self, state: Tree, fed: Federation) -> tuple[Tree, Stacked | None]:
+        """The weights, or what clients get instead, and what parts send of which the models that they use depend."""
+        return self._download(state, fed.clients, fed, self.composed.judging)
+
+    def told_again(self, state: Tree, fed: Federation) -> tuple[Tree, Stacked | None]:
+        """What a round sends, unless clients without training examples remember what they have instead of training."""
+        return ({}, None) if self._goes_on else self.told(state, fed)
+
+    @property
+    def learns_again(self) -> Mapping[str, str]:
+        """As in a round."""
+        return self.composed.client_learns
+
+    def last_trained(self, client: Client, message: Tree) -> Tree | None:
+        """The weights after the client's own training; without training examples, those that it received."""
+        w = client.state.get("w")
+        if w is None or self._goes_on:
+            return w
+        return where_trained(client.graph.masks[TRAIN].any(), w, self.used(client, message))
+
+    @on_client(sends=SCORES, hears=lambda self: self.composed.client_learns)
+    def score(self, client: Client, message: Tree) -> Tree:
+        """The client's model on its own nodes."""
+        w = self.used(client, message)
+        return self.judged(client, message, w, lambda: score(self.net, w, client, remembered=self._goes_on))
+
+    @on_client(sends=PERSONAL_SCORES, hears=lambda self: self.composed.client_learns)
+    def score_personal(self, client: Client, message: Tree) -> Tree:
+        """The client's model on its own nodes and on the global test graph."""
+        w = self.used(client, message)
+        net, test, own = self.net, self.test_net, self._goes_on
+        return self.judged(client, message, w, lambda: personal_score(net, w, client, None, test, own))
+
+    def judging(self, state: Tree) -> Step:
+        """`score` where the global test judges a global model, else `score_personal`."""
+        judging: Step = self.score if self.one_judged else self.score_personal
+        return judging
+
+    def used(self, client: Client, message: Tree) -> Tree:
+        """The weights that a part has the client use, else those that its training would start from."""
+        return self.composed.of_client("judged", self._received(client, message), self._start)
+
+    # --- shared weights ----------------------------------------------------------------------------------------------
+
+    @property
+    def _own_weights(self) -> bool:
+        """Whether clients have weights that the server does not send them."""
+        return self.share != ("*",) or bool(self.composed.owner("receive") or self.composed.private)
+
+    def _shared(self, w: Tree) -> Tree:
+        """The leaves of `w` that are shared."""
+        if self.share == ("*",) and not self.composed.private:
+            return w
+        named, kept = self._named, self.composed.private
+        return nest({path: leaf for path, leaf in leaves(w) if named(path, self.share) and not named(path, kept)})
+
+    def _named(self, path: str, patterns: Sequence[str]) -> bool:
+        """Whether a pattern names a weight; layers may be counted from the last, -1, as well."""
+        layer, _, name = path.partition("/")
+        from_last = f"{int(layer) - len(self.net)}/{name}"
+        return any(fnmatchcase(own, pattern) for pattern in patterns for own in (path, from_last))
+
+
+def mixed(own: Tree, round: Round) -> Tree:
+    """Every client's weights, leaves [N, …], after a round: w_i ← Σ_j weights[i, j] (w_j + Δ_j) for its P clients."""
+
+    def mix(path: str, leaf: Tensor) -> Tensor:
+        now = torch.tensordot(round.weights, trained[path].double(), 1)
+        return leaf.index_copy(0, round.at, now.to(leaf.dtype))
+
+    trained = dict(leaves(round.trained))
+    return nest({path: mix(path, leaf) for path, leaf in leaves(own)})

@@ -1,0 +1,391 @@
+"""An ordered list of parts as one: their names, and who decides what."""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Literal, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedweave.algorithms.parts import answers
+from fedweave.algorithms.parts.conflicts import check, mechanisms
+from fedweave.algorithms.parts.context import KEEP, Context
+from fedweave.algorithms.parts.objective import CrossEntropy
+from fedweave.algorithms.parts.part import ChangesData, FollowsData, Part, Trains, has
+from fedweave.algorithms.parts.round import Round
+from fedweave.core.arrays import GraphArrays, graph_arrays
+from fedweave.core.federation import Federation, Sends, Step
+from fedweave.core.mechanism import Mechanism
+from fedweave.core.model import Model
+from fedweave.core.tree import Tree, leaves, not_finite
+from fedweave.errors import ConfigError, FedweaveError, told_diverged, told_of_part
+from fedweave.incentives.vocabulary import Vocabulary
+from fedweave.learn import Fit
+
+UPDATE = "change of the model weights by local training"
+GLOBAL = "the joint model's weights, which all members' updates have gone into"
+MIXED = "weights that the server mixed for this client from several members'"
+INIT = "a random number, from which all clients draw the same first weights"
+REPLIED = "client that replied"
+
+_log = logging.getLogger(__name__)
+_NOTED: set[str] = set()  # parts whose weights were noted to be more than a mean, once in a process
+
+
+class Composition(dict[str, Part]):
+    """{name in messages and states: part}: the class's name, numbered if a class has several parts.
+
+    Raises:
+        ValueError: they do not go together (`conflicts.check`).
+    """
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        super().__init__()
+        for part in parts:
+            name, again = type(part).__name__, sum(type(other) is type(part) for other in self.values())
+            self[f"{name}{again + 1}" if again else name] = part
+        check(self)
+
+    @classmethod
+    def of(cls, parts: Sequence[Part], defaults: Mapping[str, Part]) -> "Composition":
+        """`parts`, and for each of the hooks `defaults` that none of them has, its part; the cross-entropy unless one
+        of them trains on the examples' classes."""
+        supervised = () if any(part.needs.supervised for part in parts) else (CrossEntropy(),)
+        missing = [part for hook, part in defaults.items() if not any(has(given, hook) for given in parts)]
+        return cls((*supervised, *missing, *parts))
+
+    def owner(self, hook: str) -> str:
+        """The name of the part that decides `hook`, "" if none does."""
+        return next((name for name, part in self.items() if has(part, hook)), "")
+
+    def begun(self, fed: Federation, w: Tree) -> Tree:
+        """{part: its state} before the first round.
+
+        Raises:
+            ConfigError: a part gives no tree.
+        """
+        return {name: answers.state_of(f"{name}.init", part.init(fed, w)) for name, part in self.items()}
+
+    def remembered(self, hook: Literal["observe", "update"], memory: Tree, round: Round) -> Tree:
+        """{part: its state} as a hook of the server leaves it; memory: as it was.
+
+        Raises:
+            ConfigError: a part gives no tree.
+        """
+        return {
+            name: answers.state_of(
+                f"{name}.{hook}", (part.observe if hook == "observe" else part.update)(memory[name], round)
+            )
+            for name, part in self.items()
+        }
+
+    def joint(self, memory: Tree, round: Round) -> Tree:
+        """The joint update: what the owner of `aggregate` makes of the updates, else their weighted sum; {} where no
+        weights are shared.
+
+        Raises:
+            ConfigError: its owner gives something else than a change of the weights.
+        """
+        if not round.w:
+            return {}
+        if not (owner := self.owner("aggregate")):
+            return round.weighted()
+        made = self[owner].aggregate(memory[owner], round)
+        return answers.alike(f"{owner}.aggregate", "the joint update", made, round.w)
+
+    def value(self, memory: Tree, round: Round) -> Tensor | None:
+        """What each client's update is worth, float64 [P]; None if no part decides it.
+
+        Raises:
+            ConfigError: its owner gives something else.
+        """
+        if not (owner := self.owner("value")):
+            return None
+        return answers.numbers(f"{owner}.value", self[owner].value(memory[owner], round), len(round.at), REPLIED)
+
+    def weights(self, memory: Tree, round: Round) -> Tensor | None:
+        """The updates' weights, float64 [P] or [P, P], as the owner of `weigh` decides; None if only the part that
+        makes the joint update knows them. Notes, once, if the weights of a user's own part sum to more than a mean's.
+
+        Raises:
+            FedweaveError: what a client sent is not finite; names it. ConfigError: they are no finite numbers of that
+                shape; names the part.
+        """
+        if not (owner := self.owner("weigh")):
+            return None
+        found, count = self[owner].weigh(memory[owner], round), len(round.at)
+        if found is None and self.owner("aggregate"):
+            return None
+        if isinstance(found, Tensor) and not found.isfinite().all():
+            self._refuse_diverged(round)
+        if not isinstance(found, Tensor) or found.shape not in ((count,), (count, count)) or not found.isfinite().all():
+            raise ConfigError(f"{owner}.weigh: is to give {count} finite weights, one of each {REPLIED}")
+        foreign = not type(self[owner]).__module__.startswith("fedweave.")  # FairGFL's do so on purpose
+        if foreign and (most := float(found.sum(-1).max())) > 1.001:
+            _note_large(owner, most)
+        return found
+
+    def _refuse_diverged(self, round: Round) -> None:
+        """Name the client whose update is not finite or, where updates are, the part whose report is not."""
+        odd = {client: path for client in round.replies.clients if (path := not_finite(round.replies[client]))}
+        for client, path in sorted(odd.items(), key=lambda own: not own[1].startswith("update")):
+            for name, part in self.items():
+                if any(f"{path}/".startswith(f"{key}/") for key in part.sends):
+                    raise FedweaveError(told_of_part(name, f"what it reports as {path!r} at {client!r}"))
+            raise FedweaveError(told_diverged(f"{path} of {client!r}"))
+
+    def stepped(self, memory: Tree, round: Round) -> tuple[Tree, Tree]:
+        """The weights after the server's step, and its owner's next state.
+
+        Raises:
+            ConfigError: its owner gives something else.
+        """
+        owner = self.owner("step")
+        made = self[owner].step(memory[owner], round.w, round.delta)
+        if not (isinstance(made, tuple) and len(made) == 2 and all(isinstance(tree, dict) for tree in made)):
+            raise ConfigError(f"{owner}.step: is to give two trees, the new weights and its memory for the next round")
+        shapes = [{path: leaf.shape for path, leaf in leaves(tree)} for tree in (made[0], round.w)]
+        if shapes[0] != shapes[1]:
+            raise ConfigError(f"{owner}.step: the new weights are to have the leaves and shapes of those that it gets")
+        answers.state_of(f"{owner}.step", made[1])
+        return made
+
+    def factors(self, memory: Tree, round: Round) -> Tensor | None:
+        """Factors of the updates before aggregation, float64 [P]; None if no part limits them.
+
+        Raises:
+            ConfigError: a part gives something else.
+        """
+        found = [
+            answers.numbers(f"{name}.limit", part.limit(memory[name], round), len(round.at), REPLIED)
+            for name, part in self.items()
+            if has(part, "limit")
+        ]
+        return torch.stack(found).prod(0) if found else None
+
+    def of_client(
+        self, hook: Literal["receive", "start", "judged"], ctx: Context, default: Callable[[Context], Tree]
+    ) -> Tree:
+        """The weights that the owner of a hook of the client decides."""
+        if not (owner := self.owner(hook)):
+            return default(ctx)
+        part = self[owner]
+        return {"receive": part.receive, "start": part.start, "judged": part.judged}[hook](ctx.at(owner))
+
+    def trained(self, ctx: Context) -> Fit:
+        """What local training leaves: what the owner of `train` makes of it, else `local_steps` steps.
+
+        Raises:
+            ConfigError: its owner gives something else.
+        """
+        owner = self.owner("train")
+        if not isinstance(part := self.get(owner), Trains):
+            given, state = ctx.sent, ctx.optimizer_state
+            return ctx.objective.fit(ctx.start, ctx.client, ctx.client.key, given, anchor=ctx.received, state=state)
+        made = part.train(ctx.at(owner))
+        if not isinstance(made, Fit):
+            raise ConfigError(
+                f"{owner}.train: is to give a Fit, as ctx.objective.fit does; it gives {type(made).__name__}"
+            )
+        answers.alike(f"{owner}.train", "the trained weights", made.w, ctx.start)
+        return made
+
+    def download(self, name: str, memory: Tree, at: Tensor) -> tuple[Tree, ...]:
+        """What a part sends (see `Part.download`).
+
+        Raises:
+            ConfigError: it is something else.
+        """
+        weights = name == self.owner("receive")
+        return answers.download(f"{name}.download", self[name].download(memory[name], at), len(at), weights)
+
+    def apply_release(self, name: str, ctx: Context, update: Tree) -> Tree:
+        """An update as a part's `release` leaves it.
+
+        Raises:
+            ConfigError: it has other leaves or shapes.
+        """
+        if not has(self[name], "release"):
+            return update
+        found = self[name].release(ctx.at(name), update)
+        return answers.alike(f"{name}.release", "the update", found, update, dtypes=False)  # words are integers
+
+    def reported(self, name: str, ctx: Context) -> Tree:
+        """What a part reports.
+
+        Raises:
+            ConfigError: it is no tree.
+        """
+        report = self[name].report(ctx.at(name))
+        if not isinstance(report, dict):
+            raise ConfigError(f"{name}.report: is to give a tree, {{key: tensor}}; it gives {type(report).__name__}")
+        return report
+
+    def changed(self, ctx: Context) -> GraphArrays:
+        """The client's data as the parts that change it leave it, and all parts told of it.
+
+        Raises:
+            ValueError: a part adds nodes or takes some away.
+        """
+        data = graph_arrays(ctx.client.graph)
+        nodes = np.zeros(data.x.shape[0], bool)
+        for name, part in self.items():
+            if not isinstance(part, ChangesData):
+                continue
+            data, now = part.changes(ctx.at(name), data)
+            if data.x.shape[0] != len(nodes) or now.shape != nodes.shape:
+                raise ValueError(f"{name} changes the number of nodes; parts may change what nodes have alone")
+            nodes = nodes | now
+        missing = ctx.client.graph.nodes - len(nodes)
+        padded = torch.from_numpy(np.pad(nodes, (0, missing))).to(ctx.client.graph.device)
+        for name, part in self.items():
+            if isinstance(part, FollowsData):
+                part.changed(ctx.at(name), padded)
+        return data
+
+    def check_forgotten(self, state: Tree) -> None:
+        """Refuse a part that keeps something at a client where a part's updates are to be `stateless`.
+
+        Raises:
+            ConfigError: names both.
+        """
+        forgetful = next((name for name, part in self.items() if part.protection.stateless), None)
+        if forgetful and (keeps := [name for name in self if name in state]):
+            raise ConfigError(
+                f"parts: {keeps[0]} keeps something at clients, and {forgetful} with everyone = false is of what they "
+                "make of the present message alone; set everyone = true"
+            )
+
+    @cached_property
+    def changes(self) -> bool:
+        """Whether clients' data changes from round to round."""
+        return any(isinstance(part, ChangesData) for part in self.values())
+
+    def measures(self, memory: Tree, clients: int) -> dict[str, Tensor]:
+        """What the parts know about each client, by name; a name that several parts use is prefixed by the part's.
+
+        Raises:
+            ConfigError: a part has not one number of each.
+        """
+        found = {
+            name: answers.of_clients(f"{name}.measures", part.measures(memory[name]), clients)
+            for name, part in self.items()
+        }
+        again = Counter(key for measured in found.values() for key in measured)
+        return {
+            f"{name}.{key}" if again[key] > 1 else key: of_clients
+            for name, measured in found.items()
+            for key, of_clients in measured.items()
+        }
+
+    def counts(self, memory: Tree) -> dict[str, float]:
+        """What the parts know about all clients together, by name."""
+        found = (item for name, part in self.items() for item in part.measures(memory[name]).items())
+        return {key: number for key, number in found if not isinstance(number, Tensor)}
+
+    def pairs(self, memory: Tree) -> dict[str, Tensor]:
+        """What the parts know of every two clients, by name."""
+        found = (item for name, part in self.items() for item in part.measures(memory[name]).items())
+        return {key: matrix for key, matrix in found if isinstance(matrix, Tensor) and matrix.dim() == 2}
+
+    def layers(self, model: Model, own: bool = True) -> Model:
+        """The model as the parts have it used (see `Part.layers`)."""
+        for part in self.values():
+            model = part.layers(model, own)
+        return model
+
+    @property
+    def judging(self) -> list[str]:
+        """The parts that must send clients their `download` to have models judged or used: those that themselves decide
+        which model that is, and all where it is trained for use (`Needs.tunes`). What is for training does not go down
+        again."""
+        judge = self.owner("judged")
+        if judge and self[judge].needs.tunes:
+            return list(self)
+        return [name for name in self if name in (self.owner("receive"), judge or self.owner("start"))]
+
+    @property
+    def setup(self) -> tuple[Step, ...]:
+        """The steps that the parts run before the first round."""
+        return tuple(step for part in self.values() for step in part.setup)
+
+    @property
+    def most_rounds(self) -> int | None:
+        """How many rounds a run may have; None if no part limits them."""
+        known = [most for part in self.values() if (most := part.protection.most_rounds) is not None]
+        return min(known, default=None)
+
+    @cached_property
+    def private(self) -> tuple[str, ...]:
+        """Patterns of the weights that never leave their client."""
+        return tuple(pattern for part in self.values() for pattern in part.needs.private)
+
+    @cached_property
+    def personal(self) -> bool:
+        """Whether every client has weights of its own, so that there is no global model."""
+        return any(part.needs.personal for part in self.values())
+
+    @property
+    def vocabulary(self) -> Vocabulary | None:
+        """The one that parts ask for; None if none does."""
+        return next((own for part in self.values() if (own := part.needs.vocabulary)), None)
+
+    @property
+    def sends(self) -> dict[str, Sends | str]:
+        """What the parts report, and what it reveals."""
+        return {key: meaning for part in self.values() for key, meaning in part.sends.items()}
+
+    @property
+    def client_learns(self) -> dict[str, str]:
+        """What a client learns from what a round sends it."""
+        reward = self.owner("receive")
+        whole = "; ".join(_of_keys("", self[reward]).values()) if reward else MIXED if self.personal else GLOBAL
+        given = {
+            key: told for name, part in self.items() if name != reward for key, told in _of_keys(name, part).items()
+        }
+        keep = "that the model is to be kept for the client's owner"
+        return {"w": whole, "init": INIT, KEEP: keep} | given | {f"each/{name}": told for name, told in given.items()}
+
+    @property
+    def released(self) -> dict[str, Sends]:
+        """What leaves a client as its update, and how that is protected."""
+        reveals = next((own for part in self.values() if (own := part.protection.becomes)), UPDATE)
+        if any(part.protection.hides for part in self.values()):
+            reveals = f"nothing by itself; with the others' the mean of: {reveals}"
+        return {"update": Sends(reveals, self.mechanism, like="w")}
+
+    @property
+    def mechanism(self) -> tuple[Mechanism, ...]:
+        """What protects an update, in the order in which it is applied."""
+        return tuple(own for part in self.values() for own in mechanisms(part))
+
+
+def _of_keys(name: str, part: Part) -> dict[str, str]:
+    """{path in messages: what the client learns from it} of a part's `client_learns`."""
+    if isinstance(part.client_learns, str):
+        return {name: part.client_learns} if part.client_learns else {}
+    return {f"{name}/{key}": told for key, told in part.client_learns.items()}
+
+
+def _note_large(owner: str, total: float) -> None:
+    if owner not in _NOTED:
+        _NOTED.add(owner)
+        _log.warning(
+            "note: %s.weigh gives weights that sum to %.4g, so that a round goes that much further than the mean of "
+            "updates; divide them by their sum if that is not meant",
+            owner,
+            total,
+        )
+
+
+@runtime_checkable
+class MadeOfParts(Protocol):
+    """An algorithm that is made of parts."""
+
+    @property
+    def composed(self) -> Composition:
+        """Its parts by name."""
+        ...

@@ -1,0 +1,350 @@
+"""Which parts can be combined: what is refused before training, naming the parts and what to do."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from types import FunctionType
+from typing import Literal
+
+from fedweave.algorithms.parts.objective import CrossEntropy
+from fedweave.algorithms.parts.part import BoundsExamples, ChangesData, FollowsData, Part, Trains, has
+from fedweave.core.federation import Sends, step_info
+from fedweave.core.mechanism import Gaussian, Mechanism
+
+# Hooks that only one part may have, and what they decide.
+DECIDES = {
+    "receive": "what each client gets",
+    "weigh": "how updates count",
+    "aggregate": "the joint update",
+    "value": "what an update is worth",
+    "step": "the server's step",
+    "start": "where training starts",
+    "train": "how a client trains",
+    "judged": "which model a client uses",
+}
+SUCH = {"value": ("cosine_value", "size_value", "agent_value")}  # parts that decide what others need
+OF_UPDATES = ("release", "limit", "aggregate", "step", "receive")  # hooks without a use where no weights are shared
+LOOKS = ("observe", "limit", "value")  # hooks of the server that see single clients; others are decided by one part
+
+Parts = Mapping[str, Part]  # in their order
+Test = Callable[[Part], bool]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What parts are combined with besides other parts.
+
+    share:         whether a share of the weights alone leaves the clients. own_weights: whether they train from weights
+                   that the server does not send them. remembers: what else they train from than what they are told, as
+                   the setting that says so; "" if nothing.
+    participation: the share of the clients that a round calls. optimizer, lr: of the local training. one_step: whether
+                   that is one step, from the received weights.
+    """
+
+    share: bool
+    own_weights: bool
+    remembers: str
+    participation: float
+    optimizer: str
+    lr: float
+    one_step: bool
+
+
+def mechanisms(part: Part) -> tuple[Mechanism, ...]:
+    """How a part's `release` protects an update, in the order in which it does."""
+    return Sends("", part.protection.mechanism).mechanisms
+
+
+# --- what the tables below ask of a part -----------------------------------------------------------------------------
+
+
+def _has(*hooks: str) -> Test:
+    return lambda part: any(has(part, hook) for hook in hooks)
+
+
+def _changes(part: Part) -> bool:
+    return isinstance(part, ChangesData)
+
+
+def _remakes_data(part: Part) -> bool:
+    return any(step_info(step).replaces_data for step in part.setup)
+
+
+def _hides(part: Part) -> bool:
+    return part.protection.hides
+
+
+def _of_the_message_alone(part: Part) -> bool:
+    return part.protection.hides and part.protection.stateless
+
+
+def _of_all(part: Part) -> bool:
+    return part.protection.hides and not part.protection.stateless
+
+
+def _looks(part: Part) -> bool:
+    return bool(part.sends) or _has(*LOOKS)(part)
+
+
+def _becomes(part: Part) -> bool:
+    return bool(part.protection.becomes)
+
+
+def _bounds(part: Part) -> bool:
+    return not _hides(part) and _has("release")(part) and any(not own.cost().unbounded for own in mechanisms(part))
+
+
+def _remakes_updates(part: Part) -> bool:
+    return not _hides(part) and _has("release")(part)
+
+
+def _of_single_examples(part: Part) -> bool:
+    return any(isinstance(own, Gaussian) and own.per == "example" for own in mechanisms(part))
+
+
+def _adds_to_the_loss(part: Part) -> bool:
+    return not isinstance(part, CrossEntropy) and _has("objective", "penalty", "train")(part)
+
+
+# --- the tables ------------------------------------------------------------------------------------------------------
+
+Order = Literal["any", "first behind", "first before"]
+# A first part, a second one, which of them is listed first, and why they do not go together.
+BETWEEN_PARTS: tuple[tuple[Test, Test, Order, str], ...] = (
+    (
+        lambda part: part.needs.supervised,
+        lambda part: part.needs.supervised,
+        "first before",
+        "{one} and {other} both train on the examples' classes, which would count twice; keep one",
+    ),
+    (
+        _becomes,
+        _becomes,
+        "first before",
+        "{one} and {other} both send something else than an update; keep one of them",
+    ),
+    (
+        lambda part: part.needs.personal,
+        lambda part: part.needs.one_model or _has("step", "aggregate")(part),
+        "any",
+        "{other} makes one global step, but every client has weights of its own",
+    ),
+    (
+        lambda part: part.protection.plain_loss,
+        _adds_to_the_loss,
+        "any",
+        "{one} sends a step on the cross-entropy of single examples alone, and {other} would add to the loss in vain; "
+        "leave out one of them",
+    ),
+    (
+        _hides,
+        _looks,
+        "any",
+        "{other} looks at what each client sends by itself, which {one} hides; leave out one of them",
+    ),
+    (
+        lambda part: part.needs.tells_gradients,
+        lambda part: bool(mechanisms(part)),
+        "any",
+        "{one} sends gradients besides the update, which {other} does not protect; leave out one of them, or "
+        "set option = 2 of scaffold, which sends none",
+    ),
+    (
+        _of_the_message_alone,
+        lambda part: _has("start")(part) or _changes(part),
+        "any",
+        "{other} has clients train from more than the present message, and {one} with everyone = false is of that "
+        "alone; set everyone = true",
+    ),
+    (
+        _hides,
+        _remakes_data,
+        "any",
+        "{other} changes clients' data by what each of them is told, and {one} is of what all are told alike; leave "
+        "out one of them",
+    ),
+    (
+        _hides,
+        _has("release"),
+        "first before",
+        "{other} changes an update that {one} has hidden; put {one} behind it",
+    ),
+    (
+        lambda part: _becomes(part) and bool(mechanisms(part)),
+        _has("release"),
+        "first behind",
+        "{one} sends something else in the place of an update, so that {other} before it would do nothing; leave one "
+        "of them out",
+    ),
+    (
+        _becomes,
+        _has("release"),
+        "first behind",
+        "{one} sends something else in the place of an update, so that {other} before it would do nothing; list {one} "
+        "first",
+    ),
+    (
+        _remakes_data,
+        _changes,
+        "any",
+        "{one} makes other data of the clients' before the first round, and {other} would change those in place of "
+        "what the clients hold; leave out one of them",
+    ),
+    (
+        _bounds,
+        _remakes_updates,
+        "first before",
+        "{other} would make something else of an update after {one} has protected it; list {one} last",
+    ),
+    (
+        _of_single_examples,
+        _changes,
+        "any",
+        "{one} bounds what one example tells through its own gradient, but {other} copies data between examples",
+    ),
+)
+
+# A part, settings, and why they do not go together.
+WITH_SETTINGS: tuple[tuple[Test, Callable[[Part, Settings], object], str], ...] = (
+    (
+        lambda part: part.needs.whole_models,
+        lambda part, given: given.share,
+        "{one} has the server judge whole models, of which it gets a share alone",
+    ),
+    (
+        lambda part: part.protection.stateless,
+        lambda part, given: given.remembers,
+        "{one} with everyone = false is of what clients make of the present message alone, and {given.remembers} is of "
+        "earlier ones; change that, or set everyone = true",
+    ),
+    (
+        lambda part: part.needs.everyone,
+        lambda part, given: given.participation < 1,
+        "{one} is of all clients, and participation is {given.participation:g}; set participation = 1.0",
+    ),
+    (
+        _of_all,
+        lambda part, given: given.participation < 1,
+        "{one} with everyone = true is of all clients, and participation is {given.participation:g}; set participation "
+        "= 1.0, or everyone = false",
+    ),
+    (
+        _of_single_examples,
+        lambda part, given: given.own_weights,
+        "{one} bounds what one example tells through its own gradient, but weights that clients keep of their own come "
+        "from all examples (set share = ['*'], and no reward)",
+    ),
+    (
+        lambda part: part.needs.optimizer is not None,
+        lambda part, given: given.optimizer != part.needs.optimizer,
+        "{one} takes updates for sums of gradients, which those of {given.optimizer} are not; set optimizer = "
+        "'{part.needs.optimizer}'",
+    ),
+)
+
+
+def check(parts: Parts) -> None:
+    """Refuse parts that do not go together.
+
+    Raises:
+        ValueError: a part declares something in another form; two parts decide the same thing, report the same key with
+            different meanings, ask for different motifs, or are in the table; a part lacks another that it needs; or
+            somebody's own part has a method that nothing calls.
+    """
+    for faults in (_declaring, _deciding, _meanings, _between, _uncalled, _incomplete):
+        if sentence := next(faults(parts), ""):
+            raise ValueError(f"parts: {sentence}")
+
+
+def check_settings(parts: Parts, given: Settings) -> None:
+    """Refuse parts that do not suit what they are combined with.
+
+    Raises:
+        ValueError: says what to set.
+    """
+    for name, part in parts.items():
+        for concerned, conflicting, sentence in WITH_SETTINGS:
+            if concerned(part) and conflicting(part, given):
+                raise ValueError("parts: " + sentence.format(one=name, part=part, given=given))
+
+
+def check_exchange(parts: Parts) -> None:
+    """Refuse clients that share no weights unless a part exchanges something else, and parts that are about updates.
+
+    Raises:
+        ValueError: says what to set.
+    """
+    if not any(has(part, "report") and part.sends for part in parts.values()):
+        raise ValueError(
+            "share is empty, and no part has clients report anything, so that nothing would be learnt together: choose "
+            "the algorithm local for that, or a part with `report` and `download`"
+        )
+    for name, part in parts.items():
+        if about := next((hook for hook in OF_UPDATES if has(part, hook)), ""):
+            raise ValueError(
+                f"parts: {name}.{about} is about updates, and with share = () clients send none; set share"
+            )
+
+
+def _declaring(parts: Parts) -> Iterator[str]:
+    """A user's own part whose `sends` or `client_learns` is of another form."""
+    for name, part in parts.items():
+        sends, learns = part.sends, part.client_learns
+        if not isinstance(sends, Mapping) or not all(isinstance(own, str | Sends) for own in sends.values()):
+            yield f"{name}.sends is to be {{key of its report: what that tells, a str or Sends}}"
+        told = list(learns.values()) if isinstance(learns, Mapping) else [learns]
+        if not all(isinstance(own, str) for own in told):
+            yield f"{name}.client_learns is to be a str, or {{key of its download: a str}}"
+
+
+def _between(parts: Parts) -> Iterator[str]:
+    names = list(parts)
+    for first, second, order, sentence in BETWEEN_PARTS:
+        for one, other in ((one, other) for one in names for other in names if one != other):
+            behind = names.index(one) > names.index(other)
+            listed = order == "any" or behind == (order == "first behind")
+            if listed and first(parts[one]) and second(parts[other]):
+                yield sentence.format(one=one, other=other)
+
+
+def _deciding(parts: Parts) -> Iterator[str]:
+    for hook, what in DECIDES.items():
+        owners = [name for name, part in parts.items() if has(part, hook)]
+        if len(owners) > 1 and len({type(parts[name]) for name in owners}) == 1:
+            times = f"{len(owners)} times, with what the algorithm has by itself"
+            yield f"{owners[0]} is there {times}, and decides {what}; keep one of them"
+        elif len(owners) > 1:
+            yield f"{' and '.join(owners)} both decide {what}; keep one of them"
+
+
+def _meanings(parts: Parts) -> Iterator[str]:
+    """A key, or motifs, in two senses."""
+    for key in {key: None for part in parts.values() for key in part.sends}:
+        meanings = {part.sends[key]: name for name, part in parts.items() if key in part.sends}
+        if len(meanings) > 1:
+            yield f"{' and '.join(meanings.values())} both report {key!r} with other meanings"
+    wanted = {own: name for name, part in parts.items() if (own := part.needs.vocabulary)}
+    if len(wanted) > 1:
+        yield f"{' and '.join(wanted.values())} look for other motifs; set max_ring and keep alike"
+
+
+def _uncalled(parts: Parts) -> Iterator[str]:
+    """A method of a user's own part whose name is nearly a hook's: nothing would call it."""
+    kinds = (Part, ChangesData, FollowsData, Trains, BoundsExamples)
+    hooks = [
+        name for kind in kinds for name, made in vars(kind).items() if isinstance(made, FunctionType) and name[0] != "_"
+    ]
+    for name, part in parts.items():
+        own = {} if type(part).__module__.startswith("fedweave.") else vars(type(part))
+        for method in (key for key, made in own.items() if isinstance(made, FunctionType) and key not in hooks):
+            if near := get_close_matches(method, hooks, 1, 0.85):
+                helper = "A helper of your own may begin with _"
+                yield f"nothing calls {name}.{method}; did you mean {near[0]}? {helper}"
+
+
+def _incomplete(parts: Parts) -> Iterator[str]:
+    decided = {hook for part in parts.values() for hook in DECIDES if has(part, hook)}
+    for name, part in parts.items():
+        if missing := [hook for hook in part.needs.decided if hook not in decided]:
+            such = f", such as {', '.join(SUCH[missing[0]])}" if missing[0] in SUCH else ""
+            yield f"{name} needs another part that decides {DECIDES[missing[0]]}; add one{such}"

@@ -1,0 +1,156 @@
+"""The command line: every command is a module of its own, loaded when it is called, so that help is quick."""
+
+import errno
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.metadata import version
+from typing import Annotated, Any, NoReturn
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from fedweave.cli.options import escaped, say
+from fedweave.errors import FedweaveError, UserError, out_of_memory
+
+# What the system says of a path that a user gave; a file that is gone may be a fault of this program.
+_OF_PATHS = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS)
+_LESS = "Take smaller data or a smaller model, or fewer clients at once: engine.chunk = 1."
+# {command: its module below this one, and what the list of commands says of it}
+COMMANDS = {
+    "run": ("run", "Run an experiment and write its metrics, ledger, checkpoint and summary."),
+    "init": ("init", "Write the configuration of an experiment, to be changed and run."),
+    "check": ("check", "Load and cut the data, build the model, and say what is odd; nobody trains."),
+    "list": ("listing", "List the algorithms, their parts, datasets, partitions, models or engines."),
+    "report": ("report", "Write a page about runs: results, clients, fairness, split, what left whom."),
+    "watch": ("report", "Show a run on a page of this machine that draws itself anew."),
+    "compare": ("report", "Compare runs with those given first: paired tests over seeds, with intervals."),
+    "sweep": ("sweep", "Run an experiment with several seeds, algorithms and settings."),
+    "reproduce": ("reproduce", "Run what a paper's tables report and print its numbers beside ours."),
+    "predict": ("predict", "Predict classes with the models of a finished run."),
+    "export": ("export", "Export a model: weights, a PyTorch Geometric module, and a model card."),
+    "contributions": ("contributions", "What each client brought to the global model, and its share of a budget."),
+    "statement": ("statement", "State what each member of a run contributed, got, and is paid or fined."),
+    "ledger": ("ledger", "Show who sent what to whom, what for, when, and what it cost in ε."),
+    "attack": ("attack", "Attack what clients send, with and without the defence."),
+    "contract": ("contract", "Try on an algorithm what every algorithm owes."),
+    "sites": ("sites", "Run federations of real sites on NVIDIA FLARE."),
+    "audit": ("audit", "Show a site's owner what was asked, what left, what it cost, what was refused."),
+}
+
+
+class Commands(TyperGroup):
+    """Loads the command that is called, and turns every error of fedweave into a message on stderr: exit code 2 for
+    the user's mistakes, 1 for others."""
+
+    _short = False  # whether the list of commands is wanted alone
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """All commands, in the order of the list."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of that name, loaded; of the list of commands its line alone."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, line = COMMANDS[cmd_name]
+        if self._short:
+            return TyperCommand(cmd_name, help=line)
+        return _loaded(cmd_name, module)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """The list of commands, for which none is loaded."""
+        with self._listing():
+            super().format_help(ctx, formatter)
+
+    @contextmanager
+    def _listing(self) -> Iterator[None]:
+        self._short = True
+        try:
+            yield
+        finally:
+            self._short = False
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command of that name; an unknown one is refused with those that there are and the nearest."""
+        if not ctx.resilient_parsing and args[0] not in COMMANDS and not args[0].startswith("-"):
+            from fedweave.experiment.config import check_name
+
+            check_name("fedweave", args[0], list(COMMANDS))
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the chosen command."""
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+            return result
+        except FedweaveError as error:
+            say(f"[bold red]error:[/] {escaped(error)}")
+            raise typer.Exit(2 if isinstance(error, UserError) else 1) from error
+        except OSError as error:
+            if error.errno in _OF_PATHS and error.filename is not None:
+                said = f"{error.filename} cannot be used: {error.strerror}. {_remedy(error)}."
+                say(f"[bold red]error:[/] {escaped(said)}")
+                raise typer.Exit(2) from error
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            say(f"[bold red]error:[/] the output cannot be written: the disk is full ({error.strerror})")
+            raise typer.Exit(1) from error
+        except (MemoryError, RuntimeError) as error:
+            if not out_of_memory(error):
+                raise
+            asked = next(iter(str(error).splitlines()), "no more is given")
+            say(f"[bold red]error:[/] this machine's memory is not enough ({escaped(asked)}). {_LESS}")
+            raise typer.Exit(1) from error
+        except KeyboardInterrupt as error:
+            say("stopped")
+            raise typer.Exit(130) from error
+
+
+app = typer.Typer(
+    cls=Commands,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def show_version(wanted: bool) -> None:
+    """Print the version and exit, if wanted."""
+    if wanted:
+        print(f"fedweave {version('fedweave')}")
+        raise typer.Exit
+
+
+@app.callback()
+def entry(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=show_version)
+    ] = False,
+) -> None:
+    """Federated graph learning that is fair, private, paid for, and real."""
+
+
+def main() -> NoReturn:
+    """Entry point of the `fedweave` command."""
+    app(prog_name="fedweave")
+    raise SystemExit(0)
+
+
+def _loaded(name: str, module: str) -> Any:
+    found = getattr(import_module(f"fedweave.cli.{module}"), name + "_" * (name == "list"))
+    if not isinstance(found, typer.Typer):
+        alone = typer.Typer(add_completion=False)
+        alone.command(name)(found)
+        found = alone
+    command = typer.main.get_command(found)
+    command.name = name
+    return command
+
+
+def _remedy(error: OSError) -> str:
+    if error.errno == errno.ENAMETOOLONG:
+        return "Give a shorter name"
+    return "Name another place, or give this user the right to use it"

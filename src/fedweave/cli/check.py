@@ -1,0 +1,187 @@
+"""The command `fedweave check`: all that can be found wrong with an experiment before it is started."""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedweave.cli.options import Experiment, Settings
+from fedweave.core.text import counted
+
+if TYPE_CHECKING:
+    from fedweave.experiment.build import Built
+    from fedweave.experiment.config import Config
+
+FEW = 3  # examples of a class that may be a misspelt name of another
+
+
+def check(
+    config: Experiment,
+    settings: Settings = None,
+    algorithm: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Check the same experiment with another algorithm.")
+    ] = None,
+) -> None:
+    """Load and cut the data, build model and algorithm, and say what is odd; no client trains, nothing is written."""
+    from fedweave.core.text import printable
+    from fedweave.experiment.build import build
+    from fedweave.experiment.config import read
+    from fedweave.experiment.demands import check_trained
+    from fedweave.report.terminal import Terminal, screen
+
+    console = screen()
+    chosen, notes = read(config, settings or [], algorithm)
+    built = build(chosen.in_process())
+    check_trained([int(part.masks[0].sum()) for part in built.partition.parts])
+    begun(chosen, built)
+    Terminal(console).header(chosen, built)
+    for line in (*facts(chosen, built), *(f"note: {text}" for text in (*oddities(chosen, built), *notes))):
+        console.print(printable(line), highlight=False, soft_wrap=True, markup=False)
+    console.print("no fault found", highlight=False)
+
+
+def begun(config: "Config", built: "Built") -> None:
+    """Let the algorithm begin as a run does, to find what it refuses then; not if its clients are called for that.
+
+    Raises:
+        FedweaveError: it refuses.
+    """
+    from fedweave.core.algorithm import DeclaresCalls, calls_of, check_rounds
+
+    check_rounds(built.algorithm, config.general.rounds)
+    if not isinstance(built.algorithm, DeclaresCalls):  # one from outside, which no site runs
+        return
+    if not calls_of(built.algorithm, config.algorithm.label, len(built.fed.clients)).setup:
+        built.fed.begin(0)
+        built.algorithm.init(built.fed)
+
+
+def facts(config: "Config", built: "Built") -> Iterator[str]:
+    """What of data, model and software the header does not say."""
+    from importlib.metadata import version
+
+    import numpy as np
+
+    data = built.data
+    named = ", ".join(data.labels) if data.labels else f"0 to {data.classes - 1}"
+    wide = f"{counted(data.features, 'feature')}, {counted(data.classes, 'class')} ({named})"
+    yield f"{wide}, {int((data.y < 0).sum()):,} without a label"
+    if data.sens is not None:
+        groups = data.groups or tuple(f"group {at}" for at in range(int(data.sens.max(initial=0)) + 1))
+        counts = np.bincount(data.sens[data.sens >= 0], minlength=len(groups)).tolist()
+        people = ", ".join(
+            f"{name} ({at}): {count:,}" for at, (name, count) in enumerate(zip(groups, counts, strict=True))
+        )
+        favourable = f"{data.labels[1]} (1)" if len(data.labels) == 2 else "1"
+        told = f"; a prediction of {favourable} counts as favourable" if data.classes == 2 else ""
+        yield f"groups of people: {people}{told}"
+    yield f"model: {parameters(built):,} weights"
+    yield f"{counted(config.general.rounds, 'round')}, evaluated {_every(config.general.eval_every)}"
+    yield ", ".join(f"{name} {version(name)}" for name in ("fedweave", "torch", "numpy", "pyarrow"))
+
+
+def oddities(config: "Config", built: "Built") -> Iterator[str]:
+    """What is allowed and seldom meant: clients or classes without examples to train or test on, classes of a few."""
+    import numpy as np
+
+    from fedweave.core.algorithm import capabilities
+    from fedweave.core.graph import SPLITS, TRAIN
+    from fedweave.datasets.odd_data import odd_features
+    from fedweave.partition.base import client_ids
+
+    parts, y = built.partition.parts, built.data.y
+    names = client_ids(len(parts), built.partition.names)
+    held = np.array([part.masks.sum(1) for part in parts])
+    bare = {name for name, part in zip(names, parts, strict=True) if not (y[part.examples] >= 0).any()}
+    if bare and not capabilities(config.algorithm.kind).vertical:
+        yield f"{_some(sorted(bare))} no labelled {built.data.example}, so that nothing trains or is judged there"
+    for split, counts in zip(SPLITS, held.T, strict=True):
+        if without := [n for n, count in zip(names, counts, strict=True) if count == 0 and n not in bare]:
+            drawn = split in config.partition.values and not config.partition.values.get("public_split")
+            more = f"; partition.{split} is their share" if drawn else ""
+            yield f"{_some(without)} no {split} {built.data.example}{more}"
+    if built.data.sens is not None and int((built.data.sens > 1).sum()):
+        groups = built.data.groups or tuple(str(at) for at in range(int(built.data.sens.max()) + 1))
+        yield (
+            f"gaps compare {groups[0]} and {groups[1]} alone; {int((built.data.sens > 1).sum()):,} people of "
+            f"{', '.join(groups[2:])} are in none. Correct the names, or make two groups of them"
+        )
+    if built.data.sens is not None and capabilities(config.algorithm.kind).vertical:
+        yield "gaps between groups of people are not measured in vertical federations"
+    if config.data.name == "members":
+        yield from _at_several(built)
+    many = np.bincount(y[y >= 0], minlength=built.data.classes)
+    rare = [name for name, count in zip(built.data.labels, many.tolist(), strict=False) if 0 < count < FEW]
+    if rare and "labels" in config.data.values and config.data.values["labels"] is None:
+        yield (
+            f"classes of fewer than {FEW} examples: {', '.join(rare[:5])}; if a name is misspelt, correct it. With "
+            "data.labels = […], all classes in order, any other name is refused"
+        )
+    yield from odd_features(built.data)
+    yield from _in_no_epsilon(config, built)
+    trained = np.concatenate([y[part.examples[part.masks[TRAIN]]] for part in parts])
+    for number in np.flatnonzero(np.bincount(trained, minlength=built.data.classes) == 0).tolist():
+        name = built.data.labels[number] if built.data.labels else number
+        there = int((y == number).sum())
+        yield f"no client trains on class {name}, though the data have {counted(there, 'example')} of it"
+
+
+def _in_no_epsilon(config: "Config", built: "Built") -> Iterator[str]:
+    """What the data of all clients tell beside messages whose ε is stated."""
+    from fedweave.algorithms.parts.composition import MadeOfParts
+    from fedweave.datasets.features import OVER_NODES
+
+    composed = built.algorithm.composed if isinstance(built.algorithm, MadeOfParts) else None
+    if composed is not None and composed.mechanism and config.data.values.get("normalise") in OVER_NODES:
+        yield "data.normalise takes exact numbers over all clients' nodes, which are in no ε; 'row' and 'none' do not"
+    if composed is not None and composed.mechanism and _counted(config, built.data.columns):
+        yield (
+            "one-hot degrees or labels have as many columns as all clients' data need, and that number is in no ε; "
+            "data.degrees, or data.node_labels, settles it before"
+        )
+
+
+def _counted(config: "Config", columns: Sequence[str]) -> bool:
+    """Whether features are one-hot columns of which the data says how many."""
+    kinds = {"degree = ": "degrees", "label = ": "node_labels"}
+    found = {key for name, key in kinds.items() if any(column.startswith(name) for column in columns)}
+    return any(config.data.values.get(key) is None for key in found)
+
+
+def _at_several(built: "Built") -> Iterator[str]:
+    """Of members' ids, "member/id", how many train at one member and are tested on at another."""
+    from fedweave.core.graph import TEST, TRAIN
+
+    data, uses = built.data, dict[str, list[set[int]]]()
+    for client, part in enumerate(built.partition.parts):
+        for split, at in ((TRAIN, 0), (TEST, 1)):
+            for example in part.examples[part.masks[split]].tolist():
+                known = data.ids[example].partition("/")[2]
+                uses.setdefault(known, [set(), set()])[at].add(client)
+    both = sum(bool(trained and tested - trained) for trained, tested in uses.values())
+    if both:
+        verb, be = ("id trains", "is") if both == 1 else ("ids train", "are")
+        yield (
+            f"{both:,} {verb} at one member and {be} tested on at another: test numbers of joint models are too good,"
+            " those of local are not. Give the rows of one id one split (a column split), or one member"
+        )
+
+
+def parameters(built: "Built") -> int:
+    """How many numbers the model's weights are."""
+    from fedweave.core import model as models
+    from fedweave.core.random import key
+    from fedweave.core.tree import leaves
+
+    return sum(leaf.numel() for _, leaf in leaves(models.init(built.algorithm.model, key(0))))
+
+
+def _every(rounds: int) -> str:
+    return "at the end" if rounds == 0 else "after every round" if rounds == 1 else f"every {rounds} rounds"
+
+
+def _some(names: list[str]) -> str:
+    """ "client-1 has", "client-1, client-2 have" or "client-1 and 7 more have"."""
+    if len(names) == 1:
+        return f"{names[0]} has"
+    return f"{', '.join(names)} have" if len(names) < 4 else f"{names[0]} and {len(names) - 1} more have"

@@ -1,0 +1,75 @@
+"""The command `fedweave ledger`: of a run, or of a site that has taken part in some."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedweave.errors import UserError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def ledger(
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="The directory of a run, or the folder of a site, for its owner.")
+    ],
+    member: Annotated[str, typer.Option(metavar="NAME", help="Only what this member sent and received.")] = "",
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print rows of CSV.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list of rows.")] = False,
+) -> None:
+    """Show who sent what to whom, what for, when, what the receiver learnt from it, and what it cost in ε.
+
+    A site's own ledger says what has left the site, over all runs; `fedweave audit` shows the same run by run, with
+    what was asked and refused.
+    """
+    from fedweave.report import ledger as shown
+    from fedweave.report.flows import members
+    from fedweave.report.terminal import screen
+
+    if as_csv and as_json:
+        raise UserError("--csv and --json are two forms of the same; choose one of them.")
+    table = read(directory)
+    if as_csv:
+        typer.echo(shown.as_csv(shown.as_rows(table, member)), nl=False)
+    elif as_json:
+        typer.echo(json.dumps(shown.as_rows(table, member), indent=2, ensure_ascii=False))
+    else:
+        console = screen()
+        shown.show_ledger(console, table, member)
+        for sentence in _of_data(directory, len(members(table))):
+            shown.say(console, sentence)
+
+
+def _of_data(directory: Path, everyone: int) -> list[str]:
+    """What was pooled without a message: everything where one place trains what several hold."""
+    from fedweave.experiment.config import load_saved
+    from fedweave.experiment.runs.files import CONFIG, PARTITION, read_table
+    from fedweave.report.pooling import pooled
+
+    if not (directory / CONFIG).exists():
+        return []
+    held = len(read_table(directory, PARTITION)) if (directory / PARTITION).exists() else everyone
+    return pooled(load_saved(directory / CONFIG), at_one_place=everyone == 1 < held)
+
+
+def read(directory: Path) -> "pa.Table":
+    """The ledger of a run, or what the journals of a site's folder hold together.
+
+    Raises:
+        UserError: `directory` is neither.
+    """
+    from fedweave.experiment.runs.files import LEDGER, read_table
+
+    if (directory / LEDGER).exists():
+        return read_table(directory, LEDGER)
+    if (directory / "ledgers").is_dir():
+        from fedweave.deploy.flare.site.audit import audit
+
+        return audit(directory).ledger
+    raise UserError(
+        f"there is no {directory / LEDGER} and no {directory / 'ledgers'}; give the directory of a run (the --out of "
+        "`fedweave run`), or the folder of a site that took part in one."
+    )

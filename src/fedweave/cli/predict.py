@@ -1,0 +1,212 @@
+"""The command `fedweave predict`: the classes that a finished run's models predict, also for new nodes and graphs."""
+
+from dataclasses import replace
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedweave.core.text import counted
+from fedweave.errors import DataError, UserError, listed
+
+if TYPE_CHECKING:  # the command line imports this module, and should start quickly
+    import numpy as np
+    import pyarrow as pa
+
+    from fedweave.datasets.base import Dataset
+    from fedweave.experiment.build import Built
+    from fedweave.experiment.config import Config
+    from fedweave.experiment.runs.trained import Trained
+
+
+class ModelName(StrEnum):
+    """The models that a run may leave (see `algorithms.deployment.Deployable`)."""
+
+    overall = "global"
+    personal = "personal"
+    trained = "trained"
+
+
+Chosen = Annotated[
+    ModelName | None,
+    typer.Option(
+        "--model",
+        help="The server's one model, the one that each client uses, or what each client's own training left last.",
+    ),
+]
+Client = Annotated[str | None, typer.Option(metavar="NAME", help="Only with this client's model.")]
+
+
+def predict(
+    directory: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a finished run.")],
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="PATH", help="New nodes or graphs, in any form that `run` takes (docs/data-format.md)."),
+    ] = None,
+    model: Chosen = None,
+    client: Client = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--out",
+            metavar="FILE",
+            help="A .parquet or .csv file (RUN/predictions.parquet; with --data RUN/new-predictions.parquet).",
+        ),
+    ] = None,
+    spreadsheet: Annotated[
+        bool,
+        typer.Option(
+            "--spreadsheet",
+            help="For a .csv file that a spreadsheet opens: put an apostrophe before text that it would compute.",
+        ),
+    ] = False,
+) -> None:
+    """Predict classes with the models of a finished run.
+
+    Without --data these are the run's own examples: each client's by the model that it uses, and those of the global
+    test graph by the global model. New ones get the global model where there is one, else a row for every client's.
+    Of a vertical run, the parties predict jointly, and --data holds the new nodes beside the old.
+    """
+    from fedweave.experiment.runs.files import NEW_PREDICTIONS, PREDICTIONS, write_csv, write_table
+    from fedweave.experiment.runs.predictions import right
+    from fedweave.report.terminal import screen
+
+    path = out or directory / (PREDICTIONS if data is None else NEW_PREDICTIONS)
+    if path.exists():
+        raise UserError(f"{path} exists; name another file with --out, or remove it.")
+    if path.suffix not in (".parquet", ".csv"):
+        raise UserError(f"--out {path}: name a file that ends in .parquet or .csv.")
+    if spreadsheet and path.suffix != ".csv":
+        raise UserError(f"--spreadsheet is for a .csv file, and {path} is none; name one with --out.")
+    table = predictions(directory, data, None if model is None else str(model), client)
+    if path.suffix == ".csv":
+        write_csv(path, table, spreadsheet)
+    else:
+        write_table(path, table)
+    share = None if data is None else right(table)  # of its own examples the run's metrics say more
+    known = "" if share is None else f", right for {share:.1%} of those with a known class"
+    lines = [f"{len(table)} predictions{known}: {path}"]
+    if model is ModelName.trained and client is None and (left := _without_rows(directory, table)):
+        lines.append(f"note: {counted(len(left), 'client')} never trained, so no rows are of them: {listed(left)}")
+    screen().print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+
+
+def _without_rows(directory: Path, table: "pa.Table") -> list[str]:
+    """The clients of a run of which nothing is predicted."""
+    from fedweave.experiment.runs.files import PARTITION, read_table
+
+    there = set(table["client"].to_pylist())
+    return [client for client in read_table(directory, PARTITION)["client"].to_pylist() if client not in there]
+
+
+def predictions(
+    directory: Path, data: Path | None = None, model: str | None = None, client: str | None = None
+) -> "pa.Table":
+    """The table that `predict` writes (see `experiment.runs.predictions.predictions_table`).
+
+    Of a vertical run: "node" is the position among the common nodes sorted by id (docs/data-format.md), parties without
+    labels have no trained prediction and no rows, and it takes as many exchanges as the algorithm's evaluation.
+
+    Raises:
+        UserError: the run is not finished or was made between sites, or has no such model or client. DataError: the
+            data is refused, or of another form than the run's.
+    """
+    from fedweave.core.algorithm import capabilities
+    from fedweave.experiment.runs.trained import finished, trained
+
+    config = finished(directory)
+    run = trained(directory, config, f"Predict there, too: fedweave sites predict {directory} --sites DIR")
+    if not capabilities(config.algorithm.kind).predicts:
+        from fedweave.experiment.runs.scoring import of_new, of_own
+
+        return of_own(run, model, client) if data is None else of_new(run, data, model, client)
+    if model is not None or client is not None:
+        raise UserError("the parties of a vertical run predict jointly; leave out --model and --client.")
+    return _jointly(run, data)
+
+
+def _jointly(run: "Trained", data: Path | None) -> "pa.Table":
+    """What the parties of a vertical run predict."""
+    import numpy as np
+
+    from fedweave.core.algorithm import PredictsJointly
+    from fedweave.experiment.build import build
+    from fedweave.experiment.runs.predictions import Predicted, predictions_table
+
+    built = run.built
+    if data is not None:
+        try:
+            now = build(_on(run.config, data, built.data))
+        except DataError as error:
+            raise DataError(
+                f"{error} (--data needs all parties' new nodes beside the old, whose labels stay.)"
+            ) from error
+        kept, round = built.fed.snapshot(), built.fed.round
+        built = _same_parties(built, now, data)
+        built.fed.restore(kept)
+        built.fed.begin(round)
+    algorithm = built.algorithm
+    if isinstance(algorithm, PredictsJointly):  # as its class says
+        algorithm.predict(run.state, built.fed)
+    states, nodes = built.fed.snapshot(), np.arange(built.data.nodes)
+    told = {client: states[client]["prediction"] for client in built.fed.clients if "prediction" in states[client]}
+    masks = {client: part.masks for client, part in zip(run.built.fed.clients, run.seen.parts, strict=True)}
+    found = [Predicted(client, p, nodes, masks[client] if data is None else None) for client, p in told.items()]
+    return predictions_table(found, built.data.ids, built.data.labels, y=built.data.y)
+
+
+def _on(config: "Config", data: Path, before: "Dataset") -> "Config":
+    """The run's configuration on other data, with the classes of the data `before`; the split does not matter."""
+    from fedweave.datasets.features import OVER_NODES
+
+    values, partition = config.data.values, config.partition.values
+    if values.get("normalise", "none") in OVER_NODES:
+        raise UserError(
+            f"the run was made with data.normalise = {values['normalise']!r}, which would scale the new nodes "
+            "otherwise than the old. Scale the features yourself and train with data.normalise = 'none'."
+        )
+    kept = {key: partition[key] for key in partition if key not in ("public_split", "train_rest")}
+    if "labels" in values:
+        known = {"labels": before.labels} if before.labels else {"classes": before.classes}
+        values = values | {"labels": None, "classes": None} | known
+    own, cut = replace(config.data, values=values), replace(config.partition, values=kept)
+    return replace(config, folder=str(data), data=own, partition=cut)
+
+
+def _same_parties(before: "Built", now: "Built", data: Path) -> "Built":
+    """`now`, if the run's models fit it."""
+    if odd := _unlike(before, now):
+        raise UserError(f"{data} does not fit the run: {odd}.")
+    return now
+
+
+def _unlike(before: "Built", now: "Built") -> str:
+    """What of data the run's models do not fit, and what to do."""
+    if before.data.labels and (new := [name for name in now.data.labels if name not in before.data.labels]):
+        known = ", ".join(before.data.labels)
+        return f"the run has no label {', '.join(new)}, only {known}. Correct it, or leave it empty"
+    if before.data.classes != now.data.classes:
+        counts = f"it has {counted(now.data.classes, 'class')}, and the run {before.data.classes}"
+        return f"{counts}. Where nodes have not all labels, set [data] labels or classes in the run's configuration"
+    if before.fed.clients != now.fed.clients:
+        return f"its parties are {', '.join(now.fed.clients)}, and the run's {', '.join(before.fed.clients)}"
+    for client, old, new in zip(before.fed.clients, *map(_columns, (before, now)), strict=True):
+        if old != new:
+            lacking, more = ([name for name in one if name not in other] for one, other in ((old, new), (new, old)))
+            parts = (f"lacks {', '.join(lacking)}" if lacking else "", f"has {', '.join(more)} besides" if more else "")
+            how = " and ".join(filter(None, parts)) or f"has its columns in the order {', '.join(new)}"
+            return f"party {client} {how}. Give it the run's columns, in their order: {', '.join(old)}"
+    return ""
+
+
+def _columns(built: "Built") -> list[list[str]]:
+    """What each party's features are called, or their numbers."""
+    if parties := built.data.parties:
+        return [list(own.names) or _numbered(own.columns) for own in parties]
+    return [_numbered(own.columns) for own in built.partition.parts if own.columns is not None]
+
+
+def _numbered(columns: "np.ndarray") -> list[str]:
+    return [f"column {at}" for at in range(len(columns))]

@@ -1,0 +1,74 @@
+"""The commands `fedweave report` and `fedweave compare`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def report(
+    directories: Annotated[list[Path], typer.Argument(metavar="DIR", help="The directories of runs.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "-o", "--out", metavar="FILE.html", help="Where to write (DIR/report.html; of several, report.html)."
+        ),
+    ] = None,
+) -> None:
+    """Write a page about one or several runs: results, clients, fairness, split, and what left whom."""
+    from fedweave.experiment.runs.files import write_page
+    from fedweave.report.html import render
+    from fedweave.report.reading import read_runs
+
+    page = render(read_runs(directories))
+    path = out or (directories[0] if len(directories) == 1 else Path()) / "report.html"
+    write_page(path, page)
+    typer.echo(path)
+
+
+def compare(
+    directories: Annotated[list[Path], typer.Argument(metavar="RUN...", help="The directories of runs.")],
+) -> None:
+    """Compare runs with those given first: paired tests over the seeds that both have, with intervals."""
+    from fedweave.errors import UserError
+    from fedweave.report.compare import NOTE, compared
+    from fedweave.report.reading import grouped, read_runs
+    from fedweave.report.tables import incomparable
+    from fedweave.report.terminal import screen, show_cells
+    from fedweave.report.training import unlike
+
+    groups = grouped(read_runs(directories))
+    if len(directories) < 2:
+        raise UserError(f"{directories[0]} is one run; give another to compare it with.")
+    if len(groups) < 2:
+        raise UserError("these runs differ in the seed alone; give runs of at least two experiments or algorithms.")
+    if why := incomparable(groups):
+        raise UserError(f"{why}. A difference between them says nothing of what they were started for.")
+    found = compared(groups)
+    if not found.rows:
+        raise UserError(f"{groups[0].label} shares no seed with the others; give runs with the same seeds.")
+    console = screen()
+    show_cells(console, found)
+    for note in (NOTE, *unlike(groups)):
+        console.print(note, highlight=False, markup=False)
+
+
+def watch(
+    directory: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run, finished or not.")],
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on this machine alone; 0 takes a free one.")] = 0,
+) -> None:
+    """Show a run on a page of this machine that draws itself anew: curves, members, bytes and ε over rounds.
+
+    It reads the run's files as they are saved, of a run of sites, too, where its server is on this machine. Ctrl-C ends
+    it.
+    """
+    import threading
+    from contextlib import suppress
+
+    from fedweave.errors import UserError
+    from fedweave.report.live import shown
+
+    if not directory.is_dir():
+        raise UserError(f"there is no directory {directory}. Give one that `fedweave run … --out DIR` writes.")
+    with suppress(KeyboardInterrupt), shown(directory, typer.echo, port):
+        threading.Event().wait()

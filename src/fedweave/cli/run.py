@@ -1,0 +1,74 @@
+"""The command `fedweave run`: imports what it needs when it runs, so that its help is quick."""
+
+import shlex
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from fedweave.cli.options import Experiment, Settings, escaped, say
+from fedweave.core.text import counted
+from fedweave.errors import UserError
+
+
+def run(
+    config: Experiment,
+    settings: Settings = None,
+    algorithm: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Run the same experiment with another algorithm.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("-o", "--out", metavar="DIR", help="Where to write (runs/<experiment>-<algorithm>-s<seed>)."),
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue from the last checkpoint.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run that DIR holds.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors and notices.")] = False,
+    live: Annotated[bool, typer.Option("--live", help="Show the run on a page while it lasts.")] = False,
+    track: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Keep it with tensorboard or mlflow, too; repeatable.")
+    ] = None,
+) -> None:
+    """Run an experiment and write its metrics, ledger, checkpoint and summary."""
+    from fedweave.experiment.config import read
+    from fedweave.experiment.runs import run as runs
+    from fedweave.experiment.runs.files import is_used
+    from fedweave.experiment.runs.resuming import Interrupted, examine, recover
+    from fedweave.report.live import shown
+    from fedweave.report.terminal import Terminal, screen, show_result
+    from fedweave.report.tracking import Observers, tracked
+
+    if resume and overwrite:
+        raise UserError("--resume continues a run and --overwrite replaces it; choose one of them.")
+    chosen, notes = read(config, settings or [], algorithm)
+    for note in notes:
+        say(escape(f"note: {note}"))
+    directory = out or Path("runs") / f"{config.stem}-{chosen.algorithm.label}-s{chosen.general.seed}"
+
+    console = screen(quiet)
+    recover(directory)
+    if resume and (done := examine(chosen, directory, resume)):
+        console.print(
+            f"this run is finished: {done['rounds']} of {counted(done['rounds'], 'round')} done", highlight=False
+        )
+        show_result(console, done, directory)
+        return
+    if resume and not is_used(directory):
+        console.print(f"note: {directory} holds nothing to continue; beginning anew", highlight=False, markup=False)
+
+    observers = Observers([Terminal(console), *([tracked(track)] if track else [])])
+    try:
+        with shown(directory, say) if live else nullcontext():
+            summary = runs.run(chosen, directory, observers, resume, overwrite=overwrite)
+    except Interrupted as error:
+        again = [
+            config,
+            *(f"--set={text}" for text in settings or []),
+            *(["--algorithm", algorithm] if algorithm else []),
+        ]
+        words = ["fedweave", "run", *map(str, again), *(["--out", str(out)] if out else []), "--resume"]
+        say(f"{escaped(error)} Continue with: {escaped(shlex.join(words))}")
+        raise typer.Exit(128 + error.signal) from error
+    show_result(console, summary, directory)

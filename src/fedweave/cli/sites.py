@@ -1,0 +1,312 @@
+"""The commands `fedweave sites init|check|start|status|stop|run|predict|export`."""
+
+import sys
+import time
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedweave.cli.export import Format, Kind, Out
+from fedweave.cli.options import Experiment, Settings
+from fedweave.cli.predict import Chosen
+from fedweave.core.records import Record
+from fedweave.core.text import counted, printable
+from fedweave.errors import UserError
+from fedweave.experiment.config.settings import MOST_THREADS
+
+sites = typer.Typer(no_args_is_help=True, help="Run federations of real sites on NVIDIA FLARE.")
+
+Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The project's directory.")]
+SILENCE = 5.0  # seconds without news after which is said what is waited for
+WORDS = {
+    "waiting": "waiting until connected, {seconds:g} s at most",
+    "submitted": "the job is submitted; waiting for its processes to start, which takes some ten seconds",
+    "absent": "not connected; `fedweave sites check` on their machines looks for the reason",
+    "rejoined": "back: going on with them",
+    "predicting": "predicting",
+    "ending": "an earlier job of this run is still at work; ending it after its round",
+}
+Only = Annotated[list[str] | None, typer.Option("--only", metavar="NAME", help="Only this one; repeatable.")]
+
+
+@sites.callback()
+def ready() -> None:
+    """Run federations of real sites on NVIDIA FLARE."""
+    from fedweave.deploy.flare import require_nvflare
+
+    require_nvflare()
+
+
+@sites.command()
+def init(
+    directory: Directory,
+    names: Annotated[str, typer.Option("--sites", metavar="A,B,C", help="Names of the sites, in client order.")],
+    split: Annotated[
+        Path | None, typer.Option(metavar="CONFIG.toml", help="Cut this experiment's data and give each site a part.")
+    ] = None,
+    settings: Settings = None,
+    host: Annotated[str, typer.Option(help="Name or address of the server's machine.")] = "localhost",
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port that the server listens on; 0 takes a free one.")
+    ] = 0,
+) -> None:
+    """Provision a project: server, sites and administrator with their certificates."""
+    from fedweave.datasets.features import OVER_NODES
+    from fedweave.deploy.flare.server.provision import provision
+    from fedweave.deploy.flare.site.sitefile import SITE_FILE, write_site_file
+    from fedweave.deploy.sites.ports import free_port
+    from fedweave.deploy.sites.project import Project
+    from fedweave.deploy.sites.splitting import hand_out
+    from fedweave.deploy.sites.splitting import split as cut
+    from fedweave.experiment.config import read
+
+    project = Project(tuple(name.strip() for name in names.split(",")), host, port or free_port())
+    chosen = None if split is None else read(split, settings or [])[0]
+    parts = None if chosen is None else cut(chosen, project.sites)
+    provision(directory, project.sites, project.host, project.port)
+    project.save(directory)
+    for name in project.sites:
+        write_site_file(directory / name / SITE_FILE, {"path": "data"})
+    if parts is not None:
+        hand_out(*parts, directory, project.sites)
+    typer.echo(f"{directory}: {counted(len(project.sites), 'site')}, server on {project.host}:{project.port}")
+    if parts is not None and parts[1].names:
+        pairs = ", ".join(f"{site} {client}" for site, client in zip(project.sites, parts[1].names, strict=True))
+        typer.echo(f"each has the data of a client: {pairs}")
+    if chosen is not None and (how := chosen.data.values.get("normalise")) in OVER_NODES:
+        typer.echo(f"note: normalise = {how!r} scaled the data by numbers over all nodes before it was cut")
+
+
+@sites.command()
+def start(
+    directory: Directory,
+    only: Only = None,
+    threads: Annotated[
+        int, typer.Option(min=0, max=MOST_THREADS, help="Threads that each process may use; 0 leaves the default.")
+    ] = 0,
+) -> None:
+    """Start the server and the sites whose folders are on this machine."""
+    from fedweave.deploy.flare.policy.keys import read_checked
+    from fedweave.deploy.flare.site.sitefile import SITE_FILE
+    from fedweave.deploy.sites.handshake import Closed, greet
+    from fedweave.deploy.sites.ports import check_port, wait_until_open
+    from fedweave.deploy.sites.processes import check_alive, check_startup, members
+    from fedweave.deploy.sites.project import read_project
+
+    project, here = read_project(directory), members(directory, tuple(only or ()))
+    for member in here:  # before any of them is started
+        if member.kind == "server":
+            check_port(member, project.port)
+        else:
+            read_checked(member.folder / SITE_FILE)
+        if member.pid() is None:
+            check_startup(member.folder)
+    for member in here:
+        already = member.pid() is not None
+        if member.kind == "client" and not already:
+            with suppress(Closed):  # the server may be started later
+                greet(check_startup(member.folder), project)
+        typer.echo(f"{member.folder.name}: {'runs already, as ' * already}process {member.start(threads)}")
+        if member.kind == "server":
+            wait_until_open(member, project.host, project.port)
+    check_alive(here)
+
+
+@sites.command()
+def stop(directory: Directory, only: Only = None) -> None:
+    """Stop the server and the sites on this machine."""
+    from fedweave.deploy.sites.processes import members
+
+    for member in reversed(members(directory, tuple(only or ()))):
+        typer.echo(f"{member.folder.name}: {'stopped' if member.stop() else 'was not running'}")
+
+
+@sites.command()
+def status(directory: Directory) -> None:
+    """Show what runs on this machine, how far the run is that is watched here, and which sites answer the server; it
+    takes five seconds at most, mostly about two."""
+    from fedweave.deploy.sites.project import read_project
+    from fedweave.deploy.sites.status import lines
+
+    shown = sys.stdout  # NVFlare's client, which may still be at work in another thread, has its own words swallowed
+    for line in lines(directory, read_project(directory)):
+        typer.echo(line, file=shown)
+
+
+@sites.command()
+def check(
+    directory: Directory,
+    config: Annotated[
+        Path | None, typer.Argument(metavar="[CONFIG.toml]", help="The experiment that is to be run.")
+    ] = None,
+    settings: Settings = None,
+    algorithm: Annotated[str | None, typer.Option(metavar="NAME", help="Run another algorithm.")] = None,
+) -> None:
+    """Look for faults in what is on this machine before anything is started: data, splits, policies, certificates,
+    secrets, the server's port and address; exit code 2 if there are any."""
+    from fedweave.deploy.sites.checking import examine, versions
+    from fedweave.deploy.sites.project import read_project
+    from fedweave.deploy.sites.running import with_engine
+    from fedweave.experiment.config import read
+
+    project = read_project(directory)
+    chosen = None if config is None else read(config, with_engine(settings or []), algorithm)[0]
+    told = examine(directory, project, chosen)
+    for whose, what in told.facts:
+        typer.echo(printable(f"       {whose}: {what}"))
+    for whose, what in told.notes:
+        typer.echo(printable(f"note   {whose}: {what}"))
+    for whose, what in told.faults:
+        typer.echo(printable(f"fault  {whose}: {what}"))
+    typer.echo(f"       {versions()}: the same fedweave, torch and NVFlare are needed on every machine")
+    typer.echo(f"       this machine's clock: {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC")
+    if told.faults:
+        raise UserError(
+            f"{counted(len(told.faults), 'fault')} in {directory}; put that right before `fedweave sites start`."
+        )
+    typer.echo("no fault found")
+
+
+@sites.command()
+def run(
+    config: Experiment,
+    project: Annotated[Path, typer.Option("--sites", metavar="DIR", help="The project's directory.")],
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", metavar="DIR2", help="Where the run's files are brought to.")
+    ] = None,
+    settings: Settings = None,
+    algorithm: Annotated[str | None, typer.Option(metavar="NAME", help="Run another algorithm.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue from the last checkpoint.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run that DIR2 holds.")] = False,
+    track: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Keep it with tensorboard or mlflow, too; repeatable.")
+    ] = None,
+) -> None:
+    """Run an experiment at the sites and bring its files back."""
+    from fedweave.deploy.sites.checking import check_experiment
+    from fedweave.deploy.sites.observing import Observed
+    from fedweave.deploy.sites.reasons import own_reasons
+    from fedweave.deploy.sites.running import for_sites, with_engine
+    from fedweave.deploy.sites.running import run as submit
+    from fedweave.experiment.config import read
+    from fedweave.experiment.runs.resuming import terminable
+    from fedweave.report.terminal import screen, show_result
+    from fedweave.report.tracking import tracked
+
+    if resume and overwrite:
+        raise UserError("--resume continues a run and --overwrite replaces it; choose one of them.")
+    chosen, notes = read(config, with_engine(settings or []), algorithm)
+    for note in notes:
+        typer.echo(printable(f"note: {note}"), err=True)
+    chosen = for_sites(chosen.plain())
+    check_experiment(chosen)
+    directory = out or Path("runs") / f"{config.stem}-{chosen.algorithm.name}-s{chosen.general.seed}-sites"
+    console = screen()
+    tell, observed = Teller(), Observed(tracked(track or ()), chosen, directory)
+
+    def told(now: Record) -> None:
+        tell(now)
+        observed(now)
+
+    try:
+        with own_reasons(project), terminable():
+            summary = submit(chosen, project, directory, resume, told, overwrite=overwrite)
+    except KeyboardInterrupt:
+        typer.echo(
+            f"what was reached is in {directory}; continue with the same command, --out {directory} and --resume"
+        )
+        raise
+    finally:
+        observed.end()
+    show_result(console, summary, directory)
+
+
+@sites.command()
+def predict(
+    directory: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of the finished run.")],
+    project: Annotated[Path, typer.Option("--sites", metavar="DIR", help="The project's directory.")],
+    model: Chosen = None,
+) -> None:
+    """Predict classes at the sites with the models of a finished run.
+
+    The sites read their data anew: add new nodes to their tables, with an empty split. Each predicts at home, with the
+    model that it has or is sent, and nothing leaves it; the parties of a vertical run predict jointly. The predictions
+    stay in the sites' folders, of a vertical run in those that have labels.
+    """
+    from fedweave.deploy.sites.reasons import own_reasons
+    from fedweave.deploy.sites.running import predict as submit
+
+    with own_reasons(project):
+        paths = submit(project, directory, Teller(), "" if model is None else str(model))
+    for path in paths:
+        typer.echo(f"predictions: {path} (in the project's folder, on the site's machine)")
+
+
+@sites.command()
+def export(
+    directory: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of the finished run.")],
+    site: Annotated[Path, typer.Option(metavar="DIR", help="The folder of a site that trained it.")],
+    form: Kind = Format.safetensors,
+    out: Out = None,
+) -> None:
+    """Export the global model of a run between sites, as `fedweave export` does, with the names of columns and classes,
+    and the scaling, of a site's own tables. Nothing but these names and numbers leaves the site's folder.
+    """
+    from fedweave.cli.export import free, write_export
+    from fedweave.deploy.sites.exporting import form_of
+    from fedweave.export.source import exportable, source
+
+    exportable(directory)  # or a site's tables would be blamed for what no site can give
+    folder = free(directory, out, form)
+    write_export(folder, directory, source(directory, None, None, form_of(site, directory)), form)
+
+
+class Teller:
+    """Prints what is new of a job's progress, and what is waited for where nothing is new."""
+
+    def __init__(self) -> None:
+        self._last: Any = None
+        self._began, self._waited, self._shown = time.monotonic(), tuple[str, ...](), -1
+
+    def __call__(self, now: Record) -> None:
+        """Hear of `now` (`deploy.flare.server.Progress`, or a word on the sites)."""
+        new = {key: value for key, value in now.items() if key != "waiting"}
+        if new != self._last:
+            self._continued(now)
+            self._last, self._began = new, time.monotonic()
+            self._tell(now)
+        waiting = tuple(now.get("waiting") or ())
+        if waiting and waiting != self._waited and time.monotonic() - self._began > SILENCE:
+            typer.echo(f"round {now['round'] + 1}: waiting for {', '.join(waiting)}")
+            self._waited = waiting
+
+    def _continued(self, now: Record) -> None:
+        """Say from where a job goes on and what is noted of its sites, once; a quick one may be over before."""
+        before = (self._last or {}).get("status")
+        if now["status"] in ("running", "done", "stopped") and before not in ("running", "stopping", now["status"]):
+            after, again = now.get("after", 0), now.get("again", 0)
+            if now.get("note"):
+                typer.echo(f"note: {printable(now['note'])}")
+            if after:
+                typer.echo(f"continuing after round {after} of {now['rounds']}")
+            elif again:
+                typer.echo("beginning again with round 1: nothing after it was saved")
+            if again:
+                which = f"round {after + 1}" if again == 1 else f"rounds {after + 1} to {after + again}"
+                typer.echo(f"{which} had begun before: what left the sites then leaves once more, and counts twice")
+
+    def _tell(self, now: Record) -> None:
+        if "sites" in now:
+            words = WORDS[now["status"]].format(**now)
+            typer.echo(f"{', '.join(now['sites'])}: {words}" if now["sites"] else words)
+        elif now["status"] == "running" or (now.get("rounds") and now["round"] > self._shown):
+            self._shown = now["round"]
+            from fedweave.report.notes import headline
+
+            known = headline(now["summary"] or {})
+            shown = f"  {known}" if known else ""
+            lost = "".join(f"  {site}: {printable(why)}" for site, why in (now["lost"] or {}).items())
+            typer.echo(f"round {now['round']}/{now['rounds']}  {now['seconds']:.1f} s{shown}{lost}")

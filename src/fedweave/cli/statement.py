@@ -1,0 +1,154 @@
+"""The command `fedweave statement`."""
+
+import json
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedweave.errors import UserError
+
+if TYPE_CHECKING:  # the command line imports this module, and should start quickly
+    import pyarrow as pa
+
+
+def statement(
+    directory: Annotated[
+        Path | None,
+        typer.Argument(metavar="RUN", help="The directory of a run that pays its members.", show_default=False),
+    ] = None,
+    member: Annotated[
+        str, typer.Option(metavar="NAME", help="Only what this member may see: a folder to hand to it.")
+    ] = "",
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "-o", "--out", metavar="DIR", help="Where to write (RUN/statement; for a member RUN/statement/NAME)."
+        ),
+    ] = None,
+    check: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Check the statement in DIR against RUN or, without RUN, a member's copy against what it holds; needs "
+            "--member.",
+        ),
+    ] = None,
+) -> None:
+    """State what each member of a run contributed, got, and is paid or fined, round by round: CSV, Parquet, and a page
+    to print."""
+    if check is not None:
+        for line in _check(directory, member, check):
+            typer.echo(line)
+        return
+    if directory is None:
+        raise UserError("name the directory of a run, or with --check the folder of a statement.")
+    from fedweave.experiment.runs.files import STATEMENT
+
+    paths, totals = write_statement(directory, member, out or directory / STATEMENT / member)
+    _show(totals)
+    for path in paths:
+        typer.echo(path)
+
+
+def _show(totals: "pa.Table") -> None:
+    """What each member is paid and fined over all rounds."""
+    from rich.table import Table
+
+    from fedweave.payments.account_page import money
+    from fedweave.report.markup import unmarked
+    from fedweave.report.terminal import screen
+
+    shown = Table(box=None, header_style="dim")
+    for name in ("member", "rounds", "paid", "fined", "total"):
+        shown.add_column(name, justify="left" if name == "member" else "right")
+    for row in totals.to_pylist():
+        amounts = (money(row["paid"]), money(row["fined"]), f"{money(row['pay'])} {row['currency']}")
+        shown.add_row(unmarked(row["member"]), str(row["rounds"]), *amounts)
+    screen().print(shown)
+
+
+def write_statement(directory: Path, member: str, out: Path) -> "tuple[list[Path], pa.Table]":
+    """Write all files of a statement, or of one member's copy; return their paths, and the totals of who is in it.
+
+    Raises:
+        UserError: see `accounts.account` and `member_copy.check_free`; or the member has no lines.
+    """
+    from fedweave.experiment.runs.files import plain_errors, write, write_csv, write_table
+    from fedweave.incentives.statement import of_member, totals
+    from fedweave.payments.account_page import page
+    from fedweave.payments.accounts import account
+    from fedweave.payments.member_copy import check_free, write_copy
+    from fedweave.payments.sealed import SEAL
+    from fedweave.report.reading import read_run
+
+    run = read_run(directory)
+    whole = account(run)
+    table = of_member(whole.table, member) if member else whole.table
+    about = f"{run.summary['algorithm']} on {run.summary['dataset']}, seed {run.summary.get('seed')}"
+    check_free(out, member)
+    with plain_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
+    words = (
+        ["--member", member, "--check", out.name]
+        if member
+        else [str(directory), "--member", "NAME", "--check", str(out)]
+    )
+    text = page(whole, table, about, shlex.join(["fedweave", "statement", *words]))
+    paths = [out / f"{_stem(member)}.{kind}" for kind in ("csv", "parquet", "html")] + [out / SEAL]
+    write_csv(paths[0], table, spreadsheet=True)
+    write_table(paths[1], table)
+    write(paths[2], lambda file: file.write(text.encode()))
+    write(paths[3], lambda file: file.write(json.dumps(whole.seal(), indent=2).encode() + b"\n"))
+    return paths + (write_copy(run, member, out) if member else []), totals(table)
+
+
+def _check(directory: Path | None, member: str, folder: Path) -> list[str]:
+    """What was checked."""
+    from fedweave.experiment.runs.files import LEDGER, RUN, read_table
+    from fedweave.incentives.statement import of_member
+    from fedweave.payments.sealed import check_copy, check_in_run, read_seal
+    from fedweave.report.reading import read_run
+
+    if not member:
+        raise UserError("--check needs --member NAME: whose ledger is in the directory.")
+    seal = read_seal(folder)
+    if directory is None and not (folder / LEDGER).is_file():
+        raise UserError(
+            f"{folder} is not a member's copy: it has no {LEDGER}. Ask for what `fedweave statement RUN --member "
+            f"{member}` writes, or name the run before --check."
+        )
+    whole, stem = _stem(""), _stem(member)
+    tables: dict[str, pa.Table] = {
+        name: read_table(folder, f"{name}.parquet") for name in (stem, whole) if (folder / f"{name}.parquet").is_file()
+    }
+    if not tables:
+        raise UserError(f"{folder} has no {stem}.parquet or {whole}.parquet, which holds the lines; ask for it.")
+    run = None if directory is None else read_run(directory)
+    for table in tables.values():
+        own = of_member(table, member)
+        if run is None:
+            check_copy(own, seal, member, folder)
+        else:
+            check_in_run(own, seal, member, run)
+    _check_spreadsheets(folder, {stem: of_member(next(iter(tables.values())), member)} | tables)
+    told = [f"the statement in {folder} agrees with the ledger of {member} in {directory or folder}"]
+    if (folder / RUN).exists() and directory is None:
+        told.append(f"whether that is what left the site: fedweave audit SITE --against {folder}")
+    return [*told, "checked are its Parquet and CSV files; the page (.html) is a copy to read"]
+
+
+def _check_spreadsheets(folder: Path, tables: "dict[str, pa.Table]") -> None:
+    """Refuse a CSV file of a statement that says something else than its table, or has none to be held against."""
+    from fedweave.experiment.runs.files import csv_bytes, read
+
+    for path in sorted(folder.glob("statement*.csv")):
+        if path.stem not in tables and path.stem == _stem(""):
+            raise UserError(f"{path} cannot be checked without {path.stem}.parquet; ask for it, or leave the file out.")
+        if path.stem in tables and read(path) != csv_bytes(tables[path.stem], spreadsheet=True):
+            raise UserError(f"{path} is not what the statement's Parquet file says; it was changed. Ask for it again.")
+
+
+def _stem(member: str) -> str:
+    return f"statement-{member}" if member else "statement"

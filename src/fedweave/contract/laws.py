@@ -1,0 +1,317 @@
+"""The laws: what holds for every algorithm, whatever it computes. A law raises `Broken` where it does not hold.
+
+What several laws look at is run once (`Subject.run`). Where an algorithm lacks what a law is about, the law does not
+hold either: the algorithm's class says so, and why, in `exempt_laws`.
+"""
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+from fedweave.algorithms.deployment import Deployable, Which
+from fedweave.algorithms.scoring import measure as measured
+from fedweave.contract.ordinary import NoGcn, ordinary
+from fedweave.contract.subject import EVERY, ROUNDS, SAVED, TOGETHER, Run, Subject, distance, everything, everywhere
+from fedweave.core.algorithm import DeclaresCalls, PredictsJointly, TakesSome, capabilities
+from fedweave.core.engine import Engine
+from fedweave.core.federation import is_step, step_name
+from fedweave.core.records import Record, Values
+from fedweave.core.tree import Tree, decode, map_leaves
+from fedweave.errors import ClientsMissing, ConfigError
+from fedweave.experiment.rounds import SERVER, train
+
+Law = Callable[[Subject], None]
+CHANGED, ABSENT, IDLE = 3, "site-1", 2
+
+
+class Broken(Exception):
+    """A law does not hold; says by how much, or for whom."""
+
+
+def clients_in_batches_give_the_loops_numbers(subject: Subject) -> None:
+    """Clients run together give what clients give one after the other, to 1e-5 in single precision."""
+    _equal(subject.batched().left, subject.specified().left, 1e-5, "vmap and loop")
+
+
+def all_clients_at_once_do_in_double_precision(subject: Subject) -> None:
+    """To 1e-9 there after two rounds, in three steps a round where an algorithm counts them."""
+    settings = {"local_steps": 3} if subject.takes("local_steps") else {}
+    loop, fast = (
+        subject.run(SAVED + 1, settings=settings, mode=mode, dtype=torch.float64, record="never")
+        for mode in ("loop", "vmap")
+    )
+    _equal(fast.left, loop.left, 1e-9, "vmap and loop in double precision")
+
+
+def recorded_steps_give_the_same_bits(subject: Subject) -> None:
+    """What is recorded and played again gives the same as what is computed as written, and all of it can be."""
+    run = subject.recorded()
+    _equal(run.left, subject.batched().left, 0.0, "recorded and unrecorded")
+    if not run.fed.recordings.played:
+        raise Broken("nothing was played again")
+    if run.said:
+        raise Broken(f"not all could be recorded: {'; '.join(run.said)}")
+
+
+def the_order_of_clients_does_not_matter(subject: Subject, mode: str = "vmap") -> None:
+    """Clients in the opposite order leave the same models, to 1e-5."""
+    run = subject.run(backwards=True, mode=mode, record="never")
+    server = map_leaves(_reversed(len(run.fed.clients)), run.left["server"])
+    _equal(run.left | {"server": server}, subject.specified().left, 1e-5, "one order and the other")
+
+
+def nothing_but_bytes_passes(subject: Subject) -> None:
+    """Messages, replies and private state may be written and read in between."""
+    _equal(subject.wired().left, subject.specified().left, 1e-5, "bytes and objects")
+
+
+def shards_give_the_same_bits(subject: Subject) -> None:
+    """Clients dealt to one executor or to three, each with an algorithm of its own, leave what batches leave."""
+    for shards in (1, 3):
+        run = subject.sharded(shards)
+        _equal(run.left, everywhere(subject.batched().left), 0.0, f"{shards} executors and one")
+        if not run.fed.passed:
+            raise Broken("nothing passed between the executors and the engine")
+
+
+def the_ledger_counts_the_bytes_that_pass(subject: Subject) -> None:
+    """In every engine the ledger's totals and rows are the serialised bytes."""
+    passed = subject.wired().fed.passed
+    for run in (subject.wired(), subject.recorded()):
+        ledger = run.fed.ledger
+        metered = {way: getattr(ledger, f"bytes_{way}") for way in passed}
+        listed = dict.fromkeys(passed, 0)
+        for row in ledger.table().select(["bytes", "direction"]).to_pylist():
+            listed[row["direction"]] += row["bytes"]
+        if not metered == listed == passed:
+            raise Broken(f"the ledger says {metered} and lists {listed}, but {passed} passed")
+
+
+def the_same_seed_gives_the_same_run(subject: Subject) -> None:
+    """A run again with the same seed leaves the same; with another seed, other models."""
+    first, again, other = subject.recorded(), subject.batched(), subject.run(SAVED, seed=2, **TOGETHER)
+    _equal(again.left, first.left, 0.0, "a run and the same again")
+    if not distance(decode(other.saved), decode(first.saved)) > 1e-3:
+        raise Broken("another seed gives the same run")
+
+
+def evaluating_more_often_changes_nothing(subject: Subject) -> None:
+    """Training does not depend on how often models are judged."""
+    ends = [run.left | {"summary": _last(run)} for run in (subject.together(), subject.run(every=0, **TOGETHER))]
+    _equal(ends[0], ends[1], 0.0, "often and rarely evaluated")
+
+
+def clients_are_isolated(subject: Subject) -> None:
+    """Other data at one client changes no other client's reply in the calls up to the first that differs."""
+    changed = f"site-{CHANGED}"
+    for before in (subject.specified(), subject.together()):
+        fed = subject.federation(clients=subject.graphs(changed=CHANGED), **TOGETHER | {"mode": before.fed.mode})
+        for _ in train(subject.made(), fed, ROUNDS, EVERY):
+            pairs = list(zip(before.fed.heard, fed.heard, strict=False))
+            differs = [changed in one.clients and distance(one[changed], two[changed]) > 0 for one, two in pairs]
+            for one, two in pairs[: differs.index(True) + 1 if any(differs) else len(pairs)]:
+                for client in [client for client in one.clients if client != changed]:
+                    if distance(one[client], two[client]) > 0:
+                        raise Broken(f"{client}'s reply in mode {fed.mode!r} depends on the data of {changed}")
+            if any(differs):
+                break
+        else:
+            raise Broken(f"{changed} replied as before, although its data was another")
+
+
+def a_resumed_run_gives_the_same(subject: Subject, mode: str = "vmap") -> None:
+    """A run that is stopped, saved and continued elsewhere ends like one that was not."""
+    whole = subject.together() if mode == "vmap" else subject.specified()
+    *_, (last, fed) = subject.resumed(whole, subject.made(), mode=mode)
+    _equal(everything(last, fed), whole.left, 0.0, "resumed and uninterrupted")
+
+
+def a_missing_client_is_named(subject: Subject) -> None:
+    """A client that does not reply stops the round by name."""
+    try:
+        list(subject.resumed(subject.together(), subject.made(), absent=_absent))
+    except ClientsMissing as error:
+        if error.missing != {ABSENT: "cable cut"} or f"{ABSENT}: cable cut" not in str(error):
+            raise Broken(f"it names {error.missing} and says {error}") from error
+    else:
+        raise Broken(f"the run went on without {ABSENT}, which nobody allowed")
+
+
+def a_quorum_carries_the_round(subject: Subject) -> None:
+    """With a quorum the round goes on without a missing client, which joins again in the next."""
+    if not subject.takes("quorum"):
+        raise Broken("it has no setting `quorum`")
+    judged = []
+    for step, fed in subject.resumed(subject.together(), subject.made(quorum=0.8), every=1, absent=_absent):
+        judged.append([client for client in fed.clients if client in _evaluated(step.metrics)])
+    everyone = [*fed.clients]
+    if judged != [[client for client in everyone if client != ABSENT], everyone]:
+        raise Broken(f"{ABSENT} was to be left out of one round alone, but those judged were {judged}")
+
+
+def a_client_without_training_examples_keeps_what_it_receives(subject: Subject) -> None:
+    """It has no training: what counts as its trained model, in its scores and as deployed, is one that it was given,
+    before the round or after it, and no weight decay or pull moves it."""
+    settings = {"weight_decay": 0.5} if subject.takes("weight_decay") else {}
+    made = subject.made(**settings)
+    if not isinstance(made, Deployable):  # then no client has a whole model
+        return
+    fed = subject.federation(clients=subject.graphs(idle=IDLE), **TOGETHER)
+    client, given = f"site-{IDLE}", []
+    state = made.init(fed)
+    for round in (1, 2):
+        given.append(_deployed(made, state, fed, "personal", client))
+        fed.begin(round)
+        state = made.round(state, fed)
+    given = [*given[1:], _deployed(made, state, fed, "personal", client)]
+    kept = _deployed(made, state, fed, "trained", client)
+    if not (gap := min(distance(kept, one) for one in given)) <= 1e-6:
+        raise Broken(f"the trained model of {client}, which has no training examples, is {gap:.2g} off what it got")
+    told = made.evaluate(state, fed).clients[client].get("trained", {})
+    shown = measured(made.net, kept, fed.graphs[client], whole=False)
+    if told and not (gap := distance(told, {name: shown[name] for name in told})) <= 1e-4:
+        raise Broken(f"the scores of {client}'s trained model are {gap:.2g} off those of the one that is deployed")
+
+
+def training_lowers_the_loss(subject: Subject) -> None:
+    """The sum of the clients' training losses falls over 12 rounds, by half a percent at least; where some of them
+    take part in a round, it may rise in between, with those whom the last rounds did not call."""
+    made = subject.made(dropout=0.0)
+    steps = train(made, subject.federation(), 12, eval_every=4)
+    losses = [_training_loss(step.metrics) for step in steps if step.evaluated]
+    falls = all(later < earlier for earlier, later in pairwise(losses)) or (
+        isinstance(made, TakesSome) and made.participation < 1
+    )
+    if not (falls and losses[-1] < 0.995 * losses[0]):
+        told = ", ".join(f"{value:.4f}" for value in losses)
+        raise Broken(
+            f"they are to fall, by half a percent at least, but are {told}; `test_settings` may say a larger step"
+        )
+
+
+def one_client_is_ordinary_training(subject: Subject) -> None:
+    """With one client and one local step a round, what remains is training by PyTorch's own optimiser, to 1e-9."""
+    if subject.needs.graph_level or not subject.takes("local_steps", "optimizer", "lr", "weight_decay"):
+        raise Broken("it has no full-batch local steps of a chosen optimiser on nodes")
+    plain: Record = {"local_steps": 1, "optimizer": "sgd", "lr": 0.1, "weight_decay": 0.0}
+    adam = {"local_steps": 1, "optimizer": "adam", "lr": 0.01, "weight_decay": 5e-4}
+    kinds = [adam | {"optimizer_state": kept} for kept in ("kept", "fresh")] if subject.takes("optimizer_state") else []
+    for settings in (plain, *(own for own in kinds if _takes(subject, own))):
+        try:
+            found, expected = ordinary(subject, settings)
+        except NoGcn as error:
+            raise Broken(f"{error}; say why in exempt_laws") from error
+        _equal(found, expected, 1e-9, "federated and ordinary training")
+
+
+def _takes(subject: Subject, settings: Values) -> bool:
+    """Whether an algorithm does not refuse an optimiser that it cannot live with."""
+    try:
+        subject.made(**settings)
+    except ConfigError:
+        return False
+    return True
+
+
+def it_runs_the_steps_that_it_declares(subject: Subject) -> None:
+    """In each round a site is asked for the steps of `calls`, in their order; it may be left out of some."""
+    run, made = subject.recorded(), subject.made()
+    if not isinstance(made, DeclaresCalls):
+        raise Broken("it has no `calls(clients)`, without which no site can take part")
+    calls, scores = made.calls(len(run.fed.clients)), capabilities(made).evaluation
+    due = {0: calls.setup, 1: calls.round, EVERY: (*calls.round, *calls.evaluation)}
+    for round, steps in due.items():
+        _within(run.fed.ran.get(round, []), steps, f"in round {round}")
+    if odd := {step.__name__ for step in calls.evaluation} - {*scores}:
+        raise Broken(f"its evaluation has {odd}, which `capabilities` does not name")
+    if odd := {step.__name__ for step in (*calls.setup, *calls.round)} & {*scores}:
+        raise Broken(f"{odd} are steps of the evaluation, but are run to train")
+    if missing := [name for name in scores if not is_step(getattr(made, name))]:
+        raise Broken(f"`capabilities` names {missing}, which are no steps")
+    if capabilities(made).predicts != isinstance(made, PredictsJointly):
+        raise Broken("`capabilities.predicts` is not whether it has `predict`")
+    if isinstance(made, PredictsJointly):
+        fed = subject.federation()
+        state = made.init(fed)
+        fed.ran.clear()
+        made.predict(state, fed)
+        _within(fed.ran[0], calls.prediction, "in prediction")
+
+
+LAWS: dict[str, Law] = {
+    law.__name__: law
+    for law in (
+        clients_in_batches_give_the_loops_numbers,
+        all_clients_at_once_do_in_double_precision,
+        recorded_steps_give_the_same_bits,
+        the_order_of_clients_does_not_matter,
+        nothing_but_bytes_passes,
+        shards_give_the_same_bits,
+        the_ledger_counts_the_bytes_that_pass,
+        the_same_seed_gives_the_same_run,
+        evaluating_more_often_changes_nothing,
+        clients_are_isolated,
+        a_resumed_run_gives_the_same,
+        a_missing_client_is_named,
+        a_quorum_carries_the_round,
+        a_client_without_training_examples_keeps_what_it_receives,
+        it_runs_the_steps_that_it_declares,
+        training_lowers_the_loss,
+        one_client_is_ordinary_training,
+    )
+}
+
+
+def _deployed(made: Deployable, state: Tree, fed: Engine, which: Which, client: str) -> Tree:
+    """The model that is stored at a client for its owner, whose states stay as they are."""
+    before = fed.snapshot()
+    made.deploy(state, fed, which)
+    model: Tree = fed.snapshot()[client].get("model", {})
+    fed.restore(before)
+    return model
+
+
+def _equal(found: Tree, expected: Tree, most: float, what: str) -> None:
+    gap = distance(found, expected)
+    if not gap <= most:
+        raise Broken(f"{what} differ by {gap:.2g}, more than {most:g}")
+
+
+def _within(ran: list[str], due: Any, when: str) -> None:
+    """Steps may be left out; none comes earlier or more often than declared."""
+    names = iter(step_name(step) for step in due)
+    if not all(name in names for name in ran) or (due and not ran):
+        raise Broken(f"{when} {ran} ran, but `calls` says {[step_name(step) for step in due]}")
+
+
+def _reversed(count: int) -> Callable[[Any], Any]:
+    """What the server holds for each of its clients, in the order of clients, the other way round."""
+
+    def turned(leaf: object) -> Any:
+        if not isinstance(leaf, torch.Tensor) or leaf.shape[:1] != (count,):
+            return leaf
+        return leaf.flip(0, 1) if leaf.shape == (count,) * 2 else leaf.flip(0)
+
+    return turned
+
+
+def _absent(round: int, client: str) -> str | None:
+    return "cable cut" if (round, client) == (SAVED + 1, ABSENT) else None
+
+
+def _last(run: Run) -> dict[str, float]:
+    """The last evaluation, without what depends on those before."""
+    return {name: value for name, value in run.left["summary"].items() if not name.startswith("best_")}
+
+
+def _evaluated(metrics: Any) -> set[str]:
+    """The clients that an evaluation judged."""
+    return {row["client"] for row in metrics.to_pylist() if row["split"] != SERVER}
+
+
+def _training_loss(metrics: Any) -> float:
+    rows = [row for row in metrics.to_pylist() if (row["split"], row["metric"]) == ("train", "loss")]
+    result: float = sum(row["value"] for row in rows if row["client"] != "global")
+    return result

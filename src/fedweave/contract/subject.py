@@ -1,0 +1,222 @@
+"""An algorithm under test, and its runs on a small federation."""
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import torch
+
+from fedweave.contract import federations
+from fedweave.contract.wire import BytesEngine, Recorder, ShardedRecorder
+from fedweave.core.algorithm import Algorithm, Capabilities, capabilities, needs
+from fedweave.core.engine import Engine
+from fedweave.core.graph import SPLITS, TRAIN, Graph
+from fedweave.core.records import Record, Values
+from fedweave.core.tree import Tree, decode, encode, leaves
+from fedweave.engines.engine import LocalEngine
+from fedweave.errors import ConfigError
+from fedweave.experiment.config import check_name, own_parameters
+from fedweave.experiment.rounds import RoundResult, train
+from fedweave.models import MODELS
+
+ROUNDS = 3  # steps are recorded in their second round, or at once, and played from then on
+SAVED = 1  # the round whose checkpoint is kept
+EVERY = 2  # rounds until models are judged
+# Batches of two clients leave one alone, and different clients of the same sizes.
+BATCHES: Record = {"mode": "vmap", "chunk": 2, "record": "never"}
+TOGETHER: Record = {"mode": "vmap", "record": "never"}  # all clients at once
+HIDDEN = 8
+
+
+class Run(NamedTuple):
+    """What a run left.
+
+    left:  server, clients and summary after its last round. fed: the federation.
+    saved: the checkpoint after round `SAVED`. said: what was warned of meanwhile.
+    """
+
+    left: Tree
+    fed: Any
+    saved: bytes
+    said: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One algorithm, and the runs of it that several laws look at.
+
+    kind: what makes it of a model. values: its settings; where they say nothing, those that its class declares as
+    `test_settings` count, and one local step.
+    """
+
+    kind: Any
+    values: Values = field(default_factory=dict)
+    _runs: dict[Any, Run] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def not_owed(self) -> Mapping[str, str]:
+        """{law: why it does not hold}, which the algorithm's class declares as `exempt_laws`."""
+        return declared(self.kind, "exempt_laws")
+
+    @cached_property
+    def needs(self) -> Capabilities:
+        """What it needs of the data; parts may need groups of people, too."""
+        own = capabilities(self.kind)
+        return replace(own, sens=own.sens or needs(self._made(own)).sens)
+
+    def __post_init__(self) -> None:
+        of_class = getattr(self.kind, "paper", self.kind)
+        for name in declared(self.kind, "test_settings").keys() - {"model"}:  # a class may fix what its parent chooses
+            if not self.takes(name) and not hasattr(of_class, name):
+                raise ConfigError(f"test_settings: there is no setting {name!r}.")
+
+    def takes(self, *names: str) -> bool:
+        """Whether the algorithm has all these settings."""
+        return set(names) <= own_parameters(self.kind).keys()
+
+    def made(self, dropout: float = 0.5, **values: object) -> Algorithm:
+        """The algorithm with a small model; `values` go before its own settings."""
+        return self._made(self.needs, dropout, **values)
+
+    def _made(self, needs: Capabilities, dropout: float = 0.5, **values: object) -> Algorithm:
+        tried: Record = {"local_steps": 1, **declared(self.kind, "test_settings")}
+        name = tried.pop("model", "gin" if needs.graph_level else "gcn")
+        check_name("test_settings: model", name, MODELS)
+        pooled = {"pool": "sum"} if needs.graph_level else {}
+        model = MODELS[name](hidden=HIDDEN, layers=2, dropout=dropout, **pooled).build(*federations.shape(needs))
+        own = {name: value for name, value in tried.items() if self.takes(name)}
+        try:
+            made: Algorithm = self.kind(model, **(own | dict(self.values) | values))
+            return made
+        except (ValueError, TypeError) as error:
+            raise ConfigError(f"the algorithm refuses its settings: {error}") from error
+
+    def graphs(
+        self, dtype: torch.dtype = torch.float32, changed: int | None = None, idle: int | None = None
+    ) -> dict[str, Graph]:
+        """{client: graph}; client `changed` holds other data, and client `idle` has no training examples."""
+        own = federations.graphs(dtype, changed, self.needs)
+        if idle is not None:
+            graph = own[f"site-{idle}"]
+            splits = torch.arange(len(SPLITS), device=graph.masks.device)[:, None]
+            own[f"site-{idle}"] = graph._replace(masks=graph.masks & (splits != TRAIN))
+        return own
+
+    def federation(
+        self, engine: type[LocalEngine] = Recorder, dtype: torch.dtype = torch.float32, **options: object
+    ) -> Any:
+        """Five clients of different sizes, on an engine."""
+        return federations.federation(engine, dtype, self.needs, **options)
+
+    def run(
+        self,
+        rounds: int = ROUNDS,
+        every: int = EVERY,
+        settings: Values | None = None,
+        backwards: bool = False,
+        **options: Any,
+    ) -> Run:
+        """A run, made when it is first asked for. settings: of the algorithm. backwards: the clients' order. options:
+        the engine's, which is a `Recorder` that runs clients one after the other."""
+        options = {"mode": "loop", **options}
+        key = rounds, every, str(settings), backwards, *sorted((name, str(value)) for name, value in options.items())
+        if key not in self._runs:
+            if backwards:
+                own = self.graphs(options.get("dtype", torch.float32))
+                options["clients"] = dict(reversed(own.items()))
+            self._runs[key] = self._run(rounds, every, settings or {}, options)
+        return self._runs[key]
+
+    def _run(self, rounds: int, every: int, settings: Values, options: Record) -> Run:
+        fed, saved = self.federation(**options), b""
+        with _warnings() as said:
+            for step in train(self.made(**settings), fed, rounds, every):
+                saved = checkpoint(step, fed) if step.round == SAVED else saved
+        return Run(everything(step, fed), fed, saved, tuple(said))
+
+    def specified(self) -> Run:
+        """What clients give one after the other, which is the specification."""
+        return self.run(mode="loop")
+
+    def batched(self) -> Run:
+        """What clients give in batches, computed as written."""
+        return self.run(**BATCHES)
+
+    def recorded(self) -> Run:
+        """These batches in steps that are recorded at once and then played."""
+        return self.run(**BATCHES | {"record": "always"})
+
+    def together(self) -> Run:
+        """What all clients give at once, computed as written."""
+        return self.run(**TOGETHER)
+
+    def wired(self) -> Run:
+        """What clients give where nothing but bytes passes."""
+        return self.run(engine=BytesEngine)
+
+    def sharded(self, shards: int) -> Run:
+        """What clients dealt to several executors give, between which nothing but bytes passes."""
+        return self.run(**self.in_shards(shards))
+
+    def in_shards(self, shards: int) -> Record:
+        """Options of an engine with several executors, each with an algorithm of its own."""
+        return {"engine": ShardedRecorder, "mode": "vmap", "shards": shards, "rebuild": self.made}
+
+    def resumed(
+        self, before: Run, made: Algorithm, every: int = EVERY, **options: object
+    ) -> Iterator[tuple[RoundResult, Any]]:
+        """(what a round left, its federation) of the rounds after a run's checkpoint, in a new federation."""
+        tree, fed = decode(before.saved), self.federation(**(TOGETHER | options))
+        fed.restore(tree.get("clients", {}), tree.get("data"))
+        for step in train(made, fed, ROUNDS, every, (SAVED, tree.get("state", {}))):
+            yield step, fed
+
+
+def declared(kind: object, name: str) -> Values:
+    """A mapping that an algorithm's class, or a preset's, declares as a class variable; empty without one."""
+    return getattr(getattr(kind, "paper", kind), name, {})
+
+
+def checkpoint(step: RoundResult, fed: Engine) -> bytes:
+    """All that a resumed run needs."""
+    return encode({"state": step.state, "clients": fed.snapshot(), "data": fed.snapshot_data()})
+
+
+def everything(step: RoundResult, fed: Engine) -> Tree:
+    """All that a run leaves after a round."""
+    return {"server": step.state, "clients": fed.snapshot(), "summary": dict(step.summary)}
+
+
+def everywhere(left: Tree) -> Tree:
+    """What a run leaves without the scores that only an engine with all data in its process has."""
+    return left | {"summary": {name: own for name, own in left["summary"].items() if not name.startswith("pooled/")}}
+
+
+def distance(a: Tree, b: Tree) -> float:
+    """The largest difference between two trees; infinite where names or shapes differ."""
+    flat_a, flat_b = dict(leaves(a)), dict(leaves(b))
+    if flat_a.keys() != flat_b.keys():
+        return float("inf")
+    pairs = [(_host(x), _host(flat_b[path])) for path, x in flat_a.items()]
+    gaps = [float((x - y).abs().max()) if x.shape == y.shape else float("inf") for x, y in pairs if x.numel()]
+    return max(gaps, default=0.0)
+
+
+def _host(leaf: object) -> torch.Tensor:
+    return torch.as_tensor(leaf, device="cpu").double()
+
+
+@contextmanager
+def _warnings() -> Iterator[list[str]]:
+    """What fedweave warns of meanwhile, such as steps that could not be recorded."""
+    said: list[str] = []
+    logger, handler = logging.getLogger("fedweave"), logging.Handler(logging.WARNING)
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    logger.addHandler(handler)
+    try:
+        yield said
+    finally:
+        logger.removeHandler(handler)

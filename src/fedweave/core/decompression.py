@@ -1,0 +1,121 @@
+"""Small files that would fill the memory, and what reading a damaged archive raises."""
+
+import lzma
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from fedweave.core.views import plain_type
+
+MOST, RATIO = 1 << 31, 2000  # bytes of a table in a file that is smaller by more than this factor
+MOST_UNPACKED, RATIO_UNPACKED = 1 << 30, 200  # of an archive
+LONG = 4096  # bytes of a word that a table should not hold many times
+# Encodings of text that cannot be read as a dictionary; in the first a word is what differs from the one before it.
+PREFIXED, NO_DICTIONARY = "DELTA_BYTE_ARRAY", ("DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY")
+AT_ONCE = 1 << 16  # rows
+ARCHIVE_FAULTS = (
+    *(OSError, EOFError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, SyntaxError, NotImplementedError),
+    *(MemoryError, RuntimeError, TypeError, KeyError, ValueError),
+)
+TABLE_FAULTS = (pa.ArrowException, OSError, UnicodeError, MemoryError)
+
+
+class DecompressionBomb(Exception):
+    """Says why a file would fill the memory."""
+
+
+def read_parquet(source: object, size: int) -> pa.Table:
+    """The table in a Parquet file of `size` bytes, read in this thread only: another thread that still holds `source`
+    when Python ends would abort the process. Text is plain strings, whatever the file has (`views`).
+
+    A word that is stored once but repeated a million times is counted before it is expanded.
+
+    Raises:
+        DecompressionBomb: see `fault`, or a column holds text in lists. One of `TABLE_FAULTS`: the file is damaged.
+    """
+    held = pq.ParquetFile(source, pre_buffer=False)
+    schema = held.schema_arrow
+    if why := fault(held.metadata, size):
+        raise DecompressionBomb(why)
+    for column in schema:
+        if pa.types.is_nested(column.type) and any(word in str(column.type) for word in ("string", "binary", "struct")):
+            raise DecompressionBomb(f"column {column.name!r} holds {column.type}")
+    plain = _encoded(held.metadata, NO_DICTIONARY)
+    words = [column.name for column in schema if _is_text(column.type) and column.name not in plain]
+    _check_prefixed(held, sorted(_encoded(held.metadata, (PREFIXED,))), size)
+    table = pq.ParquetFile(source, pre_buffer=False, read_dictionary=words).read(use_threads=False)
+    table.validate(full=True)
+    much = sum(map(_written_out, table.columns))
+    if much > MOST and much > RATIO * size:
+        raise DecompressionBomb(f"its {size:,} bytes hold {much:,} bytes of text")
+    whole = [column.with_type(plain_type(column.type)) for column in schema]
+    return table.cast(pa.schema(whole, table.schema.metadata))
+
+
+def fault(held: Any, size: int) -> str:
+    """Why a Parquet file of `size` bytes, of which `held` are the metadata, would fill the memory; "" if it would not.
+
+    Ledgers of honest runs shrink by a factor of several hundred.
+    """
+    groups = [held.row_group(at) for at in range(held.num_row_groups)]
+    unpacked = sum(group.total_byte_size for group in groups)
+    much = max(8 * held.num_rows * held.num_columns, unpacked)
+    return f"its {size:,} bytes hold {held.num_rows:,} rows" if much > MOST and much > RATIO * size else ""
+
+
+def check_archive(source: Path | BinaryIO, size: int) -> None:
+    """Raise DecompressionBomb if a zip archive of `size` bytes would fill the memory."""
+    if not zipfile.is_zipfile(source):
+        return
+    with zipfile.ZipFile(source) as held:
+        unpacked = sum(entry.file_size for entry in held.infolist())
+    if unpacked > most_of(size):
+        raise DecompressionBomb(f"its {size:,} bytes would unpack to {unpacked:,}")
+
+
+def most_of(size: int) -> int:
+    """How many bytes a compressed file of `size` may unpack to."""
+    return max(MOST_UNPACKED, RATIO_UNPACKED * size)
+
+
+def _encoded(held: Any, encodings: tuple[str, ...]) -> set[str]:
+    """The columns of a Parquet file that use one of the encodings."""
+    groups = (held.row_group(at) for at in range(held.num_row_groups))
+    chunks = (group.column(at) for group in groups for at in range(group.num_columns))
+    return {chunk.path_in_schema for chunk in chunks if set(encodings) & set(chunk.encodings)}
+
+
+def _check_prefixed(held: pq.ParquetFile, columns: list[str], size: int) -> None:
+    """Raise DecompressionBomb if the words of `columns`, each stored as what differs from the one before, would fill
+    the memory; they are counted a few rows at a time, of which none is longer than what is stored."""
+    much = 0
+    for at in range(held.num_row_groups) if columns else ():
+        rows = max(1, min(AT_ONCE, MOST // max(1, held.metadata.row_group(at).total_byte_size)))
+        for batch in held.iter_batches(rows, [at], columns, use_threads=False):
+            much += batch.nbytes
+            if much > MOST and much > RATIO * size:
+                raise DecompressionBomb(f"its {size:,} bytes hold more than {MOST:,} bytes of text")
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return any(
+        is_kind(kind)
+        for is_kind in (
+            *(pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view),
+            *(pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view),
+        )
+    )
+
+
+def _written_out(column: pa.ChunkedArray) -> int:
+    """Bytes of the words of a column if each row had its own; 0 where they are short."""
+    if not pa.types.is_dictionary(column.type) or not _is_text(column.type.value_type):
+        return 0
+    lengths = [pc.binary_length(chunk.dictionary).take(chunk.indices) for chunk in column.chunks]
+    longest = max((pc.max(each).as_py() or 0 for each in lengths), default=0)
+    return sum(pc.sum(each).as_py() or 0 for each in lengths) if longest > LONG else 0

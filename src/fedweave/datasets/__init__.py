@@ -1,0 +1,143 @@
+"""Data sets: an explicit registry, and the two calls that the rest of the package needs."""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from fedweave.core import plugins
+from fedweave.datasets.archive import Archive
+from fedweave.datasets.base import Dataset
+from fedweave.datasets.check import OtherCounts, check
+from fedweave.datasets.digits import Digits
+from fedweave.datasets.folder import Folder
+from fedweave.datasets.frames import from_frames, from_graph_frames, from_networkx
+from fedweave.datasets.graph_folder import GraphFolder
+from fedweave.datasets.heritage import HERITAGE
+from fedweave.datasets.lookup import NotHeld
+from fedweave.datasets.members import Members
+from fedweave.datasets.parties import Parties
+from fedweave.datasets.pokec import POKEC
+from fedweave.datasets.public import PUBLIC
+from fedweave.datasets.pyg import from_pyg
+from fedweave.datasets.recognise import found
+from fedweave.datasets.small_graphs import SMALL_GRAPHS, TU
+from fedweave.datasets.synthetic import Synthetic
+from fedweave.errors import ConfigError, DataError
+
+__all__ = ["DATASETS", "Dataset", "describe", "from_frames", "from_graph_frames", "from_networkx", "from_pyg", "load"]
+
+DATASETS: dict[str, type] = {
+    "digits": Digits,
+    "synthetic": Synthetic,
+    "folder": Folder,
+    "graphs": GraphFolder,
+    "tu": TU,
+    "parties": Parties,
+    "members": Members,
+    "npz": Archive,
+    **{kind.name: kind for kind in PUBLIC},
+    **{kind.name: kind for kind in POKEC},
+    **{kind.name: kind for kind in HERITAGE},
+    **{kind.name: kind for kind in SMALL_GRAPHS},
+}
+
+
+def load(name: str, path: str | None = None, seed: int = 0, **params: object) -> Dataset:
+    """The data set `name` with parameters `params`; `path` is the user's folder or file (`[data] path`).
+
+    Raises:
+        ConfigError: the name or a parameter is not known or not allowed.
+        DataError: `path` does not exist or holds other data than `name` (says what, and which name to set), or the data
+            is missing or refused.
+    """
+    data = _loaded(name, path, seed, params)
+    called = plugins.absolute(name) if plugins.is_file(name) else name
+    object.__setattr__(
+        data, "named", {"name": called, **({} if path is None else {"path": path}), **params, "seed": seed}
+    )
+    return data
+
+
+def _loaded(name: str, path: str | None, seed: int, params: Mapping[str, Any]) -> Dataset:
+    kind = _kind(name)
+    known = [field.name for field in fields(kind)]
+    unknown = [key for key in params if key not in known]
+    if unknown:
+        raise ConfigError(f"dataset {name!r} has no parameter {', '.join(unknown)}; it has {', '.join(known)}.")
+    try:
+        root = None if path is None else Path(path).expanduser()
+    except RuntimeError as error:
+        raise DataError(f"[data] path: {path}: {error}; name the folder in full.") from error
+    if root is not None and not root.exists():
+        where = "" if root.is_absolute() else f" in {Path.cwd()}, where the command runs"
+        raise DataError(
+            f"[data] path: {root} does not exist{where}. Name an existing folder or file; a data set with a name of "
+            "its own needs no path."
+        )
+    if name not in DATASETS:
+        return _from_outside(kind(**params), name, root, seed)
+    if root is None:
+        result: Dataset = kind(**params).load(None, seed)
+        return result
+    try:
+        result = kind(**params).load(root, seed)
+        return result
+    except OtherCounts as error:
+        if other := _known(error):
+            counts = f"{error.nodes:,} nodes, {error.edges:,} edges"
+            remedy = f"Set name = {other!r}, or name another path."
+            raise DataError(f"[data] path: {root} holds {other} ({counts}), not {name}. {remedy}") from None
+        raise
+    except NotHeld as error:
+        what, names = found(root, DATASETS)
+        use = f"set name = {' or '.join(map(repr, names))} to use that, " if names else ""
+        remedy = f"{use}name another path, or leave path out."
+        raise DataError(f"[data] path: {error}; {root} {what}. {remedy[0].upper()}{remedy[1:]}") from None
+
+
+def _from_outside(loader: Any, name: str, root: Path | None, seed: int) -> Dataset:
+    """What a data set from outside the package loads, if it keeps every promise of `Dataset`.
+
+    Raises:
+        DataError: it does not, or the loader fails.
+    """
+    data = plugins.called(f"dataset {name!r}", lambda: loader.load(root, seed), DataError)
+    if not isinstance(data, Dataset):
+        raise DataError(f"dataset {name!r}: load returned {type(data).__name__}, not a Dataset.")
+    return check(data, name)
+
+
+def _known(error: OtherCounts) -> str:
+    """The data set that is published with these counts; "" if none is."""
+    published = {name: kind.facts[:2] for name, kind in DATASETS.items() if hasattr(kind, "facts")}
+    return next((name for name, counts in published.items() if counts == (error.nodes, error.edges)), "")
+
+
+def describe(name: str) -> str:
+    """One line: counts where they are fixed, and where the data comes from.
+
+    Raises:
+        ConfigError: the name is not known.
+    """
+    kind = _kind(name)
+    about = (kind.__doc__ or "").splitlines()[0]
+    facts = getattr(kind, "facts", None)
+    if facts is None:
+        return about
+    sens = f", sensitive: {facts.sens}" if facts.sens else ""
+    features = facts.features - (kind.sens_column is not None)
+    graphs = f"{facts.graphs:,} graphs, " if facts.graphs else ""
+    counts = (
+        f"{graphs}{facts.nodes:,} nodes, {facts.edges:,} edges, {features:,} features, {facts.classes} classes{sens}"
+    )
+    return f"{counts}. {about}"
+
+
+def _kind(name: str) -> Any:
+    if plugins.is_file(name):
+        return plugins.load(name)
+    known = DATASETS | plugins.announced("data")
+    if name not in known:
+        raise ConfigError(f"dataset {name!r} is not known; choose one of {', '.join(known)}.")
+    return known[name]

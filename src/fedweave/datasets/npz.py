@@ -1,0 +1,182 @@
+"""A graph, or a collection of small graphs, in one `.npz` file without pickled objects.
+
+Arrays: `x_data` float32, `x_indices`, `x_indptr` int32 or int64 and `x_shape` int64 (nodes, features): the CSR parts of
+the features; `edge_index` int64 [2, E], both directions, sorted, no duplicates, no self loops; `y` int64, -1 is
+unlabelled. Optional: `train_idx`, `val_idx`, `test_idx` int64 (all three or none), `sens`, `graph_of`, `node_labels`
+and `edge_labels` int64 as in `Dataset`, -1 is unknown; `ids`, text. With `graph_of`, y, the split, `sens` and `ids` are
+of small graphs. `feature_names`, `label_names` and `group_names`, text: what the columns of the features, the classes
+from 0 and the groups of `sens` from 0 are called, each by another name. `owner` int64, whose each example is, and
+`owner_names`; `node_kind_names` and `edge_kind_names` of what `node_labels` and `edge_labels` number.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse as sp
+
+from fedweave.core.decompression import ARCHIVE_FAULTS, DecompressionBomb, check_archive
+from fedweave.datasets.base import Dataset
+from fedweave.datasets.check import check, check_array, first, refuse
+from fedweave.datasets.edges import note_loops
+from fedweave.datasets.layout import IDS, NAMES, NUMBERED, OPTIONAL, REQUIRED, SPLIT
+from fedweave.datasets.layout import write as write
+from fedweave.datasets.precision import refuse_merged
+
+
+def read(path: Path, name: str, labelled: bool = True, loops: str = "refuse") -> Dataset:
+    """The checked dataset in `path`; features as `csr_matrix`, classes counted from their names or the labels.
+
+    labelled: see `check.check`. loops: edges of a node with itself, "refuse" or "drop", which logs how many.
+
+    Raises:
+        DataError: the file cannot be read, or breaks the layout above; the message names array, row and remedy.
+    """
+    arrays = _arrays(path) if loops == "refuse" else _loopless(_arrays(path), path)
+    check_array(arrays["y"], "y", np.int64, (None,), path)
+    y, x = arrays["y"], _features(arrays, path)
+    names = _names(arrays, x.shape[1], path)
+    dataset = Dataset(
+        name=name,
+        x=x,
+        edges=arrays["edge_index"],
+        y=y,
+        classes=len(names["labels"]) or int(y.max(initial=-1)) + 1,
+        public=_split(arrays, len(y), path),
+        sens=arrays.get("sens"),
+        graph_of=arrays.get("graph_of"),
+        node_labels=arrays.get("node_labels"),
+        edge_labels=arrays.get("edge_labels"),
+        owner=arrays.get("owner"),
+        ids=_ids(arrays, len(y), path),
+        **names,  # type: ignore[arg-type]
+    )
+    return check(dataset, path, labelled)
+
+
+def _arrays(path: Path) -> dict[str, np.ndarray]:
+    again = "Get the file again, or write it anew with numpy.savez_compressed."
+    if not path.is_file():
+        refuse(path, "this is not a file", "Name the .npz file itself.")
+    try:
+        check_archive(path, path.stat().st_size)
+        held = np.load(path, allow_pickle=False)
+        if not isinstance(held, np.lib.npyio.NpzFile):
+            refuse(path, "this is a single array, not an .npz archive", again)
+        with held as file:
+            _check_names(file.files, path)
+            return {key: file[key] for key in file.files}
+    except DecompressionBomb as error:
+        refuse(path, str(error), "Write it with numpy.savez, without compression, if that is meant.")
+    except ValueError as error:
+        if "pickle" not in str(error).lower():
+            refuse(path, f"the file is truncated or damaged ({error})", again)
+        refuse(path, f"the file holds pickled objects or is no archive ({error})", "fedweave never unpickles. " + again)
+    except ARCHIVE_FAULTS as error:
+        refuse(path, f"the file is truncated or damaged ({type(error).__name__}: {error})", again)
+
+
+def _loopless(arrays: dict[str, np.ndarray], path: Path) -> dict[str, np.ndarray]:
+    """The arrays without edges of a node with itself."""
+    pairs = arrays["edge_index"]
+    if pairs.ndim != 2 or len(pairs) != 2:
+        return arrays  # refused by its shape
+    apart = pairs[0] != pairs[1]
+    note_loops(int((~apart).sum()), len(apart), path)
+    labels = arrays.get("edge_labels")
+    kept = {} if labels is None or labels.shape != apart.shape else {"edge_labels": labels[apart]}
+    return arrays | {"edge_index": pairs[:, apart]} | kept
+
+
+def _check_names(names: list[str], path: Path) -> None:
+    missing = [key for key in REQUIRED if key not in names]
+    if missing:
+        refuse(path, f"missing arrays: {', '.join(missing)}", f"Required are {', '.join(REQUIRED)}.")
+    unknown = [key for key in names if key not in REQUIRED + OPTIONAL]
+    if unknown:
+        masks = any("mask" in key for key in unknown)
+        split = " A mask becomes a split by train_idx = numpy.flatnonzero(train_mask)." if masks else ""
+        remedy = f"Remove them; allowed too are {', '.join(OPTIONAL)}.{split}"
+        refuse(path, f"unknown arrays: {', '.join(unknown)}", remedy)
+    if 0 < sum(key in names for key in SPLIT) < len(SPLIT):
+        refuse(path, "the split is incomplete", f"Give all of {', '.join(SPLIT)}, or none.")
+
+
+def _features(arrays: dict[str, np.ndarray], path: Path) -> sp.csr_matrix:
+    check_array(arrays["x_shape"], "x_shape", np.int64, (2,), path)
+    if arrays["x_data"].dtype.kind in "iuf":
+        _check_kept(arrays["x_data"], arrays["x_indices"], len(arrays["y"]), path)
+    check_array(arrays["x_data"], "x_data", np.float32, (None,), path)
+    for key in ("x_indices", "x_indptr"):
+        wanted = np.int32 if arrays[key].dtype == np.int32 else np.int64
+        check_array(arrays[key], key, wanted, (None,), path)
+    shape = tuple(int(size) for size in arrays["x_shape"])
+    parts = (arrays["x_data"], arrays["x_indices"], arrays["x_indptr"])
+    try:
+        return sp.csr_matrix(parts, shape=shape)
+    except (ValueError, OverflowError) as error:
+        refuse(
+            path,
+            f"x_data, x_indices, x_indptr and x_shape {shape} are no CSR matrix ({error})",
+            "Write all four from one scipy.sparse.csr_matrix.",
+        )
+
+
+def _check_kept(values: np.ndarray, columns: np.ndarray, rows: int, path: Path) -> None:
+    """Refuse values [m] which the remedy for their type, storing them as float32, would blur within a column; one zero
+    stands for the cells that are not stored."""
+
+    def refuse_at(row: int, what: str, remedy: str) -> None:
+        refuse(path, f"x_data: {what}", remedy)
+
+    if np.can_cast(values.dtype, np.float32) or values.shape != columns.shape or values.ndim != 1:
+        return  # kept whole, or no CSR matrix, which is refused by its shapes
+    order = np.argsort(columns, kind="stable")
+    starts = np.flatnonzero(np.diff(columns[order])) + 1
+    for entries in np.split(order, starts) if len(order) else ():
+        held = values[entries] if len(entries) >= rows else np.append(values[entries], np.zeros(1, values.dtype))
+        if np.isfinite(held).all():
+            refuse_merged(held, f"a number in column {columns[entries[0]]}", refuse_at)
+
+
+def _ids(arrays: dict[str, np.ndarray], examples: int, path: Path) -> tuple[str, ...]:
+    return _text(arrays, IDS, examples, "one for each label in y", path)
+
+
+def _names(arrays: dict[str, np.ndarray], features: int, path: Path) -> dict[str, tuple[str, ...]]:
+    """{what a dataset calls them: names}, () where the file has none."""
+    wanted = {"feature_names": (features, "one for each column of x")}
+    for key, numbers in NUMBERED.items():
+        most = int(arrays[numbers].max(initial=-1)) + 1 if numbers in arrays else 0
+        count = max(most, arrays[key].size if key in arrays else 0)  # some may not occur
+        wanted[key] = (count, f"one for each number in {numbers}, from 0")
+    return {own: _text(arrays, key, *wanted[key], path) for key, own in NAMES.items()}
+
+
+def _text(arrays: dict[str, np.ndarray], key: str, count: int, which: str, path: Path) -> tuple[str, ...]:
+    """The `count` different words of an array, () where it is not there."""
+    if key not in arrays:
+        return ()
+    held = arrays[key]
+    if held.dtype.kind != "U" or held.shape != (count,):
+        what = f"{key} has dtype {held.dtype} and shape {held.shape}, not text and ({count},)"
+        refuse(path, what, f"Write numpy.array(list of str), {which}.")
+    kept, times = np.unique(held, return_counts=True)
+    if (row := first(held == "")) is not None:
+        refuse(path, f"{key}, row {row} is empty", "Write text for every one.")
+    if (row := first(times > 1)) is not None:
+        refuse(path, f"{key}: {str(kept[row])!r} stands there {times[row]} times", "Call every one otherwise.")
+    return tuple(held.tolist())
+
+
+def _split(arrays: dict[str, np.ndarray], examples: int, path: Path) -> np.ndarray | None:
+    if SPLIT[0] not in arrays:
+        return None
+    masks = np.zeros((len(SPLIT), examples), np.bool_)
+    for mask, key in zip(masks, SPLIT, strict=True):
+        check_array(arrays[key], key, np.int64, (None,), path)
+        row = first((arrays[key] < 0) | (arrays[key] >= examples))
+        if row is not None:
+            what = "graph" if "graph_of" in arrays else "node"
+            refuse(path, f"{key}, row {row}: {what} {arrays[key][row]} is not in 0..{examples - 1}", "Remove it.")
+        mask[arrays[key]] = True
+    return masks

@@ -1,0 +1,74 @@
+"""What a user's path holds, in words, for the refusal of a path that does not hold the named data."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from fedweave.core.decompression import ARCHIVE_FAULTS, DecompressionBomb, check_archive
+from fedweave.core.text import counted
+from fedweave.datasets import tu
+from fedweave.datasets.check import refuse
+
+TABLES = (".csv", ".parquet")
+ARCHIVE = "npz"  # the name of a graph of the user's own in one file
+_SHOWN = 5
+
+
+def found(root: Path, names: Iterable[str]) -> tuple[str, tuple[str, ...]]:
+    """What the existing path `root` is or holds ("is …", "holds …"), and the values of `[data] name` with which it can
+    be read; `names` are those of all data sets."""
+    known = set(names)
+    if root.is_file():
+        names = (root.stem if root.stem in known else ARCHIVE,) if root.suffix == ".npz" else ()
+        return f"is {_file(root)}", names
+    if not root.is_dir():
+        return "is a pipe or a device", ()
+    inside = sorted(path for path in root.iterdir() if not path.name.startswith("."))
+    if tables := _tables(root):
+        return f"is a folder with {' and '.join(tables)}", ("graphs" if len(tables) == 3 else "folder",)
+    if texts := tu.holds(root):
+        return f"is a folder with {texts[0]}_A.txt", (texts[0].lower() if texts[0].lower() in known else "tu",)
+    parties = [path.name for path in inside if path.is_dir() and _tables(path)]
+    if parties:
+        return f"is a folder of the parties {', '.join(parties)}", ("parties",)
+    if held := [path for path in inside if path.stem in known and (path.is_dir() or path.suffix == ".npz")]:
+        return f"holds {_listed(held)}", tuple(dict.fromkeys(path.stem for path in held))
+    return (f"holds {_listed(inside)}" if inside else "is an empty folder"), ()
+
+
+def require_folder(root: Path, layout: str) -> None:
+    """Refuse a path that is no folder; `layout` says which one to name.
+
+    Raises:
+        DataError: names the path and what to do.
+    """
+    if not root.is_dir():
+        archive = root.suffix == ".npz"
+        remedy = f'A graph in one .npz file is read with [data] name = "{ARCHIVE}".' if archive else layout
+        refuse(root, "this is not a folder", remedy)
+
+
+def _file(path: Path) -> str:
+    """An archive by its counts, any other file by its kind."""
+    try:
+        check_archive(path, path.stat().st_size)
+        with np.load(path, allow_pickle=False) as held:
+            nodes, (_, features) = len(held["y"]), held["x_shape"]
+            return f"an .npz of {counted(nodes, 'node')} with {counted(features, 'feature')}"
+    except (*ARCHIVE_FAULTS, AttributeError, DecompressionBomb):
+        return f"a file of kind {path.suffix!r}" if path.suffix else "a file without an extension"
+
+
+def _tables(folder: Path) -> list[str]:
+    """The files of graphs (if there are any), nodes and edges in `folder`; none unless both of these are there."""
+    graphs, *held = (
+        [f"{stem}{kind}" for kind in TABLES if (folder / f"{stem}{kind}").is_file()]
+        for stem in ("graphs", "nodes", "edges")
+    )
+    return [found[0] for found in (graphs, *held) if found] if all(held) else []
+
+
+def _listed(paths: list[Path]) -> str:
+    shown = [f"{path.name}/" if path.is_dir() else path.name for path in paths[:_SHOWN]]
+    return ", ".join(shown) + (f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else "")

@@ -1,0 +1,316 @@
+"""Tables of a user's folder, read so strictly that every complaint can name file, row and column."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import ClassVar, NoReturn
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fedweave.core.decompression import TABLE_FAULTS, DecompressionBomb, read_parquet
+from fedweave.datasets.alike import Known
+from fedweave.datasets.check import refuse, refuse_rows
+from fedweave.datasets.csv_file import CSV_FAULTS, read_csv
+from fedweave.datasets.precision import exact, refuse_merged
+
+# At most 18 digits, so that every match fits int64; pandas writes whole numbers next to gaps as "1.0".
+WHOLE = r"^-?\d{1,18}(\.0*)?$"
+TEXT = "Use whole numbers or text in this column."
+NUMERIC = r"^\s*[+-]?\.?\d"
+DECIMAL_COMMA = r"^\s*[+-]?\d{1,3}([. ]?\d{3})*,\d+\s*$"
+DATE = r"^\s*(\d{4}-\d{1,2}-\d{1,2}|\d{1,2}[./]\d{1,2}[./]\d{2,4})\b"
+FEATURE = "Every column without another meaning is a feature: give a finite number in every row."
+DATES = "A date is no number: give what matters about it, such as the days since another date."
+GAPS = ("nan", "na", "n/a", "<na>", "nat", "null", "none")
+TEXT_TYPES = (pa.types.is_integer, pa.types.is_string, pa.types.is_large_string, pa.types.is_null)
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table. `top` is the number of its first data row: 2 in CSV (as a spreadsheet counts), 1 in Parquet; of one
+    that lacks rows of its file, `there` int64 [rows] says which they are, from 0."""
+
+    path: Path
+    data: pa.Table
+    top: int
+    there: np.ndarray | None = field(default=None, kw_only=True)
+    counted: ClassVar[str] = "rows"
+
+    @property
+    def columns(self) -> list[str]:
+        """Names, in file order."""
+        return list(self.data.column_names)
+
+    @property
+    def rows(self) -> int:
+        """Number of data rows."""
+        return int(self.data.num_rows)
+
+    def refuse_at(self, row: int | None, what: str, remedy: str) -> None:
+        """Raise DataError that names the file and data row `row` (from 0); nothing for None."""
+        if row is not None:
+            path, number = self.place(row)
+            refuse(path, f"row {number}: {what}", remedy)
+
+    def place(self, row: int) -> tuple[Path, int]:
+        """The file of data row `row` (from 0), and the row's number there."""
+        return self.path, self.top + (row if self.there is None else int(self.there[row]))
+
+    def without(self, rows: np.ndarray) -> "Table":
+        """The table without the rows that are True in bool [rows]; complaints still name the file's."""
+        if not rows.any():
+            return self
+        kept = np.flatnonzero(~rows)
+        return replace(
+            self, data=self.data.filter(pa.array(~rows)), there=kept if self.there is None else self.there[kept]
+        )
+
+    def blank(self) -> np.ndarray:
+        """bool [rows], those without a value in any column."""
+        blank = np.ones(self.rows, bool)
+        for column in self.columns:
+            if not blank.any():
+                break
+            blank &= self.data[column].is_null(nan_is_null=True).to_numpy()
+        return blank
+
+    def texts(self, column: str, remedy: str = TEXT) -> pa.Array:
+        """The column as strings; empty cells are null. Whole numbers and text are allowed; `remedy` is for others."""
+        cells = self.data[column].combine_chunks()
+        if pa.types.is_dictionary(cells.type):
+            cells = cells.dictionary_decode()
+        if pa.types.is_floating(cells.type):  # pandas stores whole numbers next to gaps as floats
+            cells = self._cast(pc.if_else(pc.is_nan(cells), None, cells), pa.int64(), column, remedy)
+        elif not any(allows(cells.type) for allows in TEXT_TYPES):
+            refuse(self.path, f"column {column!r} holds {cells.type}", remedy)
+        cells = cells.cast(pa.string())
+        return pc.if_else(pc.equal(cells, ""), None, cells)
+
+    def filled(self, column: str) -> pa.Array:
+        """`texts`, refusing empty cells."""
+        cells = self.texts(column)
+        what = f"{column} is empty"
+        refuse_rows(self, _bools(cells.is_null()), lambda row: what, f"Fill in {column} or remove the row.")
+        return cells
+
+    def whole(self, column: str, empty: str) -> np.ndarray:
+        """The column as int64 [rows], -1 where empty (`empty` says what that means); numbers below 0 are refused."""
+        cells = self.texts(column)
+        remedy = f"Use whole numbers from 0, or leave the cell empty for {empty}."
+        bad = _bools(pc.invert(pc.match_substring_regex(cells, WHOLE)))
+        refuse_rows(self, bad, lambda row: f"{column} is {cells[row].as_py()!r}, not a whole number", remedy)
+        values = pc.replace_substring_regex(cells, r"\.0*$", "").cast(pa.int64())
+        below = _bools(pc.less(values, 0))
+        if empty == "unlabelled" and below.any():
+            remedy += f" {meant_empty(str(values.filter(pa.array(below))[0]))}"
+        refuse_rows(self, below, lambda row: f"{column} is {values[row].as_py()}, below 0", remedy)
+        return np.array(values.fill_null(-1))  # Arrow's own memory cannot be written to
+
+    def numbers(self, column: str, apart: bool = True) -> np.ndarray:
+        """The column as float32 [rows]; text, empty cells, NaN and values beyond float32 are refused, and `apart` also
+        differences that float32 does not keep."""
+        cells = self.data[column].combine_chunks()
+        if pa.types.is_temporal(cells.type):
+            refuse(self.path, f"column {column!r} holds {cells.type}", DATES)
+        if pa.types.is_string(cells.type) or pa.types.is_large_string(cells.type):
+            self._refuse_words(column, cells)
+        refuse_rows(self, _bools(cells.is_null()), lambda row: f"feature {column!r} is empty", FEATURE)
+        values = self._cast(cells, pa.float64(), column, FEATURE).to_numpy(zero_copy_only=False)
+        with np.errstate(over="ignore"):
+            narrow: np.ndarray = values.astype(np.float32)
+        refuse_rows(
+            self,
+            ~np.isfinite(narrow),
+            lambda row: f"feature {column!r} is {values[row]}, which is not finite in float32",
+            FEATURE,
+        )
+        if apart:
+            refuse_merged(exact(cells, values), f"feature {column!r}", self.refuse_at)
+        return narrow
+
+    def _refuse_words(self, column: str, cells: pa.Array) -> None:
+        """Refuse a feature without any number at once, not row by row."""
+        words = [text for text in pc.unique(cells.drop_null()).to_pylist() if text]
+        if words and not any(re.match(form, text) for text in words for form in (NUMERIC, DATE, DECIMAL_COMMA)):
+            empty = cells.null_count + cells.to_pylist().count("")
+            more = f"{len(cells) - empty:,} {self.counted} hold text" + (f" and {empty:,} nothing" if empty else "")
+            first = np.arange(len(cells)) == cells.to_pylist().index(words[0])
+            refuse_rows(self, first, lambda row: f"{column!r} is {words[0]!r}; {more}", remedy_of(column, words))
+
+    def refuse_gaps(self, column: str, key: str = "") -> None:
+        """Refuse text that other programs write for an empty cell, in a column whose values [data] `key` could list,
+        or, without it, one that may not be empty."""
+        cells = self.texts(column)
+        said = "" if key != "labels" else ', or say [data] unlabelled = "…", the word'
+        remedy = f"Leave the cell empty where nothing is known{said}; if it is a value, name all of them in data.{key}."
+        if not key:
+            remedy = f"Fill in {column} or remove the row; if it is a name, spell it otherwise."
+        written = _bools(pc.is_in(pc.utf8_lower(cells), pa.array(GAPS), skip_nulls=True))
+        refuse_rows(self, written, lambda row: f"{column} is {cells[row].as_py()!r}", remedy)
+
+    def refuse_blanks(self, column: str, key: str = "") -> None:
+        """Refuse text with a blank at an end, which would be another name than without; [data] `key` could list it."""
+        cells = self.texts(column)
+        padded = _bools(pc.fill_null(pc.not_equal(cells, pc.utf8_trim_whitespace(cells)), False))
+        said = f", or list all names in data.{key}, if they are meant so" if key else ""
+        remedy = f"Write it without, in all tables{said}."
+        refuse_rows(self, padded, lambda row: f"{column} is {cells[row].as_py()!r}, with a blank at an end", remedy)
+
+    def emptied(self, column: str, words: Sequence[str]) -> "Table":
+        """The table with the column's cells that say one of the `words` empty; whole numbers are as in `texts`."""
+        cells = self.data[column].combine_chunks()
+        try:
+            texts = pc.replace_substring_regex(cells.cast(pa.string()), r"^(-?\d{1,18})\.0*$", r"\1")
+        except pa.ArrowException:
+            return self
+        said = pc.is_in(texts, pa.array(words, pa.string()))
+        if not pc.any(said).as_py():
+            return self
+        if pa.types.is_dictionary(cells.type):
+            cells = cells.dictionary_decode()
+        held = pc.if_else(said, pa.scalar(None, cells.type), cells)
+        return replace(self, data=self.data.set_column(self.columns.index(column), column, held))
+
+    def kinds(self, column: str, names: tuple[str, ...], key: str = "") -> np.ndarray:
+        """int64 [rows], the places of text in `names`, which `key` in [data] lists, -1 where empty; other text is
+        refused."""
+        return self.among(
+            column, self.texts(column), names, f"Correct it{f', or add it to data.{key}' if key else ''}."
+        )
+
+    def among(self, column: str, cells: pa.Array, names: Sequence[str], remedy: str) -> np.ndarray:
+        """int64 [rows], the places of the column's `cells`, which are strings, in `names`, -1 where empty; others are
+        refused."""
+        allowed = pa.array(names, pa.string())
+        found, known = _places(cells, allowed), Known(allowed)
+
+        def said(row: int) -> str:
+            return f"{column} {cells[row].as_py()!r} is none of {', '.join(names)}{known.hint(cells[row].as_py())}"
+
+        refuse_rows(self, _bools(found.is_null()) & ~_bools(cells.is_null()), said, remedy)
+        result: np.ndarray = found.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+        return result
+
+    def _cast(self, cells: pa.Array, to: pa.DataType, column: str, remedy: str) -> pa.Array:
+        try:
+            if pa.types.is_boolean(cells.type):
+                cells = cells.cast(pa.uint8())
+            return cells.cast(to, safe=to == pa.int64())
+        except pa.ArrowNotImplementedError:
+            refuse(self.path, f"column {column!r} holds {cells.type}", remedy)
+        except pa.ArrowInvalid as error:
+            bad = np.array([_uncast(cell, to) for cell in cells])  # Arrow does not say which rows
+            texts = [cell.as_py() for cell in cells.filter(pa.array(bad))]
+            feature = to == pa.float64()
+            whole = feature and bad.mean() > 0.5 and len(texts) > 1  # not single cells: the column is of another kind
+            better = remedy_of(column, [str(text) for text in texts], whole) if feature else remedy
+            if whole:
+                at, many = int(bad.argmax()), f"and so are {len(texts) - 1:,} more of {self.rows:,} {self.counted}"
+                self.refuse_at(at, f"{column!r} is {cells[at].as_py()!r}, no number, {many}", better)
+            refuse_rows(self, bad, lambda row: f"{column!r} is {cells[row].as_py()!r}", better)
+            refuse(self.path, f"column {column!r}: {error}", remedy)
+
+
+def meant_empty(*words: str) -> str:
+    """What to do where a label says that there is none."""
+    meant = json.dumps(words[0], ensure_ascii=False) if words else "…"
+    return f"If it says that nothing is known: [data] unlabelled = {meant}."
+
+
+def remedy_of(column: str, texts: list[str], whole: bool = True) -> str:
+    """What to do about cells of a feature that are no numbers; whole: nothing else is in the column."""
+    if all(re.match(DATE, text) for text in texts):
+        return DATES
+    if all(re.match(DECIMAL_COMMA, text) for text in texts):
+        return "Write decimal points: 0.5, not 0,5."
+    if not whole or any(re.match(NUMERIC, text) for text in texts):
+        return FEATURE
+    names = sorted(set(texts))
+    shown = ", ".join(json.dumps(name, ensure_ascii=False) for name in names[:10]) + (", …" if names[10:] else "")
+    declare = f"[data] categories = {{{column} = [{shown}]}}"
+    own = json.dumps(column, ensure_ascii=False)
+    return (
+        f"{FEATURE} Text becomes one column per value if you declare all values (empty cells are in none): {declare}. "
+        f"Otherwise leave it out, [data] ignore = [{own}]; if it says people's group, columns = {{sens = {own}}}."
+    )
+
+
+def _uncast(cell: pa.Scalar, to: pa.DataType) -> bool:
+    try:
+        cell.cast(to)
+    except pa.ArrowInvalid:
+        return True
+    return False
+
+
+def _bools(mask: pa.Array) -> np.ndarray:
+    result: np.ndarray = mask.fill_null(False).to_numpy(zero_copy_only=False)
+    return result
+
+
+def find(folder: Path, stem: str) -> Path:
+    """`<stem>.parquet` or `<stem>.csv` in `folder`; neither or both is a DataError."""
+    found = [path for path in (folder / f"{stem}.parquet", folder / f"{stem}.csv") if path.is_file()]
+    if not found:
+        refuse(folder, f"neither {stem}.parquet nor {stem}.csv is there", "See docs/data-format.md for both files.")
+    if len(found) > 1:
+        refuse(folder, f"both {stem}.parquet and {stem}.csv are there", "Keep the one that counts.")
+    return found[0]
+
+
+def read(path: Path) -> Table:
+    """Read a CSV file (UTF-8, comma, header; all cells as text) or a Parquet file.
+
+    Raises:
+        DataError: the file is empty, damaged or malformed, or a column name is repeated.
+    """
+    try:
+        data = read_csv(path) if path.suffix == ".csv" else _parquet(path)
+    except UnicodeError as error:
+        _refuse_encoding(path, error)
+    except PermissionError:
+        refuse(path, "it may not be read", "Give this user the right to read it (chmod u+r).")
+    except (*TABLE_FAULTS, *CSV_FAULTS) as error:
+        if path.suffix == ".csv" and "UTF8" in str(error):
+            _refuse_encoding(path, error)
+        why = " ".join(str(error).split())  # Arrow breaks lines
+        refuse(path, f"the file is empty, damaged or malformed ({why})", "Write it again; see docs/data-format.md.")
+    if twice := [name for name, times in Counter(data.column_names).items() if times > 1]:
+        refuse_name(path, twice[0])
+    return Table(path, data, 2 if path.suffix == ".csv" else 1)
+
+
+def refuse_name(path: Path, name: str) -> NoReturn:
+    """Raise DataError for a column without a name, or with that of another."""
+    refuse(path, f"the column name {name!r} is empty or repeated", "Give every column a name of its own.")
+
+
+def _parquet(path: Path) -> pa.Table:
+    try:
+        return read_parquet(path, path.stat().st_size)
+    except DecompressionBomb as error:
+        refuse(path, str(error), "Write it with another compression, or as CSV, if that is meant.")
+
+
+def _refuse_encoding(path: Path, error: Exception) -> NoReturn:
+    start = path.read_bytes()[:4]
+    wide = start[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" in start
+    form, given = ("UTF-16", "UTF-16") if wide else ("Latin-1 or Windows-1252", "WINDOWS-1252")
+    refuse(
+        path,
+        f"the file is not UTF-8; it looks like {form}",
+        f"Save it as UTF-8, in a spreadsheet as “CSV UTF-8”, or: iconv -f {given} -t UTF-8 {path.name} > new.csv.",
+    )
+
+
+def _places(cells: pa.Array, names: pa.Array) -> pa.Array:
+    """Places int64 of cells in `names`, null where empty or none of them; "1.0", as pandas writes a whole number beside
+    gaps, is the name "1" where there is no name "1.0"."""
+    known = pc.is_in(cells, names, skip_nulls=True)
+    whole = pc.replace_substring_regex(cells, r"^(-?\d{1,18})\.0*$", r"\1")
+    return pc.index_in(pc.if_else(known, cells, whole), names, skip_nulls=True)

@@ -1,0 +1,108 @@
+"""What all sites of a federation have to say alike when they join."""
+
+from collections import Counter
+
+from fedweave.core.graph import SPLITS
+from fedweave.core.records import Values
+from fedweave.core.replies import Replies
+from fedweave.core.text import counted
+from fedweave.deploy.flare.site.joining import fingerprint
+from fedweave.errors import UserError
+
+_NAMED = {"labels": ("names", "classes"), "groups": ("groups", "groups of sens")}  # of an experiment's [data]
+
+
+def common_number(replies: Replies, key: str) -> int:
+    """The number that all sites say.
+
+    Raises:
+        UserError: they say different ones, or one keeps it back; names each.
+    """
+    found = {site: replies[site][key] for site in replies.clients}
+    if silent := [site for site, value in found.items() if value == -1]:
+        raise UserError(
+            f"{', '.join(silent)} keeps back the number of {key} (see [policy] in site.toml), without which no model "
+            "can be built."
+        )
+    if len(set(found.values())) > 1:
+        each = ", ".join(f"{site}: {value}" for site, value in found.items())
+        raise UserError(
+            f"the sites hold data with different numbers of {key} ({each}); they must agree (see site.toml)."
+        )
+    return int(next(iter(found.values())))
+
+
+def check_names(replies: Replies) -> None:
+    """Refuse sites whose classes, features, or nodes' and edges' kinds, have names, but not the same in the same order:
+    class 0 would be another at each."""
+    for key, what, remedy in (
+        ("names", "classes", "write the same labels = [...] into every site.toml"),
+        ("kinds", "categories, or labels of nodes and edges", "write the same lists into every site.toml"),
+        ("groups", "groups of sens", "write the same groups = [...] into every site.toml, group_names into an .npz"),
+        ("columns", "features", "give all data the same columns in the same order"),  # categories are among them
+    ):
+        names = {site: replies[site][key] for site in replies.clients if replies[site][key] > 0}
+        first = next(iter(names), "")
+        if odd := [site for site in names if names[site] != names[first]]:
+            raise UserError(
+                f"the {what} of {', '.join(odd)} have other names, or another order of them, than those of {first}; "
+                f"{remedy}."
+            )
+
+
+def confirmed(replies: Replies, told: Values) -> tuple[dict[str, tuple[str, ...]], list[str]]:
+    """{"labels", "groups": the names that an experiment's [data], `told`, gives to classes and groups}, () where a site
+    has none or others; and notes on those that are not the sites'.
+
+    Sites send fingerprints of names alone, so whoever knows the names can say them, and nobody learns others.
+    """
+    found, notes = dict[str, tuple[str, ...]](), []
+    for setting, (key, what) in _NAMED.items():
+        names = tuple(told.get(setting) or ())
+        alike = all(replies[site][key] == fingerprint(names) for site in replies.clients)
+        found[setting] = names if alike else ()
+        if names and not alike:
+            notes.append(
+                f"the experiment calls the {what} {', '.join(names)}, and not every site does; results number them"
+            )
+    return found, notes
+
+
+def uncompared(named: Values) -> str:
+    """A note on the sites without names of columns, which others have; "" where there is none.
+
+    named: {site: whether it says what its columns are called}.
+    """
+    without = [site for site, has in named.items() if not has]
+    if len(without) in (0, len(named)):
+        return ""
+    return (
+        f"the columns of {', '.join(without)} could not be compared with the others', for they come without names "
+        "(an .npz says them as feature_names): see to it that they are the same, in the same order"
+    )
+
+
+def misshapen(replies: Replies) -> dict[str, str]:
+    """{site: what is wrong} of those that do not say of three splits, or of each class, how many examples they have."""
+    told = {site: replies[site] for site in replies.clients if "split" in replies[site]}  # not where models predict
+    forms = {site: (len(own["split"]), len(own["labels"])) for site, own in told.items()}
+    return {
+        site: f"it tells of {splits} splits and {classes} classes"
+        for site, (splits, classes) in forms.items()
+        if splits not in (0, len(SPLITS)) or classes not in (0, told[site]["classes"])
+    }
+
+
+def unlike(replies: Replies, wanted: float) -> dict[str, str]:
+    """{site: what it said} of those whose numbers of features and classes are not most others'; empty where no most
+    agree, or fewer than `wanted`."""
+    forms = {site: (replies[site]["features"], replies[site]["classes"]) for site in replies.clients}
+    (form, votes), *_ = Counter(forms.values()).most_common(1)
+    if votes == len(forms) or 2 * votes <= len(forms) or votes < wanted:
+        return {}
+    said = f"most others' {form[0]} and {form[1]}"
+    return {
+        site: f"its data has {counted(own[0], 'feature')} and {counted(own[1], 'class')}, {said}"
+        for site, own in forms.items()
+        if own != form
+    }

@@ -1,0 +1,1 @@
+"""What a site allows: its policy, held against what is asked."""

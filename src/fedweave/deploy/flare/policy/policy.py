@@ -1,0 +1,232 @@
+"""A site's policy, enforced on the site before anything is sent."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from fedweave.core.algorithm import LimitsExamples, TakesBatches
+from fedweave.core.federation import StepInfo
+from fedweave.core.graph import SPLITS, TRAIN, Graph
+from fedweave.core.ledger import Entry
+from fedweave.core.mechanism import Account, Applied, Cost, Gaussian, Mechanism, Mixup, SecureSum, read_applied
+from fedweave.core.text import counted
+from fedweave.core.tree import Tree, leaves
+from fedweave.deploy.flare.site.sitefile import Rules
+from fedweave.errors import CallRefused
+from fedweave.privacy.gaussian import total_epsilon
+
+
+class PolicyViolation(CallRefused):
+    """The site's policy forbids a message; names the rule, never a value of the message."""
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What has left the site over all runs: bytes, what it costs in privacy, and how often each step replied."""
+
+    bytes: int = 0
+    account: Account = field(default_factory=Account)
+    calls: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, entries: Iterable[Entry]) -> "Spent":
+        """What the entries of the site's journals come to."""
+        spent = cls()
+        for entry in entries:
+            spent = spent.after_entry(entry)
+        return spent
+
+    def epsilon(self, delta: float) -> float:
+        """ε, at that δ, of everything that has one; what has none is not in it."""
+        return total_epsilon(self.account.cost, delta)
+
+    def after_entry(self, entry: Entry) -> "Spent":
+        """What will have left after what an entry notes."""
+        stated = dict.fromkeys(own.applied for own in entry.keys if own.applied is not None)
+        bare = dict.fromkeys(own.key.split("/")[0] for own in entry.keys if own.applied is None)
+        applied = [*map(read_applied, stated), *(Applied(key, ()) for key in bare)]
+        spent = self.after(entry.size * len(entry.clients), applied)
+        if entry.direction != "up":
+            return spent
+        return replace(spent, calls={**self.calls, entry.step: self.calls.get(entry.step, 0) + 1})
+
+    def after(self, size: int, applied: Iterable[Applied]) -> "Spent":
+        """What will have left after one more message of `size` bytes to which that was `applied`."""
+        account = self.account
+        for release in applied:
+            account = account.after(release)
+        return replace(self, bytes=self.bytes + size, account=account)
+
+
+def is_of(step: str, name: str) -> bool:
+    """Whether `name` is that of a step, alone or with its algorithm's."""
+    return name in (step, step.rpartition(".")[2].strip("()"))
+
+
+def replies_of(spent: Spent, name: str) -> int:
+    """How often the steps called `name` have replied."""
+    return sum(times for step, times in spent.calls.items() if is_of(step, name))
+
+
+def check_calls(rules: Rules, spent: Spent, step: str) -> None:
+    """Refuse a call of a step that has replied as often as it may: its own name, or with that of its algorithm.
+
+    Raises:
+        PolicyViolation: names the step and how often.
+    """
+    for name, most in rules.calls.items():
+        if is_of(step, name) and (done := replies_of(spent, name)) >= most:
+            raise PolicyViolation(
+                f"policy.calls: {name} has replied {counted(done, 'time')}, and may {counted(most, 'time')}"
+            )
+
+
+def check_aligned(rules: Rules, nodes: int) -> None:
+    """Refuse an alignment to fewer `nodes` than the policy allows.
+
+    Raises:
+        PolicyViolation: names how many it allows.
+    """
+    if nodes < rules.min_nodes:
+        raise PolicyViolation(f"policy.min_nodes: fewer than {rules.min_nodes} nodes are named as common to all")
+
+
+def check_lists(rules: Rules, counts: Mapping[str, int]) -> None:
+    """Refuse to blind lists of more ids than the policy allows: who lists many can try out many.
+
+    counts: {party: ids on its list}.
+
+    Raises:
+        PolicyViolation: names the party.
+    """
+    for site, count in counts.items():
+        if rules.max_ids is not None and count > rules.max_ids:
+            raise PolicyViolation(
+                f"policy.max_ids: the list of {site} has {count} ids, and {rules.max_ids} are allowed"
+            )
+
+
+def check_crowd(rules: Rules, graph: Graph) -> None:
+    """Refuse data of so few examples that numbers on them tell of single ones; none at all tell nothing.
+
+    Raises:
+        PolicyViolation: names what there are too few of, not how many.
+    """
+    owner = graph.graph_of
+    everyone = int(graph.real.sum()) if owner is None else int(owner.max()) + 1
+    counts = dict(zip(SPLITS, graph.masks.sum(1).tolist(), strict=True)) | {"all": everyone}
+    if few := [name for name, count in counts.items() if 0 < count < rules.min_nodes]:
+        raise PolicyViolation(
+            f"policy.min_nodes: the site has fewer than {rules.min_nodes} {'nodes' if owner is None else 'graphs'} "
+            f"({few[0]}), on which nothing is trained or scored"
+        )
+
+
+def check_batches(rules: Rules, algorithm: object, graph: Graph, message: Tree) -> None:
+    """Refuse an algorithm that at this site, once it is sent `message`, trains on fewer examples at once than the
+    policy allows; steps on none tell nothing.
+
+    Raises:
+        PolicyViolation: names the settings, not how many examples these are.
+    """
+    for what, least in least_examples(algorithm, graph, message).items():
+        if 0 < least < rules.min_nodes:
+            raise PolicyViolation(
+                f"policy.min_nodes: {what} would train on fewer than {rules.min_nodes} of the site's examples in some "
+                "step; choose other settings, or have the owner lower the bound"
+            )
+
+
+def least_examples(algorithm: object, graph: Graph, message: Tree) -> dict[str, int]:
+    """{what makes steps, and its settings: the fewest training examples of one} as the algorithm says it for a client's
+    graph; of one that does not say, by its setting `batch`."""
+    if isinstance(algorithm, LimitsExamples):
+        return algorithm.least_examples(graph, message)
+    batch, count = algorithm.batch if isinstance(algorithm, TakesBatches) else 0, int(graph.masks[TRAIN].sum())
+    return {f"{type(algorithm).__name__} (batch)": min(batch, count)} if batch else {}
+
+
+def check_reply(rules: Rules, spent: Spent, reply: Tree, size: int, info: StepInfo) -> None:
+    """Refuse to send `reply`, of `size` bytes when serialised, unless every rule allows it.
+
+    A rule for a key is one for all that is below it, too.
+
+    info: what the site's own algorithm declares of the step.
+
+    Raises:
+        PolicyViolation: names the rule and the key.
+    """
+    for path, _ in leaves(reply):
+        key = info.covering(path)
+        _check_leaf(rules, path, info.sends[key].mechanisms if key else ())
+    after = spent.after(size, info.applied(reply))
+    if rules.bytes is not None and after.bytes > rules.bytes:
+        raise PolicyViolation(f"policy.bytes: {spent.bytes} have left and {size} more would exceed {rules.bytes}")
+    if rules.epsilon is not None:
+        _check_epsilon(rules.epsilon, rules, spent, after, info.applied(reply))
+
+
+def check_summed(rules: Rules, key: str, info: StepInfo, sites: int) -> None:
+    """Refuse a secure sum of `key` that could be of the terms of fewer of all `sites` than the policy allows.
+
+    Raises:
+        PolicyViolation: says how many.
+    """
+    own = info.sums.get(key)
+    if own is not None and (least := own.needed(sites)) < rules.min_summed:
+        raise PolicyViolation(
+            f"policy.min_summed: the secure sum of {key} may be of {least} of {sites} sites, and {rules.min_summed} "
+            "are needed"
+        )
+
+
+def _check_epsilon(cap: float, rules: Rules, spent: Spent, after: Spent, sent: Iterable[Applied]) -> None:
+    for release in sent:
+        if Account().after(release).cost.unbounded and not any(covers(key, release.key) for key in rules.unbounded):
+            raise PolicyViolation(
+                f"policy.epsilon: nothing bounds what {release.key} reveals (mechanism: {release}), so no ε holds; run "
+                f'an algorithm that bounds it, or let it leave all the same: policy.unbounded = ["{release.key}"]'
+            )
+    before, now = spent.epsilon(rules.delta), after.epsilon(rules.delta)
+    if now > cap:
+        alone = sum((Account().after(release).cost for release in sent), Cost())
+        raise PolicyViolation(
+            f"policy.epsilon: ε = {before:g} is spent, {now - before:g} more exceed {cap:g} at δ = {rules.delta:g}"
+            f"{_fitting(alone, cap, rules.delta)}"
+        )
+
+
+def _fitting(cost: Cost, cap: float, delta: float) -> str:
+    """How many messages of that cost together have the ε of a cap at most, as the end of a sentence."""
+    if not cost.epsilon and not cost.squared_mu:
+        return ""
+    few, many = 0, 1
+    while total_epsilon(cost * many, delta) <= cap:
+        few, many = many, 2 * many
+    while many - few > 1:
+        middle = (few + many) // 2
+        few, many = (middle, many) if total_epsilon(cost * middle, delta) <= cap else (few, middle)
+    return f"; {few} such messages fit under it in all"
+
+
+def _check_leaf(rules: Rules, path: str, mechanisms: tuple[Mechanism, ...]) -> None:
+    applied = f"the algorithm applies {str(Applied(path, mechanisms))!r} to {path}"
+    for key in rules.deny:
+        if covers(key, path):
+            raise PolicyViolation(f"policy.deny: {key} may not leave")
+    mixed = max((own.least for own in mechanisms if isinstance(own, Mixup)), default=0)
+    noised = max((own.sigma / (own.sensitivity or 1.0) for own in mechanisms if isinstance(own, Gaussian)), default=0.0)
+    for rule, demands, got in (("mixup", rules.mixup, mixed), ("noise", rules.noise, noised)):
+        for key, least in demands.items():
+            if covers(key, path) and got < least:
+                raise PolicyViolation(f"policy.{rule}: {key} needs at least {least:g}, {applied}")
+    sums = [own for own in mechanisms if isinstance(own, SecureSum)]
+    for key in rules.secure_sum:
+        if covers(key, path) and not any(own.everyone or rules.partial_sums for own in sums):
+            of = "" if rules.partial_sums else " of all sites"
+            allow = ". Set policy.partial_sums = true if sites may be missing" if sums else ""
+            raise PolicyViolation(f"policy.secure_sum: {key} may only leave in a secure sum{of}, {applied}{allow}")
+
+
+def covers(key: str, path: str) -> bool:
+    """Whether `path` is that of `key`, or below it."""
+    return f"{path}/".startswith(f"{key}/")

@@ -1,0 +1,1 @@
+"""The server of a federation of sites, and its administrator."""

@@ -1,0 +1,322 @@
+"""A `Federation` whose clients are sites at the other end of a link."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from fedweave.core.engine import Engine
+from fedweave.core.federation import Call, Declaration, Sent, StepInfo
+from fedweave.core.graph import Graph
+from fedweave.core.ledger import Entry, Ledger, line
+from fedweave.core.portions import Batch, as_row
+from fedweave.core.purposes import PREDICTION, SETUP
+from fedweave.core.records import Record
+from fedweave.core.replies import Replies
+from fedweave.core.tree import Tree, map_leaves
+from fedweave.deploy.flare.parties.agreements import misshapen, unlike
+from fedweave.deploy.flare.parties.alignment import BLINDING, MEETING, TOLD, meet
+from fedweave.deploy.flare.parties.lengths import longest, without
+from fedweave.deploy.flare.server.data import DataVersions
+from fedweave.deploy.flare.server.inspection import Faults, Inspector
+from fedweave.deploy.flare.site.joining import JOINING
+from fedweave.deploy.flare.sums.sums import NO_KEYS, Sums
+from fedweave.deploy.flare.wire.answers import Link, encoded
+from fedweave.deploy.flare.wire.chain import Heads, behind, heads_in
+from fedweave.deploy.flare.wire.peers import Receipt, Relayed, read_faults, read_written
+from fedweave.deploy.flare.wire.requests import pin, versions
+from fedweave.deploy.flare.wire.scores import as_arrived
+from fedweave.engines.calls import Keys, called, check_quorum, check_way, receivers, sources, with_test
+from fedweave.engines.messages import Messages
+from fedweave.engines.resending import LastSent
+from fedweave.engines.summing import check_alike
+from fedweave.errors import FedweaveError
+from fedweave.experiment.config import Document
+
+JOIN, BLIND, ALIGN, PAD = "(join)", "(blind)", "(align)", "(pad)"
+_NOTHING: Tree = {}
+
+
+class Flare(Engine):
+    """Every client is a site with a process, a graph and a private state of its own.
+
+    clients: names of the sites, in the order of the project. quorum: a call goes on with this share of the called sites
+    where the algorithm asks for more; None: all are needed, and no setting changes that. ledger: keeps what really
+    happened, also over restarts. root: the authority's certificate, see `sums.Sums`. resend: send again what sites have
+    from the message before. heads: the last entries of the
+    sites' accounts, also of earlier runs.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        sites: Sequence[str],
+        *,
+        ledger: Ledger,
+        seed: int = 0,
+        dtype: torch.dtype = torch.float32,
+        test: Graph | None = None,
+        held: Mapping[str, Graph] | None = None,
+        quorum: float | None = None,
+        limit: int = 512_000_000,
+        root: object = None,
+        resend: bool = True,
+        heads: Heads | None = None,
+    ) -> None:
+        self.clients, self.classes, self.dtype, self.test, self.ledger = tuple(sites), 0, dtype, test, ledger
+        self.device = torch.device("cpu")
+        self.held = with_test(held or {}, test)
+        self.pairs: Mapping[str, Tensor] = {}
+        self._link, self._fixed, self._inspector = link, quorum is None, Inspector(limit)
+        self._quorum = 1.0 if quorum is None else quorum
+        self._keys, self._last = Keys(seed), LastSent(resend)
+        self._out: dict[str, str] = {}
+        self._saved = self._snapshot = -1
+        self._pin = ""
+        self._faults, self._wrote = Faults(), set[str]()
+        self._versions, self._heads = DataVersions(), heads or Heads()
+        self._sums = Sums(self._ask, self.clients, root=root, ledger=ledger)
+        self.begin(0)
+
+    def begin(self, round: int) -> None:
+        """Start a round; what was saved before is safe now, so that the sites may forget what led to it."""
+        self.round, self._calls, self._saved = round, 0, self._snapshot
+        self._versions.begin()
+        self._keys.begin(round)
+
+    def key(self, purpose: str) -> Tensor:
+        """The server's randomness in this round for `purpose`."""
+        return self._keys.server(purpose)
+
+    def join(
+        self,
+        document: Document,
+        run: str,
+        after: int,
+        vertical: bool = False,
+        predict: bool = False,
+        data: Tree | None = None,
+    ) -> Replies:
+        """Tell every site what is to be run, and after which round; each replies with what it holds (`JOINING`), and
+        learns how long lists are that all hold alike (`lengths`).
+
+        vertical: the sites are parties with features of their own: they meet first (`alignment`), and reply with what
+        they hold of the nodes that all have. predict: these are for the finished run's models to predict. data: the
+        versions of the sites' data then (`snapshot_data`); a site that has an older one cannot join.
+
+        Raises:
+            ClientsMissing: fewer than the quorum could join. UserError: the parties do not fit together.
+        """
+        more = {"round": after, "predict": predict}
+        sites, here = list(self.clients), self._open(self.clients)
+        self.ledger.purpose = PREDICTION if predict else SETUP
+        self._fixed |= predict  # a finished run's settings stay as they are
+        known = {"data": data or {}, "heads": self._heads.plain(sites)}
+        about = {"sites": sites, "versions": versions(document)} | known | more
+        request = {"kind": "join", "run": run, "document": document} | about
+        self._pin, self._sums.run = pin(document, sites), run
+        replies = self._arrive(JOIN, MEETING if vertical else JOINING, request, dict.fromkeys(here, _NOTHING))
+        if not vertical:
+            odd = unlike(replies, self._quorum * len(self.clients))  # who cannot be left out is refused by the server
+            return self._padded(self._left_out(replies, odd), more)
+
+        def ask(turn: int, sent: Mapping[str, Tree]) -> Replies:
+            return self._arrive(BLIND, BLINDING.sends, {"kind": "blind", "turn": turn, "pin": self._pin} | more, sent)
+
+        return self._arrive(ALIGN, JOINING, {"kind": "align", "pin": self._pin} | more, meet(replies, ask))
+
+    def _arrive(self, name: str, tells: Declaration, request: Record, sent: Mapping[str, Tree]) -> Replies:
+        info = StepInfo.of(tells, True, hears=TOLD)
+        replies, _ = self._call(name, info, request, encoded(sent), sent, self.clients)
+        if tells is JOINING:
+            replies = self._left_out(replies, misshapen(replies))
+        check_quorum(name.strip("()"), self._quorum, len(self.clients), replies.missing, self._fixed)
+        return replies
+
+    def _left_out(self, replies: Replies, odd: Mapping[str, str]) -> Replies:
+        self._out |= odd
+        self._count(odd, odd)
+        return without(replies, odd)
+
+    def _padded(self, replies: Replies, more: Record) -> Replies:
+        """Without the sites that are lost on the way to agreeing, where there is something to agree on."""
+        sizes = longest(replies)
+        if not sizes:
+            return replies
+        here = self._arrive(PAD, {}, {"kind": "pad", "pin": self._pin} | more, dict.fromkeys(replies.clients, sizes))
+        return without(replies, {site: why for site, why in here.missing.items() if site in replies.clients})
+
+    def answer(self, call: Call) -> Replies:
+        """See `core.federation.Federation`; a site whose step fails or whose reply is refused counts as missing. Of
+        data that is replaced the server learns the version alone."""
+        replies, notes = self._answer(call)
+        if call.way == "replace_data":
+            self._versions.note(notes)
+        return replies
+
+    def _answer(self, call: Call) -> tuple[Replies, dict[str, str]]:
+        name, info, received = call.name, call.info, call.received
+        check_way(name, info, call.way)
+        chosen = called(name, receivers(name, call.clients, received), self.clients, call.quorum)
+        request = self._request("step" if call.way == "map" else "replace", name)
+        if received is not None:
+            request["received"] = cast(Relayed, received).plain(chosen)
+        messages, here = Messages(name, call.shared, call.each, chosen, self.clients), self._open(chosen)
+        if info.sums:
+            check_alike(name, messages)
+            request["sum"] = self._sums.prepare(name, info, here)
+            here = request["sum"]["peers"]
+        replies, notes = self._step(request, info, messages, chosen, here)
+        self._wrote |= {site for site, note in notes.items() if read_written(note)}
+        if received is not None:
+            for site, note in notes.items():
+                self._faults.update(read_faults(note, received.sources[site]).items())
+        check_quorum(name, min(call.quorum, self._quorum), len(chosen), replies.missing, self._fixed)
+        if info.sums:
+            replies = self._sums.opened(name, info, request, replies, messages.common(), notes)
+        return replies, notes
+
+    def _ask(self, name: str, info: StepInfo, request: Record, sent: Mapping[str, Tree]) -> Replies:
+        """One exchange besides the steps (`sums.Sums`); equal messages are sent as one."""
+        blobs = encoded({site: sent[site] for site in self._open(list(sent))})
+        asked = {"kind": name, "pin": self._pin, "round": self.round} | request
+        return self._call(f"({name})", info, asked, blobs, sent, list(sent))[0]
+
+    def deliver(self, call: Call) -> Sent:
+        """See `core.federation.Federation`; the server relays what it cannot read."""
+        name, info, to, found = call.name, call.info, call.to, sources(call.name, call.to, self.clients)
+        check_way(name, info, call.way)
+        chosen = called(name, list(to), self.clients, call.quorum)
+        request, here, number = self._request("send", name), self._open(chosen), self._calls
+        request["to"] = {site: [peer for peer in to[site] if peer in here] for site in here}
+        messages = Messages(name, call.shared, call.each, chosen, self.clients)
+        replies, notes = self._step(request, StepInfo({}, True, hears=info.hears), messages, chosen, here)
+        missing, good = dict(replies.missing), []
+        for site in replies.clients:
+            try:
+                receipt = Receipt.read(notes[site], info, request["to"][site])
+            except FedweaveError as error:
+                missing[site] = str(error)
+                self._count({site: str(error)}, {site: str(error)})
+                continue
+            good.append(site)
+            self._note(receipt, (self.round, number, name, site), request["to"][site], info)
+        check_quorum(name, min(call.quorum, self._quorum), len(chosen), missing, self._fixed)
+        ordered = {site: missing[site] for site in chosen if site in missing}
+        return Relayed(name, tuple(good), ordered, found, request["again"])
+
+    def _note(self, receipt: Receipt, where: tuple[int, int, str, str], to: Sequence[str], info: StepInfo) -> None:
+        """Meter what a site sent to others, as its receipt says."""
+        round, call, name, site = where
+        peers = tuple(peer for peer in to if peer not in receipt.lost)
+        keys = tuple(line(*key, info) for key in receipt.keys)
+        if peers:
+            self.ledger.enter(Entry(round, call, name, (site,) * len(peers), "peer", keys, receipt.size, 0.0, peers))
+
+    def _request(self, kind: str, name: str) -> Record:
+        again = self._keys.occurrence(name)
+        call = {"round": self.round, "again": again, "saved": self._saved}
+        return {"kind": kind, "pin": self._pin, "step": name} | call
+
+    def _step(
+        self,
+        request: Record,
+        info: StepInfo,
+        messages: Messages,
+        chosen: Sequence[str],
+        here: Sequence[str],
+    ) -> tuple[Replies, dict[str, str]]:
+        """One call of a step on those of the `chosen` sites that are `here`; replies and notes."""
+        several, common = messages.each or messages.rows.clients, messages.common()
+        whole = {site: messages.one(site) if several else common for site in here}
+        sent = self._last.shortened(whole)
+        replies, notes = self._call(request["step"], info, request, encoded(sent), sent, chosen, whole)
+        self._last.note(whole, replies.clients)
+        return replies, notes
+
+    def _open(self, chosen: Sequence[str]) -> list[str]:
+        closed = self._out | self._link.unreachable()
+        return [site for site in chosen if site not in closed]
+
+    def _call(
+        self,
+        name: str,
+        info: StepInfo,
+        request: Record,
+        blobs: Mapping[str, bytes],
+        sent: Mapping[str, Tree],
+        chosen: Sequence[str],
+        whole: Mapping[str, Tree] | None = None,
+    ) -> tuple[Replies, dict[str, str]]:
+        """One exchange, metered: what goes down when it goes, what comes up when it has come; and the sites' notes.
+
+        whole: the messages of which only what sites lack is `sent`.
+        """
+        where, closed = (self.round, self._calls, name), self._out | self._link.unreachable()
+        missing = {site: closed.get(site, NO_KEYS) for site in chosen if site in closed or site not in blobs}
+        for site in blobs:
+            self.ledger.record(*where, (site,), "down", sent.get(site, {}), 0.0, info.message)
+        answers, lost = self._link.exchange(json.dumps(request), blobs) if blobs else ({}, {})
+        missing |= lost
+        for site, answer in answers.items():
+            if answer.refusal:
+                missing[site] = answer.refusal
+                if answer.final:
+                    self._out[site] = answer.refusal
+        arrived = {site: answer.blob for site, answer in answers.items() if not answer.refusal}
+        good, refused = self._inspector.accept(name, info, whole or sent, arrived)
+        missing |= refused
+        said = {site: heads_in(answers[site].heads) for site in good}
+        if odd := behind(said):
+            good = {site: tree for site, tree in good.items() if site not in odd}
+            missing |= odd
+            self._out |= odd
+        self._heads.note({site: said[site][site] for site in good if site in said[site]})
+        for site in (here := [site for site in chosen if site in good]):
+            told = as_arrived(info, good[site], answers[site].note)
+            self.ledger.record(*where, (site,), "up", good[site], answers[site].seconds, told)
+        self._calls += 1
+        self._count(missing, refused)
+        batches = [Batch((at,), map_leaves(as_row, good[site])) for at, site in enumerate(here)]
+        replies = Replies(here, batches, {site: missing[site] for site in chosen if site in missing})
+        return replies, {site: answers[site].note for site in here}
+
+    def _count(self, missing: Mapping[str, str], refused: Mapping[str, str]) -> None:
+        self._faults.note(self.round, missing, refused)
+        self._faults.update({(site, "late"): times for site, times in self._link.late.items()})
+        self._link.late.clear()
+
+    def faults(self) -> dict[tuple[str, str], int]:
+        """{(site, "missing" | "refused" | "late"): calls} since the last time that this was asked."""
+        return self._faults.taken()
+
+    def unwritten(self, wanted: Sequence[str]) -> dict[str, str]:
+        """{site: why} of those of the `wanted` sites that have not said that they wrote predictions; "" where they took
+        part and had no model to predict with."""
+        return {site: self._faults.reasons.get(site, "") for site in wanted if site not in self._wrote}
+
+    def snapshot(self) -> Tree:
+        """The round alone: the sites keep their states themselves."""
+        self._snapshot = self.round
+        return {"round": self.round}
+
+    def snapshot_data(self) -> Tree:
+        """The versions of the sites' data; the sites keep the data itself."""
+        return self._versions.plain()
+
+    def before_round(self) -> tuple[Tree, Tree]:
+        """What `snapshot` and `snapshot_data` gave before the round under way; the sites can still go back to that."""
+        return {"round": self.round - 1}, self._versions.plain(before=True)
+
+    def restore(self, tree: Tree, data: Tree | None = None) -> None:
+        """Continue after the round of `tree`, to which the sites went back when they joined.
+
+        Raises:
+            FedweaveError: `tree` is the checkpoint of a simulation.
+        """
+        if tree.keys() != {"round"}:
+            raise FedweaveError("this checkpoint is of a simulation; start the run at the sites in a new --out.")
+        self._snapshot = int(tree["round"])
+        self._versions.restore(data or {})

@@ -1,0 +1,288 @@
+"""The server's side of a job: the same run as `fedweave run`, on a federation of sites."""
+
+import json
+import logging
+import shutil
+import signal
+import tomllib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import torch
+from nvflare.collab import collab
+
+from fedweave.algorithms.deployment import deployable
+from fedweave.core.algorithm import Algorithm, PredictsJointly, capabilities
+from fedweave.core.arrays import DTYPES
+from fedweave.core.ledger import Ledger
+from fedweave.core.records import Record
+from fedweave.core.replies import Replies
+from fedweave.deploy.flare.parties.agreements import check_names, common_number, confirmed, uncompared
+from fedweave.deploy.flare.parties.alignment import widest
+from fedweave.deploy.flare.policy.admission import check_of_sites
+from fedweave.deploy.flare.server.data import check_alike, server_graphs, server_test
+from fedweave.deploy.flare.server.federation import Flare
+from fedweave.deploy.flare.site.member import LOG
+from fedweave.deploy.flare.site.participation import RUNS
+from fedweave.deploy.flare.site.predicted import check_written, predicting
+from fedweave.deploy.flare.site.private import log_to
+from fedweave.deploy.flare.wire.answers import mendable
+from fedweave.deploy.flare.wire.chain import HEADS, Heads
+from fedweave.deploy.flare.wire.journal import Journal, journal_path
+from fedweave.deploy.flare.wire.link import CollabLink
+from fedweave.errors import ClientsMissing, FedweaveError, UserError
+from fedweave.experiment.config import Config, resolve
+from fedweave.experiment.runs.checkpoint import Checkpoint
+from fedweave.experiment.runs.files import CHECKPOINT, LEDGER, SUMMARY, write_table
+from fedweave.experiment.runs.resuming import Interrupted, Stop
+from fedweave.experiment.runs.run import RunBackend, run
+from fedweave.experiment.runs.saving import Ready
+from fedweave.metrics.measured import METRICS_SCHEMA
+from fedweave.privacy.aggregation import read_root
+from fedweave.privacy.aggregation.identity import STARTUP
+
+RESULT, TOPIC = "fedweave", "fedweave"  # the folder of a job's results, and of messages to a running job
+
+RECENT = 20  # rounds that a watcher is told of at once
+
+
+@dataclass
+class Progress:
+    """What the server tells whoever watches the job (a `experiment.runs.run.RunObserver`).
+
+    after: the round after which the job began. again: how many rounds after that one had begun in an earlier job; what
+    left the sites in them leaves once more. waiting: the sites that owe an answer now. recent: round, seconds, summary
+    and bytes so far by direction of the last rounds, for who asks less often than rounds end.
+    """
+
+    status: str = "starting"  # then "running", "done", "stopped" or "failed"
+    round: int = 0
+    rounds: int = 0
+    seconds: float = 0.0
+    summary: dict[str, float] | None = None
+    after: int = 0
+    again: int = 0
+    waiting: tuple[str, ...] = ()
+    lost: dict[str, str] | None = None
+    error: str = ""
+    mistake: bool = False  # whether the error is the user's
+    note: str = ""  # on what the sites hold
+    recent: list[Record] = field(default_factory=list)
+
+    link: CollabLink | None = None
+    ledger: Ledger | None = None
+
+    def begin(self, config: Config, built: Ready, directory: Path, done: int) -> None:
+        """Training is about to start."""
+        self.status, self.round, self.rounds, self.after = "running", done, config.general.rounds, done
+        self.ledger, self.note = built.fed.ledger, built.note  # the data of a simulation is one
+        self.again = max(0, self.ledger.latest - done)
+
+    def step(self, reached: Checkpoint) -> None:
+        """A round is done."""
+        self.round, self.seconds, self.summary = reached.round, reached.seconds, dict(reached.summary)
+        self.lost = {} if self.link is None else self.link.lost
+        told = {
+            "round": self.round,
+            "seconds": self.seconds,
+            "summary": self.summary,
+            "bytes": {} if self.ledger is None else self.ledger.sizes(),
+        }
+        self.recent = [*self.recent, told][-RECENT:]
+
+    def stopping(self, number: int) -> None:
+        """The round is being finished."""
+
+    def end(self) -> None:
+        """Training is over."""
+
+    def plain(self) -> Record:
+        """For the wire."""
+        self.waiting = () if self.link is None else self.link.owing
+        return {key: value for key, value in self.__dict__.items() if key not in ("link", "ledger")}
+
+
+@dataclass(frozen=True)
+class DataOfSites:
+    """What is known of the sites' data together (compare `datasets.base.Dataset`)."""
+
+    name: str
+    features: int
+    classes: int
+    labels: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Joined:
+    """What a run needs (compare `experiment.build.Built`), from sites that told what they hold."""
+
+    algorithm: Algorithm
+    fed: Flare
+    replies: Replies
+    data: DataOfSites
+    note: str = ""  # on what could not be compared
+
+    def close(self) -> None:
+        """Nothing: the sites' processes go on."""
+
+
+class Server:
+    """The server's object of a job.
+
+    run: names the run's folder at the server and at every site. sites: all sites of the project, in order. document:
+    the configuration as TOML, for NVFlare would take its tables for components. predict: have the finished run's models
+    predict instead of training them: which ones (`algorithms.deployment.Which`; of a vertical run it does not matter).
+    """
+
+    def __init__(self, run: str, sites: Sequence[str], document: str, predict: str = "") -> None:
+        self.run, self.sites, self.document, self.predict = run, list(sites), document, predict
+
+    @collab.main
+    def main(self) -> None:
+        """Run, and leave the run's files where NVFlare collects a job's results."""
+        root = Path(collab.workspace.get_root_dir())
+        folder, results = root / RUNS / self.run, Path(collab.workspace.get_run_dir(collab.fl_ctx.get_job_id()))
+        log_to(root / LOG)
+        progress, stop = Progress(), Stop(lambda number: None)
+        collab.fl_ctx.get_engine().register_app_command(TOPIC, _command, progress, stop)
+        try:
+            config = resolve(tomllib.loads(self.document))
+            progress.link = CollabLink(config.engine.values["timeout"])
+            build = partial(self._join, root=root, folder=folder, link=progress.link)
+            if self.predict:
+                _predict(partial(build, config), folder, self.predict)
+            else:
+                run(config, folder, progress, True, backend(build, stop))
+            progress.status = "done"
+        except Interrupted:
+            progress.status = "stopped"
+        except FedweaveError as error:
+            progress.status, progress.error, progress.mistake = "failed", str(error), mistaken(error)
+        except Exception as error:
+            logging.getLogger("fedweave.server").exception("the run failed")
+            what = f"{type(error).__name__}: {error}"
+            progress.status, progress.error = "failed", f"the run failed at the server ({what}); see its {LOG}."
+        finally:
+            _collect(folder, results / RESULT, progress)
+            if progress.link is not None:
+                progress.link.close()
+
+    def _join(self, config: Config, root: Path, folder: Path, link: CollabLink) -> Joined:
+        """The algorithm and the federation, from what the sites say that they hold."""
+        values = config.engine.values
+        if values["threads"]:
+            torch.set_num_threads(values["threads"])
+        kind, dtype = config.algorithm.kind, DTYPES[values["dtype"]]
+        needs = capabilities(kind)
+        check_of_sites(config.algorithm)
+        fed = Flare(
+            link,
+            self.sites,
+            ledger=Journal(journal_path(root, self.run)),
+            seed=config.general.seed,
+            dtype=dtype,
+            test=server_test(root, dtype),
+            held=server_graphs(root, dtype),
+            # No party can do without the others' columns; where each site predicts alone, none waits for another.
+            quorum=None if needs.vertical else 0.0 if self.predict else values["quorum"],
+            limit=int(values["reply_mb"] * 1e6),
+            root=read_root(root / STARTUP),
+            resend=values["resend"],
+            heads=Heads(root / HEADS),
+        )
+        checkpoint = folder / CHECKPOINT
+        reached = Checkpoint.load(checkpoint) if checkpoint.exists() else Checkpoint(round=-1)
+        replies = fed.join(config.plain(), self.run, reached.round, needs.vertical, bool(self.predict), reached.data)
+        features = widest(replies) if needs.vertical else common_number(replies, "features")
+        fed.classes = common_number(replies, "classes")
+        check_names(replies)
+        if not needs.vertical:
+            check_alike(root, fed.held, features, fed.classes)
+        algorithm = config.algorithm.make(config.model.make().build(features, fed.classes))
+        names, unsure = confirmed(replies, config.data.values)
+        data = DataOfSites(config.data.name, features, fed.classes, **names)
+        named = {} if needs.vertical else {site: replies[site]["columns"] > 0 for site in replies.clients}
+        return Joined(algorithm, fed, replies, data, "; ".join(filter(None, (uncompared(named), *unsure))))
+
+
+def backend(build: Callable[[Config], Joined], stop: Stop) -> RunBackend:
+    """Where a run of sites takes what it needs."""
+    return RunBackend(build, _held, _noted, stop, source=lambda built: {}, before=Flare.before_round)
+
+
+def _predict(build: Callable[[], Joined], folder: Path, which: Any) -> None:
+    """Prediction with the models of the finished run in `folder`, joint or at each site; what left the sites is added
+    to its ledger.
+
+    Raises:
+        UserError: there is none. FedweaveError: a site that was to predict did not; names each, and those that did.
+    """
+    if not (folder / SUMMARY).exists():
+        raise UserError("the server has no finished run of that number. Finish it with `fedweave sites run --resume`.")
+    built, reached = build(), Checkpoint.load(folder / CHECKPOINT)
+    built.fed.restore(reached.fed)
+    built.fed.begin(reached.round)
+    try:
+        if isinstance(built.algorithm, PredictsJointly):
+            built.algorithm.predict(reached.state, built.fed)
+        else:
+            deployable(built.algorithm).deploy(reached.state, built.fed, which)
+        wanted = predicting(built.algorithm, reached.state, built.fed.clients)
+        check_written(wanted, built.fed.unwritten(wanted))
+    finally:
+        write_table(folder / LEDGER, built.fed.ledger.table())
+
+
+def mistaken(error: FedweaveError) -> bool:
+    """Whether those who started the job, or own a site, can mend it."""
+    return isinstance(error, UserError) or mendable(error.missing.values() if isinstance(error, ClientsMissing) else ())
+
+
+def _command(topic: str, data: object, fl_ctx: object, progress: Progress, stop: Stop) -> Record:
+    """What a watcher may ask of a running job: how far it is, and to stop after the round."""
+    if isinstance(data, dict) and data.get("stop"):
+        stop.signal = signal.SIGTERM
+    return progress.plain()
+
+
+def _held(built: Joined) -> Record:
+    """partition.parquet of a federation: what the sites said; edges to others' nodes nobody can know."""
+    replies = built.replies
+    told = [replies[site] for site in replies.clients]
+    columns: Record = {
+        "client": list(replies.clients),
+        "nodes": [_told(reply["nodes"]) for reply in told],
+        "edges_kept": [_told(reply["edges"]) for reply in told],
+        "edges_cut": pa.nulls(len(told), pa.int64()),
+    }
+    for at, name in enumerate(("train", "val", "test")):
+        columns[name] = [int(reply["split"][at]) if len(reply["split"]) else None for reply in told]
+    columns["labels"] = [reply["labels"].tolist() or None for reply in told]
+    parties = capabilities(built.algorithm).vertical
+    return columns | ({"features": [reply["features"] for reply in told]} if parties else {})
+
+
+def _told(count: int) -> int | None:
+    return None if count < 0 else count
+
+
+def _noted(fed: Flare, round: int) -> pa.Table | None:
+    """Rows that name the sites that were missing, refused or late in a round, with the number of calls."""
+    found = fed.faults()
+    if not found:
+        return None
+    rows = [(round, site, "train", what, float(times)) for (site, what), times in sorted(found.items())]
+    columns = [list(column) for column in zip(*rows, strict=True)]
+    return pa.table([pa.array(c, f.type) for c, f in zip(columns, METRICS_SCHEMA, strict=True)], METRICS_SCHEMA)
+
+
+def _collect(folder: Path, results: Path, progress: Progress) -> None:
+    if folder.is_dir():
+        shutil.copytree(folder, results, ignore=shutil.ignore_patterns(".lock", "*.tmp"))
+    results.mkdir(parents=True, exist_ok=True)
+    (results / "progress.json").write_text(json.dumps(progress.plain()))

@@ -1,0 +1,1 @@
+"""A site: its data, its state, its part in a run, its process."""

@@ -1,0 +1,145 @@
+"""What a site's journals say to its owner: what was asked, what left, what it cost, and what was refused."""
+
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fedweave.core.ledger import Ledger
+from fedweave.core.plugins import files_in, label
+from fedweave.core.purposes import EVALUATION, SETUP, TRAINING
+from fedweave.core.records import Record
+from fedweave.deploy.flare.policy.policy import Spent
+from fedweave.deploy.flare.site.accounts import NO_RUN
+from fedweave.deploy.flare.site.sitefile import SITE_FILE, Rules, read_site_file
+from fedweave.deploy.flare.wire.journal import Records, journal_path, journals, read
+from fedweave.deploy.flare.wire.requests import pin, versions
+from fedweave.errors import UserError
+from fedweave.experiment.config import Document
+from fedweave.report.flows import Flow, flows
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a site's journal says of one run. joined, lists, aligned, refused, cut: its notes (`journal.Journal.note`).
+    flows: what left. damaged: lines that cannot be read."""
+
+    name: str
+    joined: tuple[Record, ...]
+    lists: tuple[Record, ...]
+    aligned: tuple[Record, ...]
+    refused: tuple[Record, ...]
+    cut: tuple[Record, ...]
+    flows: tuple[Flow, ...]
+    damaged: int
+
+    @property
+    def heading(self) -> str:
+        """Which run, of which algorithm, and since when."""
+        first = self.joined[0] if self.joined else {}
+        since = str(first.get("at", ""))[:16].replace("T", " ")
+        told = (self.name, label(str(first.get("algorithm", ""))), f"since {since} UTC" if since else "")
+        return ", ".join(filter(None, told))
+
+
+@dataclass(frozen=True)
+class Audit:
+    """All runs of a site, and what has left it altogether, also as a ledger (`core.ledger.SCHEMA`). rules: the site's
+    policy as it is now, at whose δ costs are stated."""
+
+    runs: tuple[Run, ...]
+    spent: Spent
+    rules: Rules
+    ledger: pa.Table
+
+
+def audit(folder: Path) -> Audit:
+    """What the journals of the site in `folder` hold.
+
+    Raises:
+        UserError: there are none, or its site.toml is not valid. FedweaveError: one is of a later version of fedweave.
+    """
+    found = {path.stem: read(path) for path in journals(folder)}
+    if not found:
+        with suppress(FileNotFoundError):
+            folder.stat()  # says what a look for files does not: a name that is too long, a closed folder
+        raise UserError(f"{folder} holds no journal: give the folder of a site that has taken part in a run.")
+    spent = Spent.of(entry for records in found.values() for entry in records.entries)
+    rules = read_site_file(folder / SITE_FILE)[1] if (folder / SITE_FILE).exists() else Rules()
+    runs = [_run(name, records) for name, records in found.items()]
+    runs.sort(key=lambda run: str(run.joined[0].get("at")) if run.joined else "")
+    return Audit(tuple(runs), spent, rules, _table(found.values()))
+
+
+def _run(name: str, records: Records) -> Run:
+    def notes(kind: str) -> tuple[Record, ...]:
+        return tuple(note for note in records.notes if note["note"] == kind)
+
+    title = "outside of any run" if name == NO_RUN else name
+    told = (notes("joined"), notes("lists"), notes("aligned"), notes("refused"), notes("cut"))
+    return Run(title, *told, tuple(flows(_table([records]))), len(records.damaged))
+
+
+def _table(records: Iterable[Records]) -> pa.Table:
+    ledger = Ledger()
+    for one in records:
+        for entry in one.entries:
+            ledger.add(entry)
+    return ledger.table()
+
+
+def compare(folder: Path, run: str, ledger: pa.Table) -> tuple[list[str], list[str]]:
+    """Messages of set-up, training and evaluation that the `ledger` of a run has of the site in `folder` and the site's
+    journal has not, and those that only the journal has; one that either describes or protects otherwise is in both.
+
+    run: the run's number. ledger: `core.ledger.SCHEMA`, as whoever started the run has it.
+
+    Raises:
+        UserError: the site has no journal of the run, or the ledger is of another member alone.
+    """
+    path = journal_path(folder, run)
+    if not path.exists():
+        raise UserError(f"{folder} has taken no part in the run {run}: there is no {path}.")
+    own = _table([read(path)])
+    names = {*own["client"].to_pylist()} or {folder.resolve().name}  # of a site that sent nothing, or lost its journal
+    stated_of = {*ledger["client"].to_pylist()}
+    if len(stated_of) == 1 and not stated_of & names:
+        raise UserError(f"that ledger is of {stated_of.pop()} alone: it is another member's copy. Ask for your own.")
+    sent, stated = (Counter(map(_message, _in_rounds(table, names))) for table in (own, ledger))
+    return sorted(map(_worded, stated - sent)), sorted(map(_worded, sent - stated))
+
+
+def joined_with(folder: Path, run: str, document: Document, sites: list[str]) -> bool | None:
+    """Whether `document` is the configuration with which the site in `folder` joined the run of these `sites`; None if
+    the site cannot tell: it joined with plug-ins, or before journals had fingerprints.
+
+    What a run may change, such as its rounds, is in no fingerprint (`requests.pin`).
+    """
+    joined = next((note for note in read(journal_path(folder, run)).notes if note["note"] == "joined"), {})
+    if any(files_in(document)) or not {"pin", *versions({})} <= joined.keys():
+        return None
+    releases = {name: str(joined[name]) for name in versions({})}
+    return bool(joined["pin"] == pin(document, sites, releases))
+
+
+def _in_rounds(ledger: pa.Table, names: set[str]) -> list[Record]:
+    """What left these clients in steps of the algorithm; journals count jobs' other calls, such as "(join)", in ways of
+    their own."""
+    rows = ledger.filter(pc.field("direction") != "down").to_pylist()
+    asked = [row for row in rows if row["client"] in names and not row["step"].startswith("(")]
+    return [row for row in asked if row["purpose"] in (SETUP, TRAINING, EVALUATION)]
+
+
+def _message(row: Record) -> tuple[object, ...]:
+    words = row["mechanism"], row["reveals"]
+    return row["round"], row["step"], row["key"], row["shape"], row["bytes"], row["to"], *words
+
+
+def _worded(message: tuple[object, ...]) -> str:
+    round, step, key, _, size, to, mechanism, reveals = message
+    told = f" ({reveals}; protection: {mechanism})" if reveals else ""
+    return f"round {round}: {step}: {key}, {size:,} bytes{f' to {to}' if to else ''}{told}"

@@ -1,0 +1,209 @@
+"""What a site holds: its graph, read from its own files and checked there."""
+
+import hashlib
+import json
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from fedweave.core.arrays import DTYPES
+from fedweave.core.graph import TEST, Graph, make_graph
+from fedweave.core.records import Record
+from fedweave.core.text import counted
+from fedweave.datasets import npz
+from fedweave.datasets.base import Dataset
+from fedweave.datasets.check import first, refuse
+from fedweave.datasets.classified import Classified
+from fedweave.datasets.contents import content
+from fedweave.datasets.features import OVER_NODES, compact, normalise
+from fedweave.datasets.folder import Folder
+from fedweave.datasets.graph_folder import GraphFolder, check_named, is_of_graphs
+from fedweave.datasets.sensitive import without_sens
+from fedweave.deploy.flare.site.sitefile import SiteData
+from fedweave.errors import ConfigError, DataError
+from fedweave.experiment.build import graph_of
+from fedweave.experiment.config import Config
+
+
+class LabelVersion(NamedTuple):
+    """A site's labels as they are: a fingerprint of all that it has, by its nodes' ids, and where those of a run are
+    among them (`core.federation.Lasting`)."""
+
+    fingerprint: bytes
+    places: np.ndarray
+    held: int
+
+    @classmethod
+    def of(cls, data: Dataset, rows: np.ndarray) -> "LabelVersion":
+        """Of `data`, of whose nodes a run has the `rows` int64 [m]; whatever the order in which a file lists nodes that
+        have ids."""
+        order = sorted(range(data.nodes), key=lambda row: data.ids[row]) if data.ids else [*range(data.nodes)]
+        told = [[data.ids[row] for row in order] if data.ids else [], data.y[order].tolist(), data.classes]
+        digest = hashlib.blake2b(json.dumps(told).encode()).digest()
+        return cls(digest, np.argsort(order)[rows], data.nodes)
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """A site's graph and the global test graph, as models see them, the site's data as read, and the names of what its
+    features stand for (`kinds`), where they have names. version: of its labels, where noise on these may be drawn."""
+
+    graph: Graph
+    test: Graph | None
+    data: Dataset
+    kinds: tuple[str, ...] = ()
+    version: LabelVersion | None = None
+
+    @property
+    def features(self) -> int:
+        """Number of features."""
+        return self.data.features
+
+    @property
+    def classes(self) -> int:
+        """Number of classes of the whole federation."""
+        return self.data.classes
+
+
+def hold(site: SiteData, folder: Path, config: Config) -> Holdings:
+    """Read what `site.toml` names.
+
+    Raises:
+        DataError: a file is absent or refused, has no split, or the two graphs do not fit together.
+    """
+    dtype = DTYPES[config.engine.values["dtype"]]
+    data = own_graph(site, folder)
+    test = None if site.test is None else global_test(folder / site.test, site, dtype)
+    if test is not None and test.x.shape[1] != data.features:
+        refuse(
+            folder / str(site.test),
+            f"it has {counted(test.x.shape[1], 'feature')}, not {data.features}",
+            "Use the same columns.",
+        )
+    return Holdings(graph_of(data, data.features, dtype), test, data, kinds_of(site))
+
+
+def own_graph(site: SiteData, folder: Path) -> Dataset:
+    """The graph, or the small graphs, that a site trains on.
+
+    Raises:
+        DataError: it is absent or refused, or has no split. ConfigError: `site.toml` says of it what means nothing.
+    """
+    path = folder / site.path
+    data = read_graph(path, site)
+    check_split(path, data)
+    check_meant(path, site)
+    return data
+
+
+def kinds_of(site: SiteData) -> tuple[str, ...]:
+    """What the site's file names in an order that all sites must share, besides the classes and groups."""
+    lists: dict[str, tuple[str, ...] | None] = {key: getattr(site, key) for key in ("node_labels", "edge_labels")}
+    lists |= {f"category {column}": values for column, values in sorted((site.categories or {}).items())}
+    return tuple(f"{what} {name}" for what, names in lists.items() for name in names or ())
+
+
+def check_meant(path: Path, site: SiteData) -> None:
+    """Refuse keys of `site.toml` that mean nothing for the kind of data at `path`, or contradict each other.
+
+    Raises:
+        ConfigError: names them.
+    """
+    if site.classes is not None and site.labels is not None:
+        raise ConfigError(
+            "data: classes (labels are numbers) and labels (their names) are both given; leave one out of site.toml."
+        )
+    of_graphs = ("node_labels", "edge_labels", "degrees")
+    kind = "npz" if not path.is_dir() else "graphs" if is_of_graphs(path) else "nodes"
+    of_tables = ("categories", "groups", "columns", "ignore", "unlabelled")
+    odd = {"npz": (*of_tables, *of_graphs), "graphs": (), "nodes": of_graphs}[kind]
+    if given := [key for key in odd if getattr(site, key) is not None]:
+        raise ConfigError(f"data.{given[0]}: means nothing where {path} holds {kind}; leave it out of site.toml.")
+
+
+def tables(site: SiteData) -> Folder:
+    """How a folder with nodes and edges is read."""
+    return Folder(**_classified(site), categories=site.categories)
+
+
+def _classified(site: SiteData) -> Record:
+    """What the site says of tables of any kind."""
+    return {own.name: getattr(site, own.name) for own in fields(Classified)}
+
+
+def marks(data: Dataset, scaling: str) -> Record:
+    """What must be the same when a run's models predict: features, classes and scaling and, if features are scaled over
+    them, the nodes; and when it resumes: all of the data."""
+    scaled = json.dumps([data.nodes, *data.ids]) if scaling in OVER_NODES else ""
+    return {
+        "features": list(data.columns) or data.features,
+        "classes": list(data.labels) or data.classes,
+        "scaling": scaling,
+        "scaled over nodes": hashlib.sha256(scaled.encode()).hexdigest(),
+        "data": content(data),
+    }
+
+
+def read_graph(path: Path, site: SiteData) -> Dataset:
+    """The graph, or the small graphs, in an .npz file or a folder of tables.
+
+    Raises:
+        DataError: it is absent or refused, or has a label beyond `site.class_count`.
+        ConfigError: small graphs have labels that are names, and no order of these that all sites could share.
+    """
+    if require(path).is_dir():
+        if not is_of_graphs(path):
+            return tables(site).load(path, 0)
+        of_graphs = {name: getattr(site, name) for name in ("node_labels", "edge_labels", "degrees", "categories")}
+        kind = GraphFolder(**_classified(site), **of_graphs)
+        check_named(path, kind)
+        return kind.load(path, 0)
+    data = without_sens(npz.read(path, path.stem, loops=site.loops), path, site.sens_feature)
+    data = numbered(path, data, site)
+    return replace(data, x=normalise(compact(data.x), site.normalise, path.name))
+
+
+def require(path: Path) -> Path:
+    """Return `path` if it exists, else raise DataError."""
+    if not path.exists():
+        raise DataError(f"{path} does not exist. Name the site's data as [data] path in site.toml.")
+    return path
+
+
+def numbered(path: Path, data: Dataset, site: SiteData) -> Dataset:
+    """The data of `path` with the number of classes of the whole federation, and their names, if `site.toml` says them.
+
+    Raises:
+        DataError: a label is beyond it, or the file has other names.
+    """
+    classes = site.class_count
+    if data.labels and (classes or len(data.labels), site.labels or data.labels) != (len(data.labels), data.labels):
+        said = f"label_names are {', '.join(data.labels)}, and site.toml says other labels or classes"
+        refuse(path, said, "Number the classes as site.toml does, or leave both out of it.")
+    if classes is not None and (row := first(data.y >= classes)) is not None:
+        what = f"y, row {row}: label {data.y[row]} is not in 0..{classes - 1}"
+        refuse(path, what, "Correct it or raise data.classes.")
+    return data if classes is None else replace(data, classes=classes, labels=site.labels or data.labels)
+
+
+def check_split(path: Path, data: Dataset) -> None:
+    """Raise DataError if the data of `path` has no split."""
+    if data.public is None:
+        refuse(path, "the graph has no split", "Say of each node whether it is in train, val or test.")
+
+
+def global_test(path: Path, site: SiteData, dtype: torch.dtype, use: int = TEST) -> Graph:
+    """The global test graph, or graphs, with the split or, if there is none, every labelled example in the TEST mask,
+    or that of another `use`.
+
+    Raises:
+        DataError: see `read_graph`.
+    """
+    data = read_graph(path, site)
+    masks = np.zeros((3, data.examples), bool)
+    masks[use] = data.y >= 0
+    masks = masks if data.public is None else data.public
+    return make_graph(data.x, data.edges, data.y, masks, data.sens, dtype, graph_of=data.graph_of)

@@ -1,0 +1,79 @@
+"""What a site says of its data when it joins a run, and what of that its policy keeps back."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from fedweave.core import random
+from fedweave.core.federation import Declaration, Sends
+from fedweave.core.ranges import Whole
+from fedweave.core.tree import Tree
+from fedweave.deploy.flare.parties.lengths import SIZES, TELLS
+from fedweave.deploy.flare.site.holdings import Holdings
+from fedweave.deploy.flare.site.sitefile import Rules
+
+WIDTH = Whole(-1, 1 << 17)  # columns or classes; every site makes a model of that width. -1: kept back
+JOINING: Declaration = {
+    "features": Sends("how many features the data has", within=WIDTH),
+    "classes": Sends("how many classes the data has", within=WIDTH),
+    "names": "a fingerprint of the classes' names in their order; 0 if they are numbers",
+    "columns": "a fingerprint of the features' names in their order; 0 if they are numbers",
+    "kinds": "a fingerprint of the names of categories, and of nodes' and edges' labels; 0 if there are none",
+    "groups": "a fingerprint of the names of the sensitive groups in their order; 0 if they are numbers",
+    "nodes": Sends("how many nodes the site holds", within=Whole(-1)),
+    "edges": Sends("how many edges the site holds", within=Whole(-1)),
+    "split": Sends("how many examples it trains, validates and tests on", within=Whole()),
+    "labels": Sends("how many examples of each class it has", within=Whole()),
+    SIZES: TELLS,
+}
+# What says how the data is made up, and nothing of a record in it.
+FORM = ("features", "classes", "names", "columns", "kinds", "groups")
+
+
+def fingerprint(labels: Sequence[str]) -> int:
+    """A number that other names, or the same in another order, hardly share; 0 for numbered classes."""
+    return random.word(json.dumps(list(labels))) if labels else 0
+
+
+def describe(holdings: Holdings, deny: Sequence[str]) -> Tree:
+    """What the site says of its data when it joins: counts (`JOINING`), -1 or empty for those that it keeps back."""
+    data, masks = holdings.data, holdings.graph.masks
+    told = {
+        "features": data.features,
+        "classes": data.classes,
+        "names": fingerprint(data.labels),
+        "columns": fingerprint(data.columns),
+        "kinds": fingerprint(holdings.kinds),
+        "groups": fingerprint(data.groups),
+        "nodes": data.nodes,
+        "edges": data.edges.shape[1] // 2,
+        "split": masks.sum(1),
+        "labels": torch.bincount(holdings.graph.y[holdings.graph.y >= 0], minlength=data.classes),
+    }
+    return kept_back(told, deny)
+
+
+def withheld(rules: Rules) -> tuple[str, ...]:
+    """The keys that a site with these rules keeps back when it joins: what it denies and, under a cap on ε, counts."""
+    counts = [key for key in JOINING if key not in (*FORM, *rules.unbounded)] if rules.epsilon is not None else []
+    return tuple(dict.fromkeys((*rules.deny, *counts)))
+
+
+def kept_back(told: Tree, deny: Sequence[str]) -> Tree:
+    """`told` with -1 or nothing for the keys that the site's policy denies."""
+    return {key: _hidden(leaf) if key in deny else leaf for key, leaf in told.items()}
+
+
+def as_kept_back(sends: Declaration, deny: Sequence[str]) -> Declaration:
+    """What `kept_back` gives away, for ledgers: of the keys in `deny` nothing."""
+    whole = {key: own if isinstance(own, Sends) else Sends(own) for key, own in sends.items()}
+    return {key: replace(own, reveals="nothing: kept back") if key in deny else own for key, own in whole.items()}
+
+
+def _hidden(leaf: object) -> Any:
+    if isinstance(leaf, dict):
+        return {key: _hidden(below) for key, below in leaf.items()}
+    return leaf[:0] if isinstance(leaf, torch.Tensor) else -1

@@ -1,0 +1,357 @@
+"""What a site holds while it takes part in a run."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+
+import torch
+from torch import Tensor
+
+from fedweave.core.algorithm import Algorithm, Calls, calls_of, capabilities, check_rounds
+from fedweave.core.arrays import DTYPES
+from fedweave.core.edge_list import MotifTable
+from fedweave.core.federation import StepInfo, step_info, step_name
+from fedweave.core.graph import Graph
+from fedweave.core.records import Record
+from fedweave.core.tree import Tree
+from fedweave.datasets.base import Dataset
+from fedweave.deploy.flare.parties.alignment import read_openings
+from fedweave.deploy.flare.parties.lengths import checked
+from fedweave.deploy.flare.parties.party import PartyData
+from fedweave.deploy.flare.policy.policy import PolicyViolation, check_batches, check_crowd, check_lists
+from fedweave.deploy.flare.policy.precheck import check_declared, check_target, needs_all, overspent, targeted
+from fedweave.deploy.flare.site.accounts import Accounts
+from fedweave.deploy.flare.site.downloads import Downloads
+from fedweave.deploy.flare.site.holdings import Holdings
+from fedweave.deploy.flare.site.memory import Memory, Order, Store
+from fedweave.deploy.flare.site.private import private_folder
+from fedweave.deploy.flare.site.sitefile import Rules
+from fedweave.deploy.flare.sums.masking import Masking, data, tensor
+from fedweave.deploy.flare.wire.journal import Journal, journal_path
+from fedweave.deploy.flare.wire.peers import VERSION, Inbox
+from fedweave.deploy.flare.wire.requests import Agree, Call, Join, Open, pin, versions
+from fedweave.engines.calls import Keys
+from fedweave.engines.data import ClientData, accepted
+from fedweave.engines.resending import LastReceived
+from fedweave.engines.steps import find_step
+from fedweave.errors import CallRefused, FedweaveError
+from fedweave.experiment.build import graph_of
+from fedweave.experiment.config import Config
+from fedweave.experiment.demands import check_examples, check_people, check_pooling, check_scaling
+from fedweave.experiment.runs.files import write
+from fedweave.incentives.tables import LIST, needed, own_table, padded
+from fedweave.incentives.vocabulary import vocabulary_of
+
+RUNS, MOTIFS, MARKS = "runs", "motifs", "marks.json"
+# Bytes of a message with its sparse leaves filled in, whatever `engine.reply_mb` the server names.
+MOST_FILLED = 1 << 30
+
+
+class Participation:
+    """A site's part in one job of a run: data, state, ledger, and how far the job has come.
+
+    found: what it has of the run's data; of a `PartyData` no step can be run until `begin`. pin: what every call has to
+    carry (`requests.pin`). limit: bytes that a message's sparse leaves may take, and a peer's parcel.
+    """
+
+    algorithm: Algorithm | None = None
+    ready = False  # for steps
+    target: Mapping[str, int] = MappingProxyType({})  # see `targets.targeted`
+
+    def __init__(
+        self,
+        folder: Path,
+        asked: Join,
+        config: Config,
+        found: Holdings | PartyData,
+        rules: Rules,
+        random_id: str,
+        name: str,
+    ) -> None:
+        engine, own = config.engine.values, folder / RUNS / asked.run
+        self.limit = min(int(engine["reply_mb"] * 1e6), MOST_FILLED)
+        self.asked, self.run, self.inbox = asked, asked.run, Inbox(self.limit)
+        # Half of what the server waits, so that a peer that cannot be reached does not make its senders late.
+        self.patience = engine["timeout"] / 2
+        self.config, self.found, self.rules, self.random_id = config, found, rules, random_id
+        self.keys, self.pin = Keys(config.general.seed), pin(config.plain(), asked.sites)
+        self.accounts, self.folder = Accounts(folder, rules.lost), folder
+        self._waiting: tuple[Holdings, MotifTable] | None = None
+        with self.accounts.open():
+            self.accounts.chain.check(asked.heads.get(name, ""))
+            self.ledger = Journal(journal_path(folder, asked.run))
+            self.ledger.chain = self.accounts.chain
+            self._saved = self._check_history()
+            what = {"algorithm": config.algorithm.name, "after": asked.round, "predict": asked.predict}
+            self.ledger.note("joined", **what, pin=self.pin, **versions({}))
+            self.accounts.skip(self.ledger)
+            self.accounts.pins[self.ledger.path.name] = self.pin
+        self.masking = Masking(folder, name, asked.run, asked.sites, self.ledger, rules.members)
+        private_folder(own.parent)
+        lasting = not asked.predict
+        self.memory, self._replaced = Memory(own, lasting), Store(own, "data", "data-before-", lasting)
+        apart = capabilities(config.algorithm.kind).vertical
+        self.downloads, self.last = Downloads(own, rules.max_change, apart, lasting), LastReceived(engine["resend"])
+
+    def _check_history(self) -> int:
+        """The round of the server's last checkpoint, as far as it told the site.
+
+        Raises:
+            CallRefused: the run began with another configuration, or the server is to go on from a round of which the
+                site keeps no state any more.
+        """
+        joined = [note for note in self.ledger.notes if note["note"] == "joined"]
+        if joined and joined[0].get("pin") != self.pin:
+            raise CallRefused(
+                f"the run {self.run} was begun with another configuration, other sites, other files of plug-ins or "
+                "other versions of fedweave or torch; start a new run"
+            )
+        saved = max((note["round"] for note in self.ledger.notes if note["note"] == "saved"), default=-1)
+        if self.asked.round < saved:
+            raise CallRefused(
+                f"the run {self.run} is to go on from round {self.asked.round}, but its server has said that it holds "
+                f"a checkpoint of round {saved}, and the site keeps no state from before; start a new run"
+            )
+        return int(saved)
+
+    @property
+    def begun(self) -> tuple[int, bool]:
+        """The round to go on from, and whether the job is one of prediction, as the server said at joining."""
+        return self.asked.round, self.asked.predict
+
+    def go_back(self) -> None:
+        """Continue from the state and the data after the round that the server names.
+
+        Raises:
+            FedweaveError: the data is older than the version that the server knows.
+        """
+        round = self.asked.round
+        self.memory.go_back(round)
+        self._replaced.go_back(round)
+
+    def check_version(self, known: int) -> None:
+        """Refuse to go on with data older than the version that the server has `known`."""
+        own = self._replaced.tree.get("version", 0)
+        if own < known:
+            raise FedweaveError(
+                f"the site's data in the run {self.run} is of version {own}, but was of version {known} after round "
+                f"{self.asked.round}. Bring back its folder {RUNS}/{self.run}, or start the run anew."
+            )
+
+    def check_marks(self, marks: Record) -> None:
+        """Note what the run is trained on; or see that what is there now is the same, where the run resumes, or fits
+        its models, where these are to `predict`.
+
+        Raises:
+            FedweaveError: it is not, or there are none.
+        """
+        path, resumes = self.folder / RUNS / self.run / MARKS, self.asked.round >= 0
+        if not self.asked.predict and not (resumes and path.exists()):
+            return write(path, lambda file: file.write(json.dumps(marks).encode()))
+        if not path.exists():
+            raise FedweaveError(f"{path.parent} holds no models of this site: the run {self.run} was not trained here.")
+        check_as_before(path, self.run, marks if not self.asked.predict else fitting(marks))
+        return None
+
+    def aligned(self, own: PartyData, kept: Holdings) -> str:
+        """Note in the journal how many of its `own` nodes the site has `kept`; in words, for the owner."""
+        with self.accounts.open(self.ledger):
+            self.ledger.note("aligned", common=kept.data.nodes, own=own.data.nodes)
+        return own.kept(kept.data)
+
+    def blind(self, turn: int, told: Tree) -> Tree:
+        """A turn with another party's ids; how long all lists are is in the journal, and the policy may bound it.
+
+        Raises:
+            CallRefused: the site sends no ids itself, or what it is `told` is not what it is to blind now.
+        """
+        meeting = self.found.meeting if isinstance(self.found, PartyData) else None
+        if meeting is None or "ids" in self.rules.deny:
+            raise CallRefused("alignment: only a party of a vertical federation that sends ids blinds others'")
+        if turn == 1:
+            meeting.hear(read_openings(told.get("openings")))
+            check_lists(self.rules, {site: count for site, count in meeting.counts.items() if site != meeting.name})
+            with self.accounts.open(self.ledger):
+                self.ledger.note("lists", counts=meeting.counts)
+        points = told.get("ids")
+        if not isinstance(points, Tensor) or points.dtype != torch.uint8:
+            raise CallRefused("alignment: what is to be blinded is no list of ids")
+        blinded, signature = meeting.blind(turn, points.numpy(), data(told.get("signature")))
+        return {"ids": torch.from_numpy(blinded), "signature": tensor(signature)}
+
+    def begin(self, found: Holdings, width: int, scaling: str = "none") -> None:
+        """Make the model, for graphs of `width` features that are scaled so (`datasets.features`), and what the
+        algorithm asks of the data; if that is `needed` in a length that the sites are yet to agree on, no step can be
+        run until `pad`.
+
+        Raises:
+            ConfigError, DataError: algorithm or model is for other data. PolicyViolation: the policy would end the run.
+        """
+        self.algorithm = suited(self.config, found.data, width, scaling)
+        calls = calls_of(self.algorithm, self.config.algorithm.name, len(self.asked.sites))
+        if not self.asked.predict:
+            check_people(self.config, found.data, self.algorithm)
+            self._foresee(calls, bool((found.data.y >= 0).any()))
+        self.scores = {step.__name__ for step in calls.evaluation}
+        self.memory.chained = any(info.sums and not info.stateless for info in map(step_info, calls.all))
+        self.memory.labelled = frozenset(map(step_name, calls.labelled))
+        self.order = Order(calls, self.asked.round, self.config.general.rounds, self.asked.predict)
+        self.found = found
+        known = vocabulary_of(self.algorithm)
+        if known is None or self.asked.predict:
+            self._take_up(found)
+        else:
+            self._waiting = found, own_table(found.data, known, self.folder / MOTIFS)
+
+    def _foresee(self, calls: Calls, labels: bool) -> None:
+        """Refuse a run that could not end within the policy, before anything of it leaves.
+
+        Raises:
+            PolicyViolation: says why.
+        """
+        check_declared(self.rules, calls, labels, len(self.asked.sites))
+        self.target, general, done = targeted(self.algorithm, calls), self.config.general, self.asked.round
+        left = general.rounds - max(done, 0)
+        check_target(self.rules, self.target, self.accounts.repeated(self.pin), left)
+        why = overspent(self.rules, self.accounts.spent, calls, general, done, labels)
+        if why and needs_all(self.config, self.algorithm):
+            raise PolicyViolation(f"{why}, and could not end without it")
+
+    @property
+    def needed(self) -> dict[str, int]:
+        """The lists that the algorithm has every site hold in one length, and how long this one's are, until that is
+        agreed."""
+        return {} if self._waiting is None else needed(self._waiting[1])
+
+    def pad(self, told: Tree) -> None:
+        """Pad the lists as the server `told`.
+
+        Raises:
+            CallRefused: there is nothing to agree on, any more or at all, or what it told cannot be.
+        """
+        if self._waiting is None:
+            raise CallRefused("a site agrees on lengths once, right after it has joined, if its algorithm needs that")
+        found, motifs = self._waiting
+        sizes, dtype = checked(told, self.needed), DTYPES[self.config.engine.values["dtype"]]
+        graph = graph_of(found.data, found.features, dtype, motifs=padded(motifs, sizes[LIST]))
+        self._waiting = None
+        self._take_up(replace(found, graph=graph))
+
+    def _take_up(self, found: Holdings) -> None:
+        """Take up the data as the run has changed it, unless what was loaded is wanted."""
+        self.found, self.ready = found, True
+        self._data = ClientData({self.random_id: found.graph}, found.classes)
+        if self._replaced.tree and not self.asked.predict:
+            self._data.load({self.random_id: self._replaced.tree})
+        self._check_numbers({})
+
+    def enter(self, call: Call, message: Tree) -> None:
+        """See that a call may be answered with its `message`, and keep the state from before its round.
+
+        Raises:
+            CallRefused: it may not.
+        """
+        self._check_numbers(message)
+        if not self._saved <= call.saved <= call.round:
+            raise CallRefused(
+                f"the server says that its last checkpoint is of round {call.saved}; it was of round {self._saved}, "
+                f"and the call is of round {call.round}"
+            )
+        if call.saved > self._saved and not self.asked.predict:
+            with self.accounts.open(self.ledger):
+                self.ledger.note("saved", round=call.saved)
+            self._saved = call.saved
+        self.downloads.check(call.step, message)
+        self.memory.enter(call.round, call.saved)
+
+    def _check_numbers(self, message: Tree) -> None:
+        """Refuse to go on where numbers would be of few examples of the data as it is now."""
+        check_crowd(self.rules, self.graph)
+        if not self.asked.predict:  # where models predict, nothing is trained
+            check_batches(self.rules, self.algorithm, self.graph, message)
+
+    def heard(self, asked: Call, info: StepInfo, message: Tree) -> str:
+        """The fingerprint of what the step makes its reply of besides the site's own data (`Memory.heard`).
+
+        Raises:
+            CallRefused: the data is not what it was, and the sum is of what is told now.
+        """
+        if info.stateless and self._replaced.tree:
+            raise CallRefused("secure sum: a step has changed the site's data; such a sum is of all clients alone")
+        return self.memory.heard(asked.step, message, info)
+
+    def prepare_sum(self, asked: Agree | Open, told: Tree) -> Tree:
+        """What a secure sum needs besides the terms (`masking.Masking`)."""
+        if isinstance(asked, Open):
+            return self.masking.open(asked, told)
+        if self.algorithm is None:
+            raise CallRefused("secure sum: keys were asked for before the site knew the job's algorithm")
+        info = step_info(find_step(self.algorithm, asked.step))
+        with self.accounts.open(self.ledger):
+            return self.masking.agree(asked, info, told)
+
+    @property
+    def graph(self) -> Graph:
+        """The site's data now."""
+        return self._data.graphs[self.random_id]
+
+    def replace(self, made: object, call: Call) -> dict[str, int]:
+        """Keep the data that a step made, if it made any; what the server hears of it."""
+        graph = (
+            None if made is None else accepted(made, self.graph, self._data.classes, f"the graph that {call.step} made")
+        )
+        self._data.replace(self.random_id, graph)
+        self._replaced.enter(call.round, call.saved)
+        self._replaced.keep(self._data.dump()[self.random_id])
+        return {VERSION: self._data.versions[self.random_id]}
+
+
+def suited(config: Config, data: Dataset, width: int, scaling: str) -> Algorithm:
+    """The algorithm with a model for a site's `data`, whose features are `width` columns and scaled so.
+
+    Raises:
+        ConfigError, UserError: one of them is for other data, for fewer rounds, or for features not scaled.
+    """
+    model = config.model.make().build(width, data.classes)
+    check_examples(config, data)
+    check_pooling(config, data, model)
+    algorithm: Algorithm = config.algorithm.make(model)
+    check_rounds(algorithm, config.general.rounds)
+    check_scaling(scaling, algorithm, ("example", "node"))
+    return algorithm
+
+
+def fitting(marks: Record) -> Record:
+    """Of the `marks` (`holdings.marks`) those that a run's models need to be as they were in training."""
+    return {what: mark for what, mark in marks.items() if what != "data"}
+
+
+def check_as_before(path: Path, run: str, marks: Record) -> None:
+    """Compare the `marks` of a site's data with those in the file `path`, of when the `run` began.
+
+    Raises:
+        FedweaveError: one is another; says what to bring back. Or the file is damaged.
+    """
+    before = _marks_before(path)
+    if odd := [what for what in marks if what in before and marks[what] != before[what]]:
+        was = before[odd[0]]
+        remedy = {
+            "data": "Bring back the data that the run began with, or start a new run.",
+            "features": f"Give the columns {was}, in this order.",
+            "classes": f"Say {'labels' if isinstance(was, list) else 'classes'} = {was} in site.toml.",
+            "scaling": f"Say normalise = {was!r} in site.toml.",
+            "scaled over nodes": "Scale the features yourself and train with normalise = 'none' in site.toml.",
+        }
+        raise FedweaveError(f"{odd[0]}: not as in the run {run}. {remedy[odd[0]]}")
+
+
+def _marks_before(path: Path) -> Record:
+    try:
+        found = json.loads(path.read_bytes())
+        if not isinstance(found, dict):
+            raise TypeError("it holds no table")
+    except (ValueError, TypeError, RecursionError) as error:
+        raise FedweaveError(f"{path} is damaged ({error}). Bring it back, or start a new run.") from error
+    return found

@@ -1,0 +1,68 @@
+"""What a finished run's models predict at a site, for its owner alone; and who is to have it in the end."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor
+
+from fedweave.algorithms.deployment import deployable
+from fedweave.core.algorithm import capabilities
+from fedweave.core.text import counted
+from fedweave.core.tree import Tree
+from fedweave.deploy.flare.site.participation import RUNS, Participation
+from fedweave.deploy.flare.wire.answers import mendable
+from fedweave.errors import FedweaveError, UserError
+from fedweave.experiment.runs.files import EARLIER, PREDICTIONS, write_table
+from fedweave.experiment.runs.predictions import Predicted, predictions_table
+from fedweave.experiment.runs.scoring import probabilities
+
+
+def set_aside(folder: Path, run: str) -> None:
+    """Rename what models of the `run` predicted earlier at the site in `folder`: the model is about to be another, or
+    the data, and the file must not be taken for the new one if none comes."""
+    path = folder / RUNS / run / PREDICTIONS
+    if path.exists():
+        path.replace(path.with_name(EARLIER))
+
+
+def leave(job: Participation, site: str, state: Tree, log: logging.Logger) -> bool:
+    """Take out of a client's state what a step left there for the owner, a "prediction" or a "model", and write what is
+    predicted into the run's folder; whether there was anything."""
+    found: Tensor | None = state.pop("prediction", None)
+    if (model := state.pop("model", None)) is not None:
+        found = probabilities(deployable(job.algorithm).net, model, job.graph)
+    if found is None:
+        return False
+    path, data = job.folder / RUNS / job.run / PREDICTIONS, job.found.data
+    own = Predicted(site, found, np.arange(data.examples), data.public)
+    write_table(path, predictions_table([own], data.ids, data.labels, data.example, data.y))
+    log.info("%d predictions: %s", data.examples, path)
+    return True
+
+
+def predicting(algorithm: object, state: Tree, sites: Sequence[str]) -> list[str]:
+    """Those of the `sites` that predict with a finished run: all, or of a vertical run's parties those with labels."""
+    return [site for site in sites if not capabilities(algorithm).predicts or state["holders"][site]]
+
+
+def check_written(wanted: Sequence[str], lacking: Mapping[str, str]) -> None:
+    """Refuse to call a prediction done that not all `wanted` sites have written.
+
+    lacking: {site: why} of those that have not (`Flare.unwritten`).
+
+    Raises:
+        UserError: those who started the job, or own a site, can mend it; FedweaveError: they cannot.
+    """
+    if not lacking:
+        return
+    named = "; ".join(
+        f"{site}: {why.removesuffix('.') or 'it never trained, and has no such model'}" for site, why in lacking.items()
+    )
+    others = ", ".join(site for site in wanted if site not in lacking)
+    kind = UserError if mendable(lacking.values()) or "" in lacking.values() else FedweaveError
+    raise kind(
+        f"{len(lacking)} of {counted(len(wanted), 'site')} wrote no predictions. {named}. "
+        f"{f'Those of {others} are written. ' if others else ''}Put it right and predict again."
+    )

@@ -1,0 +1,59 @@
+"""What a site publishes: to the server one function, which takes and gives bytes, and to other sites a letterbox."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from nvflare.collab import collab
+
+from fedweave.core.records import Record
+from fedweave.deploy.flare.site.member import LOG, Member
+from fedweave.deploy.flare.site.private import log_to
+from fedweave.deploy.flare.wire.answers import Answer
+from fedweave.deploy.flare.wire.link import steady
+
+
+class Site:
+    """The client's side of a job; NVFlare makes one in each site's job process."""
+
+    def __init__(self) -> None:
+        self._member: Member | None = None
+
+    @collab.init
+    def begin(self) -> None:
+        """Find the site's folder; its data is read when the server asks to join."""
+        os.umask(0o077)  # what the site keeps is its owner's
+        steady()
+        folder = Path(collab.workspace.get_root_dir())
+        log_to(folder / LOG)
+        self._member = Member(folder, collab.site_name, _post)
+
+    @collab.publish
+    def ping(self) -> bool:
+        """Whether the process lives, also while a step runs."""
+        return True
+
+    @collab.publish
+    def call(self, request: str, blob: bytes) -> Record:
+        """Answer one call of the server (`member.Member.answer`)."""
+        if collab.caller != "server" or self._member is None:
+            return Answer(refusal="only the server may call, once the job runs")._asdict()
+        return self._member.answer(request, blob)._asdict()
+
+    @collab.publish
+    def deliver(self, label: str, blob: bytes) -> str:
+        """Take what another site sends (`member.Member.accept`); returns why not, or nothing."""
+        if collab.caller == "server" or self._member is None:
+            return "only sites may deliver, once the job runs"
+        return self._member.accept(collab.caller, label, blob)
+
+
+def _post(peers: Sequence[str], label: str, blob: bytes, seconds: float) -> dict[str, str]:
+    """See `peers.Post`. NVFlare routes it over the server's host; `secure` encrypts it for the receiving site's key."""
+    known = {proxy.name for proxy in collab.clients}
+    lost = {peer: "it is not connected" for peer in peers if peer not in known}
+    if here := [peer for peer in peers if peer in known]:
+        taken = collab.get_clients(here)(secure=True, optional=True, timeout=seconds).deliver(label, blob)
+        lost |= {peer: f"it was not reached ({error.cause})" for peer, error in taken.failures.items()}
+        lost |= {name.split(".")[0]: why for name, why in taken if why}
+    return lost

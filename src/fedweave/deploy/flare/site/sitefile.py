@@ -1,0 +1,192 @@
+"""A site's own file, `site.toml`: where its data is, and what may leave."""
+
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+from pydantic import Field
+
+from fedweave.core.records import Record
+from fedweave.datasets.edges import check_loops
+from fedweave.datasets.features import check_normalise
+from fedweave.errors import ConfigError
+from fedweave.experiment.config import dumps, load, own_parameters
+from fedweave.experiment.config.choice import checked_values
+from fedweave.experiment.config.names import check_keys
+
+SITE_FILE, SECRET, IDS_KEY = "site.toml", "privacy.secret", "ids.key"  # in a site's folder
+
+HEAD = r"^(0|[1-9][0-9]{0,14}):([0-9a-f]{32}|)$"  # an entry of a site's accounts, see `chain.Head`
+T = TypeVar("T")
+# As openssl prints it, or without colons.
+_Fingerprint = Annotated[str, Field(pattern=r"^([0-9A-Fa-f]{2}:?){31}[0-9A-Fa-f]{2}$")]
+
+
+@dataclass(frozen=True)
+class SiteData:
+    """The table [data].
+
+    path:      the graph, relative to the site's folder: an .npz file, or a folder with nodes and edges; for small
+               graphs, with graphs, nodes and edges.
+    test:      the global test graph that all sites hold, if there is one; a path likewise.
+    normalise: see `datasets.features`.
+    classes:   number of classes of the whole federation; every site gives the same.
+    labels:    class names in order (instead of `classes`), which .npz files number so.
+    sens_feature: allow a feature column that says the same as the column sens.
+    columns, ignore: what columns with names of their own mean, and which do not count (`datasets.classified`).
+    unlabelled: a word, or several, that stands in the labels for an empty cell (`datasets.classified`).
+    loops:     edges of a node with itself: "refuse", or "drop".
+    categories, groups: of tables whose columns or sens are text (`datasets.folder`); sites with the same columns all
+               give the same.
+    node_labels, edge_labels, degrees: of small graphs (`datasets.graph_folder`); every site gives the same.
+    random_id:  client id that random draws are made for instead of the site's name. `sites init --split` sets it so
+               that the federation draws as the simulation of its configuration does.
+    """
+
+    path: str
+    test: str | None = None
+    normalise: str = "none"
+    classes: Annotated[int, Field(ge=1)] | None = None
+    labels: tuple[str, ...] | None = None
+    sens_feature: bool = False
+    columns: dict[str, str] | None = None
+    ignore: tuple[str, ...] | None = None
+    unlabelled: str | tuple[str, ...] | None = None
+    loops: str = "refuse"
+    categories: dict[str, tuple[str, ...]] | None = None
+    groups: tuple[str, ...] | None = None
+    node_labels: tuple[str, ...] | None = None
+    edge_labels: tuple[str, ...] | None = None
+    degrees: Annotated[int, Field(ge=1)] | None = None
+    random_id: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what means nothing in whatever form the data is."""
+        try:
+            check_normalise(self.normalise)
+            check_loops(self.loops)
+        except ConfigError as error:
+            raise ConfigError(f"data.{error}") from error
+        if self.classes is not None and self.labels is not None:
+            raise ConfigError("data: give classes (labels are numbers) or labels (labels are names), not both.")
+
+    @property
+    def class_count(self) -> int | None:
+        """How many classes the file says there are; None where it does not."""
+        return self.classes if self.labels is None else len(self.labels)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The table [policy]; by default everything that an installed algorithm sends may leave.
+
+    algorithms: refuse jobs that run any other, or one of these with more parts than it has by itself; names, or
+                "file.py:Name"; empty allows all.
+    parts:      parts that these may have besides, by name or "file.py:Name".
+    files:      Python files of this site that a job may name plug-ins in, "file.py:Name"; to look one up is to run it.
+    deny:       top-level reply keys that never leave.
+    mixup:      {key: smallest mixup batch}. noise: {key: least Gaussian noise}, the
+                standard deviation over what a record changes at most, where the algorithm bounds that.
+    secure_sum: keys that may only leave in a secure sum (`privacy.aggregation`) of all sites.
+    partial_sums: whether one that sites may be missing from will do; two of them that differ in one site tell nearly
+                what it sent.
+    epsilon:    cap on the ε of all that ever left the site; what has no bound may not leave then.
+    delta:      δ of that ε.
+    unbounded:  keys that may leave without a bound despite `epsilon`, which does not hold for them.
+    repeats:    whether a run with a target ε may send more than that is for, by rounds that are done again, or as
+                another run of the same configuration.
+    lost:       entries of the site's accounts, "number:hash" as a refusal names them, that have gone from its ledgers;
+                what they counted is counted no more.
+    bytes:      cap on the bytes that ever left the site.
+    calls:      {step: how often it may reply, over all runs}; a step's own name, such as "train", or "FedAvg.train";
+                "join", "blind", "align" and "pad" are for jobs.
+    min_nodes:  fewest nodes, or small graphs where these are the examples, that are aligned, trained on or scored; 1
+                allows single ones.
+    min_sites:  fewest sites of a run, this one included.
+    members:    {site: SHA-256 fingerprint of its certificate}; a run with a site that is not listed is refused, and so
+                is what another certificate has signed: keys of secure sums, lists of ids. Empty allows any.
+    min_summed: fewest sites whose terms a secure sum is of, whatever the algorithm says.
+    max_ids:    most ids on the list of any party that the site blinds in an alignment. None allows any number.
+    round_scores: scores leave as multiples of this, and then without all that is counted by class or group; 1 leaves
+                them as they are.
+    max_change: largest L2 norm of the change of what the server sends, from the run's last message with the same keys,
+                whatever step that was for. None allows any.
+    """
+
+    algorithms: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+    mixup: dict[str, Annotated[int, Field(ge=1)]] = field(default_factory=dict)
+    noise: dict[str, Annotated[float, Field(gt=0)]] = field(default_factory=dict)
+    secure_sum: tuple[str, ...] = ()
+    partial_sums: bool = False
+    epsilon: Annotated[float, Field(gt=0)] | None = None
+    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+    unbounded: tuple[str, ...] = ()
+    repeats: bool = False
+    lost: tuple[Annotated[str, Field(pattern=HEAD)], ...] = ()
+    bytes: Annotated[int, Field(gt=0)] | None = None
+    calls: dict[str, Annotated[int, Field(ge=0)]] = field(default_factory=dict)
+    min_nodes: Annotated[int, Field(ge=1)] = 10
+    min_sites: Annotated[int, Field(ge=1)] = 1
+    members: dict[str, _Fingerprint] = field(default_factory=dict)
+    min_summed: Annotated[int, Field(ge=2)] = 2
+    max_ids: Annotated[int, Field(ge=1)] | None = None
+    round_scores: Annotated[int, Field(ge=1)] = 1
+    max_change: Annotated[float, Field(gt=0)] | None = None
+
+    def freed(self, keys: Iterable[str]) -> "Rules":
+        """The rules for what no owner can deny: nothing is, and the `keys` may leave without a bound."""
+        return replace(self, deny=(), unbounded=(*self.unbounded, *keys))
+
+
+def read_site_file(path: Path) -> tuple[SiteData, Rules]:
+    """Both tables, checked.
+
+    Raises:
+        ConfigError: the file cannot be read, or a key or value is not valid; names it and what is.
+    """
+    document = load(path)
+    try:
+        check_keys("", document, ["data", "policy"])
+        return _table(document, "data", SiteData), _table(document, "policy", Rules)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def read_secret(path: Path) -> bytes:
+    """The bytes of a site's secret file.
+
+    Raises:
+        ConfigError: there is none, or others can read it.
+    """
+    try:
+        if stat.S_IMODE(path.stat().st_mode) & 0o077:
+            raise ConfigError(f"{path} can be read by others. Make it yours alone: chmod 600.")
+        secret = bytes.fromhex(path.read_text().strip())
+        if len(secret) < 32:
+            raise ValueError(f"{len(secret)} bytes")
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} holds no secret ({error}); it is 64 hexadecimal digits.") from error
+    return secret
+
+
+def write_site_file(path: Path, data: Record) -> None:
+    """A site file with `data` as its [data] and a policy that its owner has yet to tighten."""
+    head = "# The data of this site and what may leave it; see docs/deployment.md.\n"
+    if not data.keys() & {"classes", "labels"}:
+        head += (
+            '# Say below [data] how many classes all sites have, classes = 2, or their names, labels = ["a", "b"].\n'
+        )
+    path.write_text(head + dumps({"data": data, "policy": {"deny": []}}), encoding="utf-8")
+
+
+def _table(document: Record, name: str, kind: type[T]) -> T:
+    given, own = document.get(name, {}), own_parameters(kind)
+    if not isinstance(given, dict):
+        raise ConfigError(f"{name}: is a table, written [{name}] with its keys below, got {given!r}")
+    check_keys(name, given, list(own))
+    return kind(**checked_values(f"{name}.", given, own))

@@ -1,0 +1,1 @@
+"""Secure sums between sites: the server's part and a site's."""

@@ -1,0 +1,175 @@
+"""What passes from site to site: parcels on their way to a step, the receipt that the server gets instead, and whatever
+else a site notes beside its reply."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from fedweave.core.federation import Sent, StepInfo
+from fedweave.core.ledger import Entry
+from fedweave.core.records import Record
+from fedweave.core.tree import Tree
+from fedweave.deploy.flare.server.inspection import Inspector
+from fedweave.engines.messages import peer_messages
+from fedweave.errors import FedweaveError
+
+_LONGEST = 1 << 20  # characters of a note
+_MOST = 1 << 53  # bytes, versions
+VERSION, HEARD, ROUNDED, WRITTEN = "(data)", "(heard)", "(rounded)", "(written)"  # keys of a note
+
+
+class Post(Protocol):
+    """Carries parcels to peers, sealed so that nobody on the way can read them."""
+
+    def __call__(self, peers: Sequence[str], label: str, blob: bytes, seconds: float) -> dict[str, str]:
+        """Deliver a blob under its label within `seconds`; {peer: why} of those that did not take it."""
+        ...
+
+
+@dataclass(frozen=True)
+class Relayed(Sent):
+    """What a server knows of parcels that it relayed. again: how often the step ran in the round before."""
+
+    again: int
+
+    def plain(self, chosen: Sequence[str]) -> Record:
+        """What the `chosen` sites need to know of it."""
+        of = {site: self.sources[site] for site in chosen}
+        return {"step": self.step, "again": self.again, "sources": of, "clients": self.clients}
+
+
+class Receipt(NamedTuple):
+    """What the server learns of a delivery: key, shape and bytes of each leaf, bytes of the whole, and {peer: why} of
+    those that it did not reach."""
+
+    keys: tuple[tuple[str, str, int], ...]
+    size: int
+    lost: Mapping[str, str]
+
+    @classmethod
+    def of(cls, entry: Entry, lost: Mapping[str, str]) -> "Receipt":
+        """From the site's own ledger."""
+        return cls(tuple((key, shape, size) for key, shape, size, *_ in entry.keys), entry.size, lost)
+
+    def note(self) -> str:
+        """For the wire."""
+        return json.dumps(self._asdict())
+
+    @classmethod
+    def read(cls, note: str, info: StepInfo, peers: Sequence[str]) -> "Receipt":
+        """Undo `note`.
+
+        Raises:
+            FedweaveError: it is not of this form, or names keys that the step does not declare.
+        """
+        try:
+            given = _parsed(note)
+            keys = tuple((str(key), str(shape), int(size)) for key, shape, size in given["keys"])
+            receipt = cls(keys, int(given["size"]), {p: str(why)[:200] for p, why in given["lost"].items()})
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+            raise FedweaveError(f"its receipt is not of fedweave's form ({type(error).__name__})") from error
+        sizes = [size for *_, size in receipt.keys]
+        if not sum(sizes) <= receipt.size < _MOST or min(sizes, default=0) < 0 or not set(receipt.lost) <= set(peers):
+            raise FedweaveError("its receipt contradicts itself")
+        if undeclared := [key for key, *_ in receipt.keys if info.covering(key) is None]:
+            raise FedweaveError(f"its receipt names {undeclared[:5]}, which the step does not declare")
+        return receipt
+
+
+class Inbox:
+    """A site's parcels, unopened until the step that wants them, and what the site itself sent last.
+
+    A later parcel of the same sender and step replaces an earlier one, so that no peer can fill the memory.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit, self._inspector = limit, Inspector(limit)
+        self._parcels: dict[tuple[str, str], tuple[tuple[int, int], bytes]] = {}
+        self._own: dict[str, tuple[tuple[int, int], Tree]] = {}
+
+    def note_own(self, step: str, call: tuple[int, int], reply: Tree) -> None:
+        """Remember what the site sends in `call` (round, occurrence) of `step`."""
+        self._own[step] = call, reply
+
+    def put(self, sender: str, step: str, call: tuple[int, int], blob: bytes) -> None:
+        """Keep a parcel.
+
+        Raises:
+            FedweaveError: it exceeds the limit.
+        """
+        if len(blob) > self._limit:
+            raise FedweaveError(f"{len(blob)} bytes exceed the limit of {self._limit} (engine.reply_mb)")
+        self._parcels[sender, step] = call, blob
+
+    def open(
+        self, step: str, info: StepInfo, call: tuple[int, int], sources: Sequence[str], here: Sequence[str]
+    ) -> tuple[Tree, dict[str, str], dict[str, str]]:
+        """The part of a message that `sources` sent, as far as they are `here`; {peer: "missing" or "refused"} of those
+        who are but left nothing of use, and {peer: why} of the refused.
+
+        A parcel is held against what the site itself sent, as the server holds replies against each other.
+
+        Raises:
+            FedweaveError: the site did not send in that call.
+        """
+        made, own = self._own.get(step, (None, {}))
+        if made != call:
+            raise FedweaveError(f"the site is to receive what {step} sent in a call in which it sent nothing itself")
+        parcels = {peer: self._parcels.get((peer, step)) for peer in sources if peer in here}
+        blobs = {peer: parcel[1] for peer, parcel in parcels.items() if parcel is not None and parcel[0] == call}
+        trees, refused = self._inspector.accept(step, info, {}, blobs, like=own)
+        faults = {peer: "refused" if peer in blobs else "missing" for peer in parcels if peer not in trees}
+        return peer_messages(own, sources, trees), faults, refused
+
+
+def read_faults(note: str, peers: Sequence[str]) -> dict[str, str]:
+    """{peer: "missing" or "refused"} as a site says it of `peers`; nothing from a note of another form."""
+    try:
+        told = _parsed(note).items() if note else ()
+        return {peer: what for peer, what in told if peer in peers and what in ("missing", "refused")}
+    except (ValueError, AttributeError):
+        return {}
+
+
+def read_heard(note: str) -> str:
+    """The fingerprint of what a term of a secure sum was made of, as its site notes it (`HEARD`); "" without one."""
+    try:
+        return str(_parsed(note).get(HEARD, ""))
+    except (ValueError, AttributeError):
+        return ""
+
+
+def read_version(note: str, before: int) -> int:
+    """The version of a site's data that it notes (`VERSION`), which can only rise; `before` from a note without one."""
+    try:
+        version = _parsed(note).get(VERSION, before)
+        return version if isinstance(version, int) and before < version < _MOST else before
+    except (ValueError, AttributeError):
+        return before
+
+
+def read_rounding(note: str) -> int:
+    """Of what number its scores are multiples, as a site notes it (`ROUNDED`); 1 from a note without one."""
+    try:
+        step = _parsed(note).get(ROUNDED, 1)
+        return step if isinstance(step, int) and 1 < step < _MOST else 1
+    except (ValueError, AttributeError):
+        return 1
+
+
+def read_written(note: str) -> bool:
+    """Whether a site notes that it has written predictions (`WRITTEN`)."""
+    try:
+        return _parsed(note).get(WRITTEN) is True
+    except (ValueError, AttributeError):
+        return False
+
+
+def _parsed(note: str) -> Any:
+    if len(note) > _LONGEST:
+        raise ValueError(f"{len(note)} characters")
+    try:
+        return json.loads(note)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error

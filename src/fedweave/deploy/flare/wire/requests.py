@@ -1,0 +1,211 @@
+"""The form of what a server asks of a site, and the fingerprint of what both agreed to."""
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import Annotated, Any, Literal, TypeAlias
+
+import torch
+from pydantic import Field, TypeAdapter, ValidationError
+
+from fedweave.core.names import TAKEN
+from fedweave.core.plugins import digests
+from fedweave.core.records import Record
+from fedweave.deploy.flare.site.sitefile import HEAD
+from fedweave.errors import CallRefused
+from fedweave.experiment.config import Document, flat
+from fedweave.experiment.runs.resuming import may_change
+
+ADMIN, SERVER, AUTHORITY = "admin", "server", "authority"
+RESERVED = TAKEN | {ADMIN, SERVER, AUTHORITY}  # the last are whom provisioning gives folders or certificates, too
+
+_Count = Annotated[int, Field(ge=0, lt=2**31)]
+_Epoch = Annotated[int, Field(ge=0, lt=2**53)]
+_Mark = Annotated[int, Field(ge=-1, lt=2**31)]  # a round, -1 before the first
+_Name = Annotated[str, Field(pattern=r"^[\w.-]{1,200}$")]
+_Head = Annotated[str, Field(pattern=HEAD)]
+_Run = Annotated[str, Field(pattern=r"^[A-Za-z0-9]{1,64}$")]  # it names a folder
+
+
+@dataclass(frozen=True)
+class Version:
+    """Of a site's data."""
+
+    version: _Count
+
+
+@dataclass(frozen=True)
+class Join:
+    """Take part in a run of these sites, from the state after `round`; with `predict`, for its models to predict.
+
+    data: the versions of the sites' data then. heads: the last entries of sites' accounts that the server knows of
+    (`chain.Head`).
+    """
+
+    kind: Literal["join"]
+    run: _Run
+    document: Record
+    round: _Mark
+    sites: list[_Name]
+    versions: dict[str, str]
+    predict: bool = False
+    data: dict[_Name, Version] = field(default_factory=dict)
+    heads: dict[_Name, _Head] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Blind:
+    """Blind the ids of the party that is `turn` places before this one (`privacy.intersection`)."""
+
+    kind: Literal["blind"]
+    pin: str
+    round: _Mark
+    turn: _Count
+    predict: bool = False
+
+
+@dataclass(frozen=True)
+class Align:
+    """Keep the nodes that all parties have."""
+
+    kind: Literal["align"]
+    pin: str
+    round: _Mark
+    predict: bool = False
+
+
+@dataclass(frozen=True)
+class Pad:
+    """Pad lists to the lengths that the sites have agreed on."""
+
+    kind: Literal["pad"]
+    pin: str
+    round: _Mark
+    predict: bool = False
+
+
+@dataclass(frozen=True)
+class Received:
+    """Which call left what a step is to find of its peers."""
+
+    step: _Name
+    again: _Count
+    sources: dict[_Name, list[_Name]]
+    clients: list[_Name]
+
+
+@dataclass(frozen=True)
+class Sum:
+    """Which sites' replies are added up, and with which keys (`privacy.aggregation`)."""
+
+    epoch: _Epoch
+    slot: _Count
+    peers: list[_Name]
+
+
+@dataclass(frozen=True)
+class Agree:
+    """Advertise keys of a new epoch for secure sums of what a step replies, or deal shares to those who have."""
+
+    kind: Literal["advertise", "share"]
+    pin: str
+    round: _Count
+    step: _Name
+    epoch: _Epoch
+
+
+@dataclass(frozen=True)
+class Open:
+    """Sign whose terms a secure sum has, or reveal what opens it. survivors: of the `peers`, those who sent a term."""
+
+    kind: Literal["survivors", "reveal"]
+    pin: str
+    round: _Count
+    epoch: _Epoch
+    slot: _Count
+    peers: list[_Name]
+    survivors: list[_Name]
+
+
+@dataclass(frozen=True)
+class Call:
+    """Run a step for the `again`-th further time in a round. saved: the round of the server's last checkpoint. to: the
+    peers that each site sends to. sum: that of what is replied, where the step declares one."""
+
+    kind: Literal["step", "send", "replace"]
+    pin: str
+    step: _Name
+    round: _Count
+    again: _Count
+    saved: _Mark
+    to: dict[_Name, list[_Name]] = field(default_factory=dict)
+    received: Received | None = None
+    sum: Sum | None = None
+
+
+Request: TypeAlias = Join | Blind | Align | Pad | Call | Agree | Open
+_FORMS: dict[str, TypeAdapter[Any]] = {"join": TypeAdapter(Join), "align": TypeAdapter(Align), "pad": TypeAdapter(Pad)}
+_FORMS |= {"blind": TypeAdapter(Blind)}
+_FORMS |= dict.fromkeys(("step", "send", "replace"), TypeAdapter(Call))
+_FORMS |= dict.fromkeys(("advertise", "share"), TypeAdapter(Agree)) | dict.fromkeys(
+    ("survivors", "reveal"), TypeAdapter(Open)
+)
+
+
+def read_request(text: str) -> Request:
+    """What a server asks for, every number and name of the right kind; what no form has is left out.
+
+    Raises:
+        CallRefused: it is of no such form; names the field.
+    """
+    try:
+        found: Request = _FORMS[json.loads(text)["kind"]].validate_json(text, strict=True)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        where = ".".join(map(str, problem["loc"]))
+        raise CallRefused(f"the request is not of fedweave's form: {where}: {problem['msg']}") from error
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise CallRefused(f"the request is not of fedweave's form ({type(error).__name__})") from error
+    return found
+
+
+def described(asked: Request) -> str:
+    """A request in words, for the owner."""
+    if isinstance(asked, Open):
+        return f"{asked.kind} of a secure sum, slot {asked.slot} of epoch {asked.epoch}"
+    if isinstance(asked, Agree):
+        return f"{asked.kind} for secure sums of {asked.step}, epoch {asked.epoch}"
+    if not isinstance(asked, Call):
+        return asked.kind
+    return f"{asked.kind} {asked.step}, occurrence {asked.again + 1} in round {asked.round}"
+
+
+def versions(document: Document) -> dict[str, str]:
+    """What a server and its sites must have alike: releases of fedweave and torch, and the files of plug-ins that a
+    configuration names."""
+    releases = {"fedweave": version("fedweave"), "torch": torch.__version__.partition("+")[0]}
+    return releases | digests(document)
+
+
+def check_versions(theirs: dict[str, str], document: Document) -> None:
+    """Refuse a server with other versions, or with other files of the plug-ins that a `document` names.
+
+    Raises:
+        CallRefused: names both.
+    """
+    own = versions(document)
+    if odd := [name for name in own if theirs.get(name) != own[name]]:
+        name, same = odd[0], "file" if odd[0].endswith(".py") else "versions"
+        raise CallRefused(
+            f"the site has {name} {own[name][:20]}, the server {theirs.get(name, 'none')[:20]}. Install the same "
+            f"{same} at the server and at all sites."
+        )
+
+
+def pin(document: Document, sites: list[str], releases: dict[str, str] | None = None) -> str:
+    """A fingerprint of a run's sites, of the versions and plug-ins here, or of the `releases` given, and of all
+    settings that a run keeps for as long as it lasts (`experiment.runs.resuming.may_change`)."""
+    kept = {key: value for key, value in flat(document).items() if not may_change(key)}
+    told = json.dumps([kept, sites, versions(document) if releases is None else releases], sort_keys=True)
+    return hashlib.sha256(told.encode()).hexdigest()

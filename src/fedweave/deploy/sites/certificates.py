@@ -1,0 +1,70 @@
+"""Certificates of servers, sites and administrators, and whether they can be used now."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.x509.oid import NameOID
+
+from fedweave.errors import UserError
+from fedweave.experiment.runs.files import read
+
+
+def certificate(path: Path) -> x509.Certificate:
+    """The certificate in a file.
+
+    Raises:
+        UserError: it holds none.
+    """
+    try:
+        return x509.load_pem_x509_certificate(read(path))
+    except (UserError, ValueError) as error:
+        raise UserError(
+            f"{path} is no certificate ({error}). Ask the project's operator for the folder again."
+        ) from error
+
+
+def check_issuer(path: Path, root: Path) -> None:
+    """Refuse a certificate that the authority of `root` did not sign.
+
+    Raises:
+        UserError: names both files.
+    """
+    try:
+        certificate(path).verify_directly_issued_by(certificate(root))
+    except (InvalidSignature, ValueError, TypeError) as error:
+        raise UserError(
+            f"{path} was not signed by {root}: they are of different projects. Take the whole folder startup of one "
+            "`fedweave sites init`."
+        ) from error
+
+
+def check_name(path: Path, name: str) -> None:
+    """Refuse a certificate that was issued for somebody else than `name`.
+
+    Raises:
+        UserError: names the file and whose it is.
+    """
+    named = [str(own.value) for own in certificate(path).subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+    if named != [name]:
+        raise UserError(
+            f"{path} is the certificate of {', '.join(named) or 'nobody'}, and that of {name} belongs there. Put the "
+            f"folder startup there that `fedweave sites init` made in {path.parents[1].name}."
+        )
+
+
+def check_certificate(path: Path) -> None:
+    """Refuse a certificate that is not valid now.
+
+    Raises:
+        UserError: names the file, its times and the clock's.
+    """
+    own, now = certificate(path), datetime.now(UTC)
+    first, last = own.not_valid_before_utc, own.not_valid_after_utc
+    if not first <= now <= last:
+        remedy = "Correct" if now < first else "Ask the project's operator for a new one, or correct"
+        raise UserError(
+            f"{path} is valid from {first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M} UTC, not now: this machine's clock "
+            f"says {now:%Y-%m-%d %H:%M} UTC. {remedy} this machine's clock."
+        )

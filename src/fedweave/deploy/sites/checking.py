@@ -1,0 +1,161 @@
+"""The command `fedweave sites check`: all that can be found wrong with a project before anything is started."""
+
+import os
+from collections import Counter
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+
+from fedweave.core.algorithm import calls_of, capabilities
+from fedweave.core.arrays import DTYPES
+from fedweave.core.ledger import Ledger
+from fedweave.core.text import counted
+from fedweave.deploy.flare.parties.agreements import uncompared
+from fedweave.deploy.flare.policy.admission import check_of_sites
+from fedweave.deploy.flare.server.data import check_alike, server_graphs, server_test
+from fedweave.deploy.flare.server.federation import Flare
+from fedweave.deploy.flare.site.sitefile import IDS_KEY, SECRET, read_secret
+from fedweave.deploy.flare.wire.answers import Answer
+from fedweave.deploy.flare.wire.requests import ADMIN
+from fedweave.deploy.sites.certificates import certificate
+from fedweave.deploy.sites.findings import Found, compare, compare_splits
+from fedweave.deploy.sites.handshake import Closed, NoHost, greet, reach
+from fedweave.deploy.sites.ports import check_port
+from fedweave.deploy.sites.processes import ROOT, SiteProcess, check_startup, found
+from fedweave.deploy.sites.project import Project
+from fedweave.deploy.sites.site_check import check_site
+from fedweave.engines.calls import with_test
+from fedweave.errors import ConfigError
+from fedweave.experiment.config import Config
+from fedweave.experiment.config.experiment import ANY_CLASSES, ANY_FEATURES
+
+SOON = 30  # days that a certificate should still last
+PACKAGES = ("fedweave", "torch", "nvflare", "numpy", "pyarrow")
+
+
+def examine(directory: Path, project: Project, config: Config | None = None) -> Found:
+    """Look at all that is on this machine; starts and writes nothing. config: the experiment that is to be run."""
+    told, here = Found(), found(directory)
+    names = [member.folder.name for member in here]
+    if absent := [name for name in ("server", *project.sites) if name not in names]:
+        told.notes.append((", ".join(absent), "not on this machine, so not looked at"))
+    for member in here:
+        told.attempt(member.folder.name, partial(_member, member, project, config, told))
+    if (directory / ADMIN / "startup").is_dir():
+        told.attempt(ADMIN, partial(_certificate, directory / ADMIN, told))
+    if "server" not in names and told.attempt("server", partial(_reach, project, told)):
+        for name in told.forms:  # whose certificates are found to be good as far as that is known without the server
+            told.attempt(name, partial(greet, directory / name / "startup/client.crt", project))
+    if config is not None:
+        told.attempt("experiment", partial(check_experiment, config))
+        if "server" in names and not any(whose == "experiment" for whose, _ in told.faults):
+            told.attempt("server", partial(_begin, directory / "server", project, config, told))
+    named = {name: form["columns"] for name, form in told.forms.items() if "columns" in form}
+    if note := uncompared(named):
+        told.notes.append((", ".join(name for name, has in named.items() if not has), note))
+    compare(told, vertical=config is not None and capabilities(config.algorithm.kind).vertical)
+    compare_splits(told)
+    return told
+
+
+def check_experiment(config: Config) -> None:
+    """Refuse settings that no site could run, whatever its data.
+
+    Raises:
+        ConfigError: the model or the algorithm refuses them. UserError: the algorithm is none of sites.
+    """
+    check_of_sites(config.algorithm)
+    config.check_made()
+
+
+def versions() -> str:
+    """What is installed here, to be compared with the other machines."""
+    return ", ".join(f"{name} {version(name)}" for name in PACKAGES)
+
+
+def _member(member: SiteProcess, project: Project, config: Config | None, told: Found) -> None:
+    name, folder = member.folder.name, member.folder
+    told.attempt(name, partial(_certificate, folder, told))
+    if not os.access(folder, os.W_OK | os.X_OK):
+        told.faults.append((name, f"{folder} cannot be written to. Make it the folder of the user who runs {name}."))
+    if member.pid() is not None:
+        told.facts.append((name, f"runs already, as process {member.pid()}"))
+    if member.kind == "server":
+        told.attempt(name, partial(check_port, member, project.port))
+        return
+    told.attempt(name, partial(read_secret, folder / SECRET))
+    told.forms[name] = {"key of ids": told.attempt(name, partial(read_secret, folder / IDS_KEY))}
+    told.attempt(name, partial(check_site, folder, config, project.sites, told))
+
+
+def _begin(folder: Path, project: Project, config: Config, told: Found) -> None:
+    """Let the algorithm begin as at the server, with what its `folder` holds; not if sites are called for that. Without
+    a site here, the model is of any width.
+
+    Raises:
+        FedweaveError: a file is refused, or the algorithm refuses to begin.
+    """
+
+    dtype, seed = DTYPES[config.engine.values["dtype"]], config.general.seed
+    test, held = server_test(folder, dtype), server_graphs(folder, dtype)
+    form = next((form for form in told.forms.values() if form.get("features") and form.get("classes")), {})
+    features, classes = form.get("features", ANY_FEATURES), form.get("classes", ANY_CLASSES)
+    if form and not capabilities(config.algorithm.kind).vertical:
+        check_alike(folder, with_test(held, test), features, classes)
+    try:
+        algorithm = config.algorithm.make(config.model.make().build(features, classes))
+    except ConfigError:
+        return  # as the sites have said
+    if not calls_of(algorithm, config.algorithm.name, len(project.sites)).setup:
+        fed = Flare(_Uncalled(), project.sites, ledger=Ledger(), seed=seed, dtype=dtype, test=test, held=held)
+        fed.classes = classes
+        algorithm.init(fed)
+
+
+class _Uncalled:
+    """A `Link` to sites that are not to be called."""
+
+    def __init__(self) -> None:
+        self.late = Counter[str]()
+
+    def unreachable(self) -> dict[str, str]:
+        """None is."""
+        return {}
+
+    def exchange(self, request: str, blobs: Mapping[str, bytes]) -> tuple[dict[str, Answer], dict[str, str]]:
+        """No answer: sites refuse such a call, too."""
+        return {}, dict.fromkeys(blobs, "the algorithm calls it before the first round, which its `calls` do not say")
+
+
+def _certificate(folder: Path, told: Found) -> None:
+    """That it is valid now and of the project's authority, and how long still; its key, and the settings beside it."""
+    path = check_startup(folder)
+    own = certificate(path)
+    days = (own.not_valid_after_utc - datetime.now(UTC)).days
+    told.facts.append(
+        (folder.name, f"certificate valid until {own.not_valid_after_utc:%Y-%m-%d}, {counted(days, 'day')}")
+    )
+    told.forms.setdefault(folder.name, {})["authority"] = f"{certificate(path.with_name(ROOT)).serial_number:x}"
+    if days < SOON:
+        told.notes.append(
+            (folder.name, f"its certificate ends in {counted(days, 'day')}; see “Certificates” in docs/deployment.md")
+        )
+
+
+def _reach(project: Project, told: Found) -> bool:
+    """Whether something listens at the server's address.
+
+    Raises:
+        NoHost: it is none.
+    """
+    try:
+        reach(project).close()
+    except NoHost:
+        raise
+    except Closed as error:
+        told.notes.append(("server", f"{error}; it may not be started yet"))
+        return False
+    told.facts.append(("server", f"{project.host}:{project.port} takes connections"))
+    return True

@@ -1,0 +1,242 @@
+"""The long-lived processes of one machine: the server and the sites, each in a session of its own."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
+
+from fedweave.core.text import printable
+from fedweave.deploy.flare.server.provision import USER, close_inside, kind, limit_classes, settle
+from fedweave.deploy.flare.site.private import private_file
+from fedweave.deploy.flare.wire.requests import SERVER
+from fedweave.deploy.sites.certificates import certificate, check_certificate, check_issuer, check_name
+from fedweave.deploy.sites.noted import last_error
+from fedweave.errors import FedweaveError, UserError
+from fedweave.experiment.runs.files import read
+
+ROOT = "rootCA.pem"  # the authority's certificate, beside a member's own
+AGAIN = "Ask the project's operator for the folder again"
+
+
+def check_startup(folder: Path) -> Path:
+    """Refuse the folder of a member, or of the administrator, whose certificate is not valid now, or not its own by the
+    authority and with the key beside it; or whose settings are damaged. Returns the certificate's file.
+
+    Raises:
+        UserError: names the file.
+    """
+    path = folder / "startup" / f"{kind(folder)}.crt"
+    check_certificate(path)
+    check_issuer(path, path.with_name(ROOT))
+    check_name(path, _name(folder))
+    check_key(path.with_suffix(".key"), path)
+    check_settings(folder)
+    return path
+
+
+def _name(folder: Path) -> str:
+    """In whose name the certificate in a folder is to be; NVFlare has a site go by its folder's."""
+    if (folder / "startup/fed_admin.json").exists():
+        return USER
+    return SERVER if kind(folder) == "server" else folder.name
+
+
+def check_key(path: Path, own: Path) -> None:
+    """Refuse a private key that is none, or not that of the certificate `own`.
+
+    Raises:
+        UserError: names both files.
+    """
+    try:
+        key = load_pem_private_key(read(path), None)
+    except (UserError, ValueError, TypeError) as error:
+        raise UserError(f"{path} is no private key ({error}). {AGAIN}.") from error
+    told = (
+        public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+        for public in (key.public_key(), certificate(own).public_key())
+    )
+    if len(set(told)) > 1:
+        raise UserError(f"{path} is not the key of {own}: they are of different folders. {AGAIN}.")
+
+
+def check_settings(folder: Path) -> None:
+    """Refuse a file of settings of the process in `folder` that is damaged.
+
+    Raises:
+        UserError: names it.
+    """
+    for path in sorted([*folder.glob("startup/*.json"), *folder.glob("local/*.json")]):
+        try:
+            json.loads(read(path))
+        except (UserError, ValueError, RecursionError) as error:
+            raise UserError(f"{path} is damaged ({error}). {AGAIN}.") from error
+
+
+PID, OUTPUT, BEGAN = "process.pid", "process.log", "process.began"  # BEGAN: the byte of OUTPUT where it was started
+_TAIL = 100_000  # bytes of a log that are looked at
+_GRACE = 10.0  # seconds that processes have to end by themselves
+_MODULES = {
+    "server": "nvflare.private.fed.app.server.server_train",
+    "client": "fedweave.deploy.flare.site.doorkeeper",
+}
+
+
+@dataclass(frozen=True)
+class SiteProcess:
+    """A folder that holds the server or a site, and what runs of it."""
+
+    folder: Path
+
+    @property
+    def kind(self) -> str:
+        """ "server" or "client"."""
+        return kind(self.folder)
+
+    def pid(self) -> int | None:
+        """Its process, if it runs; checked, since another process may have got the number of an ended one."""
+        try:
+            pid = int((self.folder / PID).read_text())
+            command = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+        except (OSError, ValueError):
+            return None
+        return pid if str(self.folder.resolve()) in command else None
+
+    def start(self, threads: int = 0) -> int:
+        """Start its process; returns the number, also if it runs already.
+
+        Raises:
+            UserError: see `check_startup`.
+        """
+        if (pid := self.pid()) is not None:
+            return pid
+        check_startup(self.folder)
+        close_inside(self.folder)
+        limit_classes(self.folder)
+        if self.kind == "server":
+            settle(self.folder)
+        where = self.folder.resolve()
+        words = [
+            "-m",
+            _MODULES[self.kind],
+            "-m",
+            str(where),
+            "-s",
+            f"fed_{self.kind}.json",
+            "--set",
+            "secure_train=true",
+        ]
+        words += ["config_folder=config", *([] if self.kind == "server" else [f"uid={self.folder.name}"])]
+        environment = os.environ | ({"OMP_NUM_THREADS": str(threads)} if threads else {})
+        where.chmod(0o700)
+        with open(where / OUTPUT, "ab", opener=private_file) as output:
+            (where / BEGAN).write_text(str(output.tell()))
+            started = subprocess.Popen(
+                [sys.executable, "-u", *words],
+                cwd=where,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                umask=0o077,  # what a site or server writes is its owner's
+            )
+        (where / PID).write_text(str(started.pid))
+        while self.pid() is None and started.poll() is None:  # the system has yet to show its command
+            time.sleep(0.01)
+        return started.pid
+
+    def cause(self) -> str:
+        """The last error in what it wrote since it was started last; "nothing" if it wrote nothing."""
+        with open(self.folder / OUTPUT, "rb") as output:
+            output.seek(max(self._began(), output.seek(0, os.SEEK_END) - _TAIL))
+            return printable(last_error(output.read().decode(errors="replace")))
+
+    def _began(self) -> int:
+        try:
+            return int((self.folder / BEGAN).read_text())
+        except (OSError, ValueError):
+            return 0
+
+    def stop(self) -> bool:
+        """End its process and those that it started; False if it did not run."""
+        pid = self.pid()
+        if pid is None:
+            return False
+        everyone = [pid, *descendants(pid)]
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            for each in everyone:
+                _send(each, number)
+            deadline = time.monotonic() + _GRACE
+            while any(_alive(each) for each in everyone) and time.monotonic() < deadline:
+                time.sleep(0.1)
+        (self.folder / PID).unlink(missing_ok=True)
+        return True
+
+
+def members(project: Path, only: tuple[str, ...] = ()) -> list[SiteProcess]:
+    """The server and the sites whose folders are on this machine, or those of them that `only` names.
+
+    Raises:
+        UserError: there is none, or not the named one.
+    """
+    here = {member.folder.name: member for member in found(project)}
+    if missing := [name for name in only if name not in here]:
+        raise UserError(f"{project} has no folder of {', '.join(missing)}; it has {', '.join(here) or 'none'}.")
+    if not here:
+        raise UserError(f"{project} holds no server and no site. Make a project with `fedweave sites init`.")
+    return [member for name, member in here.items() if not only or name in only]
+
+
+def found(project: Path) -> list[SiteProcess]:
+    """The server and the sites whose folders are on this machine, the server first; none on an administrator's."""
+    folders = {file.parents[1] for file in project.glob("*/startup/fed_*.json")}
+    kept = [SiteProcess(each) for each in sorted(folders) if not (each / "startup/fed_admin.json").exists()]
+    return sorted(kept, key=lambda member: member.kind == "client")
+
+
+def check_alive(started: Sequence[SiteProcess], seconds: float = 3.0) -> None:
+    """See that the processes that were just started still run after `seconds`.
+
+    Raises:
+        FedweaveError: some ended; names each with what it said last.
+    """
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and all(member.pid() is not None for member in started):
+        time.sleep(0.1)
+    if ended := [member for member in started if member.pid() is None]:
+        causes = "; ".join(f"{member.folder.name}: {member.cause()}" for member in ended)
+        raise FedweaveError(f"did not start: {causes} (see {OUTPUT} in the folder).")
+
+
+def descendants(pid: int) -> list[int]:
+    """The processes that `pid` started, and those that they started."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            children = [int(word) for word in task.read_text().split()]
+        except OSError:
+            continue
+        for child in children:
+            found += [child, *descendants(child)]
+    return found
+
+
+def _send(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

@@ -1,0 +1,315 @@
+"""A run on the sites of a project: one NVFlare job, and another each time that a lost site is back."""
+
+import filecmp
+import json
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
+from functools import partial
+from pathlib import Path
+
+from fedweave.core.algorithm import capabilities
+from fedweave.core.records import Record
+from fedweave.deploy.flare.server.session import Admin
+from fedweave.deploy.flare.site.participation import RUNS
+from fedweave.deploy.flare.site.predicted import predicting
+from fedweave.deploy.flare.wire.link import ABSENT
+from fedweave.deploy.flare.wire.requests import ADMIN
+from fedweave.deploy.sites.handshake import administer
+from fedweave.deploy.sites.project import STATUS, Project, read_project
+from fedweave.errors import FedweaveError, UserError
+from fedweave.experiment.config import Config, Document, resolve, written
+from fedweave.experiment.runs.checkpoint import Checkpoint
+from fedweave.experiment.runs.files import (
+    CHECKPOINT,
+    CONFIG,
+    LEDGER,
+    METRICS,
+    PARTITION,
+    PREDICTIONS,
+    RUN,
+    SUMMARY,
+    damaged,
+    locked,
+    read_summary,
+    remove_run,
+    write,
+)
+from fedweave.experiment.runs.resuming import check_replaceable, examine, recover, replacing
+from fedweave.experiment.runs.trained import finished, saved
+
+FILES = (CONFIG, PARTITION, METRICS, LEDGER, CHECKPOINT, SUMMARY)
+START = "Start them with `fedweave sites start`; `fedweave sites check` on their machines looks for what bars them"
+_POLL = 0.5
+
+Told = Callable[[Record], None]
+
+
+def with_engine(settings: Sequence[str]) -> list[str]:
+    """Settings given with --set, after one that names the engine of sites if they set a key that it alone has."""
+    from fedweave.experiment.config.plugins import parameters, registry
+
+    engines = registry("engine")
+    own = parameters("engine", engines["flare"]).keys() - parameters("engine", engines["simulation"]).keys()
+    keys = {text.partition("=")[0].strip().removeprefix("engine.") for text in settings if text.startswith("engine.")}
+    return [*(["engine.name=flare"] if keys & own else []), *settings]
+
+
+def for_sites(document: Document) -> Config:
+    """The same experiment with the engine "flare", keeping those of the engine's keys that it has too."""
+    from fedweave.experiment.config.plugins import parameters, registry
+
+    engine = document.get("engine", {})
+    known = parameters("engine", registry("engine")["flare"])
+    kept = {key: value for key, value in engine.items() if key in known}
+    return resolve({**document, "engine": {**kept, "name": "flare"}})
+
+
+def run(
+    config: Config,
+    project: Path,
+    directory: Path,
+    resume: bool,
+    told: Told,
+    patience: float = 60.0,
+    overwrite: bool = False,
+) -> Record:
+    """Run `config` at the sites of `project` and bring the run's files into `directory`; returns its summary.
+
+    told: hears of progress, of sites that are missing, and of a job's end. patience: seconds to wait for sites.
+    overwrite: replace the run that `directory` holds; if the new one ends before it has saved a round, it is put back.
+
+    Raises:
+        UserError: `directory` holds something else; FedweaveError: no site is there, or the run failed.
+    """
+    about = read_project(project)
+    recover(directory)
+    if overwrite:
+        check_replaceable(directory)
+    elif finished := examine(config, directory, resume):
+        return finished
+    with administer(project) as admin, locked(directory):
+        if resume or overwrite:
+            _end_earlier(admin, directory, told)
+        with replacing(directory) if overwrite else nullcontext():
+            number = _number(project, about, directory, resume)
+            return _jobs(admin, config, about, number, project, directory, told, patience)
+
+
+def _jobs(
+    admin: Admin,
+    config: Config,
+    about: Project,
+    number: str,
+    project: Path,
+    directory: Path,
+    told: Told,
+    patience: float,
+) -> Record:
+    """One job after the other until the run is done; its summary.
+
+    Raises:
+        UserError, FedweaveError: no site is there, or the run failed.
+    """
+    lost = set[str]()
+    write(directory / CONFIG, lambda file: file.write(written(config.plain()).encode()))
+    while True:
+        listed = admin.listed()
+        if missing := [site for site in about.sites if site not in listed]:
+            told({"status": "waiting", "sites": missing, "seconds": patience})
+        here = admin.wait_for(about.sites, patience)
+        if back := lost.intersection(here):
+            told({"status": "rejoined", "sites": sorted(back)})
+        if absent := [site for site in about.sites if site not in here]:
+            told({"status": "absent", "sites": absent})
+        if not here:
+            raise FedweaveError(f"no site of {project} is connected. {START}.")
+        told({"status": "submitted", "sites": here})
+        noting = partial(_noting, project, directory, told)
+        last = _job(admin, config, about, set(here), number, directory, noting)
+        noting(last)
+        if last["status"] == "done":
+            return read_summary(directory / SUMMARY)
+        if last["status"] != "stopped":
+            said = (last["error"] or "the job was ended") + _reached(last, directory)
+            if not (directory / CHECKPOINT).exists():  # nothing to resume: the place stays free
+                remove_run(directory)
+            raise (UserError if last["mistake"] else FedweaveError)(said)
+        lost = set(last["lost"] or {})
+
+
+def _reached(last: Record, directory: Path) -> str:
+    """What there is to go on with after a job that failed, by the checkpoint that it left: a round can be over and not
+    be saved, where the server's disk is full."""
+    path = directory / CHECKPOINT
+    done = Checkpoint.load(path).round if last["round"] and path.exists() else 0
+    return f" What round {done} reached is saved; continue with the same command and --resume." if done else ""
+
+
+def _noting(project: Path, directory: Path, told: Told, now: Record) -> None:
+    """Pass on how far a job is, and keep it for `fedweave sites status`."""
+    _note(project, {**now, "out": str(directory.resolve())})
+    told(now)
+
+
+def _note(project: Path, now: Record) -> None:
+    told = {key: value for key, value in now.items() if key != "recent"}
+    (project / ADMIN / STATUS).write_text(json.dumps({**told, "at": time.time()}))
+
+
+def _number(project: Path, about: Project, directory: Path, resume: bool) -> str:
+    if resume and (directory / RUN).exists():
+        return number_of(directory)
+    number = secrets.token_hex(8)
+    _keep(directory, {"run": number, "sites": list(about.sites), "project": str(project.resolve())})
+    return number
+
+
+def number_of(directory: Path) -> str:
+    """The number of the run in `directory`.
+
+    Raises:
+        FedweaveError: its run.json is damaged.
+    """
+    try:
+        return str(_kept(directory)["run"])
+    except KeyError as error:
+        raise damaged(directory / RUN, "it names no run") from error
+
+
+def sites_of(directory: Path) -> list[str]:
+    """The sites of the run in `directory`; [] if an earlier version of fedweave wrote its run.json.
+
+    Raises:
+        FedweaveError: that is damaged.
+    """
+    found = _kept(directory).get("sites", [])
+    if not isinstance(found, list) or not all(isinstance(site, str) for site in found):
+        raise damaged(directory / RUN, "its sites are no names")
+    return found
+
+
+def _kept(directory: Path) -> Record:
+    path = directory / RUN
+    try:
+        return dict(json.loads(path.read_text())) if path.exists() else {}
+    except (ValueError, TypeError) as error:
+        raise damaged(path, str(error)) from error
+
+
+def _keep(directory: Path, known: Record) -> None:
+    write(directory / RUN, lambda file: file.write(json.dumps(known).encode()))
+
+
+def _end_earlier(admin: Admin, directory: Path, told: Told) -> None:
+    """End the run's last job, which outlives an administrator that is killed, and bring what it has reached: another
+    job beside it would begin before where the sites are by then."""
+    job = _kept(directory).get("job")
+    with suppress(FedweaveError):  # the server knows no such job any more
+        if job is not None and admin.over(job) is None:
+            told({"status": "ending", "sites": []})
+            _end(admin, job)
+            admin.fetch(job, lambda found: bring(found, directory))
+
+
+def predict(project: Path, directory: Path, told: Told, model: str = "", patience: float = 60.0) -> list[Path]:
+    """Have the models of the finished run in `directory`, which are at the sites of `project`, predict: jointly those
+    of a vertical run, else each site alone with the `model` that it has or is sent, "personal" by default. What left
+    the sites is added to the run's ledger. Returns where the predictions of each site are, from the project's folder;
+    of parties without labels there are none.
+
+    Raises:
+        UserError: `directory` holds no finished run of sites, or has no such model. FedweaveError: a site is not there,
+            or it failed.
+    """
+    about, config = read_project(project), finished(directory)
+    joint = capabilities(config.algorithm.kind).predicts
+    if joint and model:
+        raise UserError("the parties of a vertical run predict jointly; leave out --model.")
+    if config.engine.name != "flare" or not (directory / RUN).exists():
+        raise UserError(f"{directory} was not trained between sites; use fedweave predict {directory}.")
+    saved(directory, config)  # with the plug-ins that made it
+    number = _number(project, about, directory, resume=True)
+    with administer(project) as admin, locked(directory):
+        _end_earlier(admin, directory, told)
+        here = set(admin.wait_for(about.sites, patience))
+        if absent := [site for site in about.sites if site not in here]:
+            raise FedweaveError(f"{', '.join(absent)}: not connected, and every site is needed. {START}.")
+        told({"status": "predicting", "sites": list(about.sites)})
+        last = _job(admin, config, about, here, number, directory, told, predict=model or "personal")
+    if last["status"] != "done":
+        raise (UserError if last["mistake"] else FedweaveError)(last["error"] or "the job was ended")
+    wrote = predicting(config.algorithm.kind, Checkpoint.load(directory / CHECKPOINT).state, about.sites)
+    return [Path(site) / RUNS / number / PREDICTIONS for site in wrote]
+
+
+def _job(
+    admin: Admin,
+    config: Config,
+    about: Project,
+    here: set[str],
+    number: str,
+    directory: Path,
+    told: Told,
+    predict: str = "",
+) -> Record:
+    """One job, watched to its end; it is asked to stop when a site that is lost, or was not `here`, is connected."""
+    job = admin.submit(number, about.sites, config.plain(), predict)
+    _keep(directory, _kept(directory) | {"job": job})
+    stop, began, heard = False, time.monotonic(), Record()
+    try:
+        while (ended := admin.over(job)) is None:
+            if (now := admin.progress(job, stop)) is not None:
+                heard = now
+                told(now)
+                due = time.monotonic() - began >= config.engine.values["rejoin_seconds"]
+                stop = stop or (_is_back(admin, now["lost"] or {}, here) and due)
+            time.sleep(_POLL)
+    except KeyboardInterrupt:
+        told({**heard, "status": "stopping"})
+        _end(admin, job)
+        if (reached := admin.fetch(job, lambda found: bring(found, directory))) is not None:
+            told(reached)
+        raise
+    last = admin.fetch(job, lambda found: bring(found, directory))
+    if last is None:
+        raise FedweaveError(
+            f"the job {job} ended without a result ({ended}). The logs of the server's folder say more; continue with "
+            "--resume."
+        )
+    return last
+
+
+def _is_back(admin: Admin, lost: dict[str, str], here: set[str]) -> bool:
+    """Whether one of the `lost` is connected again; `here` loses those that are not connected now.
+
+    A site that stays connected and yet has no part in the job has refused it, and would refuse the next.
+    """
+    connected = admin.connected(sorted(lost)) if lost else []
+    back = any(lost[site] != ABSENT or site not in here for site in connected)
+    here -= lost.keys() - connected
+    return back
+
+
+def _end(admin: Admin, job: str, seconds: float = 60.0) -> None:
+    """Have the job stop after its round, or at once when that takes longer than `seconds`."""
+    deadline = time.monotonic() + seconds
+    while admin.over(job) is None and time.monotonic() < deadline:
+        admin.progress(job, True)
+        time.sleep(_POLL)
+    if admin.over(job) is None:
+        admin.abort(job)
+
+
+def bring(found: Path, directory: Path) -> None:
+    """Copy a run's files from what a job left, each replaced as a whole; those that are the same keep their time."""
+    for name in FILES:
+        if (found / name).exists() and not _same(found / name, directory / name):
+            with open(found / name, "rb") as source:
+                write(directory / name, partial(shutil.copyfileobj, source))
+
+
+def _same(one: Path, other: Path) -> bool:
+    return other.exists() and filecmp.cmp(one, other, shallow=False)

@@ -1,0 +1,230 @@
+"""What `fedweave sites check` finds at a single site: its data, its policy, and whether a run could take place."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from fedweave.core.algorithm import Algorithm, Calls, calls_of, capabilities
+from fedweave.core.federation import step_name
+from fedweave.core.graph import SPLITS
+from fedweave.core.text import counted
+from fedweave.datasets.alike import not_composed
+from fedweave.datasets.base import Dataset
+from fedweave.datasets.odd_data import odd_data, odd_features
+from fedweave.deploy.flare.parties.party import read_own
+from fedweave.deploy.flare.policy.admission import check_algorithm, check_files, check_members
+from fedweave.deploy.flare.policy.keys import read_checked
+from fedweave.deploy.flare.policy.policy import Spent, check_batches, is_of, replies_of
+from fedweave.deploy.flare.policy.precheck import check_target, needs_all, overspent, refusals, targeted
+from fedweave.deploy.flare.site.holdings import global_test, own_graph
+from fedweave.deploy.flare.site.joining import fingerprint, withheld
+from fedweave.deploy.flare.site.participation import suited
+from fedweave.deploy.flare.site.sitefile import SITE_FILE, Rules, SiteData
+from fedweave.deploy.flare.wire.chain import Chain
+from fedweave.deploy.flare.wire.journal import journals, read
+from fedweave.deploy.flare.wire.requests import pin
+from fedweave.deploy.sites.findings import Found
+from fedweave.experiment.build import graph_of
+from fedweave.experiment.config import Config, General
+from fedweave.experiment.demands import check_people
+from fedweave.experiment.rounds import evaluated
+
+
+def ending(rules: Rules, spent: Spent, calls: Calls, general: General) -> Iterator[str]:
+    """A sentence for each cap of `policy.calls`, and for that on ε, that the run would reach, and for one on bytes that
+    is reached already: how many a run sends depends on its data.
+
+    spent: what the site's journals come to, those of a run that is to be continued included, which asks for less.
+    """
+    if rules.bytes is not None and spent.bytes >= rules.bytes:
+        yield (
+            f"policy.bytes: {spent.bytes:,} have left and {rules.bytes:,} may, so that a run that begins now would "
+            f"lose the site in round 1 of {general.rounds:,}"
+        )
+    yield from _of_replies(rules, spent, calls, general)
+    if why := overspent(rules, spent, calls, general):
+        yield why
+
+
+def _of_replies(rules: Rules, spent: Spent, calls: Calls, general: General) -> Iterator[str]:
+    for name, most in rules.calls.items():
+        begin, each, judged = (
+            sum(is_of(step_name(step), name) for step in steps)
+            for steps in (calls.setup, calls.round, calls.evaluation)
+        )
+        done, wanted = replies_of(spent, name), begin
+        for round in range(1, general.rounds + 1):
+            wanted += each + judged * evaluated(round, general.rounds, general.eval_every)
+            if done + wanted > most:
+                yield (
+                    f"policy.calls: {name} has replied {counted(done, 'time')} and may {counted(most, 'time')}, so "
+                    f"that a run that begins now would lose the site in round {round:,} of {general.rounds:,}"
+                )
+                break
+
+
+def check_site(folder: Path, config: Config | None, sites: Sequence[str], told: Found) -> None:
+    """The data and the policy of a site in a project of these `sites`."""
+    data, rules = read_checked(folder / SITE_FILE)
+    told.attempt(folder.name, partial(check_members, rules, folder.name, sites), folder / SITE_FILE)
+    if config is not None:
+        _allowed(folder, data, rules, config, told)
+    if config is not None and capabilities(config.algorithm.kind).vertical:
+        _party(folder, data, rules, config, sites, told)
+    else:
+        _holder(folder, data, rules, config, sites, told)
+
+
+def _party(folder: Path, data: SiteData, rules: Rules, config: Config, sites: Sequence[str], told: Found) -> None:
+    """What a party of a vertical run brings, and how the algorithm would get on with it."""
+    name = folder.name
+    own = read_own(data, folder, "check", (name,), name, rules.members).data
+    told.forms[name] |= {"classes": own.classes, "class names": fingerprint(own.labels) or None}
+    told.facts.append((name, f"{counted(own.nodes, 'node')}, {counted(own.features, 'feature')} of its own"))
+    in_split = np.concatenate([np.asarray(own.public), np.ones((1, own.nodes), bool)]).argmax(0)
+    told.forms[name]["splits"] = {node: (*SPLITS, "none")[at] for node, at in zip(own.ids, in_split, strict=False)}
+    if own.nodes < rules.min_nodes:
+        why = f"{counted(own.nodes, 'node')}: fewer than policy.min_nodes = {rules.min_nodes}"
+        told.faults.append((name, f"{folder / SITE_FILE}: {why}, so that it would leave the run. Lower the bound."))
+    _crowds(folder, own, rules, told)
+    told.notes.extend((name, said) for said in (*own.notes, *odd_features(own), *odd_data(own)))
+    if odd := not_composed(own.ids):
+        said = f"the id {odd!r} is not in Unicode's form NFC, and another party's that looks the same would not meet it"
+        told.notes.append((name, said))
+    _check_algorithm_fits(folder, own, "none", rules, config, sites, told)
+
+
+def _holder(
+    folder: Path, data: SiteData, rules: Rules, config: Config | None, sites: Sequence[str], told: Found
+) -> None:
+    """What a site of a horizontal run brings, and how the algorithm, if one is named, would get on with it."""
+    import torch
+
+    name, own = folder.name, own_graph(data, folder)
+    if config is not None and not capabilities(config.algorithm.kind).pooled:
+        _check_algorithm_fits(folder, own, data.normalise, rules, config, sites, told)
+    told.facts.append((name, _described(own)))
+    _crowds(folder, own, rules, told)
+    beside = (
+        data.test is not None and (folder / data.test).parent == folder / data.path
+    )  # a file that is read after all
+    told.notes.extend((name, said) for said in (*(() if beside else own.notes), *odd_features(own), *odd_data(own)))
+    told.forms[name] |= {
+        "features": own.features,
+        "columns": list(own.columns) or None,
+        "classes": own.classes,
+        "class names": fingerprint(own.labels) or None,
+        "group names": fingerprint(own.groups) or None,
+    }
+    if data.test is not None:
+        test = told.attempt(name, partial(global_test, folder / data.test, data, torch.float32))
+        if test is not None and test.x.shape[1] != own.features:
+            why = f"it has {counted(test.x.shape[1], 'feature')}, the site's data {own.features}"
+            told.faults.append((name, f"{folder / data.test}: {why}. Use the same columns."))
+
+
+def _crowds(folder: Path, own: Dataset, rules: Rules, told: Found) -> None:
+    """See whether each split has enough examples."""
+    name = folder.name
+    for split, count in zip(SPLITS, np.asarray(own.public).sum(1).tolist(), strict=True):
+        if 0 < count < rules.min_nodes:
+            why = f"{counted(count, f'{split} {own.example}')}: fewer than policy.min_nodes = {rules.min_nodes}"
+            ends = "so that it would leave the run. Give more or none, or lower the bound."
+            told.faults.append((name, f"{folder / SITE_FILE}: {why}, {ends}"))
+        if count == 0:
+            told.notes.append((name, f"no {split} {own.example}s"))
+    trained = np.unique(own.y[np.asarray(own.public)[0] & (own.y >= 0)])
+    if len(trained) == 1:
+        label = own.labels[trained[0]] if own.labels else trained[0]
+        told.notes.append((name, f"every train {own.example} is of class {label}, so that a model learns that alone"))
+
+
+def _check_algorithm_fits(
+    folder: Path, own: Dataset, scaling: str, rules: Rules, config: Config, sites: Sequence[str], told: Found
+) -> None:
+    """See whether a site's `own` data, scaled so, suit an algorithm, and what the policy says of its messages and
+    training steps on them. A party's train nodes are those of all its nodes, of which the parties may have fewer in
+    common."""
+    import torch
+
+    algorithm = told.attempt(folder.name, partial(_rehearse, folder, own, scaling, rules, config, sites, told))
+    if algorithm is not None and own.public is not None:
+        graph = graph_of(own, own.features, torch.float32)
+        told.attempt(folder.name, partial(check_batches, rules, algorithm, graph, {}))
+
+
+def _allowed(folder: Path, data: SiteData, rules: Rules, config: Config, told: Found) -> None:
+    """See whether a site's policy lets a configuration run, and note the scaling that the site does not follow."""
+    name, file = folder.name, folder / SITE_FILE
+    told.attempt(name, partial(check_files, rules, config.plain()), file)
+    told.attempt(name, partial(check_algorithm, rules, config.algorithm), file)
+    if kept := [key for key in ("features", "classes") if key in withheld(rules)]:
+        why = f"policy.deny keeps back how many {' and '.join(kept)} there are, without which no model can be built"
+        told.faults.append((name, f"{file}: {why}. Allow it."))
+    scaling = config.data.values.get("normalise", "none")
+    if scaling not in ("none", data.normalise):
+        how = "said by site.toml" if data.normalise != "none" else "as nothing in site.toml scales it"
+        split = ", after what the configuration of `sites init --split` did" if data.random_id is not None else ""
+        said = f"[data] normalise = {scaling!r} of the experiment is of simulations"
+        told.notes.append((name, f"{said}; here it is {data.normalise!r}, {how}{split}"))
+
+
+def _rehearse(
+    folder: Path, own: Dataset, scaling: str, rules: Rules, config: Config, sites: Sequence[str], told: Found
+) -> Algorithm | None:
+    """Make the algorithm as the site does, and see what the policy says of all that it declares to send. Returns it.
+
+    Of evaluations only "own" is sent on all data; what else it refuses of them is noted. So is a cap that the run would
+    reach, unless it needs all sites.
+
+    Raises:
+        ConfigError, DataError: the algorithm does not fit. FedweaveError: it does not say which steps it runs.
+    """
+    name, labels = folder.name, bool((own.y >= 0).any())
+    algorithm = suited(config, own, own.features, scaling)
+    check_people(config, own, algorithm)
+    calls = calls_of(algorithm, config.algorithm.name, len(sites))
+    senders: dict[tuple[str, bool], list[str]] = {}
+    for why, sender, certain in refusals(rules, calls, labels, len(sites)):
+        senders.setdefault((why, certain), []).append(sender)
+    for (why, certain), steps in senders.items():
+        verb, so = ("sends", "so that") if certain else ("may send", "if it does,")
+        ends = f"{so} the site would leave the run. Change its policy, or choose another algorithm."
+        said = f"{SITE_FILE}: {why}, and {' and '.join(dict.fromkeys(steps))} {verb} it, {ends}"
+        (told.faults if certain else told.notes).append((name, said))
+    spent, done = _so_far(folder, pin(config.plain(), list(sites)))
+    told.attempt(name, partial(_whole, folder, rules), Path(SITE_FILE))
+    again = partial(check_target, rules, targeted(algorithm, calls), done, config.general.rounds)
+    told.noted(name, again, "a run that begins now would be refused: ")
+    for why in ending(rules, spent, calls, config.general):
+        so = "Allow more, or run fewer rounds; --resume asks for the replies that are left alone."
+        (told.faults if needs_all(config, algorithm) else told.notes).append((name, f"{SITE_FILE}: {why}. {so}"))
+    return algorithm
+
+
+def _whole(folder: Path, rules: Rules) -> None:
+    """Refuse accounts of which an entry has gone."""
+    chain = Chain(rules.lost)
+    chain.add(link for journal in journals(folder) for link in read(journal).links)
+    chain.check()
+
+
+def _so_far(folder: Path, began: str) -> tuple[Spent, Counter[str]]:
+    """What has left the site, and how often each step replied in runs that `began` with that configuration."""
+    kept, done = [read(journal) for journal in journals(folder)], Counter[str]()
+    for records in kept:
+        if next((note.get("pin") for note in records.notes if note["note"] == "joined"), None) == began:
+            done.update(entry.step for entry in records.entries if entry.direction == "up")
+    return Spent.of(entry for records in kept for entry in records.entries), done
+
+
+def _described(own: Dataset) -> str:
+    split = "/".join(f"{count:,}" for count in np.asarray(own.public).sum(1).tolist())
+    return (
+        f"{counted(own.nodes, 'node')}, {counted(own.edges.shape[1] // 2, 'edge')}, "
+        f"{counted(own.features, 'feature')}, {counted(own.classes, 'class')}, "
+        f"{split} for {'/'.join(SPLITS)}"
+    )

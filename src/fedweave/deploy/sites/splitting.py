@@ -1,0 +1,63 @@
+"""One data set cut into sites' folders, for trials and tests."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from fedweave import datasets
+from fedweave.core.records import Record
+from fedweave.core.text import counted
+from fedweave.datasets import npz
+from fedweave.datasets.base import Dataset
+from fedweave.datasets.sensitive import has_sens
+from fedweave.deploy.flare.site.sitefile import SITE_FILE, write_site_file
+from fedweave.deploy.flare.wire.requests import SERVER
+from fedweave.errors import UserError
+from fedweave.experiment.build import global_test_part, shares
+from fedweave.experiment.config import Config
+from fedweave.partition import cut
+from fedweave.partition.base import Partition, client_ids
+
+DATA, TEST = "data.npz", "test.npz"
+
+
+def split(config: Config, sites: tuple[str, ...]) -> tuple[Dataset, Partition]:
+    """The configuration's data and its cut into one part per site.
+
+    Raises:
+        UserError: the partition has another number of clients, or a site has the name of another part's party.
+    """
+    seed = config.general.seed
+    data = datasets.load(config.data.name, path=config.folder, seed=seed, **config.data.values)
+    partition = cut(config.partition.make(), data, seed)
+    if len(partition.parts) != len(sites):
+        more = f"add --set partition.clients={len(sites)}, or " if "clients" in config.partition.values else ""
+        as_many = f"--sites {','.join(partition.names)}" if partition.names else "as many sites"
+        raise UserError(
+            f"the partition makes {counted(len(partition.parts), 'client')} for {counted(len(sites), 'site')}; "
+            f"{more}give {as_many}."
+        )
+    names = partition.names or sites
+    if wrong := [f"{site} that of {name}" for site, name in zip(sites, names, strict=True) if site != name in sites]:
+        raise UserError(f"the sites would get each other's data ({', '.join(wrong)}): give --sites {','.join(names)}.")
+    return data, partition
+
+
+def hand_out(data: Dataset, partition: Partition, project: Path, sites: tuple[str, ...]) -> None:
+    """Write a part into each site's folder, and the global test graph, if there is one, into the server's and every
+    site's; what else the server holds, into the server's. Of a vertical cut a site gets its columns, its edges, the
+    split and, if it sees them, the labels. Nobody gets ids but of its own examples."""
+    part = global_test_part(data, partition)
+    tests = () if part is None else tuple(shares(data, [part]))
+    clients = client_ids(len(sites), partition.names)
+    for site, client, own in zip(sites, clients, shares(data, partition.parts), strict=True):
+        npz.write(own, project / site / DATA)
+        named = {"labels": list(data.labels)} if data.labels else {"classes": data.classes}
+        about: Record = {"path": DATA, **named, "random_id": client}
+        if any(map(has_sens, (own, *tests))):  # the whole was let in, by its configuration or as a part cannot tell
+            about["sens_feature"] = True
+        write_site_file(project / site / SITE_FILE, about | ({} if partition.test is None else {"test": TEST}))
+    for whole in tests:
+        for folder in (SERVER, *sites):
+            npz.write(replace(whole, ids=()), project / folder / TEST)
+    for role, own in zip(partition.held, shares(data, [*partition.held.values()]), strict=True):
+        npz.write(replace(own, ids=()), project / SERVER / f"{role}.npz")

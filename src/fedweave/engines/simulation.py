@@ -1,0 +1,77 @@
+"""A federation in one process."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from fedweave.core.federation import Placement
+from fedweave.core.graph import Graph
+from fedweave.core.records import Record
+from fedweave.engines.engine import Absent, LocalEngine, check_names
+from fedweave.engines.loop import Loop
+from fedweave.engines.memory import keep_freed_memory
+from fedweave.engines.vectorised import Vectorised
+from fedweave.errors import ConfigError
+from fedweave.ops.recording import Recordings, When
+
+MODES = ("vmap", "loop")
+
+
+class Simulation(LocalEngine):
+    """An engine over the clients' graphs, with an executor of its own.
+
+    graphs: {client id: its graph}, in client order. places: {client id: where its nodes stand in the whole graph}.
+    mode:   "vmap" runs clients in batches (`engines.vectorised`), "loop" one after the other (`engines.loop`).
+    chunk, record: see `Vectorised`. members: see `Loop`. The rest: see `LocalEngine`.
+    origin: what it was made of (`experiment.build.Origin`), where `experiment.build.federation` made it.
+    """
+
+    origin: Any = None
+
+    def __init__(
+        self,
+        graphs: Mapping[str, Graph],
+        *,
+        classes: int,
+        test: Graph | None = None,
+        held: Mapping[str, Graph] | None = None,
+        places: Mapping[str, Placement] | None = None,
+        pairs: Mapping[str, Tensor] | None = None,
+        members: Mapping[str, Tensor] | None = None,
+        seed: int = 0,
+        mode: str = "vmap",
+        chunk: int = 0,
+        absent: Absent | None = None,
+        record: When = "auto",
+        resend: bool = True,
+    ) -> None:
+        if mode not in MODES:
+            raise ConfigError(f"engine mode {mode!r} is unknown; choose one of {', '.join(MODES)}.")
+        check_names(tuple(graphs))
+        keep_freed_memory()
+        self.mode = mode
+        given: Record = {"classes": classes, "test": test, "places": places, "members": members}
+        executor: Loop = (
+            Vectorised(graphs, **given, chunk=chunk, record=record) if mode == "vmap" else Loop(graphs, **given)
+        )
+        self._data = executor.data
+        self.recordings = executor.recordings if isinstance(executor, Vectorised) else Recordings("never")
+        super().__init__(
+            executor,
+            classes=classes,
+            dtype=next(iter(graphs.values())).x.dtype,
+            device=executor.device,
+            test=test,
+            held=held,
+            pairs=pairs,
+            members=members,
+            seed=seed,
+            absent=absent,
+            resend=resend,
+        )
+
+    @property
+    def graphs(self) -> Mapping[str, Graph]:
+        """{client id: its current data}, for whoever owns it all; no algorithm may look."""
+        return dict(self._data.graphs)

@@ -1,0 +1,119 @@
+"""The fast path: each step is called once for a whole batch of clients, and repeated steps are recorded."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import get_args
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from fedweave.core.federation import Placement
+from fedweave.core.graph import Graph
+from fedweave.core.tree import Tree, leaves, nest
+from fedweave.engines.batch_calls import Batches, batch_dims, matrix_of, remedy, run_batch, settled, stacked_states
+from fedweave.engines.calls import of_client
+from fedweave.engines.executor import Ran, Work
+from fedweave.engines.loop import Loop
+from fedweave.engines.ownership import MemoryIsolation
+from fedweave.engines.states import Group, Readers
+from fedweave.engines.watching import Watched, refuse_changes
+from fedweave.errors import ConfigError, ReplyRefused, StepFailed, raised_at
+from fedweave.ops.recording import Recordings, When, traced
+from fedweave.ops.touched import TouchedRows
+
+
+class Vectorised(Loop):
+    """Clients of one process, those of one size together. Ragged steps, and messages that cannot be stacked, are
+    calls of single clients as in `Loop`.
+
+    chunk:  clients run at once; 0 chooses by memory.
+    record: when repeated steps are recorded, which changes no number: "auto" from the second time on, "always" from
+            the first, "never".
+    """
+
+    def __init__(
+        self,
+        graphs: Mapping[str, Graph],
+        *,
+        classes: int,
+        test: Graph | None = None,
+        places: Mapping[str, Placement] | None = None,
+        members: Mapping[str, Tensor] | None = None,
+        chunk: int = 0,
+        record: When = "auto",
+    ) -> None:
+        if record not in get_args(When):
+            raise ConfigError(f"engine record {record!r} is unknown; choose one of {', '.join(get_args(When))}.")
+        super().__init__(graphs, classes=classes, test=test, places=places, members=members)
+        self._batches, self._readers = Batches(self.data.graphs, chunk), Readers()
+        self.recordings = Recordings(record)
+
+    def run(self, work: Work, clients: Sequence[str]) -> Iterator[Ran]:
+        """See `Executor`."""
+        if work.info.ragged:
+            yield from super().run(work, clients)
+            return
+        place = {client: at for at, client in enumerate(clients)}
+        for batch in self._batches.plan(clients):
+            for group in self._states.split(batch):
+                if work.messages.ragged(group):
+                    for client in group:
+                        yield self._timed(self._alone, work, (client,), (place[client],))
+                else:
+                    with self.recordings.used():
+                        ran = self._timed(self._together, work, group, tuple(place[client] for client in group))
+                    yield ran
+
+    def _together(self, work: Work, group: Group) -> Tree:
+        """One call for all clients of a batch."""
+        messages = work.messages
+        ids = torch.stack([self._ids[client] for client in group])
+        graphs, mine = self._batches.graph(group), messages.stacked(group)
+        states: Tree = {}
+        if not work.info.stateless:
+            states = stacked_states(self._states, group, graphs, copy=work.step not in self._readers)
+        keys = of_client(work.key, "client", ids), of_client(work.key, "secret", ids)
+        inputs = (graphs, states, *keys, mine)
+        operands, spec = pytree.tree_flatten((inputs, messages.common(), self.test, self._members))
+        private = batch_dims(inputs)
+        dims = private + (None,) * (len(operands) - len(private))
+        named = tuple(tuple(path for path, _ in leaves(tree)) for tree in (states, mine, messages.shared))
+        names = (*named, tuple(isinstance(leaf, TouchedRows) and leaf.matrix is not None for _, leaf in leaves(states)))
+        roots = graphs.roots if self.test is None else graphs.roots + self.test.roots
+        before, held, watched = messages.versions(), self._readers.versions(states), Watched(graphs, self.test)
+        try:
+            reply, state = traced(lambda *flat: run_batch(work, spec, dims, flat), (work.step,), names, roots, operands)
+        except (ReplyRefused, StepFailed):
+            raise
+        except Exception as error:
+            self._find_culprit(work, group)
+            raise StepFailed(
+                f"step {work.name} failed when vectorised over clients {group[0]!r} to {group[-1]!r}, though not on "
+                f"any of them alone{raised_at(error)}: {type(error).__name__}: "
+                f"{str(error).rstrip('.')}. {remedy(error)}"
+            ) from error
+        refuse_changes(work.name, before, messages)
+        watched.refuse_changes(work.name, f"clients {group[0]!r} to {group[-1]!r}")
+        self._readers.note(work.step, states, held)
+        return self._kept(group, state, reply, graphs, [messages.shared, mine])
+
+    def _kept(self, group: Group, state: Tree, reply: Tree, graphs: Graph, told: list[Tree]) -> Tree:
+        """Keep what the batch left, in memory of its own; its replies."""
+        own = MemoryIsolation([leaf for leaf in pytree.tree_leaves((graphs, *told)) if isinstance(leaf, Tensor)])
+        matrix = matrix_of(graphs)
+        kept, sent = ({path: own.copy(settled(leaf, matrix)) for path, leaf in leaves(t)} for t in (state, reply))
+        self._states.put(group, nest(kept))
+        return nest(sent)
+
+    def _find_culprit(self, work: Work, group: Group) -> None:
+        """Raise the loop's error, which names the one client at fault, if the loop fails too."""
+        kept = self._states
+        try:
+            for client in group:
+                self._states = kept.copy()
+                self._alone(work, (client,))
+        finally:
+            self._states = kept
+
+    def _renew(self, clients: Sequence[str]) -> None:
+        self._batches.renew(clients)

@@ -1,0 +1,349 @@
+"""From a config to everything that a run needs: data, partition, clients' graphs, algorithm and federation."""
+
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+
+from fedweave import datasets
+from fedweave.core.algorithm import Algorithm, capabilities, needs
+from fedweave.core.arrays import DTYPES
+from fedweave.core.edge_list import MotifTable
+from fedweave.core.federation import Placement
+from fedweave.core.graph import TEST, Graph, make_graph
+from fedweave.core.maker import maker_of
+from fedweave.core.model import Model
+from fedweave.core.records import Record
+from fedweave.core.sizes import size_classes
+from fedweave.datasets.base import Dataset
+from fedweave.engines.engine import LocalEngine
+from fedweave.engines.loop import Loop
+from fedweave.engines.memory import keep_freed_memory
+from fedweave.engines.simulation import Simulation
+from fedweave.engines.vectorised import Vectorised
+from fedweave.engines.worker import Worker
+from fedweave.experiment.config import Config, Document, resolve
+from fedweave.experiment.demands import (
+    check_columns,
+    check_labels_and_nodes,
+    check_people,
+    check_pooling,
+    check_scaling,
+)
+from fedweave.incentives.tables import tables
+from fedweave.incentives.vocabulary import Vocabulary, vocabulary_of
+from fedweave.ops.recording import When
+from fedweave.partition import cut, unused
+from fedweave.partition.base import Part, Partition, client_ids
+from fedweave.partition.ego_networks import crossing_edges, induced_edges, labels_of
+from fedweave.partition.pooling import pooled
+from fedweave.partition.scaling import meter_scaling
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Built:
+    """Everything that a run needs; the partition is as cut, also when a pooled algorithm sees its union. motifs: of
+    each client's small graphs, where the algorithm asks for them. close: lets go of what the engine runs on. note: on
+    what could not be looked at, which is nothing here."""
+
+    data: Dataset
+    partition: Partition
+    algorithm: Algorithm
+    fed: LocalEngine
+    motifs: Mapping[str, MotifTable] = field(default_factory=dict)
+    close: Callable[[], None] = lambda: None
+    note: str = ""
+
+
+class Origin(NamedTuple):
+    """What a federation was made of from Python; engine: values of `config.SimulationEngine`."""
+
+    data: Dataset
+    partition: Partition
+    seed: int
+    engine: Mapping[str, Any]
+
+
+class Ingredients(NamedTuple):
+    """What a run is made of before anybody has a graph. seen: the partition that the clients see, which is the union
+    of all where the algorithm is pooled."""
+
+    data: Dataset
+    partition: Partition
+    seen: Partition
+    model: Model
+    algorithm: Algorithm
+
+
+def ingredients(config: Config) -> Ingredients:
+    """Load, cut and make what a config names; the same in every process.
+
+    Raises:
+        ConfigError, DataError: the data is absent or refused, or a plug-in refuses its values.
+    """
+    seed = config.general.seed
+    data = datasets.load(config.data.name, path=config.folder, seed=seed, **config.data.values)
+    partition = cut(config.partition.make(), data, seed)
+    seen = pooled(partition) if capabilities(config.algorithm.kind).pooled else partition
+    check_labels_and_nodes(config, data, seen)
+    model = config.model.make().build(width(data, seen), data.classes)
+    check_pooling(config, data, model)
+    return Ingredients(data, partition, seen, model, config.algorithm.make(model))
+
+
+def build(config: Config) -> Built:
+    """Load, cut and assemble; writes nothing.
+
+    Raises:
+        ConfigError, DataError: the data is absent or refused, or a plug-in refuses its values.
+    """
+    engine = config.engine.make()
+    if engine.threads:
+        torch.set_num_threads(engine.threads)
+    made = ingredients(config)
+    data, seen, algorithm = made.data, made.seen, made.algorithm
+    check_scaling(config.data.values.get("normalise", "none"), algorithm, ("example",))
+    check_columns(config, seen, algorithm)
+    check_people(config, data, algorithm)
+    fed, motifs, close = _on_cluster(config, made) if config.engine.name == "ray" else _in_process(config, made)
+    meter_scaling(fed.ledger, fed.clients, seen, data.features, config.data.values.get("normalise", "none"))
+    return Built(data, made.partition, algorithm, fed, motifs, close)
+
+
+_Engine = tuple[LocalEngine, Mapping[str, MotifTable], Callable[[], None]]
+
+
+def _in_process(config: Config, made: Ingredients) -> _Engine:
+    engine = config.engine.make()
+    fed = _simulation(
+        made.data,
+        made.seen,
+        made.algorithm,
+        DTYPES[engine.dtype],
+        seed=config.general.seed,
+        mode=_mode(made.model, engine.mode),
+        chunk=engine.chunk,
+        record=engine.record,
+        resend=engine.resend,
+    )
+    return fed, motifs_in(fed), lambda: None
+
+
+def motifs_in(fed: Simulation) -> dict[str, MotifTable]:
+    """{client: the motifs of its small graphs}, of those that have any."""
+    return {client: own for client, graph in fed.graphs.items() if (own := graph.own_edges.members[0].motifs)}
+
+
+def _on_cluster(config: Config, made: Ingredients) -> _Engine:
+    """The clients are with workers, which load and cut for themselves; here is what the server holds."""
+    from fedweave.engines.ray_workers import RayWorkers
+
+    engine, parts = config.engine.make(), made.seen.parts
+    sizes = dict(zip(client_ids(len(parts), made.seen.names), (len(part.nodes) for part in parts), strict=True))
+    workers = RayWorkers(engine.address, engine.start_seconds)
+    executor = workers.executor(worker, config.plain(), sizes, workers.count(engine.workers))
+    dtype = DTYPES[engine.dtype]
+    fed = LocalEngine(
+        executor,
+        classes=made.data.classes,
+        dtype=dtype,
+        test=global_test_graph(made.data, made.seen, dtype),
+        held=held_graphs(made.data, made.seen, dtype),
+        pairs={name: torch.from_numpy(matrix) for name, matrix in made.seen.pairs.items()},
+        members=_members(made.seen),
+        seed=config.general.seed,
+        resend=engine.resend,
+    )
+    return fed, {}, workers.close
+
+
+def worker(document: Document, clients: Sequence[str]) -> Worker:
+    """The worker of some clients of a run, built where it runs from the run's document (`Config.plain`)."""
+    config = resolve(document)
+    engine, made = config.engine.make(), ingredients(config)
+    torch.set_num_threads(engine.threads or 1)
+    keep_freed_memory()
+    dtype = DTYPES[engine.dtype]
+    own = client_graphs(made.data, made.seen, dtype, vocabulary_of(made.algorithm), frozenset(clients))
+    places = placements(made.data, made.seen) if needs(made.algorithm).ids else None
+    given: Record = {"classes": made.data.classes, "places": places, "members": _members(made.seen)}
+    given["test"] = global_test_graph(made.data, made.seen, dtype)
+    if _mode(made.model, "vmap") == "loop":
+        return Worker(Loop(own, **given), made.algorithm)
+    return Worker(Vectorised(own, **given, chunk=engine.chunk, record=engine.record), made.algorithm)
+
+
+def _mode(model: Model, wanted: str) -> str:
+    return "loop" if any(layer.runs_alone for layer in model) else wanted
+
+
+def federation(
+    data: Dataset,
+    partition: Partition,
+    algorithm: Algorithm,
+    *,
+    seed: int = 0,
+    mode: str = "vmap",
+    chunk: int = 0,
+    record: When = "auto",
+    dtype: torch.dtype = torch.float32,
+    resend: bool = True,
+) -> Simulation:
+    """The federation that `algorithm` trains on, in one process: a client for every part of the partition, or one for
+    all where the algorithm is pooled, such as centralized; what the server holds, and whatever else this algorithm asks
+    for (motifs of small graphs, places of nodes, overlaps). Logs a warning for what came with the data and is not used,
+    such as a split.
+
+    mode, chunk, record, resend: see `engines.simulation.Simulation`; a `torch.nn.Module` takes mode "loop". dtype: of
+    features and weights.
+    """
+    for note in unused(None, data, partition):
+        _LOG.warning("note: %s", note)
+    mode = _mode(getattr(algorithm, "model", ()), mode)
+    options: dict[str, Any] = {"mode": mode, "chunk": chunk, "record": record, "resend": resend}
+    maker = maker_of(algorithm)  # of a preset, which says what it can do
+    one = len(partition.parts) > 1 and capabilities(algorithm if maker is None else maker.plugin).pooled
+    fed = _simulation(data, pooled(partition) if one else partition, algorithm, dtype, seed=seed, **options)
+    fed.origin = Origin(data, partition, seed, options | {"dtype": str(dtype).removeprefix("torch.")})
+    return fed
+
+
+def _simulation(
+    data: Dataset, partition: Partition, algorithm: Algorithm, dtype: torch.dtype, **options: Any
+) -> Simulation:
+    return Simulation(
+        client_graphs(data, partition, dtype, vocabulary_of(algorithm)),
+        classes=data.classes,
+        test=global_test_graph(data, partition, dtype),
+        held=held_graphs(data, partition, dtype),
+        pairs={name: torch.from_numpy(matrix) for name, matrix in partition.pairs.items()},
+        members=_members(partition),
+        places=placements(data, partition) if needs(algorithm).ids else None,
+        **options,
+    )
+
+
+def _members(partition: Partition) -> dict[str, torch.Tensor]:
+    return {name: torch.from_numpy(own) for name, own in partition.members.items()}
+
+
+def width(data: Dataset, partition: Partition) -> int:
+    """How many feature columns the clients' graphs have: those of the client that holds most."""
+    return max(data.features if part.columns is None else len(part.columns) for part in partition.parts)
+
+
+def client_graphs(
+    data: Dataset,
+    partition: Partition,
+    dtype: torch.dtype = torch.float32,
+    vocabulary: Vocabulary | None = None,
+    only: Collection[str] | None = None,
+) -> dict[str, Graph]:
+    """{client id: the subgraph that its nodes induce, or its own edges among them}, padded to few sizes
+    (`core.sizes.size_classes`); clients may share nodes.
+
+    A client that holds only some feature columns has these first, and zeros up to the `width` that all graphs share. Of
+    a client without labels y is -1 everywhere, while its masks still say how the nodes are used. With a `vocabulary`,
+    small graphs come with their motifs. only: the clients whose graphs are made, in the form that they have among all;
+    None: everybody's.
+    """
+    ids, columns = client_ids(len(partition.parts), partition.names), width(data, partition)
+    rows, examples = (
+        size_classes([len(held) for held in each])
+        for each in zip(*((part.nodes, part.examples) for part in partition.parts), strict=True)
+    )
+    parts: Sequence[Part] = partition.parts
+    motifs: Sequence[MotifTable | None] = [None] * len(parts)
+    if vocabulary is not None:
+        rewired = any(part.edges is not None for part in parts)
+        motifs = tables(data, [*shares(data, parts)], [part.examples for part in parts], vocabulary, rewired)
+    return {
+        client: graph_of(own, columns, dtype, rows[i], examples[i], motifs[i])
+        for i, (client, own) in enumerate(zip(ids, shares(data, parts), strict=True))
+        if only is None or client in only
+    }
+
+
+def global_test_graph(data: Dataset, partition: Partition, dtype: torch.dtype = torch.float32) -> Graph | None:
+    """The graph of `global_test_part`; None without test nodes."""
+    part = global_test_part(data, partition)
+    if part is None:
+        return None
+    [own] = shares(data, [part])
+    return graph_of(own, data.features, dtype)
+
+
+def held_graphs(data: Dataset, partition: Partition, dtype: torch.dtype = torch.float32) -> dict[str, Graph]:
+    """{role: the graph that its nodes induce} of what the server holds besides the global test graph."""
+    held = zip(partition.held, shares(data, [*partition.held.values()]), strict=True)
+    return {role: graph_of(own, data.features, dtype) for role, own in held}
+
+
+def placements(data: Dataset, partition: Partition) -> dict[str, Placement]:
+    """{client id: where its nodes stand in the whole graph}."""
+    ids, groups = client_ids(len(partition.parts), partition.names), [part.nodes for part in partition.parts]
+    return {
+        client: Placement(torch.from_numpy(nodes.copy()), torch.from_numpy(crossing))
+        for client, nodes, crossing in zip(ids, groups, crossing_edges(data, groups), strict=True)
+    }
+
+
+def global_test_part(data: Dataset, partition: Partition) -> Part | None:
+    """What a global model is judged on: `Partition.judged`, else the global test examples with every labelled one in
+    the TEST mask; None without a global test set."""
+    if partition.test is None or partition.judged is not None:
+        return partition.judged
+    masks = np.zeros((3, len(partition.test)), bool)
+    masks[TEST] = data.y[partition.test] >= 0
+    return Part.of(data, partition.test, masks)
+
+
+def shares(data: Dataset, parts: Sequence[Part]) -> Iterator[Dataset]:
+    """What each client holds, a dataset of its own whose split is how it uses its examples; without labels y is -1.
+    Parties of a vertical cut get no ids: their nodes are the same, in the same order."""
+    for part, induced in zip(parts, induced_edges(data, [part.nodes for part in parts]), strict=True):
+        y, x, nodes = data.y[part.examples], data.x[part.nodes], part.nodes
+        own = () if part.columns is None or not data.columns else tuple(data.columns[i] for i in part.columns)
+        edges = induced if part.edges is None else np.searchsorted(nodes, part.edges)
+        yield replace(
+            data,
+            x=x if part.columns is None else x[:, part.columns],
+            columns=data.columns if part.columns is None else own,
+            edges=edges,
+            y=y if part.labels else np.full_like(y, -1),
+            sens=None if data.sens is None else data.sens[part.examples],
+            owner=None if data.owner is None else data.owner[part.examples],
+            public=part.masks & (y >= 0),
+            parties=None,
+            ids=tuple(data.ids[i] for i in part.examples) if data.ids and part.columns is None else (),
+            graph_of=None if data.graph_of is None else np.searchsorted(part.examples, data.graph_of[nodes]),
+            node_labels=None if data.node_labels is None else data.node_labels[nodes],
+            edge_labels=labels_of(data, nodes[edges]),
+        )
+
+
+def graph_of(
+    own: Dataset,
+    columns: int,
+    dtype: torch.dtype = torch.float32,
+    rows: int | None = None,
+    examples: int | None = None,
+    motifs: MotifTable | None = None,
+) -> Graph:
+    """The graph of a client that holds `own`, features with zeros on the right up to `columns`, the split as masks,
+    padded to `rows` and `examples` (see `make_graph`)."""
+    x, masks = _widened(own.x, columns), np.asarray(own.public)
+    return make_graph(x, own.edges, own.y, masks, own.sens, dtype, rows, own.graph_of, examples, motifs)
+
+
+def _widened(x: "np.ndarray | sp.csr_matrix", columns: int) -> "np.ndarray | sp.csr_matrix":
+    """x with zeros on the right up to `columns`; sparse stays sparse."""
+    if isinstance(x, sp.csr_matrix):
+        return sp.csr_matrix((x.data, x.indices, x.indptr), shape=(x.shape[0], columns))
+    return np.pad(x, ((0, 0), (0, columns - x.shape[1])))

@@ -1,0 +1,45 @@
+"""Configuration: from a TOML file and the command line's overrides to checked, resolved settings."""
+
+from fedweave.experiment.config.choice import Choice
+from fedweave.experiment.config.experiment import (
+    Config,
+    Exchanged,
+    load_saved,
+    read,
+    read_saved,
+    resolve,
+    with_algorithm,
+    written,
+)
+from fedweave.experiment.config.names import check_name, nearest
+from fedweave.experiment.config.plugins import Parameter, lookup, own_parameters, parameters, registry
+from fedweave.experiment.config.settings import ENGINES, General, SimulationEngine
+from fedweave.experiment.config.toml import Document, differences, dumps, flat, load, override
+
+__all__ = [
+    "ENGINES",
+    "Choice",
+    "Config",
+    "Document",
+    "Exchanged",
+    "General",
+    "Parameter",
+    "SimulationEngine",
+    "check_name",
+    "differences",
+    "dumps",
+    "flat",
+    "load",
+    "load_saved",
+    "lookup",
+    "nearest",
+    "override",
+    "own_parameters",
+    "parameters",
+    "read",
+    "read_saved",
+    "registry",
+    "resolve",
+    "with_algorithm",
+    "written",
+]

@@ -1,0 +1,174 @@
+"""A plug-in chosen by name: its values checked against the types of its fields, its parts chosen likewise."""
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from fedweave.core import plugins
+from fedweave.core.records import Record, Values
+from fedweave.errors import ConfigError
+from fedweave.experiment.config.names import Faults, check_keys
+from fedweave.experiment.config.plugins import Parameter, lookup, own_parameters
+from fedweave.experiment.config.toml import Document
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A plug-in chosen by name, with every parameter checked; parts among `values` are Choices themselves."""
+
+    path: str
+    name: str
+    kind: type
+    values: Record
+
+    @property
+    def label(self) -> str:
+        """What results call it: the class of a plug-in from a file, else its name."""
+        return plugins.label(self.name)
+
+    def make(self, *given: object) -> Any:
+        """The plug-in itself; `given` are the leading fields that the program provides.
+
+        Raises:
+            ConfigError: the plug-in refuses the values.
+        """
+        try:
+            return self.kind(*given, **self.made_values())
+        except ValueError as error:
+            raise ConfigError(f"{self.path}: {error}") from error
+
+    def made_values(self) -> Record:
+        """The values, with parts made."""
+        return {key: _made(value) for key, value in self.values.items()}
+
+    def plain(self) -> Document:
+        """The TOML table that resolves to this choice; None has no TOML form and is left out, being a default."""
+        values = {key: _plain(value) for key, value in self.values.items()}
+        return {"name": self.name, **{key: value for key, value in values.items() if value is not None}}
+
+
+def choose(
+    path: str,
+    name: str,
+    kind: type,
+    own: Mapping[str, Parameter],
+    table: Document,
+    more: Sequence[str] = (),
+    hint: Callable[[str], str] = lambda key: "",
+) -> Choice:
+    """The choice of `kind` with its parameters `own` as the TOML table at `path` sets them; `more` are keys that the
+    table may have besides, `hint` is what to say of others (`check_keys`).
+
+    Raises:
+        ConfigError: a key is unknown or missing, or its value is not of the parameter's type.
+    """
+    given = {key: value for key, value in table.items() if key != "name"}
+    faults, values = Faults(), Record()
+    with faults:
+        check_keys(path, given, ["name", *more, *own], f" of {name}", hint)
+    with faults:
+        values = checked_values(f"{path}.", given, own)
+    faults.refuse()
+    return Choice(path, name, kind, values)
+
+
+def checked_values(prefix: str, given: Document, own: Mapping[str, Parameter]) -> Record:
+    """A value for each of the parameters `own`, from `given` or its default; a key's path is `prefix` and the key.
+
+    Raises:
+        ConfigError: a key is missing, or its value is not of the parameter's type.
+    """
+    values, faults = Record(), Faults()
+    for key, parameter in own.items():
+        with faults:
+            values[key] = _value(prefix + key, given.get(key, parameter.default), key in given, parameter)
+    faults.refuse()
+    return values
+
+
+def _value(path: str, value: object, given: bool, parameter: Parameter) -> Any:
+    if parameter.family is not None:
+        return _parts(path, value, parameter.family)
+    if value is dataclasses.MISSING:
+        raise ConfigError(f"{path}: is missing and has no default")
+    return _checked(path, value, parameter.hint) if given else value
+
+
+def accepts(parameter: Parameter, value: object) -> bool:
+    """Whether a parameter of a plain type can have this value; parts are checked where they are chosen."""
+    try:
+        return parameter.family is not None or bool([_checked("", value, parameter.hint)])
+    except ConfigError:
+        return False
+
+
+def taken(parts: object, parameter: Parameter, takes: Callable[[type], bool]) -> tuple[list[Any], list[str]]:
+    """Those of `parts`, a TOML value, whose class something `takes`, and the names of the others."""
+    listed = parts if isinstance(parts, list) else [parts]
+    chosen = _parts("algorithm.parts", listed, parameter.family or {})
+    kept = [raw for raw, choice in zip(listed, chosen, strict=True) if takes(choice.kind)]
+    return kept, [choice.name for choice in chosen if not takes(choice.kind)]
+
+
+def _checked(path: str, value: Any, hint: Any) -> Any:
+    for one in value if isinstance(value, list) else [value]:
+        if isinstance(one, float) and math.isnan(one):
+            raise ConfigError(f"{path}: must be a number, got {value!r}")
+        if isinstance(one, int) and not -(2**63) <= one < 2**63:  # what TOML's whole numbers are
+            raise ConfigError(f"{path}: must be a whole number of at most 64 bits, got {value!r}")
+    # JSON's strict mode has TOML's types: lists are the only sequences, and no string is read as a number.
+    try:
+        return TypeAdapter(hint).validate_json(json.dumps(value), strict=True)
+    except TypeError as error:
+        raise ConfigError(f"{path}: {value!r} is of a type that no setting has") from error
+    except ValidationError as error:
+        problems = sorted({_in_toml(problem["msg"]) for problem in error.errors()})
+        raise ConfigError(f"{path}: {' or '.join(problems)}, got {value!r}") from error
+
+
+def _in_toml(message: str) -> str:
+    """Pydantic's message in TOML's words."""
+    for its, ours in (("Input should", "must"), ("a valid array", "a list"), ("an object", "a table")):
+        message = message.replace(its, ours)
+    return message
+
+
+def _parts(path: str, value: object, family: Mapping[str, type]) -> tuple[Any, ...]:
+    return tuple(_part(path, item, family) for item in (value if isinstance(value, list | tuple) else [value]))
+
+
+def _part(path: str, value: Any, family: Values) -> Any:
+    """A part from its TOML form, or from the instance that is an algorithm's default."""
+    for name, kind in family.items():
+        if type(value) is kind:
+            return Choice(path, name, kind, {f.name: getattr(value, f.name) for f in dataclasses.fields(value)})
+    table = value if isinstance(value, dict) else {"name": value}
+    if "name" not in table:
+        raise ConfigError(f"{path}: {value!r} has no name; choose one of {', '.join(family)}")
+    name, kind = lookup(path, "part", table["name"])
+    choice = choose(path, name, kind, own_parameters(kind), table)
+    choice.make()
+    return choice
+
+
+def _made(value: object) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_made(item) for item in value)
+    return value.make() if isinstance(value, Choice) else value
+
+
+def _plain(value: object) -> Any:
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, Choice):
+        table = value.plain()
+        return value.name if len(table) == 1 else table
+    return str(value) if isinstance(value, Path) else value

@@ -1,0 +1,304 @@
+"""One experiment: from its document to every section resolved."""
+
+import dataclasses
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from fedweave.core.plugins import check_trusted
+from fedweave.core.records import Record, Values
+from fedweave.errors import ConfigError
+from fedweave.experiment.config.choice import Choice, accepts, checked_values, choose, taken
+from fedweave.experiment.config.names import Faults, check_keys
+from fedweave.experiment.config.plugins import (
+    DEFAULT_NAMES,
+    REGISTRIES,
+    Parameter,
+    lookup,
+    own_parameters,
+    parameters,
+    registry,
+)
+from fedweave.experiment.config.settings import General, SimulationEngine
+from fedweave.experiment.config.toml import Document, dumps, load, override, section
+
+ANY_FEATURES, ANY_CLASSES = 8, 2  # of a model whose settings alone are looked at
+_PACES = (("lr", "optimizer"), ("server_lr",))  # what tells how far steps go, which belongs together
+MOST_OTHERS = 9  # plug-ins that a hint names
+_DEVICES, _ON_CPUS = ("device", "gpu", "gpus", "cuda"), " fedweave computes on CPUs; it does not use GPUs."
+_OF_SIMULATIONS = "Of simulations: every site read its own data and split, as its own site.toml says."
+
+
+@dataclass(frozen=True)
+class Config:
+    """One run, resolved: every key has its value. `folder` is the user's `[data] path` or None."""
+
+    general: General
+    data: Choice
+    partition: Choice
+    model: Choice
+    algorithm: Choice
+    engine: Choice
+    folder: str | None = None
+
+    @property
+    def between_sites(self) -> bool:
+        """Whether every client is at a site of its own, so that models and data are there."""
+        return self.engine.name == "flare"
+
+    def in_process(self) -> "Config":
+        """The same experiment with all clients in this process, which changes no number."""
+        own = own_parameters(SimulationEngine)
+        values = {name: self.engine.values.get(name, own[name].default) for name in own}
+        return dataclasses.replace(self, engine=Choice("engine", "simulation", SimulationEngine, values))
+
+    def plain(self) -> Document:
+        """The TOML document that resolves to this config."""
+        sections = {name: getattr(self, name).plain() for name in REGISTRIES}
+        if self.folder is not None:
+            sections["data"]["path"] = self.folder
+        return {**dataclasses.asdict(self.general), **sections, "privacy": {}}
+
+    def check_made(self) -> None:
+        """Refuse settings that the model or the algorithm refuses whatever the data.
+
+        Raises:
+            ConfigError: names the algorithm and what it refuses.
+        """
+        try:
+            self.algorithm.make(self.model.make().build(ANY_FEATURES, ANY_CLASSES))
+        except ConfigError as error:
+            raise ConfigError(*(f"{self.algorithm.label}: {fault}" for fault in error.args)) from error
+
+
+@runtime_checkable
+class ChoosesParts(Protocol):
+    """The class of an algorithm that takes some kinds of parts alone."""
+
+    @staticmethod
+    def takes_part(kind: type) -> bool:
+        """Whether it takes parts of that class."""
+        ...
+
+
+@dataclass(frozen=True)
+class Exchanged:
+    """What became of the keys of [algorithm] with another algorithm in its place. kept: as they are. own: learning
+    rates and optimisers, with the values that are not kept, because the other algorithm has defaults of its own.
+    dropped: what it does not have, or cannot have with that value."""
+
+    kept: tuple[str, ...] = ()
+    own: Values = field(default_factory=dict)
+    dropped: tuple[str, ...] = ()
+
+    def told(self, name: str, values: Values) -> list[str]:
+        """Sentences on it; name: of the other algorithm, values: those with which it runs."""
+        if not (self.own or self.dropped):
+            return []
+        kept = ", ".join(f"{key} = {values[key]}" if _short(values[key]) else key for key in self.kept) or "nothing"
+        found = [f"{name} does not take {', '.join(self.dropped)}; dropped from [algorithm]"] if self.dropped else []
+        if self.own:
+            now = ", ".join(f"{key} = {values[key]} (not {was})" for key, was in self.own.items())
+            found.append(f"{name} has a learning rate and an optimiser of its own: {now}; --set algorithm.… changes it")
+        return [*found, f"{name} keeps {kept} of [algorithm]"]
+
+
+def _short(value: object) -> bool:
+    return isinstance(value, int | float | str)
+
+
+def written(document: Document) -> str:
+    """The document of a run (`Config.plain`) as TOML, with the remark which sections sites do not use."""
+    of_sites = section(document, "engine").get("name") == "flare"
+    return dumps(document, dict.fromkeys(("data", "partition"), _OF_SIMULATIONS) if of_sites else None)
+
+
+def read(path: Path, overrides: Sequence[str] = (), algorithm: str | None = None) -> tuple[Config, list[str]]:
+    """Resolve the TOML file at `path`, with `algorithm` in place of its own and then `overrides` ("section.key=value").
+
+    Returns the config and, with another algorithm, sentences on what it keeps of [algorithm] and what not.
+
+    Raises:
+        ConfigError: the file cannot be read, or a key, name or value is not valid; names it and what is.
+    """
+    document = load(path)
+    exchanged = Exchanged()
+    if algorithm is not None:
+        document, exchanged = with_algorithm(document, algorithm)
+    for text in overrides:
+        override(document, text)
+    try:
+        config = resolve(document)
+        return config, exchanged.told(config.algorithm.label, config.algorithm.values)
+    except ConfigError as error:
+        remedies = _replacing([str(fault) for fault in error.args], overrides)
+        raise ConfigError(*(_flagged(str(fault), overrides) for fault in error.args), *remedies) from error
+
+
+def read_saved(path: Path) -> Config:
+    """Resolve the configuration of a run's folder, which the folder's author may have written by hand.
+
+    Raises:
+        UserError: it names a Python file that is not trusted (`core.plugins.check_trusted`).
+        ConfigError: it is not valid.
+    """
+    document = load_saved(path)
+    check_trusted(document, path)
+    with _of_a_run(path):
+        return resolve(document)
+
+
+def load_saved(path: Path) -> Document:
+    """The document of a run's folder, checked as far as that needs no plug-in: its algorithm may not be at hand.
+
+    Raises:
+        ConfigError: it is not what a run writes there.
+    """
+    document = load(path)
+    with _of_a_run(path):
+        try:
+            dumps(document)
+        except (TypeError, ValueError) as error:  # a date, a number of thousands of digits
+            raise ConfigError(str(error)) from error
+        checked_values("", document, {key: own for key, own in own_parameters(General).items() if key in document})
+        if odd := [key for key in REGISTRIES if not isinstance(section(document, key).get("name", ""), str)]:
+            raise ConfigError(f"{odd[0]}.name: is no name")
+        if not isinstance(section(document, "data").get("labels") or [], list):
+            raise ConfigError("data.labels: is no list")
+    return document
+
+
+@contextmanager
+def _of_a_run(path: Path) -> Iterator[None]:
+    """Name the file in front of what is wrong with it."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{path} is not the configuration of a run of this version:", *error.args) from error
+
+
+def _flagged(fault: str, overrides: Sequence[str]) -> str:
+    """What is wrong, with the override that it is about, if it is about one: of several the last, which counts."""
+    about = re.findall(r"\w+", fault)[:3]  # every message begins with section and key
+    for text in reversed(overrides):
+        if set(re.split(r"\W+", text.partition("=")[0].strip())) <= set(about):
+            return f"--set {text}: {fault}"
+    return fault
+
+
+def _replacing(faults: Sequence[str], overrides: Sequence[str]) -> Iterator[str]:
+    """How to leave out the keys of a section whose plug-in an override exchanged, where the new one lacks some."""
+    for text in overrides:
+        path, _, name = (part.strip() for part in text.partition("="))
+        table = path.removesuffix(".name")
+        if table != path and any(fault.startswith(f"{table}.") and "unknown key" in fault for fault in faults):
+            whole = f"{table}={{name = {json.dumps(name.strip(chr(34)))}}}"
+            yield f"--set {text} keeps the other keys of [{table}]; to leave all of them out, write --set '{whole}'"
+
+
+def with_algorithm(document: Document, name: str, option: str = "--algorithm") -> tuple[Document, Exchanged]:
+    """The same experiment with another algorithm: NAME's defaults, keeping the keys that NAME has too with values that
+    it can have; a learning rate and its optimiser only where NAME's defaults are those of the algorithm before. option:
+    of the command line, where the name comes from.
+
+    Raises:
+        ConfigError: there is no such algorithm, or the section to be replaced is itself not valid.
+    """
+    table = section(document, "algorithm")
+    before = parameters("algorithm", _chosen("algorithm", table).kind)
+    name, kind = lookup(option, "algorithm", name)
+    own = parameters("algorithm", kind)
+    apart = {key for pace in _PACES if any(_default(own, key) != _default(before, key) for key in pace) for key in pace}
+    replaced = {key: value for key, value in table.items() if key in apart and key in own}
+    kept = {key: value for key, value in table.items() if key in own and key not in apart and accepts(own[key], value)}
+    dropped = tuple(key for key in table if key not in kept and key not in replaced and key != "name")
+    if "parts" in kept and isinstance(kind, ChoosesParts):
+        kept["parts"], idle = taken(kept["parts"], own["parts"], kind.takes_part)
+        dropped += tuple(f"parts {name}" for name in idle)
+    exchanged = Exchanged(tuple(kept), replaced, dropped)
+    return {**document, "algorithm": {"name": name, **kept}}, exchanged
+
+
+def _default(own: Mapping[str, Parameter], key: str) -> Any:
+    return own[key].default if key in own else None
+
+
+def resolve(document: Document) -> Config:
+    """Check a document and fill in every default.
+
+    Raises:
+        ConfigError: keys, names or values are not valid; names of each its path, the value and what is allowed.
+    """
+    general, faults = own_parameters(General), Faults()
+    top, sections = Record(), dict[str, Choice]()
+    with faults:
+        check_keys("", document, [*general, *REGISTRIES, "privacy"], hint=partial(_in_sections, document))
+    with faults:
+        top = checked_values("", document, general)
+    folder = None
+    for name in REGISTRIES:
+        with faults:
+            table = section(document, name)
+            if name == "data":
+                table, folder = _located(table)
+            sections[name] = _chosen(name, table)
+    with faults:
+        for key in section(document, "privacy"):
+            raise ConfigError(f"privacy.{key}: this version has no [privacy] settings; leave the section empty")
+    faults.refuse()
+    return Config(General(**top), **sections, folder=folder)
+
+
+def _in_sections(document: Document, key: str) -> str:
+    """A hint that names "section.key" of every section whose chosen plug-in has that key."""
+    found = []
+    for path in REGISTRIES:
+        table, kinds = document.get(path), registry(path)
+        name = table.get("name", DEFAULT_NAMES.get(path)) if isinstance(table, dict) else DEFAULT_NAMES.get(path)
+        if isinstance(name, str) and name in kinds and key in parameters(path, kinds[name]):
+            found.append(f"{path}.{key}")
+    if not found and key in _DEVICES:
+        return _ON_CPUS
+    return f" Did you mean {' or '.join(map(repr, found))}?" if found else ""
+
+
+def _of_others(path: str, key: str) -> str:
+    """A hint that names the plug-ins of a section that have that key; "" where these are none or many."""
+    found = [name for name, kind in registry(path).items() if key in parameters(path, kind)]
+    if len(found) == 1:
+        return f" It is a key of {found[0]} ({path}.name = {json.dumps(found[0])})."
+    if path == "engine" and not found and key in _DEVICES:
+        return _ON_CPUS
+    return f" It is a key of {', '.join(found)}." if 0 < len(found) <= MOST_OTHERS else ""
+
+
+def _located(table: Document) -> tuple[Document, str | None]:
+    """[data] without `path`, which says where the data is and so, without a name, of which kind."""
+    data = dict(table)
+    folder = data.pop("path", None)
+    if folder is None:
+        return data, None
+    if not isinstance(folder, str) or not folder:
+        raise ConfigError(f"data.path: the folder of the data as a string, got {folder!r}")
+    return {"name": "npz" if folder.endswith(".npz") else "folder", **data}, folder
+
+
+def _chosen(path: str, table: Document) -> Choice:
+    """The plug-in that a section chooses."""
+    name = table.get("name", DEFAULT_NAMES.get(path))
+    if name is None:
+        raise ConfigError(
+            f"{path}.name: is missing; choose one of {', '.join(registry(path))}, or give your own folder as "
+            f"{path}.path"
+        )
+    name, kind = lookup(f"{path}.name", path, name)
+    more = ["path"] if path == "data" else []
+    choice = choose(path, name, kind, parameters(path, kind), table, more, hint=partial(_of_others, path))
+    if path != "algorithm":  # an algorithm is given its model, so `build` checks it
+        choice.make()
+    return choice

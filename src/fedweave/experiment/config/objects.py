@@ -1,0 +1,93 @@
+"""Plug-ins that are objects in Python as choices by name, so that a run begun there has a configuration."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedweave.core import plugins
+from fedweave.core.maker import maker_of
+from fedweave.errors import ConfigError
+from fedweave.experiment.config.choice import Choice, choose
+from fedweave.experiment.config.in_python import InPython
+from fedweave.experiment.config.plugins import PARTS, parameters, registry, usable
+
+
+def of_partition(plugin: Any) -> Choice:
+    """The choice of [partition] that makes `plugin`."""
+    return _choice("partition", type(plugin), _values(plugin), plugin)
+
+
+def of_model(model: Any) -> Choice:
+    """The choice of [model] that builds these layers."""
+    maker = maker_of(model)
+    if maker is None:
+        return _unnamed("model", "layers")
+    plugin = maker.plugin
+    if hasattr(plugin, "kind"):  # a module's class and its settings
+        return _choice("model", plugin.kind, plugin.values, plugin.module)
+    return _choice("model", type(plugin), _values(plugin), plugin)
+
+
+def of_algorithm(algorithm: Any) -> Choice:
+    """The choice of [algorithm] that makes this one of its model."""
+    maker = maker_of(algorithm)
+    if maker is not None:
+        return _choice("algorithm", maker.plugin, maker.given[0], maker.plugin.paper)
+    values = _values(algorithm)
+    return _choice("algorithm", type(algorithm), dict(list(values.items())[1:]), algorithm)
+
+
+def is_named(choice: Choice) -> bool:
+    """Whether the choice can be made again from a configuration."""
+    return not plugins.is_in_python(choice.name)
+
+
+def _values(plugin: Any) -> dict[str, Any]:
+    if not dataclasses.is_dataclass(plugin):
+        return {}
+    return {own.name: getattr(plugin, own.name) for own in dataclasses.fields(plugin) if own.init}
+
+
+def _choice(section: str, kind: Any, values: Mapping[str, Any], plugin: Any) -> Choice:
+    """The choice, or what stands for it where no name or no settings in TOML make the same."""
+    try:
+        name = _name(section, kind)
+        own = parameters(section, kind)
+        return choose(section, name, kind, own, {key: _plain(key, value) for key, value in values.items()})
+    except (ConfigError, TypeError):
+        called = plugin.__name__ if isinstance(plugin, type) else type(plugin).__name__
+        return _unnamed(section, called)
+
+
+def _unnamed(section: str, called: str) -> Choice:
+    name = f"{plugins.IN_PYTHON}{called}"
+    return Choice(section, name, InPython(name), {})  # type: ignore[arg-type]
+
+
+def _name(section: str, kind: Any) -> str:
+    """What a configuration calls a class or preset.
+
+    Raises:
+        ConfigError: it has no name there.
+    """
+    known = (name for name, own in registry(section).items() if own is kind)
+    if found := next(known, None):
+        return found
+    if file := plugins.file_of(kind):
+        usable(section, file, plugins.load(file))  # a file of a package may not run by itself
+        return file
+    raise ConfigError(f"{kind} stands in no file")
+
+
+def _plain(key: str, value: Any) -> Any:
+    """A value as `choose` takes it: parts of fedweave's as they are, others by name."""
+    if key == PARTS:
+        return [_part(part) for part in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def _part(part: Any) -> Any:
+    if type(part) in registry("part").values():
+        return part
+    return {"name": _name("part", type(part)), **_values(part)}

@@ -1,0 +1,160 @@
+"""What can be configured: the registries of plug-ins and the parameters of each."""
+
+import dataclasses
+import importlib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, get_type_hints
+
+from fedweave.core import plugins
+from fedweave.errors import ConfigError
+from fedweave.experiment.config.in_python import InPython
+from fedweave.experiment.config.names import check_name
+
+# Where each section's names come from; imported only when needed, so that the command line starts quickly.
+REGISTRIES = {
+    "data": ("fedweave.datasets", "DATASETS"),
+    "partition": ("fedweave.partition", "PARTITIONS"),
+    "model": ("fedweave.models", "MODELS"),
+    "algorithm": ("fedweave.algorithms", "ALGORITHMS"),
+    "engine": ("fedweave.experiment.config.settings", "ENGINES"),
+}
+PARTS = "parts"  # the key of [algorithm] that lists parts by name
+_PARTS_FROM = ("fedweave.algorithms", "PARTS")
+_METHODS = {
+    "data": ("load",),
+    "partition": ("cut",),
+    "model": ("build",),
+    "algorithm": ("init", "round", "evaluate"),
+    "part": ("init", "start", "weigh"),
+}
+_NOUNS = {"data": "data set"}
+DEFAULT_NAMES = {"partition": "louvain", "model": "gcn", "algorithm": "fedavg", "engine": "simulation"}
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of a plug-in.
+
+    default: `dataclasses.MISSING` if it must be given. family: the registry that a list of an algorithm's parts is
+    chosen from, None for plain values.
+    """
+
+    hint: object
+    default: object
+    family: Mapping[str, type] | None = None
+
+
+def registry(section: str) -> Mapping[str, type]:
+    """The plug-ins that a section chooses from, by name, with those of installed packages; "part": the parts of an
+    algorithm.
+
+    Raises:
+        ConfigError: an installed package's has the name of another, cannot be loaded or is no plug-in.
+    """
+    module, attribute = (REGISTRIES | {"part": _PARTS_FROM})[section]
+    own: Mapping[str, type] = getattr(importlib.import_module(module), attribute)
+    more = {name: usable(section, name, kind) for name, kind in plugins.announced(section).items()}
+    if taken := sorted(own.keys() & more.keys()):
+        raise ConfigError(
+            f"{plugins.GROUPS[section]}: an installed package announces {taken[0]!r}, which is fedweave's."
+        )
+    return {**own, **more} if more else own
+
+
+def lookup(path: str, section: str, name: Any) -> tuple[str, Any]:
+    """A plug-in by its name, another name of it, or "file.py:Name": the name to keep, and the plug-in.
+
+    Raises:
+        ConfigError: there is none; messages begin with `path`.
+    """
+    if plugins.is_in_python(name):
+        return name, InPython(name)
+    if plugins.is_file(name):
+        try:
+            return plugins.absolute(name), usable(section, name, plugins.load(name))
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from error
+    kinds, name = registry(section), resolved(section, name)
+    check_name(path, name, kinds)
+    return name, kinds[name]
+
+
+def usable(section: str, name: str, kind: object) -> Any:
+    """What a plug-in from outside is used as: itself, or what makes a model of a `torch.nn.Module`.
+
+    Raises:
+        ConfigError: it is neither a dataclass nor a preset with what the section asks for.
+    """
+    if section == "model" and isinstance(kind, type) and not dataclasses.is_dataclass(kind):
+        from torch import nn
+
+        from fedweave.models.module import ModuleKind
+
+        if issubclass(kind, nn.Module):
+            return ModuleKind(kind)
+    methods = _METHODS[section]
+    made_of_parts = section == "algorithm" and hasattr(kind, "fields")
+    if not made_of_parts and not (dataclasses.is_dataclass(kind) and all(hasattr(kind, one) for one in methods)):
+        also = {"algorithm": ", or a preset", "model": ", or a torch.nn.Module"}.get(section, "")
+        raise ConfigError(
+            f"{name} is no {_NOUNS.get(section, section)}: it must be a dataclass with {', '.join(methods)}{also}."
+            f"{_lacking(section, name, kind, methods)}"
+        )
+    if isinstance(kind, type) and (bare := _no_fields(kind)):
+        raise ConfigError(
+            f"{name}: {', '.join(bare)} is no setting yet; write @dataclass(frozen=True) above the class."
+        )
+    return kind
+
+
+def _lacking(section: str, name: str, kind: object, methods: Sequence[str]) -> str:
+    """What to do about a class that is close to a plug-in."""
+    if not isinstance(kind, type):
+        return ""
+    if all(hasattr(kind, one) for one in methods):
+        return " Write @dataclass(frozen=True) above the class."
+    if section == "algorithm" and callable(getattr(kind, "parts", None)):
+        return " As it has parts: write @preset above it (fedweave.algorithms.preset)."
+    if section == "algorithm" and all(hasattr(kind, one) for one in _METHODS["part"]):
+        return f' It is a part: name it in algorithm.parts = ["{name}"].'
+    return ""
+
+
+def _no_fields(kind: type) -> list[str]:
+    """What a class annotates as a dataclass's fields though it only inherits from one."""
+    own, fields = inspect.get_annotations(kind), {field.name for field in dataclasses.fields(kind)}
+    return [one for one, hint in own.items() if one not in fields and "ClassVar" not in str(hint)]
+
+
+def resolved(section: str, name: object) -> Any:
+    """The registered name that another name of a plug-in stands for; any other `name` as it is."""
+    if section not in REGISTRIES:
+        return name
+    aliases: Mapping[str, str] = getattr(importlib.import_module(REGISTRIES[section][0]), "ALIASES", {})
+    return aliases.get(name, name) if isinstance(name, str) else name
+
+
+def parameters(section: str, kind: object) -> dict[str, Parameter]:
+    """The parameters of a section's plug-in; an algorithm's are without the model, which the program gives it."""
+    own = own_parameters(kind)
+    if section != "algorithm":
+        return own
+    if PARTS in own:
+        own[PARTS] = dataclasses.replace(own[PARTS], family=registry("part"))
+    return {name: own[name] for name in list(own)[1:]}
+
+
+def own_parameters(kind: Any) -> dict[str, Parameter]:
+    """The fields of a dataclass, or of a preset (`algorithms.preset`), as they are."""
+    if isinstance(kind, type):
+        fields, hints = {f.name: f for f in dataclasses.fields(kind)}, get_type_hints(kind, include_extras=True)
+    else:
+        fields, hints = kind.fields, kind.hints
+    return {name: Parameter(hints[name], _default(field)) for name, field in fields.items()}
+
+
+def _default(field: Any) -> Any:
+    factory: Callable[[], Any] | Any = field.default_factory
+    return field.default if factory is dataclasses.MISSING else factory()

@@ -1,0 +1,133 @@
+"""TOML documents: read, changed by `--set`, compared and written."""
+
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedweave.errors import ConfigError
+from fedweave.experiment.config.names import nearest
+
+Document = dict[str, Any]  # what a TOML file holds, or would hold
+
+
+def load(path: Path) -> Document:
+    """Parse a TOML file.
+
+    Raises:
+        ConfigError: there is no such file, or it is not TOML; names the line.
+    """
+    try:
+        if path.exists() and not path.is_file():  # a pipe would never end
+            raise OSError(f"it is {'a folder' if path.is_dir() else 'no file'}; name a TOML file")
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors mark the encoding
+    except FileNotFoundError as error:
+        near = nearest(path.name, [other.name for other in path.parent.glob("*.toml")])
+        raise ConfigError(f"there is no file {path}.{near}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+    except ValueError as error:  # a number of thousands of digits is no TOMLDecodeError
+        raise ConfigError(f"{path} is not valid TOML: {error}") from error
+    except RecursionError as error:
+        raise ConfigError(f"{path} cannot be read: it is nested too deeply") from error
+
+
+def override(document: Document, text: str) -> None:
+    """Apply one `--set section.key=value`; the value is TOML, and anything that is not is taken as a string.
+
+    Raises:
+        ConfigError: there is no "=", a part of the key is empty, or a key on the way holds a value, not a table.
+    """
+    key, equals, raw = text.partition("=")
+    *above, last = [part.strip() for part in key.split(".")]
+    if not equals or not all([*above, last]):
+        raise ConfigError(f"--set {text}: write section.key=value, for example --set algorithm.lr=0.1")
+    node = document
+    for depth, part in enumerate(above):
+        node = node.setdefault(part, {})
+        if not isinstance(node, dict):
+            here = ".".join(above[: depth + 1])
+            remedy = f"write the whole of it, for example --set '{here}={{name = \"...\", {last} = {raw}}}'"
+            raise ConfigError(f"--set {text}: {here} is {node!r}, which has no keys of its own; {remedy}")
+    node[last] = _value(raw)
+
+
+def section(document: Document, name: str) -> Document:
+    """The table of section `name`, empty if it is absent.
+
+    Raises:
+        ConfigError: the document holds a value there.
+    """
+    table = document.get(name, {})
+    if not isinstance(table, dict):
+        raise ConfigError(f"{name}: is a section, written [{name}] with its keys below, got {table!r}")
+    return table
+
+
+def differences(one: Document, other: Document, prefix: str = "") -> list[str]:
+    """Paths of the keys whose values differ."""
+    found = []
+    for key in sorted(one.keys() | other.keys()):
+        a, b = one.get(key), other.get(key)
+        if isinstance(a, dict) and isinstance(b, dict):
+            found += differences(a, b, f"{prefix}{key}.")
+        elif a != b:
+            found.append(prefix + key)
+    return found
+
+
+def flat(document: Document, prefix: str = "") -> Document:
+    """{"section.key": value}, of tables in tables too."""
+    found: Document = {}
+    for key, value in document.items():
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return found
+
+
+def dumps(document: Document, remarks: Mapping[str, str] | None = None) -> str:
+    """Write scalars and one level of sections as TOML; deeper tables are inline. `tomllib.loads` gives it back.
+
+    remarks: {section: a comment for the line above it}.
+    """
+    remarks = remarks or {}
+    lines = [f"{_key(key)} = {_inline(value)}" for key, value in document.items() if not isinstance(value, dict)]
+    for name, table in document.items():
+        if isinstance(table, dict):
+            lines += [
+                "",
+                *([f"# {remarks[name]}"] if name in remarks else []),
+                f"[{_key(name)}]",
+                *(f"{_key(key)} = {_inline(value)}" for key, value in table.items()),
+            ]
+    return "\n".join(lines) + "\n"
+
+
+def _decimal(raw: str) -> str:
+    """A number with the zero before its point that TOML wants: ".05" as "0.05"."""
+    return re.sub(r"^([+-]?)\.(\d)", r"\g<1>0.\2", raw)
+
+
+def _value(raw: str) -> Any:
+    try:
+        parsed = tomllib.loads(f"value = {_decimal(raw.strip())}")
+    except (ValueError, RecursionError):
+        return raw
+    return parsed["value"] if len(parsed) == 1 else raw
+
+
+def _key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key, ensure_ascii=False)
+
+
+def _inline(value: object) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_key(key)} = {_inline(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(_inline(item) for item in value) + "]"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if not isinstance(value, bool | int | float):
+        raise TypeError(f"{value!r} has no form in TOML")
+    return str(value).lower() if isinstance(value, bool) else repr(value)

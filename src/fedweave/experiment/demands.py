@@ -1,0 +1,137 @@
+"""What an algorithm and a model demand of data, a partition and each other, checked before anything is computed."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedweave.core import model as models
+from fedweave.core.algorithm import DeclaresCalls, capabilities, needs
+from fedweave.core.federation import step_info
+from fedweave.core.model import Model
+from fedweave.datasets.base import Dataset
+from fedweave.datasets.features import OVER_NODES
+from fedweave.errors import ConfigError
+from fedweave.experiment.config import Config, parameters, registry
+from fedweave.metrics.group_fairness import check_groups
+from fedweave.partition.base import Partition, client_ids
+
+
+def check_labels_and_nodes(config: Config, data: Dataset, partition: Partition) -> None:
+    """Refuse data that lacks what the algorithm needs: one that trains on every client's labels would take withheld
+    ones for a class, and one over vertical clients add up rows of different nodes."""
+    check_examples(config, data)
+    kind = capabilities(config.algorithm.kind)
+    if kind.vertical:
+        _check_same_nodes(config, partition)
+    if not kind.vertical and not all(part.labels for part in partition.parts):
+        labels = config.partition.values.get("labels")
+        raise ConfigError(
+            f"algorithm {config.algorithm.name!r} needs labels at every client, but partition.labels = {labels!r} "
+            "withholds some; set it to 'all', or choose an algorithm for vertically split data."
+        )
+
+
+def _check_same_nodes(config: Config, partition: Partition) -> None:
+    first, *others = partition.parts
+    if all(np.array_equal(part.nodes, first.nodes) for part in others):
+        return
+    named = zip(client_ids(len(partition.parts), partition.names), partition.parts, strict=True)
+    sizes = [f"{client} {len(part.nodes):,}" for client, part in named]
+    told = ", ".join(sizes[:3]) + (f" and {len(sizes) - 3} more clients theirs" if len(sizes) > 3 else "")
+    raise ConfigError(
+        f"algorithm {config.algorithm.name!r} needs clients with the same nodes, but partition "
+        f"{config.partition.name!r} gives each its own ({told}); set partition.name = 'vertical' or 'parties', or "
+        "choose an algorithm for clients with nodes of their own."
+    )
+
+
+def check_columns(config: Config, partition: Partition, algorithm: object) -> None:
+    """Refuse clients with columns of their own whose messages a horizontal algorithm would add up."""
+    kind, apart = capabilities(config.algorithm.kind), any(part.columns is not None for part in partition.parts)
+    if not apart or kind.vertical or kind.pooled or not isinstance(algorithm, DeclaresCalls):
+        return
+    if any(step_info(step).sends for step in algorithm.calls(len(partition.parts)).round):
+        raise ConfigError(
+            f"algorithm {config.algorithm.name!r} would take each client's first column for the same, and so on, but "
+            f"partition {config.partition.name!r} gives clients different ones; choose an algorithm for vertically "
+            "split data, such as glasu or standalone, or local, which adds nothing up."
+        )
+
+
+def check_examples(config: Config, data: Dataset) -> None:
+    """Raise ConfigError unless the examples are what the algorithm needs."""
+    if capabilities(config.algorithm.kind).graph_level and data.example != "graph":
+        raise ConfigError(
+            f"algorithm {config.algorithm.name!r} needs small graphs as examples, but those of {data.name} are "
+            f"{data.example}s; choose data such as 'proteins' (see `fedweave list datasets`)."
+        )
+
+
+UNTESTED = (
+    "no client has a test example and there is no global test set: the model is trained, and nothing says how good it "
+    "is. Mark test examples (a column split), or give partition.test a share."
+)
+
+
+def check_trained(train: Sequence[int | None]) -> None:
+    """Raise ConfigError where nobody would train: numbers of training examples by client, None where one does not
+    say."""
+    if None not in train and not sum(filter(None, train)):
+        raise ConfigError(
+            "no client has a labelled training example, so that nobody would train, and every score would be of a "
+            "model with random weights. Mark training examples (a column split), or give partition.train a share."
+        )
+
+
+def untested(test: Sequence[int | None], judged: bool) -> str:
+    """What to say before a run in which nobody is tested, which is allowed, since its model may be all that is wanted;
+    "" otherwise. test: numbers of test examples by client. judged: whether there is a global test set."""
+    return UNTESTED if not judged and None not in test and not sum(filter(None, test)) else ""
+
+
+def check_scaling(how: str, algorithm: object, records: Sequence[str]) -> None:
+    """Refuse to scale features by numbers over all examples where ε is of one of them: it moves all the others, too.
+
+    how: the scaling of the features (`datasets.features.normalise`). records: what ε may be of (`mechanism.LDP.per`).
+
+    Raises:
+        ConfigError: names the scaling and what to take instead.
+    """
+    if how not in OVER_NODES or not isinstance(algorithm, DeclaresCalls):
+        return
+    declared = (own for step in algorithm.calls(2).all for own in step_info(step).sends.values())
+    bounded = {getattr(one, "per", "") for own in declared for one in own.mechanisms} & set(records)
+    if bounded:
+        raise ConfigError(
+            f"normalise = {how!r} scales each {min(bounded)} by numbers over all of them, so that its ε, which is of "
+            f"one {min(bounded)}, would not hold; take 'none' or 'row', and scale the features by public numbers before"
+        )
+
+
+def check_people(config: Config, data: Dataset, algorithm: object) -> None:
+    """Raise ConfigError or DataError unless the data says of which group people are, where that is needed."""
+    if not needs(algorithm).sens:
+        return
+    if data.sens is None:
+        raise ConfigError(
+            f"algorithm {config.algorithm.name!r} needs a sensitive attribute, but {data.name} has none; add the "
+            f"column `sens` to its table of {data.example}s (the array `sens` to an .npz), or choose published data "
+            "that has one (`fedweave list datasets`), or an algorithm or parts that need none."
+        )
+    check_groups(data.classes, data.sens, data.name, data.groups)
+
+
+def check_pooling(config: Config, data: Dataset, model: Model) -> None:
+    """Raise ConfigError unless the model has one row of results per example."""
+    if models.pools(model) == (data.example == "graph"):
+        return
+    own = f"model {config.model.name!r} with pool = {config.model.values.get('pool', 'none')!r}"
+    if data.example == "node":
+        raise ConfigError(
+            f"{own} pools small graphs, but the examples of {data.name!r} are nodes; set model.pool = 'none'."
+        )
+    pooling = [name for name, kind in registry("model").items() if "pool" in parameters("model", kind)]
+    raise ConfigError(
+        f"{own} has a result for each node, but the examples of {data.name!r} are graphs; set model.pool = 'sum' or "
+        f"'mean', with model.name one of {', '.join(pooling)}."
+    )

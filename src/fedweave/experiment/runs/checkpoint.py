@@ -1,0 +1,79 @@
+"""What a run continues from, in one file."""
+
+import hashlib
+import json
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
+
+from fedweave.core.records import Record
+from fedweave.core.tree import Tree, decode, encode, leaves, map_leaves, nest
+from fedweave.errors import ReplyRefused
+from fedweave.experiment.runs.files import damaged, read, write
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """All that a run continues from.
+
+    seconds: of training, evaluation and writing so far, over all sessions. metrics, ledger: rows of the two tables that
+    belong to it. summary: of the last evaluation. state: the server's. fed: the clients' (`snapshot`). data: what
+    became of their data (`snapshot_data`); empty as long as it is as loaded. source: digests of what was loaded
+    (`datasets.contents`); empty where sites hold it.
+    """
+
+    round: int = 0
+    seconds: float = 0.0
+    metrics: int = 0
+    ledger: int = 0
+    summary: dict[str, float] = field(default_factory=dict)
+    state: Tree = field(default_factory=dict)
+    fed: Tree = field(default_factory=dict)
+    data: Tree = field(default_factory=dict)
+    source: dict[str, str] = field(default_factory=dict)
+
+    def save(self, path: Path) -> None:
+        """Write the one file, with a digest of its content; no leaf is sparse, so that a small file is small in memory.
+
+        `encode` keeps neither the order of keys nor empty subtrees, so the structure is noted too: sums over leaves
+        must run in the same order after resuming.
+        """
+        tree = map_leaves(lambda leaf: leaf, {**self.__dict__, "summary": nest(self.summary)})
+        tree["structure"] = json.dumps(_structure(tree))
+        tree["digest"] = hashlib.sha256(encode(tree)).hexdigest()
+        blob = encode(tree)
+        write(path, lambda file: file.write(blob))
+
+    @classmethod
+    def load(cls, path: Path) -> "Checkpoint":
+        """Read what `save` wrote.
+
+        Raises:
+            FedweaveError: the file is damaged.
+        """
+        blob = read(path)
+        try:
+            tree = decode(blob, filled=0)
+            if tree.pop("digest", None) != hashlib.sha256(encode(tree)).hexdigest():
+                raise ReplyRefused("its content does not match its digest")
+            tree = _arranged(json.loads(tree["structure"]), tree)
+            _check_kinds(tree)
+            return cls(**{**tree, "summary": dict(leaves(tree["summary"]))})
+        except (ReplyRefused, TypeError, KeyError, ValueError, AttributeError, RecursionError) as error:
+            raise damaged(path, str(error)) from error
+
+
+def _check_kinds(tree: Tree) -> None:
+    """Raise TypeError unless every entry is of its default's kind: a digest does not tell who wrote it."""
+    for entry in fields(Checkpoint):
+        kind = dict if entry.default is MISSING else type(entry.default)
+        if not isinstance(tree[entry.name], (int, float) if kind is float else kind):
+            raise TypeError(f"{entry.name} is {str(tree[entry.name])[:40]}")
+
+
+def _structure(tree: Tree) -> Record:
+    return {key: _structure(value) if isinstance(value, dict) else None for key, value in tree.items()}
+
+
+def _arranged(structure: Record, tree: Tree) -> Tree:
+    """`tree` with its keys in the order of `structure`, empty subtrees included."""
+    return {k: tree[k] if below is None else _arranged(below, tree.get(k, {})) for k, below in structure.items()}

@@ -1,0 +1,133 @@
+"""The configuration of a run that was put together from objects in Python."""
+
+import logging
+import re
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedweave import datasets
+from fedweave.datasets.base import Dataset
+from fedweave.datasets.contents import content
+from fedweave.errors import UserError
+from fedweave.experiment.build import Built, Origin
+from fedweave.experiment.config import Choice, Config, General, SimulationEngine, lookup, own_parameters, parameters
+from fedweave.experiment.config.choice import choose
+from fedweave.experiment.config.objects import is_named, of_algorithm, of_model, of_partition
+from fedweave.experiment.demands import check_labels_and_nodes, check_people, check_pooling
+from fedweave.experiment.runs.files import plain_errors
+from fedweave.partition import Column, Partition
+from fedweave.partition.base import client_ids
+from fedweave.partition.scaling import meter_scaling
+
+_LOG = logging.getLogger(__name__)
+
+
+def described(algorithm: Any, origin: Origin, general: General, out: Path) -> tuple[Config, Dataset]:
+    """The configuration of training `algorithm` on the federation of `origin`, in the run's directory `out`, and the
+    data that it names. Data without a name is saved beside `out`, called by its content, and a cut of one's own by
+    owners with it. What cannot be named stands there as such, and a warning says what the run cannot be used for.
+
+    Raises:
+        UserError: data without a name cannot be saved.
+    """
+    partition, data = _partition(origin)
+    model, chosen = of_model(getattr(algorithm, "model", ())), of_algorithm(algorithm)
+    loaded, folder = _data(data, origin.seed, out.parent)
+    defaults = {name: own.default for name, own in own_parameters(SimulationEngine).items()}
+    engine = Choice("engine", "simulation", SimulationEngine, defaults | dict(origin.engine))
+    for choice in (partition, model, chosen):
+        if not is_named(choice):
+            _LOG.warning(
+                "note: no name says how the %s %s is made, so that %s can be reported and compared, but neither "
+                "predict nor be run anew (docs/comparing.md)",
+                *(choice.path, choice.label, out),
+            )
+    return Config(general, loaded, partition, model, chosen, engine, folder), data
+
+
+def check_described(config: Config, built: Built) -> None:
+    """What `experiment.build.build` refuses and notes of the same run.
+
+    Raises:
+        ConfigError, DataError: the algorithm or the model demands other data.
+    """
+    if is_named(config.algorithm):
+        check_labels_and_nodes(config, built.data, built.partition)
+        check_people(config, built.data, built.algorithm)
+    if isinstance(model := getattr(built.algorithm, "model", None), tuple):
+        check_pooling(config, built.data, model)
+    how = config.data.values.get("normalise", "none")
+    meter_scaling(built.fed.ledger, built.fed.clients, built.partition, built.data.features, how)
+
+
+def _partition(origin: Origin) -> tuple[Choice, Dataset]:
+    """The choice that makes the partition, and the data that it makes it of."""
+    data, cut, seed, _ = origin
+    maker = cut.maker
+    if maker is not None and maker.given[0] is data:
+        choice = of_partition(maker.plugin)
+        if is_named(choice) and (maker.given[1] == seed or _same(maker.plugin.cut(data, seed), cut)):
+            return choice, data
+    owned = _owned(data, cut)
+    return (of_partition(cut), data) if owned is None else (of_partition(Column(public_split=True)), owned)
+
+
+def _owned(data: Dataset, cut: Partition) -> Dataset | None:
+    """The data with its owners and its split as a cut has them; None where that does not say all of the cut."""
+    parts = cut.parts
+    held = np.concatenate([part.examples for part in parts])
+    plain = all(part.columns is None and part.edges is None and part.labels for part in parts)
+    more = cut.test is not None or cut.judged is not None or cut.held or cut.pairs
+    if more or not plain or not np.array_equal(np.sort(held), np.arange(data.examples)):
+        return None
+    owner, public = np.zeros(data.examples, np.int64), np.zeros((3, data.examples), bool)
+    for at, part in enumerate(parts):
+        owner[part.examples], public[:, part.examples] = at, part.masks
+    return replace(data, owner=owner, owners=tuple(client_ids(len(parts), cut.names)), public=public, notes=())
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two partitions, or what they consist of, say the same."""
+    if isinstance(one, Partition) or hasattr(one, "masks"):
+        names = [own.name for own in fields(one) if own.init]
+        return type(one) is type(other) and all(_same(getattr(one, name), getattr(other, name)) for name in names)
+    if isinstance(one, dict):
+        return isinstance(other, dict) and one.keys() == other.keys() and all(_same(one[k], other[k]) for k in one)
+    if isinstance(one, tuple):
+        return isinstance(other, tuple) and len(one) == len(other) and all(map(_same, one, other))
+    return bool(np.array_equal(one, other))
+
+
+def _data(data: Dataset, seed: int, beside: Path) -> tuple[Choice, str | None]:
+    """The choice that reads the data again, and its path."""
+    named = data.named
+    if named is None or (named.get("seed", seed) != seed and content(_read(named, seed)) != content(data)):
+        named = _saved(data, beside)
+    table = {key: value for key, value in named.items() if key not in ("path", "seed")}
+    name, kind = lookup("data.name", "data", named["name"])
+    return choose("data", name, kind, parameters("data", kind), table), named.get("path")
+
+
+def _saved(data: Dataset, beside: Path) -> dict[str, Any]:
+    """What names the data in a file that has its content in its name."""
+    called = re.sub(r"[^\w.-]+", "-", data.name) or "data"
+    file = (beside / f"{called}-{content(data)[:12]}.npz").absolute()
+    named = {"name": "npz", "path": str(file), "sens_feature": True}
+    if not file.exists():
+        with plain_errors(beside):
+            beside.mkdir(parents=True, exist_ok=True)
+        replace(data).save(file)
+        if content(_read(named, 0)) != content(data):
+            file.unlink()
+            raise UserError(
+                f"{data.name} cannot be kept beside the run: read again it would be other data, such as with fewer "
+                "classes. Give classes names (labels), or save it in tables and load it by name (datasets.load)."
+            )
+    return named
+
+
+def _read(named: Any, seed: int) -> Dataset:
+    return datasets.load(**{**named, "seed": seed})

@@ -1,0 +1,298 @@
+"""The files of a run: replaced as a whole, locked while they are written, and read with damage named.
+
+Nothing here needs torch, so that looking into a finished run starts quickly.
+"""
+
+import errno
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from io import BytesIO
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fedweave.core.decompression import ARCHIVE_FAULTS, TABLE_FAULTS, DecompressionBomb, check_archive, read_parquet
+from fedweave.core.records import Record
+from fedweave.core.text import cell
+from fedweave.errors import DiskFull, FedweaveError, UserError
+from fedweave.experiment.runs.columns import MOST, check_columns
+
+CONFIG, PARTITION, METRICS, LEDGER = "config.toml", "partition.parquet", "metrics.parquet", "ledger.parquet"
+COLUMNS = "columns.parquet"  # what the columns and classes of the run's data are (`experiment.runs.form`)
+MOTIFS, CONTRIBUTIONS = "motifs.parquet", "contributions.parquet"
+PREDICTIONS, NEW_PREDICTIONS = "predictions.parquet", "new-predictions.parquet"  # of the run's own examples, of others
+EARLIER = "earlier-predictions.parquet"  # at a site: what the last but one `sites predict`, or an older model, left
+KINDS = (b"node kinds", b"edge kinds")  # metadata of motifs.parquet: JSON lists of names, empty where kinds are numbers
+PAIRS = "pairs.npz"  # what is known of every two clients; only where there is something
+CHECKPOINT, SUMMARY, LOCK = "checkpoint/state.safetensors", "summary.json", ".lock"
+RUN = "run.json"  # of a run between sites: which run of the project it is
+OF_A_RUN = (CONFIG, COLUMNS, PARTITION, METRICS, LEDGER, MOTIFS, PAIRS, CHECKPOINT, SUMMARY, RUN)
+EXPORT, STATEMENT = "export", "statement"  # folders
+OF_MODEL = (CONTRIBUTIONS, "report.html", PREDICTIONS, NEW_PREDICTIONS)  # of a run as it is, whatever its rounds
+OF_COMMANDS = (*OF_MODEL, EXPORT, STATEMENT)
+
+_IN_SUMMARY = {
+    "algorithm": str,
+    "dataset": str,
+    "clients": int,
+    "rounds": int,
+    "metrics": dict,
+    "classes": list,
+    "groups": list,
+    "privacy": list,
+    "note": str,
+}
+_PAGE = b"<!doctype html"
+READABLE = "It must be a file that this user may read (chmod u+r)"
+_WORDS = pa.dictionary(pa.int32(), pa.string())
+# Columns of the ledger that older ones lack, in the order of `core.ledger.SCHEMA`.
+_LATER = {"to": _WORDS, "applied": _WORDS, "at": pa.timestamp("ms", "UTC"), "purpose": _WORDS}
+
+
+def write(path: Path, fill: Callable[[BinaryIO], Any]) -> None:
+    """Replace `path` by what `fill` writes, such that after a crash either the old or the new content is there.
+
+    Raises:
+        FedweaveError: the disk is full; UserError: the place cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with plain_errors(path):
+        _check_regular(path)
+        try:
+            path.parent.mkdir(exist_ok=True)
+            with open(temporary, "wb") as file:
+                fill(file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+            _sync(path.parent)
+        finally:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+
+
+def write_page(path: Path, page: str) -> None:
+    """`write` an HTML page, in the place of another page alone.
+
+    Raises:
+        UserError: the file is something else, which somebody may still want.
+    """
+    with plain_errors(path):
+        if path.is_file() and path.stat().st_size:
+            with open(path, "rb") as file:
+                if not file.read(len(_PAGE)).lower().startswith(_PAGE):
+                    raise UserError(f"{path} exists and is no HTML page; name another file with --out.")
+    write(path, lambda file: file.write(page.encode()))
+
+
+def write_table(path: Path, table: pa.Table) -> None:
+    """`write` a Parquet file."""
+    write(path, lambda file: pq.write_table(table, file, compression="zstd"))
+
+
+def write_csv(path: Path, table: pa.Table, spreadsheet: bool = False) -> None:
+    """`write` a CSV file (`csv_bytes`)."""
+    write(path, lambda file: file.write(csv_bytes(table, spreadsheet)))
+
+
+def csv_bytes(table: pa.Table, spreadsheet: bool = False) -> bytes:
+    """A table as CSV, its values as they are; for a spreadsheet, words that it would compute are marked as words
+    (`core.text.cell`)."""
+    from pyarrow import csv
+
+    if spreadsheet:
+        words = [pa.types.is_string(field.type) for field in table.schema]
+        columns = [
+            pa.array(map(cell, column.to_pylist()), pa.string()) if is_words else column
+            for column, is_words in zip(table.columns, words, strict=True)
+        ]
+        table = pa.table(columns, names=table.column_names)
+    sink = pa.BufferOutputStream()
+    csv.write_csv(table, sink)
+    return bytes(sink.getvalue())
+
+
+def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """`write` arrays by name, as NumPy's zip archive."""
+    write(path, lambda file: np.savez_compressed(file, **dict(arrays)))  # type: ignore[arg-type]
+
+
+def read_pairs(directory: Path) -> dict[str, np.ndarray]:
+    """A run's matrices of pairs of clients, by name; {} if it has none.
+
+    Raises:
+        FedweaveError: their file is damaged.
+    """
+    path = directory / PAIRS
+    if not path.exists():
+        return {}
+    blob = read(path)
+    try:
+        check_archive(BytesIO(blob), len(blob))
+        with np.load(BytesIO(blob), allow_pickle=False) as archive:
+            found = {name: archive[name] for name in archive.files}
+        for name, matrix in found.items():
+            if matrix.dtype.kind not in "fiub" or matrix.ndim != 2 or len({0, *matrix.shape}) != 2:
+                raise ValueError(f"{name} is no square matrix of numbers, but {matrix.dtype} {list(matrix.shape)}")
+    except (*ARCHIVE_FAULTS, DecompressionBomb) as error:
+        raise damaged(path, str(error)) from error
+    return found
+
+
+def read(path: Path, start: int = 0) -> bytes:
+    """The content of a file from byte `start` on.
+
+    Raises:
+        UserError: it cannot be read, or is none.
+    """
+    with plain_errors(path, READABLE):
+        _check_regular(path)
+        with open(path, "rb") as file:
+            file.seek(start)
+            return file.read()
+
+
+def read_table(directory: Path, name: str) -> pa.Table:
+    """One of a run's Parquet files. An older ledger gets the columns that it lacks, empty.
+
+    Raises:
+        UserError: there is none.
+        FedweaveError: it is damaged.
+    """
+    path = directory / name
+    if not path.exists():
+        raise UserError(f"there is no {path}; give the directory of a run (the --out of `fedweave run`).")
+    blob = read(path)
+    try:
+        table = read_parquet(pa.BufferReader(blob), len(blob))
+        for absent in [] if name != LEDGER else [column for column in _LATER if column not in table.column_names]:
+            table = table.append_column(absent, pa.nulls(len(table), _LATER[absent]))
+        check_columns(table, name)
+    except (*TABLE_FAULTS, DecompressionBomb, ValueError) as error:
+        raise damaged(path, str(error)) from error
+    return table
+
+
+def read_summary(path: Path, *needed: str) -> Record:
+    """A finished run's summary, whose entries are of the kinds that they are written in.
+
+    needed: entries besides "rounds" and "metrics" that are to be there.
+
+    Raises:
+        FedweaveError: it is damaged.
+    """
+    try:
+        found: Record = json.loads(read(path))
+        for name in ("rounds", "metrics", *needed):
+            found[name]
+        named = {name: value for name, value in found.items() if name in _IN_SUMMARY}
+        for name, value in named.items():
+            if not isinstance(value, _IN_SUMMARY[name]) or isinstance(value, bool):
+                raise TypeError(f"{name} is {str(value)[:40]}")
+        if any(isinstance(name, dict | list) for name in (*named.get("classes", ()), *named.get("groups", ()))):
+            raise TypeError("a class or group has no name")
+        for name, value in ({**found, **found["metrics"]}).items():
+            if name not in named and not _is_number(value):
+                raise TypeError(f"{name} is {str(value)[:40]}")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise damaged(path, f"{type(error).__name__} {error}") from error
+    return found
+
+
+def _is_number(value: object) -> bool:
+    """Whether it is a number that a float can hold, or null."""
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MOST)
+
+
+def is_used(directory: Path) -> bool:
+    """Whether `directory` is a file, or holds more than what an attempt to run leaves that wrote nothing."""
+    with plain_errors(directory, READABLE):
+        if not directory.is_dir():
+            return directory.exists()
+        return any(entry.is_file() and entry.name != LOCK and entry.suffix != ".tmp" for entry in directory.rglob("*"))
+
+
+def remove_leftovers(directory: Path) -> None:
+    """Remove what a killed run was about to write."""
+    for stray in [*directory.glob(".*.tmp"), *directory.glob("checkpoint/.*.tmp")]:
+        stray.unlink()
+
+
+def remove_run(directory: Path) -> None:
+    """Remove what a run wrote, and what commands wrote of it: all their files would be of another run."""
+    for name in (*OF_A_RUN, *OF_COMMANDS):
+        path = directory / name
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Create `directory` and keep other processes from writing it; the system frees the lock of a killed process.
+
+    Raises:
+        UserError: another process holds it.
+    """
+    with plain_errors(directory):
+        directory.mkdir(parents=True, exist_ok=True)
+        _check_regular(directory / LOCK)
+        file = open(directory / LOCK, "a+")  # noqa: SIM115
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            file.seek(0)
+            raise UserError(
+                f"process {file.read() or '(unknown)'} is writing {directory}. Wait for it, or choose another --out."
+            ) from error
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
+
+
+@contextmanager
+def plain_errors(
+    path: Path, remedy: str = "Choose another place, or give this user the right to write there"
+) -> Iterator[None]:
+    """Say in plain words what the system refused, and the `remedy` where it is not a full disk.
+
+    Raises:
+        DiskFull; UserError: anything else about `path`.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            reason = f"the disk is full ({error.strerror})"
+            raise DiskFull(f"{path} cannot be written, {reason}. Free some space and use --resume.") from error
+        raise UserError(f"{path} cannot be used: {error.strerror or error}. {remedy}.") from error
+
+
+def _check_regular(path: Path) -> None:
+    """Refuse what would be waited for, or have no end."""
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "it is a folder, a pipe or a device")
+
+
+def damaged(path: Path, reason: str) -> FedweaveError:
+    """The error for a file of a run that cannot be read."""
+    remedy = "Restore it from a copy, or run again from the start in another directory (--out)"
+    return FedweaveError(f"{path} is damaged: {reason}. {remedy}.")
+
+
+def _sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,107 @@
+"""What a run's data calls its columns and classes, and how it is scaled: one record, whatever the data came as.
+
+It is kept in the run's directory, and `predict` and `export` go by it.
+"""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from fedweave import datasets
+from fedweave.core.records import Record
+from fedweave.datasets import described
+from fedweave.datasets.base import Dataset
+from fedweave.datasets.features import OVER_NODES, scaling
+from fedweave.experiment.config import Config
+from fedweave.experiment.runs.files import COLUMNS, damaged, read_table, write_table
+
+_ABOUT = b"form"  # metadata of the table: JSON of what is not of a single column
+
+
+@dataclass(frozen=True)
+class Form:
+    """What data a model wants.
+
+    columns, labels: names of the features and of the classes in order; () where they have none, or where sites alone
+    know them. example: "node" or "graph". scaling: of the features, "how", and where that depends on the run's nodes
+    "shift" and "divisor" of every column, the latter None for those that become 0.
+    """
+
+    features: int
+    classes: int
+    columns: Sequence[str]
+    labels: Sequence[str]
+    example: str
+    scaling: Record
+
+
+def form_of(data: Dataset, how: str, raw: object = None) -> Form:
+    """The form of `data`, which is scaled as `how` says; raw: its features [n, d] as they were before, where that
+    depends on the nodes."""
+    names = described.names(data)
+    known = () if all(map(described.is_unnamed, names)) else names
+    return Form(data.features, data.classes, known, data.labels, data.example, numbers(raw, how))
+
+
+def numbers(x: object, how: str) -> Record:
+    """`Form.scaling` of features x [n, d], as they are."""
+    if how not in OVER_NODES:
+        return {"how": how}
+    shift, divisor = (found.tolist() for found in scaling(x, how))
+    return {"how": how, "shift": shift, "divisor": [value if math.isfinite(value) else None for value in divisor]}
+
+
+def form_of_config(config: Config, data: Dataset) -> Form:
+    """The form of the `data` that a configuration names."""
+    how = config.data.values.get("normalise", "none")
+    return form_of(data, how, unscaled(config) if how in OVER_NODES else None)
+
+
+def unscaled(config: Config) -> Any:
+    """The features of the run's data as they are."""
+    raw = {**config.data.values, "normalise": "none"}
+    return datasets.load(config.data.name, path=config.folder, seed=config.general.seed, **raw).x
+
+
+def write_form(directory: Path, form: Form) -> None:
+    """Write columns.parquet: a row for each column, its name, kind and value (`datasets.described`), shift, divisor."""
+    columns = [described.column(name) for name in form.columns or described.unnamed(0, form.features)]
+    empty = [None] * form.features
+    table = pa.table(
+        {
+            "column": pa.array([own.name for own in columns], pa.string()),
+            "kind": pa.array([own.kind for own in columns], pa.string()),
+            "value": pa.array([None if own.kind == "number" else own.value for own in columns], pa.string()),
+            **{key: pa.array(form.scaling.get(key, empty), pa.float64()) for key in ("shift", "divisor")},
+        }
+    )
+    about = {"classes": form.classes, "labels": list(form.labels), "example": form.example, "how": form.scaling["how"]}
+    write_table(directory / COLUMNS, table.replace_schema_metadata({_ABOUT: json.dumps(about)}))
+
+
+def read_form(directory: Path) -> Form | None:
+    """The form of the data of the run in `directory`; None where an earlier version made it.
+
+    Raises:
+        FedweaveError: the file is damaged.
+    """
+    path = directory / COLUMNS
+    if not path.exists():
+        return None
+    table = read_table(directory, COLUMNS)
+    try:
+        about = json.loads((table.schema.metadata or {})[_ABOUT])
+        names, how = table["column"].to_pylist(), about["how"]
+        held = {key: table[key].to_pylist() for key in ("shift", "divisor")} if how in OVER_NODES else {}
+        known = () if all(map(described.is_unnamed, names)) else tuple(names)
+        labels, example = tuple(map(str, about["labels"])), about["example"]
+        if example not in ("node", "graph") or len(labels) not in (0, about["classes"]):
+            raise ValueError(f"it is of {example}s of {about['classes']} classes, of which {len(labels)} have names")
+        return Form(len(names), about["classes"], known, labels, example, {"how": how, **held})
+    except (ValueError, KeyError, TypeError) as error:
+        raise damaged(path, f"{type(error).__name__} {error}") from error

@@ -1,0 +1,171 @@
+"""New nodes or graphs in whatever form they come, as the data of a finished run: its columns, classes and scaling."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse as sp
+
+from fedweave.core.records import Record
+from fedweave.datasets import described, npz, tu
+from fedweave.datasets.base import Dataset
+from fedweave.datasets.check import first, refuse
+from fedweave.datasets.features import compact, rescaled
+from fedweave.datasets.folder import Folder
+from fedweave.datasets.graph_folder import GraphFolder
+from fedweave.datasets.members import Members
+from fedweave.datasets.recognise import found
+from fedweave.datasets.table import find, read
+from fedweave.errors import DataError
+from fedweave.experiment.config import Config
+from fedweave.experiment.runs.form import Form
+
+_LOG = logging.getLogger(__name__)
+# Settings by which new tables are read, too.
+_OF_TABLES = ("categories", "groups", "owner", "columns", "ignore", "unlabelled", "loops")
+_ENCODED = ("label", "degree")  # kinds of columns that nodes of small graphs have without being told
+
+
+@dataclass(frozen=True)
+class Before:
+    """What a run was trained on: its configuration, its form as noted, and its data as read again."""
+
+    config: Config
+    form: Form
+    data: Dataset
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """What its columns go by."""
+        return self.form.columns or described.unnamed(0, self.form.features)
+
+
+def like(before: Before, path: Path) -> Dataset:
+    """The new nodes or graphs at `path`, a folder of tables, of members or in the TU layout, or an .npz file, in the
+    form of the run's: the same features in the same order, scaled by what they were then, and the same classes.
+
+    Raises:
+        DataError: the data is refused, or has other features or classes; names the column and the remedy.
+    """
+    try:
+        data = _read(before, path)
+    except DataError as error:
+        about = "New examples are read by the [data] settings of the run, which stay as they are."
+        raise DataError(f"{error}\n{about}") from error
+    _check_example(data.example, before, path)
+    return replace(
+        data,
+        x=compact(rescaled(compact(_matched(data, before, path)), **before.form.scaling)),
+        y=_classes(data, before.form, path),
+        classes=before.form.classes,
+        labels=tuple(before.form.labels),
+        columns=tuple(before.columns),
+        public=np.zeros((3, data.examples), bool),
+    )
+
+
+def _read(before: Before, path: Path) -> Dataset:
+    """The data at `path`, which need not be labelled; tables with the classes and kinds that were known before."""
+    form, (_, kinds) = before.form, found(path, ())
+    if "npz" in kinds:
+        return npz.read(path, path.stem, labelled=False)
+    if "tu" in kinds:
+        attributes = any(name.startswith("attribute ") for name in before.columns)
+        return tu.read(path, tu.holds(path)[0], attributes, labelled=False)
+    named: Record = {"labels": tuple(form.labels)} if form.labels else {"classes": form.classes}
+    of_graphs = "graphs" in kinds or (form.example == "graph" and not kinds)
+    _check_example("graph" if of_graphs else "node", before, path)
+    kind = GraphFolder if of_graphs else Members if "parties" in kinds else Folder
+    taken = {own.name for own in fields(kind)}
+    own = {name: value for name, value in before.config.data.values.items() if name in _OF_TABLES and name in taken}
+    if kind is Members and (owner := own.pop("owner", None)):  # a column that its folders stand in for
+        own["ignore"] = (*(own.get("ignore") or ()), owner)
+    if not own.get("categories") and any(path.glob("nodes.*")):
+        own["categories"] = _categories(before.columns, read(find(path, "nodes")).columns)
+    encoded = _encoded(before) if kind is GraphFolder else {}
+    return kind(sens_feature=True, **named, **encoded, **own).load(path, 0, labelled=False)
+
+
+def _check_example(example: str, before: Before, path: Path) -> None:
+    if example != (wanted := before.form.example):
+        refuse(path, f"it holds {example}s, and the run was trained on {wanted}s", f"Give new {wanted}s")
+
+
+def _categories(names: Sequence[str], given: Sequence[str]) -> dict[str, tuple[str, ...]] | None:
+    """The values of those `given` columns of text for each of which the run had a column."""
+    values: dict[str, list[str]] = {}
+    for one in map(described.column, names):
+        if one.kind == "category" and one.of in given:
+            values.setdefault(one.of, []).append(one.value)
+    return {of: tuple(held) for of, held in values.items()} or None
+
+
+def _encoded(before: Before) -> Record:
+    """Which one-hot columns small graphs had."""
+    columns = [described.column(name) for name in before.columns]
+    labels, degrees = ([one.value for one in columns if one.of == of] for of in _ENCODED)
+    return ({"node_labels": tuple(labels)} if labels else {}) | ({"degrees": len(degrees)} if degrees else {})
+
+
+def _matched(data: Dataset, before: Before, path: Path) -> "np.ndarray | sp.csr_matrix":
+    """The features of `data` in the order of those `before`; one-hot columns that no node needs may be lacking."""
+    wanted, have = before.columns, _called(data, before, path)
+    kinds, held = ({described.column(name).kind for name in names} & {*_ENCODED} for names in (wanted, have))
+    place = {name: at for at, name in enumerate(have)}
+    for name in wanted:
+        if name not in place and described.column(name).kind not in held:
+            what = f"nodes lack the feature column {name!r} that the run was trained on"
+            refuse(path, what, f"Give every column of {', '.join(wanted)}")
+    more = place.keys() - {*wanted, ""}
+    for name in (name for name in have if name in more):
+        if described.column(name).kind not in kinds or (data.x[:, [place[name]]] != 0).sum():
+            what = f"the run was trained without the feature column {name!r} of nodes"
+            refuse(path, what, f"Remove it; the columns were {', '.join(wanted)}")
+    nothing = np.zeros((data.nodes, 1), np.float32)
+    wide = np.hstack([data.x, nothing]) if isinstance(data.x, np.ndarray) else sp.hstack([data.x, nothing], "csr")
+    return wide[:, [place.get(name, data.features) for name in wanted]]
+
+
+def _called(data: Dataset, before: Before, path: Path) -> list[str]:
+    """What the columns of `data` are called in the run: columns without names, here or there, are taken in order; ""
+    for one that encodes nodes' labels, where these were known to the run and no features."""
+    wanted, numbered = before.columns, not before.data.columns
+    if not data.columns:
+        _check_count(data.features, len(wanted), path)
+        if not numbered:
+            _LOG.warning("note: %s: its columns have no names and are taken in the run's order", path)
+        return list(wanted)
+    have, labels = list(data.columns), any(described.column(name).kind == "label" for name in wanted)
+    if before.data.node_labels is not None and not labels:
+        have = ["" if described.column(name).kind == "label" else name for name in have]
+    if numbered and labels:
+        _LOG.warning("note: %s: labels of nodes are taken as the numbers from 0 that they are in the run's data", path)
+    free, asked = (
+        [name for name in names if name and described.column(name).kind not in _ENCODED] for names in (have, wanted)
+    )
+    if not any(map(described.is_unnamed, (*free, *asked))):
+        return have
+    _check_count(len(free), len(asked), path)
+    order = dict(zip(free, asked, strict=True))
+    return [order.get(name, name) for name in have]
+
+
+def _check_count(features: int, wanted: int, path: Path) -> None:
+    if features != wanted:
+        count = f"nodes have {features} feature columns, and the run was trained on {wanted}"
+        refuse(path, count, "Give the same ones in the same order")
+
+
+def _classes(data: Dataset, form: Form, path: Path) -> np.ndarray:
+    """int64 [e]: the labels of `data` as places among the run's classes, -1 where there is none."""
+    known = list(form.labels or map(str, range(form.classes)))
+    numbered = not data.labels and path.is_file()  # an archive's numbers are places, whatever they are called
+    names = known if numbered else data.labels or [str(number) for number in range(data.classes)]
+    places = np.array([known.index(name) if name in known else -2 for name in names] + [-2], np.int64)
+    y = np.where(data.y < 0, -1, places[np.minimum(data.y, len(places) - 1)])
+    if (row := first(y == -2)) is not None:
+        name = names[data.y[row]] if data.y[row] < len(names) else data.y[row]
+        refuse(path, f"{data.example} {row}: label {str(name)!r} is none of {', '.join(known)}", "Correct it")
+    return y

@@ -1,0 +1,290 @@
+"""A run and its directory: written so that a run killed at any moment resumes to the same final numbers.
+
+Every file is replaced as a whole. metrics.parquet and ledger.parquet only grow and are written before the checkpoint,
+which notes how many of their rows it stands for; what is beyond is cut off on resuming.
+"""
+
+import json
+import math
+import resource
+import signal
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import ExitStack, closing, nullcontext
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fedweave.core import plugins
+from fedweave.core.edge_list import MotifTable
+from fedweave.core.records import Record
+from fedweave.datasets.base import Dataset
+from fedweave.datasets.contents import check_same, digests
+from fedweave.errors import UserError
+from fedweave.experiment.build import Built, build
+from fedweave.experiment.config import Config, written
+from fedweave.experiment.demands import check_trained
+from fedweave.experiment.rounds import RoundResult, train
+from fedweave.experiment.runs.again import partition_columns
+from fedweave.experiment.runs.checkpoint import Checkpoint
+from fedweave.experiment.runs.files import (
+    CHECKPOINT,
+    CONFIG,
+    KINDS,
+    LEDGER,
+    METRICS,
+    MOTIFS,
+    OF_MODEL,
+    PARTITION,
+    SUMMARY,
+    damaged,
+    locked,
+    plain_errors,
+    read_table,
+    remove_leftovers,
+    remove_run,
+    write,
+    write_table,
+)
+from fedweave.experiment.runs.form import form_of_config, write_form
+from fedweave.experiment.runs.resuming import (
+    Interrupted,
+    Stop,
+    check_replaceable,
+    check_rounds,
+    examine,
+    recover,
+    replacing,
+)
+from fedweave.experiment.runs.saving import Ready, RunFiles, Sites
+from fedweave.metrics.measured import METRICS_SCHEMA
+from fedweave.metrics.pooled import POOLED
+from fedweave.privacy.spent import bounds
+
+
+class RunObserver(Protocol):
+    """What a run tells whoever watches it."""
+
+    def begin(self, config: Config, built: Ready, directory: Path, done: int) -> None:
+        """Training is about to start after `done` rounds."""
+
+    def step(self, reached: Checkpoint) -> None:
+        """A round is done; `reached` has its number, the seconds so far and the summary of its evaluation, if any."""
+
+    def stopping(self, number: int) -> None:
+        """Signal `number` asked to stop; the round is being finished."""
+
+    def end(self) -> None:
+        """Training is over, for whatever reason."""
+
+
+def simulated(config: Config) -> Built:
+    """`build`, for an engine that runs in this process.
+
+    Raises:
+        UserError: the configuration asks for a federation of sites.
+    """
+    if config.between_sites:
+        raise UserError(
+            f"engine.name is {config.engine.name!r}, and this takes all clients in one process: set engine.name = "
+            "'simulation'. Sites are trained with `fedweave sites run CONFIG.toml --sites DIR`."
+        )
+    return build(config)
+
+
+def frequent(motifs: Mapping[str, MotifTable], data: Dataset, most: int = 8) -> pa.Table:
+    """The `most` motifs of each client that the most of its training graphs have: client, motif, graphs; with what
+    kinds of nodes and edges are called in the table's metadata (`files.KINDS`)."""
+    rows = []
+    for client, own in motifs.items():
+        graphs = np.diff(own.having.indptr)[: len(own.names)]
+        order = np.argsort(-graphs, kind="stable")[:most]
+        rows += [(client, own.names[k], int(graphs[k])) for k in order]
+    columns = zip(*rows, strict=True) if rows else ((), (), ())
+    kinds = [json.dumps(names) for names in (data.node_kinds, data.edge_kinds)]
+    table = pa.table(dict(zip(("client", "motif", "graphs"), columns, strict=True)))
+    return table.replace_schema_metadata(dict(zip(KINDS, kinds, strict=True)))
+
+
+@dataclass(frozen=True)
+class RunBackend:
+    """What a run takes from where it runs; by default, from this process alone.
+
+    build: everything that the run needs. columns: those of partition.parquet. noted: (federation, round) -> further
+    rows of metrics.parquet, or None. stop: who may ask it to stop. source: what its data is known by later. before:
+    federation -> the clients' states and data after the last whole round, None if they cannot go back to it; saved
+    where a round fails.
+    """
+
+    build: Callable[[Config], Any] = simulated
+    columns: Callable[[Any], Record] = partition_columns
+    noted: Callable[[Any, int], pa.Table | None] = lambda fed, round: None
+    stop: Stop | None = None
+    source: Callable[[Any], dict[str, str]] = lambda built: digests(built.data)
+    before: Callable[[Any], Sites | None] = lambda fed: None
+
+
+def run(
+    config: Config,
+    directory: Path,
+    watch: RunObserver,
+    resume: bool = False,
+    here: RunBackend | None = None,
+    overwrite: bool = False,
+) -> Record:
+    """Run `config`, or continue it, and return the content of summary.json; a finished run is left as it is.
+
+    overwrite: replace the run that `directory` holds; if the new one ends before it has saved a round, it is put back.
+
+    Raises:
+        UserError: `directory` holds something else or is being written; nothing has been written then.
+        Exception: whatever a step raises; a simulation that has saved no round then leaves no files.
+        Interrupted: SIGINT or SIGTERM came; the round was finished and saved, unless the signal came twice.
+    """
+    rounds = running(config, directory, watch, resume, here, overwrite)
+    while True:
+        try:
+            next(rounds)
+        except StopIteration as done:
+            summary: dict[str, Any] = done.value
+            return summary
+
+
+def running(
+    config: Config,
+    directory: Path,
+    watch: RunObserver,
+    resume: bool = False,
+    here: RunBackend | None = None,
+    overwrite: bool = False,
+) -> Generator[RoundResult, None, dict[str, Any]]:
+    """The rounds of a run as they are done (see `run`), which returns the summary; what is done is saved where nobody
+    asks for the next."""
+    recover(directory)
+    if overwrite:
+        check_replaceable(directory)
+    elif finished := examine(config, directory, resume):
+        return finished
+    here = here or RunBackend()
+    built = here.build(config)
+    with ExitStack() as stack:
+        stack.enter_context(closing(built))
+        columns = here.columns(built)
+        check_trained(columns["train"])  # before the directory is made
+        stack.enter_context(locked(directory))
+        stack.enter_context(replacing(directory) if overwrite else nullcontext())
+        if not overwrite:
+            examine(config, directory, resume)  # again: now nobody else writes
+        source = here.source(built) | plugins.digests(config.plain())
+        start, metrics = _prepare(config, built, directory, columns, source)
+        watch.begin(config, built, directory, start.round)
+        files = RunFiles(directory, built, metrics, start, source)
+        with here.stop or Stop(watch.stopping) as stop:
+            try:
+                yield from _train(config, built, files, start, stop, watch, here)
+            except KeyboardInterrupt as error:
+                raise Interrupted(stop.signal or signal.SIGINT, files.saved, config.general.rounds) from error
+            except Exception:  # a run that failed before it saved anything has nothing to resume: the place stays free
+                if not (files.saved or overwrite) and not config.between_sites:
+                    remove_run(directory)
+                raise
+            finally:
+                watch.end()
+        summary = _summary(config, built, files.reached)
+        write(directory / SUMMARY, lambda file: file.write(json.dumps(summary, indent=2).encode() + b"\n"))
+    return summary
+
+
+def _prepare(
+    config: Config, built: Ready, directory: Path, columns: Record, source: dict[str, str]
+) -> tuple[Checkpoint, pa.Table]:
+    """Write what is known before training and restore the checkpoint, if there is one."""
+    remove_leftovers(directory)
+    start, metrics = Checkpoint(), METRICS_SCHEMA.empty_table()
+    if (directory / CHECKPOINT).exists():
+        start = Checkpoint.load(directory / CHECKPOINT)
+        check_rounds(start.round, config, directory)
+        check_same(start.source, source, directory, "Bring that back, or begin anew with --overwrite.")
+        metrics = _cut(directory, METRICS, start.metrics)
+        metrics = metrics.filter(pc.invert(pc.starts_with(metrics["metric"], f"{POOLED}/")))  # of the last round alone
+        built.fed.ledger.restore(_cut(directory, LEDGER, start.ledger))
+        built.fed.restore(start.fed, start.data)
+    write(directory / CONFIG, lambda file: file.write(written(config.plain()).encode()))
+    write_table(directory / PARTITION, pa.table(columns))
+    if isinstance(built, Built):  # sites alone know theirs
+        write_form(directory, form_of_config(config, built.data))
+        if built.motifs:
+            write_table(directory / MOTIFS, frequent(built.motifs, built.data))
+    with plain_errors(directory):  # last: what a finished run has is lost by a resume that has begun alone
+        for name in (SUMMARY, *OF_MODEL):  # of fewer rounds than are wanted now
+            (directory / name).unlink(missing_ok=True)
+    return start, metrics
+
+
+def _cut(directory: Path, name: str, rows: int) -> pa.Table:
+    table = read_table(directory, name)
+    if len(table) < rows:
+        raise damaged(directory / name, f"it has {len(table)} rows, the checkpoint needs {rows}")
+    return table.slice(0, rows)
+
+
+def _train(
+    config: Config, built: Ready, files: RunFiles, start: Checkpoint, stop: Stop, watch: RunObserver, here: RunBackend
+) -> Iterator[RoundResult]:
+    general, every = config.general, config.engine.values["checkpoint_seconds"]
+    began, due = time.monotonic() - start.seconds, time.monotonic() + every
+    resume = (start.round, start.state) if start.round else None
+    length = general.rounds, general.eval_every
+    rounds = train(built.algorithm, built.fed, *length, resume, start.summary, general.fair_margin)
+    for step in files.saving(rounds, here.before):
+        files.add(step.metrics)
+        files.add(here.noted(built.fed, step.round))
+        seconds = time.monotonic() - began
+        summary = step.summary or files.reached.summary
+        files.reached = Checkpoint(step.round, seconds, summary=summary, state=step.state)
+        watch.step(replace(files.reached, summary=step.summary))
+        if stop.signal is not None or step.round == general.rounds or time.monotonic() >= due:
+            files.save()
+            due = time.monotonic() + every
+        if stop.signal is not None and step.round < general.rounds:
+            raise Interrupted(stop.signal, files.saved, general.rounds)
+        try:
+            yield step
+        except GeneratorExit:
+            if files.reached.round > files.saved:
+                files.save()
+            raise
+
+
+def _summary(config: Config, built: Ready, last: Checkpoint) -> Record:
+    spent = [{key: _finite(value) for key, value in asdict(own).items()} for own in bounds(built.fed.ledger.table())]
+    return {
+        "algorithm": config.algorithm.label,
+        "dataset": built.data.name,
+        **({"classes": list(built.data.labels)} if built.data.labels else {}),
+        **({"groups": list(built.data.groups)} if built.data.groups else {}),
+        **({"note": built.note} if built.note else {}),  # of what sites hold
+        "features": built.data.features,
+        "class_count": built.data.classes,
+        "clients": len(built.fed.clients),
+        **({"members": len(built.fed.members)} if built.fed.members else {}),  # of the one client
+        "rounds": last.round,
+        "seed": config.general.seed,
+        "seconds": last.seconds,
+        "seconds_per_round": last.seconds / last.round,
+        "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "bytes_up": built.fed.ledger.bytes_up,
+        "bytes_down": built.fed.ledger.bytes_down,
+        **({"bytes_peer": built.fed.ledger.bytes_peer} if built.fed.ledger.bytes_peer else {}),
+        "bytes_evaluation": built.fed.ledger.bytes_evaluation,
+        **({"privacy": spent} if spent else {}),
+        "metrics": {name: _finite(value) for name, value in last.summary.items()},
+    }
+
+
+def _finite(value: object) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

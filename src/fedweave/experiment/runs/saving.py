@@ -1,0 +1,125 @@
+"""What a run has reached, written to its directory."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from fedweave.core.algorithm import Algorithm, MeasuresPairs
+from fedweave.core.engine import Engine
+from fedweave.core.tree import Tree
+from fedweave.experiment.rounds import RoundResult
+from fedweave.experiment.runs.checkpoint import Checkpoint
+from fedweave.experiment.runs.files import CHECKPOINT, LEDGER, METRICS, PAIRS, write_arrays, write_table
+
+Sites = tuple[Tree, Tree]  # what a checkpoint keeps of a federation: its clients' states, and their data
+
+
+class Described(Protocol):
+    """What a run's summary says of its data (see `datasets.base.Dataset`)."""
+
+    @property
+    def name(self) -> str:
+        """What reports call it."""
+        ...
+
+    @property
+    def features(self) -> int:
+        """How many."""
+        ...
+
+    @property
+    def classes(self) -> int:
+        """How many."""
+        ...
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """What the classes are called; () where they are numbers."""
+        ...
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """What the groups of people are called, likewise."""
+        ...
+
+
+class Ready(Protocol):
+    """An algorithm on its federation, about to train: `experiment.build.Built`, or `deploy.flare`'s `Joined`."""
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """The algorithm."""
+        ...
+
+    @property
+    def fed(self) -> Engine:
+        """The federation."""
+        ...
+
+    @property
+    def data(self) -> Described:
+        """The data."""
+        ...
+
+    @property
+    def note(self) -> str:
+        """On what of the data could not be compared; "" if nothing."""
+        ...
+
+
+class RunFiles:
+    """Saves what a run has reached.
+
+    reached: after the last whole round, saved or not. saved: the round of the last checkpoint.
+    """
+
+    def __init__(
+        self, directory: Path, built: Ready, metrics: pa.Table, start: Checkpoint, source: dict[str, str]
+    ) -> None:
+        self.directory, self.built, self._metrics, self._source = directory, built, [metrics], source
+        self.reached, self.saved = start, start.round
+
+    def add(self, metrics: pa.Table | None) -> None:
+        """Keep rows of metrics.parquet for the next save."""
+        if metrics is not None:
+            self._metrics.append(metrics)
+
+    def save(self, clients: Sites | None = None) -> None:
+        """Write what was reached, and a checkpoint last.
+
+        clients: the federation's part, where it is not as the federation is now.
+        """
+        self._metrics = [pa.concat_tables(self._metrics)]
+        ledger = self.built.fed.ledger.table()
+        write_table(self.directory / METRICS, self._metrics[0])
+        write_table(self.directory / LEDGER, ledger)
+        if pairs := pairs_of(self.built, self.reached.state):
+            write_arrays(self.directory / PAIRS, pairs)
+        fed, data = clients or (self.built.fed.snapshot(), self.built.fed.snapshot_data())
+        kept = replace(self.reached, fed=fed, data=data, source=self._source)
+        replace(kept, metrics=len(self._metrics[0]), ledger=len(ledger)).save(self.directory / CHECKPOINT)
+        self.saved = self.reached.round
+
+    def saving(self, rounds: Iterator[RoundResult], before: Callable[[Any], Sites | None]) -> Iterator[RoundResult]:
+        """Yield the `rounds`; where one fails, save the last whole one first, unless it is saved or the clients cannot
+        go back to it (`run.RunBackend.before`)."""
+        try:
+            yield from rounds
+        except Exception:
+            clients = before(self.built.fed)
+            if clients is not None and self.reached.round > self.saved:
+                self.save(clients)
+            raise
+
+
+def pairs_of(built: Ready, state: Tree) -> dict[str, np.ndarray]:
+    """What the partition and, after the round of `state`, the algorithm know of every two clients: {name: float64
+    [N, N]}, in client order."""
+    known = dict(built.fed.pairs)
+    if isinstance(built.algorithm, MeasuresPairs):
+        known |= built.algorithm.pairs(state)
+    return {name: matrix.cpu().numpy() for name, matrix in known.items()}

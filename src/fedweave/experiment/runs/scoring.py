@@ -1,0 +1,82 @@
+"""Predictions of a finished horizontal run: for its own examples, and for new nodes or graphs."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from fedweave.core import model as models
+from fedweave.core.engine import graphs_of
+from fedweave.core.graph import Graph
+from fedweave.core.model import Model
+from fedweave.core.tree import Tree
+from fedweave.errors import UserError
+from fedweave.experiment.build import global_test_part, graph_of
+from fedweave.experiment.runs.form import form_of_config, read_form
+from fedweave.experiment.runs.new_data import Before, like
+from fedweave.experiment.runs.predictions import Predicted, predictions_table
+from fedweave.experiment.runs.trained import Trained
+from fedweave.metrics.measured import GLOBAL
+
+
+def probabilities(model: Model, w: Tree, graph: Graph) -> Tensor:
+    """[e, c] of the classes, padding included."""
+    with torch.no_grad():
+        return torch.softmax(models.apply(model, w, graph), -1)
+
+
+def of_own(run: Trained, model: str | None = None, client: str | None = None) -> pa.Table:
+    """Predictions of the run's own examples: each client's by its model, by default the one that it uses; and, unless
+    another is asked for, those of the global test graph by the global one.
+
+    Raises:
+        UserError: there is no such model or client.
+    """
+    built, chosen = run.built, _chosen(run, client, model or "personal")
+    graphs, net = graphs_of(built.fed), run.algorithm.net
+    found = [
+        Predicted(name, probabilities(net, chosen[name], graphs[name]), part.examples, part.masks)
+        for name, part in zip(built.fed.clients, run.seen.parts, strict=True)
+        if name in chosen
+    ]
+    test, w = global_test_part(built.data, built.partition), run.algorithm.global_model(run.state)
+    if (
+        test is not None
+        and built.fed.test is not None
+        and w is not None
+        and model in (None, "global")
+        and client is None
+    ):
+        p = probabilities(run.algorithm.test_net, w, built.fed.test)
+        found.append(Predicted(GLOBAL, p, test.examples, test.masks))
+    return predictions_table(found, built.data.ids, built.data.labels, built.data.example, built.data.y)
+
+
+def of_new(run: Trained, path: Path, model: str | None = None, client: str | None = None) -> pa.Table:
+    """Predictions of the nodes or small graphs at `path`: by the global model, by default, if there is one and no
+    client is named, else by every client's.
+
+    Raises:
+        UserError: there is no such model or client. DataError: the data is refused, or of another form than the run's.
+    """
+    built = run.built
+    if any(part.columns is not None for part in run.seen.parts):
+        raise UserError("in the run each client has columns of its own, so that no one table of new nodes fits them.")
+    form = read_form(run.directory) or form_of_config(run.config, built.data)
+    data = like(Before(run.config, form, built.data), path)
+    which = model or ("personal" if client is not None or run.algorithm.global_model(run.state) is None else "global")
+    chosen = _chosen(run, client, which)
+    if which == "global":
+        chosen = {client or GLOBAL: next(iter(chosen.values()))}
+    graph, examples = graph_of(data, data.features, built.fed.dtype), np.arange(data.examples)
+    net = run.algorithm.test_net
+    found = [Predicted(name, probabilities(net, w, graph), examples) for name, w in chosen.items()]
+    return predictions_table(found, data.ids, built.data.labels, data.example, data.y)
+
+
+def _chosen(run: Trained, client: str | None, which: str) -> Mapping[str, Tree]:
+    """{client: its weights} of all clients, or of the one that is named."""
+    return run.models(which) if client is None else {client: run.model_of(which, client)}

@@ -1,0 +1,136 @@
+"""The models of a finished run, rebuilt from its configuration and its checkpoint."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+from fedweave.algorithms.deployment import Deployable, Which, deployable
+from fedweave.core import plugins
+from fedweave.core.algorithm import capabilities
+from fedweave.core.text import counted
+from fedweave.core.tree import Tree
+from fedweave.datasets.contents import check_same
+from fedweave.errors import UserError, listed
+from fedweave.experiment.build import Built, build
+from fedweave.experiment.config import Config, read_saved
+from fedweave.experiment.runs.again import check_again, check_fits
+from fedweave.experiment.runs.checkpoint import Checkpoint
+from fedweave.experiment.runs.files import CHECKPOINT, CONFIG, SUMMARY
+from fedweave.partition.base import Partition
+from fedweave.partition.pooling import pooled
+
+MODELS: tuple[str, ...] = get_args(Which)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A finished run, with its clients as they were left. state: the server's."""
+
+    directory: Path
+    config: Config
+    built: Built
+    state: Tree
+
+    @property
+    def algorithm(self) -> Deployable:
+        """What trained them.
+
+        Raises:
+            UserError: it keeps no models.
+        """
+        return deployable(self.built.algorithm)
+
+    @property
+    def seen(self) -> Partition:
+        """What the clients hold, whose order is that of the federation's clients."""
+        one = capabilities(self.config.algorithm.kind).pooled
+        return pooled(self.built.partition) if one else self.built.partition
+
+    def models(self, which: str) -> Mapping[str, Tree]:
+        """{client: its weights} of the model `which` (`algorithms.deployment.Deployable`).
+
+        Raises:
+            UserError: no client has such a model.
+        """
+        algorithm, fed = self.algorithm, self.built.fed
+        if which == "global":
+            w = algorithm.one_model(self.state)
+            return dict.fromkeys(fed.clients, check_fits(w, algorithm.test_net, self.directory))
+        fed.begin(fed.round)
+        algorithm.deploy(self.state, fed, "trained" if which == "trained" else "personal")
+        states = fed.snapshot()
+        kept = {client: state["model"] for client, state in states.items() if "model" in state}
+        found = {client: check_fits(w, algorithm.net, self.directory) for client, w in kept.items()}
+        if not found:
+            raise UserError(f"no client has a {which} model; take --model personal.")
+        return found
+
+    def model_of(self, which: str, client: str) -> Tree:
+        """The weights of one client's model.
+
+        Raises:
+            UserError: there is no such client, or it has no such model.
+        """
+        if client not in (clients := self.built.fed.clients):
+            raise UserError(
+                f"--client {client}: the run has no such client; it has {counted(len(clients), 'client')}: "
+                f"{listed(clients)}."
+            )
+        found = self.models(which)
+        if client not in found:
+            raise UserError(f"--client {client}: it never trained; take --model personal.")
+        return found[client]
+
+
+def finished(directory: Path) -> Config:
+    """The configuration of the finished run in `directory`.
+
+    Raises:
+        UserError: there is none.
+    """
+    if not (directory / CONFIG).is_file():
+        raise UserError(f"{directory} is not the directory of a run. Give one that `fedweave run … --out DIR` wrote.")
+    if not (directory / SUMMARY).exists():
+        between = read_saved(directory / CONFIG).between_sites
+        again = "fedweave sites run --resume" if between else "fedweave run --resume"
+        raise UserError(f"{directory} holds no finished run: it has no {SUMMARY}. Finish it with `{again}`.")
+    return read_saved(directory / CONFIG)
+
+
+def saved(directory: Path, config: Config) -> Checkpoint:
+    """What the run in `directory` of `config` left.
+
+    Raises:
+        UserError: a file that it names a plug-in in has changed.
+    """
+    reached = Checkpoint.load(directory / CHECKPOINT)
+    check_same(reached.source, plugins.digests(config.plain()), directory, "Bring it back, or train anew.")
+    return reached
+
+
+def joint(directory: Path, config: Config, features: int, classes: int) -> tuple[Any, Tree]:
+    """The algorithm of a run between sites, made for so many features and classes, and the joint model that it left.
+
+    Raises:
+        UserError: it left none, or a file that it names a plug-in in has changed.
+    """
+    algorithm = config.algorithm.make(config.model.make().build(features, classes))
+    w = algorithm.one_model(saved(directory, config).state)
+    return algorithm, check_fits(w, algorithm.test_net, directory)
+
+
+def trained(directory: Path, config: Config, instead: str) -> Trained:
+    """The finished run in `directory` of `config`; instead: what to do about one that sites made.
+
+    Raises:
+        UserError: it was made between sites, where its models are, or its data has changed. DataError: its data is not
+            there any more.
+    """
+    if config.between_sites:
+        raise UserError(f"{directory} was trained between sites, where its models are. {instead}")
+    built, reached = build(config.in_process()), Checkpoint.load(directory / CHECKPOINT)
+    check_again(directory, config, built, reached)
+    built.fed.restore(reached.fed, reached.data)
+    built.fed.begin(reached.round)
+    return Trained(directory, config, built, reached.state)

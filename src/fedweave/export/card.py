@@ -1,0 +1,109 @@
+"""The model card: what the model is, what data it wants, how good it was, and what left whom to make it."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from fedweave.core.records import Record
+from fedweave.core.text import counted, printable
+from fedweave.experiment.runs.form import Form
+from fedweave.export.source import AT_SITES, HANDED_OUT, Source
+from fedweave.report.disclosure import disclose
+from fedweave.report.groups import GAPS, NOTES
+from fedweave.report.notes import notes
+from fedweave.report.reading import Run
+
+_SHOWN = (
+    ("global/accuracy", "test accuracy of the global model, or of all clients' test examples together"),
+    ("local/accuracy", "mean over clients of the accuracy on their own test examples, of the models that they use"),
+    ("trained/accuracy", "the same of the models right after their own training"),
+    ("global/loss", "test loss, of the examples of the global accuracy"),
+    ("pooled/auc", "area under the ROC curve, all members' test examples compared with each other"),
+    ("within/auc", "area under the ROC curve over pairs of test examples of the same member, of {members}"),
+    ("global/auc", "area under the ROC curve on the global test set or, without one, within members"),
+    *(
+        (f"groups/global/{gap}", f"{name}: {NOTES[gap]} between the two groups, of the examples of the global accuracy")
+        for gap, name in GAPS.items()
+    ),
+)
+_NUMBERS = ": (x - shift) / divisor, 0 where that is null, with the numbers in model.json"
+_SCALED = {
+    "none": "as they are",
+    AT_SITES: "as in the sites' own data after what each one's site.toml says of it (normalise, categories)",
+    HANDED_OUT: "as `sites init --split` handed them out: if its configuration has a normalise other than none, scaled "
+    "with numbers of the whole data set that no site has",
+    "binary": "1 where not 0",
+    "row": "each row divided by the sum of its absolute values",
+    "scale": f"each column divided by its standard deviation over the run's nodes{_NUMBERS}",
+    "standard": f"each column to mean 0 and standard deviation 1 over the run's nodes{_NUMBERS}",
+    "minmax": f"each column to [-1, 1] over the run's nodes{_NUMBERS}",
+}
+
+
+def card(run: Run, source: Source, client: str | None, usage: str) -> str:
+    """Markdown. client: whose model it is, if not the server's; usage: how its files are used."""
+    algorithm, dataset = run.summary["algorithm"], run.summary["dataset"]
+    whose = "the server's global model" if source.which == "global" else f"the {source.which} model of {client}"
+    own = (leaf for name, leaf in source.weights.items() if not name.endswith(".eps"))  # PyG's GIN has it, always 0
+    weights = sum(leaf.numel() for leaf in own)
+    parts = [
+        f"# {plain(f'{algorithm} on {dataset}')}",
+        f"This is {plain(whose)} after {counted(run.summary['rounds'], 'round')} with "
+        f"{counted(run.summary['clients'], 'client')} (seed {run.summary['seed']}), exported by fedweave.",
+        usage,
+        "## Architecture",
+        _listed([*_settings(run.section("model")), f"weights: {weights:,} numbers, float32"]),
+        "## Data form",
+        _listed(_form(source.form)),
+        "## Metrics",
+        "Of the whole run, after its last evaluation; this model's own share in them is not told apart.",
+        *([plain(said)] if (said := notes(run.summary["metrics"]).get("rare")) else []),
+        _listed(f"{about}: {run.summary['metrics'][name]:.4f}" for name, about in _shown(run)),
+        "## What left whom",
+        _listed(disclose(run).sentences),
+        "A model can reveal something of the data that it was trained on. Whoever gets these files gets that, too.",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _shown(run: Run) -> list[tuple[str, str]]:
+    """Metrics and what they are; the "global" AUC only where it is not that within members."""
+    found = run.summary["metrics"]
+    members = counted(int(found.get("within/members") or 0), "member")
+    same = found.get("within/auc") is not None and found["within/auc"] == found.get("global/auc")
+    return [
+        (name, about.format(members=members))
+        for name, about in _SHOWN
+        if found.get(name) is not None and not (same and name == "global/auc")
+    ]
+
+
+def _settings(section: Record) -> list[str]:
+    return [f"{key}: {value}" for key, value in section.items()]
+
+
+def _form(form: Form) -> list[str]:
+    """The features, their scaling, the classes and the edges that the model wants."""
+    named = f": {_several(form.columns)}" if form.columns else ", in the order of the data set's"
+    classes = _several(form.labels) if form.labels else f"0 to {form.classes - 1}"
+    return [
+        f"examples: {form.example}s",
+        f"features: {counted(form.features, 'column')}, float32{named}",
+        f"scaling: {_SCALED[form.scaling['how']]}",
+        f"classes, in the order of the logits: {classes}",
+        "edges: undirected, each in both directions, without self loops and weights",
+    ]
+
+
+def _several(names: Sequence[str], most: int = 200) -> str:
+    more = f" and {len(names) - most} more (see model.json)" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def _listed(items: Any) -> str:
+    return "\n".join(f"- {plain(str(item))}" for item in items)
+
+
+def plain(words: str) -> str:
+    """Words of others on one line, without what Markdown or HTML would make of them."""
+    return re.sub(r"([\\`*\[\]<>#|]|(?<!\w)_|_(?!\w))", r"\\\1", printable(" ".join(words.split())))

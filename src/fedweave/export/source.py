@@ -1,0 +1,185 @@
+"""The model of a finished run that is to be exported: its weights, and what data it wants."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from fedweave.core.model import Layer, Model
+from fedweave.core.records import Record
+from fedweave.core.tree import Tree
+from fedweave.errors import UserError
+from fedweave.experiment.runs.form import Form, form_of_config, read_form
+from fedweave.models.masked import SUFFIX, pruned
+
+if TYPE_CHECKING:
+    from fedweave.core.tree import Tree
+    from fedweave.experiment.config import Config
+
+
+KNOWN = ("gcn", "gat", "sage", "gin", "mlp", "gcnii", "ego")
+AT_SITES = "sites"  # how features are scaled that each site reads by itself
+HANDED_OUT = "handed out"  # how those are that `sites init --split` cut
+
+
+@dataclass(frozen=True)
+class Source:
+    """A model to export. which: "global", "personal" or "trained". weights: under PyTorch Geometric's names."""
+
+    config: "Config"
+    which: str
+    weights: "Tree"
+    form: Form
+
+    def described(self) -> Record:
+        """What `pyg.build` needs to know, and who prepares data for it."""
+        form = self.form
+        return {
+            "model": self.config.model.name,
+            "features": form.features,
+            "classes": form.classes,
+            "settings": self.config.model.values,
+            "columns": form.columns,
+            "labels": form.labels,
+            "scaling": form.scaling,
+        }
+
+
+def exportable(directory: Path) -> "Config":
+    """The configuration of the finished run in `directory`.
+
+    Raises:
+        UserError: there is none, or nothing of it can be exported.
+    """
+    from fedweave.core.algorithm import capabilities
+    from fedweave.experiment.runs.trained import finished
+
+    config = finished(directory)
+    if capabilities(config.algorithm.kind).predicts:
+        raise UserError(
+            "a vertical run has no model that anybody could use alone; take `fedweave predict` or, between sites, "
+            "`fedweave sites predict`."
+        )
+    if config.model.name not in KNOWN:
+        raise UserError(f"model {config.model.name!r} cannot be exported; those that can are {', '.join(KNOWN)}.")
+    return config
+
+
+def source(directory: Path, model: str | None, client: str | None, form: Form | None = None) -> Source:
+    """The `model` of the run in `directory`: the global one where there is one, else that of the `client`.
+
+    form: what a site that trained it says of its data; of a run between sites alone.
+
+    Raises:
+        UserError: the run is not finished, or has no such model, or one that cannot be exported; of a run of sites,
+            any but the global model, or the `form` is of other data; of another, there is no site.
+    """
+    config = exportable(directory)
+    if not config.between_sites:
+        if form is not None:
+            raise UserError(f"{directory} was not trained between sites; use fedweave export {directory}.")
+        return _simulated(directory, config, model, client)
+    if client is not None or model not in (None, "global"):
+        raise UserError(
+            f"{directory} was trained between sites, where each one's own models are; the global model alone can be "
+            "exported. `fedweave sites predict --model personal` predicts at the sites."
+        )
+    return _of_sites(directory, config, form)
+
+
+def _simulated(directory: Path, config: "Config", model: str | None, client: str | None) -> Source:
+    from fedweave.experiment.runs.trained import trained
+
+    run = trained(directory, config, "")
+    algorithm, data = run.algorithm, run.built.data
+    which = model or ("global" if client is None and algorithm.global_model(run.state) is not None else "personal")
+    if which != "global" and client is None:
+        raise UserError(f"every client has a {which} model of its own; name one of them with --client.")
+    if any(part.columns is not None for part in run.seen.parts):
+        raise UserError("in the run each client has columns of its own, so that no one module fits them.")
+    w = run.model_of(which, client or run.built.fed.clients[0])
+    form = read_form(directory) or form_of_config(config, data)
+    return Source(config, which, _weights(config, algorithm, w, form), form)
+
+
+def _of_sites(directory: Path, config: "Config", form: Form | None) -> Source:
+    from fedweave.experiment.runs.files import SUMMARY, read_summary
+    from fedweave.experiment.runs.trained import joint
+
+    told = read_summary(directory / SUMMARY)
+    if not {"features", "class_count"} <= told.keys():
+        raise UserError(f"{directory} was trained by an earlier version, which did not note what data its model wants.")
+    features, classes = int(told["features"]), int(told["class_count"])
+    example = "node" if config.model.values.get("pool", "none") == "none" else "graph"
+    form = form or Form(features, classes, (), (), example, {"how": AT_SITES})
+    if (form.features, form.classes, form.example) != (features, classes, example):
+        raise UserError(
+            f"the site holds {form.example}s with {form.features} features of {form.classes} classes, the model is for "
+            f"{example}s with {features} of {classes}. Name the folder of a site that trained it."
+        )
+    algorithm, w = joint(directory, config, features, classes)
+    return Source(config, "global", _weights(config, algorithm, w, form), form)
+
+
+def _weights(config: "Config", algorithm: object, w: "Tree", form: Form) -> "Tree":
+    """`w` under PyTorch Geometric's names, with trained masks applied."""
+    from fedweave.algorithms.fedpub import SparseMasks
+    from fedweave.algorithms.parts.composition import MadeOfParts
+
+    parts = algorithm.composed.values() if isinstance(algorithm, MadeOfParts) else ()
+    masks = next((part for part in parts if isinstance(part, SparseMasks)), None)
+    net = config.model.make().build(form.features, form.classes)
+    given = config.model.values
+    heads = [*[given["heads"]] * (len(net) - 1), given["output_heads"]] if config.model.name == "gat" else []
+    return state_dict(net, w if masks is None else unmasked(w, masks.threshold), heads)
+
+
+def state_dict(model: Model, w: Tree, heads: Sequence[int] = ()) -> dict[str, Tensor]:
+    """float32 {"layers.0.weight": …} of the weights `w`, as `pyg.Net` loads them; heads: of each layer with attention.
+
+    Raises:
+        UserError: a layer is none of those that `pyg` has.
+    """
+    found: dict[str, Tensor] = {}
+    for number, layer in enumerate(model):
+        own = _named(layer, w.get(str(number), {}), heads[number] if heads else 1)
+        found |= {f"layers.{number}.{name}": leaf.float().contiguous() for name, leaf in own.items()}
+    return found
+
+
+def unmasked(w: Tree, threshold: float) -> Tree:
+    """The weights that trained masks leave (`models.masked`): products, without the masks."""
+    return {
+        number: {
+            name: leaf * pruned(layer[name + SUFFIX], threshold) if name + SUFFIX in layer else leaf
+            for name, leaf in layer.items()
+            if not name.endswith(SUFFIX)
+        }
+        for number, layer in w.items()
+    }
+
+
+def _named(layer: Layer, w: Tree, heads: int) -> dict[str, Tensor]:
+    """The weights of one layer."""
+    names = set(w)
+    if not w:
+        return {}
+    if layer.operator is None and names == {"weight", "bias"}:
+        return {"weight": w["weight"].T, "bias": w["bias"]}
+    if layer.operator == "gcn" and names == {"weight", "bias"}:
+        return {"lin.weight": w["weight"].T, "bias": w["bias"]}
+    if layer.operator == "gcn" and names == {"weight", "source", "target", "bias"}:
+        halves = {f"att_{at}": w[name].reshape(1, heads, -1) for at, name in (("src", "source"), ("dst", "target"))}
+        return {"lin.weight": w["weight"].T, "bias": w["bias"]} | halves
+    if layer.operator == "gcn" and names == {"weight"}:
+        return {"weight1": w["weight"]}
+    if layer.operator in ("mean", "mean_or_self"):
+        root = w["root"] if "root" in w else w["neigh"]  # one weight for both, where they share it
+        return {"lin_l.weight": w["neigh"].T, "lin_l.bias": w["bias"], "lin_r.weight": root.T}
+    if layer.operator == "sum":
+        weights = {f"nn.{2 * i - 2}.weight": w[f"weight{i}"].T for i in (1, 2)}
+        return weights | {f"nn.{2 * i - 2}.bias": w[f"bias{i}"] for i in (1, 2)} | {"eps": torch.zeros(1, device="cpu")}
+    raise UserError("the model has a layer that the exported module lacks; take `fedweave predict`.")

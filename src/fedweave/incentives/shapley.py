@@ -1,0 +1,204 @@
+"""Shapley values of any value function: exact, or estimated from permutations; and leave-one-out.
+
+A value function takes coalitions, bool [c, N] on the host with a row for each, and returns what each is worth, float64
+[c], anywhere. All
+coalitions that are needed are asked for in as few calls as possible, so that they can be worked out as a batch.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedweave.errors import UserError
+from fedweave.incentives.values import alignment
+
+MOST_EXACT = 12  # players, 4,096 coalitions
+
+Value = Callable[[Tensor], Tensor]
+
+
+class Estimate(NamedTuple):
+    """values: float64 [N]. error: float64 [N], their standard error, 0 where exact. coalitions: how many were
+    valued."""
+
+    values: Tensor
+    error: Tensor
+    coalitions: int
+
+
+def shapley(value: Value, players: int, rng: np.random.Generator | None = None, permutations: int = 1000) -> Estimate:
+    """Exact values for at most 12 players, an estimate from random permutations above.
+
+    Raises:
+        UserError: more than 12 players and no `rng`; what `exact` and `sampled` raise.
+    """
+    if players <= MOST_EXACT:
+        return exact(value, players)
+    if rng is None:
+        raise UserError(
+            f"exact Shapley values are for at most {MOST_EXACT} players, here are {players}; give a generator (rng) "
+            "for an estimate from random permutations."
+        )
+    return sampled(value, players, rng, permutations)
+
+
+def exact(value: Value, players: int) -> Estimate:
+    """Eq. 3 of FairGraphFL (Shapley 1953): phi_i = sum over S without i of |S|! (N - |S| - 1)! / N! (v(S + i) - v(S)).
+
+    `value` is called once, with all 2^N coalitions; player i is in row c where bit i of c is set.
+
+    Raises:
+        UserError: there are no players or more than 12, or `value` returns anything but a finite number for each.
+    """
+    if not 1 <= players <= MOST_EXACT:
+        raise UserError(
+            f"exact Shapley values of {players} players would take 2^{players} coalitions; 1 to {MOST_EXACT} players "
+            "can be valued so, more with `sampled`."
+        )
+    everyone = coalitions(players)
+    worth = _worth(value, everyone)
+    share = [1 / (players * math.comb(players - 1, size)) for size in range(players)]
+    weight = torch.tensor(share, dtype=torch.float64, device="cpu")[coalitions(players - 1).sum(1)]
+    cube = worth.reshape([2] * players)  # dimension j is player N - 1 - j
+    gains = [(cube.select(-1 - i, 1) - cube.select(-1 - i, 0)).reshape(-1) for i in range(players)]
+    values = torch.stack([(weight * gain).sum() for gain in gains])
+    return Estimate(values, torch.zeros_like(values), len(everyone))
+
+
+def coalitions(players: int) -> Tensor:
+    """bool [2^N, N]: all coalitions, player i in row c where bit i of c is set."""
+    rows, own = (torch.arange(count, device="cpu") for count in (2**players, players))
+    return (rows[:, None] >> own & 1).bool()
+
+
+def sampled(
+    value: Value,
+    players: int,
+    rng: np.random.Generator,
+    permutations: int = 1000,
+    antithetic: bool = True,
+    batch: int = 4096,
+) -> Estimate:
+    """The mean gain that each player brings over random orders of joining (Castro et al. 2009), with standard error.
+
+    permutations: how many orders, M. The distinct coalitions among their (N + 1) M prefixes are valued, `batch` at a
+                  time at most.
+    antithetic:   draw M / 2 orders and add each reversed; the error is that of the mean over pairs.
+
+    Efficiency holds exactly for each order and so for the estimate.
+
+    Raises:
+        UserError: there are no players, too few permutations for an error (2, or 4 and even where antithetic), or
+            `value` returns anything but a finite number for each coalition.
+    """
+    least = 4 if antithetic else 2
+    if players < 1 or permutations < least or (antithetic and permutations % 2):
+        raise UserError(
+            f"{permutations} permutations of {players} players; a standard error takes at least 1 player and {least} "
+            f"permutations{', an even number' if antithetic else ''}."
+        )
+    draws = permutations // 2 if antithetic else permutations
+    orders = rng.permuted(np.tile(np.arange(players), (draws, 1)), axis=1)
+    if antithetic:
+        orders = np.concatenate([orders, orders[:, ::-1]])
+    place = np.empty_like(orders)
+    np.put_along_axis(place, orders, np.arange(players)[None], axis=1)
+    prefixes = (place[:, None, :] < np.arange(players + 1)[:, None]).reshape(-1, players)
+    _, first, which = np.unique(np.packbits(prefixes, axis=1), axis=0, return_index=True, return_inverse=True)
+    distinct = torch.from_numpy(prefixes[first])
+    worth = torch.cat([_worth(value, part) for part in distinct.split(batch)]).numpy()
+    gains = np.diff(worth[which.reshape(len(orders), players + 1)], axis=1)
+    by_player = torch.from_numpy(np.take_along_axis(gains, place, axis=1))
+    if antithetic:
+        by_player = by_player.reshape(2, draws, players).mean(0)
+    return Estimate(by_player.mean(0), by_player.std(0) / math.sqrt(draws), len(distinct))
+
+
+def leave_one_out(value: Value, players: int) -> Tensor:
+    """float64 [N]: v(everyone) - v(everyone but i), from one call of `value` with N + 1 coalitions.
+
+    Raises:
+        UserError: there are no players, or `value` returns anything but a finite number for each coalition.
+    """
+    if players < 1:
+        raise UserError(f"{players} players; leave-one-out takes at least 1.")
+    without = ~torch.eye(players, dtype=torch.bool, device="cpu")
+    worth = _worth(value, torch.cat([without.new_ones(1, players), without]))
+    return worth[0] - worth[1:]
+
+
+def _worth(value: Value, masks: Tensor) -> Tensor:
+    """What `value` says of the coalitions, float64 on the CPU, checked."""
+    worth = value(masks).detach().to("cpu", torch.float64)
+    if worth.shape != (len(masks),):
+        raise UserError(
+            f"the value function returned {tuple(worth.shape)} for {len(masks)} coalitions; one number each."
+        )
+    wrong = torch.nonzero(~worth.isfinite())
+    if len(wrong):
+        row = int(wrong[0])
+        members = masks[row].nonzero().flatten().tolist()
+        raise UserError(f"the value of coalition {members} is {float(worth[row])}; it must be a finite number.")
+    return worth
+
+
+CANCELLED = 1e-13  # of the squared sum of lengths: less than that is what rounding leaves of updates that cancel
+EQUAL = 1e-12  # of the largest value: numbers that vary less are equal up to rounding
+
+
+class GradientShapley(NamedTuple):
+    """Of each of N agents, float64 [N]: `values`, the Shapley values of ν, and their standard `error` (0 where exact);
+    `cosine`, the approximation. correlation: Pearson's between values and cosine, NaN where one does not vary."""
+
+    values: Tensor
+    error: Tensor
+    cosine: Tensor
+    correlation: float
+
+
+def gradient_shapley(
+    updates: Tensor, r: Tensor, rng: np.random.Generator | None = None, permutations: int = 1000
+) -> GradientShapley:
+    """Shapley values (Eq. 3) of ν(S) = cos(u_S, u_N) (Eq. 8) of updates [N, D] and agents' values r [N], beside
+    φ_i = cos(u_i, u_N) (Eq. 9).
+
+    Exact for at most 12 agents, from one batch of all coalitions; above from `permutations` drawn with `rng`.
+
+    Raises:
+        UserError: there are more than 12 agents and no `rng`.
+    """
+    cosine = alignment(updates, r.to(updates.device, torch.float64).relu() @ updates.double()).cpu()
+    values, error, _ = shapley(cosine_value(updates, r), len(updates), rng, permutations)
+    return GradientShapley(values, error, cosine, correlation(values, cosine))
+
+
+def cosine_value(updates: Tensor, r: Tensor) -> Value:
+    """The value function ν(S) = cos(u_S, u_N) (Eq. 8) of updates [N, D] and values r [N], for coalitions [c, N].
+
+    u_S is the ReLU(r)-weighted mean over S. ν is 0 where u_S or u_N is zero: nobody of positive value in S, or updates
+    that cancel up to rounding. It works on the updates' inner products: N² numbers, whatever D is.
+    """
+    updates = updates.double()
+    gram = updates @ updates.T
+    weights = r.to(gram).relu()
+    lengths = gram.diagonal().sqrt()
+    with_all = gram @ weights
+    square_all = weights @ with_all
+
+    def value(masks: Tensor) -> Tensor:
+        mixed = masks.to(gram) * weights
+        square = ((mixed @ gram) * mixed).sum(1)
+        defined = (square > CANCELLED * (mixed @ lengths) ** 2) & (square_all > CANCELLED * (weights @ lengths) ** 2)
+        return torch.where(defined, mixed @ with_all / torch.where(defined, square * square_all, 1.0).sqrt(), 0.0)
+
+    return value
+
+
+def correlation(one: Tensor, other: Tensor) -> float:
+    """Pearson's correlation of two float64 [N]; NaN where either is constant up to rounding."""
+    varies = [bool((part - part.mean()).abs().max() > EQUAL * part.abs().max()) for part in (one, other)]
+    return float(torch.corrcoef(torch.stack([one, other]))[0, 1]) if all(varies) else float("nan")

@@ -1,0 +1,212 @@
+"""What an evaluation measured, as rows of metrics.parquet and as the summary of a round."""
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+import numpy as np
+import pyarrow as pa
+
+from fedweave.core.algorithm import Evaluation
+from fedweave.core.graph import SPLITS, TEST, TRAIN
+from fedweave.core.replies import Replies
+from fedweave.core.tree import Tree, leaves
+from fedweave.errors import FedweaveError, told_diverged
+from fedweave.metrics import between_groups, reference
+from fedweave.metrics.classification import ratio, values
+from fedweave.metrics.client_fairness import client_fairness
+from fedweave.metrics.personal import personal
+
+METRICS_SCHEMA = pa.schema(
+    [
+        ("round", pa.int32()),
+        ("client", pa.string()),
+        ("split", pa.string()),
+        ("metric", pa.string()),
+        ("value", pa.float64()),
+    ]
+)
+GLOBAL = "global"  # in the place of a client: of all examples together
+ROUNDED_SCORES = "scores/coarse"  # number of clients that sent rounded scores, and no counts by class
+MISSING = "scores/missing"  # number of clients that were asked for scores and sent none
+RAREST = "scores/rarest"  # share of the training examples that are of the rarest class, where accuracy says little
+DIVERGED = "scores/diverged"  # the largest mean loss on some examples, where it is that of no model that learns
+EXPLODED = 1e3  # nats; guessing has log(classes)
+WITHIN = "within"
+TRAINING = "fairness/train_"
+SELECTION = f"{between_groups.MEASURED}/selection/"
+
+
+def measure(
+    round: int, evaluation: Evaluation, together: Mapping[str, np.ndarray] | None = None
+) -> tuple[pa.Table, dict[str, float]]:
+    """Turn an evaluation's pairs into rows and the summary of the test split.
+
+    "local" is the mean over clients of their own test examples, "trained" the same of the models that their own
+    training left. "global" is the global test set (the mean over clients where each has its own model) or, without one,
+    all clients' test examples pooled. "…/majority" is the accuracy of always predicting the most frequent class of the
+    training examples, for "local" of the client's own; "local/matched_accuracy", where some clients with test examples
+    have none of training, is the mean over the others, as "local/majority" is. "scores/coarse" counts the clients, if
+    there are any, whose hits are rounded, and who are in no loss and no metric by class; "scores/missing" those that
+    sent none. "within/auc" compares examples of the same member alone, whatever "global" is of; "within/members" counts
+    the members with both positives and negatives, whom it and "local/auc" are of. "scores/rarest" is the share of the
+    rarest class of the training examples, where it is small (`reference.rarest`); "scores/diverged" a mean loss
+    on some split's examples that no model has that learns.
+
+    together: {metric: float64 [3]} of all examples together, which are not of pairs (`metrics.pooled`).
+
+    Raises:
+        FedweaveError: a client's loss is not finite; names it.
+    """
+    replies = evaluation.clients
+    pairs, judged = _pairs(replies, "own"), _pairs(replies, "global_test")
+    _check_finite(round, pairs.get("loss"), replies.clients)
+    own, of_groups = _measured(pairs, _majority(pairs))
+    everyone = {name: pair.sum(0) for name, pair in pairs.items()}
+    common = _majority(everyone)
+    pooled, groups = _outside(evaluation.server, judged, common) or _measured(everyone, common)
+    after = {f"trained/{name}": value for name, value in values(_pairs(replies, "trained")).items()}
+    fairness, _ = client_fairness(
+        own["loss"][:, TEST], own["accuracy"][:, TEST], own["loss"][:, TRAIN], replies.clients
+    )
+    whole = _within(own, everyone) | dict(together or {})
+    summary = {f"global/{name}": float(value[2]) for name, value in pooled.items()}
+    summary |= {name: float(value[TEST]) for name, value in whole.items()}
+    summary |= {f"local/{name}": _mean(value[:, 2]) for name, value in own.items()}
+    summary |= _matched(own) | {name: _mean(value[:, 2]) for name, value in after.items()} | fairness
+    summary |= between_groups.summarised(of_groups, groups)
+    single = {("train" if name.startswith(TRAINING) else "test", name): value for name, value in fairness.items()}
+    single |= {("val", SELECTION + name): value for name, value in between_groups.selection(pairs).items()}
+    warned = _warned(everyone, after)
+    single |= {("train", name): value for name, value in warned.items()}
+    summary |= warned
+    each = {("train", name): value for name, value in _pairs(replies, "measures").items()}
+    each |= {("test", name): value for name, value in personal(judged).items()}
+    if (coarse := _coarse(pairs)).any():
+        summary[ROUNDED_SCORES], each["test", ROUNDED_SCORES] = float(coarse.sum()), np.where(coarse, 1.0, math.nan)
+    if replies.missing:
+        summary[MISSING] = float(len(replies.missing))
+    rows = _rows(round, replies.clients, own | of_groups | after, pooled | groups | whole, single, each)
+    return rows, {k: v for k, v in summary.items() if not math.isnan(v)}
+
+
+def _check_finite(round: int, losses: np.ndarray | None, clients: Sequence[str]) -> None:
+    """Refuse models that have diverged, which the server may never see: losses [P, 3, 2] that are not finite."""
+    if losses is not None and not np.isfinite(losses).all():
+        apart = [client for client, own in zip(clients, losses, strict=True) if not np.isfinite(own).all()]
+        raise FedweaveError(told_diverged(f"after round {round} the model of {', '.join(apart)}"))
+
+
+def _within(own: Mapping[str, np.ndarray], everyone: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The AUC over pairs of examples of the same member, float64 [3], and how many members have such pairs."""
+    if "auc" not in everyone:
+        return {}
+    members = (~np.isnan(own["auc"])).sum(0).astype(np.float64)
+    return {
+        f"{WITHIN}/auc": values({"auc": everyone["auc"]})["auc"],
+        f"{WITHIN}/members": np.where(members > 0, members, math.nan),
+    }
+
+
+def _warned(everyone: Mapping[str, np.ndarray], after: Mapping[str, np.ndarray]) -> dict[str, float]:
+    """What scores are not to be read without: a class that is rare in training, a loss that says that it diverged."""
+    found = {}
+    if "classes" in everyone and not math.isnan(share := reference.rarest(everyone["classes"])):
+        found[RAREST] = share
+    losses = [ratio(*everyone["loss"].T)] if "loss" in everyone else []
+    losses += [own for name, own in after.items() if name == "trained/loss"]
+    if (worst := max((float(np.nanmax(loss, initial=0.0)) for loss in losses), default=0.0)) > EXPLODED:
+        found[DIVERGED] = worst
+    return found
+
+
+def _pairs(replies: Replies, key: str) -> dict[str, np.ndarray]:
+    names = [path for path, _ in leaves(replies[replies.clients[0]]) if path.startswith(f"{key}/")]
+    return {name.removeprefix(f"{key}/"): replies.stack(name).cpu().numpy() for name in names}
+
+
+Measured = tuple[dict[str, np.ndarray], dict[str, np.ndarray]]
+
+
+def _coarse(pairs: dict[str, np.ndarray]) -> np.ndarray:
+    """Whether each client tells how many of its examples are classified right, and of no class how many."""
+    examples, of_classes = pairs["accuracy"][:, :, 1].sum(-1), pairs["f1"][:, :, 1].sum((-1, -2))
+    result: np.ndarray = (examples > 0) & (of_classes == 0)
+    return result
+
+
+def _majority(pairs: dict[str, np.ndarray]) -> np.ndarray | None:
+    """The most frequent class of training; None where classes were not counted."""
+    return reference.majority_classes(pairs["classes"]) if "classes" in pairs else None
+
+
+def _measured(pairs: dict[str, np.ndarray], majority: np.ndarray | None) -> Measured:
+    """The metrics of all people, with those of always predicting the class `majority`, and those that compare groups of
+    them."""
+    found = values(pairs)
+    if majority is not None and "classes" in pairs:
+        found |= reference.references(pairs["classes"], majority)
+    return found, between_groups.measures(pairs, found.get("accuracy"), found.get("auc"))
+
+
+def _matched(own: dict[str, np.ndarray]) -> dict[str, float]:
+    """The mean test accuracy of the clients that "majority" is of, where "accuracy" is of others, too."""
+    if "majority" not in own:
+        return {}
+    accuracy, alone = own["accuracy"][:, TEST], np.isnan(own["majority"][:, TEST])
+    if not (alone & ~np.isnan(accuracy)).any():
+        return {}
+    return {"local/matched_accuracy": _mean(accuracy[~alone])}
+
+
+def _outside(server: Tree | None, judged: dict[str, np.ndarray], majority: np.ndarray | None) -> Measured | None:
+    """On the global test: of the server's model, or the mean over clients' own, whose pairs are `judged`."""
+    if server is not None:
+        return _measured({name: pair.cpu().numpy() for name, pair in server.items()}, majority)
+    if not judged:
+        return None
+    plain, groups = (
+        {name: np.apply_along_axis(_mean, 0, value) for name, value in found.items()}
+        for found in _measured(judged, majority)
+    )
+    return plain, groups
+
+
+def _mean(of_clients: np.ndarray) -> float:
+    defined = of_clients[~np.isnan(of_clients)]
+    return float(defined.mean()) if len(defined) else math.nan
+
+
+def _rows(
+    round: int,
+    clients: tuple[str, ...],
+    own: dict[str, np.ndarray],
+    pooled: dict[str, np.ndarray],
+    single: dict[tuple[str, str], float],
+    each: dict[tuple[str, str], np.ndarray],
+) -> pa.Table:
+    """Long rows: every client and "global", every split, every metric that is defined there; and by (split, metric),
+    those of "global" alone, `single`, and those of `each` client alone."""
+    numbers = [*(value.reshape(-1) for value in own.values()), *pooled.values(), np.array([*single.values()], float)]
+    flat = np.concatenate([*numbers, *each.values()])
+    rounds = pa.array(np.full(len(flat), round, np.int32))
+    labels = _labels(clients, tuple(own), tuple(pooled), tuple(single), tuple(each))
+    table = pa.table([rounds, *labels, flat], METRICS_SCHEMA)
+    undefined = np.isnan(flat)
+    return table.take(np.flatnonzero(~undefined)) if undefined.any() else table
+
+
+@lru_cache(maxsize=8)
+def _labels(
+    clients: tuple[str, ...],
+    own: tuple[str, ...],
+    pooled: tuple[str, ...],
+    single: tuple[tuple[str, str], ...],
+    each: tuple[tuple[str, str], ...],
+) -> tuple[pa.Array, ...]:
+    """The columns client, split and metric, which are the same in every round."""
+    rows = [(client, split, name) for name in own for client in clients for split in SPLITS]
+    rows += [(GLOBAL, split, name) for name in pooled for split in SPLITS]
+    rows += [(GLOBAL, *own) for own in single]
+    rows += [(client, *own) for own in each for client in clients]
+    return tuple(pa.array(column) for column in zip(*rows, strict=True))

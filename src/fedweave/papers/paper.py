@@ -1,0 +1,117 @@
+"""What a paper's table is: cells, each the paper's number beside the experiment that measures it here."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from fedweave.errors import FedweaveError
+from fedweave.experiment.config import Document
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A number that a finished run yields.
+
+    unit:     what it is, for the reader ("F1", "MB").
+    read:     (run directory, and that of the cell's baseline if it has one) -> the number, or None where the run did
+              not measure it.
+    expected: (the run's document) -> what the number should be by arithmetic, where that can be said.
+    digits:   decimals shown.
+    absent:   why a sound run may lack the number ("not reached"); "" if it may not.
+    best:     read as `read`, the number of the round in which it is highest in the test: of the kind that some papers
+              print, and nothing to choose by.
+    curve:    (run directory) -> {round: value}, how the number came about; None where that is not known.
+    per:      read as `read`, what the number is divided by: a cell is then the ratio of the two means over the runs,
+              which a run with a divisor near 0 cannot dominate as it does a mean of ratios.
+    """
+
+    unit: str
+    read: Callable[..., float | None]
+    expected: Callable[[Document], float] | None = None
+    digits: int = 4
+    absent: str = ""
+    best: Callable[..., float | None] | None = None
+    per: Callable[..., float | None] | None = None
+    curve: Callable[[Path], dict[int, float]] | None = None
+
+
+class Printed(NamedTuple):
+    """A number as a paper prints it, with its deviation; None where there is none ("Out Of Memory")."""
+
+    value: float | None = None
+    spread: float | None = None
+
+
+NOTHING = Printed()
+
+
+@dataclass(frozen=True)
+class PaperCell:
+    """One number of a table.
+
+    row, column: as the paper heads them. split: "local" or "global" test, "" where neither applies.
+    document:    the experiment without its seed; `rounds` and the name of its data are given. quantity: what is read
+                 of its runs. baseline: another experiment, whose run with the same seed it is compared with. seeds: how
+                 many runs, 0: as many as the table says.
+    """
+
+    row: str
+    column: str
+    split: str
+    document: Document
+    quantity: Quantity
+    paper: Printed = NOTHING
+    baseline: Document | None = None
+    seeds: int = 0
+
+
+@dataclass(frozen=True)
+class PaperTable:
+    """A table or figure: its caption, its cells in reading order (smaller datasets first), the seeds that a cell
+    is run with, what its reader must know, how many times fewer rounds a quick look has, what is drawn (`over` the
+    "round", or over a number that columns are named by, see `curves`; in a `plane`, two columns against each other, see
+    `planes.draw`; `stacked`, rows as bars of their columns' shares, see `stacks.draw`), and the rows that the others
+    are compared with, `against` (see `differences`)."""
+
+    title: str
+    cells: tuple[PaperCell, ...]
+    seeds: int
+    notes: tuple[str, ...] = ()
+    quick: int = 10
+    over: str = ""
+    against: tuple[str, ...] = ()
+    plane: tuple[str, str] | None = None
+    stacked: bool = False
+
+
+@dataclass(frozen=True)
+class Paper:
+    """A paper's tables and figures by their numbers."""
+
+    title: str
+    tables: Mapping[int, PaperTable]
+    figures: Mapping[int, PaperTable]
+
+
+def printed(text: str) -> dict[tuple[str, str], Printed]:
+    """{(row, column): number} of a table written with "|" between cells, its headings first; "±" precedes a deviation.
+
+    Raises:
+        FedweaveError: a line has more or fewer cells than the headings.
+    """
+    head, *lines = [[cell.strip() for cell in line.split("|")] for line in text.strip().splitlines()]
+    found: dict[tuple[str, str], Printed] = {}
+    for row, *cells in lines:
+        if len(cells) != len(head) - 1:
+            raise FedweaveError(f"the line of {row!r} has {len(cells)} cells under {len(head) - 1} headings")
+        found |= {(row, column): _number(cell) for column, cell in zip(head[1:], cells, strict=True)}
+    return found
+
+
+def _number(cell: str) -> Printed:
+    match = re.fullmatch(r"([\d,.]+)(?: ?± ?([\d.]+))?", cell)
+    if match is None:
+        return NOTHING
+    return Printed(float(match[1].replace(",", "")), float(match[2]) if match[2] else None)

@@ -1,0 +1,113 @@
+"""Which tables of a paper, and which of their cells, a call of `fedweave reproduce` asks for."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from fedweave.errors import ConfigError
+from fedweave.experiment.config.names import check_name
+from fedweave.papers.paper import Paper, PaperCell, PaperTable
+from fedweave.papers.protocol import CLEAN, Protocol
+
+Chosen = list[tuple[str, str, PaperTable]]  # of each: the name of its files, its heading, and the table
+
+
+def tables(
+    paper: str,
+    about: Paper,
+    protocols: Mapping[str, Protocol],
+    table: int | None,
+    figure: int | None,
+    protocol: str,
+    one_off: bool,
+) -> Chosen:
+    """One table or figure of a paper, or all, as a protocol has it.
+
+    Raises:
+        ConfigError: there is no such table, figure or protocol; `one_off` with one of the former.
+    """
+    check_name("--protocol", protocol, {CLEAN: None, **protocols})
+    if one_off:
+        if protocol == CLEAN or table is not None or figure is not None:
+            raise ConfigError("--one-off is a table of its own, of a protocol: give --protocol script, and no --table.")
+        return [(f"{paper}-{protocol}-one-off", f"{about.title}, {protocol}", protocols[protocol].one_off())]
+    chosen = [*_chosen("table", table, about.tables), *_chosen("figure", figure, about.figures)]
+    if table is None and figure is None:
+        chosen = [("table", n, it) for n, it in about.tables.items()]
+        chosen += [("figure", n, it) for n, it in about.figures.items()]
+    if protocol == CLEAN:
+        return [(f"{paper}-{kind}{n}", f"{about.title}, {kind} {n}", it) for kind, n, it in chosen]
+    return [
+        (f"{paper}-{kind}{n}-{protocol}", f"{about.title}, {kind} {n}, {protocol}", protocols[protocol].table(it))
+        for kind, n, it in chosen
+    ]
+
+
+def of_data(chosen: Chosen, data: str | None) -> Chosen:
+    """The tables' cells of one data set, in files of their own; tables without it are left out.
+
+    Raises:
+        ConfigError: no table has it.
+    """
+    if data is None:
+        return chosen
+    there = {cell.document["data"]["name"] for _, _, table in chosen for cell in table.cells}
+    if data not in there:
+        raise ConfigError(f"--data: no table has {data!r}; choose one of {', '.join(sorted(there))}.")
+    return _cut(chosen, [data], lambda cell: cell.document["data"]["name"] == data)
+
+
+def of_names(chosen: Chosen, names: Sequence[str]) -> Chosen:
+    """The tables' cells in rows and columns of these names, in files of their own; where none of the names is a row,
+    all rows, and so of columns.
+
+    Raises:
+        ConfigError: a name is no row and no column; no cell is left.
+    """
+    if not names:
+        return chosen
+    cells = [cell for _, _, table in chosen for cell in table.cells]
+    rows, columns = (list(dict.fromkeys(having)) for having in zip(*((it.row, it.column) for it in cells), strict=True))
+    for name in names:
+        check_name("--only", name, [*rows, *columns])
+    rows, columns = ([it for it in there if it in names] or there for there in (rows, columns))
+    found = _cut(chosen, names, lambda cell: cell.row in rows and cell.column in columns)
+    if not found:
+        raise ConfigError(f"--only: no cell has its row and its column among {', '.join(names)}.")
+    return found
+
+
+def _cut(chosen: Chosen, names: Sequence[str], kept: Callable[[PaperCell], bool]) -> Chosen:
+    """The tables with the cells that are `kept`, called after `names`; those that have none are left out."""
+    suffix = "-".join(re.sub(r"[^a-z0-9+.]+", "-", name.lower()).strip("-") for name in names)
+    found = []
+    for name, heading, table in chosen:
+        if cells := tuple(filter(kept, table.cells)):
+            found.append((f"{name}-{suffix}", f"{heading}, {', '.join(names)}", replace(table, cells=cells)))
+    return found
+
+
+def seeds_of(text: str | None) -> Sequence[int] | None:
+    """Seeds written as "0-3" or "0,2,5".
+
+    Raises:
+        ConfigError: they are written otherwise, or one comes twice.
+    """
+    if text is None:
+        return None
+    match = re.fullmatch(r"(\d+)-(\d+)", text)
+    seeds = range(int(match[1]), int(match[2]) + 1) if match else [int(n) for n in text.split(",") if n.isdecimal()]
+    if not seeds or (not match and len(seeds) != len(text.split(","))) or len(set(seeds)) != len(seeds):
+        raise ConfigError(
+            f"--seeds {text}: give the first and the last, such as 0-3, or different ones, such as 0,2,5."
+        )
+    return seeds
+
+
+def _chosen(kind: str, number: int | None, there: Mapping[int, PaperTable]) -> list[tuple[str, int, PaperTable]]:
+    if number is None:
+        return []
+    if number not in there:
+        valid = ", ".join(map(str, there)) or "none, there are none"
+        raise ConfigError(f"--{kind}: there is no {kind} {number}; choose one of {valid}.")
+    return [(kind, number, there[number])]

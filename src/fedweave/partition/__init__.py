@@ -1,0 +1,127 @@
+"""Partitions: ways to cut a dataset into clients.
+
+Each is a frozen dataclass (fields = parameters) with the single method `cut(data, seed) -> Partition`. Its class
+variable `examples` says whether it can cut a graph's nodes ("node", the default) or a collection of small graphs
+("graph").
+"""
+
+from typing import Any
+
+import numpy as np
+
+from fedweave.core.graph import SPLITS, TRAIN
+from fedweave.core.maker import Maker, note
+from fedweave.core.plugins import called
+from fedweave.datasets.base import Dataset
+from fedweave.errors import ConfigError
+from fedweave.partition.base import Part, Partition
+from fedweave.partition.check import check
+from fedweave.partition.dirichlet import Dirichlet
+from fedweave.partition.ego_networks import EgoNetworks
+from fedweave.partition.graphs import GraphsIID, Perturbed
+from fedweave.partition.iid import Random
+from fedweave.partition.label_skew import LabelSkew
+from fedweave.partition.louvain import Louvain
+from fedweave.partition.overlap import Overlap
+from fedweave.partition.owners import Column, Folders
+from fedweave.partition.statistics import statistics, totals
+from fedweave.partition.vertical import Parties, Vertical
+
+PARTITIONS: dict[str, type] = {
+    "louvain": Louvain,
+    "label_skew": LabelSkew,
+    "dirichlet": Dirichlet,
+    "random": Random,
+    "column": Column,
+    "folders": Folders,
+    "ego_networks": EgoNetworks,
+    "overlap": Overlap,
+    "vertical": Vertical,
+    "parties": Parties,
+    "graphs_iid": GraphsIID,
+    "perturbed": Perturbed,
+}
+
+OWNERS = 'data.owner is not used by this partition; partition.name = "column" makes a client of each owner'
+
+__all__ = [
+    "PARTITIONS",
+    "Column",
+    "Dirichlet",
+    "EgoNetworks",
+    "Folders",
+    "GraphsIID",
+    "LabelSkew",
+    "Louvain",
+    "Overlap",
+    "Part",
+    "Parties",
+    "Partition",
+    "Perturbed",
+    "Random",
+    "Vertical",
+    "cut",
+    "statistics",
+    "totals",
+    "unused",
+]
+
+
+def cut(partition: Any, data: Dataset, seed: int) -> Partition:
+    """`partition.cut(data, seed)`, if it can cut such data.
+
+    Raises:
+        ConfigError: it cuts nodes and the examples are small graphs, or the other way round; names those that fit. It
+            comes from outside the package and fails, or what it returns is no cut of `data`.
+    """
+    fits = [name for name, kind in PARTITIONS.items() if data.example in _examples(kind)]
+    if data.example not in _examples(type(partition)):
+        own = next((name for name, kind in PARTITIONS.items() if kind is type(partition)), type(partition).__name__)
+        raise ConfigError(
+            f"partition.name = {own!r} cuts {' and '.join(_examples(type(partition)))}s, but the examples of "
+            f"{data.name!r} are {data.example}s; choose one of {', '.join(fits)}."
+        )
+    if type(partition) in PARTITIONS.values():
+        return partition.cut(data, seed)  # type: ignore[no-any-return]
+    name = type(partition).__name__
+    found = check(called(f"partition {name!r}", lambda: partition.cut(data, seed), ConfigError), data, name)
+    return note(found, Maker(partition, (data, seed)))
+
+
+def unused(partition: object, data: Dataset, found: Partition) -> list[str]:
+    """What to say of what came with the data and is not used: what its reader notes, and a split and owners that the
+    cut `found`, which `partition` made (None where that is not known), does not go by."""
+    owners = [] if data.owner is None or found.names == data.owners else [OWNERS]
+    return [*data.notes, *_unused_split(partition, data, found), *owners]
+
+
+def _unused_split(partition: object, data: Dataset, found: Partition) -> list[str]:
+    public = data.public
+    if public is None or getattr(partition, "public_split", False) or _goes_by(public, found):
+        return []
+    counts = ", ".join(f"{count:,} {name}" for name, count in zip(SPLITS, public.sum(1).tolist(), strict=True))
+    if hasattr(partition, "public_split"):
+        remedy = "partition.public_split = true takes it"
+    else:
+        fits = [
+            name
+            for name, kind in PARTITIONS.items()
+            if data.example in _examples(kind) and hasattr(kind, "public_split")
+        ]
+        remedy = f"{', '.join(fits)} can take it, by public_split = true"
+    return [f"the data's own split ({counts}) is not used: this partition draws its own; {remedy}"]
+
+
+def _goes_by(public: np.ndarray, found: Partition) -> bool:
+    """Whether all examples are used as the split bool [3, e] says, except that those outside it may train."""
+    free = np.asarray(~public.any(0))
+    for part in found.parts:
+        own = public[:, part.examples].copy()
+        own[TRAIN] |= free[part.examples]
+        if (part.masks & ~own).any():
+            return False
+    return True
+
+
+def _examples(kind: type) -> tuple[str, ...]:
+    return getattr(kind, "examples", ("node",))

@@ -1,0 +1,1 @@
+"""Accounts and statements of what members are owed, and what they brought."""

@@ -1,0 +1,210 @@
+"""What each client of a finished run brought to its global model.
+
+The run is repeated, which gives the same numbers, and listened to. `incentives.coalitions` says what a coalition of a
+round's clients is worth; what the clients of several rounds brought adds up (Wang et al. 2020, "A principled approach
+to data valuation for federated learning", definition 2).
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedweave.core.records import Record
+from fedweave.errors import UserError
+
+if TYPE_CHECKING:  # the command line imports this module, and should start quickly
+    import pyarrow as pa
+
+    from fedweave.algorithms.fedavg import FedAvg
+    from fedweave.algorithms.parts import Round
+    from fedweave.core.engine import Engine
+    from fedweave.core.tree import Tree
+    from fedweave.incentives.shapley import Value
+
+REPEATED = 0.05  # of a model's norm: how far off it may end where a run is repeated, since machines round otherwise
+SHARED = {"equal": "", "union": "leave_one_out", "individual": "individual", "shapley": "shapley"}  # scheme: by what
+
+
+def measured(directory: Path, rounds: str = "last", metric: str = "accuracy", permutations: int = 200) -> "pa.Table":
+    """A row per round and client: "leave_one_out", "shapley" and its standard "error" (0 up to 12 clients),
+    "individual", the client's "cosine" with the round's update and "cosine_shapley", the Shapley value of coalitions'
+    cosines that it stands for (Xu et al. 2021), and its "equal_share", "union_share",
+    "individual_share" and "shapley_share" of a budget (NaN where these gains do not sum to more than 0).
+
+    The table's metadata say on which examples gains were measured, and in what (`incentives.coalitions`).
+
+    Raises:
+        UserError: the run is not finished or was one of sites, has no global model of the FedAvg family or no test
+            examples, or a round is none of its.
+    """
+
+    def found(number: int, round: "Round", value: "Value", seed: int) -> list[Record]:
+        return _of_round(number, round, value, permutations, seed)
+
+    return _table(directory, rounds, metric, found)
+
+
+def left_out(directory: Path, rounds: str = "all", metric: str = "accuracy") -> "pa.Table":
+    """The column "leave_one_out" of `measured` alone, which is faster: a model per client and round."""
+    from fedweave.incentives.shapley import leave_one_out
+
+    def found(number: int, round: "Round", value: "Value", seed: int) -> list[Record]:
+        import torch
+
+        with torch.no_grad():
+            gains = leave_one_out(value, len(round.at)).tolist()
+        own = zip(round.replies.clients, gains, strict=True)
+        return [{"round": number, "client": client, "leave_one_out": gain} for client, gain in own]
+
+    return _table(directory, rounds, metric, found)
+
+
+def _table(directory: Path, rounds: str, metric: str, found: "Callable[..., list[Record]]") -> "pa.Table":
+    """The rows that `found` (number, what was heard, its value function, the seed) makes of each of the `rounds`."""
+    if metric not in ("accuracy", "loss"):
+        raise UserError(f"--metric {metric}: choose accuracy or loss.")
+    import pyarrow as pa
+
+    from fedweave.algorithms.fedavg import FedAvg
+    from fedweave.experiment.runs.again import check_again
+    from fedweave.experiment.runs.checkpoint import Checkpoint
+    from fedweave.experiment.runs.files import CHECKPOINT
+    from fedweave.experiment.runs.run import simulated
+    from fedweave.experiment.runs.trained import finished
+    from fedweave.incentives.coalitions import GAINS_IN, MEASURED_ON, judging, worth
+
+    config = finished(directory)
+    if config.between_sites:
+        raise UserError(
+            f"{directory} was trained between sites, whose single updates nobody keeps; contributions are measured by "
+            "training again in one process, where all members' data are: fedweave run CONFIG.toml. Where they may not "
+            "be in one place, the algorithm itself has to value members, as fairgraphfl and cgsv do."
+        )
+    built, wanted = simulated(config), _numbers(rounds, config.general.rounds)
+    algorithm = built.algorithm
+    means = isinstance(algorithm, FedAvg) and not any(map(algorithm.composed.owner, ("step", "aggregate")))
+    if not isinstance(algorithm, FedAvg) or not means or not algorithm.one_judged:
+        raise UserError(
+            f"{config.algorithm.name} in {directory} is not judged by a global model that is a weighted mean of its "
+            "clients'; contributions are measured for such algorithms, for instance fedavg."
+        )
+    reached = Checkpoint.load(directory / CHECKPOINT)
+    check_again(directory, config, built, reached)
+    where, _ = judging(built.fed)
+    net = algorithm.net if built.fed.test is None else algorithm.test_net
+    rows = []
+    for number, round, state in _heard(
+        algorithm, built.fed, reached.round
+    ):  # to the end, whose model tells whether it is the run
+        if number == reached.round:
+            _check_repeated(algorithm.one_model(state), algorithm.one_model(reached.state), directory)
+        if number in wanted:
+            _, graphs = judging(built.fed)  # of the data as they are now
+            rows += found(number, round, worth(round, net, graphs, metric), config.general.seed)
+    return pa.Table.from_pylist(rows).replace_schema_metadata({MEASURED_ON: where, GAINS_IN: metric})
+
+
+def unpayable(summed: "pa.Table") -> list[str]:
+    """The kinds of shares in `totals` of which one is more than the whole budget."""
+    import pyarrow.compute as pc
+
+    columns = [name for name in summed.column_names if name.endswith("_share")]
+    return [name.replace("_", " ") for name in columns if (pc.max(pc.abs(summed[name])).as_py() or 0) > 1]
+
+
+def _check_repeated(w: "Tree", before: "Tree", directory: Path) -> None:
+    """Refuse a repetition that ends at other weights than the run did."""
+    from fedweave.core.tree import norm, sub
+
+    if not float(norm(sub(w, before))) <= REPEATED * float(norm(before)):
+        raise UserError(
+            f"training {directory} again ends at another model than it holds: its config.toml or checkpoint was "
+            "changed, or it is of another version of fedweave. Nobody can be paid by it; run it again."
+        )
+
+
+def totals(table: "pa.Table") -> "pa.Table":
+    """Sums over rounds per client; of cosines the mean, of standard errors, which are independent, the root of the sum
+    of squares. Shares are those that follow from the sums."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import torch
+
+    from fedweave.incentives.payoffs import divided
+
+    names = [name for name in table.column_names if name not in ("round", "client") and not name.endswith("_share")]
+    if "error" in names:
+        table = table.set_column(table.column_names.index("error"), "error", pc.power(table["error"], 2))
+    how = {name: "mean" if name.startswith("cosine") else "sum" for name in names}
+    found = table.group_by("client").aggregate([*how.items()]).sort_by("client")
+    found = found.select(["client", *(f"{name}_{how[name]}" for name in names)]).rename_columns(["client", *names])
+    if "error" in names:
+        found = found.set_column(found.column_names.index("error"), "error", pc.sqrt(found["error"]))
+    for scheme, name in SHARED.items():
+        gains = torch.from_numpy(found[name].to_numpy().copy()) if name else torch.ones(len(found), device="cpu")
+        found = found.append_column(f"{scheme}_share", pa.array(divided(gains.double()).numpy()))
+    return found
+
+
+def _numbers(text: str, last: int) -> set[int]:
+    """The rounds that `text` names."""
+    if text in ("last", "all"):
+        return {last} if text == "last" else set(range(1, last + 1))
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() and 1 <= int(word) <= last for word in words):
+        raise UserError(f'--rounds {text}: "last", "all", or numbers from 1 to {last} with commas between them.')
+    return set(map(int, words))
+
+
+def _heard(algorithm: "FedAvg", fed: "Engine", rounds: int) -> "Iterator[tuple[int, Round, Tree]]":
+    """Run again, without evaluation: every round's number, what the server heard in it, and its state after it."""
+    from fedweave.algorithms.parts import Part, Round
+    from fedweave.core.tree import Tree
+    from fedweave.experiment.rounds import train
+
+    @dataclass(frozen=True)
+    class Listener(Part):
+        """Tells what the server heard in a round."""
+
+        tell: Callable[[Round], None]
+
+        def update(self, state: Tree, round: Round) -> Tree:
+            """Tell of the round."""
+            self.tell(round)
+            return state
+
+    heard: list[Round] = []
+    listening = replace(algorithm, parts=(*algorithm.parts, Listener(heard.append)))
+    for step in train(listening, fed, rounds, eval_every=0):
+        yield step.round, heard.pop(), step.state
+
+
+def _of_round(number: int, round: "Round", value: "Value", permutations: int, seed: int) -> list[Record]:
+    import torch
+
+    from fedweave.core.random import generator
+    from fedweave.incentives.payoffs import divided
+    from fedweave.incentives.shapley import gradient_shapley, leave_one_out, shapley
+
+    players = len(round.at)
+    with torch.no_grad():
+        rng = generator(seed, f"contributions/{number}")
+        estimate = shapley(value, players, rng, permutations)
+        angles = gradient_shapley(round.updates, round.weights, generator(seed, f"cosines/{number}"), permutations)
+        columns = {
+            "leave_one_out": leave_one_out(value, players),
+            "shapley": estimate.values,
+            "error": estimate.error,
+            "individual": value(torch.eye(players, dtype=torch.bool, device="cpu")),
+            "cosine": angles.cosine,
+            "cosine_shapley": angles.values,
+        }
+    for scheme, name in SHARED.items():
+        alike = torch.ones(players, dtype=torch.float64, device="cpu")
+        columns[f"{scheme}_share"] = divided(columns[name] if name else alike)
+    lists = {name: own.tolist() for name, own in columns.items()}
+    return [
+        {"round": number, "client": client, **{name: own[at] for name, own in lists.items()}}
+        for at, client in enumerate(round.replies.clients)
+    ]

@@ -1,0 +1,157 @@
+"""Checks of a statement of account against its seal: by whoever has the run, or by a member with its own part alone."""
+
+import json
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fedweave.core.purposes import TRAINING
+from fedweave.core.records import Record
+from fedweave.errors import UserError
+from fedweave.experiment.config import Document, load_saved
+from fedweave.experiment.runs.files import CONFIG, LEDGER, read, read_table
+from fedweave.incentives.statement import Digest, Terms, check, of_member
+from fedweave.payments.accounts import account, config_hash, ledger_hash, of_client, run_hash, terms_of
+from fedweave.payments.dues import check_pay
+from fedweave.report.reading import Run
+
+SEAL, LEAVE_ONE_OUT = "statement.json", "leave_one_out"  # the latter only once contributions were measured
+
+
+class Seal(NamedTuple):
+    """What a statement says but for its lines (`accounts.Account.seal`)."""
+
+    terms: Terms
+    digest: Digest
+    config: str
+    ledgers: dict[str, str]
+    run: str
+    sums: dict[int, float]
+
+
+def read_seal(folder: Path) -> Seal:
+    """The seal of the statement in `folder`.
+
+    Raises:
+        UserError: there is none, or it is damaged.
+    """
+    if not (folder / SEAL).is_file():
+        raise UserError(
+            f"{folder} holds no statement: it has no {SEAL}. Name the folder that `fedweave statement` wrote."
+        )
+    try:
+        return _read(json.loads(read(folder / SEAL)))
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise UserError(
+            f"the seal {folder / SEAL} is damaged ({type(error).__name__} {error}); ask for the statement again."
+        ) from error
+
+
+def _read(seal: Record) -> Seal:
+    whole = Digest(seal["start"], tuple(seal["lines"]), seal["digest"])
+    for word in (whole.start, whole.digest, *whole.lines):
+        bytes.fromhex(word)
+    sums = {int(number): float(total) for number, total in seal.get("sums", {}).items()}  # older seals have none
+    if not all(0 <= total < math.inf for total in sums.values()):
+        raise ValueError("a sum is none")
+    terms = Terms(seal["budget"], seal["currency"])
+    return Seal(terms, whole, str(seal["config"]), dict(seal["ledgers"]), str(seal["run"]), sums)
+
+
+def check_in_run(own: pa.Table, seal: Seal, member: str, run: Run) -> None:
+    """Check a member's lines of a statement against its seal, that against the configuration and the member's ledger,
+    and what is paid against the payoffs, all of which stand in `run`.
+
+    Raises:
+        UserError: a line was changed or left out, or the statement is about another run; says which part does not
+            agree.
+    """
+    _check_sealed(own, seal, member, (run.config, run.ledger), run.directory)
+    due = of_member(account(run).table, member)
+    _same_pay(own, due, member, run.directory)
+    same = [name for name in due.column_names if name != LEAVE_ONE_OUT or own[name].null_count < len(own)]
+    if own.select(same).to_pylist() != due.select(same).to_pylist():
+        raise UserError(
+            f"the lines of {member} say other values or reasons than {run.directory}, though they pay the same; ask "
+            "for the statement again."
+        )
+
+
+def check_copy(own: pa.Table, seal: Seal, member: str, folder: Path) -> None:
+    """Check a member's lines with nothing but its copy in `folder` (`member_copy`): against the seal, that against the
+    configuration and the member's ledger, and what is paid against the values in the lines.
+
+    Raises:
+        UserError: see `check_in_run`; a line is of a round in which the member sent no update, or there is none of one
+            in which it did; or what the copy holds cannot show that an amount is right.
+    """
+    ledger = read_table(folder, LEDGER)
+    _check_sealed(own, seal, member, (load_saved(folder / CONFIG), ledger), folder)
+    _check_rounds(own, member, of_client(ledger, member))
+    if unknown := check_pay(own, seal.sums, seal.terms):
+        raise UserError(
+            f"nothing in {folder} shows that the pay of {_rounds(unknown)} is right: lines have no value, or the seal "
+            f"has no sum. Whoever holds the run can check it: fedweave statement RUN --member {member} --check …"
+        )
+
+
+def _check_sealed(own: pa.Table, seal: Seal, member: str, of_run: tuple[Document, pa.Table], directory: Path) -> None:
+    config, ledger = of_run
+    if seal.config != config_hash(config):
+        raise UserError(
+            f"the statement is about another configuration than {directory / CONFIG}. If the run went on after the "
+            "statement was written, ask for a new one; the number of rounds is of the configuration, too."
+        )
+    if seal.ledgers.get(member) != ledger_hash(ledger, member):
+        raise UserError(
+            f"the statement does not know the ledger of {member} in {directory}: it is about another run, or what was "
+            "exchanged was changed afterwards."
+        )
+    if seal.run != run_hash(seal.config, seal.ledgers):
+        raise UserError("the run's hash is not that of the ledgers in the seal; ask for the statement again.")
+    if seal.terms != terms_of(config, directory):
+        raise UserError("budget or currency are not those of the configuration; ask for the statement again.")
+    check(own, member, seal.digest, seal.terms, seal.run, seal.sums)
+
+
+def _same_pay(own: pa.Table, paid: pa.Table, member: str, directory: Path) -> None:
+    """Refuse lines whose rounds or amounts are not those of the run: who writes a statement can seal anything."""
+    _check_once(own, member)
+    told, due = ({row["round"]: row["pay"] for row in table.to_pylist()} for table in (own, paid))
+    for number in sorted(told.keys() | due.keys()):
+        if told.get(number) != due.get(number):
+            said = "leaves it out" if number not in told else f"says {told[number]}"
+            raise UserError(
+                f"in round {number} {directory} has {due.get(number, 'nothing')} for {member}, and the statement "
+                f"{said}; ask for the statement again."
+            )
+
+
+def _check_rounds(own: pa.Table, member: str, ledger: pa.Table) -> None:
+    """Refuse lines of other rounds than those in which the member, whose ledger this is, sent an update; whatever the
+    seal says of them."""
+    _check_once(own, member)
+    sent = ledger.filter(pc.and_(pc.equal(ledger["direction"], "up"), pc.equal(ledger["purpose"], TRAINING)))
+    trained, told = ({*table["round"].to_pylist()} for table in (sent, own))
+    if left_out := sorted(trained - told):
+        raise UserError(
+            f"{member} sent an update in {_rounds(left_out)}, and the statement has no line of it; ask for the "
+            "statement again. If nobody was paid then, only the run itself shows that."
+        )
+    if more := sorted(told - trained):
+        raise UserError(f"the statement has {_rounds(more)}, in which {member} sent no update; ask for it again.")
+
+
+def _check_once(own: pa.Table, member: str) -> None:
+    numbers = own["round"].to_pylist()
+    if twice := sorted({number for number in numbers if numbers.count(number) > 1}):
+        raise UserError(f"{member} has several lines of {_rounds(twice)}; ask for the statement again.")
+
+
+def _rounds(numbers: Iterable[int]) -> str:
+    told = list(numbers)
+    return f"round{'s' if len(told) > 1 else ''} {', '.join(map(str, told))}"

@@ -1,0 +1,1 @@
+"""Training and reading runs from Python."""

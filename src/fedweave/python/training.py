@@ -1,0 +1,108 @@
+"""Training from Python: rounds one by one, or a whole experiment, with or without a directory that keeps the run."""
+
+import logging
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from fedweave.core.algorithm import Algorithm
+from fedweave.core.engine import Engine
+from fedweave.core.tree import Tree
+from fedweave.errors import UserError
+from fedweave.experiment.build import Built, Origin, motifs_in
+from fedweave.experiment.config import Config, Document, General, read, resolve
+from fedweave.experiment.rounds import RoundResult
+from fedweave.experiment.rounds import train as in_memory
+from fedweave.experiment.runs import run as runs
+from fedweave.experiment.runs.described import check_described, described
+from fedweave.python.loading import SavedRun, load_run
+
+_LOG = logging.getLogger(__name__)
+
+
+class Silent:
+    """Watches a run and says only what has to be said (see `experiment.runs.run.RunObserver`)."""
+
+    def begin(self, config: Config, built: Any, directory: Path, done: int) -> None:
+        """Nothing."""
+
+    def step(self, reached: Any) -> None:
+        """Nothing."""
+
+    def stopping(self, number: int) -> None:
+        """Say what a first Ctrl-C does."""
+        _LOG.warning("finishing this round and saving; once more to stop at once")
+
+    def end(self) -> None:
+        """Nothing."""
+
+
+def run(
+    experiment: "str | Path | Document | Config",
+    out: str | Path | None = None,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+) -> SavedRun:
+    """Run an experiment as `fedweave run` does, and return what it wrote.
+
+    experiment: the path of its TOML file, its content as a dict, or a `Config`. out: where to write; by default
+    runs/<experiment>-<algorithm>-s<seed>, of a dict or a `Config` with the data set in place of the experiment.
+    resume: continue from the last checkpoint. overwrite: replace the run that `out` holds.
+
+    Raises:
+        UserError: the experiment is not valid, or `out` holds something else.
+    """
+    if isinstance(experiment, Config):
+        config, stem = experiment, experiment.data.label
+    elif isinstance(experiment, Mapping):
+        config = resolve(dict(experiment))
+        stem = config.data.label
+    else:
+        config, stem = read(Path(experiment).expanduser())[0], Path(experiment).stem
+    named = f"{stem}-{config.algorithm.label}-s{config.general.seed}"
+    directory = Path("runs") / named if out is None else Path(out).expanduser()
+    runs.run(config, directory, Silent(), resume, overwrite=overwrite)
+    return load_run(directory, config)
+
+
+def train(
+    algorithm: Algorithm,
+    fed: Engine,
+    rounds: int,
+    eval_every: int = 1,
+    resume: "tuple[int, Tree] | bool | None" = None,
+    summary: Mapping[str, float] | None = None,
+    fair_margin: float = 0.0,
+    *,
+    out: str | Path | None = None,
+    overwrite: bool = False,
+) -> Iterator[RoundResult]:
+    """Run `rounds` rounds of `algorithm` on `fed`, evaluating every `eval_every` (0: never) and at the end.
+
+    out: a directory that keeps the run, as `fedweave run --out` does, so that report, compare, predict, sweep and
+    `load_run` take it; whoever stops early finds what was done saved. Data that has no name is saved beside it; what
+    cannot be named in its config.toml is said. resume: with `out`, whether to continue the run there, on a new
+    federation; without, (rounds done, server state) of a checkpoint; the engine must have been restored too. overwrite:
+    replace the run that `out` holds. summary: the checkpoint's, for its best rounds. fair_margin: see
+    `metrics.best_rounds.fairest`.
+
+    Raises:
+        UserError: fewer than one round, a fresh start on a federation whose clients have trained already, or a state
+            that no checkpoint can hold; `out` holds something else, or the federation was not made by
+            `fedweave.federation`.
+    """
+    if out is None:
+        started = None if isinstance(resume, bool) else resume
+        return in_memory(algorithm, fed, rounds, eval_every, started, summary, fair_margin)
+    if resume is not None and not isinstance(resume, bool):
+        raise UserError("with out, resume is True or False: the directory has the state that the run goes on from.")
+    if not isinstance(origin := getattr(fed, "origin", None), Origin):
+        raise UserError("out needs a federation made by fedweave.federation, which knows its data and partition.")
+    directory = Path(out).expanduser()
+    general = General(origin.seed, rounds, eval_every, fair_margin)
+    config, data = described(algorithm, origin, general, directory)
+    built = Built(data, origin.partition, algorithm, fed, motifs_in(fed))  # type: ignore[arg-type]
+    check_described(config, built)
+    here = runs.RunBackend(build=lambda _: built)
+    return runs.running(config, directory, Silent(), bool(resume), here, overwrite)

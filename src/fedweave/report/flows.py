@@ -1,0 +1,171 @@
+"""A ledger as those read it who answer for it: who sent what to whom, what for, when, and what that told the receiver.
+
+A kind of message is one line, however many rounds it was sent in and leaves it has.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fedweave.core.mechanism import Account, Applied, read_applied
+from fedweave.core.purposes import FRAMING, PURPOSES
+from fedweave.core.records import Record
+from fedweave.core.text import counted
+from fedweave.errors import UserError, listed
+from fedweave.report.message_parts import parts
+
+SERVER = "server"
+UNTOLD = "not described"
+WAYS = ("up", "peer", "down")
+_FEW = 3  # of so many members all names are written into a line
+_KIND = ["purpose", "direction", "step", "key", "mechanism", "reveals", "applied"]
+_SUMS = [("bytes", "sum"), ("at", "min"), ("at", "max")]
+
+
+@dataclass(frozen=True)
+class Flow:
+    """All messages of one kind.
+
+    senders, receivers: their names. step, key: which call, and which part of its message; of names and framing, all
+    steps together. purpose: see `core.purposes.PURPOSES`; "" where the ledger does not say. reveals: what a receiver
+    learns. first, last: of its times, UTC; None where the ledger has none. account: what it cost the member whom it
+    cost most.
+    """
+
+    purpose: str
+    direction: str
+    senders: tuple[str, ...]
+    receivers: tuple[str, ...]
+    step: str
+    key: str
+    mechanism: str
+    reveals: str
+    messages: int
+    bytes: int
+    account: Account
+    first: datetime | None = field(default=None, compare=False)
+    last: datetime | None = field(default=None, compare=False)
+
+
+def flows(ledger: pa.Table) -> list[Flow]:
+    """A ledger's kinds of messages, by purpose, way and size."""
+    found: dict[tuple[str, ...], list[Record]] = defaultdict(list)
+    for row in _by_ends(ledger):
+        framing = row["key"] == FRAMING
+        step, reveals = ("", "") if framing else (row["step"], row["reveals"])
+        found[row["purpose"], row["direction"], step, row["key"], row["mechanism"], reveals].append(row)
+    lines = [_flow(kind, rows) for kind, rows in found.items()]
+    return sorted(lines, key=lambda one: (_place(one), one.key == FRAMING, -one.bytes, one.step, one.key))
+
+
+def unbounded(found: Iterable[Flow]) -> str:
+    """A sentence on what members sent of which no ε holds; "" where no other message has one, or all have."""
+    sent = [one for one in found if one.direction != "down" and one.key != FRAMING]
+    bare = [one for one in sent if not (one.account.cost.epsilon or one.account.cost.squared_mu)]
+    if not bare or len(bare) == len(sent):
+        return ""
+    named = dict.fromkeys(f"{one.step}: {one.key}" for one in sorted(bare, key=lambda one: (one.step, one.key)))
+    return f"In no ε, because nothing bounds what it tells: {', '.join(named)}."
+
+
+def of_member(ledger: pa.Table, member: str) -> pa.Table:
+    """The rows of a ledger that a member sent or received.
+
+    Raises:
+        UserError: it has none of that name.
+    """
+    ends = [pc.cast(ledger[name], pa.string()) for name in ("client", "to")]
+    if member not in (known := members(ledger)):
+        raise UserError(
+            f"the ledger knows no member {member!r}; it has {counted(len(known), 'member')}: {listed(known)}."
+        )
+    return ledger.filter(pc.or_kleene(pc.equal(ends[0], member), pc.equal(ends[1], member)))
+
+
+def members(ledger: pa.Table) -> list[str]:
+    """The names of all members in a ledger."""
+    return sorted(pc.unique(pc.cast(ledger["client"], pa.string())).to_pylist())
+
+
+def who(names: Sequence[str], everyone: int) -> str:
+    """Who that is: a few by name, all of several as "each member"."""
+    if len(names) == everyone > 1:
+        return "each member"
+    return ", ".join(names) if len(names) <= _FEW else f"{len(names):,} of {everyone:,} members"
+
+
+def stamp(time: datetime | None, after: datetime | None = None) -> str:
+    """A time to the second, without the date where it is that of the time `after` which it comes; "" of None."""
+    if time is None:
+        return ""
+    return f"{time:%H:%M:%S}" if after and after.date() == time.date() else f"{time:%Y-%m-%d %H:%M:%S}"
+
+
+def totals(ledger: pa.Table) -> Iterator[tuple[str, dict[str, int]]]:
+    """(purpose, {"up", "peer", "down": bytes}) of what was sent for each purpose."""
+    sums: dict[str, dict[str, int]] = defaultdict(lambda: dict.fromkeys(WAYS, 0))
+    for row in ledger.group_by(["purpose", "direction"]).aggregate([("bytes", "sum")]).to_pylist():
+        sums[row["purpose"] or ""][row["direction"]] += row["bytes_sum"]
+    for purpose in sorted(sums, key=_order):
+        yield purpose, sums[purpose]
+
+
+def _by_ends(ledger: pa.Table) -> list[Record]:
+    """A row for each kind, sender and receiver. A message has a row for each of its leaves, and a round that was done
+    again has all of them again, so that what counts messages is the leaf that came most often."""
+    plain = pa.table({name: _words(ledger[name]) for name in [*_KIND, "client", "to", "bytes", "at"]})
+    leaf = plain["key"]
+    plain = plain.append_column("leaf", leaf)
+    plain = plain.set_column(plain.schema.get_field_index("key"), "key", parts(ledger).dictionary_decode())
+    leaves = plain.group_by([*_KIND, "client", "to", "leaf"]).aggregate([("bytes", "count"), *_SUMS])
+    again = [("bytes_count", "max"), ("bytes_sum", "sum"), ("at_min", "min"), ("at_max", "max")]
+    return [
+        {name: row[name] or "" for name in (*_KIND, "client", "to")}
+        | {"times": row["bytes_count_max"], "bytes": row["bytes_sum_sum"]}
+        | {"first": row["at_min_min"], "last": row["at_max_max"]}
+        for row in leaves.group_by([*_KIND, "client", "to"]).aggregate(again).to_pylist()
+    ]
+
+
+def _words(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+
+
+def _flow(kind: tuple[str, ...], rows: list[Record]) -> Flow:
+    """kind: purpose, direction, step, key, mechanism and what it reveals."""
+    purpose, direction, step, key, mechanism, reveals = kind
+    clients, peers = (tuple(sorted({row[end] for row in rows})) for end in ("client", "to"))
+    senders = (SERVER,) if direction == "down" else clients
+    receivers = clients if direction == "down" else peers if direction == "peer" else (SERVER,)
+    messages, size = (sum(row[name] for row in rows) for name in ("times", "bytes"))
+    times = [row[end] for row in rows for end in ("first", "last") if row[end] is not None]
+    account = Account() if direction == "down" or key == FRAMING else _dearest(key, rows)
+    ends = (min(times), max(times)) if times else (None, None)
+    return Flow(purpose, direction, senders, receivers, step, key, mechanism, reveals, messages, size, account, *ends)
+
+
+def _dearest(key: str, rows: list[Record]) -> Account:
+    """The account of the client whom these messages cost most. What went to several peers is one release."""
+    sent: dict[str, dict[str, int]] = defaultdict(dict)
+    for row in rows:
+        own = sent[row["client"]]
+        own[row["applied"]] = max(own.get(row["applied"], 0), row["times"])
+    accounts = []
+    for own in sent.values():
+        account = Account()
+        for text, times in own.items():
+            account = account.after(read_applied(text) if text else Applied(key, ()), times)
+        accounts.append(account)
+    return max(accounts, key=lambda one: (one.cost.epsilon + one.cost.squared_mu, one.cost.unbounded))
+
+
+def _place(flow: Flow) -> tuple[int, int]:
+    return _order(flow.purpose), WAYS.index(flow.direction)
+
+
+def _order(purpose: str) -> int:
+    return PURPOSES.index(purpose) if purpose in PURPOSES else len(PURPOSES)

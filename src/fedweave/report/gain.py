@@ -1,0 +1,156 @@
+"""What joining brings each member: its test accuracy in a run less what it has by training alone on the same split."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fedweave.experiment.config.toml import differences
+from fedweave.metrics.paired import interval
+from fedweave.report.cells import NONE, Cell, Table, signed
+from fedweave.report.colours import of_run
+from fedweave.report.figures import NAMED
+from fedweave.report.panels import Dots, Figure, Panel, legend_of
+from fedweave.report.reading import Group, Run, distinct, spread
+from fedweave.report.training import conditions
+
+ALONE = ("local", "standalone")  # the second for parties that hold different features of the same nodes
+BY_FEATURES = ("vertical", "parties")  # partitions of such parties
+PANELS = 4  # splits that are drawn
+BESIDE = 0.7  # of a member's width, over which the dots of several runs are spread
+SYMBOLS = ("circle", "diamond", "square", "cross", "triangle")
+
+
+@dataclass(frozen=True)
+class Gain:
+    """Of one run: {client: accuracy less the accuracy alone} of the clients that have both; `beside` is the group that
+    trains alone, where there are several, and `apart` in what else than the algorithm that run differs."""
+
+    at: int
+    group: Group
+    run: Run
+    of_clients: dict[str, float]
+    beside: str = ""
+    apart: str = ""
+
+
+def alone(run: Run, groups: Sequence[Group]) -> Run | None:
+    """The run that trains alone on the split and with the seed of `run`, of several the one whose settings differ in
+    the fewest keys; None without one, and for such a run itself."""
+    if run.summary["algorithm"] in ALONE:
+        return None
+    others = (other for group in _alone(groups) for other in group.runs if _same_split(other, run))
+    return min(others, key=lambda other: len(differences(other.config, run.config)), default=None)
+
+
+def _alone(groups: Sequence[Group]) -> list[Group]:
+    return [group for group in groups if group.runs[0].summary["algorithm"] in ALONE]
+
+
+def missing(run: Run) -> str:
+    """Which algorithm would have to be run, too."""
+    return ALONE[1] if run.section("partition").get("name") in BY_FEATURES else ALONE[0]
+
+
+def gains(groups: Sequence[Group]) -> list[Gain]:
+    """Of every run that has such a run beside it."""
+    found, several = [], _alone(groups)
+    for at, group in enumerate(groups):
+        for run in group.runs:
+            reference = alone(run, groups)
+            before = {} if reference is None or not run.by_accuracy else reference.clients("accuracy")
+            own = {
+                client: value - before[client] for client, value in run.clients("accuracy").items() if client in before
+            }
+            if own:
+                owners = [other.label for other in several if any(each is reference for each in other.runs)]
+                beside = owners[0] if len(several) > 1 else ""
+                apart = "" if reference is None else conditions(reference, run)
+                found.append(Gain(at, group, run, own, beside, apart))
+    return found
+
+
+def sentences(found: Sequence[Gain]) -> list[str]:
+    """For every group of runs, what joining brings or costs on average, how many members gain and lose, and how much;
+    all its seeds together, where a member counts once for each."""
+    said = []
+    for group in distinct(found, lambda one, other: one.group is other.group):
+        values = [value for gain in group for value in gain.of_clients.values()]
+        up, down = [value for value in values if value > 0], [value for value in values if value < 0]
+        who = f"pairs of a member and a seed ({len(group)} seeds)" if len(group) > 1 else "members"
+        beside = [f"alone: {told}" for told in (group[0].beside, group[0].apart) if told]
+        about = "; ".join([_over(group), *beside])
+        words = f"With {group[0].group.label}, joining {_effect(spread(values)[0])} on average ({about})"
+        words += f"; {len(up)} of {len(values)} {who} {'gains' if len(up) == 1 else 'gain'}"
+        words += f", by {spread(up)[0]:.3f} on average" if up else ""
+        words += f"; {len(down)} {'loses' if len(down) == 1 else 'lose'}, by {-spread(down)[0]:.3f}" if down else ""
+        said.append(f"{words}.")
+    return said
+
+
+def _over(group: Sequence[Gain]) -> str:
+    """The interval of the mean over seeds, or that there is one seed."""
+    if len(group) == 1:
+        return "one seed"
+    low, high = interval([spread(gain.of_clients.values())[0] for gain in group])
+    if low is None or high is None:
+        return f"{len(group)} seeds"
+    return f"95 % interval over seeds {signed(low)} to {signed(high)}"
+
+
+def _effect(mean: float) -> str:
+    if abs(mean) < 0.0005:
+        return "changes accuracy by less than 0.0005"
+    return f"{'brings' if mean > 0 else 'costs'} {abs(mean):.3f} of accuracy"
+
+
+def table(found: Sequence[Gain]) -> Table:
+    """A row per run: how many members gain, the mean, and the members that gain least and most."""
+    rows = []
+    for gain in found:
+        own = gain.of_clients
+        ends = (end(own, key=own.__getitem__) for end in (min, max))
+        named = [Cell(signed(own[client]), repr(own[client]), client) for client in ends]
+        mean = spread(own.values())[0]
+        helped = f"{sum(value > 0 for value in own.values())} of {len(own)}"
+        about = (Cell(gain.group.label), Cell(str(gain.run.summary.get("seed", NONE))))
+        rows.append((*about, Cell(helped), named[0], Cell(signed(mean), repr(mean)), named[1]))
+    return Table(("run", "seed", "members helped", "least", "mean", "most"), tuple(rows), words=2)
+
+
+def figure(found: Sequence[Gain]) -> Figure | None:
+    """A panel per split, of the first few; in it a dot per member and run, side by side: members in the order of their
+    mean gain over the split's runs."""
+    splits = distinct(found, lambda one, other: _same_split(one.run, other.run))[:PANELS]
+    ends = [value for split in splits for gain in split for value in gain.of_clients.values()]
+    panels = tuple(_panel(split, min(ends), max(ends), titled=len(splits) > 1) for split in splits)
+    if not panels:
+        return None
+    names = {gain.group.label for gain in found}
+    return Figure(panels, legend_of([dots for panel in panels for dots in panel.marks] if len(names) > 1 else ()))
+
+
+def _panel(split: Sequence[Gain], low: float, high: float, titled: bool) -> Panel:
+    clients = [client for client in split[0].of_clients if all(client in gain.of_clients for gain in split)]
+    order = sorted(clients, key=lambda client: sum(gain.of_clients[client] for gain in split))
+    shifts = [BESIDE * ((at + 0.5) / len(split) - 0.5) for at in range(len(split))]
+    dots = tuple(
+        Dots(
+            gain.group.label,
+            range(len(order)),
+            [gain.of_clients[client] for client in order],
+            of_run(gain.at),
+            SYMBOLS[gain.at % len(SYMBOLS)],
+            shift=shift,
+        )
+        for gain, shift in zip(split, shifts, strict=True)
+    )
+    title = f"seed {split[0].run.summary.get('seed', NONE)}" if titled else ""
+    below = "" if len(order) <= NAMED else "members, least gain first"
+    beside, ends = "test accuracy, less that alone", (min(low, 0.0), max(high, 0.0))
+    return Panel(title, dots, tuple(order), below, beside, *ends, levels=(0.0,))
+
+
+def _same_split(one: Run, other: Run) -> bool:
+    tables = one.partition, other.partition
+    if tables[0] is None or tables[1] is None:
+        return False
+    return one.summary.get("seed") == other.summary.get("seed") and bool(tables[0].equals(tables[1]))

@@ -1,0 +1,237 @@
+"""The report: one HTML page that holds all it needs."""
+
+import re
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup, escape
+
+from fedweave.core.records import Record
+from fedweave.core.text import counted
+from fedweave.errors import listed
+from fedweave.experiment.config import written
+from fedweave.report import figures, gain, svg, tables, traffic
+from fedweave.report.absences import absent
+from fedweave.report.cells import Table
+from fedweave.report.compare import NOTE, compared
+from fedweave.report.disclosure import disclose
+from fedweave.report.fairness_tradeoff import sentences
+from fedweave.report.groups import between_groups, favourable, named_groups
+from fedweave.report.motifs import NUMBERS, drawing, kinds_of
+from fedweave.report.notes import notes, of_fairest
+from fedweave.report.panels import Figure
+from fedweave.report.reading import Group, Run, distinct, grouped
+from fedweave.report.template import FIGURE, PAGE, STYLE
+from fedweave.report.training import unlike
+
+Owner = tuple[Group, Run]
+_DRAWING = Environment(autoescape=True, undefined=StrictUndefined)
+_DRAWING.filters |= {"panel": lambda it: Markup(svg.panel(it)), "symbol": lambda it: Markup(svg.symbol(it))}
+_FIGURES = _DRAWING.from_string(FIGURE)
+
+
+def render(runs: Sequence[Run], more: Sequence[str] = ()) -> str:
+    """The page about one or several runs; those that differ only in the seed are shown as mean ± standard deviation.
+
+    more: further warnings, such as of runs that failed.
+    """
+    groups = grouped(runs)
+    owners = [(group, run) for group in groups for run in group.runs]
+    accuracies = [[run.clients("accuracy") for run in group.runs] for group in groups]
+    gained, seeds = gain.gains(groups), any(len(group.runs) > 1 for group in groups)
+    prices = sentences(groups) if tables.comparable(groups) else []
+    judged = all(group.by_accuracy for group in groups)
+    environment = Environment(autoescape=True, undefined=StrictUndefined)
+    environment.filters |= {"coded": coded, "listed": listed}
+    return environment.from_string(PAGE).render(
+        title=_title(groups),
+        leads=[_lead(run) for _, run in owners] if len(owners) == 1 else [*gain.sentences(gained), *prices],
+        warnings=[*more, *_warnings(groups, [run for _, run in owners])],
+        style=STYLE,
+        version=version("fedweave"),
+        facts=tables.facts(groups),
+        summary=tables.metrics(groups, ("global", "pooled", "within", "local", "trained", *(("best_val",) * judged))),
+        costs=tables.costs(groups),
+        paired=compared(groups) if tables.comparable(groups) and seeds else Table((), ()),
+        paired_note=NOTE,
+        fairness=tables.metrics(groups, ("fairness",)),
+        between=between_groups(groups),
+        favourable=favourable(groups),
+        people=named_groups(groups),
+        fairest=[warning for group in groups for warning in _noted(group, of_fairest)],
+        alone=tables.reward_fairness(groups),
+        seeds=seeds,
+        unequal=len({frozenset(run.config.get("seed") for run in group.runs) for group in groups}) > 1,
+        several=len(groups) > 1,
+        marked=tables.comparable(groups),
+        curves=drawn(figures.curves(groups), "curves"),
+        accuracy=drawn(figures.client_accuracy(groups), "accuracy"),
+        accuracy_caption=_accuracy_caption(accuracies),
+        extremes=tables.extremes(groups),
+        gain=drawn(gain.figure(gained), "gain"),
+        gains=gain.table(gained),
+        by_accuracy=judged,
+        missing=gain.missing(owners[0][1]),
+        incentives=[found for at, group in enumerate(groups) if (found := _incentives(group, at, len(groups) > 1))],
+        pairs=_of_first(groups, figures.pairs, "pairs"),
+        confusions=_of_first(groups, figures.confusions, "confusion"),
+        traffic=drawn(traffic.figure(groups), "traffic"),
+        disclosures=_disclosures(owners),
+        repeats=[_repeat(group, run) for group, run in owners],
+        **_splits(owners),
+    )
+
+
+def _of_first(groups: Sequence[Group], draw: Callable[[Run], Figure | None], name: str) -> list[Record]:
+    """A figure of each group's first run that has one, with its table of pairs."""
+    return [
+        {"title": group.label if len(groups) > 1 else "", "figure": html, "table": tables.pairs(group.first)}
+        for number, group in enumerate(groups)
+        if (html := drawn(draw(group.first), f"{name}-{number}"))
+    ]
+
+
+def _warnings(groups: Sequence[Group], runs: Sequence[Run]) -> list[str]:
+    """Unfinished runs, what must not be overlooked in metrics, missing clients, what could not be compared between
+    sites, and trainings that differ."""
+    unfinished = [f"{run.directory}: {tables.rounds(run)}." for run in runs if not run.finished]
+    missing = [f"{run.directory}: {said}" for run in runs if (said := absent(run.metrics))]
+    joining = [f"{run.directory}: {run.summary['note']}." for run in runs if "note" in run.summary]
+    in_metrics = [said for group in groups for said in _noted(group, notes)]
+    why = tables.incomparable(groups) if len(groups) > 1 else ""
+    apart = [f"Nothing is compared on this page, because {why}."] if why else []
+    return [*apart, *unfinished, *in_metrics, *missing, *joining, *unlike(groups)]
+
+
+def _noted(group: Group, notes: Callable[[Record], dict[str, str]]) -> list[str]:
+    """What must not be overlooked in a group's metrics: a sentence for each thing, once for all seeds."""
+    found: dict[str, list[str]] = {}
+    for run in group.runs:
+        for what, sentence in notes(run.summary["metrics"]).items():
+            found.setdefault(what, []).append(sentence)
+    if len(group.runs) == 1:
+        return [f"{group.label}: {said[0]}" for said in found.values()]
+    runs = f"of {len(group.runs)} runs"
+    return [f"{group.label}, {len(said)} {runs} (numbers of one): {said[0]}" for said in found.values()]
+
+
+def _title(groups: Sequence[Group]) -> str:
+    algorithms = ", ".join(dict.fromkeys(str(group.first.summary["algorithm"]) for group in groups))
+    datasets = ", ".join(dict.fromkeys(str(group.first.summary["dataset"]) for group in groups))
+    return f"{algorithms} on {datasets}"
+
+
+_ACCURACIES = {"global/accuracy": "global test accuracy", "local/accuracy": "mean over clients"}
+_OTHERS = {
+    "pooled/auc": "AUC of all members' test examples together",
+    "within/auc": "AUC within members",
+    "global/macro_f1": "macro F1",
+}
+
+
+def _lead(run: Run) -> str:
+    """The result of one run in a sentence."""
+    found, accuracy = run.summary["metrics"], run.clients("accuracy")
+    shown = _ACCURACIES if run.by_accuracy else _OTHERS
+    parts = [f"{words} {found[name]:.3f}" for name, words in shown.items() if found.get(name) is not None]
+    if accuracy and run.by_accuracy:
+        low, high = min(accuracy.values()), max(accuracy.values())
+        worst, best = (tables.named_clients(accuracy, end) for end in (low, high))
+        alone = f"of {worst} alone" if len(accuracy) == 1 else f"from {low:.3f} ({worst}) to {high:.3f} ({best})"
+        parts.append(alone)
+    result = ", ".join(parts) or f"no {'accuracy' if run.by_accuracy else 'AUC'} was measured"
+    return f"After {counted(run.evaluated, 'round')}: {result}."
+
+
+def drawn(figure: Figure | None, name: str) -> Markup:
+    """The figure as HTML; "" of None. name: unique on the page."""
+    if figure is None:
+        return Markup("")
+    return Markup(_FIGURES.render(figure=figure, name=name))
+
+
+def coded(words: str) -> Markup:
+    """A sentence as HTML; what stands in it between backticks is code."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(words))))
+
+
+def _accuracy_caption(groups: Sequence[Sequence[dict[str, float]]]) -> str:
+    drawn = [seeds for seeds in groups if all(seeds)]
+    captions = ["Test accuracy of the final model on each client's own test examples."]
+    if any(len(seeds) == 1 and not figures.is_histogram(seeds) for seeds in drawn):
+        captions.append("A grey stroke is that of always predicting the client's most frequent class of training.")
+    if any(figures.is_histogram(seeds) for seeds in drawn):
+        captions.append("Histogram: share of clients in steps of 0.05, all seeds together.")
+    if any(len(seeds) > 1 and not figures.is_histogram(seeds) for seeds in drawn):
+        captions.append("With several seeds a bar is the mean ± deviation of the client of that rank, lowest first.")
+    return " ".join(captions)
+
+
+def _splits(owners: Sequence[Owner]) -> Record:
+    """Every different split in a table; those of the groups' first runs as figures too."""
+    known = [owner for owner in owners if owner[1].partition is not None]
+    found = distinct(known, lambda one, other: bool(one[1].partition.equals(other[1].partition)))  # type: ignore[union-attr]
+    parts = [
+        {
+            "figure": drawn(figures.split(alike[0][1]), f"split-{number}"),
+            "caption": f"Split of {_whose(alike)}." if len(found) > 1 else "",
+            "clients": tables.clients(alike[0][1]),
+        }
+        for number, alike in enumerate(found)
+        if any(group.first is run for group, run in alike)
+    ]
+    return {"splits": tables.splits((_whose(alike), alike[0][1].partition) for alike in found), "parts": parts}
+
+
+def _incentives(group: Group, number: int, several: bool) -> Record:
+    """What a group's first run says of contributions and what was given for them; {} if nothing."""
+    run, table = group.first, tables.incentives(group.first)
+    if not table.rows:
+        return {}
+    known: dict[str, list[Record]] = {}
+    kinds = NUMBERS if run.motifs is None else kinds_of(run.motifs)
+    for row in [] if run.motifs is None else run.motifs.to_pylist():
+        one = {"svg": drawing(row["motif"], kinds), "name": row["motif"], "graphs": row["graphs"]}
+        known.setdefault(row["client"], []).append(one)
+    seeds = f"seed {run.summary.get('seed')}" if len(group.runs) > 1 else ""
+    return {
+        "whose": ", ".join(filter(None, (group.label if several else "", seeds))),
+        "figure": drawn(figures.incentives(run), f"incentives-{number}"),
+        "table": table,
+        "qualities": tables.qualities(run),
+        "motifs": known,
+        "kinds": kinds.legend(),
+    }
+
+
+def _disclosures(owners: Sequence[Owner]) -> list[Record]:
+    """What left whom, once for all runs whose ledgers add up to the same."""
+    found = distinct(((owner, disclose(owner[1])) for owner in owners), lambda one, other: one[1] == other[1])
+    return [
+        {
+            "whose": _whose([owner for owner, _ in alike]),
+            "sentences": alike[0][1].sentences,
+            "members": alike[0][1].members,
+            "spent": tables.spent(alike[0][1]),
+            "table": tables.ledger(alike[0][1], times=len(alike) == 1),
+        }
+        for alike in found
+    ]
+
+
+def _whose(owners: Sequence[Owner]) -> str:
+    """ "fedavg (seeds 0, 1); local (seed 0)"."""
+    seeds: dict[str, list[str]] = {}
+    for group, run in owners:
+        seeds.setdefault(group.label, []).append(str(run.summary.get("seed")))
+    return "; ".join(f"{label} (seed{'s'[: len(of) > 1]} {', '.join(of)})" for label, of in seeds.items())
+
+
+def _repeat(group: Group, run: Run) -> dict[str, str]:
+    return {
+        "name": f"{group.label}, seed {run.summary.get('seed')}",
+        "command": tables.command(run),
+        "directory": str(run.directory),
+        "config": written(run.config),
+    }

@@ -1,0 +1,92 @@
+"""The plug-ins there are, for the terminal: their parameters with what they mean."""
+
+import dataclasses
+import inspect
+import re
+import textwrap
+import types
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
+
+from rich.console import Console
+
+from fedweave.experiment.config import Parameter
+
+_WIDTH = 100  # of a meaning's lines, with what is before them
+NAMED = re.compile(r"([a-z_0-9]+(?:, [a-z_0-9]+)*):\s+(\S.*)")
+
+
+class Row(NamedTuple):
+    """A plug-in: its name, one line about it, its parameters, and what they mean where that is said."""
+
+    name: str
+    about: str
+    parameters: Mapping[str, Parameter]
+    meanings: Mapping[str, str]
+
+
+def show_list(console: Console, kinds: Iterable[Row], verbose: bool) -> None:
+    """Name and one line for each plug-in; with `verbose` its parameters, their types, defaults and meanings."""
+    for line in _lines(list(kinds), verbose):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def one_line(kind: object) -> str:
+    """The first sentence of a plug-in's docstring."""
+    paragraph = " ".join((inspect.cleandoc(kind.__doc__ or "")).partition("\n\n")[0].split())
+    return re.split(r"(?<=\.) (?=[A-Z])", paragraph)[0]  # "et al. 2017" does not end a sentence
+
+
+def meanings(kind: Any) -> dict[str, str]:
+    """What the docstrings of a plug-in and of its bases say of parameters: lines "name: text" or "name, name: text",
+    with indented lines that go on."""
+    found: dict[str, str] = {}
+    for base in reversed(getattr(kind, "documents", None) or kind.__mro__):
+        names: list[str] = []
+        for line in inspect.cleandoc(base.__doc__ or "").splitlines():
+            if match := NAMED.fullmatch(line):
+                names = match[1].split(", ")
+                found |= dict.fromkeys(names, match[2])
+            elif names and line.startswith(" "):
+                found |= {name: f"{found[name]} {line.strip()}" for name in names}
+            else:
+                names = []
+    return found
+
+
+def _lines(rows: list[Row], verbose: bool) -> Iterable[str]:
+    width = max(len(row.name) for row in rows)
+    for row in rows:
+        yield f"{row.name:<{width}}  {row.about}"
+        for key, parameter in row.parameters.items() if verbose else ():
+            missing = parameter.default is dataclasses.MISSING
+            default = "required" if missing else f"= {default_text(parameter, parameter.default)}"
+            yield f"{'':<{width}}    {key}: {type_name(parameter)} {default}"
+            for line in textwrap.wrap(row.meanings.get(key, ""), _WIDTH - width - 8):
+                yield f"{'':<{width}}        {line}"
+
+
+def type_name(parameter: Parameter) -> str:
+    """The type of a parameter in words."""
+    if parameter.family is not None:
+        return 'list of parts, each "name" or {name = "…", key = value} (see `fedweave list parts`)'
+    return _hint_name(parameter.hint)
+
+
+def _hint_name(hint: object) -> str:
+    if get_origin(hint) is Annotated:
+        return _hint_name(get_args(hint)[0])
+    if get_origin(hint) is Literal:
+        return " | ".join(repr(option) for option in get_args(hint))
+    if get_origin(hint) is types.UnionType:
+        return " | ".join(_hint_name(option) for option in get_args(hint) if option is not type(None))
+    return inspect.formatannotation(hint)
+
+
+def default_text(parameter: Parameter, value: Any) -> str:
+    """A default as it would stand in the configuration."""
+    if value is None:
+        return "(none)"
+    if parameter.family is not None:
+        return f"[{', '.join(name for one in value for name, kind in parameter.family.items() if type(one) is kind)}]"
+    return repr(list(value) if isinstance(value, tuple) else value)

@@ -1,0 +1,262 @@
+"""The page of a run while it lasts: what it shows, and the loopback server that shows it."""
+
+import json
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from fedweave.core.records import Record
+from fedweave.errors import FedweaveError, UserError
+from fedweave.experiment.runs.files import CHECKPOINT, CONFIG, LEDGER, METRICS, RUN, SUMMARY
+from fedweave.report import figures, traffic
+from fedweave.report.absences import FAULTS, faults
+from fedweave.report.html import drawn
+from fedweave.report.reading import Run, grouped, read_run
+from fedweave.report.template import STYLE
+
+PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>fedweave watch</title>
+<style>STYLE
+#done { width: 100%; height: .7rem; }
+#plots > div { margin: 1.2rem 0; }
+</style>
+</head>
+<body>
+<h1 id="title">fedweave watch</h1>
+<p id="state" role="status">Asking for the run's files …</p>
+<progress id="done" value="0" max="1" aria-label="rounds done"></progress>
+<p class="small" id="saved"></p>
+<div id="plots"></div>
+<section id="members" hidden><h2>Members</h2>
+<p class="small">Test accuracy and loss of the last evaluation; calls that a member missed, was refused or answered
+late.</p>
+<div class="scroll"><table><thead></thead><tbody></tbody></table></div></section>
+<script>
+"use strict";
+const PAUSE = 2000;
+const byId = (id) => document.getElementById(id);
+const amount = (value) => value === null ? "-" : value.toFixed(4);
+
+function cells(row, tag, texts) {
+  for (const text of texts) row.appendChild(document.createElement(tag)).textContent = text;
+}
+
+function show(now) {
+  if (now.waiting) { byId("state").textContent = "Nothing to show yet: " + now.waiting; return; }
+  byId("title").textContent = now.title;
+  document.title = now.title + " · round " + now.round;
+  const reached = "round " + now.round + " of " + now.rounds;
+  byId("state").textContent = now.finished ? "Finished: " + reached + "." : "Running: " + reached + ".";
+  byId("done").max = Math.max(1, now.rounds); byId("done").value = now.round;
+  const since = now.finished ? "." : "; rounds since then are not in it.";
+  byId("saved").textContent = now.directory + ", as saved at " + now.saved + since;
+  const drawn = new DOMParser().parseFromString(now.figures, "text/html");
+  byId("plots").replaceChildren(...drawn.body.childNodes);
+  const [head, body] = [byId("members").querySelector("thead"), byId("members").querySelector("tbody")];
+  head.replaceChildren(document.createElement("tr")); body.replaceChildren();
+  cells(head.firstChild, "th", ["member", "accuracy", "loss", "missing", "refused", "late"]);
+  for (const one of now.members) {
+    cells(body.appendChild(document.createElement("tr")), "td",
+      [one.name, amount(one.accuracy), amount(one.loss), one.missing, one.refused, one.late]);
+  }
+  byId("members").hidden = !now.members.length;
+}
+
+async function ask() {
+  try {
+    const answer = await fetch("state.json", {cache: "no-store"});
+    const now = await answer.json();
+    show(now);
+    if (now.finished) return;
+  } catch (error) {
+    byId("state").textContent =
+      "The page's server has ended; this is what it said last. `fedweave watch` shows the rest.";
+    return;
+  }
+  setTimeout(ask, PAUSE);
+}
+ask();
+</script>
+</body>
+</html>
+""".replace("STYLE", STYLE)
+
+
+PROJECT_RUNS = "server/runs"  # where the server keeps a run of sites
+_FILES = (CONFIG, METRICS, LEDGER, SUMMARY)
+
+
+def followed(directory: Path) -> Path:
+    """Where the files of a run are written: of a run of sites that the server of this machine still writes, there."""
+    try:
+        told = json.loads((directory / RUN).read_text())
+        there = Path(told["project"]) / PROJECT_RUNS / str(told["run"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return directory
+    return there if not (directory / SUMMARY).exists() and (there / METRICS).exists() else directory
+
+
+def stamp(directory: Path) -> tuple[float, ...]:
+    """Changes when one of the run's files does."""
+    paths = [followed(directory) / name for name in (*_FILES, CHECKPOINT)]
+    return tuple(path.stat().st_mtime if path.exists() else 0.0 for path in paths)
+
+
+def state(directory: Path) -> Record:
+    """All that the page shows, as JSON; "waiting" says why there is nothing yet, or no more.
+
+    "members" are rows of the last evaluation: name, test accuracy, test loss, and how often it was missing, refused or
+    late. "figures" is HTML.
+    """
+    try:
+        run = read_run(followed(directory))
+    except FedweaveError as error:
+        return {"waiting": str(error), "finished": False}
+    rounds = run.config.get("rounds", 0)
+    return {
+        "title": f"{run.summary['algorithm']} on {run.summary['dataset']}, seed {run.summary.get('seed')}",
+        "directory": str(directory),
+        "finished": run.finished,
+        "round": run.done,
+        "rounds": rounds,
+        "saved": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(run.when)),
+        "members": _members(run),
+        "figures": _figures(run),
+    }
+
+
+def _figures(run: Run) -> str:
+    """Curves, and bytes and ε over the rounds so far, as the report draws them."""
+    groups = grouped([run])
+    return drawn(figures.curves(groups), "curves") + drawn(traffic.figure(groups), "traffic")
+
+
+def _members(run: Run) -> list[Record]:
+    accuracy, loss = run.clients("accuracy"), run.clients("loss")
+    found = faults(run.metrics)
+    names, none = sorted({*accuracy, *loss, *found}), dict[str, dict[int, int]]()
+    calls = {name: {what: sum(found.get(name, none).get(what, {}).values()) for what in FAULTS} for name in names}
+    return [
+        {"name": name, "accuracy": _finite(accuracy.get(name)), "loss": _finite(loss.get(name)), **calls[name]}
+        for name in names
+    ]
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+HOST = "127.0.0.1"
+LINGER = 5.0  # seconds that a page which was open has to see that the run is over
+_POLICY = "default-src 'none'; connect-src 'self'; script-src 'unsafe-inline'; style-src 'unsafe-inline'"
+
+
+class LivePage:
+    """Serves the page of the run in `directory` until `close`; port 0 takes a free one.
+
+    Raises:
+        UserError: the port is taken.
+    """
+
+    def __init__(self, directory: Path, port: int = 0) -> None:
+        self._directory, self._lock = directory, threading.Lock()
+        self._stamp: tuple[float, ...] | None = None
+        self._state: Record = {}
+        self._asked, self._over = 0.0, threading.Event()
+        page = self
+
+        class Handler(_Handler):
+            live = page
+
+        try:
+            self._server = ThreadingHTTPServer((HOST, port), Handler)
+        except OSError as error:
+            raise UserError(
+                f"port {port} of {HOST} cannot be listened on ({error.strerror}); choose another --port, or 0."
+            ) from error
+        self._server.daemon_threads = True
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    @property
+    def address(self) -> str:
+        """Where a browser on this machine finds it."""
+        return f"http://{HOST}:{self._server.server_port}/"
+
+    def now(self) -> Record:
+        """The run's state; read anew where a file has changed."""
+        with self._lock:
+            found = stamp(self._directory)
+            if found != self._stamp:
+                self._stamp, self._state = found, state(self._directory)
+            self._asked = time.monotonic()
+            return self._state
+
+    def told(self, now: Record) -> None:
+        """A page has got `now`."""
+        if now.get("finished"):
+            self._over.set()
+
+    def close(self) -> None:
+        """End the server; a page that is open hears before that the run is over, if it is."""
+        if self._asked and time.monotonic() - self._asked < LINGER and state(self._directory)["finished"]:
+            self._over.wait(LINGER)
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@contextmanager
+def shown(directory: Path, say: Callable[[str], None], port: int = 0) -> Iterator[LivePage]:
+    """The live page of a run while the block lasts; `say` hears where it is."""
+    page = LivePage(directory, port)
+    say(f"live page: {page.address}")
+    try:
+        yield page
+    finally:
+        page.close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    live: LivePage
+
+    def do_GET(self) -> None:
+        """The page, or the run's state; to nobody who was sent here under another name."""
+        if self.headers.get("Host", "").rpartition(":")[0] not in (HOST, "localhost"):
+            return self.send_error(403)
+        if self.path == "/":
+            self._send("text/html; charset=utf-8", PAGE.encode())
+            return None
+        if self.path == "/state.json":
+            now = self.live.now()
+            if self._send("application/json", json.dumps(now, allow_nan=False).encode()):
+                self.live.told(now)
+            return None
+        return self.send_error(404)
+
+    def _send(self, kind: str, body: bytes) -> bool:
+        """Whether the page took it: one may be closed, or drawn anew, while it waits."""
+        self.send_response(200)
+        for name, value in (
+            ("Content-Type", kind),
+            ("Content-Length", str(len(body))),
+            ("Content-Security-Policy", _POLICY),
+            ("X-Content-Type-Options", "nosniff"),
+            ("Cache-Control", "no-store"),
+        ):
+            self.send_header(name, value)
+        try:
+            self.end_headers()
+            self.wfile.write(body)
+        except ConnectionError:
+            return False
+        return True
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Print nothing: the terminal is the run's."""

@@ -1,0 +1,338 @@
+"""Reads the directories of runs and groups those that repeat one experiment with other seeds."""
+
+import json
+import math
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fedweave.core import plugins
+from fedweave.core.purposes import EVALUATION
+from fedweave.core.records import Record
+from fedweave.errors import UserError
+from fedweave.experiment.config import Document, differences, flat, load_saved
+from fedweave.experiment.rounds import SERVER
+from fedweave.experiment.runs.files import (
+    CONFIG,
+    LEDGER,
+    METRICS,
+    MOTIFS,
+    PARTITION,
+    PREDICTIONS,
+    SUMMARY,
+    read_pairs,
+    read_summary,
+    read_table,
+)
+from fedweave.metrics.best_rounds import best_validated, fairest
+from fedweave.metrics.between_groups import MEASURED
+from fedweave.metrics.measured import DIVERGED, GLOBAL, MISSING, RAREST, ROUNDED_SCORES
+
+T = TypeVar("T")
+
+_TOLD = ("algorithm", "dataset", "clients")  # what a page says of every run
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run as its directory tells it.
+
+    summary:   content of summary.json; of an unfinished run, the same as far as its tables give it.
+    partition: partition.parquet, or None where there is none. motifs: the same of motifs.parquet,
+               predictions: of predictions.parquet.
+    pairs:     the matrices of pairs.npz, by name.
+    finished:  whether there was a summary.json. done: rounds done. when: of the last file, seconds since 1970.
+    """
+
+    directory: Path
+    config: Document
+    summary: Record
+    metrics: pa.Table
+    ledger: pa.Table
+    partition: pa.Table | None
+    pairs: dict[str, np.ndarray]
+    finished: bool
+    done: int
+    when: float
+    motifs: pa.Table | None = None
+    predictions: pa.Table | None = None
+
+    @cached_property
+    def evaluated(self) -> int:
+        """The last round that was evaluated."""
+        return int(pc.max(_evaluations(self.metrics)["round"]).as_py())
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """What the classes are called, in order; () where they are numbers. Between sites only they can say it."""
+        unfinished = () if self.between_sites else self.section("data").get("labels")
+        return tuple(self.summary.get("classes") or unfinished or ())
+
+    def named(self, count: int) -> tuple[str, ...]:
+        """What each of so many classes is called in a legend: its name, or "class 2"."""
+        return self.classes if len(self.classes) == count else tuple(f"class {number}" for number in range(count))
+
+    def section(self, name: str) -> Document:
+        """A section of the configuration, empty if it is absent."""
+        found = self.config.get(name, {})
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def by_accuracy(self) -> bool:
+        """Whether it is judged by accuracy; not where a class is rare (`metrics.reference.rarest`)."""
+        return self.summary["metrics"].get(RAREST) is None
+
+    @property
+    def members(self) -> int:
+        """How many members have data: the clients, unless one holds what all of them do."""
+        return int(self.summary.get("members") or self.summary["clients"])
+
+    @property
+    def between_sites(self) -> bool:
+        """Whether sites made it, and no simulation."""
+        return self.section("engine").get("name") == "flare"
+
+    def curve(self, metric: str, split: str, pooled: bool) -> dict[int, float]:
+        """{round: value} of the global row (`pooled`) or of the mean over clients; empty if it was not measured."""
+        rows = _rows(self.metrics, metric, split, pooled)
+        means = rows.group_by("round").aggregate([("value", "mean")]).sort_by("round")
+        return dict(zip(means["round"].to_pylist(), means["value_mean"].to_pylist(), strict=True))
+
+    def known(self, metric: str) -> dict[str, dict[int, float]]:
+        """{client: {round: value}}: what the server knew of each client after every round; empty if nothing."""
+        found: dict[str, dict[int, float]] = {}
+        for row in _rows(self.metrics, metric, SERVER, False).to_pylist():
+            found.setdefault(row["client"], {})[row["round"]] = row["value"]
+        return found
+
+    def clients(self, metric: str, split: str = "test") -> dict[str, float]:
+        """{client: value} of the last evaluation; clients where the metric is not defined are absent."""
+        rows = _rows(self.metrics.filter(pc.field("round") == self.evaluated), metric, split, False)
+        return dict(zip(rows["client"].to_pylist(), rows["value"].to_pylist(), strict=True))
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs of one experiment that differ only in the seed, and the name that tells it from the other groups."""
+
+    label: str
+    runs: tuple[Run, ...]
+
+    @property
+    def first(self) -> Run:
+        """The run that stands for the group where only one can be shown."""
+        return self.runs[0]
+
+    @property
+    def by_accuracy(self) -> bool:
+        """Whether all its runs are judged by accuracy."""
+        return all(run.by_accuracy for run in self.runs)
+
+    def values(self, name: str) -> list[float | None]:
+        """One entry of every run's summary, or of its metrics; None where it is absent."""
+        return [run.summary.get(name, run.summary["metrics"].get(name)) for run in self.runs]
+
+    def by_seed(self, name: str) -> dict[object, float]:
+        """{seed: the entry} of the runs that have it."""
+        found = zip(self.runs, self.values(name), strict=True)
+        return {run.config.get("seed"): value for run, value in found if value is not None and math.isfinite(value)}
+
+
+def read_run(directory: Path) -> Run:
+    """Read a run, finished or not.
+
+    Raises:
+        UserError: it is not the directory of a run, or nothing has been measured yet; says what is missing.
+        FedweaveError: a file is damaged.
+    """
+    if not directory.is_dir():
+        raise UserError(f"there is no directory {directory}. Give one that `fedweave run … --out DIR` wrote.")
+    missing = [name for name in (CONFIG, METRICS, LEDGER) if not (directory / name).is_file()]
+    if missing:
+        if CONFIG not in missing:
+            state = f"has no {' and no '.join(missing)} yet: no round of this run is saved"
+        else:
+            state = f"is not the directory of a run: it has no {', no '.join(missing)}"
+        raise UserError(f"{directory} {state}. Give the directory that `fedweave run … --out DIR` wrote.")
+    config = load_saved(directory / CONFIG)
+    metrics, ledger = read_table(directory, METRICS), read_table(directory, LEDGER)
+    if not len(_evaluations(metrics)):
+        raise UserError(f"{directory} has no evaluated round in {METRICS} yet. Continue it with --resume.")
+    finished = (directory / SUMMARY).is_file()
+    done = max(pc.max(metrics["round"]).as_py(), pc.max(ledger["round"]).as_py() or 0)
+    return Run(
+        directory=directory,
+        config=config,
+        summary=read_summary(directory / SUMMARY, "algorithm", "dataset", "clients")
+        if finished
+        else _so_far(config, metrics, ledger, done),
+        metrics=metrics,
+        ledger=ledger.unify_dictionaries().combine_chunks(),
+        partition=read_table(directory, PARTITION) if (directory / PARTITION).is_file() else None,
+        pairs=read_pairs(directory),
+        finished=finished,
+        done=done,
+        when=(directory / (SUMMARY if finished else METRICS)).stat().st_mtime,
+        motifs=read_table(directory, MOTIFS) if (directory / MOTIFS).is_file() else None,
+        predictions=read_table(directory, PREDICTIONS) if (directory / PREDICTIONS).is_file() else None,
+    )
+
+
+def read_runs(directories: Sequence[Path]) -> list[Run]:
+    """Read several runs.
+
+    Raises:
+        UserError: see `read_run`; or a directory is given twice.
+    """
+    twice = [str(path) for path, count in Counter(path.resolve() for path in directories).items() if count > 1]
+    if twice:
+        raise UserError(f"{', '.join(twice)} is given twice; name every directory once.")
+    return [read_run(directory) for directory in directories]
+
+
+def grouped(runs: Sequence[Run]) -> list[Group]:
+    """Runs that differ only in the seed together, in the order given; a seed that comes twice begins another group.
+
+    An unfinished run is only grouped with runs that reached the same round.
+    """
+    together: dict[tuple[object, ...], list[Run]] = {}
+    seen: Counter[tuple[object, ...]] = Counter()
+    for run in runs:
+        alike = {key: value for key, value in run.config.items() if key != "seed"}
+        same = (json.dumps(alike, sort_keys=True, default=str), run.finished, run.done)
+        occurrence = seen[(*same, run.config.get("seed"))]
+        seen[(*same, run.config.get("seed"))] += 1
+        together.setdefault((*same, occurrence), []).append(run)
+    members = [tuple(found) for found in together.values()]
+    return [Group(label, found) for label, found in zip(_labels(members), members, strict=True)]
+
+
+def distinct(items: Iterable[T], same: Callable[[T, T], bool]) -> list[list[T]]:
+    """Partition `items` into lists of equal ones, in order of first appearance."""
+    found: list[list[T]] = []
+    for item in items:
+        for alike in found:
+            if same(alike[0], item):
+                alike.append(item)
+                break
+        else:
+            found.append([item])
+    return found
+
+
+def spread(values: Iterable[float | None]) -> tuple[float, float, int]:
+    """Mean, sample standard deviation (n - 1; NaN for n < 2) and number n of the values that are finite."""
+    kept = [value for value in values if value is not None and math.isfinite(value)]
+    mean = statistics.fmean(kept) if kept else math.nan
+    return mean, statistics.stdev(kept) if len(kept) > 1 else math.nan, len(kept)
+
+
+def _evaluations(metrics: pa.Table) -> pa.Table:
+    return metrics.filter(pc.field("split") != SERVER)
+
+
+def _rows(metrics: pa.Table, metric: str, split: str, pooled: bool) -> pa.Table:
+    who = pc.field("client") == GLOBAL
+    return metrics.filter((pc.field("metric") == metric) & (pc.field("split") == split) & (who if pooled else ~who))
+
+
+def _so_far(config: Document, metrics: pa.Table, ledger: pa.Table, done: int) -> Record:
+    """What summary.json would say after the last evaluation; what only a finished run knows is absent."""
+    found: dict[str, float] = {}
+    evaluated = _evaluations(metrics)
+    everyone = _scored(evaluated)
+    for number in sorted(pc.unique(evaluated["round"]).to_pylist()):
+        last = evaluated.filter(pc.field("round") == number)
+        measured = _tested(last)
+        measured |= {MISSING: float(missing)} if (missing := everyone - _scored(last)) else {}
+        best = best_validated(number, last, measured, found)
+        found = measured | best | fairest(number, last, measured, found, config.get("fair_margin", 0.0))
+    sent = dict.fromkeys(("up", "down", "peer"), 0)
+    for row in ledger.group_by("direction").aggregate([("bytes", "sum")]).to_pylist():
+        sent[row["direction"]] = row["bytes_sum"]
+    return {
+        "algorithm": plugins.label(config.get("algorithm", {}).get("name")),
+        "dataset": config.get("data", {}).get("name"),
+        "clients": len(pc.unique(last.filter(pc.field("client") != GLOBAL)["client"])),
+        "rounds": done,
+        "seed": config.get("seed"),
+        "bytes_up": sent["up"],
+        "bytes_down": sent["down"],
+        **({"bytes_peer": sent["peer"]} if sent["peer"] else {}),
+        "bytes_evaluation": pc.sum(ledger.filter(pc.field("purpose") == EVALUATION)["bytes"]).as_py() or 0,
+        "metrics": found,
+    }
+
+
+def _scored(metrics: pa.Table) -> int:
+    """How many clients have an accuracy; those that are missing have other rows."""
+    own = (pc.field("metric") == "accuracy") & (pc.field("client") != GLOBAL)
+    return len(pc.unique(metrics.filter(own)["client"]))
+
+
+def _tested(metrics: pa.Table) -> dict[str, float]:
+    """The test numbers of one evaluation's rows, as a summary has them."""
+    pooled, own = metrics.filter(pc.field("client") == GLOBAL), metrics.filter(pc.field("client") != GLOBAL)
+    whole = {
+        name: value
+        for name, split, value in zip(*(pooled[key].to_pylist() for key in ("metric", "split", "value")), strict=True)
+        if split == "test" or name.startswith(("fairness/", RAREST, DIVERGED))
+    }
+    lists = own.filter(pc.field("split") == "test").group_by("metric").aggregate([("value", "list")])
+    of_clients = dict(zip(lists["metric"].to_pylist(), lists["value_list"].to_pylist(), strict=True))
+    found = {
+        name if "/" in name else f"{GLOBAL}/{name}": value
+        for name, value in whole.items()
+        if not name.startswith(MEASURED)
+    }
+    found |= {
+        name if name.startswith("trained/") else f"local/{name}": statistics.fmean(values)
+        for name, values in of_clients.items()
+        if not name.startswith((MEASURED, "global_test/", ROUNDED_SCORES))
+    }
+    found |= {ROUNDED_SCORES: math.fsum(of_clients[ROUNDED_SCORES])} if ROUNDED_SCORES in of_clients else {}
+    return found | _between(whole, of_clients, len(pc.unique(own["client"])))
+
+
+def _between(whole: dict[str, float], of_clients: dict[str, list[float]], clients: int) -> dict[str, float]:
+    """What `metrics.between_groups.summarised` says, from rows."""
+    found: dict[str, float] = {}
+    for metric in dict.fromkeys(name for name in (*whole, *of_clients) if name.startswith(MEASURED)):
+        name, values = metric.removeprefix(f"{MEASURED}/"), of_clients.get(metric, [])
+        found |= {f"{MEASURED}/{GLOBAL}/{name}": whole[metric]} if metric in whole else {}
+        found |= {f"{MEASURED}/median/{name}": statistics.median(values)} if values else {}
+        found[f"{MEASURED}/median/{name}_undefined"] = clients - len(values)
+    return found
+
+
+_ENGINE = "engine.name"
+_WHERE = {"simulation": ", simulated", "ray": ", simulated", "flare": ", between sites"}
+
+
+def _labels(groups: Sequence[tuple[Run, ...]]) -> list[str]:
+    """The algorithm's name, and as much more as it takes to tell the groups apart."""
+    datasets = {found[0].summary["dataset"] for found in groups}
+    on = [f" on {found[0].summary['dataset']}" if len(datasets) > 1 else "" for found in groups]
+    labels = [f"{found[0].summary['algorithm']}{where}" for found, where in zip(groups, on, strict=True)]
+    for label in [label for label, count in Counter(labels).items() if count > 1]:
+        same = [at for at, other in enumerate(labels) if other == label]
+        settings = [flat(groups[at][0].config) for at in same]
+        where = len({config.get(_ENGINE) for config in settings}) > 1  # then no other key of the engine says more
+        apart = {key for one in settings for key in differences(settings[0], one) if key != "seed"}
+        shown = sorted(key for key in apart if not (where and key.startswith("engine.")))
+        for at, config in zip(same, settings, strict=True):
+            labels[at] += _WHERE.get(str(config.get(_ENGINE)), "") if where else ""
+            labels[at] += "".join(f", {key}={config.get(key)}" for key in shown)
+    clash = Counter(labels)
+    return [
+        f"{label} ({found[0].directory})" if clash[label] > 1 else label
+        for label, found in zip(labels, groups, strict=True)
+    ]

@@ -1,0 +1,220 @@
+"""What the command line shows of a run: how it goes, and its result."""
+
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.box import SIMPLE_HEAD
+from rich.columns import Columns
+from rich.console import Console
+from rich.filesize import decimal
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from fedweave.core.records import Values
+from fedweave.core.text import counted, printable
+from fedweave.experiment.config import Config
+from fedweave.experiment.runs.files import METRICS, read_table
+from fedweave.report.absences import absent
+from fedweave.report.markup import unmarked
+from fedweave.report.notes import compared_people, covered, fallen_back, headline, judged_otherwise, notes, of_fairest
+
+if TYPE_CHECKING:  # the command line imports this module, and should start quickly
+    from fedweave.experiment.build import Built
+    from fedweave.experiment.runs.checkpoint import Checkpoint
+    from fedweave.experiment.runs.saving import Ready
+
+# Where the output is not a terminal:
+LINES = 20  # progress lines of a run
+WIDTH = 160  # of tables
+FAIREST = ("global/accuracy", "groups/global/sp", "groups/global/eo")  # what is said of the fairest round
+
+
+def _absences(directory: Path) -> list[str]:
+    """What to note on clients that were missing from rounds."""
+    said = absent(read_table(directory, METRICS)) if (directory / METRICS).is_file() else ""
+    return [said] if said else []
+
+
+def screen(quiet: bool = False) -> Console:
+    """Where results go: wide enough for every table when it is not a terminal."""
+    console = Console(quiet=quiet)
+    return console if console.is_terminal else Console(quiet=quiet, width=WIDTH)
+
+
+class Terminal:
+    """Shows a run on `console`: a bar on a terminal, plain lines elsewhere (see `experiment.runs.run.RunObserver`)."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._bar: Progress | None = None
+        self._task = TaskID(0)
+        self._rounds = self._done = 0
+        self._last = ""  # headline of the last evaluation
+
+    def begin(self, config: Config, built: "Ready", directory: Path, done: int) -> None:
+        """The header, the clients, and where training starts."""
+        from fedweave.experiment.build import Built
+
+        self._rounds, self._done = config.general.rounds, done
+        if isinstance(built, Built):
+            self.header(config, built)
+        if done:
+            self._console.print(f"continuing after round {done} of {self._rounds}", highlight=False)
+        if self._console.is_terminal:
+            columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"), TimeRemainingColumn())
+            self._bar = Progress(TextColumn("rounds"), *columns, console=self._console)
+            self._task = self._bar.add_task("rounds", total=self._rounds, completed=done, note="")
+            self._bar.start()
+
+    def header(self, config: Config, built: "Built") -> None:
+        """What is run, on what, the clients; what is odd, and what of one's own, or of the algorithm, is not used."""
+        from fedweave.algorithms.fedavg import FedAvg
+        from fedweave.datasets.odd_data import odd_data, one_class
+        from fedweave.experiment.demands import untested
+        from fedweave.partition import unused
+        from fedweave.partition.base import client_ids
+        from fedweave.partition.statistics import statistics, totals
+        from fedweave.report.clients import clients_table
+
+        engine = config.engine.plain()
+        graphs = f"{counted(built.data.examples, 'graph')}, " if built.data.example == "graph" else ""
+        parts = [
+            f"[bold]{unmarked(built.data.name)}[/] ({graphs}{counted(built.data.nodes, 'node')})",
+            f"{counted(len(built.fed.clients), 'client')} by {unmarked(config.partition.label)}",
+            f"[bold]{unmarked(config.algorithm.label)}[/]",
+            unmarked(config.model.label),
+            f"{engine['name']} ({self._how(engine, built)}, {engine['dtype']})",
+            f"seed {config.general.seed}",
+        ]
+        self._console.print(" · ".join(parts), highlight=False, soft_wrap=True)
+        cut = built.data, built.partition
+        named = {"client": client_ids(len(built.partition.parts), built.partition.names)}
+        held = statistics(*cut) | named
+        self._console.print(clients_table(held, totals(*cut), built.data.labels))
+        unsuited = built.algorithm.notes if isinstance(built.algorithm, FedAvg) else []
+        alone = filter(None, [untested(held["test"], built.fed.test is not None)])
+        odd = (*one_class(built.data), *odd_data(built.data))
+        for note in (*alone, *unused(config.partition.make(), *cut), *unsuited, *odd):
+            self._console.print(printable(f"note: {note}"), highlight=False, soft_wrap=True, markup=False)
+
+    @staticmethod
+    def _how(engine: Values, built: "Built") -> str:
+        """By what the clients are run."""
+        from fedweave.engines.sharded import Sharded
+
+        if isinstance(built.fed.executor, Sharded):
+            return counted(built.fed.executor.shards, "worker")
+        return str(engine.get("mode") or f"workers: {engine['workers']}")
+
+    def step(self, reached: "Checkpoint") -> None:
+        """One more round."""
+        note = f"{reached.seconds / reached.round:.3g} s/round"
+        if known := headline(reached.summary):
+            note += f", {known}"
+            name, _, values = known.partition(" ")
+            self._last = f", {name} after round {reached.round} {values}"
+        else:
+            note += self._last
+        if self._bar is not None:
+            self._bar.update(self._task, completed=reached.round, note=note)
+        elif reached.round == self._rounds or reached.round % max(1, self._rounds // LINES) == 0:
+            self._console.print(f"round {reached.round}/{self._rounds}  {note}", highlight=False, soft_wrap=True)
+
+    def stopping(self, number: int) -> None:
+        """Say what a first Ctrl-C does."""
+        name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+        self._console.print(f"{name}: finishing this round and saving; once more to stop at once", highlight=False)
+
+    def end(self) -> None:
+        """Leave the bar."""
+        if self._bar is not None:
+            self._bar.stop()
+
+
+def show_result(console: Console, summary: Values, directory: Path) -> None:
+    """The final models on the test split, what they cost, and where the files are."""
+    metrics = summary["metrics"]
+    kinds = ("global", "local", *(["trained"] if "trained/accuracy" in metrics else []))
+    names = dict.fromkeys(key.partition("/")[2] for key in metrics if key.partition("/")[0] in kinds)
+    table = Table("test split", box=SIMPLE_HEAD)
+    for heading in kinds:
+        table.add_column(heading, justify="right")
+    for name in [name for name in names if name != "classes_predicted"]:
+        table.add_row(name, *(_number(metrics.get(f"{kind}/{name}")) for kind in kinds))
+    if "pooled/auc" in metrics:
+        table.add_row("auc, pooled", _number(metrics["pooled/auc"]))
+    by_accuracy = "best_val/round" in metrics and not judged_otherwise(metrics)
+    if by_accuracy:
+        best = (_number(metrics.get(f"best_val/{kind}/accuracy")) for kind in kinds)
+        table.add_row("accuracy, best val", *best)
+    tables = [table]
+    fairness = {key.partition("/")[2]: value for key, value in metrics.items() if key.startswith("fairness/")}
+    if fairness:
+        tables.append(Table("fairness", "", box=SIMPLE_HEAD))
+        for name, value in fairness.items():
+            tables[1].add_row(name, _number(value))
+    console.print(Columns(tables))
+    if some := covered(metrics, summary.get("members", summary.get("clients"))):
+        console.print(some, highlight=False, soft_wrap=True, markup=False)
+    for note in (*notes(metrics).values(), *_absences(directory)):
+        console.print(f"[bold yellow]note: {unmarked(note)}[/]", highlight=False, soft_wrap=True)
+    if "groups/median/sp_undefined" in metrics:
+        console.print(_between_groups(metrics))
+        if people := compared_people(summary.get("groups") or ()):
+            console.print(people, highlight=False, soft_wrap=True, markup=False)
+    each = f"{summary['seconds_per_round']:.3g} s each"
+    cost = f"{counted(summary['rounds'], 'round')} in {summary['seconds']:.1f} s ({each})"
+    traffic = f"clients sent {decimal(summary['bytes_up'])}, received {decimal(summary['bytes_down'])}"
+    traffic += f", sent {decimal(summary['bytes_peer'])} to each other" if "bytes_peer" in summary else ""
+    traffic += _for_evaluation(summary)
+    if by_accuracy:
+        console.print(f"best mean validation accuracy after round {metrics['best_val/round']}", highlight=False)
+    if "best_fair/round" in metrics:
+        _show_fairest(console, metrics)
+    console.print(f"{cost}, {summary['peak_rss_mb']:.0f} MB at peak\n{traffic}", highlight=False)
+    console.print(f"files: {directory}", highlight=False, soft_wrap=True, markup=False)
+
+
+def _show_fairest(console: Console, metrics: Values) -> None:
+    """The test result of the fairest round, or of the one shown in its place, and what to know of it."""
+    fair = (_number(metrics.get(f"best_fair/{key}")) for key in FAIREST)
+    words = "after round {}, test accuracy {}, SP {}, EO {}".format(metrics["best_fair/round"], *fair)
+    by = "best by validation accuracy" if fallen_back(metrics) else "fairest by validation"
+    console.print(f"{by}: {words}", highlight=False)
+    for note in of_fairest(metrics).values():
+        console.print(f"[bold yellow]note: {unmarked(note)}[/]", highlight=False, soft_wrap=True)
+
+
+def _for_evaluation(summary: Values) -> str:
+    """How much of all directions together evaluation took; "" where that is not known."""
+    if "bytes_evaluation" not in summary:
+        return ""
+    every = "all three" if "bytes_peer" in summary else "both"
+    return f" ({decimal(summary['bytes_evaluation'])} of {every} for evaluation)"
+
+
+def _between_groups(found: Values) -> Table:
+    """The gaps between groups of people on the test split, beside what chance alone would show."""
+    table = Table("between groups", box=SIMPLE_HEAD)
+    for heading in ("global", "noise floor", "signed", "median", "undefined at"):
+        table.add_column(heading, justify="right")
+    for name in ("sp", "eo", "equalised_odds", "tradeoff_accuracy", "tradeoff_auc"):
+        keys = (f"global/{name}", f"global/{name}_floor", f"global/{name}_signed", f"median/{name}")
+        undefined = f"{found[f'groups/median/{name}_undefined']:.0f} clients"
+        table.add_row(name, *(_number(found.get(f"groups/{key}")) for key in keys), undefined)
+    return table
+
+
+def show_cells(console: Console, found: Any) -> None:
+    """A table of the report (`report.cells.Table`)."""
+    table = Table(box=SIMPLE_HEAD)
+    for at, head in enumerate(found.head):
+        table.add_column(head, justify="left" if at < found.words else "right")
+    for row in found.rows:
+        table.add_row(*(unmarked(f"{cell.text} {cell.note}".strip()) for cell in row))
+    console.print(table)
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"

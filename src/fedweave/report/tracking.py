@@ -1,0 +1,199 @@
+"""Trackers of experiments, as optional extras, behind one observer of a run.
+
+A tracker is told a run's settings once, numbers by round, and the end; it writes beside the run's files unless it is
+told elsewhere by its own means (`MLFLOW_TRACKING_URI`).
+"""
+
+import json
+import math
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Protocol
+
+from fedweave.errors import FedweaveError, UserError
+from fedweave.experiment.config import Config, Document, flat
+from fedweave.experiment.runs.checkpoint import Checkpoint
+from fedweave.experiment.runs.run import RunObserver
+from fedweave.experiment.runs.saving import Ready
+from fedweave.privacy.spent import bounds
+
+EVENTS, MLFLOW_RUN = "tensorboard", "mlflow.json"  # in a run's directory
+
+
+class Tracker(Protocol):
+    """What keeps the numbers of a run somewhere else."""
+
+    def numbers(self, round: int, found: Mapping[str, float]) -> None:
+        """What was measured after a round, by name."""
+        ...
+
+    def close(self, finished: bool) -> None:
+        """Training is over; finished: with its last round."""
+        ...
+
+
+class Tracked:
+    """Tells trackers what a run tells its observers: metrics of its evaluations, seconds, bytes by direction and, at
+    the end, ε. make: of each tracker, from the run's directory, its settings and the rounds done before."""
+
+    def __init__(self, make: Sequence[Callable[[Path, Document, int], Tracker]]) -> None:
+        self._make, self._trackers = make, list[Tracker]()
+        self._ledger: Any = None
+        self._round, self._rounds = 0, 0
+
+    def begin(self, config: Config, built: Ready, directory: Path, done: int) -> None:
+        """See `experiment.runs.run.RunObserver`."""
+        self._ledger, self._round, self._rounds = built.fed.ledger, done, config.general.rounds
+        with _named():
+            self._trackers = [make(directory, config.plain(), done) for make in self._make]
+
+    def step(self, reached: Checkpoint) -> None:
+        """See `experiment.runs.run.RunObserver`."""
+        self._round = reached.round
+        found = {f"bytes/{way}": float(size) for way, size in self._ledger.sizes().items()}
+        self._tell(found | {"seconds": reached.seconds} | reached.summary)
+
+    def stopping(self, number: int) -> None:
+        """See `experiment.runs.run.RunObserver`."""
+
+    def end(self) -> None:
+        """See `experiment.runs.run.RunObserver`."""
+        if self._round:
+            spent = bounds(self._ledger.table())
+            self._tell({f"epsilon/per {bound.per}": bound.epsilon for bound in spent})
+        with _named():
+            for tracker in self._trackers:
+                tracker.close(self._round == self._rounds)
+
+    def _tell(self, found: Mapping[str, float]) -> None:
+        finite = {name: float(value) for name, value in found.items() if math.isfinite(value)}
+        with _named():
+            for tracker in self._trackers if finite else ():
+                tracker.numbers(self._round, finite)
+
+
+@contextmanager
+def _named() -> Iterator[None]:
+    """Say that it is a tracker that fails.
+
+    Raises:
+        FedweaveError: in place of whatever it raises.
+    """
+    try:
+        yield
+    except Exception as error:  # each tracker has errors of its own
+        what = str(error).partition("\n")[0]
+        raise FedweaveError(
+            f"a tracker failed ({type(error).__name__}: {what}). Continue the run with --resume, with the tracker put "
+            "right or without --track."
+        ) from error
+
+
+class Observers:
+    """Several observers of a run as one."""
+
+    def __init__(self, every: Iterable[RunObserver]) -> None:
+        self._every = tuple(every)
+
+    def begin(self, config: Config, built: Ready, directory: Path, done: int) -> None:
+        """Tell all."""
+        for one in self._every:
+            one.begin(config, built, directory, done)
+
+    def step(self, reached: Checkpoint) -> None:
+        """Tell all."""
+        for one in self._every:
+            one.step(reached)
+
+    def stopping(self, number: int) -> None:
+        """Tell all."""
+        for one in self._every:
+            one.stopping(number)
+
+    def end(self) -> None:
+        """Tell all."""
+        for one in self._every:
+            one.end()
+
+
+class TensorBoard:
+    """Scalars in `directory`/tensorboard, for `tensorboard --logdir`; rounds done again replace those before."""
+
+    def __init__(self, directory: Path, settings: Document, done: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        if not done:
+            shutil.rmtree(directory / EVENTS, ignore_errors=True)
+        self._writer = SummaryWriter(str(directory / EVENTS), purge_step=done + 1 if done else None)
+        self._writer.add_text("config", "\n".join(f"    {name} = {value}" for name, value in flat(settings).items()))
+
+    def numbers(self, round: int, found: Mapping[str, float]) -> None:
+        """See `Tracker`."""
+        for name, value in found.items():
+            self._writer.add_scalar(name, value, round)
+
+    def close(self, finished: bool) -> None:
+        """See `Tracker`."""
+        self._writer.close()
+
+
+class MLflow:
+    """A run of the experiment "fedweave" at MLFLOW_TRACKING_URI; without it in `directory`/mlruns. It is continued
+    where the run is."""
+
+    def __init__(self, directory: Path, settings: Document, done: int) -> None:
+        from mlflow.entities import Param
+        from mlflow.tracking import MlflowClient
+
+        where = os.environ.get("MLFLOW_TRACKING_URI", "")
+        if not where:  # a folder needs no database; MLflow wants to be told that this is meant
+            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+            where = (directory / "mlruns").resolve().as_uri()
+        self._client, kept = MlflowClient(where), directory / MLFLOW_RUN
+        known = json.loads(kept.read_text()) if done and kept.exists() else {}
+        if known.get("uri") == where:
+            self._run = str(known["run"])
+            self._client.update_run(self._run, "RUNNING")
+            return
+        experiment = self._client.get_experiment_by_name("fedweave")
+        number = experiment.experiment_id if experiment else self._client.create_experiment("fedweave")
+        self._run = self._client.create_run(number, run_name=directory.name).info.run_id
+        kept.write_text(json.dumps({"uri": where, "run": self._run}))
+        params = [Param(name, str(value)[:500]) for name, value in flat(settings).items()]
+        self._client.log_batch(self._run, params=params)
+
+    def numbers(self, round: int, found: Mapping[str, float]) -> None:
+        """See `Tracker`."""
+        from mlflow.entities import Metric
+
+        at = int(1000 * time.time())
+        self._client.log_batch(self._run, metrics=[Metric(name, value, at, round) for name, value in found.items()])
+
+    def close(self, finished: bool) -> None:
+        """See `Tracker`."""
+        self._client.set_terminated(self._run, "FINISHED" if finished else "KILLED")
+
+
+TRACKERS: dict[str, tuple[Callable[[Path, Document, int], Tracker], str]] = {
+    "tensorboard": (TensorBoard, "tensorboard"),
+    "mlflow": (MLflow, "mlflow"),
+}
+
+
+def tracked(names: Sequence[str]) -> Tracked:
+    """The observer that keeps a run with the trackers of these names.
+
+    Raises:
+        UserError: there is none of a name, or its extra is not installed.
+    """
+    for name in names:
+        if name not in TRACKERS:
+            raise UserError(f"--track {name}: there is no such tracker; choose {' or '.join(TRACKERS)}.")
+        if find_spec(TRACKERS[name][1]) is None:
+            raise UserError(f'--track {name} needs a package that is not installed: pip install "fedweave[{name}]".')
+    return Tracked([TRACKERS[name][0] for name in dict.fromkeys(names)])

@@ -1,0 +1,157 @@
+"""The runs of a sweep: every algorithm with every combination of settings that it takes, and every seed."""
+
+import itertools
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+
+from fedweave import datasets
+from fedweave.core import plugins
+from fedweave.core.text import counted
+from fedweave.datasets.contents import changes, digests
+from fedweave.errors import ConfigError, FedweaveError, UserError
+from fedweave.experiment.config import (
+    Document,
+    Exchanged,
+    load,
+    override,
+    parameters,
+    registry,
+    resolve,
+    with_algorithm,
+)
+from fedweave.experiment.config.plugins import lookup
+from fedweave.experiment.runs.checkpoint import Checkpoint
+from fedweave.experiment.runs.files import CHECKPOINT
+from fedweave.papers.grid import PlannedRun, planned_run
+
+MOST = 10_000  # runs
+
+
+def planned(
+    config: Path, out: Path, seeds: str, algorithms: str, settings: Sequence[str], grid: Sequence[str]
+) -> tuple[list[PlannedRun], list[str]]:
+    """The runs in `out`/runs, each once, every combination's first seed before the second seeds; and notes on settings
+    that some of the algorithms do not have.
+
+    seeds: "0-4" or "0,3,7". algorithms: names with commas between, "" for the configuration's own. settings: as those
+    of `fedweave run --set`, for the algorithms that have the key. grid: "section.key=value,value,…"; an algorithm
+    without the key runs once.
+
+    Raises:
+        ConfigError: a name, key or value is not valid. UserError: nothing or too much is asked for.
+    """
+    if seeded := [text for text in (*settings, *grid) if text.partition("=")[0].strip() == "seed"]:
+        raise ConfigError(f"{seeded[0]}: give the seeds of a sweep with --seeds, such as --seeds 5,6.")
+    base = load(config)
+    documents, notes = list[Document](), list[str]()
+    for name in algorithms.split(",") if algorithms else [None]:
+        exchanged = Exchanged()
+        document = base
+        if name is not None:
+            document, exchanged = with_algorithm(base, name.strip(), "--algorithms")
+        document = deepcopy(document)
+        apart = [text for text in settings if not _takes(document, text.partition("=")[0].strip(), "--set")]
+        for text in settings:
+            if text not in apart:
+                override(document, text)
+        combined = _combined(document, [_values(text) for text in grid])
+        documents += combined
+        notes += _told((name or "").strip(), exchanged, apart, combined[0])
+    numbers = _seeds(seeds)
+    if len(numbers) * len(documents) > MOST:
+        raise UserError(f"these are {len(numbers) * len(documents):,} runs; ask for at most {MOST:,}.")
+    runs = [planned_run(document | {"seed": seed}, out / "runs") for seed in numbers for document in documents]
+    for run in runs[: len(documents)]:
+        run.config.check_made()
+    return list({run.name: run for run in runs}.values()), notes
+
+
+def _told(name: str, exchanged: Exchanged, apart: Sequence[str], document: Document) -> list[str]:
+    """Sentences on what an algorithm keeps of [algorithm] and what not; apart: the --set that it does not take."""
+    without = [f"{name} does not take {', '.join(f'--set {text}' for text in apart)}"] if apart else []
+    return [f"{note}." for note in (*without, *exchanged.told(name, resolve(document).algorithm.values))]
+
+
+def _combined(document: Document, grid: Sequence[tuple[str, list[str]]]) -> list[Document]:
+    """The document with every combination of the values of those keys that it can have."""
+    taken = [(key, values) for key, values in grid if _takes(document, key)]
+    found = []
+    for chosen in itertools.product(*(values for _, values in taken)):
+        changed = deepcopy(document)
+        for (key, _), value in zip(taken, chosen, strict=True):
+            override(changed, f"{key}={value}")
+        found.append(changed)
+    return found
+
+
+def _takes(document: Document, key: str, option: str = "--grid") -> bool:
+    """Whether the algorithm has the key; any other key is for all, right or wrong."""
+    section, _, name = key.partition(".")
+    if section != "algorithm" or "." in name:
+        return True
+    own, kind = lookup("algorithm.name", "algorithm", document.get("algorithm", {}).get("name", "fedavg"))
+    everybody = (parameters("algorithm", other) for other in registry("algorithm").values())
+    if name in parameters("algorithm", kind):
+        return True
+    if not any(name in theirs for theirs in everybody):
+        raise ConfigError(f"{option} {key}: no algorithm has the setting {name!r}; {own} has others.")
+    return False
+
+
+def _values(text: str) -> tuple[str, list[str]]:
+    """ "algorithm.lr=.01,.003" as the key and TOML values."""
+    key, equals, values = text.partition("=")
+    found = [value.strip() for value in values.split(",")]
+    if not equals or not key.strip() or not all(found):
+        raise ConfigError(f"--grid {text}: write section.key=value,value, for example --grid algorithm.lr=.01,.003")
+    return key.strip(), found
+
+
+def _seeds(text: str) -> list[int]:
+    """ "0-2,7" as [0, 1, 2, 7]."""
+    found: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d{1,18})\s*(?:-\s*(\d{1,18})\s*)?", part)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if last < first or last - first >= MOST:
+            raise ConfigError(f"--seeds {text}: write seeds such as 0-4 or 0,3,7.")
+        found += range(first, last + 1)
+    return list(dict.fromkeys(found))
+
+
+def up_to_date(runs: Sequence[PlannedRun], overwrite: bool) -> list[PlannedRun]:
+    """The runs, with those to be done anew that tables or plug-ins of one's own have changed under: they would stand
+    beside runs of the new.
+
+    Raises:
+        UserError: there are such runs, and they are not to be replaced; names what has changed.
+    """
+    known: dict[str, dict[str, str]] = {}
+    found = {run.name: changed for run in runs if (changed := _changed(run, known))}
+    if found and not overwrite:
+        what = ", ".join(dict.fromkeys(one for changed in found.values() for one in changed))
+        kept = sum(run.finished() for run in runs if run.name not in found)
+        raise UserError(
+            f"{what} of {counted(len(found), 'run')} has changed since, such as of {next(iter(found))}. --overwrite "
+            f"does these anew and keeps the others, {kept} of them done; or sweep into another directory with --out."
+        )
+    return [replace(run, anew=run.name in found) for run in runs]
+
+
+def _changed(run: PlannedRun, known: dict[str, dict[str, str]]) -> list[str]:
+    """What is not as it was when a run was begun; known: digests of tables that have been read."""
+    data, folder, seed = run.config.data, run.config.folder, run.config.general.seed
+    code = plugins.digests(run.config.plain())
+    if (folder is None and not code) or not (run.directory / CHECKPOINT).exists():
+        return []
+    key = repr((data.plain(), folder, seed))
+    if key not in known:
+        own = folder is not None
+        known[key] = digests(datasets.load(data.name, path=folder, seed=seed, **data.values)) if own else {}
+    with suppress(FedweaveError):  # what is wrong with a directory, running it will say
+        return changes(Checkpoint.load(run.directory / CHECKPOINT).source, known[key] | code)
+    return []
