@@ -3,7 +3,8 @@
 Every method runs at the point of its grid with the best validation score after the last round, of seed 0 or of
 `--tune` seeds; the table shows tests after the last round, of the models that clients use on their own nodes. Seeds are
 paired: each draws one cut and one start for all methods; differences to FedAvg and to local training have 95 %
-intervals (Student's t over seeds). A run that is in the CSV already is not done again, so an interrupted table goes on.
+intervals (Student's t over seeds). A run that is in the CSV already is not done again, so an interrupted table goes on;
+take another folder once a default has changed.
 Methods of SGD are compared with FedAvg by SGD, too (`fedavg_sgd`): what differs otherwise is the optimiser.
 
     python -m benchmarks.baselines_table [--sets cora chameleon-filtered] [--cuts louvain] [--methods fedavg local …]

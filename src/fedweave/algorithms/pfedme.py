@@ -2,7 +2,8 @@
 
 A client's own model θ_i solves its problem near weights w_i, which go towards it, and from which the joint ones are
 made: unlike Ditto's, the joint model moves by what personal ones do. Deviations: full batches; a client without
-training examples is left out of the mean.
+training examples is left out of the mean. Defaults are not the paper's λ = 15, η = .005 and 20 times of 5 steps, by
+which the joint model hardly moves in a hundred rounds of three: at η = .05 it ends at .72 on Cora, and FedAvg at .81.
 """
 
 from dataclasses import dataclass
@@ -28,8 +29,8 @@ class MoreauEnvelope(Part):
     beta:        β.
     """
 
-    lam: float = 15.0
-    outer_lr: float = 0.05
+    lam: float = 1.0
+    outer_lr: float = 0.5
     inner_steps: int = 5
     beta: float = 1.0
 
@@ -82,7 +83,7 @@ class PFedMe:
     """
 
     optimizer: OptimizerName = "sgd"
-    lr: float = 0.05
+    lr: float = 0.1
 
     exempt_laws: ClassVar[dict[str, str]] = {
         "one_client_is_ordinary_training": "it goes a part of the way to the client's own model"
