@@ -13,11 +13,10 @@ import pytest
 import scipy.sparse as sp
 import torch
 
-from fedweave.algorithms import ALGORITHMS
-from fedweave.algorithms.preset import Preset
 from fedweave.core.arrays import graph_arrays
 from fedweave.core.graph import Graph, make_graph
 from fedweave.core.random import generator
+from tests.often import is_special
 
 torch.set_num_threads(1)
 
@@ -26,13 +25,13 @@ DATA = (ROOT / os.environ.get("FEDWEAVE_DATA", "../shared/data")).resolve()
 
 
 CONTRACT = "tests/contract/test_contract.py"
-PRESETS_OWE = (  # on every commit
+SPECIAL_OWE = (  # on every commit
     "clients_in_batches_give_the_loops_numbers",
     "recorded_steps_give_the_same_bits",
-    "shards_give_the_same_bits",
     "a_resumed_run_gives_the_same",
     "it_runs_the_steps_that_it_declares",
 )
+SHARDED = ("ditto", "fairgfl", "scaffold")  # of them also in shards: states of one's own, of pairs, and both sides'
 OF_SITES = ("tests/deploy/test_sites.py", "tests/deploy/test_project.py")  # whose tests start and share real processes
 
 
@@ -60,21 +59,47 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return Groups(config, log)
 
 
-def _nightly(case: Any) -> bool:
-    """Whether a law is tried with `make test-slow` alone: of a preset, whose parts the family's other tests cover, all
-    but those that find most."""
-    if case is None or "law" not in case.params or "name" not in case.params:
+def _nightly(item: pytest.Item) -> bool:
+    """Whether a law is tried with `make test-slow` alone: of an algorithm that is another one with its parts or
+    settings chosen, all but those that find most."""
+    case = getattr(item, "callspec", None)
+    if case is None or "name" not in case.params or not is_special(case.params["name"]):
         return False
-    return isinstance(ALGORITHMS[case.params["name"]], Preset) and case.params["law"] not in PRESETS_OWE
+    if "law" not in case.params:
+        return item.name.startswith("test_what_is_not_owed")
+    if case.params["law"] == "shards_give_the_same_bits":
+        return case.params["name"] not in SHARDED
+    return case.params["law"] not in SPECIAL_OWE
+
+
+def _often(items: list[pytest.Item], whole: bool) -> None:
+    """The cases that `@pytest.mark.often(*ids)` does not name are for `make test-slow`. whole: whether all cases are
+    here, so that a test of which none is left is a mistake."""
+    left: dict[str, bool] = {}
+    for item in items:
+        if mark := item.get_closest_marker("often"):
+            chosen = item.callspec.id in mark.args  # type: ignore[attr-defined]
+            test = item.nodeid.partition("[")[0]
+            left[test] = left.get(test, False) or chosen
+            if not chosen:
+                item.add_marker(pytest.mark.slow)
+    if whole and (none := [test for test, any_left in left.items() if not any_left]):
+        raise pytest.UsageError(f"@pytest.mark.often names no case of {none}")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A mark of this suite's own."""
+    config.addinivalue_line("markers", "often(*ids): cases that are tried on every commit, the others if slow ones are")
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Sites, which are mostly waited for, come first and the algorithms, of which there are many, last, so that no
     process is left alone with a long group (--no-loadscope-reorder)."""
     for item in items:
-        if item.nodeid.startswith(CONTRACT) and _nightly(getattr(item, "callspec", None)):
+        if item.nodeid.startswith(CONTRACT) and _nightly(item):
             item.add_marker(pytest.mark.slow)
+    _often(items, whole=not any("::" in arg for arg in config.args))
     items.sort(key=lambda item: {"sites": 0}.get(group(item.nodeid), 1 + item.nodeid.startswith(CONTRACT)))
 
 

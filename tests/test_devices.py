@@ -24,6 +24,7 @@ from fedweave.models import MODELS
 from fedweave.ops import tape
 from fedweave.ops.sparsified import Sparsified
 from fedweave.ops.touched import TouchedRows
+from tests.often import OFTEN
 from tests.stand_in import DEVICE, Kernels, Mixed, Placed, Watched, present
 
 PACKAGE = Path(__file__).parents[1] / "src" / "fedweave"
@@ -35,8 +36,6 @@ FACTORIES = {
     "sparse_coo_tensor", "sparse_csc_tensor", "sparse_csr_tensor", "tensor", "tril_indices", "triu_indices", "zeros",
 }  # fmt: skip
 ROUNDS = 2
-# The systems, and one algorithm for each other shape of a round; all others with `make test-slow`.
-OFTEN = {"fedavg", "dfedgnn", "ditto", "f2gnn", "fairgfl", "fairgraphfl", "fcfl", "fedego", "fedgcn", "fedpub", "glasu"}
 
 
 def _factories(source: str) -> Iterator[ast.Call]:
@@ -198,7 +197,8 @@ def check_rounds(subject: Subject, made: Any, kernels: Kernels, mode: str) -> No
     assert distance(left, everything(specified, here)) < 1e-9
 
 
-@pytest.mark.parametrize("name", [n if n in OFTEN else pytest.param(n, marks=pytest.mark.slow) for n in ALGORITHMS])
+@pytest.mark.often(*OFTEN)
+@pytest.mark.parametrize("name", ALGORITHMS)
 def test_rounds_stay_on_the_device(name: str, kernels: Kernels) -> None:
     subject = Subject(ALGORITHMS[name])
     check_rounds(subject, subject.made(), kernels, "vmap")
@@ -227,7 +227,7 @@ def test_resumed_rounds_stay_on_the_device(kernels: Kernels) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(MODELS.keys() - {"gin", "star"}))  # those are fairgraphfl's and fedstar's
+@pytest.mark.parametrize("name", sorted(MODELS.keys() - {"gin", "sgc", "star"}))  # graphs', without a width, fedstar's
 def test_models_stay_on_the_device(name: str, kernels: Kernels) -> None:
     subject = Subject(ALGORITHMS["fedavg"])
     model = MODELS[name](hidden=8, dropout=0.5).build(*federations.shape(subject.needs))

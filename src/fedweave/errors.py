@@ -17,17 +17,30 @@ def listed(names: Sequence[object], between: str = ", ") -> str:
 
 
 class FedweaveError(Exception):
-    """Base of all errors below; the command line prints its message without a traceback."""
+    """Base of all errors below; the command line prints its message without a traceback.
+
+    code: what kind of fault it is, for programs: its class's word, or what it was raised with, "config.unknown-key".
+    """
+
+    code = "failed"
+
+    def __init__(self, *said: object, code: str = "") -> None:
+        super().__init__(*said)
+        if code:
+            self.code = code
 
 
 class UserError(FedweaveError):
     """The caller's mistake (configuration, data, arguments); the command line exits with 2."""
+
+    code = "user"
 
 
 class ConfigError(UserError):
     """A configuration key, name or value is not valid; the message lists what is. Of several faults each is one of the
     arguments; the first 20 are shown."""
 
+    code = "config"
     MOST = 20
 
     def __str__(self) -> str:
@@ -38,30 +51,44 @@ class ConfigError(UserError):
 class DataError(UserError):
     """Input data is refused; the message names file, row and remedy."""
 
+    code = "data"
+
 
 class DiskFull(FedweaveError):
     """A file cannot be written for want of space; the message names it."""
+
+    code = "disk-full"
 
 
 class StepFailed(FedweaveError):
     """A step raised on a client; the message names both."""
 
+    code = "step-failed"
+
 
 class WorkerLost(FedweaveError):
     """A worker of a cluster is gone and cannot be rebuilt; the message names it and its clients."""
+
+    code = "worker-lost"
 
 
 class ReplyRefused(FedweaveError):
     """A client's reply is not a tree of tensors and numbers that may cross the boundary."""
 
+    code = "reply-refused"
+
 
 class CallRefused(FedweaveError):
     """A site refuses what a server asks for; names the call and what was expected, and nothing of the site's data."""
+
+    code = "call-refused"
 
 
 class ClientsMissing(FedweaveError):
     """Fewer clients replied than the call's quorum asks for; `missing` maps each absent client to its reason. fixed:
     whether no setting could lower the quorum."""
+
+    code = "clients-missing"
 
     def __init__(self, step: str, missing: dict[str, str], wanted: int, called: int, fixed: bool = False) -> None:
         self.step, self.missing = step, dict(missing)

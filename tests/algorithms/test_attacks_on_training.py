@@ -84,6 +84,7 @@ def reached(attack: str, part: str) -> tuple[float, float]:
     return outcome(fed, replace(built.algorithm, parts=PARTS[part]), 10)
 
 
+@pytest.mark.often("scaling-krum")
 @pytest.mark.parametrize(("attack", "part"), [("sign flip", "median"), ("scaling", "krum")])
 def test_attacks_that_ruin_the_mean(attack: str, part: str) -> None:
     honest, _ = reached("none", "mean")

@@ -158,6 +158,7 @@ def test_senseless_parameters_are_refused(changes: dict[str, Any]) -> None:
         DFedGNN(model(), **changes)
 
 
+@pytest.mark.slow
 def test_neighbours_help_on_digits() -> None:
     """Real images: with few labelled nodes each, models that neighbours average beat those that clients train alone."""
     document = {

@@ -77,6 +77,7 @@ def trained(algorithm: Any, fed: Simulation, rounds: int = 4, resume: Any = None
 KINDS: dict[str, dict[str, Any]] = {"fairgfl": SMALL | {"renew": True}, "ditto": {"lr": 0.1}, "fedpub": {}}
 
 
+@pytest.mark.often("fairgfl")
 @pytest.mark.parametrize("name", KINDS)
 def test_vectorised_equals_loop(name: str) -> None:
     loop, fast = (
@@ -100,6 +101,7 @@ def features(fed: Simulation, client: str) -> Tensor:
     return torch.from_numpy(x if isinstance(x, np.ndarray) else x.toarray())
 
 
+@pytest.mark.often("True")
 @pytest.mark.parametrize("renew", [False, True])
 def test_codes_without_noise_are_those_of_the_data_as_it_is_or_was(renew: bool) -> None:
     fed = federation()

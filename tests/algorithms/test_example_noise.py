@@ -52,6 +52,7 @@ def test_unclipped_and_without_noise_it_is_a_step_of_gradient_descent(kind: str)
     assert distance(found, scale(mean, float(weight.sum()))) < 1e-9
 
 
+@pytest.mark.often("3-nodes", "7-graphs")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("at_once", [1, 3, 7])
 def test_every_example_counts_once_however_many_are_held_at_a_time(

@@ -102,6 +102,7 @@ def divergence(oracles: Any, person: Person, kind: str, w: np.ndarray, own: np.n
     return float(jensenshannon(*hard))  # SciPy's distance, in nats
 
 
+@pytest.mark.often("nodes-fair")
 @pytest.mark.parametrize(("js", "prefer"), [("nodes", "fair"), ("class", "as_printed"), ("nodes", "script")])
 def test_f2gnn_rounds(oracles: Any, persons: list[Person], js: str, prefer: str) -> None:
     alpha, lam, tau = 0.7, 1.5, 0.2
@@ -135,6 +136,7 @@ def _balance(oracles: Any, person: Person) -> float:
     return float(oracles.balance(person.edges[:, known], person.sens))
 
 
+@pytest.mark.often("eo")
 @pytest.mark.parametrize("gap", ["eo", "sp"])
 def test_fairfed_rounds(oracles: Any, persons: list[Person], gap: str) -> None:
     beta = 0.8
@@ -252,6 +254,7 @@ def test_divergences_compare_two_models_on_the_edges_as_they_are_now() -> None:
     assert made.measures(last.state, fed)["js"].abs().max() < 1e-9
 
 
+@pytest.mark.often("False-False")
 @pytest.mark.parametrize(("client", "server"), [(True, False), (False, True), (False, False)])
 def test_either_part_can_be_switched_off(client: bool, server: bool) -> None:
     state, _, made = trained("f2gnn", client=client, server=server)
@@ -318,6 +321,7 @@ def test_terms_of_the_outputs_share_one_forward_pass() -> None:
     assert passes == [passes[0]] * 3
 
 
+@pytest.mark.slow
 def test_the_penalty_closes_the_gap_that_it_penalises() -> None:
     """Of each client's own training, a strong penalty leaves smaller gaps on training examples."""
     left = []

@@ -52,6 +52,7 @@ def ended(name: str = "fairgfl", rounds: int = 3, fed: Simulation | None = None,
 # --- the step
 
 
+@pytest.mark.often("oracle-0.7-True", "ldp-0.2-False")
 @pytest.mark.parametrize(
     ("estimator", "lam", "normalise"),
     [("oracle", 0.1, False), ("oracle", 0.7, True), ("oracle", 0.0, False), ("none", 0.3, False), ("ldp", 0.2, False)],
@@ -342,6 +343,7 @@ def test_the_ledger_counts_a_node_and_a_pair_once() -> None:
     assert read_applied(told["codes"]).mechanisms == (LDP(144.0, "node", PART),)
 
 
+@pytest.mark.often("options0-keys0", "options4-keys4")
 @pytest.mark.parametrize(
     ("options", "keys"),
     [

@@ -52,6 +52,7 @@ def test_binary_codes_tell_overlapping_clients_from_others(
         assert known["found"][group].sum(1).mean() == pytest.approx(mean, rel=0.1, abs=0.3)
 
 
+@pytest.mark.slow
 def test_min_max_codes_do_not(monkeypatch: pytest.MonkeyPatch, data_root: Path) -> None:
     """The paper's literal encoding: its codes hardly tell nodes apart, and its counts no clients."""
     settings = 'algorithm.code="minmax"', "algorithm.encoder_rounds=100", "algorithm.alpha=1.0"

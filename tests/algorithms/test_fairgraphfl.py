@@ -119,6 +119,7 @@ def expected(
     return Outcome(r, pay, phi, w, base, rewards, goal), d
 
 
+@pytest.mark.often("sgd-before-relative")
 @pytest.mark.parametrize(
     ("solver", "base", "distance"),
     [
@@ -190,6 +191,7 @@ ABLATIONS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.often("gradient alignment")
 @pytest.mark.parametrize("left_out", ABLATIONS)
 def test_each_of_the_papers_five_components_can_be_left_out(left_out: str, whole: Any) -> None:
     part = states(**ABLATIONS[left_out])[-1]

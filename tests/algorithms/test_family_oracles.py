@@ -88,6 +88,7 @@ def test_fedprox(oracles: Any, problem: Problem) -> None:
     same(state["w"], oracles.fedprox(problem.start, problem.clients, ROUNDS, STEPS, LR, 0.7))
 
 
+@pytest.mark.often("0.0", "3.0")
 @pytest.mark.parametrize("q", [0.0, 0.5, 1.0, 3.0])
 def test_qfedavg(oracles: Any, problem: Problem, q: float) -> None:
     state, _ = trained(problem, "qfedavg", q=q)
@@ -104,6 +105,7 @@ def test_fedavgm(oracles: Any, problem: Problem) -> None:
     same(state["w"], oracles.server_momentum(problem.start, problem.clients, ROUNDS, STEPS, LR, 0.8, 0.6))
 
 
+@pytest.mark.often("1.0")
 @pytest.mark.parametrize("lam", [0.0, 1.0])
 def test_ditto(oracles: Any, problem: Problem, lam: float) -> None:
     state, fed = trained(problem, "ditto", lam=lam)

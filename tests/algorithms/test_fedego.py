@@ -104,9 +104,9 @@ def test_every_train_node_is_in_one_batch(batch: int, least: int) -> None:
     for count in (0, 1, 2, 3, 4, 5, 6, 31, 32, 33, 63, 64, 65, 70):
         train = list(range(3, 3 + count))
         graph = small(80, NOBODY, [0] * 80, train, np.ones((80, 1)))
-        needed = int(algorithm._filled(torch.tensor(count)))
+        needed = int(algorithm.egos.filled(torch.tensor(count), algorithm.least))
         for uploads in {1, needed, needed + 2} - {0}:
-            nodes, weight = algorithm._batched(graph, random.key(count), uploads)
+            nodes, weight = algorithm.egos.mixed(graph, random.key(count), uploads, algorithm.least, algorithm.mixup)
             chosen = nodes[weight > 0].tolist()
             assert len(chosen) == len(set(chosen))
             assert set(chosen) <= set(train)
@@ -128,13 +128,17 @@ def test_batches_are_shuffled_and_do_not_depend_on_padding() -> None:
     dims = pytree.tree_map(lambda leaf: 0 if isinstance(leaf, Tensor) else None, together)
     keys = random.bits(random.key(0), 3)
     algorithm = fedego()
-    batch = vmap(lambda graph, key: algorithm._batched(graph, key, 12), (dims, 0))(together, keys)
+    batch = vmap(lambda graph, key: algorithm.egos.mixed(graph, key, 12, algorithm.least, algorithm.mixup), (dims, 0))(
+        together, keys
+    )
     for site, graph in enumerate(alone):
-        for ours, own in zip(batch, algorithm._batched(graph, keys[site], 12), strict=True):
+        for ours, own in zip(
+            batch, algorithm.egos.mixed(graph, keys[site], 12, algorithm.least, algorithm.mixup), strict=True
+        ):
             assert torch.equal(ours[site], own)
-    nodes, _ = algorithm._batched(alone[1], keys[0], 11)
+    nodes, _ = algorithm.egos.mixed(alone[1], keys[0], 11, algorithm.least, algorithm.mixup)
     assert nodes[:, :4].flatten().tolist() != sorted(nodes[:, :4].flatten().tolist())
-    assert not torch.equal(nodes, algorithm._batched(alone[1], keys[1], 11)[0])
+    assert not torch.equal(nodes, algorithm.egos.mixed(alone[1], keys[1], 11, algorithm.least, algorithm.mixup)[0])
 
 
 def test_raw_ego_graphs_and_single_nodes_are_refused() -> None:
@@ -253,6 +257,7 @@ def test_a_first_call_takes_the_servers_model_whole() -> None:
     assert (float(facts["lambda"]), float(facts["divergence"])) == (1, 0)
 
 
+@pytest.mark.often("0.0-loop", "1.0-vmap")
 @pytest.mark.parametrize("mode", ["loop", "vmap"])
 @pytest.mark.parametrize("mixing", [0.0, 1.0])
 def test_fixed_shares_keep_or_take_the_whole(mixing: float, mode: str) -> None:
@@ -315,6 +320,7 @@ def test_own_reduction_layers_are_used_and_the_servers_trained_from() -> None:
         assert all(distance(w[key], mixed[key]) == 0 for key in "123")
 
 
+@pytest.mark.often("vmap")
 @pytest.mark.parametrize("mode", ["loop", "vmap"])
 def test_an_epoch_has_the_mini_batches_that_the_largest_client_needs(mode: str) -> None:
     """A fifth of 57 nodes are 11, in three mini-batches of four: six steps of Adam in two epochs at every client; the
@@ -592,6 +598,7 @@ def test_cora_is_learnt(first: Any, cora: dict[str, Any]) -> None:
     assert last.summary["local/accuracy"] > first.summary["local/accuracy"]
 
 
+@pytest.mark.slow
 def test_cora_costs_what_shapes_say(first: Any, cora: dict[str, Any]) -> None:
     made, state = cora["made"], first.state
     assert sum(leaf.numel() for _, leaf in leaves(state["theta"])) == 367_104

@@ -105,6 +105,7 @@ def test_only_the_structure_channel_is_shared() -> None:
     assert not torch.equal(first["2"]["weight1"], second["2"]["weight1"])
 
 
+@pytest.mark.often("vmap")
 @pytest.mark.parametrize("mode", ["loop", "vmap"])
 def test_a_mini_batch_of_all_training_graphs_is_the_full_batch(mode: str) -> None:
     drawn = FedStar(star(0.0), parts=(GraphCrossEntropy(batch=70),), **SGD)

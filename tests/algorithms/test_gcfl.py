@@ -159,6 +159,7 @@ def test_the_gradients_norm_is_what_one_step_moves(mode: str) -> None:
         assert float(last.state["parts"]["SeriesClusters"]["series"][at, -1]) == pytest.approx(float(moved) ** 0.5)
 
 
+@pytest.mark.often("gcfl")
 @pytest.mark.parametrize("name", ["gcfl", "gcfl_plus"])
 def test_graphs_as_examples_on_both_engines(name: str) -> None:
     ends = []

@@ -134,6 +134,7 @@ def test_unions_by_hand() -> None:
         union(below, 10)
 
 
+@pytest.mark.often("options2")
 @pytest.mark.parametrize(
     "options",
     [
@@ -164,6 +165,7 @@ def _sparse_to_dense(nodes: int) -> dict[str, Graph]:
     return graphs
 
 
+@pytest.mark.often("options1")
 @pytest.mark.parametrize(
     "options",
     [
@@ -182,6 +184,7 @@ def test_what_is_dropped_of_a_node_does_not_depend_on_the_list_it_stands_in(opti
     assert len(set(rooms)) > 1
 
 
+@pytest.mark.often("options1")
 @pytest.mark.parametrize("options", [pytest.param({}, marks=SLOW), {"backward": "exchanged"}, {"holders": (1,)}])
 def test_resumed_equals_uninterrupted_and_states_hold_only_weights(options: dict[str, Any]) -> None:
     holders = options.pop("holders", None)
@@ -195,6 +198,7 @@ def test_resumed_equals_uninterrupted_and_states_hold_only_weights(options: dict
     assert {path.split("/")[1] for path in expected} == {"share", "w"}
 
 
+@pytest.mark.often("True-0.5-options1-mean", "False-0.0-options2-concat")
 @pytest.mark.parametrize("how", AGGREGATIONS)
 @pytest.mark.parametrize(
     ("same", "dropout", "options"),
@@ -212,6 +216,7 @@ def uploaded(fed: Simulation) -> int:
     return sum(row["bytes"] for row in rows(fed, direction="up", key="h") if row["step"].endswith("infer"))
 
 
+@pytest.mark.slow
 def test_bytes_per_update_fall_as_q_times_l_over_k() -> None:
     sizes = {}
     for exchanges, steps in ((4, 1), (2, 1), (1, 1), (4, 4), (2, 4)):
@@ -420,6 +425,7 @@ def test_predicting_is_what_is_scored() -> None:
         assert float(hit.double().mean()) == pytest.approx(scores[client])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not (DATA / "cora" / "cora.npz").exists(), reason="Cora is not in $FEDWEAVE_DATA")
 def test_cora_is_learned(monkeypatch: pytest.MonkeyPatch) -> None:
     """On the 1,000 published test nodes; the most frequent class has 32 % of them."""

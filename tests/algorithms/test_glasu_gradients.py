@@ -150,6 +150,7 @@ HOLDERS = pytest.mark.parametrize("holders", [(0, 1, 2), (0,), (1, 2)])
 HOW = pytest.mark.parametrize("how", ["mean", "concat"])
 
 
+@pytest.mark.often("at0-holders0-mean", "at1-holders2-concat", "at2-holders1-mean", "at3-holders1-concat")
 @HOW
 @HOLDERS
 @pytest.mark.parametrize("at", [(4,), (2, 4), (1, 2, 3, 4), (1, 4)])
@@ -180,6 +181,7 @@ def test_frozen_gradients_take_the_others_as_constants(how: Any) -> None:
     assert largest_gap(before, after, joint(before, graphs, at, how, (0, 1, 2))) > 1e-3
 
 
+@pytest.mark.often("0.1-exchanged")
 @pytest.mark.parametrize("backward", ["frozen", "exchanged"])
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
 def test_the_learning_rate_decays_after_so_many_rounds(backward: Any, weight_decay: float) -> None:
@@ -200,6 +202,7 @@ def test_the_learning_rate_decays_after_so_many_rounds(backward: Any, weight_dec
     assert max(float((a[p] - b[p]).abs().max()) for a, b in zip(*found, strict=True) for p in a) < 1e-12
 
 
+@pytest.mark.slow
 def test_a_decaying_rate_is_the_same_in_both_modes() -> None:
     found = []
     for mode in ("loop", "vmap"):
@@ -247,6 +250,7 @@ def test_stale_steps_reuse_what_the_others_had(how: Any, holders: Any) -> None:
     assert max(float((a[p] - b[p]).abs().max()) for a, b in zip(after, now, strict=True) for p in a) < 1e-12
 
 
+@pytest.mark.often("frozen-gcnii-concat", "frozen-gat-mean", "exchanged-gcn-mean", "exchanged-sage-mean")
 @pytest.mark.parametrize(
     ("name", "how"), [("gcnii", "mean"), ("gcnii", "concat"), ("gcn", "mean"), ("gat", "mean"), ("sage", "mean")]
 )
@@ -272,6 +276,7 @@ def test_one_client_with_every_layer_aggregated_is_the_backbone(name: str, how: 
     assert max(float((after[0][path] - before[0][path]).abs().max()) for path in expected) > 1e-3
 
 
+@pytest.mark.often("gcnii-holders1-exchanged-concat", "gat-holders3-frozen-mean")
 @HOW
 @pytest.mark.parametrize("backward", ["frozen", "exchanged"])
 @pytest.mark.parametrize(

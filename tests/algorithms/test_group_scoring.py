@@ -62,6 +62,7 @@ def rows(step: RoundResult, client: str, split: str = "test") -> dict[str, float
     return {row["metric"]: row["value"] for row in table if (row["client"], row["split"]) == (client, split)}
 
 
+@pytest.mark.often("True")
 @pytest.mark.parametrize("held", [False, True])
 def test_gaps_of_the_global_model_are_those_of_all_predictions_together(held: bool) -> None:
     fed = federation(held=held)
@@ -101,6 +102,7 @@ def test_gaps_of_every_client_and_their_median() -> None:
     assert step.summary["groups/median/sp_undefined"] == 0
 
 
+@pytest.mark.often("ditto")
 @pytest.mark.parametrize("name", ["local", "dfedgnn", "ditto", "cgsv"])
 def test_where_clients_have_models_of_their_own_all_is_the_mean_over_them(name: str) -> None:
     step = last(federation(held=True), name)
@@ -108,6 +110,7 @@ def test_where_clients_have_models_of_their_own_all_is_the_mean_over_them(name: 
     assert "groups/median/eo" in step.summary
 
 
+@pytest.mark.often("vmap")
 @pytest.mark.parametrize("mode", ["loop", "vmap"])
 def test_without_a_sensitive_attribute_nothing_changes(mode: str) -> None:
     """Same weights, and the same messages but for the counts of groups, which are declared."""

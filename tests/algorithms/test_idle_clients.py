@@ -12,6 +12,7 @@ from fedweave.engines.simulation import Simulation
 from fedweave.experiment.rounds import train
 from fedweave.ops.touched import materialize
 from tests.contract.federations import VERTICAL, algorithm, distance, federation, graphs
+from tests.often import OFTEN
 
 DECAY = {"lr": 0.1, "weight_decay": 0.1}
 NOISY = {"dp_fedavg"}  # its members send noise in any case
@@ -35,6 +36,7 @@ def kept(name: str, step: Any, fed: Simulation) -> dict[str, Any]:
     return weights({"server": step.state} | ({} if at_server else fed.snapshot()))
 
 
+@pytest.mark.often(*OFTEN)
 @pytest.mark.parametrize("name", sorted(ALGORITHMS.keys() - VERTICAL - NOISY - OTHERS))
 def test_where_nobody_has_examples_nothing_moves(name: str) -> None:
     idle = {client: without_examples(graph) for client, graph in graphs(name=name).items()}
@@ -51,6 +53,7 @@ def with_one_idle(mode: str, **options: Any) -> Simulation:
     return federation(mode=mode, clients=held | {"site-2": without_examples(held["site-2"])})
 
 
+@pytest.mark.often("dfedgnn", "rffl")
 @pytest.mark.parametrize("name", ["fedavg", "fedprox", "local", "dfedgnn", "rffl"])
 def test_one_client_alone_and_in_a_batch(name: str) -> None:
     found = []
@@ -71,6 +74,7 @@ def test_neighbours_do_not_get_a_decayed_model() -> None:
         held = fed.snapshot()["site-2"]["w"]
 
 
+@pytest.mark.often("rffl")
 @pytest.mark.parametrize("name", ["rffl", "cffl"])
 def test_weights_that_stay_at_the_client_are_not_decayed(name: str) -> None:
     """RFFL: w_i ← w_i + Δ_i, of the update that was reported, which is 0."""

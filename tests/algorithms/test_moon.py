@@ -60,6 +60,7 @@ def test_an_embedding_of_0_has_cosine_0_with_everything() -> None:
     assert all(leaf.isfinite().all() for _, leaf in leaves(slopes))
 
 
+@pytest.mark.often("0.6")
 @pytest.mark.parametrize("participation", [1.0, 0.6])
 def test_without_strength_it_is_fedavg_to_the_bit(participation: float) -> None:
     ends = []

@@ -82,6 +82,7 @@ def test_clients_are_judged_by_what_their_training_left() -> None:
     assert apart[-1].summary["global/loss"] == pytest.approx(sum(losses) / len(losses), abs=1e-6)
 
 
+@pytest.mark.slow
 def test_clients_judged_after_training_are_so_in_both_modes_after_20_rounds() -> None:
     algorithm = FedAvg(model(), parts=(TrainedModel(),), **SGD)
     loop, together = (
@@ -115,6 +116,7 @@ def test_clusters_learn_apart() -> None:
     assert distance(*(map_leaves(lambda leaf: leaf[4], s["own"]) for s in (both, other))) > 1e-3
 
 
+@pytest.mark.often("fedpub")
 @pytest.mark.parametrize("name", ["fedprox", "fedpub"])
 def test_a_pull_that_one_local_step_leaves_without_a_gradient_is_told(name: str) -> None:
     """The gradient of ‖w − w_t‖, squared or not, is 0 at w_t, where training starts, so its strength is all the same
@@ -324,6 +326,7 @@ class Pulled(Part):
         return 0.1 * outputs.given["mu"] * sum((leaf**2).sum() for _, leaf in leaves(outputs.w))
 
 
+@pytest.mark.often("ditto")
 @pytest.mark.parametrize("name", ["ditto", "gcfl_plus", "graphfl"])
 def test_further_training_finds_what_each_client_was_sent(name: str) -> None:
     ends = []

@@ -69,6 +69,7 @@ def test_a_server_that_judges_models_needs_all_their_weights() -> None:
         algorithm("cffl", share=("0/*",))
 
 
+@pytest.mark.often("cgsv")
 @pytest.mark.parametrize("name", ["cgsv", "dw", "eu", "rffl", "fairgraphfl"])
 def test_rewards_are_of_the_shared_weights_and_the_others_stay_a_clients_own(name: str) -> None:
     fed = federation(name=name, dtype=torch.float64)

@@ -42,6 +42,7 @@ def called(participation: float) -> list[np.ndarray]:
     return rounds
 
 
+@pytest.mark.often("2-size-1.0", "1-uniform-0.6")
 @pytest.mark.parametrize(
     ("option", "mean", "participation"),
     [
@@ -84,6 +85,7 @@ def test_with_one_step_of_everybody_it_is_gradient_descent_on_the_plain_mean() -
     assert distance(one, other) < 1e-12
 
 
+@pytest.mark.often("vmap")
 @pytest.mark.parametrize("mode", ["loop", "vmap"])
 def test_a_client_without_training_examples_counts_in_no_mean(mode: str) -> None:
     """Nor does it move: without weight decay its c_i stays 0."""
@@ -131,6 +133,7 @@ def test_what_leaves_is_what_is_declared(option: int, up: set[str]) -> None:
     assert heard["ControlVariates"] == "the mean gradient of all members' training"
 
 
+@pytest.mark.often("size")
 @pytest.mark.parametrize("sum_weights", ["equal", "size"])
 def test_updates_may_stay_in_a_secure_sum(sum_weights: Any) -> None:
     """With as many binary digits as float64 has, it is the open sum."""

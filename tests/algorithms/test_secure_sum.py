@@ -58,6 +58,7 @@ def test_replies_show_the_total_alone() -> None:
     assert replies.stack("n").tolist() == [1, 1]
 
 
+@pytest.mark.often("vmap")
 @pytest.mark.parametrize("mode", ["loop", "vmap"])
 def test_training_is_that_of_the_plain_mean(mode: str) -> None:
     plain, hidden = (outcome(made(secure_sum=on, steps=2), federation(mode=mode))[1] for on in (False, True))
@@ -65,6 +66,7 @@ def test_training_is_that_of_the_plain_mean(mode: str) -> None:
     assert hidden.keys() == plain.keys()
 
 
+@pytest.mark.often("vmap")
 @pytest.mark.parametrize("mode", ["loop", "vmap"])
 def test_gradients_of_several_label_holders_are_added_up_unseen(mode: str) -> None:
     """Two of three clients have labels; training is as with the gradients in the open, to the words' 24 digits."""

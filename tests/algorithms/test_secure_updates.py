@@ -31,6 +31,7 @@ def after(*parts: Any, rounds: int = 3, dtype: torch.dtype = torch.float64, **op
     return last.state, fed
 
 
+@pytest.mark.often("part1-plain1-1e-13", "part0-plain0-3e-08")
 @pytest.mark.parametrize(
     ("part", "plain", "gap"),
     [
@@ -143,6 +144,7 @@ def test_where_clients_may_be_missing_a_part_finds_nothing_that_it_kept(mode: st
         after(Remembering(), SecureSum(everyone=False), mode=mode)
 
 
+@pytest.mark.often("loop")
 @pytest.mark.parametrize("mode", ["loop", "vmap"])
 def test_where_clients_may_be_missing_a_step_finds_no_state(mode: str) -> None:
     """Adam begins anew in each round, whatever it was asked to."""
@@ -200,6 +202,7 @@ def test_no_client_adds_more_than_the_bound(weights: Any) -> None:
     assert all(torch.allclose(leaf, torch.full_like(leaf, due), atol=1e-9) for leaf in moved)
 
 
+@pytest.mark.often("size-options1")
 @pytest.mark.parametrize("options", [{"mode": "loop"}, {"mode": "vmap", "record": "always"}])
 @pytest.mark.parametrize("weights", ["size", "equal"])
 def test_how_many_values_were_cut_is_said_of_all_together(weights: Any, options: dict[str, Any]) -> None:

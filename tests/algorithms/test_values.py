@@ -108,6 +108,7 @@ PARTS = {
 }
 
 
+@pytest.mark.often("rffl")
 @pytest.mark.parametrize("name", PARTS)
 def test_a_reward_waits_for_whoever_has_earned_it(name: str) -> None:
     """Two of five clients are called in a round: the others' models stay as they are, and what they are owed."""
@@ -130,6 +131,7 @@ def test_a_reward_waits_for_whoever_has_earned_it(name: str) -> None:
     assert waited > 10
 
 
+@pytest.mark.slow
 def test_values_of_those_who_are_called_in_turn_can_be_compared() -> None:
     """As many values as clients are worth 1 together, whoever was called."""
     for value, reward in ((CosineValue(), SparseReward()), (Reputation(wait=100), ReputationReward())):

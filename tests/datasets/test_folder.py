@@ -173,7 +173,7 @@ BAD_EDGES: dict[str, tuple[str | bytes, str, str]] = {
     "other spelling": ("source,target\nAnna,ben\n", "edges.csv: row 2: source 'Anna' is no node", "Add a row"),
     "empty end": ("source,target\nanna,ben\nben,\n", "edges.csv: row 3: target is empty", "remove the row"),
     "self loop": ("source,target\nanna,ben\nben,ben\n", "edges.csv: row 3: the edge joins 'ben' with itself", "Remove"),
-    "weight": ("source,target,weight\nanna,ben,2\n", "edges.csv: edge weights are not supported", "Remove the column"),
+    "weight": ("source,target,weight\nanna,ben,2\n", "edges.csv: edge weights are not used", 'edge_weight = "weight"'),
     "extra column": ("source,target,kind\nanna,ben,2\n", "edges.csv: unknown columns: kind", "Allowed are"),
     "wrong header": (
         "from,to\nanna,ben\n",

@@ -361,8 +361,9 @@ def test_text_as_polars_hands_it_over(categorical: bool) -> None:
         ({"train_mask": torch.eye(3).bool()}, r"train_mask is bool \[3, 3\].*such as train_mask\[:, 0\]"),
         ({"train_mask": torch.tensor([True])}, r"train_mask is bool \[1\], not bool \[3\]\. Give true or false"),
         ({"test_mask": torch.arange(3) == 0}, r'no train_mask beside test_mask\. Add it, .*ignore = \["test_mask"\]'),
-        ({"edge_weight": torch.tensor([0.2, 1.9])}, r'the data has edge_weight\. Remove.* ignore = \["edge_weight"\]'),
-        ({"edge_attr": torch.eye(2)}, r"edge weights are not supported, and the data has edge_attr\."),
+        ({"edge_weight": torch.tensor([0.2])}, r'edge_weight has 1 rows.* ignore = \["edge_weight"\]'),
+        ({"edge_weight": torch.tensor([0.2, -1.9])}, r"weight, row 1: .* below 0"),
+        ({"edge_attr": torch.eye(2) / 0}, r"features, row 0: .* not finite"),
     ],
 )
 def test_a_data_that_does_not_fit_is_refused(changed: dict[str, Any], what: str) -> None:
@@ -502,7 +503,7 @@ def test_edge_weights_are_dropped_where_they_say_nothing_or_the_user_says_so() -
     club = nx.karate_club_graph()
     for node in club:
         club.nodes[node]["degree"] = club.degree(node)
-    with pytest.raises(DataError, match=r'edges: edge weights are not supported.*, or say ignore = \["edges.weight"\]'):
+    with pytest.raises(DataError, match=r'edges: edge weights are not used.*, or ignore = \["edges.weight"\]'):
         datasets.from_networkx(club, label="club")
     dropped = datasets.from_networkx(club, label="club", ignore=("weight",))
     nx.set_edge_attributes(club, 1.0, "weight")
@@ -519,7 +520,7 @@ def test_what_networkx_edges_have_is_refused_until_ignore_names_it() -> None:
     plain = datasets.from_networkx(nx.create_empty_copy(club), label="club")
     dates = {edge: f"2024-01-{1 + at % 28}" for at, edge in enumerate(club.edges)}
     nx.set_edge_attributes(club, dates, "date")
-    with pytest.raises(DataError, match=r'edges: edge weights.* or say ignore = \["edges.weight", "edges.date"\]'):
+    with pytest.raises(DataError, match=r'edges: edge weights.* or ignore = \["edges.weight", "edges.date"\]'):
         datasets.from_networkx(club, label="club")
     with pytest.raises(DataError, match=r'edges: unknown columns: date\..*; ignore = \["edges.date"\] leaves out'):
         datasets.from_networkx(club, label="club", ignore=("edges.weight",))

@@ -18,6 +18,7 @@ from fedweave.datasets import DATASETS, Dataset, describe, download, load, npz
 from fedweave.datasets.check import check
 from fedweave.datasets.lookup import Facts
 from fedweave.datasets.public import PUBLIC, Reddit
+from fedweave.datasets.small_graphs import SMALL_GRAPHS
 from fedweave.errors import ConfigError, DataError
 
 ROOT = Path(__file__).parents[2]
@@ -37,10 +38,21 @@ COUNTS: dict[str, tuple[Any, ...]] = {
     "german": (1000, 21742, 27, [300, 700], [690, 310], None),
     "bail": (18876, 311870, 18, [11772, 7104], [9317, 9559], None),
     "credit": (30000, 137377, 13, [6636, 23364], [27315, 2685], None),
+    "amazon-photo": (7650, 119081, 745, [369, 1686, 703, 915, 882, 823, 1941, 331], None, None),
+    "coauthor-physics": (34493, 247962, 8415, [5750, 5045, 17426, 2753, 3519], None, None),
+    "actor": (7600, 26659, 932, [853, 1337, 1630, 1815, 1965], None, [3648, 2432, 1520]),
+    "chameleon-filtered": (890, 8854, 2325, [242, 134, 209, 164, 141], None, [409, 287, 194]),
+    "minesweeper": (10000, 39402, 7, [8000, 2000], None, [5000, 2500, 2500]),
+    "income": (14821, 42831, 14, [11611, 3210], [10136, 4685], None),
+    "squirrel-filtered": (2223, 46998, 2089, 5, None, None),
+    "roman-empire": (22662, 32927, 300, 18, None, None),
+    "amazon-ratings": (24492, 93050, 300, 5, None, None),
+    "tolokers": (11758, 519000, 10, 2, None, None),
+    "questions": (48921, 153540, 301, 2, None, None),
     "reddit": (232965, 57307946, 602, 41, None, [153431, 23831, 55703]),
 }
-GRAPHS = ("graphs", "tu", "proteins", "dd", "imdb-binary")  # see test_small_graphs
-REPEATS_SENS = {"german": 0, "bail": 0, "credit": 1}
+GRAPHS = ("graphs", "tu", *(kind.name for kind in SMALL_GRAPHS))  # see test_small_graphs
+REPEATS_SENS = {"german": 0, "bail": 0, "credit": 1, "income": 8}
 
 
 def real(name: str) -> str:
@@ -238,6 +250,7 @@ def fake_source(data: Dataset, raw: Path) -> Any:
     return Source([Data(**held)])
 
 
+@pytest.mark.often("cora")
 @pytest.mark.parametrize("name", ["cora", "coauthor-cs", "flickr-attributed"])
 def test_a_download_becomes_the_very_same_data(
     name: str, nowhere: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -414,3 +427,26 @@ def test_another_published_graph_under_the_name_is_refused(
     assert load("dblp", str(path)).nodes == 2
     with pytest.raises(DataError, match=r"holds dblp \(2 nodes, 1 edges\), not cora\. Set name = 'dblp'"):
         load("cora", str(root))
+
+
+def test_of_several_published_splits_the_first_is_taken(tmp_path: Path) -> None:
+    """Platonov et al. publish ten, in the columns of the masks."""
+    from torch_geometric.data import Data
+
+    masks = {
+        f"{name}_mask": torch.eye(3, dtype=torch.bool)[at].flip(0)[:, None].expand(3, 10).clone()
+        for at, name in enumerate(("train", "val", "test"))
+    }
+    for mask in masks.values():
+        mask[:, 1:] = False
+    data = Data(x=torch.ones(3, 2), edge_index=torch.tensor([[0, 1], [1, 0]]), y=torch.tensor([0, 1, 0]), **masks)
+
+    class Source:
+        raw_paths = (str(tmp_path / "x.txt"),)
+
+        def __getitem__(self, at: int) -> Data:
+            return data
+
+    found = download.convert(Source(), "tolokers").public
+    assert found is not None
+    assert found.tolist() == np.eye(3, dtype=bool)[:, ::-1].tolist()

@@ -21,6 +21,12 @@ COUNTS: dict[str, tuple[Any, ...]] = {
     "proteins": (1113, 43471, 81044, 3, [663, 450], 25),
     "dd": (1178, 334925, 843046, 89, [691, 487], 19),
     "imdb-binary": (1000, 19773, 96531, 136, [500, 500], 135),
+    "imdb-multi": (1500, 19502, 98903, 89, [500, 500, 500], 88),
+    "nci1": (4110, 122747, 132753, 37, [2053, 2057], 4),
+    "mutag": (188, 3371, 3721, 7, [63, 125], 4),
+    "bzr": (405, 14479, 15535, 53, [319, 86], 4),
+    "aids": (2000, 31385, 32390, 38, [400, 1600], 6),
+    "ptc-mr": (344, 4915, 5054, 18, [192, 152], 4),
 }
 
 
@@ -30,6 +36,7 @@ def real(name: str, data_root: Path) -> str:
     return str(data_root)
 
 
+@pytest.mark.often("proteins", "imdb-binary")
 @pytest.mark.parametrize("name", COUNTS)
 def test_counts_of_the_real_files(name: str, data_root: Path) -> None:
     graphs, nodes, edges, features, classes, degree = COUNTS[name]
@@ -38,10 +45,14 @@ def test_counts_of_the_real_files(name: str, data_root: Path) -> None:
     assert (data.features, np.bincount(data.y).tolist()) == (features, classes)
     assert np.bincount(data.edges[0]).max() == degree
     assert (np.asarray(data.x.sum(1)) == 1).all()  # one-hot
-    assert f"{graphs:,} graphs, {nodes:,} nodes, {edges:,} edges, {features} features, 2 classes" in describe(name)
+    assert (
+        f"{graphs:,} graphs, {nodes:,} nodes, {edges:,} edges, {features} features, {len(classes)} classes"
+        in describe(name)
+    )
     assert load(name, str(data_root / name)).y.tobytes() == data.y.tobytes()
 
 
+@pytest.mark.slow
 def test_82_of_the_89_labels_of_dd_occur(data_root: Path) -> None:
     data = load("dd", real("dd", data_root))
     assert sp.issparse(data.x)

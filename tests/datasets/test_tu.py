@@ -84,6 +84,7 @@ def test_several_labels_a_node_are_side_by_side_and_one_kind_each(tmp_path: Path
     assert data.node_kinds == ("0, 1", "1, 1", "1, 2")
 
 
+@pytest.mark.often("imdb-binary-IMDB-BINARY")
 @pytest.mark.parametrize(("name", "own_name"), [("proteins", "PROTEINS"), ("imdb-binary", "IMDB-BINARY")])
 def test_the_same_as_pyg_reads(name: str, own_name: str, data_root: Path, tmp_path: Path) -> None:
     if not tu.holds(data_root / name, own_name):

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.keys import keys as keys
+
 if TYPE_CHECKING:
     from tests.deploy.projects import Ran, Refused
 

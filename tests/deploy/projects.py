@@ -22,7 +22,7 @@ from fedweave.core.tree import Tree, map_leaves
 from fedweave.deploy.flare.server.provision import provision
 from fedweave.deploy.flare.server.session import administer, write_job
 from fedweave.deploy.flare.site.member import Member
-from fedweave.deploy.flare.site.sitefile import SITE_FILE, write_site_file
+from fedweave.deploy.flare.site.sitefile import FINE, SITE_FILE, write_site_file
 from fedweave.deploy.flare.wire.answers import Answer
 from fedweave.deploy.flare.wire.requests import pin, versions
 from fedweave.deploy.sites.ports import free_port, wait_until_open
@@ -104,7 +104,7 @@ def bring(project: Path, root: Path) -> Path:
     for site in SITES:
         shutil.copytree(root / site, project / site / "data", dirs_exist_ok=True)
         about = {"path": "data", "labels": ["c0", "c1", "c2"], "normalise": "standard"}
-        write_site_file(project / site / SITE_FILE, about)
+        write_site_file(project / site / SITE_FILE, about, measures=list(FINE))
     return project
 
 

@@ -76,6 +76,7 @@ def check_data(project: Path, sim: Any) -> None:
                 assert mine is theirs is None or (mine == theirs).all()
 
 
+@pytest.mark.often("drifting")
 @pytest.mark.parametrize("name", KINDS)
 def test_sites_change_their_data_as_the_simulation_does(project: Path, name: str) -> None:
     config = experiment(name, rounds=3)

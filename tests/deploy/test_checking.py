@@ -21,6 +21,7 @@ from fedweave.core.ledger import Entry
 from fedweave.datasets import npz
 from fedweave.deploy.flare.server.provision import provision
 from fedweave.deploy.flare.site.member import LOG
+from fedweave.deploy.flare.site.sitefile import read_site_file
 from fedweave.deploy.sites import ports, processes, reasons, status
 from fedweave.deploy.sites.checking import examine
 from fedweave.deploy.sites.noted import last_error, last_record
@@ -290,6 +291,10 @@ def test_what_the_server_holds_is_seen_where_its_folder_is(project: Path) -> Non
     assert (whose, "needs a public sample" in fault) == ("server", True)
 
 
+@pytest.mark.often(
+    "columns-it has 63 features, but the sites' data 64-public",
+    "classes-it has the label 12, but the sites' classes-test",
+)
 @pytest.mark.parametrize("role", ["public", "test"])
 @pytest.mark.parametrize(
     ("fault", "said"),
@@ -313,6 +318,10 @@ def test_a_graph_of_the_server_that_is_unlike_the_sites_is_refused(
         job(project, tmp_path / "run", config)
 
 
+@pytest.mark.often(
+    'deny = ["update"]-fault-policy.deny: update may not leave, and FedAvg.train sends it, so',
+    'deny = ["own/groups"]-note-policy.deny: own/groups may not leave, and FedAvg.score may send it, if it',
+)
 @pytest.mark.parametrize(
     ("policy", "begins", "said"),
     [
@@ -396,6 +405,23 @@ def test_what_no_run_can_do_without_is_missed_before(project: Path, tmp_path: Pa
     told = runner.invoke(app, ["sites", "check", str(project), str(path)])
     assert told.exit_code == 2
     assert f"policy.deny keeps back how many {key} there are, without which no model can be built" in told.output
+
+
+def test_where_updates_leave_by_themselves_the_check_says_so(project: Path) -> None:
+    for settings, said in (({}, True), ({"parts": ["secure_sum"]}, False)):
+        told = examine(project, read_project(project), experiment(algorithm_settings=settings))
+        noted = [whose for whose, note in told.notes if "update of this site leaves by itself" in note]
+        assert noted == (list(SITES) if said else [])
+
+
+@pytest.mark.parametrize("names", ["a,b", "a,b,c"])
+def test_three_sites_begin_with_secure_sums(tmp_path: Path, names: str) -> None:
+    """With two, the sum and one's own term give the other's."""
+    words = ["sites", "init", str(tmp_path / "p"), "--sites", names]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    _, rules = read_site_file(tmp_path / "p/a/site.toml")
+    assert (rules.secure_sum, rules.min_sites) == ((("update",), 3) if len(names) > 3 else ((), 1))
+    assert not rules.measures
 
 
 def test_a_taken_port_is_a_fault_of_the_server(project: Path) -> None:

@@ -15,7 +15,7 @@ from fedweave.core.ledger import Ledger
 from fedweave.core.tree import encode
 from fedweave.deploy.flare.parties.agreements import check_names
 from fedweave.deploy.flare.server.federation import Flare
-from fedweave.deploy.flare.site.sitefile import SITE_FILE, read_site_file, write_site_file
+from fedweave.deploy.flare.site.sitefile import FINE, SITE_FILE, read_site_file, write_site_file
 from fedweave.deploy.flare.wire.requests import pin
 from fedweave.deploy.sites.running import run
 from fedweave.deploy.sites.splitting import split
@@ -89,7 +89,7 @@ def bring_tables(project: Path, config: Config, **about: Any) -> None:
         given, _ = read_site_file(project / site / SITE_FILE)
         write_tables(project / site / "tables", arrays(COUNT, 5), part.examples.tolist(), part.masks)
         named = {"path": "tables", "test": "test.npz", "classes": 2, "node_labels": KINDS, "random_id": given.random_id}
-        write_site_file(project / site / SITE_FILE, named | about)
+        write_site_file(project / site / SITE_FILE, named | about, measures=list(FINE))
 
 
 def pad_request(config: Config) -> str:
@@ -108,6 +108,7 @@ def check_equal(project: Path, config: Config) -> Flare:
     return fed
 
 
+@pytest.mark.often("fairgraphfl", "fedstar")
 @pytest.mark.parametrize(("name", "model", "settings"), OF_GRAPHS, ids=[name for name, *_ in OF_GRAPHS])
 def test_sites_with_small_graphs_give_the_numbers_of_the_simulation(
     project: Path, whole: Path, name: str, model: dict[str, Any], settings: dict[str, Any]
@@ -116,7 +117,7 @@ def test_sites_with_small_graphs_give_the_numbers_of_the_simulation(
     made = cut_again(project, config)
     for site in SITES if settings is BATCHES else ():  # an epoch's last mini-batch is of one graph
         path = made / site / SITE_FILE
-        path.write_text(path.read_text().partition("[policy]")[0] + "[policy]\nmin_nodes = 1\n")
+        path.write_text(path.read_text().partition("[policy]")[0] + f"[policy]\nmeasures = {[*FINE]}\nmin_nodes = 1\n")
     check_equal(made, config)
 
 

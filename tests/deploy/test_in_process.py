@@ -1,5 +1,6 @@
 """Members and the server's federation without NVFlare between them: what is sent, kept, refused and counted."""
 
+import json
 import os
 import re
 from pathlib import Path
@@ -28,8 +29,7 @@ from fedweave.deploy.flare.site.audit import compare
 from fedweave.deploy.flare.site.holdings import global_test
 from fedweave.deploy.flare.site.sitefile import SiteData
 from fedweave.deploy.flare.wire.journal import Journal, entries
-from fedweave.deploy.flare.wire.peers import read_rounding
-from fedweave.deploy.flare.wire.scores import NOTHING, as_arrived, rounded
+from fedweave.deploy.flare.wire.scores import NOTHING, Scoring, as_arrived, read_scoring
 from fedweave.deploy.sites.exporting import form_of
 from fedweave.deploy.sites.splitting import hand_out, split
 from fedweave.errors import ClientsMissing
@@ -40,6 +40,7 @@ from fedweave.metrics.measured import ROUNDED_SCORES
 from fedweave.report.notes import notes
 from tests.contract.federations import distance
 from tests.deploy.projects import CUTS, SITES, VERTICAL, InProcess, call_request, copied, experiment, join_request
+from tests.often import OFTEN
 
 DRAWN = {"fairgfl": "OverlapWeights"}  # what holds noise that sites draw by themselves
 NOISY = {"dp_fedavg", "fedsage_plus"}  # whose clients' noise reaches the models
@@ -62,7 +63,7 @@ def joined(
 ) -> tuple[Flare, Any, InProcess]:
     """A federation that all sites have joined, its algorithm, and the link."""
     link, path, vertical = InProcess(project), project / "server/test.npz", config.algorithm.name in VERTICAL
-    test = global_test(path, SiteData("test.npz"), torch.float32) if path.exists() else None
+    test = global_test(path, SiteData("test.npz", loops="keep"), torch.float32) if path.exists() else None
     held, seed = server_graphs(project / "server", torch.float32), config.general.seed
     fed = Flare(link, SITES, ledger=options.pop("ledger", Ledger()), seed=seed, test=test, held=held, **options)
     replies = fed.join(config.plain(), run, after, vertical)
@@ -81,6 +82,7 @@ def simulated(config: Any) -> tuple[Any, Any]:
     return last, built.fed
 
 
+@pytest.mark.often(*OFTEN, "local", "dp_fedavg", "fedsage_plus")
 @pytest.mark.parametrize("name", OF_SITES)
 def test_sites_give_the_numbers_of_the_simulation(project: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     config = experiment(name, rounds=2)
@@ -125,6 +127,7 @@ def test_sites_that_share_no_weights_exchange_what_parts_send(project: Path) -> 
     assert not [row for row in fed.ledger.table().to_pylist() if row["key"].startswith(("w", "update"))]
 
 
+@pytest.mark.often("dp_fedavg-settings0", "fedego-settings2", "fairgfl-settings4", "glasu-settings7")
 @pytest.mark.parametrize(
     ("name", "settings"),
     [
@@ -272,6 +275,7 @@ def test_ledger_is_the_simulations_and_redone_rounds_stand_twice(project: Path, 
     assert again.ledger.bytes_up > 1.4 * once
 
 
+@pytest.mark.often("fedavg", "dfedgnn")
 @pytest.mark.parametrize("name", ["fedavg", "fedego", "glasu", "dfedgnn"])
 def test_what_sites_have_is_not_sent_again_where_that_is_asked(project: Path, name: str) -> None:
     config = experiment(name, rounds=3, resend=False)
@@ -425,7 +429,7 @@ def test_metrics_that_are_not_of_the_same_sites_are_noted(project: Path) -> None
 
 def test_hits_and_examples_are_rounded_and_all_else_is_zeros_by_hand() -> None:
     pairs = torch.tensor([[4.0, 26.0], [16.0, 26.0], [4.0, 4.0]])
-    found = rounded({"own": {"accuracy": pairs, "f1": pairs}, "measures": {"accuracy": pairs}}, 10)
+    found = Scoring(10).leave({"own": {"accuracy": pairs, "f1": pairs}, "measures": {"accuracy": pairs}}, 3)
     assert found["own"]["accuracy"].tolist() == [[0, 30], [20, 30], [0, 0]]
     assert not found["own"]["f1"].any()
     assert not found["measures"]["accuracy"].any()  # whatever an algorithm calls so
@@ -434,14 +438,17 @@ def test_hits_and_examples_are_rounded_and_all_else_is_zeros_by_hand() -> None:
 def test_scores_are_called_rounded_only_where_they_are() -> None:
     """A site may say of exact scores that they are rounded."""
     reply: Tree = {"own": {"accuracy": torch.tensor([[7.0, 20.0]]), "loss": torch.tensor([[3.5, 20.0]])}}
-    info = StepInfo({"own": Sends("scores")})
-    assert as_arrived(info, reply, '{"(rounded)": 10}') is info
-    assert as_arrived(info, rounded(reply, 10), "") is info
-    coarse = as_arrived(info, rounded(reply, 10), '{"(rounded)": 10}')
+    info, tens = StepInfo({"own": Sends("scores")}), Scoring(10)
+    assert as_arrived(info, reply, tens) is info
+    assert as_arrived(info, tens.leave(reply, 3), None) is info
+    coarse = as_arrived(info, tens.leave(reply, 3), tens)
     assert coarse.sends["own/loss"].reveals == NOTHING
     assert coarse.sends["own/accuracy"].reveals.endswith("multiples of 10")
-    assert read_rounding('{"(rounded)": 5}') == 5
-    assert {read_rounding(note) for note in ("", "[]", '{"(rounded)": -3}', '{"(rounded)": "x"}')} == {1}
+    said = {"step": 5, "measures": ["loss"], "epsilon": 2.0}
+    assert read_scoring(json.dumps({"(scores)": said})) == Scoring(5, ("loss",), 2.0)
+    odd = [said | change for change in ({"step": -3}, {"step": "x"}, {"epsilon": -1.0}, {"measures": 3})]
+    notes = ["", "[]", '{"(scores)": 3}', *(json.dumps({"(scores)": one}) for one in odd)]
+    assert [read_scoring(note) for note in notes] == [None] * 7
 
 
 @pytest.mark.parametrize(

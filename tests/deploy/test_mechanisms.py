@@ -82,6 +82,7 @@ def test_what_a_call_claims_satisfies_no_policy(project: Path, policy: str, monk
     assert not lied(project, "bank-a")
 
 
+@pytest.mark.often('secure_sum = ["h"]-agreed0-claimed0', "noise = {h = 1.0}-agreed1-claimed1")
 @pytest.mark.parametrize(
     ("policy", "agreed", "claimed"),
     [

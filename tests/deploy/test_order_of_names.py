@@ -32,6 +32,7 @@ def test_parties_with_tables_of_their_own_meet(tmp_path: Path) -> None:
     assert common == {"[60] int64"}
 
 
+@pytest.mark.slow
 def test_a_secure_sum_survives_a_site_that_drops_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Shares of one site's keys reach the site that they are sealed for."""
     from tests.security import cheating

@@ -17,6 +17,7 @@ from fedweave.cli import app
 from fedweave.cli.sites import Teller
 from fedweave.deploy.flare.policy.policy import Spent, replies_of
 from fedweave.deploy.flare.server.server import Progress, Server, backend
+from fedweave.deploy.flare.site.sitefile import FINE
 from fedweave.deploy.flare.wire.journal import entries, journals
 from fedweave.deploy.sites.running import _reached
 from fedweave.deploy.sites.running import run as run_at_sites
@@ -57,6 +58,7 @@ def sent(project: Path, site: str, step: str) -> Counter[int]:
     return Counter(e.round for e in entries(path) if e.step.endswith(step) and e.direction == "up")
 
 
+@pytest.mark.often("local-train", "fedego-score", "gcfl_plus-score_personal", "glasu-update")
 @pytest.mark.parametrize(("algorithm", "step"), REFUSED)
 def test_a_refusal_keeps_every_whole_round(project: Path, tmp_path: Path, algorithm: str, step: str) -> None:
     config, out = experiment(algorithm, rounds=ROUNDS, checkpoint_seconds=3600.0), tmp_path / "out"
@@ -88,7 +90,7 @@ def test_a_refusal_in_the_first_round_begins_anew_and_says_so(
     with pytest.raises(ClientsMissing):
         job(project, out, config)
     assert not (out / CHECKPOINT).exists()
-    deny(project, "calls = {}")
+    deny(project, f"measures = {[*FINE]}")
     resumed = job(project, out, config)
     assert (resumed.after, resumed.again) == (0, 1)
     expected, _ = simulated(config)
@@ -138,6 +140,7 @@ def test_a_site_that_is_lost_within_a_round_is_told_at_once_and_the_last_round_o
     ]
 
 
+@pytest.mark.often("train = 2, score = 2-train")
 @pytest.mark.parametrize(
     ("caps", "short"),
     [("train = 3, score = 2", ""), ("train = 2, score = 2", "train"), ('train = 3, "FedAvg.score" = 1', "score")],
@@ -176,6 +179,7 @@ def test_a_cap_on_bytes_that_is_reached_is_found_before(project: Path, tmp_path:
     assert "no fault found" not in said
 
 
+@pytest.mark.often("2")
 @pytest.mark.parametrize("fit", [3, 2])
 def test_a_cap_on_epsilon_that_ends_a_run_is_found_before(project: Path, tmp_path: Path, fit: int) -> None:
     """What `sites check` says of three noisy rounds is what becomes of them; at σ = 8 one has μ = 1/4."""

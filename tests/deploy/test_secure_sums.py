@@ -199,6 +199,7 @@ def test_a_policy_that_asks_for_it_refuses_plain_updates(project: Path) -> None:
         joined(project, agreed())
 
 
+@pytest.mark.often("revealing")
 @pytest.mark.parametrize(
     ("lost", "away"),
     [
@@ -288,6 +289,7 @@ def test_epochs_rise_and_keys_are_agreed_again_when_used_up(project: Path, monke
     assert epochs == sorted(set(epochs))
 
 
+@pytest.mark.slow
 def test_epochs_rise_where_the_servers_clock_is_set_back(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sites refused the keys of the next job, and the run could not go on before the clock was where it had been."""
     now, config = 2_000_000_000_000, secure()

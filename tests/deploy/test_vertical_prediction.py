@@ -54,6 +54,7 @@ def told(project: Path, site: str = "bank-a") -> dict[str, np.ndarray]:
     return {name: np.array(table[name].to_pylist()) for name in table.column_names}
 
 
+@pytest.mark.often("settings0")
 @pytest.mark.parametrize("settings", [{}, {"secure_sum": True}, {"exchanges": 1}])
 def test_sites_predict_what_the_simulation_predicts_and_keep_it(
     project: Path, tmp_path: Path, settings: dict[str, Any]
@@ -98,6 +99,7 @@ def test_a_job_that_predicts_has_each_step_once_after_the_round_whose_models_pre
         order.admit("GLASU.predict_proba", 6, 0)
 
 
+@pytest.mark.slow
 def test_new_nodes_are_predicted_beside_the_old(project: Path, tmp_path: Path) -> None:
     config, algorithm, state = trained(project, tmp_path, scaling="none")
     predict(project, config, algorithm, state)
@@ -114,6 +116,7 @@ def test_new_nodes_are_predicted_beside_the_old(project: Path, tmp_path: Path) -
     assert moved[old["id"].tolist().index("person0")]
 
 
+@pytest.mark.often("<lambda>-features: not as in the run r1. Give the columns ['f0', 'f1'], in this order.")
 @pytest.mark.parametrize(
     ("change", "said"),
     [

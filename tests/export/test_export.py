@@ -96,6 +96,7 @@ def _used(data: Any, masks: np.ndarray) -> Any:
     return replace(data, public=masks)
 
 
+@pytest.mark.often("gcn-True-3", "gat-3-4-3-2", "sage", "mlp-3", "gcnii-16-3-0.2", "ego-16-gnn-mlp")
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: "-".join(map(str, model.values())))
 def test_the_module_gives_the_models_outputs(tmp_path: Path, data_root: Path, model: dict[str, Any]) -> None:
     data = {"name": "citeseer", "path": str(data_root)}  # with 48 nodes without neighbours
@@ -103,6 +104,7 @@ def test_the_module_gives_the_models_outputs(tmp_path: Path, data_root: Path, mo
     same(tmp_path / "run", exported(tmp_path / "run"), "global")
 
 
+@pytest.mark.often("sage-sum")
 @pytest.mark.parametrize("model", POOLED, ids=lambda model: "-".join(map(str, model.values())))
 def test_and_on_small_graphs(tmp_path: Path, data_root: Path, model: dict[str, Any]) -> None:
     data = {"name": "proteins", "path": str(data_root)}
@@ -111,6 +113,7 @@ def test_and_on_small_graphs(tmp_path: Path, data_root: Path, model: dict[str, A
     same(tmp_path / "run", exported(tmp_path / "run", "--format", "torch"), "global")
 
 
+@pytest.mark.often("fedpub", "dfedgnn", "fedego")
 @pytest.mark.parametrize("name", ["ditto", "fedpub", "local", "dfedgnn", "cgsv", "fedego"])
 def test_a_clients_own_model(tmp_path: Path, name: str) -> None:
     own = {"batch": 4} if name == "fedego" else {}

@@ -103,6 +103,7 @@ def test_coalitions_are_numbered_by_their_bits() -> None:
     assert coalitions(2).tolist() == [[False, False], [True, False], [False, True], [True, True]]
 
 
+@pytest.mark.often("True")
 @pytest.mark.parametrize("antithetic", [False, True])
 def test_an_estimate_is_within_its_error_of_the_exact_values(antithetic: bool) -> None:
     value = game(7, 6)

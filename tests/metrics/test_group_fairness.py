@@ -69,6 +69,8 @@ def test_by_hand() -> None:
         "eo_signed": [pytest.approx(1 / 6)],
         "fpr_signed": [-0.5],  # 1/2 and 0/1
         "equalised_odds": [0.5],
+        "predicted": [0.5],
+        "favourable": [0.625],
         "accuracy_group0": [0.5],
         "accuracy_group1": [0.75],
         "auc_group0": [0.5],

@@ -152,6 +152,7 @@ def test_many_graphs_under_one_model(make_graphs: Callable[..., dict[str, Graph]
             torch.testing.assert_close(of_batch[site], own, atol=1e-12, rtol=1e-12)
 
 
+@pytest.mark.often("gat")
 @pytest.mark.parametrize("name", ["gat", "gcnii"])
 def test_training_in_a_batch_recorded_or_not_equals_training_alone(
     name: str, make_graphs: Callable[..., dict[str, Graph]]
@@ -204,6 +205,7 @@ def test_widths_and_heads() -> None:
         MODELS["gat"](attention_dropout=1.0)
 
 
+@pytest.mark.slow
 def test_cora(data_root: Path) -> None:
     """Velickovic et al. report 0.830; without dropout on the features PyG's layers reach about 0.81."""
     model = MODELS["gat"](dropout=0.6, attention_dropout=0.6)

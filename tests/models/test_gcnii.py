@@ -113,6 +113,7 @@ def accuracy(data_root: Path, model: Any, lr: float, weight_decay: float, steps:
     return float(values(counts(models.apply(layers, w, graph), graph.y, graph.masks))["accuracy"][TEST])
 
 
+@pytest.mark.slow
 def test_cora(data_root: Path) -> None:
     """Chen et al. report 0.822 with 2 layers and 0.826 with 4, with dropout on the input and early stopping."""
     assert 0.75 < accuracy(data_root, MODELS["gcnii"](dropout=0.6), lr=0.01, weight_decay=5e-4, steps=100) < 0.85

@@ -157,6 +157,7 @@ def test_an_unknown_pool_is_refused(name: str) -> None:
         MODELS[name](pool="max")
 
 
+@pytest.mark.often("dtype0-gin-sum", "dtype1-gin-mean", "dtype0-sage-mean", "dtype1-gcn-sum")
 @pytest.mark.parametrize("pool", ["sum", "mean"])
 @pytest.mark.parametrize("name", ["gin", "gcn", "sage", "mlp"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -50,7 +50,12 @@ def gradients(loss: Tensor, w: Tree) -> Tree:
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
 @pytest.mark.parametrize(
     ("features", "classes", "dtype"),
-    [(100, 7, torch.float32), (27, 2, torch.float32), (100, 7, torch.float64), (1433, 6, torch.float32)],
+    [
+        pytest.param(100, 7, torch.float32, marks=pytest.mark.slow),
+        pytest.param(27, 2, torch.float32, marks=pytest.mark.slow),
+        (100, 7, torch.float64),
+        (1433, 6, torch.float32),
+    ],
 )
 def test_models(name: str, sparse: bool, features: int, classes: int, dtype: torch.dtype) -> None:
     made = MODELS["sage"](share_root_weight=True) if name == "shared" else MODELS[name]()

@@ -21,6 +21,7 @@ def group_means(how: Overlap, data: Dataset, seeds: int = 5) -> np.ndarray:
     return np.array([np.mean([own[how.groups == group] for own in found]) for group in (NONE, LOW, HIGH)])
 
 
+@pytest.mark.often("0.0-cora", "0.1-citeseer", "0.2-cora")
 @pytest.mark.parametrize("name", ["cora", "citeseer"])
 @pytest.mark.parametrize("overlap", [0.0, 0.05, 0.1, 0.15, 0.2])
 def test_the_exact_generator_gives_what_is_asked_for(name: str, overlap: float) -> None:
@@ -37,6 +38,7 @@ def test_the_printed_generator_gives_both_groups_the_same() -> None:
     assert high == pytest.approx(0.21, abs=0.03)
 
 
+@pytest.mark.often("12")
 @pytest.mark.parametrize("clients", [3, 7, 12])
 def test_other_numbers_of_clients_too(clients: int) -> None:
     how = Overlap(overlap=0.1, clients=clients)

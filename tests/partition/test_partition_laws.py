@@ -20,8 +20,12 @@ from fedweave.partition import (
     EgoNetworks,
     Folders,
     GraphsIID,
+    GraphSkew,
     LabelSkew,
     Louvain,
+    LouvainPlus,
+    Metis,
+    MetisPlus,
     Overlap,
     Parties,
     Partition,
@@ -35,7 +39,11 @@ from fedweave.partition.louvain import _pack
 
 SMALL_SKEW = LabelSkew(clients=4, majors=2, test_nodes=20)
 CUTS = [Louvain(clients=4), Louvain(clients=4, holdout=True), Dirichlet(clients=4), Random(clients=4), SMALL_SKEW]
-CUTS += [Louvain(clients=4, packing="in_turn"), Louvain(clients=4, packing="in_turn", holdout=True)]
+CUTS += [
+    LouvainPlus(clients=4),
+    Louvain(clients=4, packing="in_turn"),
+    Louvain(clients=4, packing="in_turn", holdout=True),
+]
 DISJOINT = [
     Louvain(clients=7),
     Louvain(clients=7, packing="in_turn"),
@@ -116,8 +124,12 @@ def test_registry_names_and_types() -> None:
         ("parties", Parties),
         ("graphs_iid", GraphsIID),
         ("perturbed", Perturbed),
+        ("graph_skew", GraphSkew),
+        ("metis", Metis),
+        ("louvain_plus", LouvainPlus),
+        ("metis_plus", MetisPlus),
     ]
-    for name in ("louvain", "label_skew", "dirichlet", "random", "graphs_iid", "perturbed"):
+    for name in ("louvain", "label_skew", "dirichlet", "random", "graphs_iid", "perturbed", "metis", "louvain_plus"):
         assert PARTITIONS[name]().clients == 10
 
 
@@ -187,6 +199,7 @@ def test_random_sizes_differ_by_at_most_one(nodes: int, clients: int) -> None:
     assert held.max() - held.min() <= 1
 
 
+@pytest.mark.slow
 @given(
     name=st.sampled_from(["none", "star", "path", "complete", "one edge", "pairs"]),
     nodes=st.integers(2, 60),

@@ -88,6 +88,7 @@ def test_dblp_has_no_public_split() -> None:
         Louvain(public_split=True).cut(real("dblp"), 0)
 
 
+@pytest.mark.slow
 def test_ten_thousand_clients() -> None:
     rng = np.random.default_rng(0)
     nodes = 500_000

@@ -113,6 +113,7 @@ def test_group_by_hand() -> None:
     assert [nodes.tolist() for nodes in group(np.array([2, 0, 2, 0]), 4)] == [[1, 3], [], [0, 2], []]
 
 
+@pytest.mark.slow
 def test_equally_many_of_each_class_train_as_in_the_published_function() -> None:
     """Against PyG's `RandomNodeSplit`: as many of each class train, and as many others validate and test."""
     torch = pytest.importorskip("torch")

@@ -104,6 +104,7 @@ def test_what_the_defence_does_not_stop_is_said() -> None:
     assert ALGORITHMS["cgsv"].remaining({}) == ()
 
 
+@pytest.mark.slow
 def test_one_code_names_the_node_of_cora(data_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(os.environ, "FEDWEAVE_DATA", str(data_root))
     settings = ["algorithm.encoder_rounds=20", "algorithm.alpha=1.0"]

@@ -49,6 +49,7 @@ def test_a_closed_form_of_the_sum_would_not_do() -> None:
     assert factor * weights.sum() > 1.1
 
 
+@pytest.mark.often("1.0")
 @pytest.mark.parametrize("epsilon", EPSILONS)
 def test_codes_equal_the_reference(oracles: Any, epsilon: float) -> None:
     for levels in range(1, 51):

@@ -69,7 +69,9 @@ def test_the_page_has_a_section_with_the_noise_floor_beside_every_gap(runs: list
     for words, family in (("global", "groups/global"), ("global, fairest round", "best_fair/groups/global")):
         for title, name in (("SP, statistical parity", "sp"), ("EO, equal opportunity", "eo")):
             gap, floor = (found[f"{family}/{key}"] for key in (name, f"{name}_floor"))
-            assert rows[title, words] == f"{gap:.4f} | noise floor {floor:.4f}"
+            shares = [found[f"{family}/{key}"] for key in ("predicted", "favourable")]
+            beside = "noise floor {:.4f}, predicted favourable {:.4f}, favourable {:.4f}".format(floor, *shares)
+            assert rows[title, words] == f"{gap:.4f} | {beside}"
     assert rows["SP, signed", "global"] == signed(found["groups/global/sp_signed"])
     assert "undefined at 0" in rows["SP, statistical parity", "median of clients"]
     assert "Global/sp" not in str(page.tables["summary"])
@@ -118,7 +120,8 @@ def test_the_terminal_shows_gaps_and_floors(runs: list[Path]) -> None:
     lines = [line.split() for line in text.splitlines()]
     found = summary["metrics"]
     keys = ("global/sp", "global/sp_floor", "global/sp_signed", "median/sp")
-    assert ["sp", *(f"{found[f'groups/{key}']:.4f}" for key in keys), "0", "clients"] in lines
+    shares = [f"{found[f'groups/global/{name}']:.4f}" for name in ("predicted", "favourable")]
+    assert ["sp", *(f"{found[f'groups/{key}']:.4f}" for key in keys), "0", "clients", *shares] in lines
     words = f"SP {found['best_fair/groups/global/sp']:.4f}, EO {found['best_fair/groups/global/eo']:.4f}"
     assert f"fairest by validation: after round {found['best_fair/round']}, " in text
     assert words in text

@@ -34,7 +34,7 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "far": Setting(lambda it: changed(it, algorithm={"lr": 0.02})),
         "of others": Setting(lambda it: it),
     }
-    script = Protocol(settings, lambda it: changed(it, eval_every=10), (TWICE,), (), 1, ("A protocol.",))
+    script = Protocol(settings, lambda it: changed(it, rounds=4, eval_every=2), (TWICE,), (), 1, ("A protocol.",))
     monkeypatch.setitem(papers.PAPERS, "tiny", Paper("Tiny (Nobody 2025)", tables, {2: table(ABSENT, CROSSED)}))
     monkeypatch.setitem(papers.PROTOCOLS, "tiny", {"script": script})
     monkeypatch.chdir(tmp_path)

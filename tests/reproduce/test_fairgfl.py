@@ -103,6 +103,7 @@ def rows_of(tmp_path: Path, found: PaperTable) -> list[Any]:
     return assemble(plan, {})
 
 
+@pytest.mark.slow
 def test_tables_and_figures_on_a_tiny_graph(tmp_path: Path) -> None:
     overlaps = (", overlap 0", ", overlap 0.1")
     some = replace(

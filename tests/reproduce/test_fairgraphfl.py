@@ -150,6 +150,7 @@ def made(tmp_path: Path, cells: list[PaperCell], rounds: int = ROUNDS) -> dict[t
     return {(row.row, row.column, row.split, row.unit): row for row in assemble(plan, {})}
 
 
+@pytest.mark.slow
 def test_every_method_is_judged(tmp_path: Path) -> None:
     rows = made(tmp_path, [it for it in ALL["table 2"].cells if it.column == "PROTEINS"], rounds=1)
     assert {row for row, *_ in rows} == {*METHODS}
@@ -205,6 +206,7 @@ def test_contributions_are_those_of_the_run_told_again(tmp_path: Path) -> None:
     assert pq.read_table(run / LEFT_OUT).equals(kept)
 
 
+@pytest.mark.slow
 def test_payoffs_by_quality(tmp_path: Path) -> None:
     rows = made(tmp_path, [it for it in ALL["figure 3"].cells if it.column.startswith("PROTEINS")], rounds=2)
     assert {row.status for row in rows.values()} == {"measured"}

@@ -88,6 +88,7 @@ CELLS = [
 ]
 
 
+@pytest.mark.often("figure 5", "table 1", "table 9")
 @pytest.mark.parametrize("kind", sorted({name for name, _ in CELLS}))
 def test_every_experiment_resolves_and_its_algorithm_accepts_its_model(kind: str) -> None:
     missing = set()
@@ -179,6 +180,7 @@ class _Silent:
     def end(self) -> None: ...
 
 
+@pytest.mark.slow
 def test_measured_bytes_are_those_of_the_arithmetic(
     tmp_path: Path, data_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -358,6 +358,7 @@ def small(document: config.Document) -> config.Document:
     return document | short
 
 
+@pytest.mark.slow
 def test_the_tables_kinds_of_runs_on_a_tiny_graph(tmp_path: Path) -> None:
     """Their exchanges follow from K: K down, K - 1 or more to agree on the nodes, one for the local steps."""
     chosen = [it for it in GLASU.tables[2].cells if it.row == "Cora"]

@@ -39,6 +39,7 @@ def probabilities(out: Path, new: Path | None = None) -> np.ndarray:
     return np.stack([table[name] for name in table.column_names if name.startswith("p_")], 1)[np.argsort(place)]
 
 
+@pytest.mark.slow
 def test_graphs_in_a_tu_folder_are_predicted_alike_as_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Labels of nodes count from 1 in the files, classes are -1 and 1; label 3 is in six nodes."""
     monkeypatch.chdir(shutil.copytree(MOLECULES.parent, tmp_path / "case"))
@@ -68,6 +69,7 @@ def as_tables(data: datasets.Dataset, root: Path, names: tuple[str, ...]) -> Pat
     return root
 
 
+@pytest.mark.often("label")
 @pytest.mark.parametrize("kind", ["label", "degree"])
 def test_small_graphs_are_predicted_alike_in_every_form(tmp_path: Path, kind: str) -> None:
     source = MOLECULES if kind == "label" else unlabelled(tmp_path / "tu")
@@ -146,6 +148,7 @@ def archived(data: datasets.Dataset, path: Path) -> Path:
     return path
 
 
+@pytest.mark.often("standard", "scale")
 @pytest.mark.parametrize("how", ["none", "standard", "minmax", "scale"])
 def test_nodes_are_predicted_alike_in_every_form(tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture) -> None:
     members = in_members(bank(tmp_path / "bank"), tmp_path / "members")

@@ -25,6 +25,7 @@ from fedweave.experiment.runs import trained as models
 from fedweave.experiment.runs.run import run
 from fedweave.experiment.runs.trained import finished
 from tests.contract.federations import OTHER_PARAMETERS
+from tests.often import OFTEN
 
 HORIZONTAL = [name for name, kind in ALGORITHMS.items() if not capabilities(kind).predicts]
 GRAPHS = [name for name in HORIZONTAL if capabilities(ALGORITHMS[name]).graph_level]
@@ -77,6 +78,7 @@ def accuracies(found: dict[str, np.ndarray], y: np.ndarray, split: str = "test")
     return {c: float(hit[used & (found["client"] == c)].mean()) for c in dict.fromkeys(found["client"][used].tolist())}
 
 
+@pytest.mark.often("False-ditto", "True-fedgcn")
 @pytest.mark.parametrize("name", ["fedavg", "ditto", "dfedgnn", "fedgcn", "centralized"])
 @pytest.mark.parametrize("holdout", [False, True])
 def test_predictions_of_the_test_nodes_of_cora_have_the_accuracy_of_the_summary(
@@ -115,6 +117,7 @@ def of_union(run: Path, model: str) -> float:
     return sum(found[member] * many for member, many in tested.items()) / sum(tested.values())
 
 
+@pytest.mark.often(*OFTEN)
 @pytest.mark.parametrize("name", NODES)
 def test_every_algorithm_predicts_its_own_nodes_and_new_ones(tmp_path: Path, name: str) -> None:
     cut = {"name": "overlap"} if name == "fairgfl" else {"name": "louvain", "holdout": True}
@@ -234,6 +237,7 @@ def test_new_nodes_may_say_whose_they_are_or_not(tmp_path: Path) -> None:
         assert said.equals(plain)
 
 
+@pytest.mark.often("minmax", "row")
 @pytest.mark.parametrize("how", ["standard", "minmax", "scale", "row", "none"])
 def test_the_same_nodes_as_new_ones_are_predicted_alike(tmp_path: Path, how: str) -> None:
     """One client that holds all: its own nodes and the same tables without labels, columns in another order, give equal
@@ -299,6 +303,7 @@ def test_personal_models_differ_and_the_global_one_does_not(tmp_path: Path) -> N
     assert not {*overall["p_0"]} & {*own["p_0"]}
 
 
+@pytest.mark.often("fairgraphfl")
 @pytest.mark.parametrize("name", [*GRAPHS, "fedavg", "cffl"])
 def test_small_graphs(tmp_path: Path, name: str) -> None:
     data = {"name": "graphs", "path": str(molecules(tmp_path / "data", 60))}
@@ -341,6 +346,7 @@ def test_a_run_says_the_same_of_itself_after_predicting(trained: Path) -> None:
     assert json.loads(before[0])["algorithm"] == "fedavg"
 
 
+@pytest.mark.often("x-features", "y-labels")
 @pytest.mark.parametrize(
     ("changed", "what"),
     [("x", "features"), ("edges", "edges"), ("y", "labels"), ("sens", "sensitive attribute")],

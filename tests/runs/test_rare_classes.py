@@ -1,15 +1,17 @@
-"""Where a class is rare, nothing is judged by accuracy, and a sentence says so: on terminals, pages, in sweeps."""
+"""Where a class is rare, average precision judges and not accuracy, and a sentence says so: on terminals, pages, in
+sweeps."""
 
 import json
 import re
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from tests.runs.rare import accounts
 from tests.runs.test_cases_of_scores import called
 
-SAID = "nothing is judged by accuracy"
+SAID = "So average precision judges here"
 
 
 @pytest.fixture(scope="module", params=[0.04, 0.2])
@@ -28,8 +30,14 @@ def test_the_terminal(runs: tuple[bool, Path, str]) -> None:
     found = json.loads((root / "fedavg" / "summary.json").read_text())["metrics"]
     if rare:
         assert found["scores/rarest"] == 6 / 150  # of 150 train nodes of which 12 / 2 are of class 1
-    assert ("scores/rarest" in found, SAID in said, "AUC global" in said) == (rare, rare, rare)
-    assert ("best mean validation accuracy" in said, "accuracy global" in said) == (not rare, not rare)
+        assert found["judged/average_precision"] == 1
+    assert ("scores/rarest" in found, SAID in said, "average precision global" in said) == (rare, rare, rare)
+    judged = "average precision" if rare else "accuracy"
+    assert f"best mean validation {judged}" in said
+    assert ("accuracy global" in said) == (not rare)
+    assert found["best_val/val/average_precision" if rare else "best_val/val/accuracy"] > 0
+    assert found["fairness/worst_average_precision" if rare else "fairness/worst_accuracy"] > 0
+    assert found["pooled/threshold"] == 0.5 or rare
 
 
 def test_pages(runs: tuple[bool, Path, str]) -> None:
@@ -39,11 +47,12 @@ def test_pages(runs: tuple[bool, Path, str]) -> None:
         assert called("report", *(root / run for run in given), "-o", page).exit_code == 0
         text = page.read_text()
         assert (SAID in text) == rare
-        assert ("“Best val”" in text) == (not rare)
-        assert ("worst client" in text) == (not rare)
+        judged = "average precision" if rare else "accuracy"
+        assert f"best mean validation {judged}" in text
+        assert "worst client" in text
         leads = " ".join(re.findall('<p class="lead">([^<]*)', text))
-        assert ("AUC within members" in leads) == (rare and name == "one")
-        assert ("members gain" in leads or "gains" in leads) == (not rare and name == "two")
+        assert ("members gain" in leads or "gains" in leads) == (name == "two")
+        assert judged in leads
         assert ("accuracy" in leads) == (not rare)
 
 
@@ -52,5 +61,34 @@ def test_a_sweep(runs: tuple[bool, Path, str]) -> None:
     said = called("sweep", root / "e.toml", "--seeds", "0-1", "--out", root / "sweep")
     assert said.exit_code == 0, said.output
     for text in (said.output, (root / "sweep" / "sweep.md").read_text()):
-        assert ("best val" in text) == (not rare)
-        assert ("pooled AUC" in text) == rare
+        assert "best val" in text
+        assert ("Average precision, mean" in text) == rare
+        assert ("recall" in text) == rare
+
+
+def test_predictions_and_exports_carry_the_threshold(runs: tuple[bool, Path, str]) -> None:
+    """Who is flagged is who the summary says is caught; where no class is looked for, nobody is flagged."""
+    rare, root, _ = runs
+    run, summary = root / "fedavg", json.loads((root / "fedavg" / "summary.json").read_text())["metrics"]
+    assert called("predict", run, "-o", root / "flagged.parquet").exit_code == 0
+    table = pq.read_table(root / "flagged.parquet")
+    assert ({"score", "flagged", "threshold"} <= set(table.column_names)) == rare
+    assert called("export", run, "-o", root / "export").exit_code == 0
+    about = json.loads((root / "export" / "model.json").read_text())
+    assert ("threshold" in about) == rare
+    if rare:
+        assert about["threshold"] == table["threshold"][0].as_py() == summary["pooled/threshold"]
+        rows = [row for row in table.to_pylist() if row["split"] == "test"]
+        positive = [row["flagged"] for row in rows if str(row["true"]) in ("1", "bad")]
+        assert sum(positive) / len(positive) == pytest.approx(summary["pooled/recall"])
+        assert "is flagged as" in (root / "export" / "README.md").read_text()
+
+
+def test_the_chosen_round_catches_some_of_the_rare_class(tmp_path: Path) -> None:
+    """Whose more probable class is the frequent one nearly everywhere."""
+    experiment = accounts(tmp_path, 0.04)
+    given = ["--set", "rounds=30", "--set", "eval_every=5", "--set", "algorithm.lr=0.02"]
+    assert called("run", experiment, *given, "--out", tmp_path / "run").exit_code == 0
+    found = json.loads((tmp_path / "run" / "summary.json").read_text())["metrics"]
+    assert found["best_val/pooled/recall"] > found["best_val/global/recall"]
+    assert found["best_val/pooled/recall"] > 0

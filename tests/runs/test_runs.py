@@ -150,10 +150,11 @@ def test_summary_has_the_promised_keys_and_the_last_rounds_numbers(whole: Path) 
 
 
 @pytest.mark.parametrize(
-    "before", [pytest.param(True, marks=pytest.mark.slow), False], ids=["before replace", "after replace"]
+    ("before", "apart"),
+    [pytest.param(True, 1, marks=pytest.mark.slow), pytest.param(False, 1, marks=pytest.mark.slow), (False, 5)],
 )
 def test_crash_at_any_write_resumes_to_the_same_numbers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: Path, before: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: Path, before: bool, apart: int
 ) -> None:
     class Crash(BaseException):
         pass
@@ -172,7 +173,7 @@ def test_crash_at_any_write_resumes_to_the_same_numbers(
 
         return replace
 
-    for count in range(1, 100):
+    for count in range(1, 100, apart):
         directory, calls = tmp_path / f"run{count}", 0
         monkeypatch.setattr(os, "replace", crash_at(count))
         try:
@@ -186,9 +187,10 @@ def test_crash_at_any_write_resumes_to_the_same_numbers(
             assert left == [] or (count, before) == (16, False)  # after the last write nothing is left to resume
         else:
             break
-    assert count == 17, "three files before training, three after each of four rounds, and the summary"
+    assert calls == 16, "three files before training, three after each of four rounds, and the summary"
 
 
+@pytest.mark.often("fedprox", "drifting")
 @pytest.mark.parametrize("algorithm", ["fedavg", "local", "fedprox", *KINDS])
 def test_stop_and_resume_equals_uninterrupted(tmp_path: Path, algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if algorithm in KINDS:

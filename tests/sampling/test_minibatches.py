@@ -34,7 +34,7 @@ def test_drawn_nodes_are_different_members_and_places_may_stay_empty() -> None:
     assert nodes[7:].tolist() == [0] * 23
 
 
-@pytest.mark.parametrize("name", ["sage", "gcn", "gat", "gcnii"])
+@pytest.mark.parametrize("name", ["sage", "gcn", "gat", "gcnii", "gprgnn", "acmgcn"])
 @pytest.mark.parametrize("kind", [sp.csr_matrix, sp.csr_matrix.toarray], ids=["sparse", "dense"])
 def test_with_room_for_all_nodes_and_neighbours_the_loss_is_the_whole_graphs(name: str, kind: Any) -> None:
     x, edges, y, masks = arrays(30, 1)
@@ -63,6 +63,7 @@ def test_sums_over_sampled_neighbours_are_right_in_expectation() -> None:
 def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(ValueError, match="fan_out is 0; it must be at least 1"):
         Minibatches(fan_out=0)
-    star = MODELS["star"](hidden=4, layers=2).build(5, 2)
-    with pytest.raises(ValueError, match="choose model sage, gcn or gat"):
-        Minibatches().layers(star)
+    for name in ("star", "h2gcn"):
+        made = MODELS[name](hidden=4, layers=2).build(5, 2)
+        with pytest.raises(ValueError, match="choose model sage, gcn or gat"):
+            Minibatches().layers(made)

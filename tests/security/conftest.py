@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.keys import keys as keys
+
 
 @pytest.fixture(scope="session")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -1,6 +1,7 @@
 """A server that does not follow the protocol, and a site that holds it to what was agreed (docs/security.md)."""
 
 import json
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -217,6 +218,17 @@ def test_other_versions_are_refused(project: Path, name: str) -> None:
     theirs = json.loads(join_request(agreed()))["versions"] | {name: "0.0.1"}
     assert f"the site has {name} " in Cheat(project).join(versions=theirs).refusal
     assert "the server none" in Cheat(project).join(versions={}).refusal
+
+
+def test_other_files_of_the_same_version_are_refused(project: Path) -> None:
+    """As of a site whose installation is some commits behind."""
+    own = json.loads(join_request(agreed()))["versions"]
+    release, _, files = own["fedweave"].partition(", files ")
+    assert release == version("fedweave")
+    theirs = own | {"fedweave": f"{release}, files {files[::-1]}"}
+    told = Cheat(project).join(versions=theirs).refusal
+    assert own["fedweave"] in told
+    assert theirs["fedweave"] in told
 
 
 def test_a_run_goes_back_only_to_what_the_site_itself_kept(project: Path) -> None:

@@ -31,16 +31,19 @@ ALLOWED = ["ids", "own", "h", "nodes", "masks", "labels"]
 class Server:
     """One job after another at the party with labels, in each of which it trains on what the server likes."""
 
-    def __init__(self, project: Path, epsilon: float = 1.0, cap: float = 1.0) -> None:
+    def __init__(self, project: Path, epsilon: float = 1.0, cap: float = 1.0, rounds: int = 9, more: str = "") -> None:
         settings = {"exchanges": 1, "batch": 0, "lr": 0.5, "label_epsilon": epsilon}
         self.config = experiment(
-            "glasu", data={"name": "synthetic", "nodes": 120, "classes": 3}, rounds=9, partition={"labels": "first"},
+            "glasu",
+            data={"name": "synthetic", "nodes": 120, "classes": 3},
+            rounds=rounds,
+            partition={"labels": "first"},
             algorithm_settings=settings,
-        )  # fmt: skip
+        )
         self.project, self.folder = cut_again(project, self.config), project / HOLDER
         path = self.folder / "site.toml"
         kept = ", ".join(f'"{key}"' for key in ALLOWED)
-        policy = f"[policy]\nepsilon = {cap}\nunbounded = [{kept}]\n"
+        policy = f"[policy]\nepsilon = {cap}\nunbounded = [{kept}]\n{more}\n"
         path.write_text(path.read_text().partition("[policy]")[0] + policy)
 
     def joined(self, run: str) -> tuple[Any, Any]:

@@ -5,6 +5,7 @@ names. `PARTS` are what the FedAvg family is made of: name in `[algorithm] parts
 """
 
 from fedweave.algorithms import parts
+from fedweave.algorithms.adafgl import AdaFGL
 from fedweave.algorithms.apfl import APFL, MixedModel
 from fedweave.algorithms.centralized import Centralized
 from fedweave.algorithms.cffl import CFFL, Credibility, CredibilityReward
@@ -26,6 +27,7 @@ from fedweave.algorithms.feddc import FedDC
 from fedweave.algorithms.feddyn import DynamicRegularisation, FedDyn
 from fedweave.algorithms.fedego import FedEgo
 from fedweave.algorithms.fedgcn import FedGCN
+from fedweave.algorithms.fedgta import FedGTA, TopologyMix
 from fedweave.algorithms.fednova import FedNova, NormalisedSteps, ProximalSteps
 from fedweave.algorithms.fedopt import FedAdam, FedAvgM, ServerAdam, ServerMomentum
 from fedweave.algorithms.fedper import FedPer, OwnHead
@@ -36,6 +38,8 @@ from fedweave.algorithms.fedrep import FedRep, HeadThenBody
 from fedweave.algorithms.fedsage import FedSage
 from fedweave.algorithms.fedsage_plus import FedSagePlus, MissingNeighbours
 from fedweave.algorithms.fedstar import FedStar
+from fedweave.algorithms.fedtad import Distilled, FedTAD
+from fedweave.algorithms.fedtgp import FedTGP, NearestTrained, TrainedPrototypes
 from fedweave.algorithms.gcfl import GCFL, Clusters, GCFLPlus, SeriesClusters
 from fedweave.algorithms.glasu import GLASU
 from fedweave.algorithms.graphfl import GraphFL, MetaGradient
@@ -77,6 +81,7 @@ ALGORITHMS: Record = {
     "f2gnn": F2GNN,
     "fairfed": FairFed,
     "fairaug": FairAug,
+    "adafgl": AdaFGL,
     "fedego": FedEgo,
     "dfedgnn": DFedGNN,
     "eu": EU,
@@ -85,10 +90,13 @@ ALGORITHMS: Record = {
     "fcfl": FCFL,
     "fedpub": FedPUB,
     "fedgcn": FedGCN,
+    "fedgta": FedGTA,
     "graphfl": GraphFL,
     "fedsage": FedSage,
     "fedsage_plus": FedSagePlus,
     "fedstar": FedStar,
+    "fedtad": FedTAD,
+    "fedtgp": FedTGP,
     "gcfl": GCFL,
     "gcfl_plus": GCFLPlus,
     "glasu": GLASU,
@@ -161,6 +169,10 @@ PARTS: dict[str, type[parts.Part]] = {
     "series_clusters": SeriesClusters,
     "missing_neighbours": MissingNeighbours,
     "overlap_weights": OverlapWeights,
+    "topology_mix": TopologyMix,
+    "distilled": Distilled,
+    "trained_prototypes": TrainedPrototypes,
+    "nearest_trained": NearestTrained,
 }
 
 ALIASES = {"fgfl": "fairgraphfl"}  # other names of algorithms on the command line and in configurations
@@ -181,6 +193,7 @@ __all__ = [
     "RFFL",
     "VFGNN",
     "VFL",
+    "AdaFGL",
     "Centralized",
     "DFedGNN",
     "DPFedAvg",
@@ -197,6 +210,7 @@ __all__ = [
     "FedDyn",
     "FedEgo",
     "FedGCN",
+    "FedGTA",
     "FedNova",
     "FedPUB",
     "FedPer",
@@ -206,6 +220,8 @@ __all__ = [
     "FedSage",
     "FedSagePlus",
     "FedStar",
+    "FedTAD",
+    "FedTGP",
     "GCFLPlus",
     "GraphFL",
     "Local",

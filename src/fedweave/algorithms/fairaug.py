@@ -25,7 +25,6 @@ from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree
 from fedweave.errors import DataError
-from fedweave.learn import cross_entropy
 from fedweave.ops.hashing import bits
 from fedweave.ops.sparse import dense
 from fedweave.sampling.graphs import BatchEdges
@@ -133,8 +132,8 @@ class FairAugmented(Part):
         """Refuse a model that needs more of the graph than products."""
         if any(layer.reads != "product" for layer in training.model):
             raise ValueError(
-                "FairAug draws other edges in every step, which attention and a torch.nn.Module cannot read; choose "
-                "model gcn, sage, gcnii or gin"
+                "FairAug draws other edges in every step, which attention, h2gcn and a torch.nn.Module cannot read; "
+                "choose model gcn, sage, gcnii or gin"
             )
 
     def draw(self, model: Model, graph: Graph, key: Tensor, steps: int) -> Tree:
@@ -166,7 +165,7 @@ class FairAugmented(Part):
         copy = graph._replace(x=dense(graph.x) * drawn["features"], edges=edges)
         logits = models.apply(outputs.model, outputs.w, copy, outputs.key)
         trains = graph.masks[TRAIN] & drawn["kept"]
-        return cross_entropy(logits, graph.y.clamp(min=0), trains.to(logits.dtype))
+        return outputs.cross_entropy(logits, trains)
 
 
 @preset_of(FairAugmented)

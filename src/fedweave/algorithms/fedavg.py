@@ -8,7 +8,6 @@ round; a local step takes all of a client's training examples unless a part draw
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import ClassVar
 
@@ -20,7 +19,7 @@ from fedweave.algorithms.participation import places, sample
 from fedweave.algorithms.parts import BySize, Composition, Context, Objective, Part, Round, Uniform, has
 from fedweave.algorithms.parts.conflicts import Settings, check_exchange, check_settings
 from fedweave.algorithms.parts.notes import noted
-from fedweave.algorithms.parts.training import OptimizerName, OptimizerState, Training
+from fedweave.algorithms.parts.training import ClassWeights, OptimizerName, OptimizerState, Training, weighing
 from fedweave.algorithms.scoring import PERSONAL_SCORES, SCORES, on_global_test, personal_score, score
 from fedweave.core import model as models
 from fedweave.core.algorithm import Calls, Capabilities, Evaluation
@@ -51,6 +50,10 @@ class FedAvg(Deployable):
         None, (), where parts exchange something else, such as prototypes.
     parts:           terms of the objective, weights of updates, protection and so on; cross_entropy and by_size unless
         other parts decide these, or uniform where one is to withstand members that lie.
+    class_weight:    of the cross-entropy: "none", "balanced" (n / (C n_c) by a client's own training examples, of which
+        nothing is told), a number for each class, or a table by name such as {fraud = 30.0}, 1 for the others.
+    focal:           gamma of the focal loss, 0 for none.
+    logit_adjustment: tau of logits that are adjusted by the client's own shares of the classes, 0 for none.
     """
 
     model: Model
@@ -63,6 +66,9 @@ class FedAvg(Deployable):
     quorum: float = 1.0
     share: tuple[str, ...] = ("*",)
     parts: tuple[Part, ...] = ()
+    class_weight: ClassWeights = "none"
+    focal: float = 0.0
+    logit_adjustment: float = 0.0
 
     capabilities: ClassVar[Capabilities] = Capabilities(evaluation=("score", "score_personal"))
 
@@ -125,14 +131,25 @@ class FedAvg(Deployable):
     def objective(self) -> Objective:
         """The local objective and how it is trained."""
         training = Training(
-            self.net, self.local_steps, self.optimizer, self.lr, self.weight_decay, self.optimizer_state
+            self.trained,
+            self.local_steps,
+            self.optimizer,
+            self.lr,
+            self.weight_decay,
+            self.optimizer_state,
+            weighing(self),
         )
         return Objective(self.composed, training)
 
     @cached_property
-    def net(self) -> Model:
-        """The model as the parts have it trained and used on clients' data."""
+    def trained(self) -> Model:
+        """The model as the parts have it trained on clients' data."""
         return self.composed.layers(self.model)
+
+    @property
+    def net(self) -> Model:
+        """The model that clients use on their data: `trained`."""
+        return self.trained
 
     @property
     def vocabulary(self) -> Vocabulary | None:
@@ -152,9 +169,9 @@ class FedAvg(Deployable):
 
     def init(self, fed: Federation) -> Tree:
         """w_0, or a copy of it for every client, or the key that clients draw it from; and the parts' states."""
-        whole = models.init(self.net, fed.key("init"), fed.dtype)
+        whole = models.init(self.trained, fed.key("init"), fed.dtype)
         w, paths = self._shared(whole), [path for path, _ in leaves(whole)]
-        vain = [pattern for pattern in self.share if not any(self._named(path, [pattern]) for path in paths)]
+        vain = [pattern for pattern in self.share if not any(models.named(self.net, path, [pattern]) for path in paths)]
         if whole and (vain or (self.share and not w)):
             told = vain[0] if vain else list(self.share)
             raise ConfigError(f"share: {told!r} names no weight of the model; it has {', '.join(paths)}.")
@@ -367,14 +384,9 @@ class FedAvg(Deployable):
         """The leaves of `w` that are shared."""
         if self.share == ("*",) and not self.composed.private:
             return w
-        named, kept = self._named, self.composed.private
-        return nest({path: leaf for path, leaf in leaves(w) if named(path, self.share) and not named(path, kept)})
-
-    def _named(self, path: str, patterns: Sequence[str]) -> bool:
-        """Whether a pattern names a weight; layers may be counted from the last, -1, as well."""
-        layer, _, name = path.partition("/")
-        from_last = f"{int(layer) - len(self.net)}/{name}"
-        return any(fnmatchcase(own, pattern) for pattern in patterns for own in (path, from_last))
+        named, model, kept = models.named, self.net, self.composed.private
+        shared = {path: leaf for path, leaf in leaves(w) if named(model, path, self.share)}
+        return nest({path: leaf for path, leaf in shared.items() if not named(model, path, kept)})
 
 
 def mixed(own: Tree, round: Round) -> Tree:

@@ -22,13 +22,14 @@ What the paper leaves open, or where this differs:
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import ClassVar, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from fedweave.algorithms.deployment import Deployable
+from fedweave.algorithms.parts.training import ClassWeights, weighing
 from fedweave.algorithms.scoring import PERSONAL_SCORES, personal_score
 from fedweave.core import model as models
 from fedweave.core import random
@@ -83,6 +84,11 @@ class FedEgo(Deployable):
     own_reduction:   clients use, and are judged by, Θ_i as their training left it with their mixed Φ_i (as in the
                      released code), instead of the server's Θ_g. Training starts from Θ_g either way.
     quorum:          share of the clients that must reply.
+    class_weight:    of the cross-entropies: "none", "balanced" (n / (C n_c) by a client's own training examples, of
+                     which nothing more is told; at the server by the labels of mixed ego-graphs), a number for each
+                     class, or a table by name such as {fraud = 30.0}, 1 for the others.
+    focal:           gamma of the focal loss, 0 for none.
+    logit_adjustment: tau of logits that are adjusted by the shares of the classes, 0 for none.
     """
 
     model: Model
@@ -107,6 +113,9 @@ class FedEgo(Deployable):
     share_reduction: bool = True
     own_reduction: bool = False
     quorum: float = 1.0
+    class_weight: ClassWeights = "none"
+    focal: float = 0.0
+    logit_adjustment: float = 0.0
 
     exempt_laws: ClassVar[dict[str, str]] = {
         "one_client_is_ordinary_training": "clients and the server train on mini-batches of ego-graphs"
@@ -124,6 +133,7 @@ class FedEgo(Deployable):
 
     def __post_init__(self) -> None:
         check_training(self.lr, self.weight_decay, epochs=self.epochs)
+        self.loss  # noqa: B018  refuses what is no weight
         self.egos.split(self.model)
         for name in ("batches", "server_epochs"):
             if getattr(self, name) < 1:
@@ -144,6 +154,8 @@ class FedEgo(Deployable):
             )
         if not 1 <= self.least <= self.batch:
             raise ValueError(f"least is {self.least}; it must be from 1 to the batch, which is {self.batch}")
+
+    loss = cached_property(weighing)
 
     @property
     def egos(self) -> Egos:
@@ -187,7 +199,7 @@ class FedEgo(Deployable):
     @on_client(sends=_counts)
     def count(self, client: Client, message: Tree) -> Tree:
         """How many batches of train nodes the client has, and how many an epoch takes."""
-        counts = {"batches": self._filled(client.graph.masks[TRAIN].sum())}
+        counts = {"batches": self.egos.filled(client.graph.masks[TRAIN].sum(), self.least)}
         return counts if self.epoch_share is None else counts | {"epoch": self.egos.needed(client.graph)}
 
     def round(self, state: Tree, fed: Federation) -> Tree:
@@ -242,7 +254,7 @@ class FedEgo(Deployable):
         return reply | {"theta": theta} if self.share_reduction else reply
 
     def _local_loss(self, w: Tree, graph: Graph, key: Tensor, minibatch: Tree) -> Tensor:
-        return self.egos.loss(w, self.model, graph, key, minibatch)
+        return self.egos.loss(w, self.model, graph, key, minibatch, self.loss)
 
     @property
     def _upload(self) -> str:
@@ -253,7 +265,7 @@ class FedEgo(Deployable):
     def _mashed(self, client: Client, theta: Tree, uploads: int, classes: int) -> Tree:
         """Eq. 8: "embedding" [uploads, positions, hidden] and the centres' "label" [uploads, classes]."""
         graph, egos = client.graph, self.egos
-        centres, weight = self._batched(graph, random.fold(client.key, "mash"), uploads)
+        centres, weight = egos.mixed(graph, random.fold(client.key, "mash"), uploads, self.least, self.mixup)
         nodes = egos.around(graph, random.fold(client.key, "mashed egos"), centres.reshape(-1))
         nodes = nodes.unflatten(1, centres.shape).transpose(0, 1)  # [uploads, positions, batch + least - 1]
         reduced = models.apply(self.model[: egos.split(self.model)], theta, graph)
@@ -266,28 +278,6 @@ class FedEgo(Deployable):
         truth = graph.y.gather(0, centres.reshape(-1)).view(centres.shape)
         label = weight[..., None] * (truth[..., None] == torch.arange(classes, device=truth.device))
         return {"embedding": embedding, "label": label.sum(1).to(embedding.dtype)}
-
-    def _batched(self, graph: Graph, key: Tensor, uploads: int) -> tuple[Tensor, Tensor]:
-        """The train nodes in random batches: int64 [uploads, batch + least - 1], and their weights, which sum to 1 in a
-        batch that is uploaded and to 0 in one that is not."""
-        train = graph.masks[TRAIN]
-        order = random.order(key, train).argsort()
-        count = train.sum()
-        sizes = uploads, self.batch + self.least - 1
-        batch, place = (torch.arange(size, device=train.device) for size in sizes)
-        batch = batch[:, None]
-        rank = batch * self.batch + place
-        last = batch == self._filled(count) - 1
-        inside = (rank < count) & (last | (place < self.batch)) & (batch < self._filled(count))
-        if not self.mixup:
-            inside = inside & (place == 0)
-        weight = inside.to(graph.x.dtype)
-        nodes = order.gather(0, torch.where(inside, rank, 0).reshape(-1)).view(inside.shape)
-        return nodes, weight / weight.sum(-1, keepdim=True).clamp(min=1)
-
-    def _filled(self, count: Tensor) -> Tensor:
-        """How many batches `count` train nodes fill; fewer than `least` left over join the last."""
-        return count // self.batch + (count % self.batch >= self.least)
 
     def _train_server(self, state: Tree, embedding: Tensor, label: Tensor, fed: Federation) -> Tree:
         """Lines 24-33: {"phi": Φ_g after `server_epochs` over mashed ego-graphs [E, positions, hidden] with labels
@@ -320,8 +310,7 @@ class FedEgo(Deployable):
         h = data.x[order].transpose(0, 1).flatten(0, 1)  # type: ignore[index]
         egos, split = ego.ego_graph(h, len(order), self.fan_out), self.egos.split(self.model)
         logits = models.apply(self.model[split:], phi, egos, key, first=split)
-        result: Tensor = -(args["label"][order] * F.log_softmax(logits, -1)).sum(-1).mean()
-        return result
+        return self.loss.soft(logits, args["label"][order], args["label"].sum(0))
 
     def _personal(self, client: Client, message: Tree) -> tuple[Tree, Tree]:
         """Line 38: Θ_g and λ_i Φ_g + (1 − λ_i) Φ_i, and {"emd", "lambda", "divergence": ‖Φ_i − Φ_g‖ / ‖Φ_g‖ after it}.

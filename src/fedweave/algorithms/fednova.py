@@ -21,7 +21,7 @@ from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Model
 from fedweave.core.ranges import Real, Whole
 from fedweave.core.tree import Tree, squared_distance
-from fedweave.learn import Fit, Sgd, cross_entropy
+from fedweave.learn import Fit, Sgd
 
 _STEPS = Sends("how many steps the client takes in a round at most", within=Whole())
 
@@ -39,7 +39,6 @@ class NormalisedSteps(Part):
     batch: int = 8
     most_local_steps: int = 0
     momentum: float = 0.0
-    needs = Needs(supervised=True, optimizer="sgd")
     sends: ClassVar = {
         "n": Sends("number of training examples", within=Whole()),
         "reach": Sends(
@@ -54,6 +53,11 @@ class NormalisedSteps(Part):
                 f"batch is {self.batch}, most_local_steps {self.most_local_steps} and momentum {self.momentum}; they "
                 "must not be negative, and momentum is below 1"
             )
+
+    @property
+    def needs(self) -> Needs:
+        """Plain steps."""
+        return Needs(supervised=True, optimizer="sgd")
 
     # --- at a client
 
@@ -78,8 +82,7 @@ class NormalisedSteps(Part):
 
     def objective(self, outputs: Outputs) -> Tensor:
         """Mean cross-entropy over the mini-batch, scalar."""
-        logits = outputs.logits
-        return cross_entropy(logits, outputs.graph.y.clamp(min=0), outputs.drawn["chosen"].to(logits.dtype))
+        return outputs.cross_entropy(outputs.logits, outputs.drawn["chosen"])
 
     @on_client(sends={"steps": _STEPS})
     def count(self, client: Client, message: Tree) -> Tree:
@@ -157,7 +160,7 @@ class ProximalSteps(NormalisedSteps):
     @property
     def needs(self) -> Needs:
         """As without the term, and steps that suit it."""
-        return replace(NormalisedSteps.needs, pull=self.mu)
+        return replace(super().needs, pull=self.mu)
 
     def penalty(self, w: Tree, received: Tree, given: Tree) -> Tensor:
         """μ/2 ‖w − w_t‖²."""

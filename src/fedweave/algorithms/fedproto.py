@@ -52,7 +52,7 @@ class ClassPrototypes(Part):
 
     def check(self, training: Training) -> None:
         """Refuse a model without embeddings."""
-        models.check_embeds(training.model, "fedproto")
+        models.check_embeds(training.model, "a prototype")
 
     def download(self, state: Tree, at: Tensor) -> tuple[Tree, ...]:
         """q [C, d], and which rows are known; nothing before the first round."""
@@ -95,8 +95,7 @@ class NearestPrototype(ClassPrototypes):
         super().check(training)
         if not linear(training.model[-1]):
             raise ValueError(
-                "fedproto answers by the nearest prototype with a linear last layer alone; take model.linear = true of "
-                "gcn, or head = 'own'"
+                "prototypes answer with a linear last layer alone; take model.linear = true of gcn, or head = 'own'"
             )
 
     def judged(self, ctx: Context) -> Tree:

@@ -38,6 +38,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from fedweave.algorithms.parts.training import ClassWeights, weighing
 from fedweave.algorithms.scoring import SCORES
 from fedweave.algorithms.vertical.aggregation import AGGREGATIONS, SecureMean
 from fedweave.algorithms.vertical.labels import SLOPES, LabelRelease
@@ -107,6 +108,11 @@ class GLASU:
     secure_sum:  the representations leave in a secure sum, of which the server learns their mean alone
                  (`privacy.aggregation`); so do the gradients, if several clients have labels. For aggregation = "mean"
                  and backward = "frozen".
+    class_weight: of the cross-entropy: "none", "balanced" (n / (C n_c) by the training labels that a client sees, of
+                 which nothing is told), a number for each class, or a table by name such as {fraud = 30.0}, 1 for the
+                 others.
+    focal:       gamma of the focal loss, 0 for none.
+    logit_adjustment: tau of logits that are adjusted by the shares of the classes, 0 for none.
 
     Raises:
         ValueError: a value that is out of range, or that the model's layers cannot do.
@@ -130,6 +136,9 @@ class GLASU:
     delta: float = 1e-5
     label_epsilon: float | None = None
     secure_sum: bool = False
+    class_weight: ClassWeights = "none"
+    focal: float = 0.0
+    logit_adjustment: float = 0.0
 
     capabilities: ClassVar[Capabilities] = Capabilities(
         vertical=True, predicts=True, evaluation=("infer_full", "score")
@@ -174,7 +183,7 @@ class GLASU:
         release = RowRelease(GaussianRows(self.clip, self.sigma, self.delta), self.secure_sum)
         labels, returned = LabelRelease(self.label_epsilon), self.backward == "exchanged"
         training = self.batch, self.steps, self.lr, self.weight_decay
-        return PartySteps(split, how, release, labels, *training, returned, decays=self.decay_every > 0)
+        return PartySteps(split, how, release, labels, *training, returned, self.decay_every > 0, weighing(self))
 
     @property
     def cuts(self) -> tuple[int, ...]:

@@ -21,7 +21,7 @@ from fedweave.core import random
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree, add, scale, sub
-from fedweave.learn import cross_entropy, where_trained
+from fedweave.learn import where_trained
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,7 @@ class MetaGradient(Part):
     def objective(self, outputs: Outputs) -> Tensor:
         """Mean cross-entropy over the support set or, where `given` says so, the query set."""
         chosen = outputs.drawn["query" if "query" in outputs.given else "support"]
-        logits = outputs.logits
-        return cross_entropy(logits, outputs.graph.y.clamp(min=0), chosen.to(logits.dtype))
+        return outputs.cross_entropy(outputs.logits, chosen)
 
     def release(self, ctx: Context, update: Tree) -> Tree:
         """−∇F_query at the trained weights, in place of the update."""

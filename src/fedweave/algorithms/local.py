@@ -17,6 +17,7 @@ from fedweave.algorithms.parts import (
     Training,
 )
 from fedweave.algorithms.parts.part import has
+from fedweave.algorithms.parts.training import ClassWeights, weighing
 from fedweave.algorithms.scoring import PERSONAL_SCORES, personal_score
 from fedweave.core import model as models
 from fedweave.core import random
@@ -42,6 +43,10 @@ class Local(Deployable):
     optimizer_state: its state is "kept" from round to round, or "fresh" in each.
     quorum:          share of the clients that must reply.
     parts:           terms of the training loss, cross_entropy by default; others would do nothing, and are refused.
+    class_weight:    of the cross-entropy: "none", "balanced" (n / (C n_c) by a client's own training examples, of which
+        nothing is told), a number for each class, or a table by name such as {fraud = 30.0}, 1 for the others.
+    focal:           gamma of the focal loss, 0 for none.
+    logit_adjustment: tau of logits that are adjusted by the client's own shares of the classes, 0 for none.
     """
 
     model: Model
@@ -52,6 +57,9 @@ class Local(Deployable):
     optimizer_state: OptimizerState = "kept"
     quorum: float = 1.0
     parts: tuple[Part, ...] = ()
+    class_weight: ClassWeights = "none"
+    focal: float = 0.0
+    logit_adjustment: float = 0.0
 
     def __post_init__(self) -> None:
         self.take_model()
@@ -81,7 +89,13 @@ class Local(Deployable):
     def objective(self) -> Objective:
         """What a client trains for, and how."""
         training = Training(
-            self.model, self.local_steps, self.optimizer, self.lr, self.weight_decay, self.optimizer_state
+            self.model,
+            self.local_steps,
+            self.optimizer,
+            self.lr,
+            self.weight_decay,
+            self.optimizer_state,
+            weighing(self),
         )
         return Objective(Composition.of(self.parts, defaults={}), training)
 

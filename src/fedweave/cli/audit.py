@@ -175,6 +175,11 @@ def _told(run: "Run") -> list[str]:
     for note in run.aligned:
         kept = f"{note.get('common')} of the site's {note.get('own')} nodes"
         told.append(f"{note['at']}  the server named {kept} as common to all")
+    for note in run.policy:
+        of = {what: ", ".join(map(str, note.get(what) or ())) for what in ("tightened", "loosened")}
+        ends = {"tightened": "tightened", "loosened": "loosened, which holds from the next job on"}
+        said = "; ".join(f"{of[what]} {ends[what]}" for what in ends if of[what])
+        told.append(f"{note['at']}  the owner changed the policy: {said or 'to the same rules'}")
     return told
 
 

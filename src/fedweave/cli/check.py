@@ -75,6 +75,8 @@ def facts(config: "Config", built: "Built") -> Iterator[str]:
         favourable = f"{data.labels[1]} (1)" if len(data.labels) == 2 else "1"
         told = f"; a prediction of {favourable} counts as favourable" if data.classes == 2 else ""
         yield f"groups of people: {people}{told}"
+    if data.carried is not None:
+        yield f"edges: {data.carried}"
     yield f"model: {parameters(built):,} weights"
     yield f"{counted(config.general.rounds, 'round')}, evaluated {_every(config.general.eval_every)}"
     yield ", ".join(f"{name} {version(name)}" for name in ("fedweave", "torch", "numpy", "pyarrow"))

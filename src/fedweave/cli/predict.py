@@ -134,6 +134,7 @@ def _jointly(run: "Trained", data: Path | None) -> "pa.Table":
     from fedweave.core.algorithm import PredictsJointly
     from fedweave.experiment.build import build
     from fedweave.experiment.runs.predictions import Predicted, predictions_table
+    from fedweave.experiment.runs.scoring import flagging_of
 
     built = run.built
     if data is not None:
@@ -154,7 +155,7 @@ def _jointly(run: "Trained", data: Path | None) -> "pa.Table":
     told = {client: states[client]["prediction"] for client in built.fed.clients if "prediction" in states[client]}
     masks = {client: part.masks for client, part in zip(run.built.fed.clients, run.seen.parts, strict=True)}
     found = [Predicted(client, p, nodes, masks[client] if data is None else None) for client, p in told.items()]
-    return predictions_table(found, built.data.ids, built.data.labels, y=built.data.y)
+    return predictions_table(found, built.data.ids, built.data.labels, y=built.data.y, flagging=flagging_of(run))
 
 
 def _on(config: "Config", data: Path, before: "Dataset") -> "Config":

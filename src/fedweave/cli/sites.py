@@ -68,8 +68,9 @@ def init(
     parts = None if chosen is None else cut(chosen, project.sites)
     provision(directory, project.sites, project.host, project.port)
     project.save(directory)
+    policy = {"secure_sum": ["update"], "min_sites": 3} if len(project.sites) >= 3 else {}
     for name in project.sites:
-        write_site_file(directory / name / SITE_FILE, {"path": "data"})
+        write_site_file(directory / name / SITE_FILE, {"path": "data"}, **policy)
     if parts is not None:
         hand_out(*parts, directory, project.sites)
     typer.echo(f"{directory}: {counted(len(project.sites), 'site')}, server on {project.host}:{project.port}")

@@ -27,6 +27,14 @@ def sweep(
         list[str] | None,
         typer.Option("--grid", metavar="section.key=a,b", help="Values to try, all with all; repeatable."),
     ] = None,
+    over: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="section.key",
+            help="A key of the grid to compare algorithms over, not to choose by validation; repeatable. Keys of "
+            "[algorithm] and [model] alone are chosen.",
+        ),
+    ] = None,
     settings: Settings = None,
     jobs: Annotated[int, typer.Option(min=1, metavar="N", help="Runs at a time.")] = 1,
     out: Annotated[
@@ -35,55 +43,66 @@ def sweep(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Do anew what was run with other code or data; keep the rest.")
     ] = False,
+    latex: Annotated[bool, typer.Option("--latex", help="Also sweep.tex, the table for a paper.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Also sweep.csv, a line per run.")] = False,
+    figures: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Also figures with captions, as SVG and PDF, by matplotlib.")
+    ] = None,
+    shard: Annotated[
+        str, typer.Option(metavar="I/N", help="Do the I-th of N shares of the runs; the table is made without it.")
+    ] = "",
+    slurm: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Run nothing, but write the script of an array of N jobs.")
+    ] = 0,
 ) -> None:
     """Run an experiment with several seeds, algorithms and settings; finished runs are used again.
 
-    At the end one table, for choosing by validation accuracy, and one page with all runs and paired tests.
+    At the end one table, with each algorithm's setting chosen by validation, and one page with all runs and paired
+    tests.
     """
-    from fedweave.experiment.runs.files import write
-    from fedweave.papers.workers import Stopped
-    from fedweave.report.html import render
-    from fedweave.report.reading import grouped, read_runs
-    from fedweave.report.terminal import screen, show_cells
-    from fedweave.report.training import unlike
-    from fedweave.sweep.plan import planned, up_to_date
-    from fedweave.sweep.table import lost, markdown, results, told
+    from fedweave.report.terminal import screen
+    from fedweave.sweep import slurm as scripts
+    from fedweave.sweep.plan import check_over, keys_of, planned, share, up_to_date
+    from fedweave.sweep.results import Asked, finish
+    from fedweave.sweep.table import lost
 
     folder, console = out or Path("sweeps") / config.stem, screen()
     runs, about = planned(config, folder, seeds, algorithms, settings or [], grid or [])
-    runs = up_to_date(runs, overwrite)
+    asked = Asked(keys_of(config, grid or []), tuple(over or ()), latex, csv, figures)
+    check_over(asked.over, asked.keys)
+    asked.check()
     for note in about:
         console.print(f"note: {note}", highlight=False, markup=False)
-    try:
-        failed = _execute(console, runs, jobs)
-    except Stopped as error:
-        typer.echo(f"{error} Continue with: {shlex.join(['fedweave', *sys.argv[1:]])}", err=True)
-        raise typer.Exit(128 + error.signal) from error
-    done = [run.directory for run in runs if run.name not in failed]
-    if not done:
-        raise FedweaveError(f"no run succeeded; the first says: {failed[runs[0].name]}")
-    read = read_runs(done)
-    groups = grouped(read)
-    found, notes = results(groups), told(groups)
-    show_cells(console, found)
-    for note in (*notes, *unlike(groups)):
-        console.print(note, highlight=False, markup=False)
-    gone = lost(runs, failed, grid or [])
-    page = render(read, gone)
-    write(folder / "report.html", lambda file: file.write(page.encode()))
-    write(folder / "sweep.md", lambda file: file.write(markdown(found, notes, gone).encode()))
-    console.print(f"files: {folder}/sweep.md, {folder}/report.html", highlight=False, soft_wrap=True, markup=False)
+    if slurm:
+        _say(console, *scripts.save(sys.argv[1:], slurm, jobs, folder))
+        return
+    runs = up_to_date(share(runs, shard) if shard else runs, overwrite)
+    failed = _execute(console, runs, jobs)
+    if shard and not failed:
+        _say(console, f"shard {shard} is done; once all are: {scripts.afterwards(sys.argv[1:])}")
+    elif not shard:
+        finish(console, folder, runs, failed, asked)
     if failed:
-        raise FedweaveError("; ".join(gone))
+        raise FedweaveError("; ".join(lost(runs, failed, asked.keys)))
+
+
+def _say(console: "Console", *lines: str) -> None:
+    for line in lines:
+        console.print(line, highlight=False, soft_wrap=True, markup=False)
 
 
 def _execute(console: "Console", runs: "Sequence[PlannedRun]", jobs: int) -> dict[str, str]:
     """Do what is not done yet; {name: why} of what failed."""
     from fedweave.papers.session import watched
+    from fedweave.papers.workers import Stopped
 
     def unfinished() -> list["PlannedRun"]:
         return [run for run in runs if not run.finished()]
 
     todo = unfinished()
     console.print(f"{counted(len(runs), 'run')}, {len(runs) - len(todo)} of them done already", highlight=False)
-    return watched(console, todo, jobs, len(runs), unfinished)
+    try:
+        return watched(console, todo, jobs, len(runs), unfinished)
+    except Stopped as error:
+        typer.echo(f"{error} Continue with: {shlex.join(['fedweave', *sys.argv[1:]])}", err=True)
+        raise typer.Exit(128 + error.signal) from error

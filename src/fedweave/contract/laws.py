@@ -13,7 +13,18 @@ import torch
 from fedweave.algorithms.deployment import Deployable, Which
 from fedweave.algorithms.scoring import measure as measured
 from fedweave.contract.ordinary import NoGcn, ordinary
-from fedweave.contract.subject import EVERY, ROUNDS, SAVED, TOGETHER, Run, Subject, distance, everything, everywhere
+from fedweave.contract.subject import (
+    BATCHES,
+    EVERY,
+    ROUNDS,
+    SAVED,
+    TOGETHER,
+    Run,
+    Subject,
+    distance,
+    everything,
+    everywhere,
+)
 from fedweave.core.algorithm import DeclaresCalls, PredictsJointly, TakesSome, capabilities
 from fedweave.core.engine import Engine
 from fedweave.core.federation import is_step, step_name
@@ -123,8 +134,8 @@ def clients_are_isolated(subject: Subject) -> None:
 
 def a_resumed_run_gives_the_same(subject: Subject, mode: str = "vmap") -> None:
     """A run that is stopped, saved and continued elsewhere ends like one that was not."""
-    whole = subject.together() if mode == "vmap" else subject.specified()
-    *_, (last, fed) = subject.resumed(whole, subject.made(), mode=mode)
+    whole = subject.batched() if mode == "vmap" else subject.specified()
+    *_, (last, fed) = subject.resumed(whole, subject.made(), **BATCHES | {"mode": mode})
     _equal(everything(last, fed), whole.left, 0.0, "resumed and uninterrupted")
 
 

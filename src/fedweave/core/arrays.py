@@ -7,6 +7,7 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
+from fedweave.core.carried import Carried
 from fedweave.core.graph import Graph, make_graph
 from fedweave.core.sizes import fits, size_class
 from fedweave.core.tree import Tree, to
@@ -20,7 +21,8 @@ class GraphArrays(NamedTuple):
 
     x:     float [n, d], NumPy or SciPy CSR. edges: int64 [2, E], both directions. y: int64 [e], -1 unlabelled.
     masks: bool [3, e], rows TRAIN, VAL, TEST. sens: int64 [e], -1 unknown, or None. graph_of: int64 [n], the small
-           graph of each node, rising from 0; None where nodes are the examples.
+           graph of each node, rising from 0; None where nodes are the examples. carried: the same edges with what they
+           carry; None where they carry nothing, as those that are made of other edges do.
     """
 
     x: "np.ndarray | sp.csr_matrix"
@@ -29,6 +31,7 @@ class GraphArrays(NamedTuple):
     masks: np.ndarray
     sens: np.ndarray | None = None
     graph_of: np.ndarray | None = None
+    carried: Carried | None = None
 
 
 def graph_arrays(graph: Graph) -> GraphArrays:
@@ -40,13 +43,14 @@ def graph_arrays(graph: Graph) -> GraphArrays:
     x = graph.x.blocks.members[0].scipy() if isinstance(graph.x, Sparse) else graph.x.numpy()
     y, masks = graph.y[:e].numpy().copy(), graph.masks[:, :e].numpy().copy()
     sens = None if graph.sens is None else graph.sens[:e].numpy().copy()
-    return GraphArrays(x[:n].copy(), graph.own_edges.members[0].index.copy(), y, masks, sens, graph_of)
+    own = graph.own_edges.members[0]
+    return GraphArrays(x[:n].copy(), own.index.copy(), y, masks, sens, graph_of, own.carried)
 
 
 def graph_like(graph: Graph, arrays: GraphArrays) -> Graph:
     """The graph of `arrays`, with the dtype, feature storage and, as long as it fits, padding of `graph`
     (`core.sizes.fits`), and where that lies. The order of edges does not matter."""
-    x, edges, y, masks, sens, graph_of = arrays
+    x, edges, y, masks, sens, graph_of, carried = arrays
     if isinstance(graph.x, Sparse):
         x = sp.csr_matrix(x)
     else:
@@ -58,18 +62,21 @@ def graph_like(graph: Graph, arrays: GraphArrays) -> Graph:
         for now, count in ((graph.nodes, x.shape[0]), (len(graph.y), len(y)))
     )
     edges = edges[:, np.lexsort(edges[::-1])]
-    return make_graph(x, edges, y, masks, sens, graph.x.dtype, rows, graph_of, examples).to(graph.device)
+    made = make_graph(x, edges, y, masks, sens, graph.x.dtype, rows, graph_of, examples, carried=carried)
+    return made.to(graph.device)
 
 
 def graph_tree(graph: Graph) -> Tree:
     """One client's graph as a tree that `encode` takes: "rows" and "examples", with padding; "x", its features, as
-    "dense" or as "values", "columns" and "starts"; "edges", "y" and "masks"; and, where there are any, "sens" and
-    "graph_of". Undone by `tree_graph`."""
-    x, *others = graph_arrays(graph)
+    "dense" or as "values", "columns" and "starts"; "edges", "y" and "masks"; and, where there are any, "sens",
+    "graph_of" and what edges carry, "carried". Undone by `tree_graph`."""
+    x, *others, carried = graph_arrays(graph)
     parts = {"dense": x} if isinstance(x, np.ndarray) else {"values": x.data, "columns": x.indices, "starts": x.indptr}
-    named = dict(zip(GraphArrays._fields[1:], others, strict=True))
+    named = dict(zip(GraphArrays._fields[1:-1], others, strict=True))
     sizes = {"rows": graph.nodes, "examples": len(graph.y)}
     tree = {**sizes, "x": {name: torch.from_numpy(part) for name, part in parts.items()}}
+    if carried is not None:
+        tree["carried"] = {name: torch.from_numpy(part) for name, part in carried.arrays().items()}
     return tree | {name: torch.from_numpy(part) for name, part in named.items() if part is not None}
 
 
@@ -85,4 +92,7 @@ def tree_graph(tree: Tree, features: int) -> Graph:
         )
     edges, y, masks = (tree[name].numpy() for name in ("edges", "y", "masks"))
     sens, graph_of = (tree[name].numpy() if name in tree else None for name in ("sens", "graph_of"))
-    return make_graph(x, edges, y, masks, sens, values.dtype, tree["rows"], graph_of, tree["examples"])
+    held = {name: part.numpy() for name, part in tree.get("carried", {}).items()}
+    carried = Carried.of_arrays(held) if held else None
+    sizes = tree["rows"], graph_of, tree["examples"]
+    return make_graph(x, edges, y, masks, sens, values.dtype, *sizes, carried=carried)

@@ -8,6 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
+from fedweave.core import carried as carrying
+from fedweave.core.carried import Carried, Messages
 from fedweave.core.operators import KINDS_SPREAD, KINDS_SUM, MOTIF_MEAN, OPERATORS, POOLS, looped, mean
 from fedweave.core.sizes import least_rows
 from fedweave.ops.csr import Csr
@@ -69,6 +71,7 @@ class EdgeList:
     examples: small graphs, padding included.
     motifs:   the motifs that the small graphs share with others; None if nobody asked for them.
     features: [m, d], the nodes'; None if nobody compares them.
+    carried:  the same edges as they were given, with what they carry; None where they carry nothing.
     """
 
     def __init__(
@@ -80,10 +83,11 @@ class EdgeList:
         examples: int = 0,
         motifs: MotifTable | None = None,
         features: "np.ndarray | sp.csr_matrix | None" = None,
+        carried: Carried | None = None,
     ) -> None:
         self.index, self.nodes, self.examples = _fixed(index), nodes, examples
         self.weight, self.graph_of = weight, graph_of
-        self.motifs, self.features = motifs, features
+        self.motifs, self.features, self.carried = motifs, features, carried
         self._made: dict[str, Csr] = {}
 
     @cached_property
@@ -120,6 +124,13 @@ class EdgeList:
             return np.arange(self.nodes), np.arange(self.nodes)
         return kinds(self.features, self.adjacency)
 
+    @cached_property
+    def messages(self) -> Messages:
+        """By which messages go along single edges; of edges that carry nothing, along each both ways."""
+        bare = Carried(self.index[:, self.index[0] < self.index[1]], directed=False)
+        kind = np.float32 if self.weight is None else self.weight.dtype
+        return Messages(self.carried or bare, self.nodes, kind)
+
     @property
     def known_motifs(self) -> MotifTable:
         """`motifs`, with a column for each example, padding included.
@@ -147,6 +158,8 @@ class EdgeList:
             elif kind == KINDS_SPREAD:
                 ones, rows = np.ones(self.nodes, self.adjacency.dtype), np.arange(self.nodes)
                 made = sp.csr_matrix((ones, (rows, self.alike[1])), shape=(self.nodes, least_rows(len(self.alike[0]))))
+            elif kind in (single := carrying.kinds()):
+                made = self.messages.matrix(*single[kind])
             else:
                 made = POOLS[kind](self.membership) if kind in POOLS else OPERATORS[kind](self.adjacency)
             self._made[kind] = Csr.of(made)

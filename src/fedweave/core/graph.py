@@ -8,6 +8,7 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
+from fedweave.core.carried import Carried
 from fedweave.core.edge_list import EdgeList, MotifTable
 from fedweave.core.edges import BatchCache, Edges
 from fedweave.core.message_passing import MessagePassing
@@ -91,6 +92,7 @@ def make_graph(
     graph_of: np.ndarray | None = None,
     examples: int | None = None,
     motifs: MotifTable | None = None,
+    carried: Carried | None = None,
 ) -> Graph:
     """Build one client's padded `Graph` from arrays of n nodes and e examples: x [n, d], edges [2, E], y [e],
     masks [3, e], sens [e]. The examples are the nodes or, with `graph_of` [n], rising, small graphs.
@@ -99,7 +101,7 @@ def make_graph(
     example has a label: then the masks say how examples with withheld labels are used.
 
     rows, examples: what the nodes and the small graphs are padded to (see `core.sizes`); the fewest by default.
-    motifs: of the small graphs, if any part asks for them.
+    motifs: of the small graphs, if any part asks for them. carried: the same edges with what they carry, if anything.
 
     The graph is on the host; `Graph.to` moves it.
 
@@ -119,10 +121,10 @@ def make_graph(
     else:
         features = _padded(torch.from_numpy(np.asarray(x)).to(dtype), rows, 0)
     weight = None if dtype == torch.float32 else np.ones(edges.shape[1])
-    known = y >= 0
+    known, alike = y >= 0, None if graph_of is None else x
     return Graph(
         x=features,
-        edges=Edges.of([EdgeList(edges, rows, weight, graph_of, examples, motifs, None if graph_of is None else x)]),
+        edges=Edges.of([EdgeList(edges, rows, weight, graph_of, examples, motifs, alike, carried)]),
         y=_padded(_whole(y), examples, -1),
         masks=_padded(torch.from_numpy(np.asarray(masks, bool) & (known | ~known.any())), examples, False, dim=1),
         real=torch.arange(rows, device="cpu") < n,

@@ -64,7 +64,8 @@ def _loaded(name: str, path: str | None, seed: int, params: Mapping[str, Any]) -
     known = [field.name for field in fields(kind)]
     unknown = [key for key in params if key not in known]
     if unknown:
-        raise ConfigError(f"dataset {name!r} has no parameter {', '.join(unknown)}; it has {', '.join(known)}.")
+        told = f"dataset {name!r} has no parameter {', '.join(unknown)}; it has {', '.join(known)}."
+        raise ConfigError(told, code="config.unknown-key")
     try:
         root = None if path is None else Path(path).expanduser()
     except RuntimeError as error:
@@ -139,5 +140,6 @@ def _kind(name: str) -> Any:
         return plugins.load(name)
     known = DATASETS | plugins.announced("data")
     if name not in known:
-        raise ConfigError(f"dataset {name!r} is not known; choose one of {', '.join(known)}.")
+        told = f"dataset {name!r} is not known; choose one of {', '.join(known)}."
+        raise ConfigError(told, code="config.unknown-name")
     return known[name]

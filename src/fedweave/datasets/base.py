@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from fedweave.core.carried import Carried
 from fedweave.datasets.layout import write
 from fedweave.errors import UserError
 
@@ -55,6 +56,8 @@ class Dataset:
     owners:      what the owners are called.
     groups:      what the groups of `sens` are called, in order; () where they are numbers.
     node_kinds, edge_kinds: what the kinds of nodes and edges are called, in order; () where they are numbers.
+    carried:     the edges as they were given, with direction, weight, features and time, of which `edges` says who is
+                 joined to whom; None where they carry nothing.
     notes:       sentences on what came with the data and is not used, for the user.
     named:       the [data] section that reads it again, and "seed" if that matters; None where nothing says so, as of a
                  copy in which something was replaced.
@@ -80,6 +83,7 @@ class Dataset:
     node_kinds: tuple[str, ...] = ()
     edge_kinds: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    carried: Carried | None = None
     named: Mapping[str, Any] | None = field(default=None, init=False, repr=False, compare=False)
 
     def save(self, path: str | Path) -> Path:
@@ -98,7 +102,8 @@ class Dataset:
             write(self, file)
         except OSError as error:
             raise UserError(f"{file} cannot be written: {error.strerror}. Name another place.") from error
-        object.__setattr__(self, "named", {"name": "npz", "path": str(file), "sens_feature": True})
+        own = {} if self.carried is None else {"loops": "keep"}
+        object.__setattr__(self, "named", {"name": "npz", "path": str(file), "sens_feature": True, **own})
         return file
 
     @property
@@ -120,6 +125,11 @@ class Dataset:
     def features(self) -> int:
         """d."""
         return int(self.x.shape[1])
+
+    @property
+    def edge_features(self) -> int:
+        """How many features edges have."""
+        return 0 if self.carried is None else self.carried.width
 
     def nodes_of(self, examples: np.ndarray) -> np.ndarray:
         """int64, sorted: the nodes of `examples` int64 [m], sorted: themselves, or the nodes of these small graphs."""

@@ -7,8 +7,9 @@ from typing import Any, NoReturn
 import numpy as np
 import scipy.sparse as sp
 
+from fedweave.core.carried import Carried
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.edges import NO_LOOPS
+from fedweave.datasets.edges import NO_LOOPS, undirected
 from fedweave.errors import DataError
 
 MOST_FAULTS = 20
@@ -119,6 +120,8 @@ def check(dataset: Dataset, where: str | Path, labelled: bool = True) -> Dataset
         check_array(dataset.public, "the split", np.bool_, (3, e), where)
         _check_split(dataset, where, labelled)
     _check_names(dataset, where)
+    if dataset.carried is not None:
+        _check_carried(dataset.carried, dataset.edges, n, where)
     for name, count in (("node_labels", n), ("edge_labels", dataset.edges.shape[1])):
         kinds = getattr(dataset, name)
         if kinds is not None:
@@ -226,6 +229,31 @@ def _check_edges(edges: np.ndarray, n: int, where: str | Path) -> None:
     # Sorted and distinct by now, so the graph is undirected exactly if its reverse is the same list.
     lonely = np.setdiff1d(codes, target * n + source, assume_unique=True)
     at(int(np.searchsorted(codes, lonely[0])) if lonely.size else None, "lacks its reverse", _BOTH)
+
+
+def _check_carried(carried: Carried, edges: np.ndarray, n: int, where: str | Path) -> None:
+    """Refuse edges that carry what is no number, or that do not join the nodes that `edges` do."""
+    m, index = carried.total, carried.ends
+    check_array(index, "the edges' index", np.int64, (2, None), where)
+    for name, kind, shape in (
+        ("weight", np.float32, (m,)),
+        ("features", np.float32, (m, None)),
+        ("time", np.float64, (m,)),
+    ):
+        values = getattr(carried, name)
+        if values is None:
+            continue
+        check_array(values, f"the edges' {name}", kind, shape, where)
+        if (row := first(~np.isfinite(values.reshape(m, -1)).all(1) if m else np.zeros(0, bool))) is not None:
+            refuse(where, f"the edges' {name}, row {row}: {values[row]} is not finite", "Fill in or remove the value.")
+    if carried.weight is not None and (row := first(carried.weight < 0)) is not None:
+        remedy = "Give weights from 0; a number of either sign may be a feature of the edge."
+        refuse(where, f"the edges' weight, row {row}: {carried.weight[row]} is below 0", remedy)
+    source, target = index[:, index[0] != index[1]]
+    if (index.size and not 0 <= index.min() <= index.max() < n) or not np.array_equal(
+        undirected(source, target, n), edges
+    ):
+        refuse(where, "the edges do not join the nodes that what they carry joins", "Make both of one list of edges.")
 
 
 def _check_labels(dataset: Dataset, where: str | Path, labelled: bool) -> None:

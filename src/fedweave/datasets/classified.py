@@ -29,7 +29,7 @@ class Classified:
     ignore:    columns that do not count.
     unlabelled: a word, or several, that stands in the examples' labels for an empty cell, such as "unknown".
     groups:    names of the sensitive groups in order when sens is text; None is those present, sorted.
-    loops:     edges of a node with itself: "refuse", or "drop".
+    loops:     edges of a node with itself: "refuse", "drop", or "keep" where edges carry something.
     """
 
     normalise: str = "none"
@@ -55,7 +55,7 @@ class Classified:
             raise ConfigError(f"folder: groups = {list(self.groups)} is empty or names a value twice.")
         if both := set(self.labels or ()) & set(self._unlabelled):
             raise ConfigError(f"folder: {min(both)!r} is in labels, so that it is a class, and in unlabelled.")
-        check_loops(self.loops)
+        check_loops(self.loops, getattr(self, "carries", False))
 
     @property
     def _unlabelled(self) -> tuple[str, ...]:

@@ -45,8 +45,9 @@ def check_columns(
     extra = [name for name in table.columns if name not in known] if closed else []
     ignore = f"ignore = {json.dumps([f'{table.path.stem}.{name}' for name in extra])}"
     if "weight" in extra:
-        remedy = f"Remove the column weight, or say {ignore}; every edge counts 1."
-        refuse(table.path, "edge weights are not supported", remedy)
+        what = "edge weights are not used unless they are named" if hint else "edge weights are not supported"
+        use = 'Say edge_weight = "weight" in [data]' if hint else "Remove the column weight"
+        refuse(table.path, what, f"{use}, or {ignore}; then every edge counts 1.")
     if extra:
         remedy = f"Allowed are {', '.join(known)}{f'; {hint}' if hint else ''}; {ignore} leaves out the others."
         refuse(table.path, f"unknown columns: {', '.join(extra)}", remedy)
@@ -164,7 +165,7 @@ def edges_of(edges: Table, ids: pa.Array, loops: str = "refuse") -> np.ndarray:
 def ends_of(edges: Table, ids: pa.Array, loops: str = "refuse") -> tuple[np.ndarray, np.ndarray]:
     """int64 [2, E]: the ends of every edge as places in `ids`, and int64 [E]: its row.
 
-    loops: "refuse", or "drop", which leaves out edges of a node with itself, and logs how many.
+    loops: "refuse", "keep", or "drop", which leaves out edges of a node with itself, and logs how many.
 
     Raises:
         DataError: an end is not among the nodes, or both are the same; names file and row.
@@ -184,6 +185,8 @@ def ends_of(edges: Table, ids: pa.Array, loops: str = "refuse") -> tuple[np.ndar
             what = "the edge joins {!r} with itself"
             refuse_rows(edges, alone, lambda row: what.format(ids[int(ends[0][row])].as_py()), NO_LOOPS)
     faults.refuse()
+    if loops == "keep":
+        return np.stack(ends).astype(np.int64), np.arange(edges.rows)
     note_loops(int(alone.sum()), edges.rows, edges.path)
     return np.stack(ends).astype(np.int64)[:, ~alone], np.flatnonzero(~alone)
 

@@ -26,6 +26,8 @@ def digests(data: Dataset) -> dict[str, str]:
         "small graphs": (data.graph_of, data.node_labels),
         "owners": (data.owner, *(part for party in parties for part in (party.columns, party.edges))),
     }
+    if data.carried is not None:
+        held["what edges carry"] = tuple(data.carried.arrays().values())
     names = json.dumps([data.columns, data.labels, data.owners]).encode()
     return {what: _digest(arrays) for what, arrays in held.items()} | {NAMES: hashlib.sha256(names).hexdigest()}
 

@@ -26,7 +26,14 @@ SOURCES = {
     "citeseer": ("Planetoid", "CiteSeer", "https://github.com"),
     "pubmed": ("Planetoid", "PubMed", "https://github.com"),
     "amazon-computers": ("Amazon", "Computers", "https://github.com"),
+    "amazon-photo": ("Amazon", "Photo", "https://github.com"),
     "coauthor-cs": ("Coauthor", "CS", "https://github.com"),
+    "coauthor-physics": ("Coauthor", "Physics", "https://github.com"),
+    "minesweeper": ("HeterophilousGraphDataset", "Minesweeper", "https://github.com"),
+    "roman-empire": ("HeterophilousGraphDataset", "Roman-empire", "https://github.com"),
+    "amazon-ratings": ("HeterophilousGraphDataset", "Amazon-ratings", "https://github.com"),
+    "tolokers": ("HeterophilousGraphDataset", "Tolokers", "https://github.com"),
+    "questions": ("HeterophilousGraphDataset", "Questions", "https://github.com"),
     "corafull": ("CitationFull", "Cora", "https://github.com"),
     "dblp": ("CitationFull", "DBLP", "https://github.com"),
     "flickr-attributed": ("AttributedGraphDataset", "Flickr", "https://drive.usercontent.google.com"),
@@ -99,10 +106,15 @@ def convert(source: Any, name: str) -> Dataset:
         edges=_without_loops(data.edge_index.numpy(), int(data.num_nodes)),
         y=data.y.numpy().astype(np.int64),
         classes=int(data.y.max()) + 1,
-        public=np.stack([data[f"{split}_mask"].numpy() for split in ("train", "val", "test")])
+        public=np.stack([_first(data[f"{split}_mask"].numpy()) for split in ("train", "val", "test")])
         if "train_mask" in data
         else None,
     )
+
+
+def _first(mask: np.ndarray) -> np.ndarray:
+    """Of several published splits the first."""
+    return mask if mask.ndim == 1 else mask[:, 0]
 
 
 def _published(raw: Path) -> sp.csr_matrix | None:

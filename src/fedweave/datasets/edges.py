@@ -7,14 +7,19 @@ import numpy as np
 
 from fedweave.errors import ConfigError
 
-LOOPS = ("refuse", "drop")
-NO_LOOPS = 'Remove it, or leave all such out: [data] loops = "drop"; models add their own self loops.'
+LOOPS = ("refuse", "drop", "keep")
+NO_LOOPS = (
+    'Remove it, or leave all such out: [data] loops = "drop"; models add their own self loops. Edges that carry '
+    'something may "keep" them.'
+)
 
 _LOG = logging.getLogger(__name__)
 
 
-def check_loops(loops: str) -> None:
-    """Raise ConfigError unless `loops` is one of `LOOPS`."""
+def check_loops(loops: str, carries: bool = False) -> None:
+    """Raise ConfigError unless `loops` is one of `LOOPS`; edges keep them if they may carry something."""
+    if loops == "keep" and not carries:
+        raise ConfigError("loops = 'keep': edges that carry nothing have none; say what they carry, or 'drop' them.")
     if loops not in LOOPS:
         raise ConfigError(f"loops = {loops!r} is not known; choose one of {', '.join(LOOPS)}.")
 

@@ -7,13 +7,13 @@ from typing import Any
 
 from fedweave.core.records import Record
 from fedweave.datasets.base import Dataset
+from fedweave.datasets.carrying import ALL, Carrying, carried_of, of_nodes, skeleton
 from fedweave.datasets.check import Faults, check, refuse
-from fedweave.datasets.classified import Classified
 from fedweave.datasets.columns import (
     EDGES,
     NODES,
     check_columns,
-    edges_of,
+    ends_of,
     feature_names,
     features_of,
     group_names,
@@ -23,6 +23,7 @@ from fedweave.datasets.columns import (
     split_of,
 )
 from fedweave.datasets.features import compact, normalise
+from fedweave.datasets.gaps import gaps_filled, gaps_of
 from fedweave.datasets.recognise import require_folder
 from fedweave.datasets.sensitive import refuse_repeated
 from fedweave.datasets.table import Table
@@ -31,10 +32,11 @@ from fedweave.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class Folder(Classified):
+class Folder(Carrying):
     """Your own folder with nodes.csv|parquet and edges.csv|parquet.
 
     categories: columns of text and all their values in order, one feature for each value; an empty cell is in none.
+                "edges.currency" is the column of edges.
     owner:      the column of nodes that says whose each node is, for the partition "column"; it is no feature. Sites
                 that train together must all give the same categories and groups.
     """
@@ -62,7 +64,9 @@ class Folder(Classified):
                 each of the first 20 faults.
         """
         if root is None:
-            raise ConfigError('The dataset "folder" needs the folder with nodes and edges: set [data] path.')
+            raise ConfigError(
+                'The dataset "folder" needs the folder with nodes and edges: set [data] path.', code="config.missing"
+            )
         require_folder(root, "Name the folder that holds nodes.csv|parquet and edges.csv|parquet.")
         if texts := sorted(path.name for path in root.glob("*_A.txt*")):
             refuse(root, f"{texts[0]} is there, so it is in the TU layout", 'Set [data] name = "tu".')
@@ -81,7 +85,9 @@ class Folder(Classified):
         known = NODES if self.owner is None else (*NODES, self.owner)
         owned = known[len(NODES) :] if labelled else ()  # whose a node to be predicted is does not matter
         check_columns(nodes, required=(*NODES[: 1 + labelled], *owned), known=known)
-        check_columns(edges, required=EDGES, known=EDGES, closed=True)
+        of_edges, hint = (*EDGES, *self.chosen), "data.edge_features takes them, and data.edge_weight and edge_time one"
+        check_columns(edges, required=of_edges, known=of_edges, closed=self.edge_features != ALL, hint=hint)
+        nodes = gaps_filled(nodes, gaps_of(self.missing, of_edges=False))
         if nodes.rows == 0:
             refuse(nodes.path, "the table has no rows", "Give one row per node.")
         faults, found = Faults(), Record()
@@ -92,6 +98,7 @@ class Folder(Classified):
         if not self.sens_feature:
             refuse_repeated(found["x"], found["sens"], found["columns"], nodes.path)
         y, classes = found.pop("labelled")
+        found["edges"] = skeleton(found.pop("ends")[0], nodes.rows)
         found |= {
             "x": normalise(compact(found["x"]), self.normalise, root.name),
             "ids": tuple(found["ids"].to_pylist()),
@@ -111,14 +118,17 @@ class Folder(Classified):
         parts: dict[str, Callable[[Record], Any]] = {
             "ids": lambda found: ids_of(nodes),
             "labelled": lambda found: self.labels_of(nodes, labelled),
-            "x": lambda found: features_of(nodes, known, self.categories, apart=labelled),
-            "columns": lambda found: feature_names(nodes, known, self.categories),
+            "x": lambda found: features_of(nodes, known, of_nodes(self.categories), apart=labelled),
+            "columns": lambda found: feature_names(nodes, known, of_nodes(self.categories)),
             "sens": lambda found: sens_of(nodes, self.groups),
             # where sens was refused, its names would be refused for the same
             "groups": lambda found: group_names(nodes, self.groups) if "sens" in found else (),
             "public": lambda found: split_of(nodes, found["labelled"][0]) if split and "labelled" in found else None,
             "owners": lambda found: owners_of(nodes, self.owner or "") if owned else (),
             "owner": lambda found: nodes.kinds(self.owner or "", found["owners"]) if found.get("owners") else None,
-            "edges": lambda found: edges_of(edges, found["ids"], self.loops) if "ids" in found else None,
+            "ends": lambda found: ends_of(edges, found["ids"], self.loops) if "ids" in found else None,
+            "carried": lambda found: (
+                carried_of(edges, found["ends"], self, self.categories) if found.get("ends") else None
+            ),
         }
         return parts

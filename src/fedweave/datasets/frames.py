@@ -1,6 +1,7 @@
 """Data that is in memory already: tables, a networkx graph."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pyarrow as pa
 from fedweave.core.records import Record
 from fedweave.core.views import plain
 from fedweave.datasets.base import Dataset
+from fedweave.datasets.carrying import one_way
 from fedweave.datasets.check import refuse
 from fedweave.datasets.columns import NODES
 from fedweave.datasets.folder import Folder
@@ -54,11 +56,13 @@ def from_graph_frames(graphs: Any, nodes: Any, edges: Any, name: str = "frames",
 def from_networkx(
     graph: Any, label: str = "label", features: Sequence[str] | None = None, name: str = "networkx", **options: Any
 ) -> Dataset:
-    """The graph of a `networkx.Graph`, undirected; what nodes have besides `label`, "sens" and "split" are features.
+    """The graph of a `networkx.Graph`, undirected unless `directed` is True; what nodes have besides `label`, "sens"
+    and "split" are features.
 
     label: the attribute with the class, which every node has; None where it is unlabelled. features: the attributes to
-    take, in order; by default all. options: see `from_frames`; what edges have is refused unless `ignore` names it,
-    such as "edges.date", or it is a "weight" that is 1 everywhere.
+    take, in order; by default all. options: see `from_frames`; what edges have is refused unless `edge_features`,
+    `edge_weight` or `edge_time` takes it, `ignore` names it, such as "edges.date", or it is a "weight" that is 1
+    everywhere. Loops are dropped unless `loops` is "keep".
 
     Raises:
         ConfigError, DataError: see `from_frames`; or a node has no `label`, or none has one of `features`.
@@ -74,7 +78,9 @@ def from_networkx(
     for attribute, column in ((label, "label"), *((key, key) for key in ("sens", "split", *chosen))):
         if column in ("label", *chosen) or any(attribute in own for own in known.values()):
             columns[column] = [own.get(attribute) for own in known.values()]
-    return from_frames(_columns(columns), _edges(graph, options.get("ignore") or (), name), name, **options)
+    made = from_frames(_columns(columns), _edges(graph, options, name), name, **options)
+    lost = one_way(made.carried, not graph.is_directed(), options.get("directed"))
+    return replace(made, notes=(*made.notes, *lost))
 
 
 def _check_attributes(
@@ -103,17 +109,19 @@ def _attributes(like: str, held: set[Any]) -> str:
     return f"There are {', '.join(names[:_SHOWN])}{more}." if names else "The nodes have no attributes."
 
 
-def _edges(graph: Any, ignore: Sequence[str], name: str) -> pa.Table:
-    """The ends of all edges but loops, as text, and what else edges have, except weights of 1 that `ignore` does not
-    name."""
+def _edges(graph: Any, options: Mapping[str, Any], name: str) -> pa.Table:
+    """The ends of all edges, as text, and what else edges have, except weights of 1 that no option names; loops where
+    these are kept."""
+    loops, named = options.get("loops") == "keep", [*(options.get("ignore") or ()), options.get("edge_weight")]
+    named += [own] if isinstance(own := options.get("edge_features") or (), str) else own
     place = {node: at for at, node in enumerate(graph)}  # nodes such as NumPy's numbers and tuples do not compare
-    ends = [(str(a), str(b), _named(own)) for a, b, own in graph.edges(data=True) if place[a] != place[b]]
+    ends = [(str(a), str(b), _named(own)) for a, b, own in graph.edges(data=True) if loops or place[a] != place[b]]
     edges = {"source": [a for a, _, _ in ends], "target": [b for _, b, _ in ends]}
     attributes = dict.fromkeys(key for _, _, own in ends for key in own)
     if taken := [key for key in edges if key in attributes]:
         refuse(name, f"edges have an attribute {taken[0]!r}, which is what one of their ends is called", "Rename it.")
     held = {key: [own.get(key) for _, _, own in ends] for key in attributes}
-    if all(np.all(own.get("weight", 1) == 1) for _, _, own in ends) and not {"weight", "edges.weight"} & set(ignore):
+    if all(np.all(own.get("weight", 1) == 1) for _, _, own in ends) and not {"weight", "edges.weight"} & set(named):
         held.pop("weight", None)
     made = pa.table(edges, pa.schema([(k, pa.string()) for k in edges]))
     for column in (of_edges := _columns(held)).column_names:

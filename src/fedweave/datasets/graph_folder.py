@@ -81,7 +81,10 @@ class GraphFolder(Classified):
             DataError: the files are missing or refused; the message names file, row (see `table.Table`) and remedy.
         """
         if root is None:
-            raise ConfigError('The dataset "graphs" needs the folder with graphs, nodes and edges: set [data] path.')
+            raise ConfigError(
+                'The dataset "graphs" needs the folder with graphs, nodes and edges: set [data] path.',
+                code="config.missing",
+            )
         require_folder(root, "Name the folder that holds graphs, nodes and edges, each as .csv or .parquet.")
         graphs, nodes, edges = self.tables(root, "graphs", "nodes", "edges", lacking=not labelled)
         made = self.made(graphs, nodes, edges, root, labelled)

@@ -6,10 +6,14 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from fedweave.core.carried import Carried, both_ways
+
 REQUIRED = ("x_data", "x_indices", "x_indptr", "x_shape", "edge_index", "y")
 SPLIT = ("train_idx", "val_idx", "test_idx")
 KEPT = ("sens", "graph_of", "node_labels", "edge_labels", "owner")  # as they are
 IDS = "ids"
+CARRIED = {"edge_weight": "weight", "edge_attr": "features", "edge_time": "time"}  # array: field of `Carried`
+DIRECTED, EDGE_NAMES, EDGE_SCALING = "directed", "edge_feature_names", "edge_scaling"
 NUMBERED = {  # names: the array whose numbers they name
     "label_names": "y",
     "group_names": "sens",
@@ -25,7 +29,7 @@ NAMES = {  # names: what a dataset calls them
     "node_kind_names": "node_kinds",
     "edge_kind_names": "edge_kinds",
 }
-OPTIONAL = (*SPLIT, *KEPT, IDS, *NAMES)
+OPTIONAL = (*SPLIT, *KEPT, IDS, *NAMES, DIRECTED, *CARRIED, EDGE_NAMES, EDGE_SCALING)
 
 
 def write(dataset: Any, path: Path) -> None:
@@ -44,5 +48,15 @@ def write(dataset: Any, path: Path) -> None:
     arrays |= {name: getattr(dataset, name) for name in KEPT if getattr(dataset, name) is not None}
     text = {IDS: dataset.ids} | {key: getattr(dataset, own) for key, own in NAMES.items()}
     arrays |= {key: np.array(names) for key, names in text.items() if names}
+    if dataset.carried is not None:
+        arrays |= _of_carried(both_ways(dataset.carried))
     with path.open("wb") as file:  # given a name without ".npz", NumPy would append it
         np.savez_compressed(file, **arrays)
+
+
+def _of_carried(carried: Carried) -> dict[str, np.ndarray]:
+    held = {key: getattr(carried, own) for key, own in CARRIED.items()}
+    arrays = {key: values for key, values in held.items() if values is not None}
+    arrays |= {"edge_index": carried.ends, DIRECTED: np.array(carried.directed)}
+    arrays |= {EDGE_NAMES: np.array(carried.columns)} if carried.columns else {}
+    return arrays | ({EDGE_SCALING: np.array(carried.scaling)} if carried.scaling else {})

@@ -41,7 +41,10 @@ class Members(Folder):
             DataError: there is no member, their columns differ, or a file is missing or refused (see `Folder.load`).
         """
         if root is None:
-            raise ConfigError('The dataset "members" needs the folder of all members\' folders: set [data] path.')
+            raise ConfigError(
+                'The dataset "members" needs the folder of all members\' folders: set [data] path.',
+                code="config.missing",
+            )
         if self.owner is not None:
             raise ConfigError("members: the sub-folders say whose nodes are; leave owner out.")
         require_folder(root, _LAYOUT)

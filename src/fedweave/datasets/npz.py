@@ -7,6 +7,10 @@ and `edge_labels` int64 as in `Dataset`, -1 is unknown; `ids`, text. With `graph
 of small graphs. `feature_names`, `label_names` and `group_names`, text: what the columns of the features, the classes
 from 0 and the groups of `sens` from 0 are called, each by another name. `owner` int64, whose each example is, and
 `owner_names`; `node_kind_names` and `edge_kind_names` of what `node_labels` and `edge_labels` number.
+
+Edges that carry something: `directed`, true or false, `edge_weight` float32 [E], `edge_attr` float32 [E, k],
+`edge_time` float64 [E], and `edge_feature_names`. With any of them `edge_index` may be in any order, parallel edges are
+kept, and loops, too, with `loops = "keep"`; undirected edges are listed in both directions.
 """
 
 from pathlib import Path
@@ -14,11 +18,24 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 
+from fedweave.core.carried import Carried
 from fedweave.core.decompression import ARCHIVE_FAULTS, DecompressionBomb, check_archive
 from fedweave.datasets.base import Dataset
+from fedweave.datasets.carrying import once, skeleton
 from fedweave.datasets.check import check, check_array, first, refuse
-from fedweave.datasets.edges import note_loops
-from fedweave.datasets.layout import IDS, NAMES, NUMBERED, OPTIONAL, REQUIRED, SPLIT
+from fedweave.datasets.edges import NO_LOOPS, note_loops
+from fedweave.datasets.layout import (
+    CARRIED,
+    DIRECTED,
+    EDGE_NAMES,
+    EDGE_SCALING,
+    IDS,
+    NAMES,
+    NUMBERED,
+    OPTIONAL,
+    REQUIRED,
+    SPLIT,
+)
 from fedweave.datasets.layout import write as write
 from fedweave.datasets.precision import refuse_merged
 
@@ -31,14 +48,17 @@ def read(path: Path, name: str, labelled: bool = True, loops: str = "refuse") ->
     Raises:
         DataError: the file cannot be read, or breaks the layout above; the message names array, row and remedy.
     """
-    arrays = _arrays(path) if loops == "refuse" else _loopless(_arrays(path), path)
+    arrays = _loopless(_arrays(path), path) if loops == "drop" else _arrays(path)
     check_array(arrays["y"], "y", np.int64, (None,), path)
     y, x = arrays["y"], _features(arrays, path)
+    nodes = len(arrays["graph_of"]) if "graph_of" in arrays else len(y)
+    carried = _carried(arrays, nodes, loops, path)
     names = _names(arrays, x.shape[1], path)
     dataset = Dataset(
         name=name,
         x=x,
-        edges=arrays["edge_index"],
+        edges=arrays["edge_index"] if carried is None else skeleton(carried.ends, nodes),
+        carried=carried,
         y=y,
         classes=len(names["labels"]) or int(y.max(initial=-1)) + 1,
         public=_split(arrays, len(y), path),
@@ -82,9 +102,30 @@ def _loopless(arrays: dict[str, np.ndarray], path: Path) -> dict[str, np.ndarray
         return arrays  # refused by its shape
     apart = pairs[0] != pairs[1]
     note_loops(int((~apart).sum()), len(apart), path)
-    labels = arrays.get("edge_labels")
-    kept = {} if labels is None or labels.shape != apart.shape else {"edge_labels": labels[apart]}
-    return arrays | {"edge_index": pairs[:, apart]} | kept
+    rows = [key for key in ("edge_labels", *CARRIED) if key in arrays and len(arrays[key]) == len(apart)]
+    return arrays | {"edge_index": pairs[:, apart]} | {key: arrays[key][apart] for key in rows}
+
+
+def _carried(arrays: dict[str, np.ndarray], nodes: int, loops: str, path: Path) -> Carried | None:
+    """What the edges carry; None if the file says nothing of it."""
+    if not {DIRECTED, *CARRIED} & arrays.keys():
+        return None
+    index, directed = arrays["edge_index"], arrays.get(DIRECTED, np.array(False))
+    check_array(index, "edge_index", np.int64, (2, None), path)
+    check_array(directed, DIRECTED, np.bool_, (), path)
+    if (column := first((index.min(0) < 0) | (index.max(0) >= nodes))) is not None:
+        what = f"edge_index, column {column}: an end is not in 0..{nodes - 1}"
+        refuse(path, what, "Remove the edge or add the node.")
+    if loops != "keep" and (column := first(index[0] == index[1])) is not None:
+        refuse(path, f"edge_index, column {column}: edge {index[0, column]} is a self loop", NO_LOOPS)
+    rows = {own: arrays[key] for key, own in CARRIED.items() if key in arrays}
+    for key, own in CARRIED.items():
+        if own in rows and len(rows[own]) != index.shape[1]:
+            refuse(path, f"{key} has {len(rows[own])} rows for {index.shape[1]} edges", "Give one row for each edge.")
+    width = rows["features"].shape[-1] if "features" in rows else 0
+    columns = _text(arrays, EDGE_NAMES, width, "one for each column of edge_attr", path)
+    scaling = tuple(map(tuple, arrays[EDGE_SCALING].tolist())) if EDGE_SCALING in arrays else ()
+    return once(Carried(index, bool(directed), **rows, columns=columns, scaling=scaling), path)
 
 
 def _check_names(names: list[str], path: Path) -> None:

@@ -73,7 +73,10 @@ class Parties:
                 missing or refused; the message names party, file, row (see `table.Table`) and remedy.
         """
         if root is None:
-            raise ConfigError('The dataset "parties" needs the folder of all parties\' folders: set [data] path.')
+            raise ConfigError(
+                'The dataset "parties" needs the folder of all parties\' folders: set [data] path.',
+                code="config.missing",
+            )
         given = self._given(root)
         folders = [party.nodes.path.parent for party in given]
         ids = _common(root, given)

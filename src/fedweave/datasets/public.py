@@ -72,6 +72,86 @@ class Flickr(Public):
 
 
 @dataclass(frozen=True)
+class AmazonPhoto(Public):
+    """Shchur et al. 2018; products by words of reviews, bought together."""
+
+    name = "amazon-photo"
+    facts = Facts(7650, 119081, 745, 8)
+
+
+@dataclass(frozen=True)
+class CoauthorPhysics(Public):
+    """Shchur et al. 2018; authors by keyword counts, co-authorship."""
+
+    name = "coauthor-physics"
+    facts = Facts(34493, 247962, 8415, 5)
+
+
+@dataclass(frozen=True)
+class Actor(Public):
+    """Pei et al. 2020, as Platonov et al. 2023 have it; actors by words of their pages, named together."""
+
+    name = "actor"
+    facts = Facts(7600, 26659, 932, 5)
+
+
+@dataclass(frozen=True)
+class Chameleon(Public):
+    """Platonov et al. 2023, without duplicates; pages by nouns, links; classes of traffic."""
+
+    name = "chameleon-filtered"
+    facts = Facts(890, 8854, 2325, 5)
+
+
+@dataclass(frozen=True)
+class Squirrel(Public):
+    """Platonov et al. 2023, without duplicates; pages by nouns, links; classes of traffic."""
+
+    name = "squirrel-filtered"
+    facts = Facts(2223, 46998, 2089, 5)
+
+
+@dataclass(frozen=True)
+class Minesweeper(Public):
+    """Platonov et al. 2023; cells of a grid, neighbouring; mines. Judge by AUC: the majority is .80."""
+
+    name = "minesweeper"
+    facts = Facts(10000, 39402, 7, 2)
+
+
+@dataclass(frozen=True)
+class RomanEmpire(Public):
+    """Platonov et al. 2023; words of an article, in sequence or depending; syntactic roles."""
+
+    name = "roman-empire"
+    facts = Facts(22662, 32927, 300, 18)
+
+
+@dataclass(frozen=True)
+class AmazonRatings(Public):
+    """Platonov et al. 2023; products by words, bought together; classes of rating."""
+
+    name = "amazon-ratings"
+    facts = Facts(24492, 93050, 300, 5)
+
+
+@dataclass(frozen=True)
+class Tolokers(Public):
+    """Platonov et al. 2023; workers by profile, of one task; who was banned. Judge by AUC."""
+
+    name = "tolokers"
+    facts = Facts(11758, 519000, 10, 2)
+
+
+@dataclass(frozen=True)
+class Questions(Public):
+    """Platonov et al. 2023; users by words, who answered whom; who stayed. Judge by AUC."""
+
+    name = "questions"
+    facts = Facts(48921, 153540, 301, 2)
+
+
+@dataclass(frozen=True)
 class People(Public):
     """Base of the tables of people below; features come in years, dollars and counts, so the default scales them."""
 
@@ -127,6 +207,15 @@ class Credit(Sensitive):
 
 
 @dataclass(frozen=True)
+class Income(Sensitive):
+    """Adults of the American census; similarity; who earns more than 50,000 dollars."""
+
+    name = "income"
+    facts = Facts(14821, 42831, 14, 2, sens="race")
+    sens_column = 8
+
+
+@dataclass(frozen=True)
 class Reddit(Public):
     """GraphSAGE (Hamilton et al. 2017); posts by mean word vectors, commented on by the same user."""
 
@@ -148,9 +237,20 @@ PUBLIC: tuple[type[Public], ...] = (
     DBLP,
     CoraFull,
     Flickr,
+    AmazonPhoto,
+    CoauthorPhysics,
+    Actor,
+    Chameleon,
+    Squirrel,
+    Minesweeper,
+    RomanEmpire,
+    AmazonRatings,
+    Tolokers,
+    Questions,
     NBA,
     German,
     Bail,
     Credit,
+    Income,
     Reddit,
 )

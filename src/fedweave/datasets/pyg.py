@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from fedweave.core.carried import Carried
 from fedweave.datasets.base import Dataset
+from fedweave.datasets.carrying import mirrored, once, one_way, skeleton
 from fedweave.datasets.check import check, first, refuse
 from fedweave.datasets.edges import undirected
 from fedweave.datasets.features import compact, one_hot
@@ -16,7 +18,8 @@ from fedweave.datasets.precision import refuse_merged
 from fedweave.datasets.sensitive import without_sens
 
 _MASKS = ("train_mask", "val_mask", "test_mask")
-_READ = ("x", "edge_index", "y", *_MASKS, "sens", "edge_weight", "edge_attr")
+_OF_EDGES = ("edge_weight", "edge_attr", "edge_time")
+_READ = ("x", "edge_index", "y", *_MASKS, "sens", *_OF_EDGES)
 _FEATURES = "Give numbers, such as a column of 0 and 1 for each value of a text."
 _CLASSES = "Number the classes from 0; -1 is unlabelled."
 _GROUPS = "Number the groups from 0; -1 is unknown."
@@ -27,20 +30,29 @@ _GAPLESS = (
 )
 
 
-def from_pyg(data: object, name: str = "pyg", ignore: Sequence[str] = (), sens_feature: bool = False) -> Dataset:
+def from_pyg(
+    data: object,
+    name: str = "pyg",
+    ignore: Sequence[str] = (),
+    sens_feature: bool = False,
+    directed: bool | None = None,
+    loops: str = "drop",
+) -> Dataset:
     """The graph of a `torch_geometric.data.Data` with x, edge_index and y, and where it has them train_mask, val_mask
-    and test_mask, and sens. Edges lose their direction, self loops are dropped; y = -1 is unlabelled; without val_mask,
+    and test_mask, sens, and of its edges edge_weight, edge_attr and edge_time. y = -1 is unlabelled; without val_mask,
     no node is in val; a train_mask alone is no split, which is noted.
 
     data: such a graph, an `InMemoryDataset` of one; or a list, or an `InMemoryDataset` of several, which are small
     graphs with one y, and one sens, each, and where none has an x, one-hot degrees as features.
-    ignore: attributes that do not count, such as "edge_weight", which is refused otherwise unless it is 1 everywhere;
-    other arrays that are not read are noted.
+    ignore: attributes that do not count, such as "edge_weight"; other arrays that are not read are noted. Weights, or
+    features of edges, that are 1 everywhere count as none.
     sens_feature: allow a feature column that says the same as sens.
+    directed: whether edges lead one way alone; None: they do not where they carry nothing, else where one lacks its
+    reverse. loops: of a node with itself, "drop", or "keep" where edges carry something.
 
     Raises:
-        DataError: one of the three is missing, `ignore` names what is not there, or the data has edge weights or breaks
-            what `Dataset` promises.
+        DataError: one of the three is missing, `ignore` names what is not there, or the data breaks what `Dataset`
+            promises.
     """
     graphs = _several(data, name) or [data]
     if len(graphs) == 1 and not isinstance(data, list | tuple):
@@ -50,21 +62,24 @@ def from_pyg(data: object, name: str = "pyg", ignore: Sequence[str] = (), sens_f
     nodes = len(held["x"])
     examples = nodes if graph_of is None else len(graphs)
     _check_shapes(held, examples, name)
-    source, target = _ends(held["edge_index"], nodes, name)
-    apart = source != target
+    ends = _ends(held["edge_index"], nodes, name)
+    apart = ends[0] != ends[1]
     whole = _whole(held["y"].reshape(examples), "y", _CLASSES, name)
     refuse_stray(whole, lambda row, what: refuse(name, f"y, row {row}: {what}", _GAPLESS))
     split, alone = _split(held, examples, name)
+    kept, at = (ends, apart | True) if loops == "keep" else (ends[:, apart], apart)
+    carried = _carried(held, kept, at, directed, name)
     made = Dataset(
         name=name,
         x=compact(_narrowed(_numbers(held["x"], "x", _FEATURES, name), name)),
-        edges=undirected(source[apart], target[apart], nodes),
+        edges=skeleton(ends, nodes),
+        carried=carried,
         y=whole,
         classes=int(whole.max(initial=-1)) + 1,
         sens=_whole(held["sens"].reshape(-1), "sens", _GROUPS, name) if "sens" in held else None,
         public=split,
         graph_of=graph_of,
-        notes=(*alone, *_unread(graphs, ignore, name)),
+        notes=(*alone, *_unread(graphs, ignore, name), *one_way(carried, mirrored(kept), directed)),
     )
     return without_sens(check(made, name), name, sens_feature)
 
@@ -116,10 +131,28 @@ def _check_shapes(held: Mapping[str, np.ndarray], examples: int, name: str) -> N
         refuse(
             name, f"the shapes do not fit: {shapes}", "Give x [n, d], edge_index [2, E] and a class per node, y [n]."
         )
-    for key in ("edge_weight", "edge_attr"):
-        if key in held and not (held[key] == 1).all():
-            remedy = f'Remove {key}, or say ignore = ["{key}"]; every edge counts 1.'
-            refuse(name, f"edge weights are not supported, and the data has {key}", remedy)
+    for key in _OF_EDGES:
+        if key in held and held[key].shape[:1] != pairs.shape[1:]:
+            what = f"{key} has {len(np.atleast_1d(held[key]))} rows, and there are {pairs.shape[1]} edges"
+            refuse(name, what, f'Give one row for each edge, or say ignore = ["{key}"].')
+
+
+def _carried(
+    held: Mapping[str, np.ndarray], ends: np.ndarray, kept: np.ndarray, directed: bool | None, name: str
+) -> Carried | None:
+    """What the edges `kept` carry, whose ends these are; None if that is nothing."""
+    own = {key: _numbers(held[key], key, "Give numbers.", name)[kept] for key in _OF_EDGES if key in held}
+    own = {key: values for key, values in own.items() if key == "edge_time" or not (values == 1).all()}
+    if not own and not directed:
+        return None
+    numbers: dict[str, Any] = {
+        "weight": own["edge_weight"].reshape(-1).astype(np.float32) if "edge_weight" in own else None,
+        "features": own["edge_attr"].reshape(len(ends[0]), -1).astype(np.float32) if "edge_attr" in own else None,
+        "time": own["edge_time"].reshape(-1).astype(np.float64) if "edge_time" in own else None,
+    }
+    if directed is None:
+        directed = not mirrored(ends)
+    return once(Carried(ends, directed, **numbers), name)
 
 
 def _held(data: Any, name: str, ignore: Sequence[str], bare: bool = False) -> dict[str, np.ndarray]:

@@ -38,7 +38,9 @@ class TU:
             DataError: it holds no such data set, or more than one, or is refused by `tu.read`.
         """
         if root is None:
-            raise ConfigError('The dataset "tu" needs the folder with DS_A.txt: set [data] path.')
+            raise ConfigError(
+                'The dataset "tu" needs the folder with DS_A.txt: set [data] path.', code="config.missing"
+            )
         require_folder(root, "Name the folder of one data set in the TU layout; see docs/data-format.md.")
         found = tu.holds(root)
         if len(found) != 1:
@@ -129,4 +131,78 @@ class IMDBBinary(PublicTU):
     facts = Facts(19773, 96531, 136, 2, graphs=1000)
 
 
-SMALL_GRAPHS: tuple[type[PublicTU], ...] = (Proteins, DD, IMDBBinary)
+@dataclass(frozen=True)
+class IMDBMulti(PublicTU):
+    """Yanardag and Vishwanathan 2015; actors who played together, by genre; features are degrees."""
+
+    name = "imdb-multi"
+    own_name = "IMDB-MULTI"
+    facts = Facts(19502, 98903, 89, 3, graphs=1500)
+
+
+@dataclass(frozen=True)
+class NCI1(PublicTU):
+    """Wale et al. 2008; compounds as atoms, active against lung cancer or not."""
+
+    name = "nci1"
+    own_name = "NCI1"
+    facts = Facts(122747, 132753, 37, 2, graphs=4110)
+
+
+@dataclass(frozen=True)
+class MUTAG(PublicTU):
+    """Debnath et al. 1991; compounds as atoms, mutagenic or not."""
+
+    name = "mutag"
+    own_name = "MUTAG"
+    facts = Facts(3371, 3721, 7, 2, graphs=188)
+
+
+@dataclass(frozen=True)
+class BZR(PublicTU):
+    """Sutherland et al. 2003; ligands of the benzodiazepine receptor as atoms, active or not."""
+
+    name = "bzr"
+    own_name = "BZR"
+    facts = Facts(14479, 15535, 53, 2, graphs=405)
+
+
+@dataclass(frozen=True)
+class AIDS(PublicTU):
+    """Riesen and Bunke 2008; compounds as atoms, active against HIV or not."""
+
+    name = "aids"
+    own_name = "AIDS"
+    facts = Facts(31385, 32390, 38, 2, graphs=2000)
+
+
+@dataclass(frozen=True)
+class PTCMR(PublicTU):
+    """Helma et al. 2001; compounds as atoms, carcinogenic for male rats or not."""
+
+    name = "ptc-mr"
+    own_name = "PTC_MR"
+    facts = Facts(4915, 5054, 18, 2, graphs=344)
+
+
+@dataclass(frozen=True)
+class Enzymes(PublicTU):
+    """Borgwardt et al. 2005; proteins as secondary structure elements, by the reaction that they catalyse."""
+
+    name = "enzymes"
+    own_name = "ENZYMES"
+    facts = Facts(19580, 37282, 3, 6, graphs=600)
+
+
+SMALL_GRAPHS: tuple[type[PublicTU], ...] = (
+    Proteins,
+    DD,
+    IMDBBinary,
+    IMDBMulti,
+    NCI1,
+    MUTAG,
+    BZR,
+    AIDS,
+    PTCMR,
+    Enzymes,
+)

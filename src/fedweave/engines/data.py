@@ -73,10 +73,11 @@ def accepted(new: object, old: Graph, classes: int, where: str) -> Graph:
         refuse(where, f"it is a {type(new).__name__}, not a Graph", _REMEDY)
     if fault := next(_faults(new, old), ""):
         refuse(where, fault, _REMEDY)
-    values, edges, y, masks, sens, graph_of = graph_arrays(new)
+    values, edges, y, masks, sens, graph_of, carried = graph_arrays(new)
     x = values.astype(np.float32)
-    check(Dataset(where, x, edges, y, classes, sens, masks, graph_of=graph_of), where, labelled=False)
-    made = make_graph(values, edges, y, masks, sens, new.x.dtype, new.nodes, graph_of, len(new.y))
+    held = Dataset(where, x, edges, y, classes, sens, masks, graph_of=graph_of, carried=carried)
+    check(held, where, labelled=False)
+    made = make_graph(values, edges, y, masks, sens, new.x.dtype, new.nodes, graph_of, len(new.y), carried=carried)
     return made.to(old.device)
 
 

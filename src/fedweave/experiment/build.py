@@ -26,9 +26,10 @@ from fedweave.engines.memory import keep_freed_memory
 from fedweave.engines.simulation import Simulation
 from fedweave.engines.vectorised import Vectorised
 from fedweave.engines.worker import Worker
-from fedweave.experiment.config import Config, Document, resolve
+from fedweave.experiment.config import Choice, Config, Document, resolve
 from fedweave.experiment.demands import (
     check_columns,
+    check_edges,
     check_labels_and_nodes,
     check_people,
     check_pooling,
@@ -36,10 +37,12 @@ from fedweave.experiment.demands import (
 )
 from fedweave.incentives.tables import tables
 from fedweave.incentives.vocabulary import Vocabulary, vocabulary_of
+from fedweave.learn.losses import by_number
+from fedweave.models import directed
 from fedweave.ops.recording import When
 from fedweave.partition import cut, unused
 from fedweave.partition.base import Part, Partition, client_ids
-from fedweave.partition.ego_networks import crossing_edges, induced_edges, labels_of
+from fedweave.partition.ego_networks import crossing_edges, induced_carried, induced_edges, labels_of
 from fedweave.partition.pooling import pooled
 from fedweave.partition.scaling import meter_scaling
 
@@ -90,11 +93,39 @@ def ingredients(config: Config) -> Ingredients:
     seed = config.general.seed
     data = datasets.load(config.data.name, path=config.folder, seed=seed, **config.data.values)
     partition = cut(config.partition.make(), data, seed)
+    if config.noise is not None:
+        data, partition = config.noise.applied(data, partition, seed)
     seen = pooled(partition) if capabilities(config.algorithm.kind).pooled else partition
     check_labels_and_nodes(config, data, seen)
-    model = config.model.make().build(width(data, seen), data.classes)
+    model = suited(config, data).build(width(data, seen), data.classes)
     check_pooling(config, data, model)
-    return Ingredients(data, partition, seen, model, config.algorithm.make(model))
+    check_edges(config, model)
+    algorithm = weighted(config.algorithm, data.labels, data.classes)
+    return Ingredients(data, partition, seen, model, algorithm.make(model))
+
+
+def weighted(algorithm: Choice, labels: Sequence[str], classes: int) -> Choice:
+    """The algorithm with weights of classes in their order, where its class_weight names them.
+
+    Raises:
+        ConfigError: it names a class that there is not.
+    """
+    given = algorithm.values.get("class_weight")
+    if not isinstance(given, Mapping):
+        return algorithm
+    return replace(algorithm, values=algorithm.values | {"class_weight": by_number(given, labels, classes)})
+
+
+def suited(config: Config, data: Dataset) -> Any:
+    """The model's plug-in, with what it needs to know of what the data's edges carry.
+
+    Raises:
+        ConfigError: it is for edges with other features.
+    """
+    carried = None if capabilities(config.algorithm.kind).vertical else data.carried  # nobody there reads it
+    model = directed.fitted(config.model.make(), carried)
+    directed.check_fits(model, data.carried)
+    return model
 
 
 def build(config: Config) -> Built:
@@ -111,8 +142,11 @@ def build(config: Config) -> Built:
     check_scaling(config.data.values.get("normalise", "none"), algorithm, ("example",))
     check_columns(config, seen, algorithm)
     check_people(config, data, algorithm)
+    scaled_edges = config.data.values.get("edge_normalise", "none") if data.edge_features else "none"
+    check_scaling(scaled_edges, algorithm, ("example",))
     fed, motifs, close = _on_cluster(config, made) if config.engine.name == "ray" else _in_process(config, made)
     meter_scaling(fed.ledger, fed.clients, seen, data.features, config.data.values.get("normalise", "none"))
+    meter_scaling(fed.ledger, fed.clients, seen, data.edge_features, scaled_edges, "edge")
     return Built(data, made.partition, algorithm, fed, motifs, close)
 
 
@@ -307,7 +341,8 @@ def global_test_part(data: Dataset, partition: Partition) -> Part | None:
 def shares(data: Dataset, parts: Sequence[Part]) -> Iterator[Dataset]:
     """What each client holds, a dataset of its own whose split is how it uses its examples; without labels y is -1.
     Parties of a vertical cut get no ids: their nodes are the same, in the same order."""
-    for part, induced in zip(parts, induced_edges(data, [part.nodes for part in parts]), strict=True):
+    groups = [part.nodes for part in parts]
+    for part, induced, carried in zip(parts, induced_edges(data, groups), induced_carried(data, groups), strict=True):
         y, x, nodes = data.y[part.examples], data.x[part.nodes], part.nodes
         own = () if part.columns is None or not data.columns else tuple(data.columns[i] for i in part.columns)
         edges = induced if part.edges is None else np.searchsorted(nodes, part.edges)
@@ -325,6 +360,7 @@ def shares(data: Dataset, parts: Sequence[Part]) -> Iterator[Dataset]:
             graph_of=None if data.graph_of is None else np.searchsorted(part.examples, data.graph_of[nodes]),
             node_labels=None if data.node_labels is None else data.node_labels[nodes],
             edge_labels=labels_of(data, nodes[edges]),
+            carried=carried if part.edges is None else None,
         )
 
 
@@ -339,7 +375,8 @@ def graph_of(
     """The graph of a client that holds `own`, features with zeros on the right up to `columns`, the split as masks,
     padded to `rows` and `examples` (see `make_graph`)."""
     x, masks = _widened(own.x, columns), np.asarray(own.public)
-    return make_graph(x, own.edges, own.y, masks, own.sens, dtype, rows, own.graph_of, examples, motifs)
+    more = own.graph_of, examples, motifs, own.carried
+    return make_graph(x, own.edges, own.y, masks, own.sens, dtype, rows, *more)
 
 
 def _widened(x: "np.ndarray | sp.csr_matrix", columns: int) -> "np.ndarray | sp.csr_matrix":

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fedweave.core import carried as carrying
 from fedweave.core import model as models
 from fedweave.core.algorithm import DeclaresCalls, capabilities, needs
 from fedweave.core.federation import step_info
@@ -119,6 +120,16 @@ def check_people(config: Config, data: Dataset, algorithm: object) -> None:
             "that has one (`fedweave list datasets`), or an algorithm or parts that need none."
         )
     check_groups(data.classes, data.sens, data.name, data.groups)
+
+
+def check_edges(config: Config, model: Model) -> None:
+    """Raise ConfigError where clients share nodes, of whose neighbours they see samples, and the model reads what edges
+    carry."""
+    if capabilities(config.algorithm.kind).vertical and any(layer.operator in carrying.kinds() for layer in model):
+        raise ConfigError(
+            f"algorithm {config.algorithm.name!r} samples neighbours and does not have what edges carry, which model "
+            f"{config.model.name!r} reads; choose model sage, or gcn with weighted = false and directed = 'none'."
+        )
 
 
 def check_pooling(config: Config, data: Dataset, model: Model) -> None:

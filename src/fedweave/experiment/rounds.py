@@ -4,20 +4,22 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
 import pyarrow as pa
 import torch
 
 from fedweave.algorithms.deployment import Deployable
 from fedweave.core import purposes
-from fedweave.core.algorithm import Algorithm, Evaluation, MeasuresAll, MeasuresClients, check_rounds
+from fedweave.core.algorithm import Algorithm, MeasuresAll, MeasuresClients, check_rounds
 from fedweave.core.engine import Engine, HoldsGraphs
+from fedweave.core.graph import TEST
 from fedweave.core.members import of_members
-from fedweave.core.records import Record
 from fedweave.core.tree import Tree, check, leaves, to
 from fedweave.errors import FedweaveError, ReplyRefused, UserError, told_diverged, told_of_part
-from fedweave.metrics.best_rounds import best_validated, fairest
-from fedweave.metrics.measured import GLOBAL, METRICS_SCHEMA, measure
-from fedweave.metrics.pooled import pooled
+from fedweave.metrics.best_rounds import BEST, best_validated, fairest
+from fedweave.metrics.judging import PLAIN, Judging, judged_by, positive_of
+from fedweave.metrics.measured import GLOBAL, METRICS_SCHEMA, measure, of_splits, positive_class
+from fedweave.metrics.pooled import Alarm, pooled
 
 SERVER = "server"
 
@@ -81,11 +83,13 @@ def train(
     resume: tuple[int, Tree] | None = None,
     summary: Mapping[str, float] | None = None,
     fair_margin: float = 0.0,
+    judging: Judging | None = None,
 ) -> Iterator[RoundResult]:
     """Run `rounds` rounds of `algorithm` on `fed`, evaluating every `eval_every` (0: never) and at the end.
 
     resume: (rounds done, server state) of a checkpoint; the engine must have been restored too. summary: the
-    checkpoint's, for its best rounds. fair_margin: see `fairest`.
+    checkpoint's, for its best rounds. fair_margin: see `fairest`. judging: by what rounds are judged, with the
+    number of the positive class.
 
     Raises:
         UserError: fewer than one round, a fresh start on a federation whose clients have trained already, or a state
@@ -109,6 +113,7 @@ def train(
         state = _tree(algorithm, "init", algorithm.init(fed))
     state = to(state, fed.device)  # a checkpoint's is on the host
     before: dict[str, float] = dict(summary or {})
+    referee = _Referee(algorithm, fed, rounds, fair_margin, judging or Judging())
     for number in range(done + 1, rounds + 1):
         fed.ledger.purpose = purposes.TRAINING
         fed.begin(number)
@@ -117,25 +122,50 @@ def train(
         if evaluated(number, rounds, eval_every):
             fed.ledger.purpose = purposes.EVALUATION
             _refuse_divergence(number, state)
-            rows, measured = measure(number, *_judged(algorithm, state, fed, number == rounds))
-            measured |= of_all(algorithm, state)
-            best = best_validated(number, rows, measured, before)
-            best |= fairest(number, rows, measured, before, fair_margin)
-            before = measured | best
+            rows, before = referee.judged(number, state, before)
             found = Summary(number, before)
             metrics = pa.concat_tables([rows, *([metrics] if metrics else [])])
         yield RoundResult(number, state, metrics, found)
 
 
-def _judged(algorithm: Algorithm, state: Tree, fed: Engine, last: bool) -> tuple[Evaluation, Record]:
-    """The evaluation, by member where one client holds what all do, and after the `last` round what only a simulation
-    can say of all examples together."""
-    found = algorithm.evaluate(state, fed)
-    found = found._replace(clients=of_members(found.clients, fed.members))
-    if not (last and isinstance(fed, HoldsGraphs) and isinstance(algorithm, Deployable)):
-        return found, {}
-    w = algorithm.judged_model(state)
-    return found, {} if w is None else pooled(algorithm.net, w, fed.graphs.values())
+@dataclass(frozen=True)
+class _Referee:
+    """Judges a run's rounds (see `train`)."""
+
+    algorithm: Algorithm
+    fed: Engine
+    rounds: int
+    fair_margin: float
+    judging: Judging
+
+    def judged(self, number: int, state: Tree, before: Mapping[str, float]) -> tuple[pa.Table, dict[str, float]]:
+        """The rows and the summary of the evaluation after a round; before: the summary of the one before."""
+        found = self.algorithm.evaluate(state, self.fed)  # by member where one client holds what all do:
+        found = found._replace(clients=of_members(found.clients, self.fed.members))
+        rows, measured = measure(number, found, self.judging, before)
+        measured |= of_all(self.algorithm, state)
+        best = best_validated(number, rows, measured, before)
+        chosen = best.get(f"{BEST}/round") == number and judged_by(measured) != PLAIN
+        if chosen or number == self.rounds:
+            together = self._together(state, measured)
+            told = {name: float(own[TEST]) for name, own in together.items() if not math.isnan(own[TEST])}
+            best |= {f"{BEST}/{name}": value for name, value in told.items() if chosen}
+            if number == self.rounds:
+                measured |= told
+                rows = pa.concat_tables([rows, of_splits(number, together)])
+        best |= fairest(number, rows, measured, before, self.fair_margin)
+        return rows, measured | best
+
+    def _together(self, state: Tree, measured: Mapping[str, float]) -> dict[str, np.ndarray]:
+        """What only a simulation can say of all examples together: float64 [3] by name."""
+        if not (isinstance(self.fed, HoldsGraphs) and isinstance(self.algorithm, Deployable)):
+            return {}
+        if (w := self.algorithm.judged_model(state)) is None:
+            return {}
+        how = self.judging.threshold
+        how = "f1" if how == "auto" and positive_of(measured) is not None else how
+        alarm = Alarm(positive_class(self.judging, measured), how)
+        return pooled(self.algorithm.net, w, self.fed.graphs.values(), alarm)
 
 
 def evaluated(number: int, rounds: int, eval_every: int) -> bool:

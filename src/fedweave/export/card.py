@@ -14,6 +14,13 @@ from fedweave.report.notes import notes
 from fedweave.report.reading import Run
 
 _SHOWN = (
+    ("pooled/average_precision", "average precision, all members' test examples together"),
+    ("pooled/recall_at_1", "share of the positive test examples among the hundredth with the highest scores"),
+    ("pooled/recall", "share of the positive test examples that are flagged from the threshold on"),
+    ("pooled/precision", "share of positives among the test examples that are flagged"),
+    ("pooled/brier", "Brier score of the probabilities"),
+    ("pooled/calibration_error", "expected calibration error of the probabilities, 15 bins"),
+    ("global/macro_f1", "macro F1"),
     ("global/accuracy", "test accuracy of the global model, or of all clients' test examples together"),
     ("local/accuracy", "mean over clients of the accuracy on their own test examples, of the models that they use"),
     ("trained/accuracy", "the same of the models right after their own training"),
@@ -57,13 +64,27 @@ def card(run: Run, source: Source, client: str | None, usage: str) -> str:
         _listed(_form(source.form)),
         "## Metrics",
         "Of the whole run, after its last evaluation; this model's own share in them is not told apart.",
-        *([plain(said)] if (said := notes(run.summary["metrics"]).get("rare")) else []),
+        *([plain(said)] if (said := _judged(run)) else []),
+        *([_flagged(source)] if source.flagging is not None else []),
         _listed(f"{about}: {run.summary['metrics'][name]:.4f}" for name, about in _shown(run)),
         "## What left whom",
         _listed(disclose(run).sentences),
         "A model can reveal something of the data that it was trained on. Whoever gets these files gets that, too.",
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _judged(run: Run) -> str:
+    """Why not accuracy judges; "" where it does."""
+    found = notes(run.summary["metrics"])
+    return found.get("rare") or found.get("judged") or ""
+
+
+def _flagged(source: Source) -> str:
+    """From which probability on an example is flagged."""
+    positive, threshold = source.flagging or (0, 0.0)
+    name = source.form.labels[positive] if source.form.labels else f"class {positive}"
+    return f"An example is flagged as {plain(str(name))} from the probability {threshold:.4g} on (model.json)."
 
 
 def _shown(run: Run) -> list[tuple[str, str]]:

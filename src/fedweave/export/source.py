@@ -18,6 +18,7 @@ from fedweave.models.masked import SUFFIX, pruned
 if TYPE_CHECKING:
     from fedweave.core.tree import Tree
     from fedweave.experiment.config import Config
+    from fedweave.metrics.judging import Flagging
 
 
 KNOWN = ("gcn", "gat", "sage", "gin", "mlp", "gcnii", "ego")
@@ -27,12 +28,14 @@ HANDED_OUT = "handed out"  # how those are that `sites init --split` cut
 
 @dataclass(frozen=True)
 class Source:
-    """A model to export. which: "global", "personal" or "trained". weights: under PyTorch Geometric's names."""
+    """A model to export. which: "global", "personal" or "trained". weights: under PyTorch Geometric's names. flagging:
+    which examples the run flags, if it looks for a class."""
 
     config: "Config"
     which: str
     weights: "Tree"
     form: Form
+    flagging: "Flagging | None" = None
 
     def described(self) -> Record:
         """What `pyg.build` needs to know, and who prepares data for it."""
@@ -45,6 +48,7 @@ class Source:
             "columns": form.columns,
             "labels": form.labels,
             "scaling": form.scaling,
+            **(self.flagging._asdict() if self.flagging is not None else {}),
         }
 
 
@@ -91,6 +95,7 @@ def source(directory: Path, model: str | None, client: str | None, form: Form | 
 
 
 def _simulated(directory: Path, config: "Config", model: str | None, client: str | None) -> Source:
+    from fedweave.experiment.runs.scoring import flagging_of
     from fedweave.experiment.runs.trained import trained
 
     run = trained(directory, config, "")
@@ -102,12 +107,13 @@ def _simulated(directory: Path, config: "Config", model: str | None, client: str
         raise UserError("in the run each client has columns of its own, so that no one module fits them.")
     w = run.model_of(which, client or run.built.fed.clients[0])
     form = read_form(directory) or form_of_config(config, data)
-    return Source(config, which, _weights(config, algorithm, w, form), form)
+    return Source(config, which, _weights(config, algorithm, w, form), form, flagging_of(run))
 
 
 def _of_sites(directory: Path, config: "Config", form: Form | None) -> Source:
     from fedweave.experiment.runs.files import SUMMARY, read_summary
     from fedweave.experiment.runs.trained import joint
+    from fedweave.metrics.judging import flagging
 
     told = read_summary(directory / SUMMARY)
     if not {"features", "class_count"} <= told.keys():
@@ -121,14 +127,20 @@ def _of_sites(directory: Path, config: "Config", form: Form | None) -> Source:
             f"{example}s with {features} of {classes}. Name the folder of a site that trained it."
         )
     algorithm, w = joint(directory, config, features, classes)
-    return Source(config, "global", _weights(config, algorithm, w, form), form)
+    own = flagging(config.evaluation.of(form.labels, classes), told["metrics"]) if classes == 2 else None
+    return Source(config, "global", _weights(config, algorithm, w, form), form, own)
 
 
 def _weights(config: "Config", algorithm: object, w: "Tree", form: Form) -> "Tree":
     """`w` under PyTorch Geometric's names, with trained masks applied."""
     from fedweave.algorithms.fedpub import SparseMasks
     from fedweave.algorithms.parts.composition import MadeOfParts
+    from fedweave.core.carried import kinds
 
+    if any(layer.operator in kinds() for layer in getattr(algorithm, "model", ())):
+        raise UserError(
+            "the model reads what edges carry, for which the exported module has no layers; take `fedweave predict`."
+        )
     parts = algorithm.composed.values() if isinstance(algorithm, MadeOfParts) else ()
     masks = next((part for part in parts if isinstance(part, SparseMasks)), None)
     net = config.model.make().build(form.features, form.classes)

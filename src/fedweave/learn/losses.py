@@ -1,7 +1,15 @@
-"""The loss of node classification over a client's own choice of nodes."""
+"""The loss of classification over a client's own choice of examples, and how it may weigh classes that are rare."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from fedweave.errors import ConfigError
+
+ClassWeight = str | tuple[float, ...] | Mapping[str, float]  # see `ClassLoss`
 
 
 def cross_entropy(logits: Tensor, target: Tensor, weight: Tensor) -> Tensor:
@@ -10,3 +18,118 @@ def cross_entropy(logits: Tensor, target: Tensor, weight: Tensor) -> Tensor:
     # `gather` rather than F.cross_entropy, which has no batching rule and falls back to a slow decomposition
     each = -F.log_softmax(logits, -1).gather(-1, target[:, None])[:, 0]
     return (each * weight).sum() / weight.sum().clamp(min=1)
+
+
+def class_counts(y: Tensor, chosen: Tensor, classes: int) -> Tensor:
+    """How many of the `chosen` examples, bool [n], are of each class: float64 [classes]; y int64 [n]."""
+    truth = (y[:, None] == torch.arange(classes, device=y.device)) & chosen[:, None]
+    return truth.to(torch.float64).sum(0)
+
+
+@dataclass(frozen=True)
+class ClassLoss:
+    """Cross-entropy in which classes may count differently. Training examples are counted at the client, in its own
+    steps; nothing of it is sent.
+
+    class_weight:     w_c of each class c: "none", 1; "balanced", n / (C n_c) of n training examples in C classes;
+                      numbers in the order of the classes; or by a class's number, {"1": 30.0}, 1 for the others.
+    focal:            gamma of -w_c (1 - p_c)^gamma log p_c (Lin et al. 2017).
+    logit_adjustment: tau; trains on the logits + tau log(n_c / n) (Menon et al. 2021), where a class without an
+                      example counts as if it had one.
+
+    Raises:
+        ValueError: a weight or another number is negative or not finite, or the weights have another name.
+    """
+
+    class_weight: ClassWeight = "none"
+    focal: float = 0.0
+    logit_adjustment: float = 0.0
+
+    def __post_init__(self) -> None:
+        given = self.class_weight
+        if isinstance(given, str) and given not in ("none", "balanced"):
+            raise ValueError(f'class_weight is {given!r}; it is "none", "balanced", or numbers')
+        numbers = () if isinstance(given, str) else given.values() if isinstance(given, Mapping) else given
+        for name, own in (("class_weight", numbers), ("focal", (self.focal,)), ("logit_adjustment", (self.tau,))):
+            if any(not 0 <= value < float("inf") for value in own):
+                raise ValueError(f"{name} is {list(own)}; it must be finite and not negative")
+
+    @property
+    def tau(self) -> float:
+        """`logit_adjustment`."""
+        return self.logit_adjustment
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is the cross-entropy."""
+        return self.class_weight == "none" and not self.focal and not self.tau
+
+    def __call__(self, logits: Tensor, target: Tensor, weight: Tensor, counts: Tensor | None = None) -> Tensor:
+        """The mean over the examples of weight 1, weighted by the weights of their classes; 0 without any. Arguments as
+        `cross_entropy` takes them; counts: training examples of each class [c], where `counts_classes`."""
+        if self.plain:
+            return cross_entropy(logits, target, weight)
+        truth = (target[:, None] == torch.arange(logits.shape[-1], device=logits.device)) * weight[:, None]
+        return self.soft(logits, truth.to(logits.dtype), counts)
+
+    def of(self, logits: Tensor, target: Tensor, weight: Tensor, y: Tensor, train: Tensor) -> Tensor:
+        """The same, with the classes counted among the `train`ing examples, bool [e], of classes `y` int64 [e]."""
+        counts = class_counts(y, train, logits.shape[-1]) if self.counts_classes else None
+        return self(logits, target, weight, counts)
+
+    def soft(self, logits: Tensor, truth: Tensor, counts: Tensor | None = None) -> Tensor:
+        """The mean over examples with a share of each class, `truth` [n, c], weighted by the weights of the classes."""
+        if self.plain:
+            found: Tensor = -(truth * F.log_softmax(logits, -1)).sum(-1).mean()
+            return found
+        counts = torch.ones_like(logits[0]) if counts is None else counts.to(logits.dtype)
+        if self.tau:
+            logits = logits + self.tau * torch.log(counts.clamp(min=1) / counts.sum().clamp(min=1))
+        log_p = F.log_softmax(logits, -1)
+        each = -log_p
+        if self.focal:
+            each = each * (-torch.expm1(log_p)).clamp(min=torch.finfo(log_p.dtype).eps) ** self.focal
+        weighted = truth * self._weights(counts)
+        total = weighted.sum()
+        return (each * weighted).sum() / torch.where(total > 0, total, torch.ones_like(total))
+
+    @property
+    def counts_classes(self) -> bool:
+        """Whether it depends on how many training examples each class has."""
+        return self.class_weight == "balanced" or self.tau > 0
+
+    def _weights(self, counts: Tensor) -> Tensor:
+        """w_c [c] of classes with so many training examples."""
+        if self.class_weight == "none":
+            return torch.ones_like(counts)
+        if self.class_weight == "balanced":
+            return counts.sum() / (len(counts) * counts.clamp(min=1))
+        return torch.stack([torch.full_like(counts[0], value) for value in self._numbers(len(counts))])
+
+    def _numbers(self, classes: int) -> tuple[float, ...]:
+        given = self.class_weight
+        if isinstance(given, Mapping):
+            odd = [name for name in given if not (name.isdecimal() and int(name) < classes)]
+            if odd:
+                raise ConfigError(f"class_weight: there is no class {odd[0]!r}; give numbers from 0 to {classes - 1}.")
+            return tuple(given.get(str(number), 1.0) for number in range(classes))
+        if isinstance(given, str) or len(given) != classes:
+            raise ConfigError(f"class_weight: has {len(given)} numbers, and there are {classes} classes.")
+        return given
+
+
+PLAIN = ClassLoss()
+
+
+def by_number(given: object, labels: Sequence[str], classes: int) -> object:
+    """A `class_weight` by classes' names, as numbers in their order; any other value as it is.
+
+    Raises:
+        ConfigError: there is no such class.
+    """
+    if not isinstance(given, Mapping):
+        return given
+    names = [str(name) for name in labels] or [str(number) for number in range(classes)]
+    if odd := [name for name in given if name not in names]:
+        raise ConfigError(f"algorithm.class_weight: there is no class {odd[0]!r}. The classes are {', '.join(names)}.")
+    return tuple(float(given.get(name, 1.0)) for name in names)

@@ -9,6 +9,7 @@ padding changes a bit.
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ from fedweave.ops.tape import kernel
 
 ALWAYS = ("loss", "accuracy", "f1")  # what `counts` counts in any case
 _SURE = math.log(0.9)
+ALERTS = 100  # one of so many examples is an alert
 GRID = 2.0**-30  # an example's loss is off by at most 5e-10; sums stay exact up to 2^23
 
 
@@ -37,7 +39,14 @@ def counts(logits: Tensor, y: Tensor, masks: Tensor, whole: bool = True) -> Tree
     "auc" [S, 2, c]:   per class against the rest: pairs (positive, negative) that the probability of the class orders
                        correctly, ties counted half, and all such pairs.
 
-    The last two are left out with `whole=False` (the AUC costs most).
+    "average_precision" [S, 2, c]: of two classes, per class the sum over its examples of the precision among all that
+                       score as high, and its examples (scikit-learn's, without interpolation).
+    "recall_at_1" [S, 2, c]: per class how many of its examples are among the `ALERTS` of highest score, and how many
+                       there are; of equal scores at the border each counts by its chance to be among them.
+    "precision_at_1" [S, 2, c]: the same hits, and alerts.
+
+    From "classes" on they are left out with `whole=False` (what orders examples costs most), the last three also where
+    there are not two classes.
 
     Works under `torch.func.vmap`.
     """
@@ -56,7 +65,11 @@ def counts(logits: Tensor, y: Tensor, masks: Tensor, whole: bool = True) -> Tree
     }
     if not whole:
         return out
-    return out | {"classes": _pair(guessed, held), "auc": ordered_pairs(_order(logits), truth, masks)}
+    out["classes"] = _pair(guessed, held)
+    if logits.shape[-1] != 2:
+        return out | {"auc": ordered_pairs(_order(logits), truth, masks)}
+    ranks = _ranked(_order(logits), truth, masks)
+    return out | {"auc": _correct(ranks)} | _alerted(ranks)
 
 
 def ordered(logits: Tensor, y: Tensor, masks: Tensor) -> Tensor:
@@ -93,6 +106,24 @@ def ordered_pairs(score: Tensor, truth: Tensor, masks: Tensor) -> Tensor:
     the sum of (below + up_to) / 2 over the P positives, its share P^2 / 2 of positives with each other taken off, is
     the statistic U of Mann and Whitney (1947).
     """
+    return _correct(_ranked(score, truth, masks))
+
+
+class _Ranks(NamedTuple):
+    """Examples by rising score, for S sets and c classes; all [S, c, n] but for `total` [S, c, 1], the set's examples.
+
+    below, up_to: how many of the set have a lower score, and how many no higher one. positive: whether it is of the
+    set and the class. truer: of the set and the class, how many have no lower score.
+    """
+
+    below: Tensor
+    up_to: Tensor
+    total: Tensor
+    positive: Tensor
+    truer: Tensor
+
+
+def _ranked(score: Tensor, truth: Tensor, masks: Tensor) -> _Ranks:
     order = _Argsort.apply(score.mT)  # [c, n]
     ascending = score.mT.gather(-1, order)
     end = torch.ones_like(order[:, :1], dtype=torch.bool)
@@ -105,9 +136,34 @@ def ordered_pairs(score: Tensor, truth: Tensor, masks: Tensor) -> Tensor:
     seen = torch.nn.functional.pad(chosen.cumsum(-1), (1, 0))  # of the set's examples, those before each place
     below, up_to = seen.gather(-1, first.expand(shape)), seen.gather(-1, after.expand(shape))
     positive = chosen & truth.mT.gather(-1, order)
-    positives = positive.sum(-1)
-    doubled = (positive * (below + up_to)).sum(-1) - positives**2
-    return _pair(doubled / 2, positives * (seen[..., -1] - positives))
+    found = torch.nn.functional.pad(positive.cumsum(-1), (1, 0))
+    return _Ranks(below, up_to, seen[..., -1:], positive, found[..., -1:] - found.gather(-1, first.expand(shape)))
+
+
+def _correct(ranks: _Ranks) -> Tensor:
+    """The pairs "auc"."""
+    positives = ranks.positive.sum(-1)
+    doubled = (ranks.positive * (ranks.below + ranks.up_to)).sum(-1) - positives**2
+    return _pair(doubled / 2, positives * (ranks.total[..., 0] - positives))
+
+
+def _alerted(ranks: _Ranks) -> Tree:
+    """What `counts` says of the examples that score highest."""
+    positives, alerts = ranks.positive.sum(-1), (ranks.total + ALERTS - 1) // ALERTS
+    precision = ranks.truer.double() / (ranks.total - ranks.below).clamp(min=1)
+    ties = (ranks.up_to - ranks.below).clamp(min=1)
+    chance = ((alerts - ranks.total + ranks.up_to).double() / ties).clamp(0, 1)
+    hits = _exact(ranks.positive * chance)
+    return {
+        "average_precision": _pair(_exact(ranks.positive * precision), positives),
+        "recall_at_1": _pair(hits, positives),
+        "precision_at_1": _pair(torch.minimum(hits, alerts[..., 0]), alerts[..., 0]),
+    }
+
+
+def _exact(terms: Tensor) -> Tensor:
+    """Their sum over the last axis, the same in any order."""
+    return (torch.round(terms / GRID) * GRID).sum(-1)
 
 
 @kernel
@@ -145,8 +201,12 @@ def merge(trees: Sequence[Tree]) -> Tree:
     return map_leaves(lambda *pairs: sum(pairs[1:], start=pairs[0]), *trees)
 
 
-def values(pairs: Values) -> Record:
+def values(pairs: Values, positive: int = 1) -> Record:
     """The metrics of `counts`' pairs, merged or not, with any leading axes: a float or a NumPy array for each.
+
+    Of two classes also those of the class `positive`: "average_precision" (merged, the mean over its examples of their
+    precision at their own client), "recall_at_1" and "precision_at_1" of the hundredth of each client's examples with
+    the highest scores, and by the model's own decision "recall", "precision" and "f1_positive".
 
     "loss" is the mean, "f1" micro F1, "macro_f1" the mean over classes that occur in truth or prediction. "auc" is that
     of class 1 if there are two classes, else the mean over classes that have both positives and negatives. NaN where
@@ -163,6 +223,16 @@ def values(pairs: Values) -> Record:
     if "auc" in pair:
         each = ratio(*np.moveaxis(pair["auc"], -2, 0))
         out["auc"] = each[..., 1] if each.shape[-1] == 2 else _mean(each)
+    for one in [name for name in ("average_precision", "recall_at_1", "precision_at_1") if name in pair]:
+        out[one] = ratio(*np.moveaxis(pair[one][..., positive], -1, 0))
+    if "classes" in pair and "f1" in pair and pair["f1"].shape[-1] == 2:
+        hits, both = np.moveaxis(pair["f1"][..., positive], -1, 0)
+        flagged, true = np.moveaxis(pair["classes"][..., positive], -1, 0)
+        out |= {
+            "recall": ratio(hits / 2, true),
+            "precision": ratio(hits / 2, flagged),
+            "f1_positive": ratio(hits, both),
+        }
     return {name: value if value.ndim else float(value) for name, value in out.items()}
 
 

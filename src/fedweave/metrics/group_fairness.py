@@ -78,6 +78,7 @@ def values(pairs: Values) -> Record:
     "eo_signed":      TPR_1 - TPR_0, equal opportunity (Hardt et al. 2016); "eo" its absolute value.
     "fpr_signed":     FPR_1 - FPR_0.
     "equalised_odds": the larger of |TPR_1 - TPR_0| and |FPR_1 - FPR_0|.
+    "predicted", "favourable": the shares of both groups together that are predicted 1, and that are of label 1.
     "accuracy_group0", "accuracy_group1", and if counted "auc_group0", "auc_group1".
 
     NaN where a group that it needs is empty, never 0.
@@ -94,6 +95,8 @@ def values(pairs: Values) -> Record:
         "eo_signed": eo,
         "fpr_signed": fpr,
         "equalised_odds": np.maximum(abs(eo), abs(fpr)),
+        "predicted": ratio(predicted.sum((-2, -1)), nodes.sum((-2, -1))),
+        "favourable": ratio(nodes[..., 1].sum(-1), nodes.sum((-2, -1))),
         "accuracy_group0": correct[..., 0],
         "accuracy_group1": correct[..., 1],
     }
@@ -102,6 +105,12 @@ def values(pairs: Values) -> Record:
         area = ratio(right, every)
         out |= {"auc_group0": area[..., 0], "auc_group1": area[..., 1]}
     return {name: value if np.ndim(value) else float(value) for name, value in out.items()}
+
+
+def skill(pairs: Values) -> np.ndarray:
+    """TPR - FPR of both groups together, 0 for every constant prediction (Youden 1950); pairs: those of `counts`."""
+    table = np.asarray(pairs["groups"], np.float64).sum(-3)
+    return _gap(ratio(table[..., 1], table.sum(-1)))
 
 
 def _gap(share: np.ndarray) -> np.ndarray:

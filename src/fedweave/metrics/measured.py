@@ -1,7 +1,7 @@
 """What an evaluation measured, as rows of metrics.parquet and as the summary of a round."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -15,6 +15,7 @@ from fedweave.errors import FedweaveError, told_diverged
 from fedweave.metrics import between_groups, reference
 from fedweave.metrics.classification import ratio, values
 from fedweave.metrics.client_fairness import client_fairness
+from fedweave.metrics.judging import JUDGED, PLAIN, RAREST, Judging, judged_by, positive_of
 from fedweave.metrics.personal import personal
 
 METRICS_SCHEMA = pa.schema(
@@ -27,9 +28,8 @@ METRICS_SCHEMA = pa.schema(
     ]
 )
 GLOBAL = "global"  # in the place of a client: of all examples together
-ROUNDED_SCORES = "scores/coarse"  # number of clients that sent rounded scores, and no counts by class
+ROUNDED_SCORES = "scores/coarse"  # number of clients that sent hits alone, or no losses where others did
 MISSING = "scores/missing"  # number of clients that were asked for scores and sent none
-RAREST = "scores/rarest"  # share of the training examples that are of the rarest class, where accuracy says little
 DIVERGED = "scores/diverged"  # the largest mean loss on some examples, where it is that of no model that learns
 EXPLODED = 1e3  # nats; guessing has log(classes)
 WITHIN = "within"
@@ -38,7 +38,10 @@ SELECTION = f"{between_groups.MEASURED}/selection/"
 
 
 def measure(
-    round: int, evaluation: Evaluation, together: Mapping[str, np.ndarray] | None = None
+    round: int,
+    evaluation: Evaluation,
+    judging: Judging | None = None,
+    before: Mapping[str, float] | None = None,
 ) -> tuple[pa.Table, dict[str, float]]:
     """Turn an evaluation's pairs into rows and the summary of the test split.
 
@@ -47,13 +50,14 @@ def measure(
     all clients' test examples pooled. "…/majority" is the accuracy of always predicting the most frequent class of the
     training examples, for "local" of the client's own; "local/matched_accuracy", where some clients with test examples
     have none of training, is the mean over the others, as "local/majority" is. "scores/coarse" counts the clients, if
-    there are any, whose hits are rounded, and who are in no loss and no metric by class; "scores/missing" those that
-    sent none. "within/auc" compares examples of the same member alone, whatever "global" is of; "within/members" counts
-    the members with both positives and negatives, whom it and "local/auc" are of. "scores/rarest" is the share of the
-    rarest class of the training examples, where it is small (`reference.rarest`); "scores/diverged" a mean loss
-    on some split's examples that no model has that learns.
+    there are any, who are in no metric by class (their hits are rounded, or of drawn labels), or in no loss;
+    "scores/missing" those that sent none. "within/auc" compares examples of the same member alone, whatever "global" is
+    of; "within/members" counts the members with both positives and negatives, whom it and "local/auc" are of.
+    "scores/rarest" is the share of the rarest class of the training examples, where it is small (`reference.rarest`);
+    "scores/diverged" a mean loss on some split's examples that no model has that learns.
 
-    together: {metric: float64 [3]} of all examples together, which are not of pairs (`metrics.pooled`).
+    judging: by what the run is judged, and `before` the summary of the evaluation before, which has decided it: says
+    "judged/…" (`judging.Judging.verdict`).
 
     Raises:
         FedweaveError: a client's loss is not finite; names it.
@@ -61,25 +65,31 @@ def measure(
     replies = evaluation.clients
     pairs, judged = _pairs(replies, "own"), _pairs(replies, "global_test")
     _check_finite(round, pairs.get("loss"), replies.clients)
-    own, of_groups = _measured(pairs, _majority(pairs))
     everyone = {name: pair.sum(0) for name, pair in pairs.items()}
+    judging = judging or Judging()
+    by = _verdict(everyone, judging, before or {})
+    positive = positive_class(judging, by)
+    own, of_groups = _measured(pairs, _majority(pairs), positive)
     common = _majority(everyone)
-    pooled, groups = _outside(evaluation.server, judged, common) or _measured(everyone, common)
+    pooled, groups = _outside(evaluation.server, judged, common, positive) or _measured(everyone, common, positive)
     after = {f"trained/{name}": value for name, value in values(_pairs(replies, "trained")).items()}
     fairness, _ = client_fairness(
         own["loss"][:, TEST], own["accuracy"][:, TEST], own["loss"][:, TRAIN], replies.clients
     )
-    whole = _within(own, everyone) | dict(together or {})
+    fairness |= _ends(own, judged_by(by))
+    whole = _within(own, everyone, positive)
     summary = {f"global/{name}": float(value[2]) for name, value in pooled.items()}
     summary |= {name: float(value[TEST]) for name, value in whole.items()}
     summary |= {f"local/{name}": _mean(value[:, 2]) for name, value in own.items()}
     summary |= _matched(own) | {name: _mean(value[:, 2]) for name, value in after.items()} | fairness
     summary |= between_groups.summarised(of_groups, groups)
+    chosen = between_groups.selection(pairs, judged_by(by), positive)
     single = {("train" if name.startswith(TRAINING) else "test", name): value for name, value in fairness.items()}
-    single |= {("val", SELECTION + name): value for name, value in between_groups.selection(pairs).items()}
+    single |= {("val", SELECTION + name): value for name, value in chosen.items()}
     warned = _warned(everyone, after)
     single |= {("train", name): value for name, value in warned.items()}
-    summary |= warned
+    single |= {("train", name): value for name, value in by.items()}
+    summary |= warned | by
     each = {("train", name): value for name, value in _pairs(replies, "measures").items()}
     each |= {("test", name): value for name, value in personal(judged).items()}
     if (coarse := _coarse(pairs)).any():
@@ -97,13 +107,47 @@ def _check_finite(round: int, losses: np.ndarray | None, clients: Sequence[str])
         raise FedweaveError(told_diverged(f"after round {round} the model of {', '.join(apart)}"))
 
 
-def _within(own: Mapping[str, np.ndarray], everyone: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The AUC over pairs of examples of the same member, float64 [3], and how many members have such pairs."""
+def _verdict(everyone: Mapping[str, np.ndarray], judging: Judging, before: Mapping[str, float]) -> dict[str, float]:
+    """What says that not accuracy judges: as the evaluation before has it, if it does, else as it is decided now."""
+    if known := {name: value for name, value in before.items() if name.startswith(f"{JUDGED}/")}:
+        return known
+    share = reference.rarest(everyone["classes"]) if "classes" in everyone else math.nan
+    return judging.verdict(everyone["f1"].shape[-1], share, _rarer(everyone))
+
+
+def _rarer(everyone: Mapping[str, np.ndarray]) -> int:
+    """The class with the fewest training examples, of equal ones the last."""
+    if "classes" not in everyone:
+        return 1
+    trained = everyone["classes"][TRAIN, reference.TRUE][::-1]
+    return len(trained) - 1 - int(trained.argmin())
+
+
+def positive_class(judging: Judging, found: Mapping[str, float]) -> int:
+    """The class that metrics of one class are of; found: what says by what is judged."""
+    known = positive_of(found)
+    return judging.positive if isinstance(judging.positive, int) else 1 if known is None else known
+
+
+def _ends(own: Mapping[str, np.ndarray], metric: str) -> dict[str, float]:
+    """The client served worst and the one served best by the metric that judges; {} of the accuracy, of which more is
+    said."""
+    value = own[metric][:, TEST] if metric != PLAIN and metric in own else np.array([math.nan])
+    defined = value[~np.isnan(value)]
+    return {f"fairness/{end}_{metric}": float(at(defined)) for end, at in _BOTH.items() if len(defined)}
+
+
+_BOTH: dict[str, Callable[[np.ndarray], float]] = {"worst": np.min, "best": np.max}
+
+
+def _within(own: Mapping[str, np.ndarray], everyone: Mapping[str, np.ndarray], positive: int) -> dict[str, np.ndarray]:
+    """Over pairs of examples of the same member the AUC, float64 [3], how many members have such pairs, and of two
+    classes the average precision at members and the recall at a share of each one's alerts."""
     if "auc" not in everyone:
         return {}
     members = (~np.isnan(own["auc"])).sum(0).astype(np.float64)
-    return {
-        f"{WITHIN}/auc": values({"auc": everyone["auc"]})["auc"],
+    ordered = {name: everyone[name] for name in ("auc", "average_precision", "recall_at_1") if name in everyone}
+    return {f"{WITHIN}/{name}": value for name, value in values(ordered, positive).items()} | {
         f"{WITHIN}/members": np.where(members > 0, members, math.nan),
     }
 
@@ -129,9 +173,11 @@ Measured = tuple[dict[str, np.ndarray], dict[str, np.ndarray]]
 
 
 def _coarse(pairs: dict[str, np.ndarray]) -> np.ndarray:
-    """Whether each client tells how many of its examples are classified right, and of no class how many."""
+    """Whether each client tells how many of its examples are classified right, but of no class how many, or no loss
+    where another tells its."""
     examples, of_classes = pairs["accuracy"][:, :, 1].sum(-1), pairs["f1"][:, :, 1].sum((-1, -2))
-    result: np.ndarray = (examples > 0) & (of_classes == 0)
+    lossless = pairs["loss"][:, :, 1].sum(-1) == 0
+    result: np.ndarray = (examples > 0) & ((of_classes == 0) | (lossless & ~lossless.all()))
     return result
 
 
@@ -140,10 +186,10 @@ def _majority(pairs: dict[str, np.ndarray]) -> np.ndarray | None:
     return reference.majority_classes(pairs["classes"]) if "classes" in pairs else None
 
 
-def _measured(pairs: dict[str, np.ndarray], majority: np.ndarray | None) -> Measured:
+def _measured(pairs: dict[str, np.ndarray], majority: np.ndarray | None, positive: int) -> Measured:
     """The metrics of all people, with those of always predicting the class `majority`, and those that compare groups of
     them."""
-    found = values(pairs)
+    found = values(pairs, positive)
     if majority is not None and "classes" in pairs:
         found |= reference.references(pairs["classes"], majority)
     return found, between_groups.measures(pairs, found.get("accuracy"), found.get("auc"))
@@ -159,15 +205,17 @@ def _matched(own: dict[str, np.ndarray]) -> dict[str, float]:
     return {"local/matched_accuracy": _mean(accuracy[~alone])}
 
 
-def _outside(server: Tree | None, judged: dict[str, np.ndarray], majority: np.ndarray | None) -> Measured | None:
+def _outside(
+    server: Tree | None, judged: dict[str, np.ndarray], majority: np.ndarray | None, positive: int
+) -> Measured | None:
     """On the global test: of the server's model, or the mean over clients' own, whose pairs are `judged`."""
     if server is not None:
-        return _measured({name: pair.cpu().numpy() for name, pair in server.items()}, majority)
+        return _measured({name: pair.cpu().numpy() for name, pair in server.items()}, majority, positive)
     if not judged:
         return None
     plain, groups = (
         {name: np.apply_along_axis(_mean, 0, value) for name, value in found.items()}
-        for found in _measured(judged, majority)
+        for found in _measured(judged, majority, positive)
     )
     return plain, groups
 
@@ -194,6 +242,20 @@ def _rows(
     table = pa.table([rounds, *labels, flat], METRICS_SCHEMA)
     undefined = np.isnan(flat)
     return table.take(np.flatnonzero(~undefined)) if undefined.any() else table
+
+
+def of_splits(round: int, found: Mapping[str, np.ndarray]) -> pa.Table:
+    """Rows of what is said of all examples together: {metric: float64 [3]}, of every split where it is defined."""
+    rows = [
+        (round, GLOBAL, split, name, float(value))
+        for name, each in found.items()
+        for split, value in zip(SPLITS, each, strict=True)
+        if not math.isnan(value)
+    ]
+    columns = zip(*rows, strict=True) if rows else ((),) * len(METRICS_SCHEMA)
+    return pa.table(
+        [pa.array(own, kind.type) for own, kind in zip(columns, METRICS_SCHEMA, strict=True)], METRICS_SCHEMA
+    )
 
 
 @lru_cache(maxsize=8)

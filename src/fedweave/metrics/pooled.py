@@ -6,22 +6,34 @@ nothing of the kind.
 """
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedweave.core import model as models
-from fedweave.core.graph import Graph
+from fedweave.core.graph import VAL, Graph
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree
 from fedweave.metrics.classification import ordered, values
+from fedweave.metrics.flagging import probabilities, scores, threshold
+from fedweave.metrics.judging import Threshold
 
 POOLED = "pooled"  # of all metrics' names
 
 
-def pooled(model: Model, w: Tree, graphs: Iterable[Graph]) -> dict[str, np.ndarray]:
+class Alarm(NamedTuple):
+    """Which of two classes is looked for, and by what it is decided which examples are flagged."""
+
+    positive: int
+    threshold: Threshold
+
+
+def pooled(model: Model, w: Tree, graphs: Iterable[Graph], alarm: Alarm | None = None) -> dict[str, np.ndarray]:
     """{"pooled/auc": float64 [3]} of the model on the train, val and test examples of all `graphs`, NaN where a split
-    lacks positives or negatives; an example that two of them hold counts twice."""
+    lacks positives or negatives; an example that two of them hold counts twice. With an `alarm`, where there are two
+    classes, also what `flagging.scores` says, from the "pooled/threshold" on that validation examples decide."""
     found = []
     with torch.no_grad():
         for graph in graphs:
@@ -29,4 +41,16 @@ def pooled(model: Model, w: Tree, graphs: Iterable[Graph]) -> dict[str, np.ndarr
             found.append((models.apply(model, w, graph)[used], graph.y[used], graph.masks[:, used]))
         logits, y, masks = (torch.cat(own, dim) for own, dim in zip(zip(*found, strict=True), (0, 0, 1), strict=True))
         pairs = torch.cat([ordered(logits[mask], y[mask], mask[mask][None]) for mask in masks])
-    return {f"{POOLED}/auc": np.asarray(values({"auc": pairs.cpu()})["auc"])}
+    whole = {"auc": np.asarray(values({"auc": pairs.cpu()})["auc"])}
+    if alarm is not None and logits.shape[-1] == 2:
+        whole |= _flagged(logits.cpu(), y.cpu().numpy(), masks.cpu().numpy(), alarm)
+    return {f"{POOLED}/{name}": value for name, value in whole.items()}
+
+
+def _flagged(logits: Tensor, y: np.ndarray, masks: np.ndarray, alarm: Alarm) -> dict[str, np.ndarray]:
+    """What `flagging.scores` says of each split."""
+    margin, truth = (logits[:, alarm.positive] - logits[:, 1 - alarm.positive]).double().numpy(), y == alarm.positive
+    p = probabilities(margin)
+    at = threshold(p[masks[VAL]], truth[masks[VAL]], alarm.threshold)
+    each = [scores(margin[mask], truth[mask], at) for mask in masks]
+    return {name: np.array([own[name] for own in each]) for name in each[0]} | {"threshold": np.full(len(masks), at)}

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from fedweave.core.graph import TRAIN
-from fedweave.metrics.classification import ratio
+from fedweave.metrics.classification import ALERTS, ratio
 
 PREDICTED, TRUE = 0, 1
 
@@ -33,6 +33,22 @@ def references(classes: np.ndarray, majority: np.ndarray) -> dict[str, np.ndarra
         "majority": np.where((majority >= 0)[..., None], share, np.nan),
         "classes_predicted": np.where(predicted > 0, predicted, np.nan),
     }
+
+
+def chance(metric: str, labels: np.ndarray, positive: int) -> float:
+    """What the best prediction reaches by a metric that is the same for all examples; labels: float64 [c], how many are
+    of each class."""
+    share = ratio(labels, np.broadcast_to(labels.sum(), labels.shape))
+    alike = 2 * share / (1 + share)  # F1 of always predicting a class
+    found = {
+        "accuracy": share.max(),
+        "macro_f1": alike.max() / max(1, (labels > 0).sum()),
+        "auc": 0.5,
+        "average_precision": share[positive],
+        "recall_at_1": 1 / ALERTS,
+        "f1_positive": alike[positive],
+    }
+    return float(found[metric])
 
 
 def rarest(classes: np.ndarray) -> float:

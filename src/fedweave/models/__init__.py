@@ -1,16 +1,39 @@
 """Models: each a frozen dataclass with `build(features, classes) -> Model`."""
 
+from fedweave.models.acmgcn import ACMGCN
 from fedweave.models.ego import Ego
 from fedweave.models.gat import GAT
 from fedweave.models.gcn import GCN
 from fedweave.models.gcnii import GCNII
 from fedweave.models.gin import GIN
+from fedweave.models.gine import GINE
+from fedweave.models.gprgnn import GPRGNN
+from fedweave.models.h2gcn import H2GCN
 from fedweave.models.mlp import MLP
 from fedweave.models.module import ModuleKind
+from fedweave.models.pna import PNA
 from fedweave.models.sage import SAGE
+from fedweave.models.sgc import SGC
 from fedweave.models.star import Star
 
-__all__ = ["GAT", "GCN", "GCNII", "GIN", "MLP", "MODELS", "SAGE", "Ego", "ModuleKind", "Star"]
+__all__ = [
+    "ACMGCN",
+    "GAT",
+    "GCN",
+    "GCNII",
+    "GIN",
+    "GINE",
+    "GPRGNN",
+    "H2GCN",
+    "MLP",
+    "MODELS",
+    "PNA",
+    "SAGE",
+    "SGC",
+    "Ego",
+    "ModuleKind",
+    "Star",
+]
 
 MODELS: dict[str, type] = {
     "gcn": GCN,
@@ -19,6 +42,12 @@ MODELS: dict[str, type] = {
     "gcnii": GCNII,
     "gat": GAT,
     "gin": GIN,
+    "gine": GINE,
+    "pna": PNA,
+    "sgc": SGC,
+    "gprgnn": GPRGNN,
+    "acmgcn": ACMGCN,
+    "h2gcn": H2GCN,
     "ego": Ego,
     "star": Star,
 }

@@ -91,6 +91,16 @@ def check_count(name: str, value: int, most: int) -> None:
         raise ConfigError(f"model {name} = {value}; it must be at most {most}.")
 
 
+def check_shape(features: int, classes: int) -> None:
+    """Refuse a model of nothing.
+
+    Raises:
+        ConfigError: there are no features or no classes.
+    """
+    if features < 1 or classes < 1:
+        raise ConfigError(f"a model of {features} features and {classes} classes; it needs at least 1 of each.")
+
+
 def chain(
     convolution: Callable[[int, int], Layer],
     features: int,
@@ -107,8 +117,7 @@ def chain(
     Raises:
         ConfigError: there are no features or no classes.
     """
-    if features < 1 or classes < 1:
-        raise ConfigError(f"a model of {features} features and {classes} classes; it needs at least 1 of each.")
+    check_shape(features, classes)
     if pool != "none":
         made = [convolution(*pair) for pair in pairwise([features, *[hidden] * layers])]
         return (*(activated(layer, dropout) for layer in made), *head(hidden, classes, dropout, pool))

@@ -1,19 +1,24 @@
 """Graph attention network (Velickovic et al. 2018, "Graph Attention Networks")."""
 
 from dataclasses import dataclass
+from functools import partial
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from fedweave.core import random
+from fedweave.core.carried import named
 from fedweave.core.graph import Graph
 from fedweave.core.maker import noted
 from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
 from fedweave.models import blocks
+from fedweave.models import directed as ways
 from fedweave.ops.attention import attend
+from fedweave.ops.extremes import largest
 from fedweave.ops.linear import linear
 
 
@@ -29,9 +34,13 @@ class GAT:
     heads:             heads of every hidden layer, side by side.
     output_heads:      heads of the last layer, averaged.
     attention_dropout: share of the attention coefficients that is dropped in training.
+    directed:          "none", messages go both ways alike; "forward", from sources to targets; "both", with separate
+                       weights for either way.
+    edge_features:     how many features edges have, which then count in the attention; None is as many as the data's.
+                       Between sites, say it.
 
     Raises:
-        ConfigError: a size below 1 or a dropout outside [0, 0.99].
+        ConfigError: a size below 1, a dropout outside [0, 0.99] or an unknown use of directions.
     """
 
     hidden: int = 8
@@ -40,8 +49,11 @@ class GAT:
     heads: int = 8
     output_heads: int = 1
     attention_dropout: float = 0.0
+    directed: Literal["none", "forward", "both"] = "none"
+    edge_features: int | None = None
 
     def __post_init__(self) -> None:
+        ways.check(self.directed, self.edge_features)
         blocks.check(self.hidden, self.layers, self.dropout)
         blocks.check_count("heads", self.heads, 1 << 10)
         blocks.check_count("output_heads", self.output_heads, 1 << 10)
@@ -52,13 +64,15 @@ class GAT:
     @noted
     def build(self, features: int, classes: int) -> Model:
         """The model from `features` columns to `classes` logits."""
-        if features < 1 or classes < 1:
-            raise ConfigError(f"a model of {features} features and {classes} classes; it needs at least 1 of each.")
+        blocks.check_shape(features, classes)
         wide = self.heads * self.hidden
         fans_in = [features, *[wide] * (self.layers - 1)]
-        rate = self.attention_dropout
-        hidden = (convolution(fan_in, self.hidden, self.heads, rate=rate) for fan_in in fans_in[:-1])
-        last = convolution(fans_in[-1], classes, self.output_heads, concat=False, rate=rate)
+        made = partial(convolution, rate=self.attention_dropout)
+        if self.edge_features or self.directed != "none":
+            own = {"edge_features": self.edge_features or 0, "directed": self.directed}
+            made = partial(along_edges, rate=self.attention_dropout, **own)  # type: ignore[arg-type]
+        hidden = (made(fan_in, self.hidden, self.heads) for fan_in in fans_in[:-1])
+        last = made(fans_in[-1], classes, self.output_heads, concat=False)
         return (*(blocks.activated(_elu(layer), self.dropout, relu=False) for layer in hidden), last)
 
 
@@ -90,6 +104,73 @@ def convolution(fan_in: int, fan_out: int, heads: int, concat: bool = True, rate
         return result
 
     return Layer(init, apply, ("weight",), operator="gcn", reads="entries")
+
+
+def along_edges(
+    fan_in: int, fan_out: int, heads: int, edge_features: int, directed: str, concat: bool = True, rate: float = 0.0
+) -> Layer:
+    """`convolution` over single edges, whose features add a_e · W_e e_uv to a score before LeakyReLU; the node itself
+    counts with the mean of the features of what reaches it. PyG's `GATConv(edge_dim=…)`, initialised like it."""
+    made = partial(_single, fan_in, fan_out, heads, edge_features, concat, rate)
+    return ways.along(made, fan_in, heads * fan_out if concat else fan_out, directed)
+
+
+def _single(
+    fan_in: int, fan_out: int, heads: int, edge_features: int, concat: bool, rate: float, way: str, loops: bool
+) -> Layer:
+    wide, plain = heads * fan_out, convolution(fan_in, fan_out, heads, concat)
+
+    def init(key: Tensor) -> Tree:
+        if not edge_features:
+            return plain.init(key)
+        of_edges = blocks.glorot(random.fold(key, "edge weight"), edge_features, wide)
+        vector = blocks.glorot(random.fold(key, "edge"), heads, fan_out).flatten()
+        return plain.init(key) | {"weight_edge": of_edges, "edge": vector}
+
+    def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
+        values = linear(h, w["weight"])
+        own = torch.eye(heads, dtype=values.dtype, device=values.device).repeat_interleave(fan_out, 0)
+        source, target = linear(values, torch.cat([own * w[end][:, None] for end in ("source", "target")], 1)).split(
+            heads, 1
+        )
+        start, end = (graph.edges.operator(named(what, way)) for what in ("from", "to"))
+        scores, alone = start @ source + end @ target, source + target
+        if edge_features:
+            vectors = linear(w["weight_edge"], own * w["edge"][:, None])
+            scores = scores + ways.of_features(graph, "features", way, vectors)
+            alone = alone + ways.of_features(graph, "feature_means", way, vectors)
+        drop = None if key is None or rate == 0 else random.fold(key, "attention")
+        out = _attended(graph, way, (scores, alone if loops else None), values, (drop, rate))
+        result: Tensor = (out if concat else out.unflatten(1, (heads, fan_out)).mean(1)) + w["bias"]
+        return result
+
+    return Layer(init, apply, ("weight",), operator=named("sum", way), reads="entries")
+
+
+def _attended(
+    graph: Graph, way: str, scores: tuple[Tensor, Tensor | None], values: Tensor, drop: tuple[Tensor | None, float]
+) -> Tensor:
+    """[n, H C]: the values [n, H C] of where messages start, by the softmax of their scores [m, H] over those that
+    reach a node and, where there is one, that of the node itself [n, H]."""
+    start, end, into = (graph.edges.operator(named(what, way)) for what in ("from", "to", "sum"))
+    sent, alone = F.leaky_relu(scores[0], 0.2), None if scores[1] is None else F.leaky_relu(scores[1], 0.2)
+    top = largest(into, sent.detach())  # nothing overflows, and the softmax is the same
+    top = top if alone is None else top.maximum(alone.detach())
+    powers = torch.exp(sent - end @ top)
+    total, itself = into @ powers, None if alone is None else torch.exp(alone - top)
+    total = total if itself is None else total + itself
+    reached = end @ torch.ones_like(values[:, :1])  # 0 at the padding, of which no node gets anything
+    shares = powers / (end @ total + (1 - reached))
+    heads = shares.shape[1]
+    if drop[0] is not None:
+        shares = random.dropout(drop[0], shares, drop[1])
+    columns = torch.eye(heads, dtype=values.dtype, device=values.device).repeat_interleave(values.shape[1] // heads, 1)
+    out: Tensor = into @ (linear(shares, columns) * (start @ values))
+    if itself is not None:
+        own = itself / total
+        own = own if drop[0] is None else random.dropout(random.fold(drop[0], "itself"), own, drop[1])
+        out = out + linear(own, columns) * values
+    return out
 
 
 def _elu(layer: Layer) -> Layer:

@@ -2,18 +2,21 @@
 Networks")."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from fedweave.core import random
+from fedweave.core.carried import named
 from fedweave.core.graph import Graph
 from fedweave.core.maker import noted
 from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
 from fedweave.models import blocks
+from fedweave.models import directed as ways
 from fedweave.ops.linear import linear
 
 
@@ -27,9 +30,13 @@ class GCN:
     linear:  a linear classifier follows the last convolution, which is then of width `hidden` (F²GNN's model).
     pool:    "sum" or "mean" over the nodes of each small graph, where these are the examples; then two linear layers
              follow (see `blocks.head`).
+    directed: "none", messages go both ways alike; "forward", from sources to targets; "both", with separate weights for
+             either way.
+    weighted: whether edges count by their weight; None: where the data's have one.
 
     Raises:
-        ConfigError: a size below 1, a dropout outside [0, 0.99], an unknown pool, or `linear` and pooling.
+        ConfigError: a size below 1, a dropout outside [0, 0.99], an unknown pool or use of directions, or `linear` and
+            pooling.
     """
 
     hidden: int = 64
@@ -37,22 +44,39 @@ class GCN:
     dropout: float = 0.5
     linear: bool = False
     pool: Literal["none", "sum", "mean"] = "none"
+    directed: Literal["none", "forward", "both"] = "none"
+    weighted: bool | None = None
 
     def __post_init__(self) -> None:
         blocks.check(self.hidden, self.layers, self.dropout, self.pool)
+        ways.check(self.directed)
         if self.linear and self.pool != "none":
             raise ConfigError("model linear = true: with pool, linear layers follow anyway; leave one of them out.")
 
     @noted
     def build(self, features: int, classes: int) -> Model:
         """The model from `features` columns to `classes` logits."""
+        made = convolution
+        if self.weighted or self.directed != "none":
+            made = partial(along_edges, directed=self.directed, weighted=bool(self.weighted))
         if self.linear:
-            convolutions = blocks.chain(convolution, features, self.hidden, self.hidden, self.layers, self.dropout)
+            convolutions = blocks.chain(made, features, self.hidden, self.hidden, self.layers, self.dropout)
             return (*convolutions, blocks.affine(self.hidden, classes))
-        return blocks.chain(convolution, features, classes, self.hidden, self.layers, self.dropout, self.pool)
+        return blocks.chain(made, features, classes, self.hidden, self.layers, self.dropout, self.pool)
 
 
-def convolution(fan_in: int, fan_out: int) -> Layer:
+def along_edges(fan_in: int, fan_out: int, directed: str, weighted: bool) -> Layer:
+    """`convolution` with the sums of edges' weights as A, if `weighted`, and their directions: D~ has the weights of
+    what reaches a node (PyG's `GCNConv`); each way by itself is without I (`DirGNNConv`)."""
+
+    def made(way: str, loops: bool) -> Layer:
+        what = ("gcn" if loops else "gcn_bare") + ("" if weighted else "_counted")
+        return convolution(fan_in, fan_out, named(what, way))._replace(reads="entries")  # of single edges
+
+    return ways.along(made, fan_in, fan_out, directed)
+
+
+def convolution(fan_in: int, fan_out: int, operator: str = "gcn") -> Layer:
     """D~^-1/2 (A + I) D~^-1/2 H W + b (eq. 2, and a bias); initialised like PyG's `GCNConv` (Glorot, zero bias)."""
 
     def init(key: Tensor) -> Tree:
@@ -60,7 +84,7 @@ def convolution(fan_in: int, fan_out: int) -> Layer:
         return {"weight": weight, "bias": torch.zeros(fan_out, device=key.device)}
 
     def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
-        result: Tensor = graph.edges.operator("gcn") @ linear(h, w["weight"]) + w["bias"]
+        result: Tensor = graph.edges.operator(operator) @ linear(h, w["weight"]) + w["bias"]
         return result
 
-    return Layer(init, apply, ("weight",), operator="gcn")
+    return Layer(init, apply, ("weight",), operator=operator)

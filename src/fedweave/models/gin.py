@@ -12,7 +12,6 @@ from fedweave.core.maker import noted
 from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.operators import KINDS_SPREAD, KINDS_SUM
 from fedweave.core.tree import Tree
-from fedweave.errors import ConfigError
 from fedweave.models import blocks
 from fedweave.ops.affine import affine
 
@@ -45,8 +44,7 @@ class GIN:
     @noted
     def build(self, features: int, classes: int) -> Model:
         """The model from `features` columns to `classes` logits."""
-        if features < 1 or classes < 1:
-            raise ConfigError(f"a model of {features} features and {classes} classes; it needs at least 1 of each.")
+        blocks.check_shape(features, classes)
         made = (convolution(self.hidden, self.hidden, True, opens=not i) for i in range(self.layers))
         convolutions = (blocks.activated(layer, self.dropout, relu=False) for layer in made)
         first = blocks.affine(features, self.hidden)

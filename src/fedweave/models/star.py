@@ -47,8 +47,7 @@ class Star:
     @noted
     def build(self, features: int, classes: int) -> Model:
         """The model from `features` columns to `classes` logits."""
-        if features < 1 or classes < 1:
-            raise ConfigError(f"a model of {features} features and {classes} classes; it needs at least 1 of each.")
+        blocks.check_shape(features, classes)
         width = self.hidden
         convolutions = (_mixing(width, self.dropout), _structural(width))
         return (

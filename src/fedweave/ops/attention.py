@@ -73,7 +73,8 @@ class _Pattern:
 
 
 @derived
-def _pattern(blocks: StackedCsr) -> _Pattern:
+def entries(blocks: StackedCsr) -> _Pattern:
+    """Where the block-diagonal matrix of all clients has entries."""
     return _Pattern(blocks.diagonal, len(blocks.members))
 
 
@@ -146,7 +147,7 @@ class _Attend(Operation):
     @staticmethod
     def forward(client_index: Tensor, key: Tensor, *rest: Any) -> Tensor:
         source, target, values, blocks, slope, rate = rest
-        return _attend(key, source, target, values, _pattern(blocks), slope, rate)
+        return _attend(key, source, target, values, entries(blocks), slope, rate)
 
     @staticmethod
     def setup_context(ctx: Context, inputs: Operands, output: Tensor) -> None:
@@ -169,7 +170,7 @@ class _AttendBack(Operation):
     @staticmethod
     def forward(client_index: Tensor, key: Tensor, grad: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
         source, target, values, blocks, slope, rate = rest
-        return _attend_back(grad, key, source, target, values, _pattern(blocks), slope, rate)
+        return _attend_back(grad, key, source, target, values, entries(blocks), slope, rate)
 
     @staticmethod
     def setup_context(ctx: Context, inputs: Operands, output: tuple[Tensor, ...]) -> None:

@@ -52,6 +52,8 @@ def _linear(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
     """a [n, k] @ b [k, m] + bias [m]. A single row is taken twice, for vectors are summed in another order."""
     if len(a) == 1:
         return _linear(a.expand(2, -1), b, bias)[:1]
+    if not (b.is_contiguous() or b.mT.is_contiguous()):  # of a part of a matrix it takes 1,000 times as long
+        b = b.contiguous()
     return torch.ops.mkldnn._linear_pointwise(a, b.mT, bias, "none", [], "")  # type: ignore[no-any-return]
 
 

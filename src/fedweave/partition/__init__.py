@@ -14,14 +14,18 @@ from fedweave.core.maker import Maker, note
 from fedweave.core.plugins import called
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
+from fedweave.partition.alike import LouvainPlus, MetisPlus
 from fedweave.partition.base import Part, Partition
 from fedweave.partition.check import check
 from fedweave.partition.dirichlet import Dirichlet
 from fedweave.partition.ego_networks import EgoNetworks
+from fedweave.partition.graph_skew import GraphSkew
 from fedweave.partition.graphs import GraphsIID, Perturbed
 from fedweave.partition.iid import Random
 from fedweave.partition.label_skew import LabelSkew
 from fedweave.partition.louvain import Louvain
+from fedweave.partition.metis import Metis
+from fedweave.partition.noise import Noise
 from fedweave.partition.overlap import Overlap
 from fedweave.partition.owners import Column, Folders
 from fedweave.partition.statistics import statistics, totals
@@ -40,6 +44,10 @@ PARTITIONS: dict[str, type] = {
     "parties": Parties,
     "graphs_iid": GraphsIID,
     "perturbed": Perturbed,
+    "graph_skew": GraphSkew,
+    "metis": Metis,
+    "louvain_plus": LouvainPlus,
+    "metis_plus": MetisPlus,
 }
 
 OWNERS = 'data.owner is not used by this partition; partition.name = "column" makes a client of each owner'
@@ -50,9 +58,14 @@ __all__ = [
     "Dirichlet",
     "EgoNetworks",
     "Folders",
+    "GraphSkew",
     "GraphsIID",
     "LabelSkew",
     "Louvain",
+    "LouvainPlus",
+    "Metis",
+    "MetisPlus",
+    "Noise",
     "Overlap",
     "Part",
     "Parties",

@@ -8,6 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components
 
+from fedweave.core.carried import Carried
 from fedweave.core.graph import TEST, TRAIN
 from fedweave.core.maker import noted
 from fedweave.core.random import generator
@@ -21,6 +22,27 @@ def induced_edges(data: Dataset, groups: list[np.ndarray]) -> Iterator[np.ndarra
     """For each group of sorted node numbers, the edges among them: int64 [2, E_i], positions within the group."""
     for source, _, place in _touching(data, groups):
         yield np.stack([source, place])[:, place >= 0]
+
+
+def induced_carried(data: Dataset, groups: list[np.ndarray]) -> Iterator[Carried | None]:
+    """For each group of sorted node numbers, the edges among them with what they carry, in the order given, between
+    positions within the group; None where edges carry nothing."""
+    carried = data.carried
+    if carried is None:
+        yield from (None for _ in groups)
+        return
+    order = np.argsort(carried.ends[0], kind="stable")
+    starts = np.searchsorted(carried.ends[0, order], np.arange(data.nodes + 1))
+    place = np.full(data.nodes, -1)
+    for nodes in groups:
+        place[nodes] = np.arange(len(nodes))
+        first, degree = starts[nodes], starts[nodes + 1] - starts[nodes]
+        before = np.cumsum(degree) - degree
+        own = np.sort(order[np.arange(int(degree.sum())) + np.repeat(first - before, degree)])
+        index = place[carried.ends[:, own]]
+        inside = index[1] >= 0
+        place[nodes] = -1
+        yield carried.taken(own[inside], index[:, inside])
 
 
 def crossing_edges(data: Dataset, groups: list[np.ndarray]) -> Iterator[np.ndarray]:

@@ -70,7 +70,7 @@ class Louvain:
         """
         check_enough(data.nodes, self.clients)
         rng = generator(seed, "partition/louvain")
-        graph = sp.csr_matrix((np.ones(data.edges.shape[1]), tuple(data.edges)), shape=(data.nodes, data.nodes))
+        graph = _adjacency(data)
         labels = _communities(graph, 1.0, rng)
         if self.packing == "in_turn":
             check_enough(data.nodes, self.clients + self.holdout)
@@ -90,6 +90,15 @@ class Louvain:
             check_enough(len(nodes), self.clients)
         hand[nodes] = 1 + _balance(graph[nodes][:, nodes], labels[nodes], self.clients, self.slack, rng)
         return hand
+
+
+def communities(data: Dataset, resolution: float, rng: np.random.Generator) -> np.ndarray:
+    """int64 [n]: the Louvain community 0..K-1 of every node."""
+    return _communities(_adjacency(data), resolution, rng)
+
+
+def _adjacency(data: Dataset) -> sp.csr_matrix:
+    return sp.csr_matrix((np.ones(data.edges.shape[1]), tuple(data.edges)), shape=(data.nodes, data.nodes))
 
 
 def _communities(graph: sp.csr_matrix, resolution: float, rng: np.random.Generator) -> np.ndarray:

@@ -29,8 +29,10 @@ _BACK = {
 }
 
 
-def meter_scaling(ledger: Ledger, clients: Sequence[str], partition: Partition, features: int, how: str) -> None:
-    """Note in a `ledger` the exchange by which `clients` scale `features` columns, if any.
+def meter_scaling(
+    ledger: Ledger, clients: Sequence[str], partition: Partition, features: int, how: str, of: str = "node"
+) -> None:
+    """Note in a `ledger` the exchange by which `clients` scale `features` columns of nodes or edges, if any.
 
     None is needed where columns are not scaled over nodes, where there is one client, or where each holds columns of
     its own for the same nodes. A node that several clients hold counts for each of them, and once in the simulation.
@@ -42,8 +44,10 @@ def meter_scaling(ledger: Ledger, clients: Sequence[str], partition: Partition, 
         return
     up, down = _messages(torch.zeros(features, dtype=torch.float64, device="cpu"), how)
     ledger.purpose = SETUP
-    ledger.record(0, 0, SCALE, clients, "up", up, 0.0, StepInfo.of(_RANGE if how == "minmax" else _MOMENTS))
-    ledger.record(0, 0, SCALE, clients, "down", down, 0.0, StepInfo.of(_BACK))
+    told = {key: text.replace("node", of) for key, text in (_RANGE if how == "minmax" else _MOMENTS).items()}
+    back = {key: text.replace("node", of) for key, text in _BACK.items()}
+    ledger.record(0, 0, SCALE, clients, "up", up, 0.0, StepInfo.of(told))
+    ledger.record(0, 0, SCALE, clients, "down", down, 0.0, StepInfo.of(back))
 
 
 def _messages(column: torch.Tensor, how: str) -> tuple[Tree, Tree]:

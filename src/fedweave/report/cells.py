@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from fedweave.metrics.judging import OF_POSITIVE, PLAIN
 from fedweave.metrics.paired import surely_above
 from fedweave.report.reading import spread
 
@@ -12,10 +13,11 @@ NONE = "-"
 # Which way is better, by the last part of a metric's name; others are not marked.
 HIGHER = (
     *("accuracy", "f1", "macro_f1", "auc", "worst_accuracy", "best_accuracy"),
-    *("test_loss_entropy", "tradeoff_accuracy", "tradeoff_auc", "pearson"),
+    *("test_loss_entropy", "tradeoff_accuracy", "tradeoff_auc", "tradeoff_skill", "pearson"),
+    *(f"{kind}{name}" for name in (*OF_POSITIVE, "recall_at_5") for kind in ("", "worst_", "best_")),
 )
 ACCURACIES = (*("accuracy", "f1", "worst_accuracy", "best_accuracy"), *("accuracy_deviation", "tradeoff_accuracy"))
-LOWER = ("loss", "test_loss_variance", "accuracy_deviation", "sp", "eo", "equalised_odds")
+LOWER = ("loss", "brier", "calibration_error", "test_loss_variance", "accuracy_deviation", "sp", "eo", "equalised_odds")
 
 
 @dataclass(frozen=True)
@@ -60,15 +62,16 @@ def signed(value: float) -> str:
     return ("+" if value >= 0 else "\N{MINUS SIGN}") + number(abs(value))
 
 
-def judging(by_accuracy: bool) -> tuple[str, ...]:
-    """The metrics, by the last part of their names, that say which of two runs is better."""
-    return tuple(name for name in HIGHER + LOWER if by_accuracy or name not in ACCURACIES)
+def judging(by: str) -> tuple[str, ...]:
+    """The metrics, by the last part of their names, that say which of two runs is better where they are judged `by`
+    one: no accuracies where that is another."""
+    return tuple(name for name in HIGHER + LOWER if by == PLAIN or name not in ACCURACIES)
 
 
-def marked(cells: list[Cell], values: Sequence[Mapping[Any, float]], last: str, by_accuracy: bool = True) -> list[Cell]:
+def marked(cells: list[Cell], values: Sequence[Mapping[Any, float]], last: str, by: str = PLAIN) -> list[Cell]:
     """Mark what is better than every other by a paired test over seeds (`metrics.paired.surely_above`); nothing of one
     seed. values: {seed: value} of each cell."""
-    if last not in judging(by_accuracy):
+    if last not in judging(by):
         return cells
     sign = 1 if last in HIGHER else -1
     oriented = [{seed: sign * value for seed, value in own.items()} for own in values]

@@ -5,12 +5,15 @@ from collections.abc import Sequence
 
 from fedweave.metrics.paired import differences, interval
 from fedweave.report.cells import HIGHER, NONE, Cell, Table, judging, signed
-from fedweave.report.reading import Group
+from fedweave.report.groups import alike
+from fedweave.report.reading import Group, judged_alike
 from fedweave.report.tables import readable
 
 COMPARED = (
     *("global/accuracy", "local/accuracy", "trained/accuracy", "global/loss", "global/auc"),
-    *("pooled/auc", "within/auc"),
+    *("pooled/auc", "within/auc", "pooled/average_precision", "within/average_precision", "pooled/recall_at_1"),
+    *("best_val/local/average_precision", "best_val/pooled/average_precision", "best_val/pooled/recall_at_1"),
+    "fairness/worst_average_precision",
     *("fairness/worst_accuracy", "fairness/test_loss_variance", "fairness/accuracy_deviation"),
     *("groups/global/sp", "groups/global/eo"),
 )
@@ -32,16 +35,17 @@ def compared(groups: Sequence[Group], names: Sequence[str] = COMPARED) -> Table:
                 low, high = interval(found)
                 mean = statistics.fmean(found)
                 between = NONE if low is None or high is None else f"{signed(low)} to {signed(high)}"
-                sign = mark(name, low, high, first.by_accuracy and group.by_accuracy)
+                void = name.startswith("groups/") and (alike(first) or alike(group))
+                sign = "" if void else mark(name, low, high, judged_alike([first, group]))
                 told = Cell(f"{sign}{signed(mean)}", repr(mean))
                 rows.append((Cell(readable(name)), Cell(group.label), told, Cell(between), Cell(str(len(found)))))
     return Table(("metric", "run", f"difference to {first.label}", "95 % interval", "seeds"), tuple(rows), words=2)
 
 
-def mark(name: str, low: float | None, high: float | None, by_accuracy: bool) -> str:
+def mark(name: str, low: float | None, high: float | None, by: str) -> str:
     """ "★ " or "▽ " where the interval says that a difference is better, or worse; else "", as of accuracies where
     these judge nothing."""
     last = name.rpartition("/")[2]
-    if low is None or high is None or last not in judging(by_accuracy) or low <= 0 <= high:
+    if low is None or high is None or last not in judging(by) or low <= 0 <= high:
         return ""
     return "★ " if (low > 0) == (last in HIGHER) else "▽ "

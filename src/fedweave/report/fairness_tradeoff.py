@@ -4,49 +4,53 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedweave.errors import listed
+from fedweave.metrics.judging import WORDS
 from fedweave.metrics.paired import differences, interval
-from fedweave.report.reading import Group
+from fedweave.report.groups import alike
+from fedweave.report.reading import Group, judged_alike
 
-_WORST = "fairness/worst_accuracy"
 _GAPS = ("groups/global/sp", "groups/global/eo")
-_ACCURACIES = {"global/accuracy": "accuracy on all test examples", "local/accuracy": "mean accuracy of members"}
 _BYTES = ("bytes_up", "bytes_down", "bytes_peer")
 
 Found = Mapping[Any, float]  # by seed
 
 
 def sentences(groups: Sequence[Group]) -> list[str]:
-    """For each group of runs but the first: whether it is fairer than the first one, and what that costs; none where
-    accuracy, which both are measured in, judges nothing."""
-    if not all(group.by_accuracy for group in groups):
+    """For each group of runs but the first: whether it is fairer than the first one, and what that costs, in the metric
+    that judges; none where these are different ones."""
+    if not (metric := judged_alike(groups)):
         return []
     first, *others = groups
-    return [sentence for other in others if (sentence := _sentence(first, other))]
+    return [sentence for other in others if (sentence := _sentence(first, other, metric))]
 
 
-def _sentence(first: Group, other: Group) -> str:
+def _sentence(first: Group, other: Group, metric: str) -> str:
+    named, worst = WORDS[metric], f"fairness/worst_{metric}"
+    same = listed([group.label for group in (other, first) if alike(group)], " and ")
+    void = f"none, for the gaps of one class for nearly everybody say nothing ({same})" if same else ""
     fair = [
-        words
-        for who, name, more, of in (
-            ("Between members", "the worst-off member's accuracy", 1, _worst),
-            ("Between groups of people", "SP + EO", -1, _gaps),
-        )
-        if (words := _told(who, name, of(other), of(first), more))
+        _told("Between members", f"the worst-off member's {named}", other.by_seed(worst), first.by_seed(worst), 1),
+        _told("Between groups of people", "SP + EO", _gaps(other), _gaps(first), -1, void),
     ]
-    if not fair:
+    if not any(fair):
         return ""
-    price = [_difference(words, other.by_seed(name), first.by_seed(name)) for name, words in _ACCURACIES.items()]
+    prices = {f"global/{metric}": f"{named} on all test examples", f"local/{metric}": f"mean {named} of members"}
+    price = [_difference(words, other.by_seed(name), first.by_seed(name)) for name, words in prices.items()]
     paid = ", ".join(filter(None, [next(filter(None, price), ""), _traffic(other, first)])) or "unknown"
-    return f"{other.label} compared with {first.label}. {' '.join(fair)} At the same time: {paid}."
+    return f"{other.label} compared with {first.label}. {' '.join(filter(None, fair))} At the same time: {paid}."
 
 
-def _told(between: str, name: str, one: Found, other: Found, more: int) -> str:
-    """A verdict and what it rests on; "" where nothing was measured. more: the sign of what is better."""
+def _told(between: str, name: str, one: Found, other: Found, more: int, void: str = "") -> str:
+    """A verdict and what it rests on; "" where nothing was measured. more: the sign of what is better. void: in place
+    of the verdict, where there can be none."""
     found = differences(one, other)
     if not found:
         return ""
     low, high = interval(found)
-    if low is None or high is None:
+    if void:
+        verdict = void
+    elif low is None or high is None:
         verdict = "one seed, which proves nothing"
     elif low <= 0 <= high:
         verdict = "no significant difference"
@@ -66,10 +70,6 @@ def _difference(name: str, one: Found, other: Found) -> str:
 
 def _rounded(value: float) -> str:
     return f"{value:+.3f}".replace("-", "\N{MINUS SIGN}")
-
-
-def _worst(group: Group) -> Found:
-    return group.by_seed(_WORST)
 
 
 def _gaps(group: Group) -> Found:

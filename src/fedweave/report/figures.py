@@ -7,10 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pyarrow.compute as pc
 
+from fedweave.metrics.judging import PLAIN, WORDS
 from fedweave.metrics.measured import GLOBAL
 from fedweave.report import colours
 from fedweave.report.panels import Bars, Dots, Figure, Heat, Key, Line, Panel, legend_of, percent
-from fedweave.report.reading import Group, Run, spread
+from fedweave.report.reading import Group, Run, judged_alike, spread
 
 DASHES = ("", "6 3", "2 2", "8 3 2 3", "10 4")
 EDGES = {"kept": "#4D4D4D", "cut": "#E69F00"}
@@ -20,17 +21,18 @@ COLUMNS = 60  # clients that get a column each in a heat map
 ESTIMATED = "_estimated"  # how names of estimated matrices end
 BINS = 20  # of a histogram over [0, 1]
 MAJORITY = colours.tone("#8A8A8A")  # the accuracy of always predicting one class
-LOCAL = "Local test accuracy, mean over clients"
 _OTHERS = ("local/matched_accuracy", "scores/coarse")  # where local/majority is not of all of local/accuracy's clients
+LOCAL = "Local test accuracy, mean over clients"
 _REFERENCES = {"Global test accuracy": "global/majority", LOCAL: "local/majority"}
 
 
 def curves(groups: Sequence[Group]) -> Figure | None:
-    """Global and local test accuracy and training loss by round; mean and a band of one deviation over seeds. Dotted:
-    always predicting the most frequent class."""
+    """Global and local test accuracy, or what else judges, and training loss by round; mean and a band of one deviation
+    over seeds. Dotted: always predicting the most frequent class."""
+    judged = judged_alike(groups) or PLAIN
     wanted = {
-        "Global test accuracy": ("accuracy", "test", True),
-        LOCAL: ("accuracy", "test", False),
+        f"Global test {WORDS[judged]}": (judged, "test", True),
+        f"Local test {WORDS[judged]}, mean over clients": (judged, "test", False),
         "Training loss, mean over clients": ("loss", "train", False),
     }
     panels = []
@@ -45,31 +47,36 @@ def curves(groups: Sequence[Group]) -> Figure | None:
 
 
 def client_accuracy(groups: Sequence[Group]) -> Figure | None:
-    """Final test accuracy of the clients: sorted bars, or a histogram of more than 50.
+    """Final test accuracy of the clients, or what else judges: sorted bars, or a histogram of more than 50.
 
     With several seeds a bar is the mean over seeds of the k-th lowest accuracy, since each seed has another split.
     """
     panels = []
     for at, group in enumerate(groups):
-        seeds = [run.clients("accuracy") for run in group.runs]
+        judged = group.judged or PLAIN
+        seeds = [run.clients(judged) for run in group.runs]
         if all(seeds):
             title = group.label if len(groups) > 1 else ""
-            constant = group.first.clients("majority") if len(seeds) == 1 else {}
-            panels.append(distribution(title, seeds, colours.of_run(at), constant))
+            constant = group.first.clients("majority") if len(seeds) == 1 and judged == PLAIN else {}
+            panels.append(distribution(title, seeds, colours.of_run(at), constant, f"test {WORDS[judged]}"))
     tops = [max(panel.marks[0].y) for panel in panels if panel.ticks]  # histograms side by side have one scale
     return Figure(tuple(replace(own, high=max(tops)) if own.ticks else own for own in panels)) if panels else None
 
 
 def distribution(
-    title: str, seeds: Sequence[dict[str, float]], tone: str, constant: dict[str, float] | None = None
+    title: str,
+    seeds: Sequence[dict[str, float]],
+    tone: str,
+    constant: dict[str, float] | None = None,
+    metric: str = "test accuracy",
 ) -> Panel:
-    """The accuracies {client: value} of one or several seeds as bars or as a histogram; a stroke at `constant`."""
+    """The values {client: value} of one or several seeds as bars or as a histogram; a stroke at `constant`."""
     if is_histogram(seeds):
         shares, centres = histogram([value for seed in seeds for value in seed.values()])
         names = tuple(f"{centre - 0.5 / BINS:.2f} to {centre + 0.5 / BINS:.2f}" for centre in centres)
         bars, ticks = Bars("", shares.tolist(), tone), {BINS * k / 5 - 0.5: f"{k / 5:g}" for k in range(6)}
-        return Panel(title, (bars,), names, "test accuracy", "share of clients", form=percent, ticks=ticks)
-    told = {"beside": "test accuracy", "low": 0.0, "high": 1.0}
+        return Panel(title, (bars,), names, metric, "share of clients", form=percent, ticks=ticks)
+    told = {"beside": metric, "low": 0.0, "high": 1.0}
     if len(seeds) > 1:
         ranked = np.sort(np.array([list(seed.values()) for seed in seeds]), axis=1)
         bars = Bars("", ranked.mean(0).tolist(), tone, ranked.std(0, ddof=1).tolist())

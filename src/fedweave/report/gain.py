@@ -1,9 +1,11 @@
-"""What joining brings each member: its test accuracy in a run less what it has by training alone on the same split."""
+"""What joining brings each member: its test accuracy in a run, or what else the run is judged by, less what it has by
+training alone on the same split."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedweave.experiment.config.toml import differences
+from fedweave.metrics.judging import WORDS
 from fedweave.metrics.paired import interval
 from fedweave.report.cells import NONE, Cell, Table, signed
 from fedweave.report.colours import of_run
@@ -21,8 +23,9 @@ SYMBOLS = ("circle", "diamond", "square", "cross", "triangle")
 
 @dataclass(frozen=True)
 class Gain:
-    """Of one run: {client: accuracy less the accuracy alone} of the clients that have both; `beside` is the group that
-    trains alone, where there are several, and `apart` in what else than the algorithm that run differs."""
+    """Of one run: {client: accuracy, or what else the run is judged by, less that alone} of the clients that have both;
+    `beside` is the group that trains alone, where there are several, and `apart` in what else than the algorithm that
+    run differs."""
 
     at: int
     group: Group
@@ -56,9 +59,9 @@ def gains(groups: Sequence[Group]) -> list[Gain]:
     for at, group in enumerate(groups):
         for run in group.runs:
             reference = alone(run, groups)
-            before = {} if reference is None or not run.by_accuracy else reference.clients("accuracy")
+            before = {} if reference is None else reference.clients(run.judged)
             own = {
-                client: value - before[client] for client, value in run.clients("accuracy").items() if client in before
+                client: value - before[client] for client, value in run.clients(run.judged).items() if client in before
             }
             if own:
                 owners = [other.label for other in several if any(each is reference for each in other.runs)]
@@ -78,7 +81,8 @@ def sentences(found: Sequence[Gain]) -> list[str]:
         who = f"pairs of a member and a seed ({len(group)} seeds)" if len(group) > 1 else "members"
         beside = [f"alone: {told}" for told in (group[0].beside, group[0].apart) if told]
         about = "; ".join([_over(group), *beside])
-        words = f"With {group[0].group.label}, joining {_effect(spread(values)[0])} on average ({about})"
+        effect = _effect(spread(values)[0], group[0].run.judged)
+        words = f"With {group[0].group.label}, joining {effect} on average ({about})"
         words += f"; {len(up)} of {len(values)} {who} {'gains' if len(up) == 1 else 'gain'}"
         words += f", by {spread(up)[0]:.3f} on average" if up else ""
         words += f"; {len(down)} {'loses' if len(down) == 1 else 'lose'}, by {-spread(down)[0]:.3f}" if down else ""
@@ -96,10 +100,10 @@ def _over(group: Sequence[Gain]) -> str:
     return f"95 % interval over seeds {signed(low)} to {signed(high)}"
 
 
-def _effect(mean: float) -> str:
+def _effect(mean: float, metric: str) -> str:
     if abs(mean) < 0.0005:
-        return "changes accuracy by less than 0.0005"
-    return f"{'brings' if mean > 0 else 'costs'} {abs(mean):.3f} of accuracy"
+        return f"changes {WORDS[metric]} by less than 0.0005"
+    return f"{'brings' if mean > 0 else 'costs'} {abs(mean):.3f} of {WORDS[metric]}"
 
 
 def table(found: Sequence[Gain]) -> Table:
@@ -145,7 +149,8 @@ def _panel(split: Sequence[Gain], low: float, high: float, titled: bool) -> Pane
     )
     title = f"seed {split[0].run.summary.get('seed', NONE)}" if titled else ""
     below = "" if len(order) <= NAMED else "members, least gain first"
-    beside, ends = "test accuracy, less that alone", (min(low, 0.0), max(high, 0.0))
+    metrics = " or ".join(dict.fromkeys(WORDS[gain.run.judged] for gain in split))
+    beside, ends = f"test {metrics}, less that alone", (min(low, 0.0), max(high, 0.0))
     return Panel(title, dots, tuple(order), below, beside, *ends, levels=(0.0,))
 
 

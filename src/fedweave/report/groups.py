@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from fedweave.metrics.judging import near_constant
 from fedweave.report.cells import Cell, Table, marked, measured, number, signed
 from fedweave.report.notes import compared_people
 from fedweave.report.reading import Group, spread
@@ -17,6 +18,9 @@ OTHERS = {
     "auc_group1": "AUC of group 1",
     "tradeoff_accuracy": "Accuracy / (SP + EO)",
     "tradeoff_auc": "AUC / (SP + EO)",
+    "tradeoff_skill": "(TPR - FPR) (1 - (SP + EO) / 2)",
+    "predicted": "Predicted favourable",
+    "favourable": "Favourable",
 }
 NOTES = {
     "sp": "difference of the shares predicted 1",
@@ -24,7 +28,11 @@ NOTES = {
     "equalised_odds": "the larger of the differences at either label",
     "sp_signed": "group 1 minus group 0",
     "eo_signed": "group 1 minus group 0",
+    "tradeoff_skill": "0 for every constant prediction",
+    "predicted": "share of people",
+    "favourable": "share of people",
 }
+UNFAIR = (*GAPS, "tradeoff_accuracy", "tradeoff_auc")  # what a constant prediction is best at
 FAMILIES = {
     "groups/global": "global",
     "groups/median": "median of clients",
@@ -53,12 +61,18 @@ def between_groups(groups: Sequence[Group]) -> Table:
             if all(value is None for values in found for value in values):
                 continue
             cells = [measured(values, signed if name.endswith("_signed") else number) for values in found]
-            if comparable(groups):
+            if comparable(groups) and not (name in UNFAIR and any(alike(group, family) for group in groups)):
                 cells = marked(cells, [group.by_seed(f"{family}/{name}") for group in groups], name)
             cells = [_noted(cell, _aside(group, family, name)) for cell, group in zip(cells, groups, strict=True)]
             rows.append((Cell(_called(title, names), note=_called(NOTES.get(name, ""), names)), Cell(words), *cells))
     head = heads(groups)
     return Table((head[0], "of", *head[1:]), tuple(rows), words=2)
+
+
+def alike(group: Group, family: str = "groups/global") -> bool:
+    """Whether a run of the group predicts one class for nearly everybody, so that its gaps say nothing."""
+    told = zip(*(group.values(f"{family}/{name}") for name in ("predicted", "favourable")), strict=True)
+    return any(one is not None and true is not None and near_constant(one, true) for one, true in told)
 
 
 def _of_people(groups: Sequence[Group]) -> tuple[str, ...]:
@@ -80,8 +94,11 @@ def _aside(group: Group, family: str, name: str) -> str:
         "noise floor": spread(group.values(f"{family}/{name}_floor")) if name in GAPS else spread([]),
         "undefined at": spread(group.values(f"{family}/{name}_undefined")),
     }
+    if name in GAPS:
+        known["predicted favourable"] = spread(group.values(f"{family}/predicted"))
+        known["favourable"] = spread(group.values(f"{family}/favourable"))
     words = [
-        f"{what} {number(mean) if what == 'noise floor' else f'{mean:g}'}" for what, (mean, _, n) in known.items() if n
+        f"{what} {f'{mean:g}' if what == 'undefined at' else number(mean)}" for what, (mean, _, n) in known.items() if n
     ]
     return ", ".join(words)
 

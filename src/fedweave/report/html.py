@@ -11,6 +11,7 @@ from fedweave.core.records import Record
 from fedweave.core.text import counted
 from fedweave.errors import listed
 from fedweave.experiment.config import written
+from fedweave.metrics.judging import OF_POSITIVE, PLAIN, WORDS
 from fedweave.report import figures, gain, svg, tables, traffic
 from fedweave.report.absences import absent
 from fedweave.report.cells import Table
@@ -21,7 +22,7 @@ from fedweave.report.groups import between_groups, favourable, named_groups
 from fedweave.report.motifs import NUMBERS, drawing, kinds_of
 from fedweave.report.notes import notes, of_fairest
 from fedweave.report.panels import Figure
-from fedweave.report.reading import Group, Run, distinct, grouped
+from fedweave.report.reading import Group, Run, distinct, grouped, judged_alike
 from fedweave.report.template import FIGURE, PAGE, STYLE
 from fedweave.report.training import unlike
 
@@ -38,10 +39,10 @@ def render(runs: Sequence[Run], more: Sequence[str] = ()) -> str:
     """
     groups = grouped(runs)
     owners = [(group, run) for group in groups for run in group.runs]
-    accuracies = [[run.clients("accuracy") for run in group.runs] for group in groups]
+    accuracies = [[run.clients(run.judged) for run in group.runs] for group in groups]
     gained, seeds = gain.gains(groups), any(len(group.runs) > 1 for group in groups)
     prices = sentences(groups) if tables.comparable(groups) else []
-    judged = all(group.by_accuracy for group in groups)
+    judged = judged_alike(groups)
     environment = Environment(autoescape=True, undefined=StrictUndefined)
     environment.filters |= {"coded": coded, "listed": listed}
     return environment.from_string(PAGE).render(
@@ -51,7 +52,7 @@ def render(runs: Sequence[Run], more: Sequence[str] = ()) -> str:
         style=STYLE,
         version=version("fedweave"),
         facts=tables.facts(groups),
-        summary=tables.metrics(groups, ("global", "pooled", "within", "local", "trained", *(("best_val",) * judged))),
+        summary=tables.metrics(groups, ("global", "pooled", "within", "local", "trained", "best_val")),
         costs=tables.costs(groups),
         paired=compared(groups) if tables.comparable(groups) and seeds else Table((), ()),
         paired_note=NOTE,
@@ -67,11 +68,11 @@ def render(runs: Sequence[Run], more: Sequence[str] = ()) -> str:
         marked=tables.comparable(groups),
         curves=drawn(figures.curves(groups), "curves"),
         accuracy=drawn(figures.client_accuracy(groups), "accuracy"),
-        accuracy_caption=_accuracy_caption(accuracies),
+        accuracy_caption=_caption(accuracies, judged),
         extremes=tables.extremes(groups),
         gain=drawn(gain.figure(gained), "gain"),
         gains=gain.table(gained),
-        by_accuracy=judged,
+        judged=WORDS.get(judged, "result"),
         missing=gain.missing(owners[0][1]),
         incentives=[found for at, group in enumerate(groups) if (found := _incentives(group, at, len(groups) > 1))],
         pairs=_of_first(groups, figures.pairs, "pairs"),
@@ -122,25 +123,23 @@ def _title(groups: Sequence[Group]) -> str:
     return f"{algorithms} on {datasets}"
 
 
-_ACCURACIES = {"global/accuracy": "global test accuracy", "local/accuracy": "mean over clients"}
-_OTHERS = {
-    "pooled/auc": "AUC of all members' test examples together",
-    "within/auc": "AUC within members",
-    "global/macro_f1": "macro F1",
-}
-
-
 def _lead(run: Run) -> str:
     """The result of one run in a sentence."""
-    found, accuracy = run.summary["metrics"], run.clients("accuracy")
-    shown = _ACCURACIES if run.by_accuracy else _OTHERS
+    found, accuracy, metric = run.summary["metrics"], run.clients(run.judged), run.judged
+    shown = {
+        f"pooled/{metric}": f"{WORDS[metric]} of all members' test examples together",
+        f"global/{metric}": f"global test {WORDS[metric]}",
+        f"local/{metric}": "mean over clients",
+    }
+    if metric in OF_POSITIVE:
+        shown |= {"pooled/recall_at_1": "recall at 1 % of alerts", "pooled/recall": "recall from the threshold on"}
     parts = [f"{words} {found[name]:.3f}" for name, words in shown.items() if found.get(name) is not None]
-    if accuracy and run.by_accuracy:
+    if accuracy:
         low, high = min(accuracy.values()), max(accuracy.values())
         worst, best = (tables.named_clients(accuracy, end) for end in (low, high))
         alone = f"of {worst} alone" if len(accuracy) == 1 else f"from {low:.3f} ({worst}) to {high:.3f} ({best})"
         parts.append(alone)
-    result = ", ".join(parts) or f"no {'accuracy' if run.by_accuracy else 'AUC'} was measured"
+    result = ", ".join(parts) or f"no {WORDS[metric]} was measured"
     return f"After {counted(run.evaluated, 'round')}: {result}."
 
 
@@ -156,10 +155,11 @@ def coded(words: str) -> Markup:
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(words))))
 
 
-def _accuracy_caption(groups: Sequence[Sequence[dict[str, float]]]) -> str:
+def _caption(groups: Sequence[Sequence[dict[str, float]]], judged: str) -> str:
     drawn = [seeds for seeds in groups if all(seeds)]
-    captions = ["Test accuracy of the final model on each client's own test examples."]
-    if any(len(seeds) == 1 and not figures.is_histogram(seeds) for seeds in drawn):
+    metric = WORDS.get(judged, "result")
+    captions = [f"Test {metric} of the final model on each client's own test examples."]
+    if judged == PLAIN and any(len(seeds) == 1 and not figures.is_histogram(seeds) for seeds in drawn):
         captions.append("A grey stroke is that of always predicting the client's most frequent class of training.")
     if any(figures.is_histogram(seeds) for seeds in drawn):
         captions.append("Histogram: share of clients in steps of 0.05, all seeds together.")

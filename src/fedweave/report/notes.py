@@ -4,8 +4,9 @@ clients, and a fairest round that is not one."""
 from collections.abc import Mapping, Sequence
 
 from fedweave.core.text import counted
+from fedweave.metrics.judging import OF_POSITIVE, PLAIN, RAREST, WORDS, judged_by, near_constant
 
-_DIVERGED, _RAREST = "scores/diverged", "scores/rarest"  # `metrics.measured`, which takes long to import
+_DIVERGED = "scores/diverged"  # `metrics.measured`, which takes long to import
 
 _REFERENCES = {
     "global": "the accuracy on all test examples, {:.3f}, is below {:.3f}, that of always predicting the most frequent "
@@ -22,14 +23,10 @@ def compared_people(names: Sequence[str]) -> str:
     return f"{told[0].upper()}{told[1:]}.{left if names[2:] else ''}" if told else ""
 
 
-def judged_otherwise(metrics: Mapping[str, float | None]) -> bool:
-    """Whether a class is so rare in training that nothing is judged by accuracy."""
-    return metrics.get(_RAREST) is not None
-
-
 def headline(metrics: Mapping[str, float | None]) -> str:
-    """ "accuracy global 0.8123, local 0.7912" of an evaluation, or AUC where accuracy judges nothing; "" without."""
-    name, shown = ("auc", "AUC") if judged_otherwise(metrics) else ("accuracy", "accuracy")
+    """ "accuracy global 0.8123, local 0.7912" of an evaluation, or what else judges; "" without."""
+    name = judged_by(metrics)
+    shown = WORDS[name]
     values = {kind: metrics.get(f"{kind}/{name}") for kind in ("global", "local")}
     known = ", ".join(f"{kind} {value:.4f}" for kind, value in values.items() if value is not None)
     return f"{shown} {known}" if known else ""
@@ -57,33 +54,61 @@ def notes(metrics: Mapping[str, float | None]) -> dict[str, str]:
             f"training diverged: a mean loss of {metrics[_DIVERGED]:.3g} is that of no model that learns. Lower "
             "algorithm.lr, bound the updates (the part clip), or scale features that are large (data.normalise)."
         )
-    if judged_otherwise(metrics):
+    judged = judged_by(metrics)
+    if metrics.get(RAREST) is not None:
+        also = "" if judged == PLAIN else f" So {WORDS[judged]} judges here: the best round, gains, comparisons."
         found["rare"] = (
-            f"the rarest class has {metrics[_RAREST]:.1%} of the training examples: a model that never predicts it has "
-            "a high accuracy. So nothing is judged by accuracy here: no best round, no gain, no comparison with the "
-            "most frequent class. See AUC and macro F1."
+            f"the rarest class has {metrics[RAREST]:.1%} of the training examples: a model that never predicts it has "
+            f"a high accuracy.{also}"
         )
+    elif judged != PLAIN:
+        found["judged"] = f"{WORDS[judged]} judges here ([evaluation] metric), and not accuracy."
+    found |= _missed(metrics)
     if alike and metrics.get("global/majority") == 1:
         found["alike"] = "all test examples are of one class, so that no score says anything."
-    if "rare" not in found:
-        found |= _below_constant(metrics) if alike else {}
+    if judged == PLAIN and alike:
+        found |= _below_constant(metrics)
     if missing := metrics.get("scores/missing"):
         found["missing"] = (
             f"scores of {missing:g} {'client' if missing == 1 else 'clients'} are missing in the last evaluation: all "
             "metrics are of the others. metrics.parquet names them (missing, refused, late)."
         )
     found |= _cut(metrics)
-    if "rare" not in found:
-        found |= _lacking("best_val", "best validation accuracy", metrics)
+    found |= _lacking("best_val", f"best validation {WORDS[judged]}", metrics)
     if coarse := metrics.get("scores/coarse"):
         found["coarse"] = (
-            f"scores of {coarse:g} {'site' if coarse == 1 else 'sites'} left rounded and without counts by class "
-            "(policy.round_scores): accuracies include them, rounded, and may be far off for a site with few examples, "
-            "the best and the worst client's among them; losses, F1, AUC, the constant prediction and all else that is "
-            "counted by class or group of members' own examples are of the others alone, if there are "
-            "any. metrics.parquet names the sites (scores/coarse)."
+            f"scores of {coarse:g} {'site' if coarse == 1 else 'sites'} left without all measures "
+            "(policy.measures, round_scores, score_epsilon): accuracies include them, where rounded or of drawn labels "
+            "possibly far off for a site with few examples, the best and the worst client's among them; what they keep "
+            "back (losses, AUC, or also F1, the constant prediction and all else that is counted by class or group of "
+            "members' own examples) is of the others alone, if there are any. "
+            "metrics.parquet names the sites (scores/coarse)."
         )
     return found
+
+
+def _missed(metrics: Mapping[str, float | None]) -> dict[str, str]:
+    """Where a model that is judged by how it finds a positive class finds none by its own decision."""
+    if judged_by(metrics) not in OF_POSITIVE or metrics.get("global/recall") != 0:
+        return {}
+    at, caught = metrics.get("pooled/threshold"), metrics.get("pooled/recall")
+    known = "" if at is None or caught is None else f" From the probability {at:.3g} on, it finds {caught:.1%} of them."
+    return {
+        "missed": "the more probable class is the positive one for no positive test example, as is usual where it is "
+        f"rare.{known} class_weight in [algorithm] gives it more weight in training."
+    }
+
+
+def of_gaps(metrics: Mapping[str, float | None], prefix: str = "") -> dict[str, str]:
+    """The sentence on gaps between groups of people that say nothing, since one class is predicted for nearly
+    everybody."""
+    predicted, true = (metrics.get(f"{prefix}groups/global/{name}") for name in ("predicted", "favourable"))
+    if predicted is None or true is None or not near_constant(predicted, true):
+        return {}
+    return {
+        "alike": f"the favourable class is predicted for {predicted:.1%} of people, and {true:.1%} are of it: gaps of "
+        "a prediction that is the same for nearly everybody are small whatever the model, and are not called fair."
+    }
 
 
 def _below_constant(metrics: Mapping[str, float | None]) -> dict[str, str]:
@@ -125,14 +150,21 @@ def _lacking(kind: str, what: str, metrics: Mapping[str, float | None]) -> dict[
 def fallen_back(metrics: Mapping[str, float | None]) -> str:
     """Why "best_fair/…" is of the round with the best validation accuracy and not of the one with the lowest gaps
     (`metrics.best_rounds.fairest`); "" where it is of that."""
-    accuracy, constant, margin = (metrics.get(f"best_fair/val/{name}") for name in ("accuracy", "constant", "margin"))
+    val = {name: metrics.get(f"best_fair/val/{name}") for name in ("accuracy", "constant", "score", "chance")}
+    judged, margin = judged_by(metrics), metrics.get("best_fair/val/margin")
+    other = val["score"] is not None
+    accuracy, constant = (val["score"], val["chance"]) if other else (val["accuracy"], val["constant"])
     if accuracy is None or constant is None or margin is None:
         return ""
-    shown = "shown is the round of best validation accuracy"
+    shown = f"shown is the round of best validation {WORDS[judged]}"
     if not accuracy > constant + margin:
         far = f"more than {margin:g} above" if margin else "above"
-        why = f"no round's accuracy on validation is {far} that of the better constant prediction, {constant:.3f}"
+        why = (
+            f"no round's {WORDS[judged]} on validation is {far} that of the better constant prediction, {constant:.3f}"
+        )
         return f"{why}; {shown}"
+    if metrics.get("best_fair/val/alike") == 1 and margin >= 0:
+        return f"every round predicts one class for nearly everybody on validation, or is no better than that; {shown}"
     return "" if "best_fair/val/gaps" in metrics else f"the gaps are not defined on the validation examples; {shown}"
 
 
@@ -146,4 +178,6 @@ def of_fairest(metrics: Mapping[str, float | None]) -> dict[str, str]:
             f"the model of round {metrics['best_fair/round']} predicts one class for all test examples, so that its "
             "gaps are 0 and say nothing."
         )
+    elif "best_fair/round" in metrics:
+        found |= of_gaps(metrics, "best_fair/")
     return found

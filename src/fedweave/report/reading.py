@@ -34,7 +34,8 @@ from fedweave.experiment.runs.files import (
 )
 from fedweave.metrics.best_rounds import best_validated, fairest
 from fedweave.metrics.between_groups import MEASURED
-from fedweave.metrics.measured import DIVERGED, GLOBAL, MISSING, RAREST, ROUNDED_SCORES
+from fedweave.metrics.judging import JUDGED, RAREST, judged_by
+from fedweave.metrics.measured import DIVERGED, GLOBAL, MISSING, ROUNDED_SCORES
 
 T = TypeVar("T")
 
@@ -85,10 +86,10 @@ class Run:
         found = self.config.get(name, {})
         return found if isinstance(found, dict) else {}
 
-    @property
-    def by_accuracy(self) -> bool:
-        """Whether it is judged by accuracy; not where a class is rare (`metrics.reference.rarest`)."""
-        return self.summary["metrics"].get(RAREST) is None
+    @cached_property
+    def judged(self) -> str:
+        """The metric that it is judged by."""
+        return judged_by(self.summary.get("metrics", {}))
 
     @property
     def members(self) -> int:
@@ -132,9 +133,9 @@ class Group:
         return self.runs[0]
 
     @property
-    def by_accuracy(self) -> bool:
-        """Whether all its runs are judged by accuracy."""
-        return all(run.by_accuracy for run in self.runs)
+    def judged(self) -> str:
+        """The metric that all its runs are judged by; "" where they are judged by different ones."""
+        return judged_alike([self])
 
     def values(self, name: str) -> list[float | None]:
         """One entry of every run's summary, or of its metrics; None where it is absent."""
@@ -144,6 +145,12 @@ class Group:
         """{seed: the entry} of the runs that have it."""
         found = zip(self.runs, self.values(name), strict=True)
         return {run.config.get("seed"): value for run, value in found if value is not None and math.isfinite(value)}
+
+
+def judged_alike(groups: Iterable[Group]) -> str:
+    """The metric that all runs are judged by; "" where they are judged by different ones."""
+    found = {run.judged for group in groups for run in group.runs}
+    return found.pop() if len(found) == 1 else ""
 
 
 def read_run(directory: Path) -> Run:
@@ -284,7 +291,7 @@ def _tested(metrics: pa.Table) -> dict[str, float]:
     whole = {
         name: value
         for name, split, value in zip(*(pooled[key].to_pylist() for key in ("metric", "split", "value")), strict=True)
-        if split == "test" or name.startswith(("fairness/", RAREST, DIVERGED))
+        if split == "test" or name.startswith(("fairness/", JUDGED, RAREST, DIVERGED))
     }
     lists = own.filter(pc.field("split") == "test").group_by("metric").aggregate([("value", "list")])
     of_clients = dict(zip(lists["metric"].to_pylist(), lists["value_list"].to_pylist(), strict=True))

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 from rich.filesize import decimal
 
+from fedweave.metrics.judging import WORDS
 from fedweave.metrics.reward_fairness import pearson, per_group
 from fedweave.report.cells import NONE, Cell, Table, marked, measured, number
 from fedweave.report.disclosure import Disclosure
 from fedweave.report.flows import stamp, who
 from fedweave.report.gain import alone
 from fedweave.report.ledger import called, protected, told
-from fedweave.report.reading import Group, Run, spread
+from fedweave.report.reading import Group, Run, judged_alike, spread
 from fedweave.report.training import recipe
 
 NOTES = {
@@ -27,6 +28,18 @@ NOTES = {
     "pooled/auc": "one model's, all members' examples compared with each other",
     "within/auc": "over pairs of examples of the same member",
     "within/members": "that AUC within members is of, global or local: those with examples of two classes",
+    "average_precision": "of the positive class; its share of the examples by chance",
+    "recall_at_1": "positives among the hundredth of examples with the highest scores",
+    "recall_at_5": "the same of a twentieth",
+    "precision_at_1": "positives among these",
+    "recall": "positives that are flagged",
+    "precision": "positives among the flagged",
+    "f1_positive": "of the positive class",
+    "brier": "mean squared error of probabilities",
+    "calibration_error": "probabilities less shares, 15 bins",
+    "flagged": "share of examples from the threshold on",
+    "threshold": "probability from which on an example is flagged",
+    "within/average_precision": "mean over positives, each at its own member",
     "majority": "accuracy of always predicting the most frequent class of training",
     "matched_accuracy": "of the clients with training examples, whom majority is of",
     "classes_predicted": "how many classes the model predicts",
@@ -37,7 +50,7 @@ NOTES = {
     "train_loss_entropy": "the same",
     "worst_accuracy": "of the client served worst",
     "best_accuracy": "of the client served best",
-    "round": "with the best mean validation accuracy",
+    "round": "with the best mean over clients on validation examples",
     "undefined_clients": "without a loss or a test accuracy",
     "sp": "statistical parity gap; 0 is fair",
     "eo": "equal opportunity gap; 0 is fair",
@@ -142,8 +155,7 @@ def metrics(groups: Sequence[Group], families: Sequence[str]) -> Table:
         form = (lambda value: f"{value:.4g}") if last in COUNTED else number
         cells = [measured(group.values(name), form) for group in groups]
         if comparable(groups):
-            judged = all(group.by_accuracy for group in groups)
-            cells = marked(cells, [group.by_seed(name) for group in groups], last, judged)
+            cells = marked(cells, [group.by_seed(name) for group in groups], last, judged_alike(groups))
         rows.append(
             (Cell(readable(last if family == "fairness" else name), note=NOTES.get(name, NOTES.get(last, ""))), *cells)
         )
@@ -174,12 +186,12 @@ def costs(groups: Sequence[Group]) -> Table:
 
 
 def extremes(groups: Sequence[Group]) -> Table:
-    """The clients that the final model serves worst and best, named; a row per run."""
+    """The clients that the final model serves worst and best by what a run is judged by, named; a row per run."""
     rows = []
     for group in groups:
         for run in group.runs:
-            accuracy = run.clients("accuracy")
-            if accuracy and run.by_accuracy:
+            accuracy = run.clients(run.judged)
+            if accuracy:
                 ends = (end(accuracy.values()) for end in (min, max))
                 named = [Cell(number(end), repr(end), named_clients(accuracy, end)) for end in ends]
                 mean = spread(accuracy.values())[0]
@@ -220,14 +232,14 @@ def qualities(run: Run) -> Table:
 
 
 def reward_fairness(groups: Sequence[Group]) -> Table:
-    """Pearson's correlation of the clients' test accuracies with those of local training on the same split and seed, a
-    row for each other run; empty without such a run of `local`."""
+    """Pearson's correlation of the clients' test accuracies, or what else a run is judged by, with those of local
+    training on the same split and seed, a row for each other run; empty without such a run of `local`."""
     rows = []
     for group, run in [(owner, run) for owner in groups for run in owner.runs]:
         reference = alone(run, groups)
-        if reference is None or not run.by_accuracy:
+        if reference is None:
             continue
-        one, other = reference.clients("accuracy"), run.clients("accuracy")
+        one, other = reference.clients(run.judged), run.clients(run.judged)
         shared = sorted(one.keys() & other.keys())
         found = pearson(np.array([one[c] for c in shared]), np.array([other[c] for c in shared]))
         told = NONE if math.isnan(found.low) else f"{found.low:.3f} to {found.high:.3f}"
@@ -259,8 +271,8 @@ def splits(parts: Iterable[tuple[str, Any]]) -> Table:
 
 
 def clients(run: Run) -> Table:
-    """One row per client of a run: its part of the data and the final test accuracy there."""
-    accuracy, rows = run.clients("accuracy"), []
+    """One row per client of a run: its part of the data and the final test accuracy there, or what else judges."""
+    accuracy, rows = run.clients(run.judged), []
     if run.partition is None:
         return Table((), ())
     names = [name for name in ("graphs", "nodes", "edges_kept", "edges_cut") if name in run.partition.column_names]
@@ -271,7 +283,7 @@ def clients(run: Run) -> Table:
         own = accuracy.get(part["client"])
         last = Cell(NONE) if own is None else Cell(number(own), repr(own))
         rows.append((Cell(part["client"]), *map(Cell, counts), last))
-    head = ("client", *(name.replace("_", " ") for name in (*names, *shares)), "test accuracy")
+    head = ("client", *(name.replace("_", " ") for name in (*names, *shares)), f"test {WORDS[run.judged]}")
     return Table(head, tuple(rows))
 
 

@@ -157,7 +157,7 @@ PAGE = (
 <p class="small">Test examples, model after the last evaluated round. “Global” is the global test set or, where the
 experiment has none, the test examples of all clients together; “local” is the mean over clients of the result on their
 own, “trained” the same of each client's model right after its own training.
-{%- if by_accuracy %} “Best val” is the evaluated round with the best mean validation accuracy over clients.{% endif %}
+ “Best val” is the evaluated round with the best mean validation {{ judged }} over clients.
 “Pooled” compares examples of different clients, too; “within” only those of the same one. Point at a number for all
 its digits.
 {%- if seeds %} Mean ± sample standard deviation over seeds.{% endif %}
@@ -197,19 +197,17 @@ are shares of a row.") }}
 <section id="clients">
 <h2>Clients</h2>
 {{ figure(accuracy, accuracy_caption) }}
-{%- if not accuracy %}<p>No client has a test accuracy.</p>{% endif %}
+{%- if not accuracy %}<p>No client has a test {{ judged }}.</p>{% endif %}
 {%- if extremes.rows %}{{ grid(extremes) }}{% endif %}
 </section>
 
 <section id="gain">
 <h2>What joining brings each member</h2>
 {%- if gains.rows %}
-{{ figure(gain, "Test accuracy of each member in the run less what it has by training alone (`local`, `standalone`) \
-with the same seed and split. Members stand by their mean gain over the runs of a split. Of more than four splits the \
-first four are drawn.") }}
+{{ figure(gain, "Test " ~ judged ~ " of each member in the run less what it has by training alone (`local`, \
+`standalone`) with the same seed and split. Members stand by their mean gain over the runs of a split. Of more than \
+four splits the first four are drawn.") }}
 {{ grid(gains) }}
-{%- elif not by_accuracy %}
-<p>A class is rare, so that accuracy says nothing of what joining brings.</p>
 {%- else %}
 <p>Give a run of <code>{{ missing }}</code> with the same seed and split as well, to see what joining brings each member
 {{- " (of parties that all have labels)" if missing == "standalone" else "" }}.</p>
@@ -223,7 +221,7 @@ first four are drawn.") }}
 defines fairness, are alike wherever models memorise, and are not marked.</p>
 {{ grid(fairness, "narrow") }}
 {%- if alone.rows %}
-<p class="small">Whether clients that do well alone do well together: Pearson's correlation of test accuracies on the
+<p class="small">Whether clients that do well alone do well together: Pearson's correlation of test {{ judged }} on the
 same split, with Fisher's interval.</p>
 {{ grid(alone, "narrow") }}
 {%- endif %}
@@ -238,8 +236,9 @@ a prediction of {{ favourable }} counts as favourable. {{ people }} The noise fl
 a classifier which ignores the group would show on average with as many people in the groups
 and as many favourable predictions: a gap near it, or below it, says nothing about the model. A gap is undefined where a
 group is empty; such clients are left out of the median and counted. “Fairest round” is the one with the lowest SP + EO
-on the validation examples of all clients whose accuracy there exceeds that of the better constant prediction by more
-than fair_margin, else the one with the best such accuracy.</p>
+on the validation examples of all clients whose {{ judged }} there exceeds that of the better constant prediction by \
+more than fair_margin and that does not predict one class for nearly everybody, else the one with the best such \
+{{ judged }}.</p>
 {%- for warning in fairest %}
 <p class="warn">{{ warning | coded }}</p>
 {%- endfor %}

@@ -15,9 +15,10 @@ from fedweave.core.records import Values
 from fedweave.core.text import counted, printable
 from fedweave.experiment.config import Config
 from fedweave.experiment.runs.files import METRICS, read_table
+from fedweave.metrics.judging import OF_POSITIVE, WORDS, judged_by
 from fedweave.report.absences import absent
 from fedweave.report.markup import unmarked
-from fedweave.report.notes import compared_people, covered, fallen_back, headline, judged_otherwise, notes, of_fairest
+from fedweave.report.notes import compared_people, covered, fallen_back, headline, notes, of_fairest, of_gaps
 
 if TYPE_CHECKING:  # the command line imports this module, and should start quickly
     from fedweave.experiment.build import Built
@@ -71,7 +72,9 @@ class Terminal:
         """What is run, on what, the clients; what is odd, and what of one's own, or of the algorithm, is not used."""
         from fedweave.algorithms.fedavg import FedAvg
         from fedweave.datasets.odd_data import odd_data, one_class
+        from fedweave.experiment.build import suited
         from fedweave.experiment.demands import untested
+        from fedweave.models.directed import unused as unused_of_edges
         from fedweave.partition import unused
         from fedweave.partition.base import client_ids
         from fedweave.partition.statistics import statistics, totals
@@ -94,7 +97,8 @@ class Terminal:
         self._console.print(clients_table(held, totals(*cut), built.data.labels))
         unsuited = built.algorithm.notes if isinstance(built.algorithm, FedAvg) else []
         alone = filter(None, [untested(held["test"], built.fed.test is not None)])
-        odd = (*one_class(built.data), *odd_data(built.data))
+        edges = unused_of_edges(suited(config, built.data), built.data.carried)
+        odd = (*edges, *one_class(built.data), *odd_data(built.data))
         for note in (*alone, *unused(config.partition.make(), *cut), *unsuited, *odd):
             self._console.print(printable(f"note: {note}"), highlight=False, soft_wrap=True, markup=False)
 
@@ -112,8 +116,8 @@ class Terminal:
         note = f"{reached.seconds / reached.round:.3g} s/round"
         if known := headline(reached.summary):
             note += f", {known}"
-            name, _, values = known.partition(" ")
-            self._last = f", {name} after round {reached.round} {values}"
+            name = WORDS[judged_by(reached.summary)]
+            self._last = f", {name} after round {reached.round}{known.removeprefix(name)}"
         else:
             note += self._last
         if self._bar is not None:
@@ -135,26 +139,7 @@ class Terminal:
 def show_result(console: Console, summary: Values, directory: Path) -> None:
     """The final models on the test split, what they cost, and where the files are."""
     metrics = summary["metrics"]
-    kinds = ("global", "local", *(["trained"] if "trained/accuracy" in metrics else []))
-    names = dict.fromkeys(key.partition("/")[2] for key in metrics if key.partition("/")[0] in kinds)
-    table = Table("test split", box=SIMPLE_HEAD)
-    for heading in kinds:
-        table.add_column(heading, justify="right")
-    for name in [name for name in names if name != "classes_predicted"]:
-        table.add_row(name, *(_number(metrics.get(f"{kind}/{name}")) for kind in kinds))
-    if "pooled/auc" in metrics:
-        table.add_row("auc, pooled", _number(metrics["pooled/auc"]))
-    by_accuracy = "best_val/round" in metrics and not judged_otherwise(metrics)
-    if by_accuracy:
-        best = (_number(metrics.get(f"best_val/{kind}/accuracy")) for kind in kinds)
-        table.add_row("accuracy, best val", *best)
-    tables = [table]
-    fairness = {key.partition("/")[2]: value for key, value in metrics.items() if key.startswith("fairness/")}
-    if fairness:
-        tables.append(Table("fairness", "", box=SIMPLE_HEAD))
-        for name, value in fairness.items():
-            tables[1].add_row(name, _number(value))
-    console.print(Columns(tables))
+    console.print(Columns(_scores(metrics)))
     if some := covered(metrics, summary.get("members", summary.get("clients"))):
         console.print(some, highlight=False, soft_wrap=True, markup=False)
     for note in (*notes(metrics).values(), *_absences(directory)):
@@ -163,24 +148,56 @@ def show_result(console: Console, summary: Values, directory: Path) -> None:
         console.print(_between_groups(metrics))
         if people := compared_people(summary.get("groups") or ()):
             console.print(people, highlight=False, soft_wrap=True, markup=False)
+        for note in of_gaps(metrics).values():
+            console.print(f"[bold yellow]note: {unmarked(note)}[/]", highlight=False, soft_wrap=True)
     each = f"{summary['seconds_per_round']:.3g} s each"
     cost = f"{counted(summary['rounds'], 'round')} in {summary['seconds']:.1f} s ({each})"
     traffic = f"clients sent {decimal(summary['bytes_up'])}, received {decimal(summary['bytes_down'])}"
     traffic += f", sent {decimal(summary['bytes_peer'])} to each other" if "bytes_peer" in summary else ""
     traffic += _for_evaluation(summary)
-    if by_accuracy:
-        console.print(f"best mean validation accuracy after round {metrics['best_val/round']}", highlight=False)
+    if "best_val/round" in metrics:
+        judged = judged_by(metrics)
+        which = f"best mean validation {WORDS[judged]} after round {metrics['best_val/round']}"
+        shown = (judged, "recall_at_1", "recall") if judged in OF_POSITIVE else ()
+        told = {WORDS[name]: metrics.get(f"best_val/pooled/{name}") for name in shown}
+        known = ", ".join(f"{words} {value:.4f}" for words, value in told.items() if value is not None)
+        flagged = f"; pooled, flagged from its threshold on: {known}" if known else ""
+        console.print(f"{which}{flagged}", highlight=False, soft_wrap=True)
     if "best_fair/round" in metrics:
         _show_fairest(console, metrics)
     console.print(f"{cost}, {summary['peak_rss_mb']:.0f} MB at peak\n{traffic}", highlight=False)
     console.print(f"files: {directory}", highlight=False, soft_wrap=True, markup=False)
 
 
+def _scores(metrics: Values) -> list[Table]:
+    """The final models on the test split, and how alike members are in them."""
+    kinds = ("global", "local", *(["trained"] if "trained/accuracy" in metrics else []))
+    names = dict.fromkeys(key.partition("/")[2] for key in metrics if key.partition("/")[0] in kinds)
+    table = Table("test split", box=SIMPLE_HEAD)
+    for heading in kinds:
+        table.add_column(heading, justify="right")
+    for name in [name for name in names if name != "classes_predicted"]:
+        table.add_row(name, *(_number(metrics.get(f"{kind}/{name}")) for kind in kinds))
+    for name in (key.removeprefix("pooled/") for key in metrics if key.startswith("pooled/")):
+        table.add_row(f"{name}, pooled", _number(metrics[f"pooled/{name}"]))
+    judged, chosen = judged_by(metrics), "best_val/round" in metrics
+    for name in dict.fromkeys((judged, *(OF_POSITIVE if judged in OF_POSITIVE else ()))) if chosen else ():
+        best = (_number(metrics.get(f"best_val/{kind}/{name}")) for kind in kinds)
+        table.add_row(f"{name}, best val", *best)
+    tables = [table]
+    fairness = {key.partition("/")[2]: value for key, value in metrics.items() if key.startswith("fairness/")}
+    if fairness:
+        tables.append(Table("fairness", "", box=SIMPLE_HEAD))
+        for name, value in fairness.items():
+            tables[1].add_row(name, _number(value))
+    return tables
+
+
 def _show_fairest(console: Console, metrics: Values) -> None:
     """The test result of the fairest round, or of the one shown in its place, and what to know of it."""
     fair = (_number(metrics.get(f"best_fair/{key}")) for key in FAIREST)
     words = "after round {}, test accuracy {}, SP {}, EO {}".format(metrics["best_fair/round"], *fair)
-    by = "best by validation accuracy" if fallen_back(metrics) else "fairest by validation"
+    by = f"best by validation {WORDS[judged_by(metrics)]}" if fallen_back(metrics) else "fairest by validation"
     console.print(f"{by}: {words}", highlight=False)
     for note in of_fairest(metrics).values():
         console.print(f"[bold yellow]note: {unmarked(note)}[/]", highlight=False, soft_wrap=True)
@@ -197,12 +214,14 @@ def _for_evaluation(summary: Values) -> str:
 def _between_groups(found: Values) -> Table:
     """The gaps between groups of people on the test split, beside what chance alone would show."""
     table = Table("between groups", box=SIMPLE_HEAD)
-    for heading in ("global", "noise floor", "signed", "median", "undefined at"):
+    for heading in ("global", "noise floor", "signed", "median", "undefined at", "predicted", "favourable"):
         table.add_column(heading, justify="right")
-    for name in ("sp", "eo", "equalised_odds", "tradeoff_accuracy", "tradeoff_auc"):
+    shares = [_number(found.get(f"groups/global/{name}")) for name in ("predicted", "favourable")]
+    rows = ("sp", "eo", "equalised_odds", "tradeoff_accuracy", "tradeoff_auc", "tradeoff_skill")
+    for name in (name for name in rows if f"groups/median/{name}_undefined" in found):
         keys = (f"global/{name}", f"global/{name}_floor", f"global/{name}_signed", f"median/{name}")
         undefined = f"{found[f'groups/median/{name}_undefined']:.0f} clients"
-        table.add_row(name, *(_number(found.get(f"groups/{key}")) for key in keys), undefined)
+        table.add_row(name, *(_number(found.get(f"groups/{key}")) for key in keys), undefined, *shares)
     return table
 
 

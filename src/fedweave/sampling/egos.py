@@ -10,7 +10,7 @@ from fedweave.core import random
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree
-from fedweave.learn import cross_entropy
+from fedweave.learn import PLAIN, ClassLoss
 from fedweave.ops.rows import gather_rows
 from fedweave.ops.sparse import picked
 from fedweave.sampling import ego
@@ -114,7 +114,29 @@ class Egos:
         named, place = ego.compact(nodes, len(graph.y))
         return minibatch | {"nodes": named, "place": place}
 
-    def loss(self, w: Tree, model: Model, graph: Graph, key: Tensor, minibatch: Tree) -> Tensor:
+    def mixed(self, graph: Graph, key: Tensor, uploads: int, least: int, mixup: bool) -> tuple[Tensor, Tensor]:
+        """The train nodes in random batches to be mixed: int64 [uploads, batch + least - 1], and their weights, which
+        sum to 1 in a batch that is uploaded and to 0 in one that is not. Without `mixup` one of each counts alone."""
+        train = graph.masks[TRAIN]
+        order = random.order(key, train).argsort()
+        count = train.sum()
+        sizes = uploads, self.batch + least - 1
+        batch, place = (torch.arange(size, device=train.device) for size in sizes)
+        batch = batch[:, None]
+        rank = batch * self.batch + place
+        last = batch == self.filled(count, least) - 1
+        inside = (rank < count) & (last | (place < self.batch)) & (batch < self.filled(count, least))
+        if not mixup:
+            inside = inside & (place == 0)
+        weight = inside.to(graph.x.dtype)
+        nodes = order.gather(0, torch.where(inside, rank, 0).reshape(-1)).view(inside.shape)
+        return nodes, weight / weight.sum(-1, keepdim=True).clamp(min=1)
+
+    def filled(self, count: Tensor, least: int) -> Tensor:
+        """How many batches `count` train nodes fill; fewer than `least` left over join the last."""
+        return count // self.batch + (count % self.batch >= least)
+
+    def loss(self, w: Tree, model: Model, graph: Graph, key: Tensor, minibatch: Tree, how: ClassLoss = PLAIN) -> Tensor:
         """Mean cross-entropy (eq. 2 with the minus sign that it lacks) of one mini-batch's centres, each seen through
         its sampled ego; scalar, 0 at a client without train nodes."""
         split = self.split(model)
@@ -123,4 +145,4 @@ class Egos:
         reduced = models.apply(model[:split], w, graph, key)
         egos = ego.ego_graph(gather_rows(reduced, minibatch["place"]), self.batch, self.fan_out)
         logits = models.apply(model[split:], w, egos, key, first=split)
-        return cross_entropy(logits, minibatch["target"], minibatch["weight"])
+        return how.of(logits, minibatch["target"], minibatch["weight"], graph.y, graph.masks[TRAIN])

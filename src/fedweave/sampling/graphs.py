@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedweave.core import carried as carrying
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.edges import Edges
@@ -19,7 +20,7 @@ from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.message_passing import Operator
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree
-from fedweave.learn import cross_entropy
+from fedweave.learn import PLAIN, ClassLoss
 from fedweave.ops.batched import Batch, Context, Dims, Operands, Operation, over_clients
 from fedweave.ops.rows import counted
 from fedweave.ops.segments import Lists, sum_rows
@@ -40,6 +41,8 @@ class GraphBatches:
         """Raise a ValueError unless the model has a result for each graph."""
         if not models.pools(model):
             raise ValueError("mini-batches of graphs need a model that pools; set model.pool = 'sum' or 'mean'")
+        if any(layer.operator in carrying.kinds() for layer in model):
+            raise ValueError("mini-batches of graphs do not have what edges carry; choose model gin, gcn or sage")
 
     def draw(self, graph: Graph, key: Tensor, steps: int) -> tuple[Tensor, Tensor]:
         """A mini-batch per step: int64 [steps, b] distinct training graphs, and bool [steps, b] which of them are real
@@ -77,10 +80,12 @@ class GraphBatches:
         named = dict(zip(("first", "nodes", "slot", "starts", "columns"), laid, strict=True))
         return {"target": target, "weight": real.to(graph.x.dtype), **named}
 
-    def loss(self, w: Tree, model: Model, graph: Graph, key: Tensor | None, minibatch: Tree) -> Tensor:
+    def loss(
+        self, w: Tree, model: Model, graph: Graph, key: Tensor | None, minibatch: Tree, how: ClassLoss = PLAIN
+    ) -> Tensor:
         """Mean cross-entropy of one mini-batch; scalar, 0 at a client without training graphs."""
         logits = models.apply(model, w, batch_graph(graph, minibatch), key)
-        return cross_entropy(logits, minibatch["target"], minibatch["weight"])
+        return how.of(logits, minibatch["target"], minibatch["weight"], graph.y, graph.masks[TRAIN])
 
 
 def batch_graph(graph: Graph, minibatch: Tree) -> Graph:

@@ -12,12 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedweave.core import carried as carrying
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree
-from fedweave.learn import cross_entropy
+from fedweave.learn import PLAIN, ClassLoss
 from fedweave.ops.sparse import picked
 from fedweave.sampling.neighbourhoods import Sampled, neighbours
 
@@ -79,8 +80,15 @@ class Minibatches:
             ValueError: the model needs the whole graph, or a matrix of it of which samples give no estimate.
         """
         if models.needs_graph(model):
-            raise ValueError("a torch.nn.Module cannot read sampled neighbours; choose model sage, gcn or gat")
+            raise ValueError(
+                "h2gcn and a torch.nn.Module cannot read sampled neighbours; choose model sage, gcn or gat"
+            )
         passing = [i for i, layer in reversed([*enumerate(model)]) if layer.operator is not None]
+        if any(model[i].operator in carrying.kinds() for i in passing):
+            raise ValueError(
+                "sampled neighbours do not have what edges carry; choose model sage, or gcn with weighted = false and "
+                "directed = 'none'"
+            )
         if odd := [model[i].operator for i in passing if model[i].operator not in Sampled.KINDS]:
             raise ValueError(
                 f"sampled neighbours give no {odd[0]!r}, which the model multiplies by; choose model sage, gcn or gat"
@@ -96,10 +104,10 @@ class Minibatches:
         target = graph.y.gather(0, centres.reshape(-1)).view(centres.shape).clamp(min=0)
         return {"target": target, "weight": real.to(graph.x.dtype), "nodes": nodes, "hops": hops}
 
-    def loss(self, w: Tree, model: Model, graph: Graph, key: Tensor, minibatch: Tree) -> Tensor:
+    def loss(self, w: Tree, model: Model, graph: Graph, key: Tensor, minibatch: Tree, how: ClassLoss = PLAIN) -> Tensor:
         """Mean cross-entropy of one mini-batch, scalar; 0 at a client without training nodes."""
         h: Any = picked(graph.x, minibatch["nodes"])
         for i, layer in enumerate(model):
             around = graph if layer.operator is None else graph._replace(edges=hop(minibatch["hops"][str(i)]))
             h = layer.apply(w.get(str(i), {}), around, h, random.fold(key, "layer", i))
-        return cross_entropy(h, minibatch["target"], minibatch["weight"])
+        return how.of(h, minibatch["target"], minibatch["weight"], graph.y, graph.masks[TRAIN])

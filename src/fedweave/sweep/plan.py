@@ -1,6 +1,7 @@
 """The runs of a sweep: every algorithm with every combination of settings that it takes, and every seed."""
 
 import itertools
+import json
 import re
 from collections.abc import Sequence
 from contextlib import suppress
@@ -21,6 +22,7 @@ from fedweave.experiment.config import (
     parameters,
     registry,
     resolve,
+    tuned,
     with_algorithm,
 )
 from fedweave.experiment.config.plugins import lookup
@@ -39,7 +41,7 @@ def planned(
 
     seeds: "0-4" or "0,3,7". algorithms: names with commas between, "" for the configuration's own. settings: as those
     of `fedweave run --set`, for the algorithms that have the key. grid: "section.key=value,value,…"; an algorithm
-    without the key runs once.
+    without the key runs once; [algorithm] tune of the configuration is likewise tried, where no grid has the key.
 
     Raises:
         ConfigError: a name, key or value is not valid. UserError: nothing or too much is asked for.
@@ -47,6 +49,8 @@ def planned(
     if seeded := [text for text in (*settings, *grid) if text.partition("=")[0].strip() == "seed"]:
         raise ConfigError(f"{seeded[0]}: give the seeds of a sweep with --seeds, such as --seeds 5,6.")
     base = load(config)
+    tried = {f"algorithm.{key}": [json.dumps(value) for value in values] for key, values in tuned(base).items()}
+    tried |= dict(_values(text) for text in grid)
     documents, notes = list[Document](), list[str]()
     for name in algorithms.split(",") if algorithms else [None]:
         exchanged = Exchanged()
@@ -58,7 +62,7 @@ def planned(
         for text in settings:
             if text not in apart:
                 override(document, text)
-        combined = _combined(document, [_values(text) for text in grid])
+        combined = _combined(document, [*tried.items()])
         documents += combined
         notes += _told((name or "").strip(), exchanged, apart, combined[0])
     numbers = _seeds(seeds)
@@ -68,6 +72,36 @@ def planned(
     for run in runs[: len(documents)]:
         run.config.check_made()
     return list({run.name: run for run in runs}.values()), notes
+
+
+def keys_of(config: Path, grid: Sequence[str]) -> tuple[str, ...]:
+    """The keys of which a sweep tries several values."""
+    own = (f"algorithm.{key}" for key in tuned(load(config)))
+    return tuple(dict.fromkeys((*own, *(_values(text)[0] for text in grid))))
+
+
+def check_over(over: Sequence[str], keys: Sequence[str]) -> None:
+    """Refuse a key to compare over of which no values are tried.
+
+    Raises:
+        ConfigError: names it, and those that are.
+    """
+    for key in over:
+        if key not in keys:
+            raise ConfigError(f"--over {key}: the grid has no such key; it has {', '.join(keys) or 'none'}.")
+
+
+def share(runs: Sequence[PlannedRun], text: str) -> list[PlannedRun]:
+    """The runs of shard "i/n", i from 1 to n: every n-th one.
+
+    Raises:
+        ConfigError: the text says no shard.
+    """
+    match = re.fullmatch(r"\s*(\d{1,6})\s*/\s*(\d{1,6})\s*", text)
+    number, count = (int(match[1]), int(match[2])) if match else (0, 0)
+    if not 1 <= number <= count:
+        raise ConfigError(f"--shard {text}: write the number of this shard and of all, from 1/4 to 4/4.")
+    return list(runs[number - 1 :: count])
 
 
 def _told(name: str, exchanged: Exchanged, apart: Sequence[str], document: Document) -> list[str]:

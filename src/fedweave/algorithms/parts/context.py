@@ -11,7 +11,7 @@ from fedweave.core import model as models
 from fedweave.core.federation import Client
 from fedweave.core.graph import TRAIN
 from fedweave.core.tree import Tree, leaves, map_leaves, nest, sub
-from fedweave.learn import Fit, Optimiser, Penalty, cross_entropy
+from fedweave.learn import Fit, Optimiser, Penalty
 
 KEEP = "keep"  # in the message of a step that judges models: leave the model to its owner, and send nothing
 
@@ -157,7 +157,9 @@ class Context:
         return self.client.graph.masks[TRAIN].sum()
 
     def loss(self, w: Tree) -> Tensor:
-        """F_i(w): mean cross-entropy over the training examples without dropout, scalar; 0 without any."""
+        """F_i(w): mean cross-entropy over the training examples without dropout, as the algorithm weighs classes;
+        scalar, 0 without any."""
         graph = self.client.graph
         logits = self.outputs(w)
-        return cross_entropy(logits, graph.y.clamp(min=0), graph.masks[TRAIN].to(logits.dtype))
+        train = graph.masks[TRAIN]
+        return self.training.loss.of(logits, graph.y.clamp(min=0), train.to(logits.dtype), graph.y, train)

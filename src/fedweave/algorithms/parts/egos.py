@@ -60,4 +60,5 @@ class EgoCrossEntropy(Part):
 
     def objective(self, outputs: Outputs) -> Tensor:
         """Of one mini-batch, scalar."""
-        return self.egos.loss(outputs.w, outputs.model, outputs.graph, outputs.key, outputs.drawn)
+        o = outputs
+        return self.egos.loss(o.w, o.model, o.graph, o.key, o.drawn, o.loss)

@@ -48,4 +48,5 @@ class GraphCrossEntropy(Part):
 
     def objective(self, outputs: Outputs) -> Tensor:
         """Of one mini-batch, scalar."""
-        return self.sampler.loss(outputs.w, outputs.model, outputs.graph, outputs.key, outputs.drawn)
+        o = outputs
+        return self.sampler.loss(o.w, o.model, o.graph, o.key, o.drawn, o.loss)

@@ -17,7 +17,7 @@ from fedweave.core import random
 from fedweave.core.federation import Client
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.tree import Tree, leaves, nest, sub
-from fedweave.learn import Fit, Optimiser, Penalty, cross_entropy, fit
+from fedweave.learn import Fit, Optimiser, Penalty, fit
 
 _WITHIN, _SHARE = "within", "share"  # in what the loss finds, beside what parts do: weights that rest
 
@@ -30,8 +30,7 @@ class CrossEntropy(Part):
 
     def objective(self, outputs: Outputs) -> Tensor:
         """Scalar; 0 at a client without training examples."""
-        logits, graph = outputs.logits, outputs.graph
-        return cross_entropy(logits, graph.y.clamp(min=0), graph.masks[TRAIN].to(logits.dtype))
+        return outputs.cross_entropy(outputs.logits, outputs.graph.masks[TRAIN])
 
 
 @dataclass(frozen=True)
@@ -44,8 +43,13 @@ class Objective:
     def __post_init__(self) -> None:
         if not self._terms:
             raise ValueError("parts: none of them is a term of the objective that depends on data; add cross_entropy")
-        for part in self.parts.values():
+        for name, part in self.parts.items():
             part.check(self.training)
+            if part.protection.plain_loss and not self.training.loss.plain:
+                raise ValueError(
+                    f"{name} takes the cross-entropy of single examples as it is; leave out class_weight, focal and "
+                    "logit_adjustment"
+                )
 
     @cached_property
     def _terms(self) -> dict[str, Part]:
@@ -141,7 +145,7 @@ class Objective:
         drawn = args.get("drawn", {})
         if _WITHIN in args:
             w = _merged(w, args[_WITHIN], args.get(_SHARE))
-        outputs = Outputs(Forward(w, self.training.model, graph, key), {}, {})
+        outputs = Outputs(Forward(w, self.training.model, graph, key, self.training.loss), {}, {})
         return _sum(
             {
                 f"{name}.objective": part.objective(outputs.of(args.get(name, {}), drawn.get(name, {})))

@@ -1,15 +1,16 @@
 """What the terms of a local objective see of one training step."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from torch import Tensor
 
 from fedweave.core import model as models
-from fedweave.core.graph import Graph
+from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree
+from fedweave.learn import ClassLoss
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,7 @@ class Forward:
     model: Model
     graph: Graph
     key: Tensor
+    loss: ClassLoss = field(default_factory=ClassLoss)
 
     @cached_property
     def layers(self) -> tuple[Any, ...]:
@@ -74,6 +76,17 @@ class Outputs:
     def graph(self) -> Graph:
         """The client's data."""
         return self.forward.graph
+
+    def cross_entropy(self, logits: Tensor, chosen: Tensor) -> Tensor:
+        """The mean over the `chosen` examples, bool [e], as the algorithm weighs classes; scalar, 0 without any. logits
+        [e, c]: of all examples."""
+        graph = self.graph
+        return self.loss.of(logits, graph.y.clamp(min=0), chosen.to(logits.dtype), graph.y, graph.masks[TRAIN])
+
+    @property
+    def loss(self) -> ClassLoss:
+        """How classes are weighed."""
+        return self.forward.loss
 
     @property
     def key(self) -> Tensor:

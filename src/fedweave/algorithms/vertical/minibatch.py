@@ -8,7 +8,7 @@ from fedweave.algorithms.vertical.split import Split
 from fedweave.core import random
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.tree import Tree
-from fedweave.learn import cross_entropy
+from fedweave.learn import PLAIN, ClassLoss
 
 
 def draw(graph: Graph, key: Tensor, size: int) -> Tree:
@@ -54,11 +54,12 @@ def labelled(graph: Graph) -> Tensor:
     return graph.masks[TRAIN] & (graph.y >= 0)
 
 
-def error(logits: Tensor, target: Tensor, graph: Graph, args: Tree) -> Tensor:
+def error(logits: Tensor, target: Tensor, graph: Graph, args: Tree, loss: ClassLoss = PLAIN) -> Tensor:
     """The loss against the labels `target` [n] over those of the mini-batch, or of all nodes, whose label the client
-    sees."""
-    weight = labelled(graph)
+    sees; loss: how it weighs classes, which it counts among these labels."""
+    weight = seen = labelled(graph)
+    every = target
     if "minibatch" in args:
         nodes = args["minibatch"]
         target, weight = target.gather(0, nodes), weight.gather(0, nodes) & args["real"]
-    return cross_entropy(logits, target.clamp(min=0), weight.to(logits.dtype))
+    return loss.of(logits, target.clamp(min=0), weight.to(logits.dtype), every, seen)

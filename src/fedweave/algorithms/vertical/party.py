@@ -26,7 +26,7 @@ from fedweave.core.federation import Client
 from fedweave.core.graph import Graph
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.errors import CallRefused
-from fedweave.learn import Sgd, fit
+from fedweave.learn import PLAIN, ClassLoss, Sgd, fit
 from fedweave.learn.recorded import recorded
 from fedweave.ops.rows import gather_rows
 from fedweave.sampling.neighbourhoods import located, rising
@@ -37,7 +37,7 @@ class PartySteps:
     """The bodies of GLASU's steps at one client.
 
     labels: the labels that it trains on. batch, steps, lr, weight_decay: see `GLASU`. returned: gradients are exchanged
-    (`backward = "exchanged"`). decays: the server tells the rate of each round.
+    (`backward = "exchanged"`). decays: the server tells the rate of each round. loss: of the classes.
     """
 
     split: Split
@@ -50,6 +50,7 @@ class PartySteps:
     weight_decay: float
     returned: bool
     decays: bool
+    loss: ClassLoss = PLAIN
 
     @property
     def sampling(self) -> list[int]:
@@ -242,7 +243,7 @@ class PartySteps:
 
     def _error(self, logits: Tensor, graph: Graph, args: Tree) -> Tensor:
         """The loss; args: what tells the mini-batch and which labels were drawn."""
-        return error(logits, self.labels.seen(graph.y, logits.shape[-1], args), graph, args)
+        return error(logits, self.labels.seen(graph.y, logits.shape[-1], args), graph, args, self.loss)
 
     def _loss(self, w: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
         """Algorithm 4, lines 2-11; algorithm 7, line 14, where the client has no labels.

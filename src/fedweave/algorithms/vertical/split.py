@@ -156,7 +156,9 @@ def cuts(model: Model, exchanges: int, at: Sequence[int] = ()) -> tuple[int, ...
             another.
     """
     if models.needs_graph(model):
-        raise ValueError("parties train on mini-batches, which a torch.nn.Module cannot read; choose model gcnii")
+        raise ValueError(
+            "parties train on mini-batches, which h2gcn and a torch.nn.Module cannot read; choose model gcnii"
+        )
     passing = [i for i, layer in enumerate(model) if layer.operator is not None]
     count = len(passing)
     if exchanges > count and not at:

@@ -18,7 +18,7 @@ from fedweave.deploy.flare.server.data import check_alike, server_graphs, server
 from fedweave.deploy.flare.server.federation import Flare
 from fedweave.deploy.flare.site.sitefile import IDS_KEY, SECRET, read_secret
 from fedweave.deploy.flare.wire.answers import Answer
-from fedweave.deploy.flare.wire.requests import ADMIN
+from fedweave.deploy.flare.wire.requests import ADMIN, release
 from fedweave.deploy.sites.certificates import certificate
 from fedweave.deploy.sites.findings import Found, compare, compare_splits
 from fedweave.deploy.sites.handshake import Closed, NoHost, greet, reach
@@ -32,7 +32,7 @@ from fedweave.experiment.config import Config
 from fedweave.experiment.config.experiment import ANY_CLASSES, ANY_FEATURES
 
 SOON = 30  # days that a certificate should still last
-PACKAGES = ("fedweave", "torch", "nvflare", "numpy", "pyarrow")
+PACKAGES = ("torch", "nvflare", "numpy", "pyarrow")
 
 
 def examine(directory: Path, project: Project, config: Config | None = None) -> Found:
@@ -72,7 +72,7 @@ def check_experiment(config: Config) -> None:
 
 def versions() -> str:
     """What is installed here, to be compared with the other machines."""
-    return ", ".join(f"{name} {version(name)}" for name in PACKAGES)
+    return ", ".join((f"fedweave {release()}", *(f"{name} {version(name)}" for name in PACKAGES)))
 
 
 def _member(member: SiteProcess, project: Project, config: Config | None, told: Found) -> None:

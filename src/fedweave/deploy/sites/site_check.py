@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from fedweave.core.algorithm import Algorithm, Calls, calls_of, capabilities
-from fedweave.core.federation import step_name
+from fedweave.core.federation import step_info, step_name
 from fedweave.core.graph import SPLITS
+from fedweave.core.mechanism import LDP, Gaussian, SecureSum
 from fedweave.core.text import counted
 from fedweave.datasets.alike import not_composed
 from fedweave.datasets.base import Dataset
@@ -18,7 +19,7 @@ from fedweave.deploy.flare.parties.party import read_own
 from fedweave.deploy.flare.policy.admission import check_algorithm, check_files, check_members
 from fedweave.deploy.flare.policy.keys import read_checked
 from fedweave.deploy.flare.policy.policy import Spent, check_batches, is_of, replies_of
-from fedweave.deploy.flare.policy.precheck import check_target, needs_all, overspent, refusals, targeted
+from fedweave.deploy.flare.policy.precheck import check_target, needs_all, overspent, refusals, targeted, unjudged
 from fedweave.deploy.flare.site.holdings import global_test, own_graph
 from fedweave.deploy.flare.site.joining import fingerprint, withheld
 from fedweave.deploy.flare.site.participation import suited
@@ -195,14 +196,31 @@ def _rehearse(
         ends = f"{so} the site would leave the run. Change its policy, or choose another algorithm."
         said = f"{SITE_FILE}: {why}, and {' and '.join(dict.fromkeys(steps))} {verb} it, {ends}"
         (told.faults if certain else told.notes).append((name, said))
+    told.notes.extend((name, said) for said in _unprotected(calls))
     spent, done = _so_far(folder, pin(config.plain(), list(sites)))
     told.attempt(name, partial(_whole, folder, rules), Path(SITE_FILE))
+    judged = partial(unjudged, rules, spent, calls, config.general)
+    told.noted(name, judged, "a run that begins now would be refused: ")
     again = partial(check_target, rules, targeted(algorithm, calls), done, config.general.rounds)
     told.noted(name, again, "a run that begins now would be refused: ")
     for why in ending(rules, spent, calls, config.general):
         so = "Allow more, or run fewer rounds; --resume asks for the replies that are left alone."
         (told.faults if needs_all(config, algorithm) else told.notes).append((name, f"{SITE_FILE}: {why}. {so}"))
     return algorithm
+
+
+def _unprotected(calls: Calls) -> Iterator[str]:
+    """A sentence where what a site has made of the weights leaves by itself and without noise."""
+    sends = [
+        (key, own) for step in dict.fromkeys(calls.round) for key, own in step_info(step).sends.items() if own.like
+    ]
+    bare = [key for key, own in sends if not any(isinstance(one, SecureSum | Gaussian | LDP) for one in own.mechanisms)]
+    if bare:
+        yield (
+            f"{' and '.join(dict.fromkeys(bare))} of this site leaves by itself and without noise, so that a server "
+            "that crafts weights reads rows of features off it (docs/security.md). Run an algorithm with the part "
+            'secure_sum, or with noise, and hold it to that: policy.secure_sum = ["update"]'
+        )
 
 
 def _whole(folder: Path, rules: Rules) -> None:

@@ -9,7 +9,7 @@ from fedweave.core.text import counted
 from fedweave.datasets import npz
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.sensitive import has_sens
-from fedweave.deploy.flare.site.sitefile import SITE_FILE, write_site_file
+from fedweave.deploy.flare.site.sitefile import FINE, SITE_FILE, write_site_file
 from fedweave.deploy.flare.wire.requests import SERVER
 from fedweave.errors import UserError
 from fedweave.experiment.build import global_test_part, shares
@@ -24,9 +24,12 @@ def split(config: Config, sites: tuple[str, ...]) -> tuple[Dataset, Partition]:
     """The configuration's data and its cut into one part per site.
 
     Raises:
-        UserError: the partition has another number of clients, or a site has the name of another part's party.
+        UserError: the partition has another number of clients, a site has the name of another part's party, or the
+            data is to be noised.
     """
     seed = config.general.seed
+    if config.noise is not None:
+        raise UserError("[noise] is of simulations, and sites are handed what the data says; leave it out.")
     data = datasets.load(config.data.name, path=config.folder, seed=seed, **config.data.values)
     partition = cut(config.partition.make(), data, seed)
     if len(partition.parts) != len(sites):
@@ -53,9 +56,11 @@ def hand_out(data: Dataset, partition: Partition, project: Path, sites: tuple[st
         npz.write(own, project / site / DATA)
         named = {"labels": list(data.labels)} if data.labels else {"classes": data.classes}
         about: Record = {"path": DATA, **named, "random_id": client}
+        about |= {} if data.carried is None else {"loops": "keep"}
         if any(map(has_sens, (own, *tests))):  # the whole was let in, by its configuration or as a part cannot tell
             about["sens_feature"] = True
-        write_site_file(project / site / SITE_FILE, about | ({} if partition.test is None else {"test": TEST}))
+        more: Record = {} if partition.test is None else {"test": TEST}
+        write_site_file(project / site / SITE_FILE, about | more, measures=list(FINE))  # all that a simulation measures
     for whole in tests:
         for folder in (SERVER, *sites):
             npz.write(replace(whole, ids=()), project / folder / TEST)

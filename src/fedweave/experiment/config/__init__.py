@@ -8,6 +8,7 @@ from fedweave.experiment.config.experiment import (
     read,
     read_saved,
     resolve,
+    tuned,
     with_algorithm,
     written,
 )
@@ -40,6 +41,7 @@ __all__ = [
     "read_saved",
     "registry",
     "resolve",
+    "tuned",
     "with_algorithm",
     "written",
 ]

@@ -41,7 +41,7 @@ class Choice:
         try:
             return self.kind(*given, **self.made_values())
         except ValueError as error:
-            raise ConfigError(f"{self.path}: {error}") from error
+            raise ConfigError(f"{self.path}: {error}", code="config.value") from error
 
     def made_values(self) -> Record:
         """The values, with parts made."""
@@ -96,7 +96,7 @@ def _value(path: str, value: object, given: bool, parameter: Parameter) -> Any:
     if parameter.family is not None:
         return _parts(path, value, parameter.family)
     if value is dataclasses.MISSING:
-        raise ConfigError(f"{path}: is missing and has no default")
+        raise ConfigError(f"{path}: is missing and has no default", code="config.missing")
     return _checked(path, value, parameter.hint) if given else value
 
 
@@ -119,17 +119,17 @@ def taken(parts: object, parameter: Parameter, takes: Callable[[type], bool]) ->
 def _checked(path: str, value: Any, hint: Any) -> Any:
     for one in value if isinstance(value, list) else [value]:
         if isinstance(one, float) and math.isnan(one):
-            raise ConfigError(f"{path}: must be a number, got {value!r}")
+            raise ConfigError(f"{path}: must be a number, got {value!r}", code="config.value")
         if isinstance(one, int) and not -(2**63) <= one < 2**63:  # what TOML's whole numbers are
-            raise ConfigError(f"{path}: must be a whole number of at most 64 bits, got {value!r}")
+            raise ConfigError(f"{path}: must be a whole number of at most 64 bits, got {value!r}", code="config.value")
     # JSON's strict mode has TOML's types: lists are the only sequences, and no string is read as a number.
     try:
         return TypeAdapter(hint).validate_json(json.dumps(value), strict=True)
     except TypeError as error:
-        raise ConfigError(f"{path}: {value!r} is of a type that no setting has") from error
+        raise ConfigError(f"{path}: {value!r} is of a type that no setting has", code="config.value") from error
     except ValidationError as error:
         problems = sorted({_in_toml(problem["msg"]) for problem in error.errors()})
-        raise ConfigError(f"{path}: {' or '.join(problems)}, got {value!r}") from error
+        raise ConfigError(f"{path}: {' or '.join(problems)}, got {value!r}", code="config.value") from error
 
 
 def _in_toml(message: str) -> str:
@@ -150,7 +150,7 @@ def _part(path: str, value: Any, family: Values) -> Any:
             return Choice(path, name, kind, {f.name: getattr(value, f.name) for f in dataclasses.fields(value)})
     table = value if isinstance(value, dict) else {"name": value}
     if "name" not in table:
-        raise ConfigError(f"{path}: {value!r} has no name; choose one of {', '.join(family)}")
+        raise ConfigError(f"{path}: {value!r} has no name; choose one of {', '.join(family)}", code="config.missing")
     name, kind = lookup(path, "part", table["name"])
     choice = choose(path, name, kind, own_parameters(kind), table)
     choice.make()

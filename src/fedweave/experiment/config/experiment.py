@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from fedweave.core.plugins import check_trusted
 from fedweave.core.records import Record, Values
@@ -24,19 +24,25 @@ from fedweave.experiment.config.plugins import (
     parameters,
     registry,
 )
-from fedweave.experiment.config.settings import General, SimulationEngine
+from fedweave.experiment.config.settings import Evaluation, General, SimulationEngine
 from fedweave.experiment.config.toml import Document, dumps, load, override, section
+
+if TYPE_CHECKING:
+    from fedweave.partition.noise import Noise
 
 ANY_FEATURES, ANY_CLASSES = 8, 2  # of a model whose settings alone are looked at
 _PACES = (("lr", "optimizer"), ("server_lr",))  # what tells how far steps go, which belongs together
 MOST_OTHERS = 9  # plug-ins that a hint names
 _DEVICES, _ON_CPUS = ("device", "gpu", "gpus", "cuda"), " fedweave computes on CPUs; it does not use GPUs."
+TUNE = "tune"  # the key of [algorithm] that lists values for `fedweave sweep` to try
+_FOR_SWEEPS = "algorithm.tune: values that `fedweave sweep` tries"
 _OF_SIMULATIONS = "Of simulations: every site read its own data and split, as its own site.toml says."
 
 
 @dataclass(frozen=True)
 class Config:
-    """One run, resolved: every key has its value. `folder` is the user's `[data] path` or None."""
+    """One run, resolved: every key has its value. `folder` is the user's `[data] path` or None; `noise` is None where
+    the document has no [noise]."""
 
     general: General
     data: Choice
@@ -45,6 +51,8 @@ class Config:
     algorithm: Choice
     engine: Choice
     folder: str | None = None
+    evaluation: Evaluation = field(default_factory=Evaluation)
+    noise: "Noise | None" = None
 
     @property
     def between_sites(self) -> bool:
@@ -62,7 +70,9 @@ class Config:
         sections = {name: getattr(self, name).plain() for name in REGISTRIES}
         if self.folder is not None:
             sections["data"]["path"] = self.folder
-        return {**dataclasses.asdict(self.general), **sections, "privacy": {}}
+        noise = {} if self.noise is None else {"noise": dataclasses.asdict(self.noise)}
+        more = {"evaluation": self.evaluation.plain(), **noise, "privacy": {}}
+        return {**dataclasses.asdict(self.general), **sections, **more}
 
     def check_made(self) -> None:
         """Refuse settings that the model or the algorithm refuses whatever the data.
@@ -73,7 +83,7 @@ class Config:
         try:
             self.algorithm.make(self.model.make().build(ANY_FEATURES, ANY_CLASSES))
         except ConfigError as error:
-            raise ConfigError(*(f"{self.algorithm.label}: {fault}" for fault in error.args)) from error
+            raise ConfigError(*(f"{self.algorithm.label}: {fault}" for fault in error.args), code=error.code) from error
 
 
 @runtime_checkable
@@ -121,12 +131,14 @@ def written(document: Document) -> str:
 def read(path: Path, overrides: Sequence[str] = (), algorithm: str | None = None) -> tuple[Config, list[str]]:
     """Resolve the TOML file at `path`, with `algorithm` in place of its own and then `overrides` ("section.key=value").
 
-    Returns the config and, with another algorithm, sentences on what it keeps of [algorithm] and what not.
+    Returns the config and sentences on what of [algorithm] it does not take: `tune` and, with another algorithm, what
+    that does not have.
 
     Raises:
         ConfigError: the file cannot be read, or a key, name or value is not valid; names it and what is.
     """
     document = load(path)
+    notes = [f"{_FOR_SWEEPS}; one run takes the settings beside them"] if tuned(document) else []
     exchanged = Exchanged()
     if algorithm is not None:
         document, exchanged = with_algorithm(document, algorithm)
@@ -134,10 +146,26 @@ def read(path: Path, overrides: Sequence[str] = (), algorithm: str | None = None
         override(document, text)
     try:
         config = resolve(document)
-        return config, exchanged.told(config.algorithm.label, config.algorithm.values)
+        return config, [*notes, *exchanged.told(config.algorithm.label, config.algorithm.values)]
     except ConfigError as error:
         remedies = _replacing([str(fault) for fault in error.args], overrides)
-        raise ConfigError(*(_flagged(str(fault), overrides) for fault in error.args), *remedies) from error
+        raise ConfigError(
+            *(_flagged(str(fault), overrides) for fault in error.args), *remedies, code=error.code
+        ) from error
+
+
+def tuned(document: Document) -> dict[str, list[Any]]:
+    """Take the values to try of each key out of [algorithm].
+
+    Raises:
+        ConfigError: they are no table of lists.
+    """
+    found = section(document, "algorithm").pop(TUNE, {})
+    if not isinstance(found, dict) or not all(isinstance(values, list) and values for values in found.values()):
+        raise ConfigError(
+            f"algorithm.{TUNE}: lists of values to try, such as {TUNE} = {{lr = [0.01, 0.1]}}, got {found!r}"
+        )
+    return found
 
 
 def read_saved(path: Path) -> Config:
@@ -179,7 +207,8 @@ def _of_a_run(path: Path) -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        raise ConfigError(f"{path} is not the configuration of a run of this version:", *error.args) from error
+        told = f"{path} is not the configuration of a run of this version:"
+        raise ConfigError(told, *error.args, code=error.code) from error
 
 
 def _flagged(fault: str, overrides: Sequence[str]) -> str:
@@ -237,7 +266,8 @@ def resolve(document: Document) -> Config:
     general, faults = own_parameters(General), Faults()
     top, sections = Record(), dict[str, Choice]()
     with faults:
-        check_keys("", document, [*general, *REGISTRIES, "privacy"], hint=partial(_in_sections, document))
+        known = [*general, *REGISTRIES, "evaluation", "noise", "privacy"]
+        check_keys("", document, known, hint=partial(_in_sections, document))
     with faults:
         top = checked_values("", document, general)
     folder = None
@@ -247,11 +277,34 @@ def resolve(document: Document) -> Config:
             if name == "data":
                 table, folder = _located(table)
             sections[name] = _chosen(name, table)
+    evaluation = Evaluation()
+    with faults:
+        own, table = own_parameters(Evaluation), section(document, "evaluation")
+        check_keys("evaluation", table, list(own))
+        evaluation = Evaluation(**checked_values("evaluation.", table, own))
     with faults:
         for key in section(document, "privacy"):
-            raise ConfigError(f"privacy.{key}: this version has no [privacy] settings; leave the section empty")
+            told = f"privacy.{key}: this version has no [privacy] settings; leave the section empty"
+            raise ConfigError(told, code="config.unknown-key")
+    noise = None
+    with faults:
+        noise = _noise(document)
     faults.refuse()
-    return Config(General(**top), **sections, folder=folder)
+    config = Config(General(**top), **sections, folder=folder, evaluation=evaluation, noise=noise)
+    if noise is not None and config.between_sites:
+        raise ConfigError("noise: simulations alone make it; between sites everybody reads data of their own")
+    return config
+
+
+def _noise(document: Document) -> "Noise | None":
+    """[noise], if there is one."""
+    if "noise" not in document:
+        return None
+    from fedweave.partition.noise import Noise  # as plug-ins, imported only when needed
+
+    own, table = own_parameters(Noise), section(document, "noise")
+    check_keys("noise", table, [*own])
+    return Noise(**checked_values("noise.", table, own))
 
 
 def _in_sections(document: Document, key: str) -> str:
@@ -284,7 +337,7 @@ def _located(table: Document) -> tuple[Document, str | None]:
     if folder is None:
         return data, None
     if not isinstance(folder, str) or not folder:
-        raise ConfigError(f"data.path: the folder of the data as a string, got {folder!r}")
+        raise ConfigError(f"data.path: the folder of the data as a string, got {folder!r}", code="config.value")
     return {"name": "npz" if folder.endswith(".npz") else "folder", **data}, folder
 
 
@@ -294,10 +347,13 @@ def _chosen(path: str, table: Document) -> Choice:
     if name is None:
         raise ConfigError(
             f"{path}.name: is missing; choose one of {', '.join(registry(path))}, or give your own folder as "
-            f"{path}.path"
+            f"{path}.path",
+            code="config.missing",
         )
     name, kind = lookup(f"{path}.name", path, name)
     more = ["path"] if path == "data" else []
+    if path == "algorithm" and TUNE in table:
+        raise ConfigError(f"{_FOR_SWEEPS}; leave it out here")
     choice = choose(path, name, kind, parameters(path, kind), table, more, hint=partial(_of_others, path))
     if path != "algorithm":  # an algorithm is given its model, so `build` checks it
         choice.make()

@@ -11,6 +11,7 @@ class Faults:
 
     def __init__(self) -> None:
         self._said: list[str] = []
+        self._codes: set[str] = set()
 
     def __enter__(self) -> "Faults":
         return self
@@ -18,12 +19,13 @@ class Faults:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         if isinstance(error, ConfigError):
             self._said += error.args
+            self._codes.add(error.code)
         return isinstance(error, ConfigError)
 
     def refuse(self) -> None:
-        """Raise a ConfigError of all faults, if there are any."""
+        """Raise a ConfigError of all faults, if there are any; it has their code where that is the same."""
         if self._said:
-            raise ConfigError(*self._said)
+            raise ConfigError(*self._said, code=self._codes.pop() if len(self._codes) == 1 else "")
 
 
 def check_name(path: str, name: object, valid: Iterable[str]) -> None:
@@ -33,7 +35,10 @@ def check_name(path: str, name: object, valid: Iterable[str]) -> None:
         ConfigError: names `path`, the name, the valid ones and the nearest.
     """
     if not isinstance(name, str) or name not in valid:
-        raise ConfigError(f"{path}: there is no {name!r}.{nearest(name, valid)} Choose one of {', '.join(valid)}.")
+        raise ConfigError(
+            f"{path}: there is no {name!r}.{nearest(name, valid)} Choose one of {', '.join(valid)}.",
+            code="config.unknown-name",
+        )
 
 
 def check_keys(
@@ -55,7 +60,8 @@ def check_keys(
         where = f"{path}." if path else ""
         allowed = f"The keys{owner} are {', '.join(valid)}."
         raise ConfigError(
-            *(f"{where}{key}: unknown key.{hint(key) or nearest(key, valid)} {allowed}" for key in unknown)
+            *(f"{where}{key}: unknown key.{hint(key) or nearest(key, valid)} {allowed}" for key in unknown),
+            code="config.unknown-key",
         )
 
 

@@ -3,7 +3,10 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
+from typing_extensions import TypedDict
+
+from fedweave.metrics.judging import Judging
 
 MOST_THREADS = 1024  # more are a mistake, or meant to exhaust a machine
 
@@ -18,6 +21,45 @@ class General:
     rounds: Annotated[int, Field(ge=1)] = 100
     eval_every: Annotated[int, Field(ge=0)] = 1
     fair_margin: Annotated[float, Field(ge=-1, le=1)] = 0.0
+
+
+Metric = Literal["auto", "accuracy", "macro_f1", "auc", "average_precision", "recall_at_1", "f1_positive"]
+Price = Annotated[float, Field(gt=0)]
+_EXACT = ConfigDict(extra="forbid")
+
+
+class Cost(TypedDict):
+    """What a missed positive and a false alarm cost."""
+
+    __pydantic_config__ = _EXACT  # type: ignore[misc]
+    miss: Price
+    alarm: Price
+
+
+class AtShare(TypedDict):
+    """A share of the examples that is flagged."""
+
+    __pydantic_config__ = _EXACT  # type: ignore[misc]
+    recall_at: Annotated[float, Field(gt=0, lt=1)]
+
+
+class AtCost(TypedDict):
+    """By what is cheapest."""
+
+    __pydantic_config__ = _EXACT  # type: ignore[misc]
+    cost: Cost
+
+
+Threshold = Literal["auto", "f1"] | Annotated[float, Field(ge=0, le=1)] | AtShare | AtCost
+
+
+@dataclass(frozen=True)
+class Evaluation(Judging):
+    """The section [evaluation], whose values are checked against these types."""
+
+    metric: Metric = "auto"
+    positive: str | Annotated[int, Field(ge=0)] | None = None
+    threshold: Threshold = "auto"
 
 
 @dataclass(frozen=True)

@@ -25,13 +25,13 @@ def load(path: Path) -> Document:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors mark the encoding
     except FileNotFoundError as error:
         near = nearest(path.name, [other.name for other in path.parent.glob("*.toml")])
-        raise ConfigError(f"there is no file {path}.{near}") from error
+        raise ConfigError(f"there is no file {path}.{near}", code="config.no-file") from error
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
+        raise ConfigError(f"{path} cannot be read: {error}", code="config.unreadable") from error
     except ValueError as error:  # a number of thousands of digits is no TOMLDecodeError
-        raise ConfigError(f"{path} is not valid TOML: {error}") from error
+        raise ConfigError(f"{path} is not valid TOML: {error}", code="config.unreadable") from error
     except RecursionError as error:
-        raise ConfigError(f"{path} cannot be read: it is nested too deeply") from error
+        raise ConfigError(f"{path} cannot be read: it is nested too deeply", code="config.unreadable") from error
 
 
 def override(document: Document, text: str) -> None:
@@ -43,14 +43,18 @@ def override(document: Document, text: str) -> None:
     key, equals, raw = text.partition("=")
     *above, last = [part.strip() for part in key.split(".")]
     if not equals or not all([*above, last]):
-        raise ConfigError(f"--set {text}: write section.key=value, for example --set algorithm.lr=0.1")
+        raise ConfigError(
+            f"--set {text}: write section.key=value, for example --set algorithm.lr=0.1", code="config.flag"
+        )
     node = document
     for depth, part in enumerate(above):
         node = node.setdefault(part, {})
         if not isinstance(node, dict):
             here = ".".join(above[: depth + 1])
             remedy = f"write the whole of it, for example --set '{here}={{name = \"...\", {last} = {raw}}}'"
-            raise ConfigError(f"--set {text}: {here} is {node!r}, which has no keys of its own; {remedy}")
+            raise ConfigError(
+                f"--set {text}: {here} is {node!r}, which has no keys of its own; {remedy}", code="config.flag"
+            )
     node[last] = _value(raw)
 
 
@@ -62,7 +66,9 @@ def section(document: Document, name: str) -> Document:
     """
     table = document.get(name, {})
     if not isinstance(table, dict):
-        raise ConfigError(f"{name}: is a section, written [{name}] with its keys below, got {table!r}")
+        raise ConfigError(
+            f"{name}: is a section, written [{name}] with its keys below, got {table!r}", code="config.value"
+        )
     return table
 
 

@@ -18,6 +18,7 @@ from fedweave.experiment.config.choice import choose
 from fedweave.experiment.config.objects import is_named, of_algorithm, of_model, of_partition
 from fedweave.experiment.demands import check_labels_and_nodes, check_people, check_pooling
 from fedweave.experiment.runs.files import plain_errors
+from fedweave.models.directed import BARE
 from fedweave.partition import Column, Partition
 from fedweave.partition.base import client_ids
 from fedweave.partition.scaling import meter_scaling
@@ -35,6 +36,9 @@ def described(algorithm: Any, origin: Origin, general: General, out: Path) -> tu
     """
     partition, data = _partition(origin)
     model, chosen = of_model(getattr(algorithm, "model", ())), of_algorithm(algorithm)
+    if data.carried is not None:  # as it was built, whatever the data's edges carry
+        built = {name: value for name, value in BARE.items() if model.values.get(name, 0) is None}
+        model = replace(model, values={**model.values, **built})
     loaded, folder = _data(data, origin.seed, out.parent)
     defaults = {name: own.default for name, own in own_parameters(SimulationEngine).items()}
     engine = Choice("engine", "simulation", SimulationEngine, defaults | dict(origin.engine))
@@ -115,7 +119,8 @@ def _saved(data: Dataset, beside: Path) -> dict[str, Any]:
     """What names the data in a file that has its content in its name."""
     called = re.sub(r"[^\w.-]+", "-", data.name) or "data"
     file = (beside / f"{called}-{content(data)[:12]}.npz").absolute()
-    named = {"name": "npz", "path": str(file), "sens_feature": True}
+    named: dict[str, Any] = {"name": "npz", "path": str(file), "sens_feature": True}
+    named |= {} if data.carried is None else {"loops": "keep"}
     if not file.exists():
         with plain_errors(beside):
             beside.mkdir(parents=True, exist_ok=True)

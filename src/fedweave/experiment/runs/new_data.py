@@ -8,9 +8,11 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 
+from fedweave.core.carried import Carried
 from fedweave.core.records import Record
 from fedweave.datasets import described, npz, tu
 from fedweave.datasets.base import Dataset
+from fedweave.datasets.carrying import SETTINGS, scaled_like
 from fedweave.datasets.check import first, refuse
 from fedweave.datasets.features import compact, rescaled
 from fedweave.datasets.folder import Folder
@@ -24,7 +26,8 @@ from fedweave.experiment.runs.form import Form
 
 _LOG = logging.getLogger(__name__)
 # Settings by which new tables are read, too.
-_OF_TABLES = ("categories", "groups", "owner", "columns", "ignore", "unlabelled", "loops")
+_OF_EDGES = tuple(name for name in SETTINGS if name != "edge_normalise")
+_OF_TABLES = ("categories", "groups", "owner", "columns", "ignore", "unlabelled", "loops", *_OF_EDGES)
 _ENCODED = ("label", "degree")  # kinds of columns that nodes of small graphs have without being told
 
 
@@ -59,6 +62,7 @@ def like(before: Before, path: Path) -> Dataset:
         data,
         x=compact(rescaled(compact(_matched(data, before, path)), **before.form.scaling)),
         y=_classes(data, before.form, path),
+        carried=_carried(data, before, path),
         classes=before.form.classes,
         labels=tuple(before.form.labels),
         columns=tuple(before.columns),
@@ -66,11 +70,33 @@ def like(before: Before, path: Path) -> Dataset:
     )
 
 
+def _carried(data: Dataset, before: Before, path: Path) -> Carried | None:
+    """What the edges of `data` carry, features in the order and scaling of those `before`.
+
+    Raises:
+        DataError: they carry other things.
+    """
+    was, now = before.data.carried, data.carried
+    if was is None or (now is None and not was.width and was.weight is None):
+        return None
+    wanted = f"Give edges with {', '.join(was.columns) or f'{was.width} features'}, as the run's have"
+    if now is None or now.width != was.width or (was.weight is None) != (now.weight is None):
+        refuse(path, "edges carry other things than those that the run was trained on", wanted)
+    if was.columns and now.columns and was.columns != now.columns:
+        if sorted(was.columns) != sorted(now.columns):
+            refuse(path, f"the features of edges are {', '.join(now.columns)}", wanted)
+        order = [now.columns.index(name) for name in was.columns]
+        features = None if now.features is None else np.ascontiguousarray(now.features[:, order])
+        now = now._replace(features=features, columns=was.columns)
+    return scaled_like(now, was, before.config.data.values.get("edge_normalise", "none"))
+
+
 def _read(before: Before, path: Path) -> Dataset:
     """The data at `path`, which need not be labelled; tables with the classes and kinds that were known before."""
     form, (_, kinds) = before.form, found(path, ())
     if "npz" in kinds:
-        return npz.read(path, path.stem, labelled=False)
+        loops = "refuse" if before.data.carried is None else "keep"
+        return npz.read(path, path.stem, labelled=False, loops=loops)
     if "tu" in kinds:
         attributes = any(name.startswith("attribute ") for name in before.columns)
         return tu.read(path, tu.holds(path)[0], attributes, labelled=False)

@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 from torch import Tensor
 
 from fedweave.core.graph import SPLITS
+from fedweave.metrics.judging import Flagging
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ def predictions_table(
     labels: Sequence[str] = (),
     example: str = "node",
     y: np.ndarray | None = None,
+    flagging: Flagging | None = None,
 ) -> pa.Table:
     """A row per client and example: "client", "node" or "graph" (its place in the data), "id", "split" ("" in none),
     "true" (the known class, else null), "predicted" (the most probable one), and a column of probabilities for each
@@ -39,7 +41,8 @@ def predictions_table(
 
     ids: what the examples are called, () if nobody said. labels: what the classes are called, () for their numbers;
     then these are predicted, and the probabilities are "p_0", "p_1", … y: int64 [n], the classes of all data, -1 where
-    unknown; without it, or where none is known, there is no column "true".
+    unknown; without it, or where none is known, there is no column "true". flagging: of two classes, which examples are
+    flagged; then there are "score", the probability of the positive class, "flagged" and the "threshold".
     """
     p = np.concatenate([one.probability[: len(one.examples)].cpu().numpy() for one in found])
     at = np.concatenate([one.examples for one in found])
@@ -51,6 +54,10 @@ def predictions_table(
     if y is not None and (y >= 0).any():
         columns["true"] = pa.array(_named(np.maximum(y[at], 0), labels), mask=y[at] < 0)
     columns["predicted"] = _named(p.argmax(-1), labels)
+    if flagging is not None:
+        score = p[:, flagging.positive]
+        columns |= {"score": score, "flagged": score >= flagging.threshold}
+        columns["threshold"] = np.full(len(score), flagging.threshold)
     names = labels or range(p.shape[-1])
     return pa.table(columns | {f"p_{name}": p[:, c] for c, name in enumerate(names)})
 

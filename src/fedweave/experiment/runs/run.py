@@ -61,6 +61,7 @@ from fedweave.experiment.runs.resuming import (
     replacing,
 )
 from fedweave.experiment.runs.saving import Ready, RunFiles, Sites
+from fedweave.metrics.judging import Judging
 from fedweave.metrics.measured import METRICS_SCHEMA
 from fedweave.metrics.pooled import POOLED
 from fedweave.privacy.spent import bounds
@@ -175,6 +176,7 @@ def running(
         stack.enter_context(closing(built))
         columns = here.columns(built)
         check_trained(columns["train"])  # before the directory is made
+        judging = config.evaluation.of(built.data.labels, built.data.classes)
         stack.enter_context(locked(directory))
         stack.enter_context(replacing(directory) if overwrite else nullcontext())
         if not overwrite:
@@ -185,7 +187,7 @@ def running(
         files = RunFiles(directory, built, metrics, start, source)
         with here.stop or Stop(watch.stopping) as stop:
             try:
-                yield from _train(config, built, files, start, stop, watch, here)
+                yield from _train(config, judging, built, files, start, stop, watch, here)
             except KeyboardInterrupt as error:
                 raise Interrupted(stop.signal or signal.SIGINT, files.saved, config.general.rounds) from error
             except Exception:  # a run that failed before it saved anything has nothing to resume: the place stays free
@@ -233,13 +235,20 @@ def _cut(directory: Path, name: str, rows: int) -> pa.Table:
 
 
 def _train(
-    config: Config, built: Ready, files: RunFiles, start: Checkpoint, stop: Stop, watch: RunObserver, here: RunBackend
+    config: Config,
+    judging: Judging,
+    built: Ready,
+    files: RunFiles,
+    start: Checkpoint,
+    stop: Stop,
+    watch: RunObserver,
+    here: RunBackend,
 ) -> Iterator[RoundResult]:
     general, every = config.general, config.engine.values["checkpoint_seconds"]
     began, due = time.monotonic() - start.seconds, time.monotonic() + every
     resume = (start.round, start.state) if start.round else None
     length = general.rounds, general.eval_every
-    rounds = train(built.algorithm, built.fed, *length, resume, start.summary, general.fair_margin)
+    rounds = train(built.algorithm, built.fed, *length, resume, start.summary, general.fair_margin, judging)
     for step in files.saving(rounds, here.before):
         files.add(step.metrics)
         files.add(here.noted(built.fed, step.round))

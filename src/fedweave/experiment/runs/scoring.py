@@ -15,10 +15,12 @@ from fedweave.core.model import Model
 from fedweave.core.tree import Tree
 from fedweave.errors import UserError
 from fedweave.experiment.build import global_test_part, graph_of
+from fedweave.experiment.runs.files import SUMMARY, read_summary
 from fedweave.experiment.runs.form import form_of_config, read_form
 from fedweave.experiment.runs.new_data import Before, like
 from fedweave.experiment.runs.predictions import Predicted, predictions_table
 from fedweave.experiment.runs.trained import Trained
+from fedweave.metrics.judging import Flagging, flagging
 from fedweave.metrics.measured import GLOBAL
 
 
@@ -52,7 +54,8 @@ def of_own(run: Trained, model: str | None = None, client: str | None = None) ->
     ):
         p = probabilities(run.algorithm.test_net, w, built.fed.test)
         found.append(Predicted(GLOBAL, p, test.examples, test.masks))
-    return predictions_table(found, built.data.ids, built.data.labels, built.data.example, built.data.y)
+    data = built.data
+    return predictions_table(found, data.ids, data.labels, data.example, data.y, flagging_of(run))
 
 
 def of_new(run: Trained, path: Path, model: str | None = None, client: str | None = None) -> pa.Table:
@@ -74,7 +77,16 @@ def of_new(run: Trained, path: Path, model: str | None = None, client: str | Non
     graph, examples = graph_of(data, data.features, built.fed.dtype), np.arange(data.examples)
     net = run.algorithm.test_net
     found = [Predicted(name, probabilities(net, w, graph), examples) for name, w in chosen.items()]
-    return predictions_table(found, data.ids, built.data.labels, data.example, data.y)
+    return predictions_table(found, data.ids, built.data.labels, data.example, data.y, flagging_of(run))
+
+
+def flagging_of(run: Trained) -> Flagging | None:
+    """Which examples the run flags; None where it looks for no class, or has more than two."""
+    data = run.built.data
+    if data.classes != 2:
+        return None
+    metrics = read_summary(run.directory / SUMMARY)["metrics"]
+    return flagging(run.config.evaluation.of(data.labels, data.classes), metrics)
 
 
 def _chosen(run: Trained, client: str | None, which: str) -> Mapping[str, Tree]:

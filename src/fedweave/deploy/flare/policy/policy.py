@@ -14,6 +14,8 @@ from fedweave.deploy.flare.site.sitefile import Rules
 from fedweave.errors import CallRefused
 from fedweave.privacy.gaussian import total_epsilon
 
+SCORES = "own"  # the key of evaluations' replies that every algorithm needs
+
 
 class PolicyViolation(CallRefused):
     """The site's policy forbids a message; names the rule, never a value of the message."""
@@ -21,11 +23,13 @@ class PolicyViolation(CallRefused):
 
 @dataclass(frozen=True)
 class Spent:
-    """What has left the site over all runs: bytes, what it costs in privacy, and how often each step replied."""
+    """What has left the site over all runs: bytes, what it costs in privacy, how often each step replied, and how often
+    with scores."""
 
     bytes: int = 0
     account: Account = field(default_factory=Account)
     calls: Mapping[str, int] = field(default_factory=dict)
+    evaluations: int = 0
 
     @classmethod
     def of(cls, entries: Iterable[Entry]) -> "Spent":
@@ -47,7 +51,9 @@ class Spent:
         spent = self.after(entry.size * len(entry.clients), applied)
         if entry.direction != "up":
             return spent
-        return replace(spent, calls={**self.calls, entry.step: self.calls.get(entry.step, 0) + 1})
+        scored = any(own.key.split("/")[0] == SCORES for own in entry.keys)
+        calls = {**self.calls, entry.step: self.calls.get(entry.step, 0) + 1}
+        return replace(spent, calls=calls, evaluations=self.evaluations + scored)
 
     def after(self, size: int, applied: Iterable[Applied]) -> "Spent":
         """What will have left after one more message of `size` bytes to which that was `applied`."""
@@ -67,17 +73,34 @@ def replies_of(spent: Spent, name: str) -> int:
     return sum(times for step, times in spent.calls.items() if is_of(step, name))
 
 
-def check_calls(rules: Rules, spent: Spent, step: str) -> None:
-    """Refuse a call of a step that has replied as often as it may: its own name, or with that of its algorithm.
+def check_calls(rules: Rules, spent: Spent, step: str, scores: bool = False) -> None:
+    """Refuse a call of a step that has replied as often as it may, by its own name or with that of its algorithm, or
+    as often as `scores` may leave, if it sends these.
 
     Raises:
         PolicyViolation: names the step and how often.
     """
+    check_evaluations(rules, spent, int(scores))
     for name, most in rules.calls.items():
         if is_of(step, name) and (done := replies_of(spent, name)) >= most:
             raise PolicyViolation(
                 f"policy.calls: {name} has replied {counted(done, 'time')}, and may {counted(most, 'time')}"
             )
+
+
+def check_evaluations(rules: Rules, spent: Spent, more: int = 1) -> None:
+    """Refuse that many `more` evaluations where fewer are left.
+
+    Raises:
+        PolicyViolation: says how many, and what to set.
+    """
+    most = rules.evaluations
+    if most is not None and more and spent.evaluations + more > most:
+        raise PolicyViolation(
+            f"policy.evaluations: scores have left {counted(spent.evaluations, 'time')} and may "
+            f"{counted(most, 'time')}; {more} more do not fit. Evaluate more rarely: eval_every = 0 does so once, "
+            "after the last round"
+        )
 
 
 def check_aligned(rules: Rules, nodes: int) -> None:
@@ -223,7 +246,12 @@ def _check_leaf(rules: Rules, path: str, mechanisms: tuple[Mechanism, ...]) -> N
     for key in rules.secure_sum:
         if covers(key, path) and not any(own.everyone or rules.partial_sums for own in sums):
             of = "" if rules.partial_sums else " of all sites"
-            allow = ". Set policy.partial_sums = true if sites may be missing" if sums else ""
+            allow = (
+                ". Set policy.partial_sums = true if sites may be missing"
+                if sums
+                else '. Run it with the part secure_sum (algorithm.parts = ["secure_sum"]; GLASU: secure_sum = true), '
+                "or have the site's owner take out the rule"
+            )
             raise PolicyViolation(f"policy.secure_sum: {key} may only leave in a secure sum{of}, {applied}{allow}")
 
 

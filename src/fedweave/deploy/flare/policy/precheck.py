@@ -1,8 +1,9 @@
 """What a site's policy refuses of a run for certain, known before any of it is done."""
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -10,12 +11,18 @@ from fedweave.core.algorithm import Calls, capabilities
 from fedweave.core.federation import Step, StepInfo, step_info, step_name
 from fedweave.core.mechanism import LDP, Account, Applied, Gaussian, Mechanism, release_of
 from fedweave.core.tree import nest
-from fedweave.deploy.flare.policy.policy import PolicyViolation, Spent, check_reply, check_summed
+from fedweave.deploy.flare.policy.policy import (
+    SCORES,
+    PolicyViolation,
+    Spent,
+    check_evaluations,
+    check_reply,
+    check_summed,
+)
 from fedweave.deploy.flare.site.sitefile import Rules
+from fedweave.deploy.flare.wire.scores import scoring_of, scoring_steps
 from fedweave.experiment.config import Config, General
 from fedweave.experiment.rounds import evaluated
-
-SCORES = "own"  # the key of evaluations' replies that every algorithm needs
 
 
 def check_declared(rules: Rules, calls: Calls, labels: bool, sites: int) -> None:
@@ -34,10 +41,11 @@ def check_declared(rules: Rules, calls: Calls, labels: bool, sites: int) -> None
 def refusals(rules: Rules, calls: Calls, labels: bool, sites: int) -> Iterator[tuple[str, str, bool]]:
     """Why a rule refuses a key, the step that declares to send it, and whether it sends it on all data: of evaluations
     only "own" is."""
+    told = _declared(rules, calls, labels)
     for step in dict.fromkeys(calls.setup + calls.round + calls.evaluation):
         if step in calls.labelled and not labels:
             continue
-        for key, why in _of_step(rules, step_info(step), sites).items():
+        for key, why in _of_step(rules, told(step), sites).items():
             yield why, step_name(step), step not in calls.evaluation or key == SCORES
 
 
@@ -75,7 +83,8 @@ def overspent(rules: Rules, spent: Spent, calls: Calls, general: General, done: 
     steps = [(*calls.round, *(calls.evaluation if due else ())) for due in judged]
     steps[0] = (*(calls.setup if done < 0 else ()), *steps[0])
     asked = [tuple(step for step in some if labels or step not in calls.labelled) for some in steps]
-    reached = list(accumulate(asked, _after, initial=spent))[1:]
+    told = _declared(rules, calls, labels)
+    reached = list(accumulate(asked, partial(_after, told), initial=spent))[1:]
 
     def cost(one: Spent) -> float:
         return one.epsilon(rules.delta)
@@ -90,9 +99,31 @@ def overspent(rules: Rules, spent: Spent, calls: Calls, general: General, done: 
     )
 
 
-def _after(before: Spent, steps: tuple[Step, ...]) -> Spent:
+def unjudged(rules: Rules, spent: Spent, calls: Calls, general: General, done: int = -1) -> None:
+    """Refuse a run that goes on after round `done`, -1 if it begins, and has more evaluations than the policy leaves.
+
+    Raises:
+        PolicyViolation: says how many.
+    """
+    rounds = range(max(done, 0) + 1, general.rounds + 1)
+    planned = sum(evaluated(round, general.rounds, general.eval_every) for round in rounds)
+    check_evaluations(rules, spent, planned * len(scoring_steps(calls)))
+
+
+def _declared(rules: Rules, calls: Calls, labels: bool) -> Callable[[Step], StepInfo]:
+    """What a step declares, scores as the policy lets them leave."""
+    scoring = scoring_of(rules, calls, labels)
+
+    def told(step: Step) -> StepInfo:
+        info = step_info(step)
+        return scoring.foretold(info) if step in calls.evaluation else info
+
+    return told
+
+
+def _after(told: Callable[[Step], StepInfo], before: Spent, steps: tuple[Step, ...]) -> Spent:
     for step in steps:
-        declared = step_info(step).sends.items()
+        declared = told(step).sends.items()
         applied = (Applied(key, _anew(before.account, own.mechanisms)) for key, own in declared)
         before = before.after(0, [one for one in applied if one.mechanisms])
     return before

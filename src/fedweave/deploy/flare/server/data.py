@@ -31,7 +31,7 @@ def server_graphs(folder: Path, dtype: torch.dtype) -> dict[str, Graph]:
 
 def _about(name: str) -> SiteData:
     """How the server reads a file; whether the sensitive attribute may be a feature is for the sites to say."""
-    return SiteData(name, sens_feature=True)
+    return SiteData(name, sens_feature=True, loops="keep")
 
 
 def check_alike(folder: Path, graphs: Mapping[str, Graph], features: int, classes: int) -> None:

@@ -27,7 +27,7 @@ from fedweave.deploy.flare.wire.answers import Link, encoded
 from fedweave.deploy.flare.wire.chain import Heads, behind, heads_in
 from fedweave.deploy.flare.wire.peers import Receipt, Relayed, read_faults, read_written
 from fedweave.deploy.flare.wire.requests import pin, versions
-from fedweave.deploy.flare.wire.scores import as_arrived
+from fedweave.deploy.flare.wire.scores import as_arrived, read_scoring
 from fedweave.engines.calls import Keys, called, check_quorum, check_way, receivers, sources, with_test
 from fedweave.engines.messages import Messages
 from fedweave.engines.resending import LastSent
@@ -275,7 +275,7 @@ class Flare(Engine):
             self._out |= odd
         self._heads.note({site: said[site][site] for site in good if site in said[site]})
         for site in (here := [site for site in chosen if site in good]):
-            told = as_arrived(info, good[site], answers[site].note)
+            told = as_arrived(info, good[site], read_scoring(answers[site].note))
             self.ledger.record(*where, (site,), "up", good[site], answers[site].seconds, told)
         self._calls += 1
         self._count(missing, refused)

@@ -25,13 +25,14 @@ from fedweave.report.flows import Flow, flows
 
 @dataclass(frozen=True)
 class Run:
-    """What a site's journal says of one run. joined, lists, aligned, refused, cut: its notes (`journal.Journal.note`).
-    flows: what left. damaged: lines that cannot be read."""
+    """What a site's journal says of one run. joined, lists, aligned, policy, refused, cut: its notes
+    (`journal.Journal.note`). flows: what left. damaged: lines that cannot be read."""
 
     name: str
     joined: tuple[Record, ...]
     lists: tuple[Record, ...]
     aligned: tuple[Record, ...]
+    policy: tuple[Record, ...]
     refused: tuple[Record, ...]
     cut: tuple[Record, ...]
     flows: tuple[Flow, ...]
@@ -80,7 +81,7 @@ def _run(name: str, records: Records) -> Run:
         return tuple(note for note in records.notes if note["note"] == kind)
 
     title = "outside of any run" if name == NO_RUN else name
-    told = (notes("joined"), notes("lists"), notes("aligned"), notes("refused"), notes("cut"))
+    told = (notes("joined"), notes("lists"), notes("aligned"), notes("policy"), notes("refused"), notes("cut"))
     return Run(title, *told, tuple(flows(_table([records]))), len(records.damaged))
 
 

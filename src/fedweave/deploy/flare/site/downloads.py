@@ -27,8 +27,15 @@ class Downloads:
     """
 
     def __init__(self, folder: Path, bound: float | None, apart: bool = False, lasting: bool = True) -> None:
-        self._bound, self._apart = bound, apart
-        self._store = Store(folder, "download", "download-before-", lasting) if bound is not None else None
+        self._folder, self._apart, self._lasting = folder, apart, lasting
+        self._store: Store | None = None
+        self.tighten(bound)
+
+    def tighten(self, bound: float | None) -> None:
+        """Bound messages so, from the next one on; where none was bounded yet, that is the first to compare with."""
+        self._bound = bound
+        if bound is not None and self._store is None:
+            self._store = Store(self._folder, "download", "download-before-", self._lasting)
 
     def check(self, step: str, message: Tree) -> None:
         """Refuse a message of `step` that is not finite, or too far from those before.

@@ -15,6 +15,7 @@ from fedweave.core.records import Record
 from fedweave.core.text import counted
 from fedweave.datasets import npz
 from fedweave.datasets.base import Dataset
+from fedweave.datasets.carrying import SETTINGS, scaled
 from fedweave.datasets.check import first, refuse
 from fedweave.datasets.classified import Classified
 from fedweave.datasets.contents import content
@@ -23,7 +24,7 @@ from fedweave.datasets.folder import Folder
 from fedweave.datasets.graph_folder import GraphFolder, check_named, is_of_graphs
 from fedweave.datasets.sensitive import without_sens
 from fedweave.deploy.flare.site.sitefile import SiteData
-from fedweave.errors import ConfigError, DataError
+from fedweave.errors import ConfigError, DataError, FedweaveError
 from fedweave.experiment.build import graph_of
 from fedweave.experiment.config import Config
 
@@ -38,12 +39,17 @@ class LabelVersion(NamedTuple):
 
     @classmethod
     def of(cls, data: Dataset, rows: np.ndarray) -> "LabelVersion":
-        """Of `data`, of whose nodes a run has the `rows` int64 [m]; whatever the order in which a file lists nodes that
-        have ids."""
-        order = sorted(range(data.nodes), key=lambda row: data.ids[row]) if data.ids else [*range(data.nodes)]
+        """Of `data`, of whose examples a run has the `rows` int64 [m]; whatever the order in which a file lists
+        examples that have ids."""
+        order = sorted(range(data.examples), key=lambda row: data.ids[row]) if data.ids else [*range(data.examples)]
         told = [[data.ids[row] for row in order] if data.ids else [], data.y[order].tolist(), data.classes]
         digest = hashlib.blake2b(json.dumps(told).encode()).digest()
-        return cls(digest, np.argsort(order)[rows], data.nodes)
+        return cls(digest, np.argsort(order)[rows], data.examples)
+
+    @classmethod
+    def of_rows(cls, y: np.ndarray) -> "LabelVersion":
+        """Of the labels y int64 [n] of a run's examples, which have changed since they were loaded."""
+        return cls(hashlib.blake2b(y.tobytes()).digest(), np.arange(len(y)), len(y))
 
 
 @dataclass(frozen=True)
@@ -83,7 +89,8 @@ def hold(site: SiteData, folder: Path, config: Config) -> Holdings:
             f"it has {counted(test.x.shape[1], 'feature')}, not {data.features}",
             "Use the same columns.",
         )
-    return Holdings(graph_of(data, data.features, dtype), test, data, kinds_of(site))
+    version = LabelVersion.of(data, np.arange(data.examples))
+    return Holdings(graph_of(data, data.features, dtype), test, data, kinds_of(site), version)
 
 
 def own_graph(site: SiteData, folder: Path) -> Dataset:
@@ -118,15 +125,17 @@ def check_meant(path: Path, site: SiteData) -> None:
         )
     of_graphs = ("node_labels", "edge_labels", "degrees")
     kind = "npz" if not path.is_dir() else "graphs" if is_of_graphs(path) else "nodes"
-    of_tables = ("categories", "groups", "columns", "ignore", "unlabelled")
-    odd = {"npz": (*of_tables, *of_graphs), "graphs": (), "nodes": of_graphs}[kind]
-    if given := [key for key in odd if getattr(site, key) is not None]:
+    of_edges = ("directed", "edge_features", "edge_weight", "edge_time", "missing")
+    of_tables = ("categories", "groups", "columns", "ignore", "unlabelled", *of_edges)
+    odd = {"npz": (*of_tables, *of_graphs), "graphs": of_edges, "nodes": of_graphs}[kind]
+    if given := [key for key in odd if getattr(site, key) not in (None, False)]:
         raise ConfigError(f"data.{given[0]}: means nothing where {path} holds {kind}; leave it out of site.toml.")
 
 
 def tables(site: SiteData) -> Folder:
     """How a folder with nodes and edges is read."""
-    return Folder(**_classified(site), categories=site.categories)
+    carrying: Record = {name: getattr(site, name) for name in SETTINGS}
+    return Folder(**_classified(site), **carrying, categories=site.categories)
 
 
 def _classified(site: SiteData) -> Record:
@@ -163,7 +172,8 @@ def read_graph(path: Path, site: SiteData) -> Dataset:
         return kind.load(path, 0)
     data = without_sens(npz.read(path, path.stem, loops=site.loops), path, site.sens_feature)
     data = numbered(path, data, site)
-    return replace(data, x=normalise(compact(data.x), site.normalise, path.name))
+    carried = None if data.carried is None else scaled(data.carried, site.edge_normalise, path)
+    return replace(data, x=normalise(compact(data.x), site.normalise, path.name), carried=carried)
 
 
 def require(path: Path) -> Path:
@@ -206,4 +216,38 @@ def global_test(path: Path, site: SiteData, dtype: torch.dtype, use: int = TEST)
     masks = np.zeros((3, data.examples), bool)
     masks[use] = data.y >= 0
     masks = masks if data.public is None else data.public
-    return make_graph(data.x, data.edges, data.y, masks, data.sens, dtype, graph_of=data.graph_of)
+    return make_graph(data.x, data.edges, data.y, masks, data.sens, dtype, graph_of=data.graph_of, carried=data.carried)
+
+
+def fitting(marks: Record) -> Record:
+    """Of the `marks` (`holdings.marks`) those that a run's models need to be as they were in training."""
+    return {what: mark for what, mark in marks.items() if what != "data"}
+
+
+def check_as_before(path: Path, run: str, marks: Record) -> None:
+    """Compare the `marks` of a site's data with those in the file `path`, of when the `run` began.
+
+    Raises:
+        FedweaveError: one is another; says what to bring back. Or the file is damaged.
+    """
+    before = _marks_before(path)
+    if odd := [what for what in marks if what in before and marks[what] != before[what]]:
+        was = before[odd[0]]
+        remedy = {
+            "data": "Bring back the data that the run began with, or start a new run.",
+            "features": f"Give the columns {was}, in this order.",
+            "classes": f"Say {'labels' if isinstance(was, list) else 'classes'} = {was} in site.toml.",
+            "scaling": f"Say normalise = {was!r} in site.toml.",
+            "scaled over nodes": "Scale the features yourself and train with normalise = 'none' in site.toml.",
+        }
+        raise FedweaveError(f"{odd[0]}: not as in the run {run}. {remedy[odd[0]]}")
+
+
+def _marks_before(path: Path) -> Record:
+    try:
+        found = json.loads(path.read_bytes())
+        if not isinstance(found, dict):
+            raise TypeError("it holds no table")
+    except (ValueError, TypeError, RecursionError) as error:
+        raise FedweaveError(f"{path} is damaged ({error}). Bring it back, or start a new run.") from error
+    return found

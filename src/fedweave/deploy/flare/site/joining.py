@@ -45,7 +45,7 @@ def describe(holdings: Holdings, deny: Sequence[str]) -> Tree:
         "features": data.features,
         "classes": data.classes,
         "names": fingerprint(data.labels),
-        "columns": fingerprint(data.columns),
+        "columns": fingerprint((*data.columns, *(() if data.carried is None else data.carried.columns))),
         "kinds": fingerprint(holdings.kinds),
         "groups": fingerprint(data.groups),
         "nodes": data.nodes,

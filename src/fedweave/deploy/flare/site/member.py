@@ -15,7 +15,6 @@ from fedweave.core.algorithm import capabilities
 from fedweave.core.arrays import DTYPES
 from fedweave.core.federation import Client, Declaration, StepInfo, step_info
 from fedweave.core.purposes import PREDICTION, SETUP, TRAINING
-from fedweave.core.records import Record
 from fedweave.core.tree import Tree, check, decode, encode, leaves
 from fedweave.deploy.flare.parties.alignment import BLINDING, MEETING
 from fedweave.deploy.flare.parties.lengths import said
@@ -35,7 +34,7 @@ from fedweave.deploy.flare.site.sitefile import SECRET, SITE_FILE, Rules
 from fedweave.deploy.flare.site.steps import carry_out, lasting, noise_key, read_received, with_fingerprints
 from fedweave.deploy.flare.wire.answers import FORBIDDEN, MISTAKEN, Answer
 from fedweave.deploy.flare.wire.chain import told_heads
-from fedweave.deploy.flare.wire.peers import HEARD, ROUNDED, WRITTEN, Post, Receipt
+from fedweave.deploy.flare.wire.peers import HEARD, WRITTEN, Post, Receipt
 from fedweave.deploy.flare.wire.requests import (
     Agree,
     Align,
@@ -49,7 +48,7 @@ from fedweave.deploy.flare.wire.requests import (
     described,
     read_request,
 )
-from fedweave.deploy.flare.wire.scores import declared, rounded
+from fedweave.deploy.flare.wire.scores import is_scoring
 from fedweave.engines.calls import check_declared, check_way, of_client
 from fedweave.engines.data import taken
 from fedweave.engines.steps import find_step
@@ -124,6 +123,7 @@ class Member:
             raise CallRefused(f"{described(asked)} was asked for before the site had joined the job")
         if asked.pin != self._job.pin:
             raise CallRefused(f"{described(asked)} carries another configuration than the one that the site has joined")
+        self._job.renew()
         told = decode(blob, self._job.limit)
         if isinstance(asked, Agree | Open):
             return self._prepare(self._job, asked, told), ""
@@ -243,9 +243,11 @@ class Member:
         call = job.keys.step(asked.step, asked.again)
         key = of_client(call, "client", torch.tensor(random.word(job.random_id), device="cpu"))
         secret, own = self._folder / SECRET, job.memory.begun(info)
-        drawn = lasting(secret, job.found.version)
+        drawn = lasting(secret, job.labels)
         client = Client(job.graph, own, key, noise_key(secret), job.found.test, lasting=drawn)
         received, faults = read_received(job, asked, self._name, self._log)
+        scoring = job.scoring_of(step)
+        draws = scoring.show(client, job.classes)
         with torch.no_grad():
             reply = carry_out(asked.step, step, client, message | received)
             made = taken(reply, info)
@@ -253,11 +255,8 @@ class Member:
             check(client.state, f"the state that {asked.step} keeps")
         if job.asked.predict and reply and not capabilities(job.config.algorithm.kind).predicts:
             raise CallRefused(f"{described(asked)}: where a finished run's models predict, nothing is sent")
-        noted: Record = {}
-        if step.__name__ in job.scores and job.rules.round_scores > 1:
-            reply = rounded(reply, job.rules.round_scores)
-            info, noted = declared(info, reply, job.rules.round_scores), {ROUNDED: job.rules.round_scores}
-        info = with_fingerprints(asked.step, info, reply, client.state)
+        reply, info, noted = scoring.left(reply, info, job.classes)
+        info = with_fingerprints(asked.step, info, reply, client.state | draws)
         heard = job.heard(asked, info, message)
         noted |= faults | (job.replace(made, asked) if info.replaces_data else {})
         if info.sums:
@@ -304,7 +303,7 @@ class Member:
             raise CallRefused("nothing may leave before the site has joined a job")
         copies, way = (1, "up") if to is None else (len(to), "peer")
         with job.accounts.open(job.ledger):
-            check_calls(job.rules, job.accounts.spent, name)
+            check_calls(job.rules, job.accounts.spent, name, is_scoring(info))
             if name in job.target:
                 check_target(job.rules, job.target, job.accounts.repeated(job.pin), 1)
             check_reply(rules or job.rules, job.accounts.spent, reply, copies * len(blob), info)

@@ -14,6 +14,7 @@ from fedweave.core.tree import Tree, decode, encode, leaves, map_leaves
 from fedweave.deploy.flare.site.private import private_folder
 from fedweave.engines.summing import fingerprint
 from fedweave.errors import CallRefused
+from fedweave.experiment.rounds import evaluated
 from fedweave.experiment.runs.files import write
 
 
@@ -146,15 +147,16 @@ class Order:
     after what follows it. A site may be left out of some. Set-up is round 0, evaluation the end of a round.
 
     calls: those of the site's own algorithm. after: the round whose state the job continues from, -1 for none. rounds:
-    how many there are. predict: the job has a finished run's models predict, which are those after that round.
+    how many there are. every: in which of them there are evaluations (`rounds.evaluated`). predict: the job has a
+    finished run's models predict, which are those after that round.
     """
 
-    def __init__(self, calls: Calls, after: int, rounds: int, predict: bool = False) -> None:
+    def __init__(self, calls: Calls, after: int, rounds: int, predict: bool = False, every: int = 1) -> None:
         self._setup, self._round = _names(calls.setup), _names((*calls.round, *calls.evaluation))
         self._training = len(calls.round)
         self._predicted = _names(calls.prediction) if predict else None
         self._first, self._last = (after, after) if predict else (after + 1, rounds)
-        self._reached = (self._first, -1)
+        self._every, self._reached = every, (self._first, -1)
 
     def admit(self, step: str, round: int, again: int) -> None:
         """Note that the `again`-th further call of `step` in `round` has come.
@@ -182,7 +184,9 @@ class Order:
     def _due(self, round: int) -> tuple[str, ...]:
         if self._predicted is not None:
             return self._predicted
-        return self._round if round else self._setup
+        if not round:
+            return self._setup
+        return self._round if evaluated(round, self._last, self._every) else self._round[: self._training]
 
     def _expected(self) -> str:
         round, place = self._reached

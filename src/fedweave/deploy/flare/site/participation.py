@@ -12,7 +12,7 @@ from torch import Tensor
 from fedweave.core.algorithm import Algorithm, Calls, calls_of, capabilities, check_rounds
 from fedweave.core.arrays import DTYPES
 from fedweave.core.edge_list import MotifTable
-from fedweave.core.federation import StepInfo, step_info, step_name
+from fedweave.core.federation import Step, StepInfo, step_info, step_name
 from fedweave.core.graph import Graph
 from fedweave.core.records import Record
 from fedweave.core.tree import Tree
@@ -20,11 +20,13 @@ from fedweave.datasets.base import Dataset
 from fedweave.deploy.flare.parties.alignment import read_openings
 from fedweave.deploy.flare.parties.lengths import checked
 from fedweave.deploy.flare.parties.party import PartyData
+from fedweave.deploy.flare.policy.admission import admitted, check_sites
 from fedweave.deploy.flare.policy.policy import PolicyViolation, check_batches, check_crowd, check_lists
-from fedweave.deploy.flare.policy.precheck import check_declared, check_target, needs_all, overspent, targeted
+from fedweave.deploy.flare.policy.precheck import check_declared, check_target, needs_all, overspent, targeted, unjudged
+from fedweave.deploy.flare.policy.tightening import PolicyFile, changed, stricter
 from fedweave.deploy.flare.site.accounts import Accounts
 from fedweave.deploy.flare.site.downloads import Downloads
-from fedweave.deploy.flare.site.holdings import Holdings
+from fedweave.deploy.flare.site.holdings import Holdings, LabelVersion, check_as_before, fitting
 from fedweave.deploy.flare.site.memory import Memory, Order, Store
 from fedweave.deploy.flare.site.private import private_folder
 from fedweave.deploy.flare.site.sitefile import Rules
@@ -32,6 +34,7 @@ from fedweave.deploy.flare.sums.masking import Masking, data, tensor
 from fedweave.deploy.flare.wire.journal import Journal, journal_path
 from fedweave.deploy.flare.wire.peers import VERSION, Inbox
 from fedweave.deploy.flare.wire.requests import Agree, Call, Join, Open, pin, versions
+from fedweave.deploy.flare.wire.scores import AS_THEY_ARE, Scoring, scoring_of, scoring_steps
 from fedweave.engines.calls import Keys
 from fedweave.engines.data import ClientData, accepted
 from fedweave.engines.resending import LastReceived
@@ -39,10 +42,11 @@ from fedweave.engines.steps import find_step
 from fedweave.errors import CallRefused, FedweaveError
 from fedweave.experiment.build import graph_of
 from fedweave.experiment.config import Config
-from fedweave.experiment.demands import check_examples, check_people, check_pooling, check_scaling
+from fedweave.experiment.demands import check_edges, check_examples, check_people, check_pooling, check_scaling
 from fedweave.experiment.runs.files import write
 from fedweave.incentives.tables import LIST, needed, own_table, padded
 from fedweave.incentives.vocabulary import vocabulary_of
+from fedweave.models import directed
 
 RUNS, MOTIFS, MARKS = "runs", "motifs", "marks.json"
 # Bytes of a message with its sparse leaves filled in, whatever `engine.reply_mb` the server names.
@@ -58,6 +62,7 @@ class Participation:
 
     algorithm: Algorithm | None = None
     ready = False  # for steps
+    _calls: Calls | None = None
     target: Mapping[str, int] = MappingProxyType({})  # see `targets.targeted`
 
     def __init__(
@@ -78,6 +83,7 @@ class Participation:
         self.config, self.found, self.rules, self.random_id = config, found, rules, random_id
         self.keys, self.pin = Keys(config.general.seed), pin(config.plain(), asked.sites)
         self.accounts, self.folder = Accounts(folder, rules.lost), folder
+        self._policy, self._name = PolicyFile(folder), name
         self._waiting: tuple[Holdings, MotifTable] | None = None
         with self.accounts.open():
             self.accounts.chain.check(asked.heads.get(name, ""))
@@ -94,6 +100,29 @@ class Participation:
         self.memory, self._replaced = Memory(own, lasting), Store(own, "data", "data-before-", lasting)
         apart = capabilities(config.algorithm.kind).vertical
         self.downloads, self.last = Downloads(own, rules.max_change, apart, lasting), LastReceived(engine["resend"])
+
+    def renew(self) -> None:
+        """Take up what the owner has tightened in the policy since the last call; what is loosened waits for a job.
+
+        Raises:
+            PolicyViolation: the job may not go on under it. ConfigError: the site's file is not valid any more.
+        """
+        now = self._policy.news()
+        if now is None:
+            return
+        tightened, loosened = changed(self.rules, now)
+        self.rules = stricter(self.rules, now)
+        with self.accounts.open(self.ledger):
+            self.ledger.note("policy", tightened=tightened, loosened=loosened)
+        admitted(now, self.asked.document)
+        check_sites(now, self._name, self.asked.sites)
+        self.downloads.tighten(self.rules.max_change)
+        self.masking.members = now.members or self.masking.members
+        if self._calls is not None:
+            labels = bool((self.found.data.y >= 0).any())
+            self._scoring = scoring_of(self.rules, self._calls, labels)
+            if not self.asked.predict:
+                check_declared(self.rules, self._calls, labels, len(self.asked.sites))
 
     def _check_history(self) -> int:
         """The round of the server's last checkpoint, as far as it told the site.
@@ -194,10 +223,13 @@ class Participation:
         if not self.asked.predict:
             check_people(self.config, found.data, self.algorithm)
             self._foresee(calls, bool((found.data.y >= 0).any()))
-        self.scores = {step.__name__ for step in calls.evaluation}
+        self._calls = calls
+        self._scores = {step.__name__ for step in scoring_steps(calls)}
+        self._scoring = scoring_of(self.rules, calls, bool((found.data.y >= 0).any()))
         self.memory.chained = any(info.sums and not info.stateless for info in map(step_info, calls.all))
         self.memory.labelled = frozenset(map(step_name, calls.labelled))
-        self.order = Order(calls, self.asked.round, self.config.general.rounds, self.asked.predict)
+        general = self.config.general
+        self.order = Order(calls, self.asked.round, general.rounds, self.asked.predict, general.eval_every)
         self.found = found
         known = vocabulary_of(self.algorithm)
         if known is None or self.asked.predict:
@@ -213,6 +245,7 @@ class Participation:
         """
         check_declared(self.rules, calls, labels, len(self.asked.sites))
         self.target, general, done = targeted(self.algorithm, calls), self.config.general, self.asked.round
+        unjudged(self.rules, self.accounts.spent, calls, general, done)
         left = general.rounds - max(done, 0)
         check_target(self.rules, self.target, self.accounts.repeated(self.pin), left)
         why = overspent(self.rules, self.accounts.spent, calls, general, done, labels)
@@ -292,6 +325,21 @@ class Participation:
         with self.accounts.open(self.ledger):
             return self.masking.agree(asked, info, told)
 
+    def scoring_of(self, step: Step) -> Scoring:
+        """How what a step replies leaves as scores; as it is of a step that makes none."""
+        return self._scoring if step.__name__ in self._scores else AS_THEY_ARE
+
+    @property
+    def labels(self) -> LabelVersion | None:
+        """Of its labels as they are now, which a step may have changed."""
+        found = self.found.version if isinstance(self.found, Holdings) else None
+        return LabelVersion.of_rows(self.graph.y.numpy()) if self._replaced.tree else found
+
+    @property
+    def classes(self) -> int:
+        """Number of classes of the whole federation."""
+        return self.found.data.classes
+
     @property
     def graph(self) -> Graph:
         """The site's data now."""
@@ -314,44 +362,11 @@ def suited(config: Config, data: Dataset, width: int, scaling: str) -> Algorithm
     Raises:
         ConfigError, UserError: one of them is for other data, for fewer rounds, or for features not scaled.
     """
-    model = config.model.make().build(width, data.classes)
+    model = directed.at_site(config.model.make(), data.carried).build(width, data.classes)
     check_examples(config, data)
     check_pooling(config, data, model)
+    check_edges(config, model)
     algorithm: Algorithm = config.algorithm.make(model)
     check_rounds(algorithm, config.general.rounds)
     check_scaling(scaling, algorithm, ("example", "node"))
     return algorithm
-
-
-def fitting(marks: Record) -> Record:
-    """Of the `marks` (`holdings.marks`) those that a run's models need to be as they were in training."""
-    return {what: mark for what, mark in marks.items() if what != "data"}
-
-
-def check_as_before(path: Path, run: str, marks: Record) -> None:
-    """Compare the `marks` of a site's data with those in the file `path`, of when the `run` began.
-
-    Raises:
-        FedweaveError: one is another; says what to bring back. Or the file is damaged.
-    """
-    before = _marks_before(path)
-    if odd := [what for what in marks if what in before and marks[what] != before[what]]:
-        was = before[odd[0]]
-        remedy = {
-            "data": "Bring back the data that the run began with, or start a new run.",
-            "features": f"Give the columns {was}, in this order.",
-            "classes": f"Say {'labels' if isinstance(was, list) else 'classes'} = {was} in site.toml.",
-            "scaling": f"Say normalise = {was!r} in site.toml.",
-            "scaled over nodes": "Scale the features yourself and train with normalise = 'none' in site.toml.",
-        }
-        raise FedweaveError(f"{odd[0]}: not as in the run {run}. {remedy[odd[0]]}")
-
-
-def _marks_before(path: Path) -> Record:
-    try:
-        found = json.loads(path.read_bytes())
-        if not isinstance(found, dict):
-            raise TypeError("it holds no table")
-    except (ValueError, TypeError, RecursionError) as error:
-        raise FedweaveError(f"{path} is damaged ({error}). Bring it back, or start a new run.") from error
-    return found

@@ -9,14 +9,18 @@ from torch import Tensor
 
 from fedweave.algorithms.deployment import deployable
 from fedweave.core.algorithm import capabilities
+from fedweave.core.graph import VAL
 from fedweave.core.text import counted
 from fedweave.core.tree import Tree
+from fedweave.datasets.base import Dataset
 from fedweave.deploy.flare.site.participation import RUNS, Participation
 from fedweave.deploy.flare.wire.answers import mendable
 from fedweave.errors import FedweaveError, UserError
 from fedweave.experiment.runs.files import EARLIER, PREDICTIONS, write_table
 from fedweave.experiment.runs.predictions import Predicted, predictions_table
 from fedweave.experiment.runs.scoring import probabilities
+from fedweave.metrics.flagging import threshold
+from fedweave.metrics.judging import OF_POSITIVE, Flagging, Judging
 
 
 def set_aside(folder: Path, run: str) -> None:
@@ -37,9 +41,25 @@ def leave(job: Participation, site: str, state: Tree, log: logging.Logger) -> bo
         return False
     path, data = job.folder / RUNS / job.run / PREDICTIONS, job.found.data
     own = Predicted(site, found, np.arange(data.examples), data.public)
-    write_table(path, predictions_table([own], data.ids, data.labels, data.example, data.y))
+    flagging = flagged(job.config.evaluation, data, found)
+    write_table(path, predictions_table([own], data.ids, data.labels, data.example, data.y, flagging))
     log.info("%d predictions: %s", data.examples, path)
     return True
+
+
+def flagged(judging: Judging, data: Dataset, found: Tensor) -> Flagging | None:
+    """Which examples of its own a site flags, by its own validation examples; None where no class is looked for.
+
+    found: probabilities [e, 2].
+    """
+    asked = judging.metric in OF_POSITIVE or judging.positive is not None or judging.threshold != "auto"
+    if data.classes != 2 or not asked:
+        return None
+    named = judging.of(data.labels, data.classes).positive
+    positive = named if isinstance(named, int) else 1
+    val, how = np.asarray(data.public)[VAL], "f1" if judging.threshold == "auto" else judging.threshold
+    score = found[: data.examples, positive].double().cpu().numpy()
+    return Flagging(positive, threshold(score[val], data.y[val] == positive, how))
 
 
 def predicting(algorithm: object, state: Tree, sites: Sequence[str]) -> list[str]:

@@ -4,7 +4,7 @@ import stat
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field
 
@@ -18,6 +18,7 @@ from fedweave.experiment.config.names import check_keys
 
 SITE_FILE, SECRET, IDS_KEY = "site.toml", "privacy.secret", "ids.key"  # in a site's folder
 
+FINE = ("loss", "auc", "group_auc")  # measures of an evaluation that are no counts of hits (`Rules.measures`)
 HEAD = r"^(0|[1-9][0-9]{0,14}):([0-9a-f]{32}|)$"  # an entry of a site's accounts, see `chain.Head`
 T = TypeVar("T")
 # As openssl prints it, or without colons.
@@ -37,7 +38,9 @@ class SiteData:
     sens_feature: allow a feature column that says the same as the column sens.
     columns, ignore: what columns with names of their own mean, and which do not count (`datasets.classified`).
     unlabelled: a word, or several, that stands in the labels for an empty cell (`datasets.classified`).
-    loops:     edges of a node with itself: "refuse", or "drop".
+    loops:     edges of a node with itself: "refuse", "drop", or "keep" where edges carry something.
+    directed, edge_features, edge_weight, edge_time, edge_normalise, parallel: what edges carry (`datasets.carrying`).
+    missing:   columns that may have empty cells (`datasets.carrying`).
     categories, groups: of tables whose columns or sens are text (`datasets.folder`); sites with the same columns all
                give the same.
     node_labels, edge_labels, degrees: of small graphs (`datasets.graph_folder`); every site gives the same.
@@ -55,6 +58,13 @@ class SiteData:
     ignore: tuple[str, ...] | None = None
     unlabelled: str | tuple[str, ...] | None = None
     loops: str = "refuse"
+    directed: bool = False
+    edge_features: str | tuple[str, ...] | None = None
+    edge_weight: str | None = None
+    edge_time: str | None = None
+    edge_normalise: str = "none"
+    parallel: str = "keep"
+    missing: tuple[str, ...] | None = None
     categories: dict[str, tuple[str, ...]] | None = None
     groups: tuple[str, ...] | None = None
     node_labels: tuple[str, ...] | None = None
@@ -66,7 +76,7 @@ class SiteData:
         """Refuse what means nothing in whatever form the data is."""
         try:
             check_normalise(self.normalise)
-            check_loops(self.loops)
+            check_loops(self.loops, carries=True)
         except ConfigError as error:
             raise ConfigError(f"data.{error}") from error
         if self.classes is not None and self.labels is not None:
@@ -111,6 +121,12 @@ class Rules:
     max_ids:    most ids on the list of any party that the site blinds in an alignment. None allows any number.
     round_scores: scores leave as multiples of this, and then without all that is counted by class or group; 1 leaves
                 them as they are.
+    measures:   losses and AUCs (`FINE`) that leave with scores, besides counts of hits; a server that chooses what is
+                scored reads dozens of labels off one of them.
+    score_epsilon: scores are of labels that randomised response with this ε has drawn, once for good; hits alone leave
+                then, corrected for what the draw changes.
+    true_labels: whether scores may be of labels as they are where the algorithm itself trains on drawn ones alone.
+    evaluations: most evaluations whose scores leave, over all runs. None allows any number.
     max_change: largest L2 norm of the change of what the server sends, from the run's last message with the same keys,
                 whatever step that was for. None allows any.
     """
@@ -136,6 +152,10 @@ class Rules:
     min_summed: Annotated[int, Field(ge=2)] = 2
     max_ids: Annotated[int, Field(ge=1)] | None = None
     round_scores: Annotated[int, Field(ge=1)] = 1
+    measures: tuple[Literal["loss", "auc", "group_auc"], ...] = ()
+    score_epsilon: Annotated[float, Field(gt=0)] | None = None
+    true_labels: bool = False
+    evaluations: Annotated[int, Field(ge=0)] | None = None
     max_change: Annotated[float, Field(gt=0)] | None = None
 
     def freed(self, keys: Iterable[str]) -> "Rules":
@@ -174,14 +194,14 @@ def read_secret(path: Path) -> bytes:
     return secret
 
 
-def write_site_file(path: Path, data: Record) -> None:
-    """A site file with `data` as its [data] and a policy that its owner has yet to tighten."""
+def write_site_file(path: Path, data: Record, **policy: Any) -> None:
+    """A site file with `data` as its [data] and a `policy` that its owner has yet to tighten."""
     head = "# The data of this site and what may leave it; see docs/deployment.md.\n"
     if not data.keys() & {"classes", "labels"}:
         head += (
             '# Say below [data] how many classes all sites have, classes = 2, or their names, labels = ["a", "b"].\n'
         )
-    path.write_text(head + dumps({"data": data, "policy": {"deny": []}}), encoding="utf-8")
+    path.write_text(head + dumps({"data": data, "policy": {"deny": []} | policy}), encoding="utf-8")
 
 
 def _table(document: Record, name: str, kind: type[T]) -> T:

@@ -34,7 +34,7 @@ class Masking:
         ledger: Journal,
         members: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        self._members = members
+        self.members = members
         self._folder, self._name, self._run, self._sites, self._ledger = folder, name, run, tuple(sites), ledger
         self._last, self._log = last_epoch(ledger), logging.getLogger(f"fedweave.site.{name}")
         self._participant: Participant | None = None
@@ -53,7 +53,7 @@ class Masking:
             group = Group(self._run, asked.epoch, self._sites, needed(info, asked.step, self._sites))
             self._ledger.note("epoch", epoch=asked.epoch)
             self._last = asked.epoch
-            self._participant = Participant(self._name, read_identity(self._folder, self._members), group)
+            self._participant = Participant(self._name, read_identity(self._folder, self.members), group)
             return advert_tree(self._participant.advertise())
         dealt = self._of(asked.epoch).share({site: read_advert(tree) for site, tree in told["adverts"].items()})
         group = self._of(asked.epoch).group

@@ -16,7 +16,7 @@ from fedweave.errors import FedweaveError
 
 _LONGEST = 1 << 20  # characters of a note
 _MOST = 1 << 53  # bytes, versions
-VERSION, HEARD, ROUNDED, WRITTEN = "(data)", "(heard)", "(rounded)", "(written)"  # keys of a note
+VERSION, HEARD, SCORED, WRITTEN = "(data)", "(heard)", "(scores)", "(written)"  # keys of a note
 
 
 class Post(Protocol):
@@ -149,13 +149,13 @@ def read_version(note: str, before: int) -> int:
         return before
 
 
-def read_rounding(note: str) -> int:
-    """Of what number its scores are multiples, as a site notes it (`ROUNDED`); 1 from a note without one."""
+def read_scored(note: str) -> Record:
+    """How a site's scores leave, as it notes it (`SCORED`); {} from a note that says nothing of it."""
     try:
-        step = _parsed(note).get(ROUNDED, 1)
-        return step if isinstance(step, int) and 1 < step < _MOST else 1
+        said = _parsed(note).get(SCORED, {})
+        return said if isinstance(said, dict) else {}
     except (ValueError, AttributeError):
-        return 1
+        return {}
 
 
 def read_written(note: str) -> bool:

@@ -3,12 +3,15 @@
 import hashlib
 import json
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.metadata import version
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
 import torch
 from pydantic import Field, TypeAdapter, ValidationError
 
+import fedweave
 from fedweave.core.names import TAKEN
 from fedweave.core.plugins import digests
 from fedweave.core.records import Record
@@ -181,10 +184,20 @@ def described(asked: Request) -> str:
     return f"{asked.kind} {asked.step}, occurrence {asked.again + 1} in round {asked.round}"
 
 
+@cache
+def release() -> str:
+    """The version of fedweave that runs here, and a digest of its files, of which a version has one set alone."""
+    root, told = Path(fedweave.__file__).parent, hashlib.sha256()
+    files = {path.relative_to(root).as_posix(): path for path in root.rglob("*") if path.is_file()}
+    for name in sorted(name for name in files if "__pycache__" not in name):
+        told.update(json.dumps([name, hashlib.sha256(files[name].read_bytes()).hexdigest()]).encode())
+    return f"{version('fedweave')}, files {told.hexdigest()[:16]}"
+
+
 def versions(document: Document) -> dict[str, str]:
-    """What a server and its sites must have alike: releases of fedweave and torch, and the files of plug-ins that a
-    configuration names."""
-    releases = {"fedweave": version("fedweave"), "torch": torch.__version__.partition("+")[0]}
+    """What a server and its sites must have alike: the `release` of fedweave, the version of torch, and the files of
+    plug-ins that a configuration names."""
+    releases = {"fedweave": release(), "torch": torch.__version__.partition("+")[0]}
     return releases | digests(document)
 
 
@@ -198,7 +211,7 @@ def check_versions(theirs: dict[str, str], document: Document) -> None:
     if odd := [name for name in own if theirs.get(name) != own[name]]:
         name, same = odd[0], "file" if odd[0].endswith(".py") else "versions"
         raise CallRefused(
-            f"the site has {name} {own[name][:20]}, the server {theirs.get(name, 'none')[:20]}. Install the same "
+            f"the site has {name} {own[name][:40]}, the server {theirs.get(name, 'none')[:40]}. Install the same "
             f"{same} at the server and at all sites."
         )
 

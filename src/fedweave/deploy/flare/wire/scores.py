@@ -1,52 +1,181 @@
-"""Scores as a site lets them leave."""
+"""Scores as a site lets them leave: which measures, how coarse, and of which labels."""
 
-from dataclasses import replace
+import math
+from dataclasses import asdict, dataclass, replace
+from itertools import chain
 
 import torch
 from torch import Tensor
 
-from fedweave.core.federation import StepInfo
+from fedweave.algorithms.vertical.labels import DRAWN, LabelRelease
+from fedweave.core.algorithm import Calls
+from fedweave.core.federation import Client, Step, StepInfo, step_info
+from fedweave.core.mechanism import LDP, Derived
+from fedweave.core.records import Record
 from fedweave.core.tree import Tree, leaves, nest
-from fedweave.deploy.flare.wire.peers import read_rounding
+from fedweave.deploy.flare.site.sitefile import FINE, Rules
+from fedweave.deploy.flare.wire.peers import SCORED, read_scored
+from fedweave.privacy.ldp import kept_probability
 
-_COUNTED = ("own", "trained", "global_test")  # what holds pairs of `metrics.classification`
+COUNTED = ("own", "trained", "global_test")  # what holds pairs of `metrics.classification`
 _PLAIN = "accuracy"  # what is counted, and not by class or group
 NOTHING = "nothing: zeros in place of losses, of what is counted by class or group, and of whatever else it measures"
 
 
-def rounded(reply: Tree, step: int) -> Tree:
-    """A scoring step's reply with counts of hits rounded to multiples of `step`, and zeros in place of all else: of no
-    examples in pairs of what is counted by class or group.
+@dataclass(frozen=True)
+class Scoring:
+    """How a site lets scores leave.
 
-    Messages that the server chooses make a single loss as large as it likes, so that a rounded sum gives exact counts,
-    and other measures are functions of the labels, too.
+    step:     hits and examples leave as multiples of it; above 1 nothing else does.
+    measures: those of `FINE` that leave. A server that chooses what is scored reads dozens of labels off one of them.
+    epsilon:  scores are of labels that randomised response with this ε has drawn, hits corrected for what it changes,
+              and nothing else leaves; None: of labels as they are.
     """
-    flat = ((path, *path.split("/")) for path, _ in leaves(reply))
-    hits = {path for path, key, *name in flat if key in _COUNTED and name == [_PLAIN]}
-    return nest({path: _coarse(leaf, step) if path in hits else torch.zeros_like(leaf) for path, leaf in leaves(reply)})
 
+    step: int = 1
+    measures: tuple[str, ...] = ()
+    epsilon: float | None = None
 
-def declared(info: StepInfo, reply: Tree, step: int) -> StepInfo:
-    """`info` with what a `rounded` reply reveals."""
-    sends = dict(info.sends)
-    for path, _ in leaves(reply):
+    def show(self, client: Client, classes: int) -> Tree:
+        """Have the client's step see labels as they are drawn, once for good; returns the entry of a state that says
+        which draw it is (`releases.with_fingerprints`), {} of labels as they are.
+
+        A party that trains on labels of the same ε sees the same ones.
+        """
+        if self.epsilon is None:
+            return {}
+        release, own = LabelRelease(self.epsilon), replace(client, state={})
+        release.draw(own)
+        client.graph = client.graph._replace(y=release.seen(client.graph.y, classes, release.kept(own)))
+        return {DRAWN: own.state[DRAWN]}
+
+    def left(self, reply: Tree, info: StepInfo, classes: int) -> tuple[Tree, StepInfo, Record]:
+        """A scoring step's reply as it may leave, what is declared of it, and what the site notes beside it."""
+        if not self.changes:
+            return reply, info, {}
+        reply = self.leave(reply, classes)
+        return reply, self.declared(info, [path for path, _ in leaves(reply)]), {SCORED: asdict(self)}
+
+    def leave(self, reply: Tree, classes: int) -> Tree:
+        """A scoring step's reply, with zeros in place of what does not leave: of no examples in pairs."""
+        return nest({path: self._shown(path, leaf, classes) for path, leaf in leaves(reply)})
+
+    def declared(self, info: StepInfo, paths: list[str]) -> StepInfo:
+        """`info` with what is revealed of the `paths` of a reply that may `leave`, and by which mechanism."""
+        sends, first = dict(info.sends), next((path for path in paths if _is_hits(path)), "")
+        drawn = () if self.epsilon is None else (LDP(self.epsilon, "label", DRAWN, one_draw=True),)
+        for path in paths:
+            own = info.sends[info.covering(path) or path.split("/")[0]]
+            if not self._leaves(path):
+                mechanism = (Derived(first),) if drawn and first else own.mechanism
+                sends[path] = replace(own, reveals=NOTHING, mechanism=mechanism)
+            elif self.coarse:
+                told = "how many hits and examples" + (f", as multiples of {self.step}" if self.step > 1 else "")
+                told += f", by labels of randomised response with ε = {self.epsilon:g}" if self.epsilon else ""
+                sends[path] = replace(own, reveals=told, mechanism=drawn or own.mechanism)
+        return replace(info, sends=sends)
+
+    def foretold(self, info: StepInfo) -> StepInfo:
+        """`info` of a scoring step as `declared` of what it may reply, whose leaves nobody knows yet."""
+        keys = [key for key in info.sends if key in COUNTED]
+        if self.epsilon is None or not keys:
+            return info
+        found = self.declared(info, [f"{key}/{_PLAIN}" for key in keys])
+        hits, zeros = found.sends[f"{keys[0]}/{_PLAIN}"], (Derived(f"{keys[0]}/{_PLAIN}"),)
+        shown = {key: hits if key in COUNTED else replace(own, mechanism=zeros) for key, own in info.sends.items()}
+        return replace(info, sends=shown)
+
+    @property
+    def coarse(self) -> bool:
+        """Whether hits are all that leaves."""
+        return self.step > 1 or self.epsilon is not None
+
+    @property
+    def changes(self) -> bool:
+        """Whether it changes what an algorithm replies."""
+        return self.coarse or {*self.measures} != {*FINE}
+
+    def _leaves(self, path: str) -> bool:
         key, *name = path.split("/")
-        hits = key in _COUNTED and name == [_PLAIN]
-        told = f"how many hits and examples, as multiples of {step}" if hits else NOTHING
-        sends[path] = replace(info.sends[info.covering(path) or key], reveals=told)
-    return replace(info, sends=sends)
+        if self.coarse:
+            return _is_hits(path)
+        return key not in COUNTED or name[-1] not in FINE or name[-1] in self.measures
+
+    def _shown(self, path: str, leaf: Tensor, classes: int) -> Tensor:
+        if not self._leaves(path):
+            return torch.zeros_like(leaf)
+        if self.coarse and self.epsilon is not None:
+            leaf = _corrected(leaf, kept_probability(self.epsilon, classes), classes)
+        if self.step == 1:
+            return leaf
+        coarse = (leaf / self.step).round() * self.step
+        return coarse * (coarse[:, 1:] > 0)  # no examples have no hits
 
 
-def as_arrived(info: StepInfo, reply: Tree, note: str) -> StepInfo:
-    """`info` with what a reply reveals whose site notes that it is `rounded`; `info` itself where it is not so."""
-    step = read_rounding(note)
-    if step < 2 or not any(key in reply for key in _COUNTED):
+AS_THEY_ARE = Scoring(measures=FINE)
+
+
+def is_scoring(info: StepInfo) -> bool:
+    """Whether a step declares scores, and no more than prepares them."""
+    return any(key in COUNTED for key in info.sends)
+
+
+def scoring_steps(calls: Calls) -> tuple[Step, ...]:
+    """The steps of an evaluation that declare scores."""
+    return tuple(step for step in calls.evaluation if is_scoring(step_info(step)))
+
+
+def as_arrived(info: StepInfo, reply: Tree, said: Scoring | None) -> StepInfo:
+    """`info` with what a reply reveals whose site `said` how its scores leave; `info` itself where it is not so."""
+    if said is None or not is_scoring(info):
         return info
-    whole = dict(leaves(reply))
-    same = all(torch.equal(leaf, whole[path]) for path, leaf in leaves(rounded(reply, step)))
-    return declared(info, reply, step) if same else info
+    paths = [path for path, _ in leaves(reply)]
+    if any(leaf.any() for path, leaf in leaves(reply) if not said._leaves(path)):
+        return info
+    hits = [leaf for path, leaf in leaves(reply) if _is_hits(path)]
+    if said.step > 1 and any(not torch.equal(leaf, (leaf / said.step).round() * said.step) for leaf in hits):
+        return info
+    return said.declared(info, paths)
 
 
-def _coarse(leaf: Tensor, step: int) -> Tensor:
-    coarse = (leaf / step).round() * step
-    return coarse * (coarse[:, 1:] > 0)  # no examples have no hits
+def _is_hits(path: str) -> bool:
+    key, *name = path.split("/")
+    return key in COUNTED and name == [_PLAIN]
+
+
+def _label_draws(calls: Calls) -> list[LDP]:
+    """What bounds labels, in an algorithm that sends nothing of them but what it has drawn."""
+    sends = chain.from_iterable(step_info(step).sends.values() for step in calls.all)
+    return [own for sent in sends for own in sent.mechanisms if isinstance(own, LDP) and own.per == "label"]
+
+
+def _corrected(pairs: Tensor, kept: float, classes: int) -> Tensor:
+    """Hits on labels as they are, as the hits on drawn ones let them be estimated without bias, within 0 and the number
+    of examples. pairs: float64 [S, 2]; kept: the probability with which a draw leaves a label as it is."""
+    hits, examples = pairs.unbind(1)
+    other = (1 - kept) / (classes - 1) if classes > 1 else 0.0
+    true = hits if kept <= other else (hits - other * examples) / (kept - other)
+    return torch.stack([true.clamp(min=0).minimum(examples), examples], 1)
+
+
+def scoring_of(rules: Rules, calls: Calls, labels: bool) -> Scoring:
+    """What a site's policy says of the scores of an algorithm with these calls. labels: whether it has any to draw.
+
+    Labels that the algorithm has drawn for training cost nothing more when scores are of them, too.
+    """
+    drawn = [] if rules.true_labels else [own.epsilon for own in _label_draws(calls)]
+    asked = [] if rules.score_epsilon is None else [rules.score_epsilon]
+    epsilon = min((*drawn, *asked), default=None) if labels else None
+    return Scoring(rules.round_scores, tuple(sorted({*rules.measures})), epsilon)
+
+
+def read_scoring(note: str) -> Scoring | None:
+    """How a site notes that its scores leave; None where it says nothing of that, or what cannot be."""
+    said = read_scored(note)
+    try:
+        step, measures, epsilon = said["step"], said["measures"], said["epsilon"]
+        right = isinstance(step, int) and 1 <= step < 1 << 53 and isinstance(measures, list)
+        right &= epsilon is None or (isinstance(epsilon, float | int) and 0 < epsilon < math.inf)
+        return Scoring(step, tuple(map(str, measures)), epsilon) if right else None
+    except (KeyError, TypeError):
+        return None

@@ -1,0 +1,189 @@
+"""AdaFGL: Li et al. 2024, "AdaFGL: a new paradigm for federated node classification with topology heterogeneity".
+
+FedAvg for some rounds; then every client, alone, trains modules for like and for unlike neighbours on a graph that also
+joins nodes which the joint model answers alike (`models.propagation`). Deviations: α, β and threshold are those of the
+authors' script (OpenFGL's α is .5, β 0); the joint model is the last round's, not the best validated; clients train in
+rounds of local_steps; both branches are trained (in the script one, by whether s ≥ .9). Other graphs than its own a
+client answers by the joint model.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedweave.algorithms.fedavg import FedAvg
+from fedweave.algorithms.participation import places
+from fedweave.algorithms.scoring import SCORES, score
+from fedweave.core import model as models
+from fedweave.core import random
+from fedweave.core.algorithm import Calls
+from fedweave.core.federation import Client, Federation, on_client
+from fedweave.core.graph import TRAIN, Graph
+from fedweave.core.model import Layer, Model
+from fedweave.core.records import Record
+from fedweave.core.stacked import Stacked
+from fedweave.core.tree import Tree, leaves, nest
+from fedweave.learn import fit, where_trained
+from fedweave.models import propagation
+from fedweave.models.propagation import Propagation
+
+HEARS = {
+    "w": "the joint model's weights, which all members' updates have gone into",
+    "key": "a random number, from which all clients draw the same first weights of their own modules",
+}
+
+
+@dataclass(frozen=True)
+class AdaFGL(FedAvg):
+    """FedAvg, and then every client's own propagation, trained without any exchange.
+
+    joint:     rounds of FedAvg; all later ones are each client's own.
+    alpha:     α, how much of Ã is the client's own edges.
+    beta:      β, how much of R is the joint model's likeness, the rest that of the client's own messages.
+    threshold: pairs with a larger cosine of the joint model's answers are joined.
+    hidden:    width of the client's own modules. drop: their dropout.
+    """
+
+    joint: int = 50
+    alpha: float = 0.05
+    beta: float = 0.2
+    threshold: float = 0.999
+    hidden: int = 64
+    drop: float = 0.5
+
+    exempt_laws: ClassVar[dict[str, str]] = {"one_client_is_ordinary_training": "clients go on with other models"}
+    test_settings: ClassVar[Record] = {"joint": 1, "hidden": 8, "lr": 0.02}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.joint < 1 or not 0 <= min(self.alpha, self.beta) <= max(self.alpha, self.beta) <= 1:
+            raise ValueError(
+                f"joint, alpha and beta are {self.joint}, {self.alpha} and {self.beta}; joint must be at least 1, the "
+                "others from 0 to 1"
+            )
+        if models.pools(self.model):
+            raise ValueError("AdaFGL joins nodes; the examples must be nodes, not small graphs")
+        own = next((hook for hook in ("receive", "start", "judged") if self.composed.owner(hook)), "")
+        if own or not self._one_model:
+            raise ValueError(
+                f"parts, share: clients go on from one joint model, without {own or 'weights of their own'}"
+            )
+
+    @cached_property
+    def own(self) -> Propagation:
+        """The client's own modules."""
+        return Propagation(self.alpha, self.beta, self.threshold, self.hidden, self.drop)
+
+    @cached_property
+    def net(self) -> Model:
+        """The joint model, or where a client has modules of its own besides, what these make of it."""
+        alone = any(layer.runs_alone for layer in self.trained)
+
+        def init(key: Tensor) -> Tree:
+            return _flat({"joint": models.init(self.trained, key)})
+
+        def apply(w: Tree, graph: Graph, h: object, key: Tensor | None) -> Tensor:
+            held = _nested(w)
+            logits: Tensor = models.apply(self.trained, held["joint"], graph, key)
+            if "own" not in held:
+                return logits
+            given = self.own.prepared(graph, torch.softmax(logits, 1))
+            return self.own.predicted(held["own"], graph, given, held["share"]["s"])
+
+        return (Layer(init, apply, reads="graph", runs_alone=alone),)
+
+    # --- server ------------------------------------------------------------------------------------------------------
+
+    def init(self, fed: Federation) -> Tree:
+        """As FedAvg, the key of the clients' own modules, and who has the joint model already."""
+        begun = torch.zeros(len(fed.clients), dtype=torch.bool, device=fed.device)
+        return super().init(fed) | {"round": 0, "key": fed.key("own"), "begun": begun}
+
+    def round(self, state: Tree, fed: Federation) -> Tree:
+        """One of FedAvg's, or steps of everybody's own."""
+        after = {"round": state["round"] + 1}
+        if state["round"] < self.joint:
+            return super().round(state, fed) | after
+        replies = fed.map(self.personalise, self._first(state), quorum=self.quorum)
+        at = places(fed, replies.clients)
+        return state | after | {"begun": state["begun"].index_fill(0, at, True)}
+
+    def calls(self, clients: int) -> Calls:
+        """FedAvg's training, or the client's own."""
+        family = super().calls(clients)
+        return Calls(family.setup, (*family.round, self.personalise), family.evaluation, family.prediction)
+
+    def judged_model(self, state: Tree) -> Tree | None:
+        """None, for clients use what `net` makes of it."""
+        return None
+
+    def told(self, state: Tree, fed: Federation) -> tuple[Tree, Stacked | None]:
+        """The joint weights, until all clients have these."""
+        return ({}, None) if state["begun"].all() else super().told(state, fed)
+
+    def told_again(self, state: Tree, fed: Federation) -> tuple[Tree, Stacked | None]:
+        """As `told`."""
+        return self.told(state, fed)
+
+    def _first(self, state: Tree) -> Tree:
+        return {} if state["begun"].all() else {"w": state["w"], "key": state["key"]}
+
+    # --- client ------------------------------------------------------------------------------------------------------
+
+    @on_client(hears=HEARS)
+    def personalise(self, client: Client, message: Tree) -> Tree:
+        """`local_steps` steps of the client's own modules; sends nothing."""
+        graph, kept = client.graph, client.state.get("own") or self._begun(client, message)
+        given = self.own.prepared(graph, torch.softmax(models.apply(self.trained, kept["joint"], graph), 1))
+        trained, optimiser = self.objective.training, self.objective.training.optimiser
+        w, _, state = fit(
+            self.own.loss, kept["w"], graph, client.key, optimiser, self.local_steps, state=kept.get("optimizer"),
+            args=given, rows=propagation.FEATURE_ROWS,
+        )  # fmt: skip
+        w = where_trained(graph.masks[TRAIN].any(), w, kept["w"]) if self.weight_decay else w
+        client.state["own"] = kept | {"w": w} | ({"optimizer": state} if trained.kept else {})
+        return {}
+
+    def _begun(self, client: Client, message: Tree) -> Tree:
+        graph = client.graph
+        classes = models.apply(self.trained, message["w"], graph).shape[1]
+        w = self.own.init(message["key"], graph.x.shape[1], classes, graph.x.dtype)
+        s = propagation.homophily(graph, random.fold(client.key, "shown"), classes)
+        return {"joint": message["w"], "w": w, "s": s.to(graph.x.dtype)}
+
+    def used(self, client: Client, message: Tree) -> Tree:
+        """The joint weights and, once there are any, the client's own."""
+        if "own" not in client.state:
+            return {"0": _flat({"joint": super().used(client, message)})}
+        own = client.state["own"]
+        return {"0": _flat({"joint": own["joint"], "own": own["w"], "share": {"s": own["s"]}})}
+
+    def last_trained(self, client: Client, message: Tree) -> Tree | None:
+        """What the client trained last, in the form of `used`."""
+        trained = self._trained(client, used := self.used(client, message))
+        return None if trained is None else where_trained(client.graph.masks[TRAIN].any(), trained, used)
+
+    @on_client(sends=SCORES, hears=lambda self: self.composed.client_learns)
+    def score(self, client: Client, message: Tree) -> Tree:
+        """What the client uses on its own nodes."""
+        w = self.used(client, message)
+        trained = self._trained(client, w)
+        return self.judged(client, message, w, lambda: score(self.net, w, client, trained, self._goes_on))
+
+    def _trained(self, client: Client, used: Tree) -> Tree | None:
+        if "own" in client.state:
+            return used
+        return {"0": _flat({"joint": client.state["w"]})} if "w" in client.state else None
+
+
+def _flat(tree: Tree) -> Tree:
+    """A tree as one layer's weights, whose names have colons in the place of levels."""
+    return {path.replace("/", ":"): leaf for path, leaf in leaves(tree)}
+
+
+def _nested(w: Tree) -> Tree:
+    """Undo `_flat`."""
+    return nest({name.replace(":", "/"): leaf for name, leaf in w.items()})

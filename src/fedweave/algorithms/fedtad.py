@@ -1,0 +1,206 @@
+"""FedTAD: Zhu et al. 2024, "FedTAD: topology-aware data-free knowledge distillation for subgraph federated learning",
+algorithm 1.
+
+FedAvg whose server then trains the mean on made-up graphs to answer, class by class, as those clients' models do that
+know the class best. As the text has it: a class's reliability is a share over clients, of features beside the
+probabilities that walks return. Deviations: the mean to begin from is by training examples, and logits alone are
+compared. The released script does not run as it is, describes nodes by the numbers of nodes that a walk visits, and
+drops out in evaluation; OpenFGL, whence the tables for graphs, takes shares over a client's own classes.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.func import vmap
+
+from fedweave.algorithms.parts import Needs, Round, Training
+from fedweave.algorithms.parts.weigh import TellsExamples, by_size
+from fedweave.algorithms.preset import preset_of
+from fedweave.core import model as models
+from fedweave.core import random
+from fedweave.core.federation import Client, Federation, Sends, Step, on_client
+from fedweave.core.graph import TRAIN, Graph
+from fedweave.core.model import Model
+from fedweave.core.ranges import Real
+from fedweave.core.records import Record
+from fedweave.core.tree import Tree, add, leaves, sub
+from fedweave.learn import Adam, fit
+from fedweave.models.made_up import NOISE, features, generator, labels, pseudo_graph
+from fedweave.ops.sparse import dense
+
+WALK = 5  # steps of walks that return
+
+
+@dataclass(frozen=True)
+class Distilled(TellsExamples):
+    """After the mean by size w̄, `outer` times: the generator takes a step to where models and w̄ differ, classes are
+    plain and nodes are unlike, λ1 L_sem − L_dis + λ2 L_div, and then w̄ takes `inner` steps on L_dis = Σ_i Σ_c φ_ic mean
+    |f_w̄ − f_i| over the made-up nodes of class c and the logits.
+
+    outer:     how often in a round; 0 is FedAvg. inner: steps of the joint model each time.
+    rate:      learning rate of both, by Adam. decay: weight decay of both.
+    semantic:  λ1. diversity: λ2.
+    pseudo:    how many nodes are made, as many of each class. near: of how many others, itself included, each is a
+               neighbour, by cosine.
+    """
+
+    outer: int = 5
+    inner: int = 5
+    rate: float = 1e-3
+    decay: float = 0.0
+    semantic: float = 1.0
+    diversity: float = 1.0
+    pseudo: int = 100
+    near: int = 5
+    needs = Needs(whole_models=True, one_model=True)
+
+    def __post_init__(self) -> None:
+        if min(self.outer, self.inner) < 0 or not self.rate > 0 or not 1 <= self.near <= self.pseudo:
+            raise ValueError(
+                f"outer, inner, rate, near and pseudo are {self.outer}, {self.inner}, {self.rate}, {self.near} and "
+                f"{self.pseudo}; counts must not be negative, rate positive, near from 1 to pseudo"
+            )
+
+    def check(self, training: Training) -> None:
+        """Refuse models whose features nobody could make up, and those of small graphs."""
+        if not models.feature_rows(training.model) or models.pools(training.model):
+            raise ValueError(
+                "FedTAD makes up nodes with features; choose a model of nodes that multiplies features by a weight, "
+                "such as gcn"
+            )
+
+    # --- before the first round --------------------------------------------------------------------------------------
+
+    @property
+    def setup(self) -> tuple[Step, ...]:
+        """What clients know of classes."""
+        return (self.reliability,)
+
+    def init(self, fed: Federation, w: Tree) -> Tree:
+        """What clients know of classes, and the key of the generator."""
+        known = fed.map(self.reliability, {"classes": fed.classes}).stack("reliability")
+        return {"known": known, "key": fed.key("generator"), "round": torch.zeros_like(known[0, 0], dtype=torch.int64)}
+
+    @on_client(
+        sends={
+            "reliability": Sends(
+                "of each class, how many training nodes the client has, times how like their neighbours these are",
+                within=Real(),
+            )
+        },
+        hears={"classes": "how many classes there are"},
+        ragged=True,
+    )
+    def reliability(self, client: Client, message: Tree) -> Tree:
+        """{"reliability": φ float64 [C], at least 0}."""
+        graph = client.graph
+        walks = (graph.edges.operator("structure") @ torch.eye(32, dtype=graph.x.dtype, device=graph.device))[:, :WALK]
+        return {"reliability": reliability(graph, torch.cat([dense(graph.x), walks], 1), message["classes"])}
+
+    # --- in each round -----------------------------------------------------------------------------------------------
+
+    def weigh(self, state: Tree, round: Round) -> Tensor:
+        """Proportional to n."""
+        return by_size(round)
+
+    def observe(self, state: Tree, round: Round) -> Tree:
+        """The generator, and by how much distillation moves the mean, as "moved"."""
+        start = w = add(round.w, round.replies.weighted_sum("update", by_size(round)))
+        made, of_made, of_w = self._held(state, round)
+        label = labels(self.pseudo, state["known"].shape[1]).to(state["known"].device)
+        share = shares(state["known"][round.at])[:, label] / F.one_hot(label).sum(0)[label]
+        task = _Task(self, round.model, label)
+        dtype = next(leaves(w))[1].dtype
+        given: Tree = {"teachers": round.trained, "share": share.to(dtype)}
+        adam = Adam(self.rate, self.decay)
+        for time in range(self.outer):
+            key = random.fold(state["key"], state["round"], time)
+            z = random.normal(random.fold(key, "z"), (self.pseudo, NOISE)).to(dtype)
+            graph = pseudo_graph(features(made, z, label), self.near)
+            args = given | {"w": w, "z": z}
+            made, _, of_made = fit(task.unlike, made, graph, key, adam, 1, state=of_made, args=args)
+            graph = pseudo_graph(features(made, z, label), self.near)
+            args = given | {"told": task.answers(given["teachers"], graph)}
+            w, _, of_w = fit(task.apart, w, graph, key, adam, self.inner, state=of_w, args=args)
+        after = {"made": made, "generator": of_made, "w": of_w, "round": state["round"] + 1}
+        return state | after | {"moved": sub(w, start)}
+
+    def _held(self, state: Tree, round: Round) -> tuple[Tree, Tree, Tree]:
+        """The generator, at first as torch's linear layers start, and what the optimisers of both remember."""
+        if "made" in state:
+            return state["made"], state["generator"], state["w"]
+        w, adam = dict(leaves(round.w)), Adam(self.rate, self.decay)
+        first = w[next(iter(models.feature_rows(round.model)))]
+        made = generator(state["key"], state["known"].shape[1], first.shape[0], first.dtype)
+        return made, adam.init(made), adam.init(round.w)
+
+    def aggregate(self, state: Tree, round: Round) -> Tree:
+        """The mean update and what distillation adds."""
+        return add(round.weighted(), state["moved"])
+
+    def update(self, state: Tree, round: Round) -> Tree:
+        """Without what was moved."""
+        return {key: own for key, own in state.items() if key != "moved"}
+
+
+@dataclass(frozen=True)
+class _Task:
+    """What the server trains on nodes of the classes `label` int64 [n]."""
+
+    part: Distilled
+    model: Model
+    label: Tensor
+
+    def answers(self, teachers: Tree, graph: Graph) -> Tensor:
+        """[P, n, C]."""
+        count = len(self.label)
+        told: Tensor = vmap(lambda w: models.apply(self.model, w, graph)[:count], chunk_size=32)(teachers)
+        return told
+
+    def unlike(self, made: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
+        """λ1 L_sem − L_dis + λ2 L_div."""
+        x = features(made, args["z"], self.label)
+        graph = graph._replace(x=F.pad(x, (0, 0, 0, graph.nodes - len(x))))
+        told = self.answers(args["teachers"], graph)
+        own = models.apply(self.model, args["w"], graph)[: len(x)]
+        plain = F.cross_entropy(told.transpose(1, 2), self.label.expand(len(told), -1), reduction="none")
+        spread = F.pdist(args["z"]).square() * F.pdist(x, p=1.0) / (NOISE * x.shape[1])  # of each pair once
+        semantic, diversity = (args["share"] * plain).sum(), len(told) * torch.exp(-2 * spread.sum() / len(x) ** 2)
+        apart = divergence(own, told, args["share"])
+        result: Tensor = self.part.semantic * semantic - apart + self.part.diversity * diversity
+        return result
+
+    def apart(self, w: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
+        """L_dis, with dropout in the joint model."""
+        return divergence(models.apply(self.model, w, graph, key)[: len(self.label)], args["told"], args["share"])
+
+
+def reliability(graph: Graph, t: Tensor, classes: int) -> Tensor:
+    """φ float64 [C]: Σ over training nodes v of each class of (1 + Σ_(u next to v) cos(t_v, t_u)) / (deg_v + 1), t
+    [n, k]."""
+    unit, a = F.normalize(t, dim=1), graph.edges.operator("sum")
+    degree = (a @ torch.ones_like(unit[:, :1]))[:, 0]
+    own = (1 + (unit * (a @ unit)).sum(1)) / (degree + 1)
+    member = (graph.y == torch.arange(classes, device=t.device)[:, None]) & graph.masks[TRAIN]
+    return (member.double() @ own.double()).clamp(min=0)
+
+
+def shares(known: Tensor) -> Tensor:
+    """[P, C]: each class's reliability as a share over clients, 0 where none has the class."""
+    total = known.sum(0)
+    return torch.where(total > 0, known / total.where(total > 0, 1.0), 0.0)
+
+
+def divergence(own: Tensor, told: Tensor, share: Tensor) -> Tensor:
+    """Σ_i Σ_v share_iv mean over columns of |own_v − told_iv|: own [n, C], told [P, n, C], share [P, n]."""
+    return ((own - told).abs().mean(2) * share).sum()
+
+
+@preset_of(Distilled)
+class FedTAD:
+    """FedAvg whose server distils what clients know best of each class into the joint model."""
+
+    test_settings: ClassVar[Record] = {"pseudo": 20, "rate": 1e-4}

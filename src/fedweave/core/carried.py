@@ -1,0 +1,179 @@
+"""What edges carry besides joining two nodes: a direction, a weight, features, a time; parallel edges and loops."""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+
+from fedweave.core.operators import looped, mean
+from fedweave.core.sizes import least_rows
+
+WAYS = ("undirected", "forward", "reverse")
+
+
+class Carried(NamedTuple):
+    """M edges as they were given, such as transfers, among the nodes of a graph.
+
+    ends:     int64 [2, M], source and target; edges may be parallel, and of a node with itself.
+    directed: whether an edge leads from its source to its target alone; otherwise each stands here once.
+    weight:   float32 [M], from 0; None where all count 1.
+    features: float32 [M, k]; None where k = 0.
+    time:     float64 [M], in the data's unit (days since 1970 of dates); None where nobody says.
+    columns:  what the k features are called, in order; () where nobody said.
+    scaling:  ((shift, divisor), …) of the k features, where they were scaled over all edges; divisor 0 made it 0.
+    """
+
+    ends: np.ndarray
+    directed: bool
+    weight: np.ndarray | None = None
+    features: np.ndarray | None = None
+    time: np.ndarray | None = None
+    columns: tuple[str, ...] = ()
+    scaling: tuple[tuple[float, float], ...] = ()
+
+    def __str__(self) -> str:
+        """What they carry, such as "1,200 directed, with a weight, 2 features (amount, fee), times 1 to 149"."""
+        with_what = [] if self.weight is None else ["a weight"]
+        if self.width:
+            names = f" ({', '.join(self.columns)})" if self.columns else ""
+            with_what.append(f"{self.width} feature{'s' if self.width > 1 else ''}{names}")
+        if self.time is not None and self.total:
+            with_what.append(f"times {self.time.min():.10g} to {self.time.max():.10g}")
+        kind = "directed" if self.directed else "undirected"
+        return ", ".join([f"{self.total:,} {kind}", *with_what])
+
+    @property
+    def total(self) -> int:
+        """M."""
+        return int(self.ends.shape[1])
+
+    @property
+    def width(self) -> int:
+        """k."""
+        return 0 if self.features is None else int(self.features.shape[1])
+
+    def taken(self, edges: np.ndarray, index: np.ndarray | None = None) -> "Carried":
+        """The edges at int64 places (or bool) `edges`, between other numbers of nodes if `index` [2, …] says so."""
+        rows = {name: getattr(self, name) for name in ("weight", "features", "time")}
+        kept: dict[str, Any] = {name: None if own is None else own[edges] for name, own in rows.items()}
+        return self._replace(ends=self.ends[:, edges] if index is None else index, **kept)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All of its numbers by name, without those that are None."""
+        named = {"ends": self.ends, "directed": np.array(self.directed), "scaling": np.array(self.scaling)}
+        rows = {name: getattr(self, name) for name in ("weight", "features", "time")}
+        return named | {name: own for name, own in rows.items() if own is not None}
+
+    @classmethod
+    def of_arrays(cls, held: "dict[str, np.ndarray]", columns: tuple[str, ...] = ()) -> "Carried":
+        """Undo `arrays`."""
+        rows: dict[str, Any] = {name: held.get(name) for name in ("weight", "features", "time")}
+        scaling = tuple((float(shift), float(divisor)) for shift, divisor in held["scaling"].reshape(-1, 2))
+        return cls(held["ends"], bool(held["directed"]), **rows, columns=columns, scaling=scaling)
+
+
+def both_ways(carried: Carried) -> Carried:
+    """With undirected edges listed in both directions."""
+    if carried.directed:
+        return carried
+    back = np.flatnonzero(carried.ends[0] != carried.ends[1])
+    at = np.concatenate([np.arange(carried.total), back])
+    return carried.taken(at, np.concatenate([carried.ends, carried.ends[::-1, back]], 1))
+
+
+class Messages:
+    """The matrices by which messages go along edges: "undirected", both ways alike, "forward" from sources to targets,
+    or "reverse".
+
+    Of undirected edges all three are the same. Messages are sorted by the node that they reach; their number is padded
+    as nodes are (`core.sizes.least_rows`), and none reaches a node from the padding.
+
+    nodes: rows of the graph, padding included. kind: float32 or float64.
+    """
+
+    def __init__(self, carried: Carried, nodes: int, kind: Any) -> None:
+        self.carried, self.nodes, self.kind = carried, nodes, kind
+        self._made: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+
+    def listed(self, way: str) -> tuple[np.ndarray, np.ndarray]:
+        """int64 [2, m], where each message starts and what it reaches, and int64 [m], the edge that it goes along."""
+        if way not in self._made:
+            index, edge = self.carried.ends, np.arange(self.carried.total)
+            if way == "reverse" and self.carried.directed:
+                index = index[::-1]
+            elif way == "undirected" or not self.carried.directed:
+                back = index[0] != index[1]  # a loop is one message
+                index, edge = np.concatenate([index, index[::-1, back]], 1), np.concatenate([edge, edge[back]])
+            order = np.lexsort((index[0], index[1]))
+            self._made[way] = index[:, order], edge[order]
+        return self._made[way]
+
+    def matrix(self, what: str, way: str) -> sp.csr_matrix:
+        """One of the matrices of `KINDS`."""
+        return _MAKERS[what](self, way)
+
+    def _ends(self, way: str, end: int) -> sp.csr_matrix:
+        """[m, n]: 1 at the node where a message starts (0), or that it reaches (1)."""
+        index, _ = self.listed(way)
+        m, rows = index.shape[1], least_rows(index.shape[1])
+        starts = np.minimum(np.arange(rows + 1), m)
+        return sp.csr_matrix((np.ones(m, self.kind), index[end], starts), shape=(rows, self.nodes))
+
+    def _features(self, way: str) -> sp.csr_matrix:
+        """[m, k]."""
+        _, edge = self.listed(way)
+        held = self.carried.features
+        rows = np.empty((len(edge), 0)) if held is None else held[edge]
+        made = sp.csr_matrix(rows, dtype=self.kind)
+        made.resize(least_rows(len(edge)), made.shape[1])
+        return made
+
+    def _adjacency(self, way: str, weighted: bool = True) -> sp.csr_matrix:
+        """[n, n]; entry (i, j) is the sum of the weights of the messages from j that reach i, or how many these are."""
+        index, edge = self.listed(way)
+        weight = self.carried.weight if weighted else None
+        values = np.ones(len(edge), self.kind) if weight is None else weight[edge].astype(self.kind)
+        return sp.csr_matrix((values, (index[1], index[0])), shape=(self.nodes, self.nodes))
+
+    def _into(self, way: str) -> sp.csr_matrix:
+        return sp.csr_matrix(self._ends(way, 1).T)
+
+    def _scalers(self, way: str) -> sp.csr_matrix:
+        """[n, 2]: log(d + 1) and 1 / log(d + 1) of d messages that reach a node, at least 1 of the second."""
+        degree = np.bincount(self.listed(way)[0][1], minlength=self.nodes).astype(np.float64)
+        return sp.csr_matrix(np.stack([np.log(degree + 1), 1 / np.log(degree.clip(1) + 1)], 1).astype(self.kind))
+
+
+def _normalised(a: sp.csr_matrix) -> sp.csr_matrix:
+    """D^-1/2 A D^-1/2 with D the sums of the rows, 0 where that is 0."""
+    degree = np.asarray(a.sum(1)).ravel()
+    scale = sp.diags(np.divide(1, np.sqrt(degree), out=np.zeros_like(degree), where=degree > 0))
+    return sp.csr_matrix(scale @ a @ scale)
+
+
+_MAKERS: dict[str, Callable[[Messages, str], sp.csr_matrix]] = {
+    "from": lambda own, way: own._ends(way, 0),
+    "to": lambda own, way: own._ends(way, 1),
+    "sum": Messages._into,
+    "mean": lambda own, way: mean(own._into(way)),
+    "features": Messages._features,
+    "feature_means": lambda own, way: mean(own._into(way)) @ own._features(way),
+    "scalers": Messages._scalers,
+    "gcn": lambda own, way: _normalised(looped(own._adjacency(way))),
+    "gcn_counted": lambda own, way: _normalised(looped(own._adjacency(way, False))),
+    "gcn_bare": lambda own, way: _normalised(own._adjacency(way)),
+    "gcn_bare_counted": lambda own, way: _normalised(own._adjacency(way, False)),
+}
+
+
+@cache
+def kinds() -> dict[str, tuple[str, str]]:
+    """{name of a matrix: what, way}."""
+    return {named(what, way): (what, way) for what in _MAKERS for way in WAYS}
+
+
+def named(what: str, way: str) -> str:
+    """What the operator is called: "edge_sum_forward"."""
+    return f"edge_{what}_{way}"

@@ -1,0 +1,279 @@
+"""What the edges of a user's own data carry: direction, weight, features, time; parallel edges and loops."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from fedweave.core.carried import Carried
+from fedweave.datasets.check import refuse, refuse_rows
+from fedweave.datasets.classified import Classified
+from fedweave.datasets.columns import EDGES, Categories, feature_names, features_of
+from fedweave.datasets.edges import undirected
+from fedweave.datasets.features import OVER_NODES, check_normalise, normalise, rescaled, scaling
+from fedweave.datasets.gaps import gaps_filled, gaps_of
+from fedweave.datasets.table import Table
+from fedweave.errors import ConfigError
+
+PARALLEL = ("keep", "sum", "count", "last")
+ALL = "all"
+_DAY = 86_400e6  # microseconds
+_IN_EDGES = "edges."
+
+
+@dataclass(frozen=True)
+class Carrying(Classified):
+    """Tables whose edges may carry something.
+
+    directed:       an edge leads from its source to its target alone.
+    edge_features:  columns of edges that are features of theirs, in this order, or "all" without another meaning.
+    edge_weight:    the column of edges with their weight, from 0.
+    edge_time:      the column of edges with their time: numbers, or dates, which become days since 1970.
+    edge_normalise: how features of edges are scaled, as `normalise` does those of nodes.
+    parallel:       edges with the same ends: "keep"; "sum" of weights and features, with the latest time; "count", the
+                    last with their number as weight; "last", by time or else by row.
+    missing:        columns of features that may have empty cells, "edges.fee" of edges: 0 stands there, and a further
+                    feature, "income is missing", is 1. Sites that train together must all give the same.
+    """
+
+    directed: bool = False
+    edge_features: str | tuple[str, ...] | None = None
+    edge_weight: str | None = None
+    edge_time: str | None = None
+    edge_normalise: str = "none"
+    parallel: str = "keep"
+    missing: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_carrying(self)
+
+    @property
+    def carries(self) -> bool:
+        """Whether anything but who is joined to whom counts."""
+        named = (self.edge_features, self.edge_weight, self.edge_time)
+        return self.directed or self.parallel != "keep" or any(name is not None for name in named)
+
+    @property
+    def listed(self) -> tuple[str, ...]:
+        """`edge_features` as a tuple."""
+        return (self.edge_features,) if isinstance(self.edge_features, str) else tuple(self.edge_features or ())
+
+    @property
+    def chosen(self) -> tuple[str, ...]:
+        """The columns of edges that are named."""
+        every = (*(name for name in self.listed if name != ALL), self.edge_weight, self.edge_time)
+        return tuple(dict.fromkeys(name for name in every if name is not None))
+
+
+SETTINGS = ("directed", "edge_features", "edge_weight", "edge_time", "edge_normalise", "parallel", "missing")
+
+
+def check_carrying(given: Carrying) -> None:
+    """Refuse settings that mean nothing together.
+
+    Raises:
+        ConfigError: names the setting, its value and what is allowed.
+    """
+    try:
+        check_normalise(given.edge_normalise)
+    except ConfigError as error:
+        raise ConfigError(f"edge_{error}") from error
+    if given.parallel not in PARALLEL:
+        raise ConfigError(f"parallel = {given.parallel!r} is not known; choose one of {', '.join(PARALLEL)}.")
+    if odd := [name for name in given.chosen if name in EDGES]:
+        raise ConfigError(f"data: {odd[0]!r} is an end of edges, and cannot be their feature, weight or time.")
+    if given.parallel == "count" and given.edge_weight is not None:
+        raise ConfigError('parallel = "count" makes the number of edges the weight; leave out edge_weight.')
+
+
+def carried_of(
+    edges: Table, listed: tuple[np.ndarray, np.ndarray], kind: Carrying, categories: Categories | None = None
+) -> Carried | None:
+    """What edges carry, of which `listed` has the ends int64 [2, M] and the rows int64 [M] in a table; None if nothing
+    counts.
+
+    categories: columns of text of all tables; those of edges are called "edges.currency".
+
+    Raises:
+        DataError: a value is not a finite number, a weight is below 0 or a time is no date; names file and row.
+    """
+    if not kind.carries:
+        return None
+    ends, rows = listed
+    weight = None if kind.edge_weight is None else _weights(edges, kind.edge_weight)[rows]
+    time = None if kind.edge_time is None else times_of(edges, kind.edge_time)[rows]
+    of_features, own = gaps_filled(_features(edges, kind), gaps_of(kind.missing, True)), _of_edges(categories)
+    columns = feature_names(of_features, (), own)
+    features = features_of(of_features, (), own)[rows] if columns else None
+    found = merged(Carried(ends, kind.directed, weight, features, time, columns), kind.parallel)
+    return scaled(found, kind.edge_normalise, edges.path)
+
+
+def scaled(carried: Carried, how: str, where: str | Path) -> Carried:
+    """With features scaled as `datasets.features.normalise` does, over all of these edges."""
+    if carried.features is None or how == "none" or not carried.total:
+        return carried
+    pairs: tuple[tuple[float, float], ...] = ()
+    if how in OVER_NODES:
+        shift, divisor = scaling(carried.features, how)
+        pairs = tuple(zip(shift.tolist(), np.where(np.isinf(divisor), 0, divisor).tolist(), strict=True))
+    made = np.ascontiguousarray(normalise(carried.features, how, str(where)), np.float32)
+    return carried._replace(features=made, scaling=pairs)
+
+
+def scaled_like(carried: Carried, before: Carried, how: str) -> Carried:
+    """With features scaled by what those of edges `before` were."""
+    if carried.features is None:
+        return carried
+    shift, divisor = ([pair[at] for pair in before.scaling] for at in range(2))
+    made = rescaled(carried.features, how, shift, [value or None for value in divisor])
+    return carried._replace(features=np.asarray(made, np.float32), scaling=before.scaling)
+
+
+def merged(carried: Carried, parallel: str) -> Carried:
+    """With edges of the same ends made one, as `Carrying.parallel` says; in the order of the last of each."""
+    if parallel == "keep" or not carried.total:
+        return carried
+    index = carried.ends if carried.directed else np.sort(carried.ends, 0)
+    codes = index[0] * (int(index.max()) + 1) + index[1]
+    order = np.arange(carried.total) if carried.time is None else np.argsort(carried.time, kind="stable")
+    group = np.unique(codes[order], return_inverse=True)[1]
+    last = np.zeros(int(group.max()) + 1, np.int64)
+    last[group] = order  # of what is assigned twice, the later stays
+    kept = np.sort(last)
+    place = np.empty(len(last), np.int64)
+    place[np.argsort(last)] = np.arange(len(last))
+    of = np.empty(carried.total, np.int64)
+    of[order] = place[group]
+    found = carried.taken(kept)
+    if parallel == "count":
+        return found._replace(weight=np.bincount(of, minlength=len(kept)).astype(np.float32))
+    if parallel == "last":
+        return found
+    sums: dict[str, Any] = {name: _summed(getattr(carried, name), of, len(kept)) for name in ("weight", "features")}
+    return found._replace(**sums)
+
+
+def _summed(values: np.ndarray | None, of: np.ndarray, count: int) -> np.ndarray | None:
+    if values is None:
+        return None
+    out = np.zeros((count, *values.shape[1:]), np.float64)
+    np.add.at(out, of, values)
+    return out.astype(np.float32)
+
+
+def skeleton(index: np.ndarray, nodes: int) -> np.ndarray:
+    """int64 [2, E]: who is joined to whom, in the form of `Dataset.edges`."""
+    apart = index[0] != index[1]
+    return undirected(index[0, apart], index[1, apart], nodes)
+
+
+def once(carried: Carried, where: str | Path) -> Carried:
+    """Undirected edges that are listed in both directions, each once.
+
+    Raises:
+        DataError: one lacks its reverse.
+    """
+    if carried.directed:
+        return carried
+    if not mirrored(carried.ends):
+        refuse(where, "an edge lacks its reverse", "List every edge in both directions, or say that they are directed.")
+    return carried.taken(carried.ends[0] <= carried.ends[1])
+
+
+def one_way(carried: Carried | None, both: bool, directed: bool | None) -> tuple[str, ...]:
+    """What to say of edges that lead one way in other programs' graphs, and count both ways here, as nobody asked."""
+    if carried is not None or both or directed is not None:
+        return ()
+    return ("the edges' directions are not used; directed = True keeps them, and directed = False says so",)
+
+
+def mirrored(index: np.ndarray) -> bool:
+    """Whether edges int64 [2, M] are listed in both directions."""
+    source, target = index
+    codes = np.minimum(source, target) << 31 | np.maximum(source, target)
+    ahead, back = (np.sort(codes[one_way]) for one_way in (source < target, source > target))
+    return np.array_equal(ahead, back)
+
+
+def times_of(table: Table, column: str) -> np.ndarray:
+    """float64 [rows]: numbers as they are, dates and times as days since 1970.
+
+    Raises:
+        DataError: a cell is empty or neither; names file and row.
+    """
+    cells = table.data[column].combine_chunks()
+    if pa.types.is_dictionary(cells.type):
+        cells = cells.dictionary_decode()
+    refuse_rows(
+        table,
+        np.asarray(cells.is_null(nan_is_null=True)),
+        lambda row: f"time {column!r} is empty",
+        "Give every edge its time, or remove the row.",
+    )
+    if not pa.types.is_temporal(cells.type):
+        try:
+            return np.asarray(cells.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False), np.float64)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            cells = _dates(table, column, cells)
+    micros = cells.cast(pa.timestamp("us")).cast(pa.int64()).to_numpy(zero_copy_only=False)
+    return np.asarray(micros / _DAY)
+
+
+def _dates(table: Table, column: str, cells: pa.Array) -> pa.Array:
+    for kind in (pa.timestamp("us"), pa.timestamp("us", "UTC")):
+        try:
+            return cells.cast(kind)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            continue
+
+    def is_none(text: object) -> bool:
+        try:
+            pa.array([text]).cast(pa.timestamp("us"))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            return True
+        return False
+
+    bad = np.array([is_none(text) for text in cells.to_pylist()], bool)
+    remedy = "Give numbers, or dates such as 2024-03-31 or 2024-03-31T12:00:00."
+    refuse_rows(table, bad, lambda row: f"time {column!r} is {cells[row].as_py()!r}, no number and no date", remedy)
+    refuse(table.path, f"column {column!r} mixes times with and without a zone", remedy)
+
+
+def _weights(table: Table, column: str) -> np.ndarray:
+    weight = table.numbers(column, apart=False)
+    remedy = "Give weights from 0; a number of either sign may be a feature of the edge (edge_features)."
+    refuse_rows(table, weight < 0, lambda row: f"weight {column!r} is {weight[row]:g}, below 0", remedy)
+    return weight
+
+
+def _features(edges: Table, kind: Carrying) -> Table:
+    """The table's columns that are features of edges."""
+    if kind.edge_features != ALL:
+        return _of_numbers(edges, kind.edge_time, list(kind.listed))
+    taken = (*EDGES, kind.edge_weight, kind.edge_time)
+    return _of_numbers(edges, None, [name for name in edges.columns if name not in taken])
+
+
+def _of_numbers(edges: Table, time: str | None, names: list[str]) -> Table:
+    """Those columns, a time as a number."""
+    data = edges.data.select(names)
+    if time in names:
+        data = data.set_column(names.index(time), time, pa.array(times_of(edges, time)))
+    return replace(edges, data=data)
+
+
+def _of_edges(categories: Categories | None) -> Mapping[str, tuple[str, ...]]:
+    named = (categories or {}).items()
+    return {name.removeprefix(_IN_EDGES): values for name, values in named if name.startswith(_IN_EDGES)}
+
+
+def of_nodes(categories: Categories | None) -> Mapping[str, tuple[str, ...]] | None:
+    """Of `categories` those of nodes."""
+    if categories is None:
+        return None
+    return {name: values for name, values in categories.items() if not name.startswith(_IN_EDGES)}

@@ -1,0 +1,135 @@
+"""What models do with the directions of edges (Rossi et al. 2023, "Edge directionality improves learning on
+heterophilic graphs", eq. 6), and how they are fitted to what edges carry."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Literal
+
+from torch import Tensor
+
+from fedweave.core import random
+from fedweave.core.carried import Carried, named
+from fedweave.core.graph import Graph
+from fedweave.core.model import Hidden, Layer
+from fedweave.core.tree import Tree
+from fedweave.errors import ConfigError
+from fedweave.models import blocks
+from fedweave.ops.linear import linear
+
+Directed = Literal["none", "forward", "both"]
+DIRECTED = ("none", "forward", "both")
+BARE = {"edge_features": 0, "weighted": False}  # settings that are None, of a model for edges that carry nothing
+ALPHA = 0.5  # how much messages against the edges' direction count
+
+
+def check(directed: str, edge_features: int | None = None) -> None:
+    """Refuse an unknown use of directions, and an impossible number of features.
+
+    Raises:
+        ConfigError: names the parameter and what is allowed.
+    """
+    if directed not in DIRECTED:
+        raise ConfigError(f"model directed = {directed!r}; choose one of {', '.join(DIRECTED)}.")
+    if edge_features:
+        blocks.check_count("edge_features", edge_features, 1 << 16)
+
+
+def along(made: Callable[[str, bool], Layer], fan_in: int, fan_out: int, directed: str) -> Layer:
+    """The convolution `made(way, loops)` [n, fan_in] -> [n, fan_out] along edges: "none", both ways alike; "forward",
+    from sources to targets; "both", one for each way with weights of its own and no loops of the nodes themselves, and
+    a linear layer of the node: (1 - α) in + α out + W h + b with α = 0.5, as PyG's `DirGNNConv`."""
+    if directed != "both":
+        return made("undirected" if directed == "none" else "forward", True)
+    ways = {"in": made("forward", False), "out": made("reverse", False)}
+    root = blocks.affine(fan_in, fan_out)
+
+    def init(key: Tensor) -> Tree:
+        own = {f"{way}_{name}": leaf for way, one in ways.items() for name, leaf in _init(one, key, way).items()}
+        return own | {f"root_{name}": leaf for name, leaf in _init(root, key, "root").items()}
+
+    def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
+        keys = {way: None if key is None else random.fold(key, way) for way in ways}
+        came, went = (one.apply(_own(w, way), graph, h, keys[way]) for way, one in ways.items())
+        result: Tensor = (1 - ALPHA) * came + ALPHA * went + linear(h, w["root_weight"]) + w["root_bias"]
+        return result
+
+    rows = (*(f"{way}_{name}" for way, one in ways.items() for name in one.by_feature), "root_weight")
+    by_feature = rows if all(one.by_feature for one in ways.values()) else ()
+    return ways["in"]._replace(init=init, apply=apply, by_feature=by_feature)
+
+
+def of_features(graph: Graph, what: str, way: str, weight: Tensor) -> Tensor:
+    """The features of messages, or their means at nodes (`core.carried.named`), times `weight` [k, out]; of edges that
+    carry none, as in a graph that stands for clients', they are 0."""
+    held = graph.edges.operator(named(what, way))
+    rows, columns = held.shape
+    result: Tensor = held @ weight if columns else weight.new_zeros(rows, weight.shape[1])
+    return result
+
+
+def fitted(model: Any, carried: Carried | None) -> Any:
+    """The plug-in with those of its settings that are None as what edges carry needs them: how many features, and
+    whether they are weighted."""
+    free = _free(model, carried)
+    return dataclasses.replace(model, **free) if free else model
+
+
+def at_site(model: Any, carried: Carried | None) -> Any:
+    """The plug-in as the server makes it, too, which does not know what edges carry.
+
+    Raises:
+        ConfigError: a setting is None that the data has something for; says what to set.
+    """
+    if needed := {name: value for name, value in _free(model, carried).items() if value}:
+        name, value = next(iter(needed.items()))
+        there, say, off = ("weights", "true", "false") if value is True else (f"{value} features", value, 0)
+        raise ConfigError(
+            f"model {name}: the edges have {there}, which a server does not know; say {name} = {say} in [model]; {off} "
+            "leaves them out."
+        )
+    check_fits(model, carried)
+    return model
+
+
+def _free(model: Any, carried: Carried | None) -> dict[str, Any]:
+    """What the plug-in's settings that are None would be for such edges."""
+    needed: dict[str, Any] = {"edge_features": 0 if carried is None else carried.width}
+    needed["weighted"] = carried is not None and carried.weight is not None
+    own = {field.name for field in dataclasses.fields(model)} if dataclasses.is_dataclass(model) else set()
+    return {name: value for name, value in needed.items() if name in own and getattr(model, name) is None}
+
+
+def unused(model: Any, carried: Carried | None) -> list[str]:
+    """What to say of what edges carry and a model that was `fitted` does not use."""
+    if carried is None:
+        return []
+    lost = {
+        "directions": carried.directed and getattr(model, "directed", "none") == "none",
+        "weights": carried.weight is not None and not getattr(model, "weighted", False),
+        "features": bool(carried.width) and not getattr(model, "edge_features", 0),
+    }
+    remedy = {
+        "directions": 'gcn, gat, gine and pna take them, with model.directed = "both"',
+        "weights": "gcn takes them; others take them as features (data.edge_features)",
+        "features": "gine, pna and gat take them",
+    }
+    return [f"this model does not use the edges' {what}; {remedy[what]}" for what, is_lost in lost.items() if is_lost]
+
+
+def check_fits(model: Any, carried: Carried | None) -> None:
+    """Refuse a model for another number of features than the edges have.
+
+    Raises:
+        ConfigError: names both numbers.
+    """
+    wanted, there = getattr(model, "edge_features", None), 0 if carried is None else carried.width
+    if wanted is not None and wanted not in (0, there):
+        raise ConfigError(f"model edge_features = {wanted}, but the data's edges have {there} features; say {there}.")
+
+
+def _init(layer: Layer, key: Tensor, name: str) -> Tree:
+    return layer.init(random.fold(key, name))
+
+
+def _own(w: Tree, way: str) -> Tree:
+    return {name.removeprefix(f"{way}_"): leaf for name, leaf in w.items() if name.startswith(f"{way}_")}

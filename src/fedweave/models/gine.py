@@ -1,0 +1,94 @@
+"""Graph isomorphism network with features of edges (Hu et al. 2020, "Strategies for pre-training graph neural
+networks")."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedweave.core import random
+from fedweave.core.carried import named
+from fedweave.core.graph import Graph
+from fedweave.core.maker import noted
+from fedweave.core.model import Hidden, Layer, Model
+from fedweave.core.tree import Tree
+from fedweave.errors import ConfigError
+from fedweave.models import blocks
+from fedweave.models import directed as ways
+from fedweave.ops.affine import affine
+
+
+@dataclass(frozen=True)
+class GINE:
+    """A linear layer, `layers` GIN convolutions whose messages add the edges' features, with ReLU and `dropout`,
+    pooling, a linear layer with ReLU and `dropout`, and a linear classifier, all of width `hidden`.
+
+    hidden:        width of all layers but the classifier.
+    layers:        how many convolutions.
+    dropout:       share of a layer's outputs that is dropped in training.
+    pool:          "sum" or "mean" over the nodes of each small graph, where these are the examples; "none" for nodes.
+    directed:      "none", messages go both ways alike; "forward", from sources to targets; "both", with separate
+                   weights for either way.
+    edge_features: how many features edges have; None is as many as the data's. Between sites, say it.
+
+    Raises:
+        ConfigError: a size below 1, a dropout outside [0, 0.99], an unknown pool or use of directions.
+    """
+
+    hidden: int = 64
+    layers: int = 2
+    dropout: float = 0.5
+    pool: Literal["none", "sum", "mean"] = "none"
+    directed: Literal["none", "forward", "both"] = "none"
+    edge_features: int | None = None
+
+    def __post_init__(self) -> None:
+        blocks.check(self.hidden, self.layers, self.dropout, self.pool)
+        ways.check(self.directed, self.edge_features)
+
+    @noted
+    def build(self, features: int, classes: int) -> Model:
+        """The model from `features` columns to `classes` logits."""
+        made = partial(convolution, edge_features=self.edge_features or 0, along=self.directed)
+        return around(made, features, classes, self.hidden, self.layers, self.dropout, self.pool)
+
+
+def around(
+    made: "partial[Layer]", features: int, classes: int, hidden: int, layers: int, dropout: float, pool: str
+) -> Model:
+    """A linear layer, `layers` convolutions made by `made(hidden, hidden)` with ReLU and dropout, and `blocks.head`.
+
+    Raises:
+        ConfigError: there are no features or no classes.
+    """
+    if features < 1 or classes < 1:
+        raise ConfigError(f"a model of {features} features and {classes} classes; it needs at least 1 of each.")
+    convolutions = (blocks.activated(made(hidden, hidden), dropout) for _ in range(layers))
+    return (blocks.affine(features, hidden), *convolutions, *blocks.head(hidden, classes, dropout, pool))
+
+
+def convolution(fan_in: int, fan_out: int, edge_features: int, along: str = "none") -> Layer:
+    """MLP(h + Σ ReLU(h_u + W_e e_uv + b_e)) over the edges (u, v) of node v with MLP(z) = ReLU(z W_1 + b_1) W_2 + b_2;
+    without features of edges, Σ ReLU(h_u). Epsilon is 0. PyG's `GINEConv`, initialised like `torch.nn.Linear`."""
+    return ways.along(partial(_convolution, fan_in, fan_out, edge_features), fan_in, fan_out, along)
+
+
+def _convolution(fan_in: int, fan_out: int, edge_features: int, way: str, loops: bool) -> Layer:
+    def init(key: Tensor) -> Tree:
+        sizes = {"1": (fan_in, fan_out), "2": (fan_out, fan_out)}
+        if edge_features:
+            sizes["_edge"] = (edge_features, fan_in)
+        weights = {f"weight{i}": blocks.lecun(random.fold(key, "weight", i), s, s[0]) for i, s in sizes.items()}
+        return weights | {f"bias{i}": blocks.lecun(random.fold(key, "bias", i), s[1:], s[0]) for i, s in sizes.items()}
+
+    def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
+        sent = graph.edges.operator(named("from", way)) @ h
+        if edge_features:
+            sent = sent + ways.of_features(graph, "features", way, w["weight_edge"]) + w["bias_edge"]
+        z = h + graph.edges.operator(named("sum", way)) @ torch.relu(sent)
+        inner = affine(z, w["weight1"], w["bias1"], relu=True)
+        return affine(inner, w["weight2"], w["bias2"])
+
+    return Layer(init, apply, operator=named("sum", way), reads="entries")

@@ -1,0 +1,105 @@
+"""Principal neighbourhood aggregation (Corso et al. 2020, "Principal Neighbourhood Aggregation for Graph Nets")."""
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedweave.core import random
+from fedweave.core.carried import named
+from fedweave.core.graph import Graph
+from fedweave.core.maker import noted
+from fedweave.core.model import Hidden, Layer, Model
+from fedweave.core.tree import Tree
+from fedweave.errors import ConfigError
+from fedweave.models import blocks
+from fedweave.models import directed as ways
+from fedweave.models.gine import around
+from fedweave.ops.affine import affine
+from fedweave.ops.extremes import largest
+from fedweave.ops.linear import linear
+
+LEAST = 1e-5  # variances below count as it in the gradient, and as 0 in the value
+
+
+@dataclass(frozen=True)
+class PNA:
+    """A linear layer, `layers` convolutions that join the mean, least, largest and standard deviation of the messages,
+    each as it is, amplified and attenuated by a node's degree, with ReLU and `dropout`, then as `gine`.
+
+    hidden:        width of all layers but the classifier.
+    layers:        how many convolutions.
+    dropout:       share of a layer's outputs that is dropped in training.
+    delta:         log(d + 1) of a usual degree d, by which degrees are measured: Corso et al.'s δ, there the mean over
+                   the training nodes, and here a number that all members share.
+    pool:          "sum" or "mean" over the nodes of each small graph, where these are the examples; "none" for nodes.
+    directed:      "none", messages go both ways alike; "forward", from sources to targets; "both", with separate
+                   weights for either way.
+    edge_features: how many features edges have; None is as many as the data's. Between sites, say it.
+
+    Raises:
+        ConfigError: a size below 1, a dropout outside [0, 0.99], a delta not above 0, an unknown pool or use of
+            directions.
+    """
+
+    hidden: int = 64
+    layers: int = 2
+    dropout: float = 0.5
+    delta: float = 1.6
+    pool: Literal["none", "sum", "mean"] = "none"
+    directed: Literal["none", "forward", "both"] = "none"
+    edge_features: int | None = None
+
+    def __post_init__(self) -> None:
+        blocks.check(self.hidden, self.layers, self.dropout, self.pool)
+        ways.check(self.directed, self.edge_features)
+        if not 0 < self.delta < math.inf:
+            raise ConfigError(f"model delta = {self.delta}; it is log(d + 1) of a usual degree d, above 0.")
+
+    @noted
+    def build(self, features: int, classes: int) -> Model:
+        """The model from `features` columns to `classes` logits."""
+        made = partial(convolution, edge_features=self.edge_features or 0, delta=self.delta, along=self.directed)
+        return around(made, features, classes, self.hidden, self.layers, self.dropout, self.pool)
+
+
+def convolution(fan_in: int, fan_out: int, edge_features: int, delta: float, along: str = "none") -> Layer:
+    """W [h_v ‖ all of {1, S, 1/S} ⊗ {mean, least, largest, deviation} of messages W_m [h_v ‖ h_u ‖ W_e e_uv]] with
+    S = log(d + 1) / δ (eqs. 5 to 8), and a further linear layer. PyG's `PNAConv`, initialised like it."""
+    made = partial(_convolution, fan_in, fan_out, edge_features, delta)
+    return ways.along(made, fan_in, fan_out, along)
+
+
+def _convolution(fan_in: int, fan_out: int, edge_features: int, delta: float, way: str, loops: bool) -> Layer:
+    def init(key: Tensor) -> Tree:
+        sizes = {"_message": ((2 + bool(edge_features)) * fan_in, fan_in), "1": (13 * fan_in, fan_out)}
+        sizes |= {"2": (fan_out, fan_out)} | ({"_edge": (edge_features, fan_in)} if edge_features else {})
+        weights = {f"weight{i}": blocks.lecun(random.fold(key, "weight", i), s, s[0]) for i, s in sizes.items()}
+        return weights | {f"bias{i}": blocks.lecun(random.fold(key, "bias", i), s[1:], s[0]) for i, s in sizes.items()}
+
+    def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
+        of_target, of_source, *of_edge = w["weight_message"].split(fan_in)
+        sent = graph.edges.operator(named("to", way)) @ linear(h, of_target)
+        sent = sent + graph.edges.operator(named("from", way)) @ linear(h, of_source) + w["bias_message"]
+        if edge_features:
+            encoded = ways.of_features(graph, "features", way, w["weight_edge"]) + w["bias_edge"]
+            sent = sent + linear(encoded, of_edge[0])
+        joined = torch.cat([h, _aggregated(graph, sent, way, delta)], 1)
+        return affine(affine(joined, w["weight1"], w["bias1"]), w["weight2"], w["bias2"])
+
+    return Layer(init, apply, operator=named("sum", way), reads="entries")
+
+
+def _aggregated(graph: Graph, sent: Tensor, way: str, delta: float) -> Tensor:
+    """[n, 12 k] of messages [m, k]."""
+    into, mean = (graph.edges.operator(named(what, way)) for what in ("sum", "mean"))
+    centre = mean @ sent
+    variance = (mean @ (sent * sent) - centre * centre).clamp(min=LEAST)
+    deviation = torch.where(variance > LEAST, variance.sqrt(), 0)
+    all_four = torch.cat([centre, -largest(into, -sent), largest(into, sent), deviation], 1)
+    pair = torch.eye(2, dtype=sent.dtype, device=sent.device)
+    amplified, attenuated = (graph.edges.operator(named("scalers", way)) @ pair).split(1, 1)
+    return torch.cat([all_four, all_four * (amplified / delta), all_four * (attenuated * delta)], 1)

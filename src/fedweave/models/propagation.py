@@ -1,0 +1,166 @@
+"""Modules of one client's own for neighbours that are alike and for such that are not, on top of what a joint model
+answers (Li et al. 2024, "AdaFGL", section III).
+
+P̂ [n, C] are the joint model's probabilities, B the cosines of the rows of softmax P̂ (a second softmax, as in all
+code), U = [B > threshold], Ã = α A + (1 − α) U, Â = D^-1/2 (Ã + I) D^-1/2 and X̂ = [X, ÂX, Â²X, Â³X]. R is scaled
+continuously, (R − mean) / mean below its mean; the authors' line makes the least alike pairs 0 and average ones −1.
+"""
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedweave.core import random
+from fedweave.core.graph import TRAIN, Graph
+from fedweave.core.tree import Tree
+from fedweave.learn.losses import cross_entropy
+from fedweave.models.blocks import uniform
+from fedweave.ops.linear import linear
+
+HOPS, SLOPE, SPREADING = 3, 0.25, 10  # of X̂; of PReLU at first; steps of label propagation
+FEATURE_ROWS = frozenset({"features/weight"})  # which meet nothing but X
+HOP_MODULES, MODULES = ("like", "smooth", "message"), ("like", "smooth", "message", "ego")
+
+
+@dataclass(frozen=True)
+class Propagation:
+    """The modules; alpha, beta, threshold as above, hidden their width, drop their dropout."""
+
+    alpha: float
+    beta: float
+    threshold: float
+    hidden: int
+    drop: float
+
+    def init(self, key: Tensor, features: int, classes: int, dtype: torch.dtype) -> Tree:
+        """First weights: Xavier-uniform with gain √2, no biases. Those of X̂ are side by side, hop by hop."""
+        wide = [
+            _xavier(random.fold(key, "hop", k), features, self.hidden * 3, 4 * features, self.hidden) for k in range(4)
+        ]
+        ego = _xavier(random.fold(key, "ego"), features, self.hidden, features, self.hidden)
+        w: Tree = {"features": {"weight": torch.cat([*wide, ego], 1)}, "signed": {"slope": _slope(key)}}
+        for name in MODULES:
+            widths = (self.hidden, classes) if name == "like" else (self.hidden, self.hidden, classes)
+            layers = list(pairwise(widths))
+            own = {"bias": torch.zeros(self.hidden, device=key.device), "slope": _slope(key)}
+            for at, (fan_in, fan_out) in enumerate(layers, 1):
+                own |= {f"weight{at}": _xavier(random.fold(key, name, at), fan_in, fan_out, fan_in, fan_out)}
+                own |= {f"bias{at}": torch.zeros(fan_out, device=key.device)}
+            w[name] = own | ({"slope1": _slope(key)} if len(layers) > 1 else {})
+        return {name: {leaf: value.to(dtype) for leaf, value in own.items()} for name, own in w.items()}
+
+    def prepared(self, graph: Graph, soft: Tensor) -> Tree:
+        """What stays the same in training: "soft" P̂, "alike" U and "hat" Â [n, n]."""
+        both = pairs(graph.real)
+        alike = ((likeness(soft, both) > self.threshold) & both).to(soft.dtype)
+        edges = graph.edges.operator("sum") @ torch.eye(graph.nodes, dtype=soft.dtype, device=soft.device)
+        whole = (
+            self.alpha * edges + (1 - self.alpha) * alike + torch.eye(graph.nodes, dtype=soft.dtype, device=soft.device)
+        )
+        scale = whole.sum(1).rsqrt()
+        return {"soft": soft, "alike": alike, "hat": scale[:, None] * whole * scale}
+
+    def answers(self, w: Tree, graph: Graph, given: Tree, key: Tensor | None) -> dict[str, Tensor]:
+        """The logits [n, C] of every module; with dropout given a key."""
+        wide = self.hidden * 3
+        product = linear(graph.x, w["features"]["weight"])
+        *hops, ego = product.split([wide] * 4 + [self.hidden], 1)
+        h = hops[-1]
+        for one in reversed(hops[:-1]):
+            h = one + given["hat"] @ h
+        out = dict(zip(MODULES, (*h.split(self.hidden, 1), ego), strict=True))
+        found = {name: self._module(w[name], h, key, name) for name, h in out.items()}
+        r = self.beta * given["alike"] + (1 - self.beta) * likeness(found["message"], pairs(graph.real))
+        return found | {"message": signed_message(signed(r, pairs(graph.real)), found["message"], w["signed"]["slope"])}
+
+    def _module(self, w: Tree, h: Tensor, key: Tensor | None, name: str) -> Tensor:
+        def active(h: Tensor, slope: Tensor, at: int) -> Tensor:
+            h = prelu(h, slope)
+            return h if key is None or not self.drop else random.dropout(random.fold(key, name, at), h, self.drop)
+
+        h = linear(active(h + w["bias"], w["slope"], 0), w["weight1"]) + w["bias1"]
+        return linear(active(h, w["slope1"], 1), w["weight2"]) + w["bias2"] if "weight2" in w else h
+
+    def loss(self, w: Tree, graph: Graph, key: Tensor, given: Tree) -> Tensor:
+        """Cross-entropies of all modules, and the mean over nodes of ‖a − P̂‖² / C, scalar; 0 without training nodes."""
+        found, train = self.answers(w, graph, given, key), graph.masks[TRAIN].to(given["soft"].dtype)
+        y, real = graph.y.clamp(min=0), graph.real.to(train.dtype)
+        near = ((found["like"] - given["soft"]).square().mean(1) * real).sum() / real.sum().clamp(min=1)
+        result: Tensor = near * train.any() + sum(cross_entropy(own, y, train) for own in found.values())
+        return result
+
+    def predicted(self, w: Tree, graph: Graph, given: Tree, s: Tensor) -> Tensor:
+        """ln(s (softmax a + P̂) / 2 + (1 − s) (softmax b + softmax c + softmax g) / 3), [n, C]."""
+        p = {name: torch.softmax(own, 1) for name, own in self.answers(w, graph, given, None).items()}
+        alike, apart = (p["like"] + given["soft"]) / 2, (p["ego"] + p["smooth"] + p["message"]) / 3
+        result: Tensor = (s * alike + (1 - s) * apart).clamp(min=1e-12).log()
+        return result
+
+
+def pairs(real: Tensor) -> Tensor:
+    """bool [n, n]: both are real."""
+    return real[:, None] & real
+
+
+def likeness(out: Tensor, both: Tensor) -> Tensor:
+    """[n, n]: cosines of the rows' softmax, 0 on the diagonal and where not `both` are real."""
+    unit = F.normalize(torch.softmax(out, 1), dim=1)
+    apart = both & ~torch.eye(len(unit), dtype=torch.bool, device=unit.device)
+    return (unit @ unit.T) * apart
+
+
+def signed(r: Tensor, both: Tensor) -> Tensor:
+    """R centred at its mean and scaled to (0, 1] above it and [−1, 0] below, and 1 added on the diagonal."""
+    mean = r.sum() / both.sum().clamp(min=1)
+    up, down = (torch.where(both, r, 0.0).amax() - mean).clamp(min=1e-12), mean.clamp(min=1e-12)
+    scaled = torch.where(r > mean, (r - mean) / up, (r - mean) / down)
+    return (scaled + torch.eye(len(r), dtype=r.dtype, device=r.device)) * both
+
+
+def signed_message(r: Tensor, e: Tensor, slope: Tensor) -> Tensor:
+    """((softmax(PReLU(R) e) − softmax(PReLU(−R) e)) + e) / 2, [n, C]."""
+    toward, away = (torch.softmax(prelu(side, slope) @ e, 1) for side in (r, -r))
+    return (toward - away + e) / 2
+
+
+def prelu(h: Tensor, slope: Tensor) -> Tensor:
+    """h where positive, else slope · h."""
+    return torch.where(h > 0, h, slope * h)
+
+
+def homophily(graph: Graph, key: Tensor, classes: int) -> Tensor:
+    """s, float64 scalar: of half of the training nodes, drawn, the share whose class label propagation from the other
+    half tells; .5 with fewer than two."""
+    train = graph.masks[TRAIN]
+    rank = random.order(key, train).argsort().argsort()
+    shown = train & (rank < (train.sum() + 1) // 2)
+    return told(graph, shown, train & ~shown, classes)
+
+
+def told(graph: Graph, shown: Tensor, asked: Tensor, classes: int) -> Tensor:
+    """The share of the nodes `asked` whose class label propagation from those `shown` tells; both bool [n]."""
+    truth = F.one_hot(graph.y.clamp(min=0), classes).double()
+    start = torch.where(shown[:, None], truth, 1 / classes)
+    right = (propagated(graph, start, shown[:, None], SPREADING, 0.5).argmax(1) == graph.y) & asked
+    return torch.where(asked.any(), right.sum() / asked.sum().clamp(min=1).double(), 0.5)
+
+
+def propagated(graph: Graph, start: Tensor, train: Tensor, hops: int, alpha: float) -> Tensor:
+    """F after `hops` steps F ← α Â F + (1 − α) F_0 that add F_0 to the training nodes' rows each: start, F_0, float64
+    [n, C], train bool [n, 1]. Entries may exceed 1."""
+    a, f = graph.edges.operator("gcn"), start
+    for _ in range(hops):
+        f = alpha * (a @ f.to(graph.x.dtype)).double() + (1 - alpha) * start + torch.where(train, start, 0.0)
+    return f
+
+
+def _slope(key: Tensor) -> Tensor:
+    return torch.full((), SLOPE, device=key.device)
+
+
+def _xavier(key: Tensor, rows: int, columns: int, fan_in: int, fan_out: int) -> Tensor:
+    return uniform(key, (rows, columns), math.sqrt(2) * math.sqrt(6 / (fan_in + fan_out)))

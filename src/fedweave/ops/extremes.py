@@ -1,0 +1,96 @@
+"""The largest value over the entries of every row of a sparse pattern, for one client and, inside a vectorised call,
+for all clients at once.
+
+As in `ops.attention`, P clients' patterns become one block-diagonal one, and every row is reduced in its own order.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedweave.ops.attention import entries
+from fedweave.ops.batched import Batch, Context, Dims, Operands, Operation
+from fedweave.ops.csr import StackedCsr
+from fedweave.ops.sparse import Sparse
+from fedweave.ops.tape import kernel
+
+
+def largest(operator: object, h: Tensor) -> Tensor:
+    """[m, k]: for each row i of `operator` [m, n] the largest h_j [n, k] over the columns j in which it has an entry,
+    whatever its value; 0 for a row without entries. Can be differentiated once; of equal values each has its share.
+
+    Raises:
+        TypeError: the operator is no whole sparse matrix.
+    """
+    if type(operator) is not Sparse:
+        raise TypeError(f"this needs the entries of a ops.sparse.Sparse matrix, got a {type(operator).__name__}")
+    return _Largest.apply(operator.client_index, h, operator.blocks)
+
+
+@kernel
+def _largest(h: Tensor, pattern: Any) -> Tensor:
+    top = torch.segment_reduce(h.index_select(0, pattern.columns), "max", offsets=pattern.row_ends)
+    return torch.where((pattern.row_ends.diff() > 0)[:, None], top, 0)
+
+
+@kernel
+def _largest_back(grad: Tensor, h: Tensor, top: Tensor, pattern: Any) -> Tensor:
+    hit = (h.index_select(0, pattern.columns) == top.index_select(0, pattern.rows)).to(h.dtype)
+    times = torch.segment_reduce(hit, "sum", offsets=pattern.row_ends).clamp(min=1)
+    pull = hit * (grad / times).index_select(0, pattern.rows)
+    return torch.segment_reduce(pull[pattern.order], "sum", offsets=pattern.column_ends)
+
+
+class _Largest(Operation):
+    @staticmethod
+    def forward(client_index: Tensor, h: Tensor, blocks: StackedCsr) -> Tensor:
+        return _largest(h, entries(blocks))
+
+    @staticmethod
+    def setup_context(ctx: Context, inputs: Operands, output: Tensor) -> None:
+        ctx.blocks = inputs[2]
+        ctx.save_for_backward(*inputs[:2], output)
+
+    @staticmethod
+    def backward(ctx: Context, grad: Tensor) -> tuple[None, Tensor, None]:
+        client_index, h, top = ctx.saved_tensors
+        return None, _LargestBack.apply(client_index, grad, h, top, ctx.blocks), None
+
+    @staticmethod
+    def vmap(info: Batch, in_dims: Dims, client_index: Tensor, h: Tensor, blocks: StackedCsr) -> tuple[Tensor, int]:
+        return _over_all(_Largest, info.batch_size, in_dims, client_index, h, blocks)
+
+
+class _LargestBack(Operation):
+    """The gradient in h."""
+
+    @staticmethod
+    def forward(client_index: Tensor, grad: Tensor, h: Tensor, top: Tensor, blocks: StackedCsr) -> Tensor:
+        return _largest_back(grad, h, top, entries(blocks))
+
+    @staticmethod
+    def setup_context(ctx: Context, inputs: Operands, output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Context, grad: Tensor) -> None:
+        raise NotImplementedError("the largest value over neighbours can be differentiated only once")
+
+    @staticmethod
+    def vmap(info: Batch, in_dims: Dims, client_index: Tensor, *rest: Any) -> tuple[Tensor, int]:
+        return _over_all(_LargestBack, info.batch_size, in_dims, client_index, *rest)
+
+
+def _over_all(kind: Any, clients: int, in_dims: Dims, client_index: Tensor, *rest: Any) -> tuple[Tensor, int]:
+    """One call for all clients: their rows below each other or, if they share one pattern, their columns side by
+    side."""
+    *tensors, blocks = rest
+    at = 1 if in_dims[0] is None else 0
+    merged = [
+        (t.unsqueeze(at).expand(*t.shape[:at], clients, *t.shape[at:]) if dim is None else t.movedim(dim, at)).flatten(
+            at, at + 1
+        )
+        for t, dim in zip(tensors, in_dims[1:-1], strict=True)
+    ]
+    return kind.apply(client_index, *merged, blocks).unflatten(at, (clients, -1)), at

@@ -1,0 +1,171 @@
+"""Noise on what clients hold: features, edges and training labels, each at a rate, for studies of robustness."""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import scipy.sparse as sp
+
+from fedweave.core.graph import TEST, TRAIN, VAL
+from fedweave.core.random import generator
+from fedweave.datasets.base import Dataset
+from fedweave.datasets.edges import undirected
+from fedweave.errors import ConfigError
+from fedweave.partition.base import Part, Partition
+from fedweave.partition.ego_networks import induced_edges, labels_of
+
+_CHOICES = {"features_by": ("mask", "gauss"), "edges_by": ("drop", "rewire"), "labels_by": ("flip", "remove")}
+
+
+@dataclass(frozen=True)
+class Noise:
+    """What becomes of the data once it is cut. What the server alone holds, and all labels that anybody validates or
+    tests on, stay as they are.
+
+    features:    rate. By "mask", the share of the clients' nonzero entries that become 0; by "gauss", the standard
+                 deviation of what is added to every entry, in standard deviations of its column.
+    features_by: "mask" or "gauss".
+    edges:       the share of the edges inside clients that are changed.
+    edges_by:    "drop", or "rewire": one end stays, and the other becomes a random node of the same client, or of the
+                 same small graph.
+    labels:      the share of every client's training examples whose label is changed.
+    labels_by:   "flip", to another class at random, or "remove": the example trains nobody.
+    """
+
+    features: float = 0.0
+    features_by: Literal["mask", "gauss"] = "mask"
+    edges: float = 0.0
+    edges_by: Literal["drop", "rewire"] = "drop"
+    labels: float = 0.0
+    labels_by: Literal["flip", "remove"] = "flip"
+
+    def __post_init__(self) -> None:
+        for name, most in (("features", math.inf if self.features_by == "gauss" else 1.0), ("edges", 1.0)):
+            _check_rate(name, getattr(self, name), most)
+        _check_rate("labels", self.labels, 1.0)
+        for name, known in _CHOICES.items():
+            if getattr(self, name) not in known:
+                raise ConfigError(f"noise.{name}: {getattr(self, name)!r} is not one of {', '.join(known)}")
+
+    def applied(self, data: Dataset, partition: Partition, seed: int) -> tuple[Dataset, Partition]:
+        """The data as the clients of `partition`, a cut of it, hold it, and what they use of it.
+
+        Raises:
+            ConfigError: edges of clients that have edges of their own, or features of clients with columns of their
+                own, are to be changed; or labels, of one class.
+        """
+        if self.features:
+            data = replace(data, x=self._features(data, partition, generator(seed, "noise/features")))
+        if self.edges:
+            data = self._edges(data, partition, generator(seed, "noise/edges"))
+        if self.labels:
+            data, partition = self._labels(data, partition, generator(seed, "noise/labels"))
+        return data, partition
+
+    def _features(self, data: Dataset, partition: Partition, rng: np.random.Generator) -> "np.ndarray | sp.csr_matrix":
+        if any(part.columns is not None for part in partition.parts):
+            raise ConfigError("noise.features: clients with columns of their own keep these; leave it out")
+        nodes = _held(data, partition)
+        if self.features_by == "gauss":
+            x: np.ndarray = sp.csr_matrix(data.x).toarray()
+            x[nodes] += self.features * x.std(0) * rng.standard_normal((len(nodes), data.features), dtype=x.dtype)
+            return x
+        kept = sp.csr_matrix(data.x, copy=True)
+        of_held = np.zeros(data.nodes, bool)
+        of_held[nodes] = True
+        entries = np.flatnonzero(np.repeat(of_held, np.diff(kept.indptr)))
+        kept.data[_chosen(entries, self.features, rng)] = 0
+        kept.eliminate_zeros()
+        return kept if sp.issparse(data.x) else kept.toarray()
+
+    def _edges(self, data: Dataset, partition: Partition, rng: np.random.Generator) -> Dataset:
+        if any(part.edges is not None for part in partition.parts):
+            raise ConfigError("noise.edges: this partition gives clients edges of their own, which stay; leave it out")
+        held = [part.nodes for part in partition.parts]
+        inner = np.zeros(data.edges.shape[1], bool)
+        for nodes, own in zip(held, induced_edges(data, held), strict=True):
+            inner |= _among(data, nodes[own])
+        one_way = np.flatnonzero(inner & (data.edges[0] < data.edges[1]))
+        changed = _chosen(one_way, self.edges, rng)
+        kept = np.setdiff1d(np.flatnonzero(data.edges[0] < data.edges[1]), changed)
+        source, target = data.edges[:, kept]
+        if self.edges_by == "rewire":
+            end, other = _rewired(data.edges[:, changed], _groups(data, partition), rng)
+            source, target = np.append(source, end), np.append(target, other)
+        edges = undirected(source, target, data.nodes)
+        return replace(data, edges=edges, edge_labels=labels_of(data, edges))
+
+    def _labels(self, data: Dataset, partition: Partition, rng: np.random.Generator) -> tuple[Dataset, Partition]:
+        if data.classes < 2 and self.labels_by == "flip":
+            raise ConfigError("noise.labels: there is no other class to flip to")
+        judged = np.zeros(data.examples, bool)
+        for part in (*partition.parts, *partition.held.values()):
+            judged[part.examples[part.masks[VAL] | part.masks[TEST]]] = True
+        changed = np.zeros(data.examples, bool)
+        for part in partition.parts:
+            train = part.examples[part.masks[TRAIN]]
+            changed[_chosen(train[~judged[train] & ~changed[train]], self.labels, rng)] = True
+        y, at = data.y.copy(), np.flatnonzero(changed)
+        if self.labels_by == "flip":
+            y[at] = (y[at] + rng.integers(1, data.classes, len(at))) % data.classes
+            return replace(data, y=y), partition
+        y[at] = -1
+        return replace(data, y=y), replace(partition, parts=tuple(_without(part, changed) for part in partition.parts))
+
+
+def _check_rate(name: str, rate: float, most: float) -> None:
+    if not (0 <= rate <= most and rate < math.inf):
+        upper = f" to {most:g}" if most < math.inf else ""
+        raise ConfigError(f"noise.{name}: {rate} is no rate; it is a number from 0{upper}")
+
+
+def _chosen(places: np.ndarray, rate: float, rng: np.random.Generator) -> np.ndarray:
+    """That share of them, rounded, sorted."""
+    return np.sort(rng.choice(places, round(rate * len(places)), replace=False))
+
+
+def _held(data: Dataset, partition: Partition) -> np.ndarray:
+    found = np.zeros(data.nodes, bool)
+    for part in partition.parts:
+        found[part.nodes] = True
+    return np.flatnonzero(found)
+
+
+def _among(data: Dataset, edges: np.ndarray) -> np.ndarray:
+    """bool [E]: which of the dataset's edges these are."""
+    found = np.zeros(data.edges.shape[1], bool)
+    codes = data.edges[0] * data.nodes + data.edges[1]
+    found[np.searchsorted(codes, edges[0] * data.nodes + edges[1])] = True
+    return found
+
+
+def _groups(data: Dataset, partition: Partition) -> np.ndarray:
+    """int64 [n]: within what an edge of a node stays: its small graph, or the first client that holds it, -1 if nobody
+    does."""
+    if data.graph_of is not None:
+        return data.graph_of
+    group = np.full(data.nodes, -1)
+    for client, part in reversed([*enumerate(partition.parts)]):
+        group[part.nodes] = client
+    return group
+
+
+def _rewired(edges: np.ndarray, group: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Each edge's first end, and a random other node of its group; a group of one keeps its edge."""
+    order = np.argsort(group, kind="stable")
+    starts = np.searchsorted(group[order], np.arange(-1, group.max() + 2))
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    end = edges[0]
+    first = starts[group[end] + 1]
+    size = starts[group[end] + 2] - first
+    step = 1 + (rng.random(len(end)) * (size - 1)).astype(np.int64)
+    other = order[first + (place[end] - first + step) % size]
+    return end, np.where(size > 1, other, edges[1])
+
+
+def _without(part: Part, changed: np.ndarray) -> Part:
+    masks = part.masks.copy()
+    masks[TRAIN] &= ~changed[part.examples]
+    return replace(part, masks=masks)

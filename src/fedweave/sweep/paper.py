@@ -1,0 +1,143 @@
+"""A sweep as papers need it: a table in LaTeX, a caption that says what was run, and every run's numbers as CSV."""
+
+import csv
+import io
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedweave.core.text import counted
+from fedweave.experiment.config import flat
+from fedweave.metrics.judging import WORDS
+from fedweave.report.cells import Cell, marked
+from fedweave.report.reading import Group, spread
+from fedweave.sweep.choosing import Chosen, said
+
+_SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+_SPECIAL |= {mark: f"\\{mark}" for mark in "&%$#_{}"} | {"±": r"$\pm$", "ε": r"$\varepsilon$"}
+WHEN = "mean over clients, in the round that is best on validation examples"
+
+
+def latex(found: Sequence[Chosen]) -> str:
+    """A `table` with booktabs' rules: algorithms down, conditions across; in bold what is better than every other of
+    its column by a paired test over seeds."""
+    rows = list(dict.fromkeys(one.algorithm for one in found))
+    columns = list(dict.fromkeys(said(one.condition) for one in found))
+    at = {(one.algorithm, said(one.condition)): one for one in found}
+    cells = {column: _column([at.get((row, column)) for row in rows]) for column in columns}
+    body = [
+        " & ".join([escaped(row), *(cells[column][number] for column in columns)]) for number, row in enumerate(rows)
+    ]
+    heads = [escaped(column or worded(found[0].metric)) for column in columns]
+    what = f"Test {worded(found[0].metric)} in %, {WHEN}"
+    lines = [
+        r"\begin{table}",
+        rf"  \caption{{{escaped(caption(found, what))} Bold: better than every other by a paired test over seeds.}}",
+        rf"  \begin{{tabular}}{{l{'r' * len(columns)}}}",
+        r"    \toprule",
+        rf"    {' & '.join(['algorithm', *heads])} \\",
+        r"    \midrule",
+        *(rf"    {line} \\" for line in body),
+        r"    \bottomrule",
+        r"  \end{tabular}",
+        r"\end{table}",
+    ]
+    return "% \\usepackage{booktabs}\n" + "\n".join(lines) + "\n"
+
+
+def _column(found: Sequence[Chosen | None]) -> list[str]:
+    cells = [Cell("--") if one is None else Cell(_percent(one)) for one in found]
+    return [
+        rf"\textbf{{{cell.text}}}" if cell.best else cell.text
+        for cell in marked(cells, [{} if one is None else one.by_seed() for one in found], "accuracy")
+    ]
+
+
+def _percent(one: Chosen) -> str:
+    mean, deviation, count = spread(one.values())
+    if not count:
+        return "--"
+    return f"{100 * mean:.2f}" + (rf" $\pm$ {100 * deviation:.2f}" if count > 1 else "")
+
+
+def caption(found: Sequence[Chosen], what: str) -> str:
+    """What a table or figure of these runs shows: data, cut, rounds, seeds, and the settings that were chosen."""
+    configs = [one.group.first.config for one in found]
+    varied = {key for one in found for key in one.condition}
+    seeds = sorted({run.config.get("seed", 0) for one in found for run in one.group.runs})
+    several = f", mean and standard deviation over {counted(len(seeds), 'seed')} ({_ranges(seeds)})"
+    parts = [
+        f"{what}{several if len(seeds) > 1 else f', seed {seeds[0]}'}.",
+        f"Data: {_same('data', configs, varied)}. Cut: {_same('partition', configs, varied)}.",
+        f"Model: {_same('model', configs, varied | {key for one in found for key in one.setting})}.",
+        f"Rounds: {' or '.join(map(str, sorted({config['rounds'] for config in configs})))}.",
+    ]
+    tuned = [f"{_named(one)}: {said(one.setting)}" for one in found if one.setting]
+    return " ".join([*parts, *([f"Settings, chosen by validation: {'; '.join(tuned)}."] if tuned else [])])
+
+
+def _named(one: Chosen) -> str:
+    return f"{one.algorithm} ({said(one.condition)})" if one.condition else one.algorithm
+
+
+def _same(section: str, configs: Sequence[Mapping[str, Any]], varied: set[str]) -> str:
+    """ "louvain (clients = 10, …)": the name, and the values that all have and that are not varied."""
+    tables = [flat(config.get(section, {})) for config in configs]
+    names = list(dict.fromkeys(str(table.get("name", "")) for table in tables))
+    alike = {
+        key: value
+        for key, value in tables[0].items()
+        if key not in ("name", "path", "labels") and f"{section}.{key}" not in varied
+        if all(table.get(key) == value for table in tables) and value not in ("", "none", None, False, [])
+    }
+    values = ", ".join(f"{key} = {value}" for key, value in alike.items())
+    return " or ".join(names) + (f" ({values})" if values else "")
+
+
+def _ranges(seeds: Sequence[int]) -> str:
+    whole = len(seeds) > 2 and seeds[-1] - seeds[0] == len(seeds) - 1
+    return f"{seeds[0]} to {seeds[-1]}" if whole else ", ".join(map(str, seeds))
+
+
+def worded(metric: str) -> str:
+    """A metric's name in a sentence."""
+    return WORDS.get(metric, metric.replace("_", " "))
+
+
+def escaped(text: str) -> str:
+    """The same in LaTeX."""
+    return "".join(_SPECIAL.get(mark, mark) for mark in text)
+
+
+def rows_of(groups: Sequence[Group], found: Sequence[Chosen], keys: Sequence[str]) -> str:
+    """A line of CSV per run: its directory, algorithm, seed and values of the grid's keys, whether its setting was
+    chosen, and every number of its summary."""
+    chosen = {id(one.group) for one in found}
+    lines = []
+    for group in groups:
+        for run in group.runs:
+            known = flat(run.config)
+            about = {
+                "run": run.directory.name,
+                "algorithm": run.summary["algorithm"],
+                "seed": run.config.get("seed", 0),
+            }
+            about |= {key: known.get(key, "") for key in keys} | {"chosen": int(id(group) in chosen)}
+            about |= {key: value for key, value in run.summary.items() if key in ("seconds", "bytes_up", "bytes_down")}
+            lines.append(about | {key: value for key, value in run.summary["metrics"].items() if _is_number(value)})
+    head = list(dict.fromkeys(key for line in lines for key in line))
+    file = io.StringIO()
+    writer = csv.DictWriter(file, head, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return file.getvalue()
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def file_name(text: str) -> str:
+    """Words as the name of a file."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")

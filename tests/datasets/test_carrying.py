@@ -1,0 +1,257 @@
+"""What edges carry, through every door, and who gets it."""
+
+from dataclasses import replace
+
+import networkx as nx
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch_geometric.data import Data
+
+from fedweave import datasets
+from fedweave.core.arrays import graph_tree, tree_graph
+from fedweave.core.tree import decode, encode
+from fedweave.datasets.check import check
+from fedweave.datasets.contents import content
+from fedweave.errors import ConfigError, DataError
+from fedweave.experiment.build import client_graphs, shares
+from fedweave.partition import Random
+from fedweave.partition.pooling import pooled
+
+NODES = pd.DataFrame({"id": ["a", "b", "c"], "label": [0, 1, 1], "age": [1.0, 2.0, 4.0]})
+EDGES = pd.DataFrame(
+    {
+        "source": ["a", "b", "a", "c", "a"],
+        "target": ["b", "a", "b", "c", "c"],
+        "amount": [3.0, 1.0, 5.0, 2.0, 7.0],
+        "kind": ["wire", "cash", "wire", "wire", "cash"],
+        "date": ["2024-01-03", "2024-01-01", "2024-01-02", "2024-01-04", "2024-01-05T12:00:00"],
+    }
+)
+TRANSFERS = {
+    "directed": True,
+    "edge_features": ("amount", "kind"),
+    "edge_weight": "amount",
+    "edge_time": "date",
+    "categories": {"edges.kind": ("cash", "wire")},
+    "loops": "keep",
+}
+ENDS = [[0, 1, 0, 2, 0], [1, 0, 1, 2, 2]]
+
+
+def transfers(edges=EDGES, **options):
+    return datasets.from_frames(NODES, edges, **TRANSFERS | options)
+
+
+def test_a_table_s_edges_keep_direction_columns_parallels_and_loops():
+    data = transfers()
+    own = data.carried
+    assert own.ends.tolist() == ENDS
+    assert own.directed
+    assert own.weight.tolist() == [3, 1, 5, 2, 7]
+    assert own.columns == ("amount", "kind = cash", "kind = wire")
+    assert own.features.tolist() == [[3, 0, 1], [1, 1, 0], [5, 0, 1], [2, 0, 1], [7, 1, 0]]
+    assert own.time.tolist() == [19725, 19723, 19724, 19726, 19727.5]  # days since 1970
+    assert data.edges.tolist() == [[0, 0, 1, 2], [1, 2, 0, 0]]  # as of bare edges
+    assert data.columns == ("age",)
+
+
+def test_all_columns_without_another_meaning_are_features():
+    edges = EDGES[["source", "target", "amount"]].assign(fee=[0.0, 1, 2, 3, 4])
+    options = {"edge_features": "all", "edge_time": None, "categories": None}
+    assert transfers(edges, **options).carried.columns == ("fee",)
+    assert transfers(edges, **options, **{"edge_weight": None}).carried.columns == ("amount", "fee")
+
+
+@pytest.mark.parametrize(
+    ("parallel", "directed", "ends", "weight", "amount"),
+    [
+        ("sum", True, [[1, 0, 2, 0], [0, 1, 2, 2]], [1, 8, 2, 7], [1, 8, 2, 7]),
+        ("last", True, [[1, 0, 2, 0], [0, 1, 2, 2]], [1, 5, 2, 7], [1, 5, 2, 7]),
+        ("count", True, [[1, 0, 2, 0], [0, 1, 2, 2]], [1, 2, 1, 1], [1, 5, 2, 7]),
+        ("sum", False, [[0, 2, 0], [1, 2, 2]], [9, 2, 7], [9, 2, 7]),
+    ],
+)
+def test_parallel_edges_become_one_as_declared(parallel, directed, ends, weight, amount):
+    """Without times the later row is the last; of undirected edges a -> b and b -> a are parallel."""
+    own = {"edge_time": None, "edge_weight": None if parallel == "count" else "amount", "edge_features": "amount"}
+    edges = EDGES[["source", "target", "amount"]]
+    made = transfers(edges, parallel=parallel, directed=directed, categories=None, **own).carried
+    assert made.ends.tolist() == ends
+    assert made.weight.tolist() == weight
+    assert made.features[:, 0].tolist() == amount
+
+
+def test_the_last_of_parallel_edges_is_that_of_the_latest_time():
+    made = transfers(parallel="last").carried
+    assert dict(zip(map(tuple, made.ends.T.tolist()), made.weight.tolist(), strict=True))[0, 1] == 3
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "options", "what"),
+    [
+        ("amount", -1.0, {}, "row 1: weight 'amount' is -1, below 0"),
+        ("amount", None, {}, "row 1: feature 'amount' is empty"),
+        ("date", "soon", {}, "row 1: time 'date' is 'soon'"),
+        ("kind", "gold", {}, "row 1: kind 'gold' is none of cash, wire"),
+        ("amount", 1.0, {"edge_weight": "sum"}, "no column 'sum'"),
+        ("amount", 1.0, {"loops": "refuse"}, "joins 'c' with itself"),
+        ("amount", 1.0, {"edge_weight": None, "edge_features": None}, "unknown columns: amount, kind.*edge_features"),
+    ],
+)
+def test_what_is_wrong_in_a_column_of_edges_is_told(column, value, options, what):
+    edges = EDGES.copy()
+    edges.loc[1, column] = value
+    with pytest.raises(DataError, match=what):
+        transfers(edges, **options)
+
+
+def test_settings_that_mean_nothing_are_refused():
+    for options in ({"parallel": "mean"}, {"edge_normalise": "log"}, {"parallel": "count"}, {"edge_time": "source"}):
+        with pytest.raises(ConfigError):
+            transfers(**options)
+    with pytest.raises(ConfigError, match="loops"):
+        datasets.from_frames(NODES, EDGES[["source", "target"]], loops="keep")
+
+
+def test_bare_edges_carry_nothing():
+    data = datasets.from_frames(NODES, EDGES[["source", "target"]], loops="drop")
+    assert data.carried is None
+    assert np.array_equal(data.edges, transfers().edges)
+
+
+def test_what_edges_carry_is_kept_in_an_archive(tmp_path):
+    for data in (transfers(edge_normalise="standard"), transfers(directed=False)):
+        data.save(tmp_path / "own.npz")
+        again = datasets.load("npz", str(tmp_path / "own.npz"), sens_feature=True, loops="keep")
+        assert content(again) == content(data) or not data.carried.directed
+        for way in ("forward", "undirected"):
+            assert messages(again, way) == messages(data, way)
+        assert again.carried.columns == data.carried.columns
+    with pytest.raises(DataError, match="self loop"):
+        datasets.load("npz", str(tmp_path / "own.npz"), sens_feature=True)
+
+
+def messages(data, way):
+    """What goes where, with weights, whatever the order."""
+    [graph] = client_graphs(data, pooled(Random(clients=2).cut(data, 0))).values()
+    own = graph.own_edges.members[0].messages
+    index, edge = own.listed(way)
+    return sorted(zip(*index.tolist(), data.carried.weight[edge].tolist(), strict=True))
+
+
+def test_networkx_and_pyg_give_the_same_as_tables():
+    multi = nx.MultiDiGraph()
+    for node, label, age in NODES.itertuples(index=False):
+        multi.add_node(node, label=label, age=age)
+    for source, target, amount, kind, date in EDGES.itertuples(index=False):
+        multi.add_edge(source, target, amount=amount, kind=kind, date=date)
+    order = np.lexsort(transfers().carried.ends)
+    known = transfers().carried
+    own = datasets.from_networkx(multi, **TRANSFERS).carried
+    again = np.lexsort(own.ends)
+    assert np.array_equal(own.ends[:, again], known.ends[:, order])
+    assert sorted(own.weight) == sorted(known.weight)
+    features, weight, time = (torch.from_numpy(part) for part in (known.features, known.weight, known.time))
+    plain = {"x": torch.tensor([[1.0], [2], [4]]), "y": torch.tensor([0, 1, 1]), "edge_index": torch.tensor(ENDS)}
+    pyg = datasets.from_pyg(Data(**plain, edge_attr=features, edge_weight=weight, edge_time=time), loops="keep").carried
+    assert pyg.directed
+    assert content(replace(transfers(), carried=replace_columns(pyg, known))) == content(transfers())
+    assert datasets.from_pyg(Data(**plain)).carried is None
+    assert datasets.from_pyg(Data(**plain), directed=True).carried.total == 4  # loops are dropped
+
+
+def replace_columns(carried, other):
+    return carried._replace(columns=other.columns)
+
+
+def test_directions_that_nobody_asked_for_are_said_to_be_lost():
+    plain = {"x": torch.eye(2), "y": torch.tensor([0, 1]), "edge_index": torch.tensor([[0], [1]])}
+    digraph = nx.DiGraph([(0, 1)])
+    nx.set_node_attributes(digraph, {0: 0, 1: 1}, "label")
+    nx.set_node_attributes(digraph, 1.0, "age")
+    for door, graph in ((datasets.from_pyg, Data(**plain)), (datasets.from_networkx, digraph)):
+        assert [note for note in door(graph).notes if "directed = True" in note]
+        assert not door(graph, directed=False).notes
+        assert door(graph, directed=True).carried.directed
+        assert not door(graph, directed=True).notes
+    both = {**plain, "edge_index": torch.tensor([[0, 1], [1, 0]])}
+    assert not datasets.from_pyg(Data(**both)).notes
+    assert not datasets.from_networkx(digraph.to_undirected()).notes
+
+
+def test_undirected_edges_of_pyg_are_listed_in_both_directions_and_count_once():
+    plain = {"x": torch.eye(2), "y": torch.tensor([0, 1]), "edge_index": torch.tensor([[0, 1], [1, 0]])}
+    own = datasets.from_pyg(Data(**plain, edge_weight=torch.tensor([2.0, 2.0]))).carried
+    assert (own.directed, own.ends.tolist(), own.weight.tolist()) == (False, [[0], [1]], [2])
+
+
+def test_members_folders_join_what_their_edges_carry(tmp_path):
+    for member in ("north", "south"):
+        (tmp_path / member).mkdir()
+        NODES.to_csv(tmp_path / member / "nodes.csv", index=False)
+        EDGES.to_csv(tmp_path / member / "edges.csv", index=False)
+    own = datasets.load("members", str(tmp_path), **TRANSFERS).carried
+    assert own.ends.tolist() == np.concatenate([ENDS, np.array(ENDS) + 3], 1).tolist()
+    assert own.time[:5].tolist() == transfers().carried.time.tolist()
+
+
+def test_clients_get_what_the_edges_among_their_nodes_carry():
+    draw = np.random.default_rng(0)
+    ends = draw.integers(0, 40, (2, 300))
+    table = {"source": ends[0], "target": ends[1], "amount": np.arange(300.0), "date": np.arange(300)}
+    nodes = pd.DataFrame({"id": range(40), "label": np.arange(40) % 2, "age": np.arange(40.0)})
+    options = {"edge_features": "amount", "categories": None, "edge_weight": None}
+    data = datasets.from_frames(nodes, pd.DataFrame(table), **TRANSFERS | options)
+    cut = Random(clients=3).cut(data, 0)
+    for part, own in zip(cut.parts, shares(data, cut.parts), strict=True):
+        inside = np.isin(ends, part.nodes).all(0)
+        assert own.carried.time.tolist() == np.flatnonzero(inside).tolist()
+        assert np.array_equal(part.nodes[own.carried.ends], ends[:, inside])
+        assert own.carried.features[:, 0].tolist() == np.flatnonzero(inside).tolist()
+        assert check(own, "a client") is own
+
+
+def test_a_changed_graph_keeps_what_its_edges_carry():
+    data = transfers()
+    [graph] = client_graphs(data, pooled(Random(clients=2).cut(data, 0))).values()
+    again = tree_graph(decode(encode(graph_tree(graph))), data.features).own_edges.members[0].carried
+    assert again.ends.tolist() == ENDS
+    assert again.features.tolist() == data.carried.features.tolist()
+    assert graph.to("meta").own_edges.members[0].carried is graph.own_edges.members[0].carried
+
+
+@pytest.mark.parametrize("form", ["frame", "csv", "text"])
+def test_missing_values_are_told_from_zeros(tmp_path, form):
+    """In a column of its own, for all columns that may have gaps, whether or not they have one."""
+    nodes, edges = NODES.assign(age=[1.0, None, 0.0]), EDGES.drop(columns="kind").assign(amount=[3, None, 5, 2, 7])
+    options = {"edge_features": "amount", "edge_weight": None, "categories": None, "missing": ["age", "edges.amount"]}
+    if form == "text":
+        nodes, edges = nodes.assign(age=["1", "", "0"]), edges.assign(amount=["3", "", "5", "2", "7"])
+    if form == "csv":
+        nodes.to_csv(tmp_path / "nodes.csv", index=False)
+        edges.to_csv(tmp_path / "edges.csv", index=False)
+        data = datasets.load("folder", str(tmp_path), **TRANSFERS | options)
+    else:
+        data = datasets.from_frames(nodes, edges, **TRANSFERS | options)
+    assert data.columns == ("age", "age is missing")
+    assert np.asarray(data.x if isinstance(data.x, np.ndarray) else data.x.todense()).tolist() == [
+        [1, 0],
+        [0, 1],
+        [0, 0],
+    ]
+    assert data.carried.columns == ("amount", "amount is missing")
+    assert data.carried.features.tolist() == [[3, 0], [0, 1], [5, 0], [2, 0], [7, 0]]
+    whole = datasets.from_frames(NODES, edges.assign(amount=1.0), **TRANSFERS | options)
+    assert whole.columns == data.columns
+    with pytest.raises(DataError, match="no column 'income'"):
+        datasets.from_frames(NODES, edges.assign(amount=1.0), **TRANSFERS | options | {"missing": ["income"]})
+
+
+def test_edges_features_are_scaled_as_nodes_are():
+    own = transfers(edge_normalise="standard").carried
+    np.testing.assert_allclose(own.features.mean(0), 0, atol=1e-6)
+    np.testing.assert_allclose(own.features.std(0), 1, atol=1e-6)
+    assert own.scaling[0] == pytest.approx((3.6, np.std([3, 1, 5, 2, 7])))
+    assert own.weight.tolist() == [3, 1, 5, 2, 7]

@@ -1,0 +1,172 @@
+"""A server that reads labels off scores, by choosing what is scored (docs/security.md)."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
+
+from fedweave.core import model as models
+from fedweave.core import random
+from fedweave.core.tree import Tree, map_leaves
+from fedweave.deploy.flare.wire.answers import Answer
+from fedweave.deploy.flare.wire.scores import Scoring
+from fedweave.experiment.config import resolve
+from fedweave.privacy.ldp import kept_probability
+from tests.security.cheating import Cheat, agreed, make_sites, reply, set_policy
+from tests.security.test_labels_without_gradients import Server
+
+CLASSES, EPSILON, DIGITS = 3, 0.5, 8  # nodes whose labels one sum of losses tells
+
+
+def bound(epsilon: float, labels: int) -> float:
+    """The share of labels that randomised response leaves, and four standard deviations more."""
+    kept = kept_probability(epsilon, CLASSES)
+    return kept + 4 * math.sqrt(kept * (1 - kept) / labels)
+
+
+def from_losses(score: Callable[[Tensor], Tree], nodes: Tensor, of: int) -> Tensor:
+    """Labels of `nodes`, eight with one call of `score`, which is told all nodes' logits [of, c]: a node's losses by
+    label are digits of the sum, and all other nodes have that of uniform logits, whatever their labels."""
+    found, levels = [], torch.arange(CLASSES, dtype=torch.float32)
+    for some in nodes.split(DIGITS):
+        logits = torch.zeros(of, CLASSES)
+        places = 1e-3 * float(CLASSES) ** torch.arange(len(some))
+        logits[some] = -places[:, None] * levels
+        pair = score(logits)["loss"].sum(0)
+        known = torch.logsumexp(logits[some].double(), 1).sum() + (pair[1] - len(some)) * math.log(CLASSES)
+        rest = int(((pair[0] - known) / 1e-3).round()) if pair[1] else 0
+        found += [rest // CLASSES**at % CLASSES for at in range(len(some))]
+    return torch.tensor(found)
+
+
+def from_hits(asked: list[Tensor], told: list[float]) -> Tensor:
+    """Labels [n] of the nodes of which each call was `asked` to predict these classes [n], and was `told` the hits."""
+    designs = torch.stack([torch.nn.functional.one_hot(guess, CLASSES).flatten().double() for guess in asked])
+    found = torch.linalg.lstsq(designs, torch.tensor(told).double()[:, None], driver="gelsd").solution
+    return found.view(-1, CLASSES).argmax(1)
+
+
+class Party(Server):
+    """The party with labels, of labels with ε = 0.5, which is told every node's representation for each score."""
+
+    def __init__(self, project: Path, policy: str) -> None:
+        super().__init__(project, EPSILON, cap=1e9, rounds=500, more=policy)
+        member, self._step = self.joined("r1")
+        self._step("draw", 0, {})
+        self.graph, self.calls, w = member._job.graph, 0, member._job.memory._state.tree["w"]
+        self._last = w[max(w, key=int)]  # as the server drew it
+        self.nodes = self.graph.masks.any(0).nonzero().flatten()
+
+    def score(self, logits: Tensor) -> Tree:
+        h = (logits - self._last["bias"]) @ torch.linalg.pinv(self._last["weight"])
+        self.calls += 1
+        self._step("infer_full", self.calls, {"segment": 0})
+        own: Tree = self._step("score", self.calls, {"h": h.float()})["own"]
+        return own
+
+    def share(self, found: Tensor) -> float:
+        """How many of the labels found are right."""
+        return float((found == self.graph.y[self.nodes[: len(found)]]).double().mean())
+
+
+class Holder(Cheat):
+    """A site of FedAvg, whose features the server knows, and which is told weights for each score."""
+
+    def __init__(self, project: Path, every: int) -> None:
+        more = {"model": {"name": "gcn", "hidden": 256}, "eval_every": every}
+        self.project = project
+        super().__init__(project, resolve(agreed(rounds=500).plain() | more))
+        assert not self.join().refusal
+        self.graph, self.calls, self.every = self.member._job.graph, 0, every
+        self.nodes = self.graph.masks.any(0).nonzero().flatten()
+        self.draws = torch.Generator().manual_seed(0)
+        self.model = self.config.model.make().build(8, CLASSES)
+
+    def hits(self) -> tuple[Tensor, float]:
+        """What weights drawn at random predict of the nodes, and how many hits that is."""
+        self.calls += self.every
+        w = map_leaves(lambda leaf: 3 * leaf, models.init(self.model, random.key(self.calls), torch.float32))
+        w["1"]["bias"] = torch.randn(CLASSES, generator=self.draws)
+        told = reply(self.call("FedAvg.score", self.calls, {"w": w}))["own"]["accuracy"]
+        return models.apply(self.model, w, self.graph)[self.nodes].argmax(1), float(told[:, 0].sum())
+
+    def again(self) -> Answer:
+        """The same in another run."""
+        return Cheat(self.project, self.config, run="r2").join()
+
+    def share(self, calls: int) -> float:
+        """How many labels are right that hits of so many calls tell."""
+        asked, told = zip(*(self.hits() for _ in range(calls)), strict=True)
+        found = from_hits(list(asked), list(told))
+        return float((found == self.graph.y[self.nodes]).double().mean())
+
+
+@pytest.fixture
+def parties(tmp_path: Path) -> Path:
+    return make_sites(tmp_path / "parties", "glasu")
+
+
+@pytest.mark.parametrize("policy", ['true_labels = true\nmeasures = ["loss"]', "true_labels = true", ""])
+def test_a_sum_of_losses_tells_labels_only_where_the_owner_lets_it_leave(parties: Path, policy: str) -> None:
+    server = Party(parties, policy)
+    right = server.share(from_losses(server.score, server.nodes, len(server.graph.y)))
+    assert right == 1.0 if "measures" in policy else right < 0.6
+
+
+@pytest.mark.parametrize("policy", ["true_labels = true", "", "round_scores = 10"])
+def test_scores_tell_no_more_of_labels_than_their_draw_for_training_did(parties: Path, policy: str) -> None:
+    """By the hits of random guesses; and nothing more is counted for that."""
+    server, asked, told = Party(parties, policy), list[Tensor](), list[float]()
+    draws = torch.Generator().manual_seed(0)
+    for _ in range(90):
+        asked.append(torch.randint(CLASSES, (40,), generator=draws))
+        logits = torch.zeros(len(server.graph.y), CLASSES)
+        logits[server.nodes[:40]] = 9 * torch.nn.functional.one_hot(asked[-1], CLASSES).float()
+        told.append(float(server.score(logits)["accuracy"][:, 0].sum()))
+    right = server.share(from_hits(asked, told))
+    if "true" in policy:
+        assert right == 1.0  # as exact hits do
+    else:
+        assert right < bound(EPSILON, 40)
+        assert server.spent() == EPSILON
+
+
+@pytest.mark.parametrize("policy", ["", "score_epsilon = 1.0", "evaluations = 20"])
+def test_hits_of_weights_that_the_server_chooses_tell_labels_unless_the_policy_bounds_them(
+    project: Path, policy: str
+) -> None:
+    set_policy(project, policy)
+    most = 20 if "evaluations" in policy else 120
+    server = Holder(project, 500 // most)
+    right = server.share(most)
+    if "epsilon" in policy:
+        assert right < bound(1.0, len(server.nodes))
+    else:
+        assert right > 0.8  # data of which features tell the classes needs few hits
+    if "evaluations" in policy:
+        assert "policy.evaluations: scores have left 20 times and may 20 times" in server.again().refusal
+
+
+def test_hits_of_drawn_labels_are_corrected_without_bias_by_hand() -> None:
+    """ε = log 2 of two classes leaves 2/3 of labels: of 30 examples with h hits, 10 + h / 3 are hits on average."""
+    pairs = torch.tensor([[16.0, 30.0], [8.0, 30.0], [0.0, 0.0]], dtype=torch.float64)
+    shown = Scoring(epsilon=math.log(2)).leave({"own": {"accuracy": pairs, "loss": pairs}}, 2)["own"]
+    assert shown["accuracy"].tolist() == [[pytest.approx(18.0), 30.0], [0.0, 30.0], [0.0, 0.0]]
+    assert not shown["loss"].any()
+
+
+def test_a_run_with_more_evaluations_than_are_left_is_refused_before_it_begins(project: Path) -> None:
+    set_policy(project, "evaluations = 5")
+    server = Cheat(project)  # four rounds, each evaluated
+    assert not server.join().refusal
+    for round in (1, 2):
+        reply(server.call("FedAvg.score", round))
+    told = Cheat(project, run="r2").join().refusal
+    assert "policy.evaluations: scores have left 2 times and may 5 times; 4 more do not fit" in told
+    once = resolve(agreed().plain() | {"eval_every": 0})
+    assert not Cheat(project, once, run="r3").join().refusal

@@ -1,0 +1,230 @@
+"""What papers need of a sweep: settings chosen by validation, tables, charts; its runs dealt to several machines."""
+
+import csv
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from fedweave.cli import app
+from fedweave.errors import ConfigError
+from fedweave.experiment.config import read, resolve
+from fedweave.papers import session
+from fedweave.report.reading import Group
+from fedweave.sweep import charts, choosing, paper
+from fedweave.sweep.plan import keys_of, planned, share
+from fedweave.sweep.slurm import afterwards, script
+from tests.sweep.test_sweep import SMALL, in_process
+
+VALIDATION, SHOWN = "best_val/val/accuracy", "best_val/local/accuracy"
+KEYS = ("algorithm.lr", "partition.clients")
+
+
+def group(name: str, lr: float, clients: int, val: list[float], test: list[float]) -> Group:
+    """Runs as they are read, with seeds 0, 1, …; the validation and the test accuracy of each."""
+    config = {
+        "rounds": 5,
+        "data": {"name": "cora_x"},
+        "partition": {"name": "louvain", "clients": clients, "slack": 0.1},
+        "model": {"name": "gcn", "hidden": 8},
+        "algorithm": {"name": name, "lr": lr},
+    }
+    runs = [
+        SimpleNamespace(
+            config=config | {"seed": seed},
+            directory=Path(f"{name}-{lr}-{clients}-s{seed}"),
+            judged="accuracy",
+            summary={
+                "algorithm": name,
+                "seconds": 1.0,
+                "metrics": {VALIDATION: one, SHOWN: other, "note": "x"},
+            },
+        )
+        for seed, (one, other) in enumerate(zip(val, test, strict=True))
+    ]
+    return Group(f"{name} {lr} {clients}", tuple(runs))  # type: ignore[arg-type]
+
+
+GROUPS = [
+    group("fedavg", 0.1, 5, [0.8, 0.9], [0.70, 0.72]),
+    group("fedavg", 0.2, 5, [0.7, 0.7], [0.90, 0.92]),  # better on test: no reason to choose it
+    group("fedavg", 0.1, 10, [0.5, 0.5], [0.5, 0.5]),
+    group("fedavg", 0.2, 10, [0.6, 0.6], [0.4, 0.41]),
+    group("moon", 0.1, 5, [0.9], [0.99]),  # one of its seeds failed
+    group("moon", 0.2, 5, [0.6, 0.6], [0.80, 0.83]),
+    group("moon", 0.1, 10, [0.6, 0.6], [0.6, 0.6]),
+    group("moon", 0.2, 10, [0.5, 0.5], [0.7, 0.7]),
+]
+APART = choosing.conditions(KEYS)
+
+
+def test_settings_are_chosen_by_validation_in_every_condition() -> None:
+    assert APART == ("partition.clients",)
+    found = choosing.choose(GROUPS, KEYS, APART)
+    told = [(one.algorithm, one.condition["partition.clients"], one.setting["algorithm.lr"]) for one in found]
+    assert told == [("fedavg", 5, 0.1), ("fedavg", 10, 0.2), ("moon", 5, 0.2), ("moon", 10, 0.1)]
+    assert {one.tried for one in found} == {2}
+    rows = choosing.table(found, {SHOWN: "test"}).rows
+    assert [cell.text for cell in rows[0]] == ["fedavg", "5", "lr = 0.1", "0.7100 ± 0.0141"]
+
+
+def test_keys_over_which_algorithms_are_compared_are_not_chosen() -> None:
+    both = choosing.conditions(KEYS, ["algorithm.lr"])
+    assert both == KEYS
+    assert len(choosing.choose(GROUPS, KEYS, both)) == len(GROUPS)
+
+
+def test_a_setting_at_the_end_of_three_is_told() -> None:
+    three = [group("fedavg", lr, 5, [lr], [0.5]) for lr in (0.1, 0.2, 0.3)]
+    assert "fedavg with lr = 0.3" in " ".join(choosing.told(choosing.choose(three, KEYS, APART)))
+    two = choosing.choose(three[:2], KEYS, APART)
+    assert "end of what was tried" not in " ".join(choosing.told(two))
+
+
+def test_nothing_is_chosen_without_validation_examples() -> None:
+    nan = float("nan")
+    assert choosing.choose([group("fedavg", 0.1, 5, [nan], [0.5])], KEYS, APART) == []
+
+
+def test_the_latex_table_has_a_caption_that_says_what_was_run() -> None:
+    text = paper.latex(choosing.choose(GROUPS, KEYS, APART))
+    assert r"algorithm & clients = 5 & clients = 10 \\" in text
+    assert r"moon & \textbf{81.50 $\pm$ 2.12} & \textbf{60.00 $\pm$ 0.00} \\" in text
+    assert r"fedavg & 71.00 $\pm$ 1.41 & 40.50 $\pm$ 0.71 \\" in text
+    assert r"cora\_x" in text
+    assert "2 seeds (0, 1)" in text
+    assert "louvain (slack = 0.1)" in text
+    assert "gcn (hidden = 8)" in text
+    assert "Rounds: 5." in text
+    assert "fedavg (clients = 10): lr = 0.2" in text
+
+
+def test_csv_has_a_line_per_run() -> None:
+    lines = [*csv.DictReader(paper.rows_of(GROUPS, choosing.choose(GROUPS, KEYS, APART), KEYS).splitlines())]
+    assert len(lines) == sum(len(group.runs) for group in GROUPS)
+    assert [line["chosen"] for line in lines[:4]] == ["1", "1", "0", "0"]
+    assert lines[1] == {
+        "run": "fedavg-0.1-5-s1",
+        "algorithm": "fedavg",
+        "seed": "1",
+        "algorithm.lr": "0.1",
+        "partition.clients": "5",
+        "chosen": "1",
+        "seconds": "1.0",
+        VALIDATION: "0.9",
+        SHOWN: "0.72",
+    }
+
+
+def test_a_chart_over_every_number_that_is_varied() -> None:
+    [chart] = charts.charts(choosing.choose(GROUPS, KEYS, APART))
+    assert (chart.over, chart.name) == ("clients", "over-partition-clients")
+    assert [(at, round(mean, 3)) for at, mean, _ in chart.lines["moon"]] == [(5, 0.815), (10, 0.6)]
+    both = charts.charts(choosing.choose(GROUPS, KEYS, choosing.conditions(KEYS, KEYS)))
+    assert [(chart.over, chart.where) for chart in both] == [
+        ("lr", "clients = 5"),
+        ("lr", "clients = 10"),
+        ("clients", "lr = 0.1"),
+        ("clients", "lr = 0.2"),
+    ]
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "small.toml"
+    path.write_text(SMALL.replace("local_steps = 1", "local_steps = 1\ntune = {lr = [0.01, 0.1], mu = [0.5]}"))
+    return path
+
+
+def test_tune_is_a_grid_of_the_algorithms_that_have_the_key(config: Path) -> None:
+    made, _ = planned(config, config.parent, "0", "fedavg,fedprox", [], ["algorithm.mu=1,2"])
+    values = [(run.config.algorithm.name, run.config.algorithm.values) for run in made]
+    assert [(name, own["lr"], own.get("mu")) for name, own in values] == [
+        *(("fedavg", lr, None) for lr in (0.01, 0.1)),
+        *(("fedprox", lr, mu) for lr in (0.01, 0.1) for mu in (1.0, 2.0)),  # --grid in the place of tune
+    ]
+    assert keys_of(config, ["algorithm.mu=1,2", "rounds=1,2"]) == ("algorithm.lr", "algorithm.mu", "rounds")
+    one, notes = read(config)
+    assert one.algorithm.values["lr"] == 0.01
+    assert "algorithm.tune" in notes[0]
+
+
+@pytest.mark.parametrize("wrong", ["0.1", "{lr = 0.1}", "{lr = []}"])
+def test_tune_is_lists(wrong: str, tmp_path: Path) -> None:
+    (tmp_path / "e.toml").write_text(SMALL.replace("local_steps = 1", f"tune = {wrong}"))
+    with pytest.raises(ConfigError, match=r"algorithm.tune: lists"):
+        planned(tmp_path / "e.toml", tmp_path, "0", "", [], [])
+    with pytest.raises(ConfigError, match=r"algorithm.tune.*leave it out"):
+        resolve({"data": {"name": "synthetic"}, "algorithm": {"tune": {"lr": [0.1]}}})
+
+
+def test_shards_are_all_runs_once(config: Path) -> None:
+    made, _ = planned(config, config.parent, "0-2", "", [], [])
+    dealt = [share(made, f"{number}/4") for number in (1, 2, 3, 4)]
+    assert sorted(run.name for own in dealt for run in own) == sorted(run.name for run in made)
+    assert max(map(len, dealt)) - min(map(len, dealt)) <= 1
+    for wrong in ("0/4", "5/4", "1", "a/b"):
+        with pytest.raises(ConfigError, match=f"--shard {wrong}"):
+            share(made, wrong)
+
+
+def test_the_script_of_an_array_repeats_the_command_with_a_shard() -> None:
+    words = ["sweep", "my e.toml", "--slurm", "8", "--grid", "rounds=1,2", "--slurm=8", "--shard", "1/2"]
+    text = script(words, 8, 2, Path("sweeps/e"))
+    assert "#SBATCH --array=1-8\n#SBATCH --cpus-per-task=2" in text
+    again = "-m fedweave sweep 'my e.toml' --grid rounds=1,2 --shard $SLURM_ARRAY_TASK_ID/8\n"
+    assert text.endswith(f"{sys.executable} {again}")
+    assert afterwards(words) == "fedweave sweep 'my e.toml' --grid rounds=1,2"
+
+
+def invoke(*words: Any) -> Any:
+    return CliRunner().invoke(app, ["sweep", *map(str, words)])
+
+
+def test_a_sweep_in_shards_ends_in_tables_and_charts(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "execute", in_process)
+    out = tmp_path / "out"
+    words = [config, "--out", out, "--seeds", "0", "--grid", "noise.labels=0,0.5", "--set", "partition.val=0.3"]
+    first = invoke(*words, "--shard", "1/2")
+    assert first.exit_code == 0, first.output
+    assert "shard 1/2 is done" in first.stdout
+    assert not (out / "sweep.md").exists()
+    assert "4 runs, 2 of them done already" in invoke(*words, "--latex", "--csv").stdout
+    assert (out / "sweep.md").read_text().startswith("Settings chosen by validation:")
+    assert "noise labels = 0.5" in (out / "sweep.tex").read_text()
+    assert len((out / "sweep.csv").read_text().splitlines()) == 5
+    assert (out / "over-noise-labels.svg").read_text().startswith("<svg")
+    written = invoke(*words, "--slurm", "2")
+    assert f"sbatch {out}/sweep.sbatch" in written.stdout
+    assert (out / "sweep.sbatch").exists()
+
+
+def test_without_matplotlib_figures_are_refused_before_anything_runs(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    said = invoke(config, "--out", tmp_path / "out", "--figures", tmp_path / "figures")
+    assert (said.exit_code, "fedweave[figures]" in said.stderr) == (2, True)
+    assert not (tmp_path / "out").exists()
+    over = invoke(config, "--over", "rounds")
+    assert (over.exit_code, "--over rounds" in over.stderr) == (2, True)
+
+
+def test_figures_are_pictures_with_captions(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="needs pip install 'fedweave[figures]'")
+    from fedweave.sweep.figures import save
+
+    found = charts.charts(choosing.choose(GROUPS, KEYS, APART))
+    files = [Path(one) for one in save(found, tmp_path / "figures")]
+    assert [path.suffix for path in files] == [".svg", ".pdf", ".tex"]
+    assert files[1].read_bytes().startswith(b"%PDF")
+    before = files[0].read_bytes()
+    save(found, tmp_path / "figures")
+    assert files[0].read_bytes() == before  # the same picture, to the byte
+    assert r"\includegraphics{over-partition-clients.pdf}" in files[2].read_text()
+    assert r"Data: cora\_x" in files[2].read_text()
