@@ -195,7 +195,9 @@ def test_a_sweep_in_shards_ends_in_tables_and_charts(
     assert "shard 1/2 is done" in first.stdout
     assert not (out / "sweep.md").exists()
     assert "4 runs, 2 of them done already" in invoke(*words, "--latex", "--csv").stdout
-    assert (out / "sweep.md").read_text().startswith("Settings chosen by validation:")
+    chosen = (out / "sweep.md").read_text().split("All:")[0]
+    assert chosen.startswith("Settings chosen by validation:")
+    assert "| best val | test then |" in chosen
     assert "noise labels = 0.5" in (out / "sweep.tex").read_text()
     assert len((out / "sweep.csv").read_text().splitlines()) == 5
     assert (out / "over-noise-labels.svg").read_text().startswith("<svg")
