@@ -152,7 +152,7 @@ def test_a_pull_that_one_local_step_leaves_without_a_gradient_is_told(name: str)
     ],
 )
 def test_settings_that_a_part_cannot_live_with_are_noted(name: str, options: dict[str, Any], told: str) -> None:
-    """They were measured to end far below FedAvg; the presets' own settings have no note."""
+    """Of steps too long for a pull, and of another optimiser than the part is made for; presets' own have no note."""
     assert [told in note for note in ALGORITHMS[name](model(), local_steps=2, **options).notes] == [True]
     assert not ALGORITHMS[name](model(), local_steps=2).notes
 
