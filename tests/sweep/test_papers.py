@@ -77,6 +77,11 @@ def test_keys_over_which_algorithms_are_compared_are_not_chosen() -> None:
     assert len(choosing.choose(GROUPS, KEYS, both)) == len(GROUPS)
 
 
+def test_keys_in_words() -> None:
+    told = choosing.said({"algorithm.lr": 0.1, "noise.labels": 0.2, "model.name": "gcn", "rounds": 3})
+    assert told == "lr = 0.1, noise labels = 0.2, model = gcn, rounds = 3"
+
+
 def test_a_setting_at_the_end_of_three_is_told() -> None:
     three = [group("fedavg", lr, 5, [lr], [0.5]) for lr in (0.1, 0.2, 0.3)]
     assert "fedavg with lr = 0.3" in " ".join(choosing.told(choosing.choose(three, KEYS, APART)))
