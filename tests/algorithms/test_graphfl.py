@@ -87,6 +87,45 @@ def test_a_round_is_that_of_the_reference(oracles: Any) -> None:
         assert np.abs(ravel(state["w"]).numpy() - w).max() < 1e-9
 
 
+def test_several_meta_steps_by_a_plain_server_are_per_fedavgs(baselines: Any) -> None:
+    """Support and query are drawn anew for each step."""
+    net, part = model(0.0), Watched(examples=5, meta_steps=3, meta_lr=OUTER)
+    fed = federation(dtype=torch.float64, mode="loop")
+    sgd: dict[str, Any] = {"local_steps": 1, "optimizer": "sgd", "lr": INNER, "weight_decay": 0.0}
+    made = FedAvg(net, parts=(part, Uniform(), ServerMomentum(OUTER, 0.0)), **sgd)
+    *_, last = train(made, fed, 1, eval_every=0)
+    drawn = part.__dict__["seen"][: 5 * 3 * 2]  # then models are judged
+    assert not torch.equal(drawn[0]["support"], drawn[2]["support"])
+    fed.begin(0)
+    start = made.init(fed)["w"]
+
+    def slope(graph: Any, each: Any) -> Any:
+        """The gradients on what was drawn, one after the other."""
+        sets = iter(each)
+
+        def at(flat: np.ndarray) -> np.ndarray:
+            free = torch.from_numpy(flat).requires_grad_()
+            logits = models.apply(net, unravel(free, start), graph)
+            loss = cross_entropy(logits, graph.y.clamp(min=0), next(sets).double())
+            return torch.autograd.grad(loss, free)[0].numpy()
+
+        return at
+
+    clients = []
+    for at, graph in enumerate(graphs(torch.float64).values()):
+        own = drawn[6 * at : 6 * at + 6]
+        support, query = ([one[which][0] for one in own[first::2]] for first, which in ((0, "support"), (1, "query")))
+        clients.append((slope(graph, support), slope(graph, query)))
+    w = baselines.perfedavg(ravel(start).numpy(), clients, 1, 3, INNER, OUTER)
+    assert np.abs(ravel(last.state["w"]).numpy() - w).max() < 1e-9
+    assert part.protection.becomes.startswith("sum of negative gradients")
+
+
+def test_the_preset_takes_the_servers_step_by_name() -> None:
+    assert "ServerMomentum" in ALGORITHMS["graphfl"](model(0.0), server="sgd").composed
+    assert "ServerAdam" in ALGORITHMS["graphfl"](model(0.0)).composed
+
+
 @pytest.mark.parametrize(("examples", "sizes"), [(5, (5, 5)), (100, (10, 10)), (8, (8, 8))])
 def test_support_and_query_are_distinct_training_examples(examples: int, sizes: tuple[int, int]) -> None:
     x, edges, y, masks = arrays(60, 0)
@@ -176,7 +215,7 @@ def test_the_ledger_says_that_a_gradient_leaves() -> None:
         rows = fed.ledger.table().to_pylist()
         return {row["reveals"] for row in rows if row["direction"] == "up" and row["key"].startswith("update/")}
 
-    assert told(ALGORITHMS["graphfl"](model(0.0))) == {MetaGradient.protection.becomes}
+    assert told(ALGORITHMS["graphfl"](model(0.0))) == {MetaGradient().protection.becomes}
     assert told(FedAvg(model(0.0), parts=(Clip(1.0),))) == {UPDATE}
     with pytest.raises(ValueError, match="MetaGradient and Signs both send something else than an update"):
         FedAvg(model(0.0), parts=(MetaGradient(5), Signs()))

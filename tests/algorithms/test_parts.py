@@ -126,7 +126,7 @@ def test_a_pull_that_one_local_step_leaves_without_a_gradient_is_told(name: str)
     def end(value: float, **more: Any) -> tuple[Tree, list[str]]:
         made = ALGORITHMS[name](model(), optimizer="sgd", lr=0.5, **{strength: value}, **more)
         *_, last = train(made, federation(dtype=torch.float64), 3)
-        return {key: last.state[key] for key in ("w", "own") if key in last.state}, made.idle
+        return {key: last.state[key] for key in ("w", "own") if key in last.state}, made.notes
 
     (weak, told), (strong, _) = (end(value, local_steps=1) for value in (0.0, 10.0))
     assert distance(weak, strong) == 0
@@ -138,6 +138,23 @@ def test_a_pull_that_one_local_step_leaves_without_a_gradient_is_told(name: str)
         elsewhere = {"local_steps": 1, "parts": (MixedStart(0.5),)}
         assert distance(end(0.0, **elsewhere)[0], end(10.0, **elsewhere)[0]) > 1e-3
         assert not end(0.0, **elsewhere)[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "told"),
+    [
+        ("pfedme", {"optimizer": "adam", "lr": 0.01}, "MoreauEnvelope is made for steps of sgd"),
+        ("pfedme", {"lam": 15.0, "outer_lr": 0.05, "lr": 0.2}, "along a pull of strength 15"),
+        ("ditto", {"optimizer": "sgd", "lr": 1.0, "lam": 2.5}, "along a pull of strength 2.5"),
+        ("fedprox", {"optimizer": "sgd", "lr": 1.0, "mu": 3.0}, "along a pull of strength 3"),
+        ("fednova", {"lr": 1.0, "mu": 3.0}, "along a pull of strength 3"),
+        ("feddyn", {"lr": 1.0, "alpha": 3.0}, "along a pull of strength 3"),
+    ],
+)
+def test_settings_that_a_part_cannot_live_with_are_noted(name: str, options: dict[str, Any], told: str) -> None:
+    """Of steps too long for a pull, and of another optimiser than the part is made for; presets' own have no note."""
+    assert [told in note for note in ALGORITHMS[name](model(), local_steps=2, **options).notes] == [True]
+    assert not ALGORITHMS[name](model(), local_steps=2).notes
 
 
 def test_clients_that_were_not_sampled_keep_their_weights() -> None:

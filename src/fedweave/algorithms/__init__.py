@@ -6,6 +6,7 @@ names. `PARTS` are what the FedAvg family is made of: name in `[algorithm] parts
 
 from fedweave.algorithms import parts
 from fedweave.algorithms.adafgl import AdaFGL
+from fedweave.algorithms.apfl import APFL, MixedModel
 from fedweave.algorithms.centralized import Centralized
 from fedweave.algorithms.cffl import CFFL, Credibility, CredibilityReward
 from fedweave.algorithms.cgsv import CGSV, CosineValue, SparseReward
@@ -21,13 +22,19 @@ from fedweave.algorithms.fairgfl import FairGFL, OverlapWeights
 from fedweave.algorithms.fairgraphfl import AgentValue, FairGraphFL, Payoff, ValueReward
 from fedweave.algorithms.fcfl import FCFL, ParetoDescent
 from fedweave.algorithms.fedavg import FedAvg
+from fedweave.algorithms.fedavg_ft import FedAvgFT, FineTuned
+from fedweave.algorithms.feddc import FedDC
+from fedweave.algorithms.feddyn import DynamicRegularisation, FedDyn
 from fedweave.algorithms.fedego import FedEgo
 from fedweave.algorithms.fedgcn import FedGCN
 from fedweave.algorithms.fedgta import FedGTA, TopologyMix
+from fedweave.algorithms.fednova import FedNova, NormalisedSteps, ProximalSteps
 from fedweave.algorithms.fedopt import FedAdam, FedAvgM, ServerAdam, ServerMomentum
+from fedweave.algorithms.fedper import FedPer, OwnHead
 from fedweave.algorithms.fedproto import ClassPrototypes, FedProto, NearestPrototype
 from fedweave.algorithms.fedprox import FedProx, Proximal
 from fedweave.algorithms.fedpub import FedPUB, FunctionalMix, SparseMasks
+from fedweave.algorithms.fedrep import FedRep, HeadThenBody
 from fedweave.algorithms.fedsage import FedSage
 from fedweave.algorithms.fedsage_plus import FedSagePlus, MissingNeighbours
 from fedweave.algorithms.fedstar import FedStar
@@ -38,6 +45,7 @@ from fedweave.algorithms.glasu import GLASU
 from fedweave.algorithms.graphfl import GraphFL, MetaGradient
 from fedweave.algorithms.local import Local
 from fedweave.algorithms.moon import ModelContrast, Moon
+from fedweave.algorithms.pfedme import MoreauEnvelope, PFedMe
 from fedweave.algorithms.prototypes import MotifPrototypes
 from fedweave.algorithms.qfedavg import FairByLoss, QFedAvg
 from fedweave.algorithms.rffl import RFFL, Reputation, ReputationReward
@@ -56,7 +64,15 @@ ALGORITHMS: Record = {
     "fedavgm": FedAvgM,
     "scaffold": Scaffold,
     "moon": Moon,
+    "feddyn": FedDyn,
+    "feddc": FedDC,
+    "fedavg_ft": FedAvgFT,
+    "fednova": FedNova,
+    "fedper": FedPer,
+    "fedrep": FedRep,
     "ditto": Ditto,
+    "apfl": APFL,
+    "pfedme": PFedMe,
     "fedproto": FedProto,
     "cgsv": CGSV,
     "dw": DW,
@@ -101,6 +117,12 @@ PARTS: dict[str, type[parts.Part]] = {
     "class_prototypes": ClassPrototypes,
     "nearest_prototype": NearestPrototype,
     "control_variates": ControlVariates,
+    "dynamic_regularisation": DynamicRegularisation,
+    "fine_tuned": FineTuned,
+    "normalised_steps": NormalisedSteps,
+    "own_head": OwnHead,
+    "proximal_steps": ProximalSteps,
+    "head_then_body": HeadThenBody,
     "mixed_start": parts.MixedStart,
     "drift": parts.Drift,
     "by_size": parts.BySize,
@@ -119,6 +141,8 @@ PARTS: dict[str, type[parts.Part]] = {
     "server_momentum": ServerMomentum,
     "server_adam": ServerAdam,
     "personal_model": PersonalModel,
+    "mixed_model": MixedModel,
+    "moreau_envelope": MoreauEnvelope,
     "trained_model": parts.TrainedModel,
     "cosine_value": CosineValue,
     "size_value": SizeValue,
@@ -156,6 +180,7 @@ ALIASES = {"fgfl": "fairgraphfl"}  # other names of algorithms on the command li
 __all__ = [
     "ALGORITHMS",
     "ALIASES",
+    "APFL",
     "CFFL",
     "CGSV",
     "DW",
@@ -179,13 +204,19 @@ __all__ = [
     "FairGraphFL",
     "FedAdam",
     "FedAvg",
+    "FedAvgFT",
     "FedAvgM",
+    "FedDC",
+    "FedDyn",
     "FedEgo",
     "FedGCN",
     "FedGTA",
+    "FedNova",
     "FedPUB",
+    "FedPer",
     "FedProto",
     "FedProx",
+    "FedRep",
     "FedSage",
     "FedSagePlus",
     "FedStar",
@@ -195,6 +226,7 @@ __all__ = [
     "GraphFL",
     "Local",
     "Moon",
+    "PFedMe",
     "PooledGNN",
     "QFedAvg",
     "Scaffold",

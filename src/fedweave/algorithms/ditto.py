@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedweave.algorithms.parts import Context, Part
+from fedweave.algorithms.parts import Context, Needs, Part
 from fedweave.algorithms.preset import preset_of
 from fedweave.core import random
 from fedweave.core.tree import Tree, squared_distance
@@ -27,6 +27,11 @@ class PersonalModel(Part):
     def __post_init__(self) -> None:
         if self.lam < 0:
             raise ValueError(f"lam is {self.lam}; it must not be negative")
+
+    @property
+    def needs(self) -> Needs:
+        """Steps that suit the pull."""
+        return Needs(pull=self.lam)
 
     def report(self, ctx: Context) -> Tree:
         """Nothing, after the personal model's steps."""

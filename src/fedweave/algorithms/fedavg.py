@@ -8,7 +8,6 @@ round; a local step takes all of a client's training examples unless a part draw
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import ClassVar
 
@@ -19,6 +18,7 @@ from fedweave.algorithms.deployment import Deployable
 from fedweave.algorithms.participation import places, sample
 from fedweave.algorithms.parts import BySize, Composition, Context, Objective, Part, Round, Uniform, has
 from fedweave.algorithms.parts.conflicts import Settings, check_exchange, check_settings
+from fedweave.algorithms.parts.notes import noted
 from fedweave.algorithms.parts.training import ClassWeights, OptimizerName, OptimizerState, Training, weighing
 from fedweave.algorithms.scoring import PERSONAL_SCORES, SCORES, on_global_test, personal_score, score
 from fedweave.core import model as models
@@ -45,7 +45,8 @@ class FedAvg(Deployable):
     optimizer_state: its state is "kept" at the client from round to round, or "fresh" in each.
     participation:   share of the clients sampled per round, at least one.
     quorum:          share of the sampled clients that must reply.
-    share:           patterns of the weights that are shared, such as "0/*" for the first layer's; others stay at home.
+    share:           patterns of the weights that are shared, such as "0/*" for the first layer's or "-1/*" for the last
+        one's; others stay at home.
         None, (), where parts exchange something else, such as prototypes.
     parts:           terms of the objective, weights of updates, protection and so on; cross_entropy and by_size unless
         other parts decide these, or uniform where one is to withstand members that lie.
@@ -76,9 +77,7 @@ class FedAvg(Deployable):
         for name in ("participation", "quorum"):
             if not 0 < getattr(self, name) <= 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be above 0 and at most 1")
-        shares = self.share != ("*",) or bool(self.composed.private)
-        given = Settings(shares, self._own_weights, self._remembers, self.participation, self.optimizer)
-        check_settings(self.composed, given)
+        check_settings(self.composed, self._settings)
         if not self.share:
             check_exchange(self.composed)
         self.objective  # noqa: B018  refuses what cannot be trained
@@ -95,12 +94,17 @@ class FedAvg(Deployable):
         return self.composed.most_rounds
 
     @property
-    def idle(self) -> list[str]:
-        """What does nothing with these settings, by parts: pulls to the weights at which the only local step starts."""
-        if self.local_steps > 1 or self.composed.owner("start"):
-            return []
-        told = {name: note for name, part in self.composed.items() if (note := part.needs.several_steps)}
-        return [f"{name}: with local_steps = 1 training ends before {note}" for name, note in told.items()]
+    def notes(self) -> list[str]:
+        """What does nothing, or no good, with these settings, by parts (`notes.NOTED`)."""
+        return list(noted(self.composed, self._settings))
+
+    @property
+    def _settings(self) -> Settings:
+        shares = self.share != ("*",) or bool(self.composed.private)
+        one_step = self.local_steps == 1 and not self.composed.owner("start")
+        return Settings(
+            shares, self._own_weights, self._remembers, self.participation, self.optimizer, self.lr, one_step
+        )
 
     @property
     def _remembers(self) -> str:
@@ -167,7 +171,7 @@ class FedAvg(Deployable):
         """w_0, or a copy of it for every client, or the key that clients draw it from; and the parts' states."""
         whole = models.init(self.trained, fed.key("init"), fed.dtype)
         w, paths = self._shared(whole), [path for path, _ in leaves(whole)]
-        vain = [pattern for pattern in self.share if not any(fnmatchcase(path, pattern) for path in paths)]
+        vain = [pattern for pattern in self.share if not any(models.named(self.net, path, [pattern]) for path in paths)]
         if whole and (vain or (self.share and not w)):
             told = vain[0] if vain else list(self.share)
             raise ConfigError(f"share: {told!r} names no weight of the model; it has {', '.join(paths)}.")
@@ -196,8 +200,8 @@ class FedAvg(Deployable):
         if not self.composed.personal:
             round = replace(round, delta=self.composed.joint(memory, round))
         round = replace(round, value=self.composed.value(memory, round))
-        after, memory = self._stepped(state, round, memory)
-        return state | after | {"parts": self.composed.remembered("update", memory, round)}
+        after, memory = self._stepped(state, round, self.composed.remembered("update", memory, round))
+        return state | after | {"parts": memory}
 
     def calls(self, clients: int) -> Calls:
         """What the parts exchange before the first round; changed data, and training, in each."""
@@ -264,8 +268,7 @@ class FedAvg(Deployable):
     def train(self, client: Client, message: Tree) -> Tree:
         """`local_steps` steps; replies with the released update and what the parts report."""
         ctx, kept = self._context(client, message), self.optimizer_state == "kept"
-        state = client.state.get("optimizer") if kept else None
-        fitted = self.objective.fit(ctx.start, client, client.key, ctx.sent, anchor=ctx.received, state=state)
+        fitted = self.composed.trained(ctx)
         w = where_trained(ctx.examples > 0, fitted.w, ctx.received) if self._goes_on else fitted.w
         client.state |= {"w": w} | ({"optimizer": fitted.state} if kept else {})
         ctx = replace(ctx, trained=w, last_loss=fitted.loss)
@@ -381,12 +384,9 @@ class FedAvg(Deployable):
         """The leaves of `w` that are shared."""
         if self.share == ("*",) and not self.composed.private:
             return w
-
-        def named(path: str, patterns: Sequence[str]) -> bool:
-            return any(fnmatchcase(path, pattern) for pattern in patterns)
-
-        kept = self.composed.private
-        return nest({path: leaf for path, leaf in leaves(w) if named(path, self.share) and not named(path, kept)})
+        named, model, kept = models.named, self.net, self.composed.private
+        shared = {path: leaf for path, leaf in leaves(w) if named(model, path, self.share)}
+        return nest({path: leaf for path, leaf in shared.items() if not named(model, path, kept)})
 
 
 def mixed(own: Tree, round: Round) -> Tree:

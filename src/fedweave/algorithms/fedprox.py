@@ -30,11 +30,15 @@ class Proximal(Part):
     mu: float = 0.01
     adaptive: bool = False
     client_learns = "how strongly training is pulled to the received weights"
-    needs = Needs(several_steps="the penalty has a gradient; this is FedAvg's training")
 
     def __post_init__(self) -> None:
         if self.mu < 0:
             raise ValueError(f"mu is {self.mu}; it must not be negative")
+
+    @property
+    def needs(self) -> Needs:
+        """A second step, for the term to act."""
+        return Needs(several_steps="the penalty has a gradient; this is FedAvg's training", pull=self.mu)
 
     @property
     def sends(self) -> Mapping[str, Sends | str]:  # type: ignore[override]

@@ -14,13 +14,13 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedweave.algorithms.fedopt import ServerAdam
+from fedweave.algorithms.fedopt import ServerAdam, ServerMomentum
 from fedweave.algorithms.parts import Context, Needs, Outputs, Part, Protection, Uniform
-from fedweave.algorithms.preset import preset_of
+from fedweave.algorithms.preset import part_of, preset_of
 from fedweave.core import random
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Model
-from fedweave.core.tree import Tree, scale
+from fedweave.core.tree import Tree, add, scale, sub
 from fedweave.learn import where_trained
 
 
@@ -30,18 +30,31 @@ class MetaGradient(Part):
     set at the weights that this leads to, w − ∇F_support(w) lr after one step. For use, they train as much once more,
     also on the global test: what is shared is a start, and predicts little by itself.
 
-    examples: of the support and of the query set at most.
+    examples:   of the support and of the query set at most.
+    meta_steps: how often a round does so, each time from weights that the last gradient moved by `meta_lr`; the sum of
+        gradients is sent. With server = "sgd" and server_lr = meta_lr the joint model is then the mean of these
+        weights, Per-FedAvg's (Fallah et al. 2020, algorithm 1, to first order).
+    meta_lr:    of these moves.
     """
 
     examples: int = 100
+    meta_steps: int = 1
+    meta_lr: float = 0.1
     needs = Needs(supervised=True, judged_apart=True, tunes=True, bounds=("examples",))
-    protection = Protection(
-        becomes="negative gradient of the loss on a query set of training examples, at weights trained on a support set"
-    )
 
     def __post_init__(self) -> None:
-        if self.examples < 1:
-            raise ValueError(f"examples is {self.examples}; it must be at least 1")
+        if self.examples < 1 or self.meta_steps < 1:
+            raise ValueError(f"examples is {self.examples} and meta_steps {self.meta_steps}; both must be at least 1")
+        if not self.meta_lr > 0:
+            raise ValueError(f"meta_lr is {self.meta_lr}; it must be positive")
+
+    @property
+    def protection(self) -> Protection:
+        """Gradients leave, in the place of an update."""
+        what = "negative gradient" if self.meta_steps == 1 else "sum of negative gradients"
+        return Protection(
+            becomes=f"{what} of the loss on a query set of training examples, at weights trained on a support set"
+        )
 
     def draw(self, model: Model, graph: Graph, key: Tensor, steps: int) -> Tree:
         """{"support", "query": bool [steps, e]}, the same in every step."""
@@ -64,8 +77,16 @@ class MetaGradient(Part):
 
     def release(self, ctx: Context, update: Tree) -> Tree:
         """−∇F_query at the trained weights, in place of the update."""
-        given = ctx.sent | {ctx.name: {"query": torch.ones_like(ctx.client.key)}}
-        return scale(ctx.shared(ctx.objective.gradient(ctx.trained, ctx.client, ctx.client.key, given)), -1.0)
+        client, sent, key, w, near = ctx.client, ctx.sent, ctx.client.key, ctx.received, ctx.trained
+        query = sent | {ctx.name: {"query": torch.ones_like(key)}}
+        total = ctx.objective.gradient(near, client, key, query)
+        slope = total
+        for step in range(1, self.meta_steps):
+            w, key = sub(w, scale(slope, self.meta_lr)), random.fold(client.key, "meta", step)
+            near = ctx.objective.fit(w, client, key, sent).w
+            slope = ctx.objective.gradient(near, client, key, query)
+            total = add(total, slope)
+        return scale(ctx.shared(total), -1.0)
 
     def judged(self, ctx: Context) -> Tree:
         """The received weights, trained on a support set."""
@@ -81,13 +102,20 @@ class GraphFL:
     optimizer:    of these; the gradient of a plain step alone is what the method is about.
     lr:           its learning rate.
     weight_decay: its weight decay.
-    server_lr:    learning rate of the server's Adam, which is FedAdam's.
+    server:       how the server steps along the mean, by "adam", which is FedAdam's, or by plain "sgd".
+    server_lr:    its learning rate.
     """
 
     local_steps: int = 1
     optimizer: Literal["sgd"] = "sgd"
     lr: float = 0.1
     weight_decay: float = 0.0
+    server: Literal["adam", "sgd"] = "adam"
     server_lr: float = 0.01
 
     exempt_laws: ClassVar[dict[str, str]] = {"one_client_is_ordinary_training": "the server's step is one of Adam"}
+
+    def parts(self) -> tuple[Part, ...]:
+        """The gradients, their plain mean, and the server's step."""
+        step = part_of(self, ServerAdam) if self.server == "adam" else part_of(self, ServerMomentum, momentum=0.0)
+        return part_of(self, MetaGradient), Uniform(), step

@@ -29,7 +29,7 @@ from fedweave.core.tree import Tree
 from fedweave.learn import where_trained
 
 # Hooks that nobody asks for.
-_IN_VAIN = ("release", "report", "weigh", "aggregate", "download", "receive", "start", "judged")
+_IN_VAIN = ("release", "report", "weigh", "aggregate", "download", "receive", "start", "train", "judged")
 
 
 @dataclass(frozen=True)

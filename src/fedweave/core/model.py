@@ -1,6 +1,7 @@
 """A model is a tuple of layers; splitting a model is slicing it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from fnmatch import fnmatchcase
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from torch import Tensor
@@ -105,6 +106,14 @@ def needs_graph(model: Model) -> bool:
 def pools(model: Model) -> bool:
     """Whether the model gives one row per small graph instead of one per node."""
     return any(layer.operator in POOLS for layer in model)
+
+
+def named(model: Model, path: str, patterns: Iterable[str]) -> bool:
+    """Whether one of some patterns names a weight, such as "0/*" the first layer's; layers may be counted from the
+    last, -1, as well."""
+    layer, _, name = path.partition("/")
+    from_last = f"{int(layer) - len(model)}/{name}"
+    return any(fnmatchcase(own, pattern) for pattern in patterns for own in (path, from_last))
 
 
 def feature_rows(model: Model) -> frozenset[str]:

@@ -3,9 +3,10 @@
 from fedweave.learn.descent import Loss, Penalty
 from fedweave.learn.fitting import Fit, fit, where_trained
 from fedweave.learn.losses import PLAIN, ClassLoss, ClassWeight, class_counts, cross_entropy
-from fedweave.learn.optimisers import OPTIMISERS, Adam, Optimiser, Sgd, check_training
+from fedweave.learn.optimisers import MOST_STEPS, OPTIMISERS, Adam, Optimiser, Sgd, check_training
 
 __all__ = [
+    "MOST_STEPS",
     "OPTIMISERS",
     "PLAIN",
     "Adam",

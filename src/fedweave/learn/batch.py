@@ -16,7 +16,7 @@ from fedweave.ops.touched import STACKED, TouchedRows, shared_scalar
 
 def train_batch(
     plan: TrainSpec, clients: int, w: Given, anchor: Given, graph: Given, key: Given, args: Given, batches: Given,
-    state: Given,
+    state: Given, limit: Given,
 ) -> tuple[Any, Any]:  # fmt: skip
     """Train all clients of a batch; returns outputs and their batch dimensions as `_Fit.vmap` must.
 
@@ -59,7 +59,8 @@ def train_batch(
 
     moments = {name: kept.tensors for name, kept in batch.moments.items()}
     keys = key[0] if key[1] == 0 else key[0].expand(clients)
-    last = plan.train_loop(tensors, moments, batch.taken, step, keys, row)
+    most = limit[0] if limit[1] == 0 or limit[0] is None else limit[0].expand(clients)
+    last = plan.train_loop(tensors, moments, batch.taken, step, keys, row, most, len(own))
     own.mark(last)
     state_after, state_dims = batch.state(plan.steps)
     outputs, plan.result = pytree.tree_flatten((batch.weights.tree(), last, state_after))
@@ -101,7 +102,8 @@ class _Batch:
 
     def _alike(self, plan: TrainSpec, w: Given) -> bool:
         """Whether untouched rows start alike at all clients, their moments and what a penalty finds aside."""
-        shared = {path for path, dim in leaves(w[1]) if dim is None}
+        stored = dict(leaves(w[0]))
+        shared = {path for path, dim in leaves(w[1]) if dim is None or isinstance(stored[path], TouchedRows)}
         return bool(plan.rows) and plan.rows <= shared and self.taken.dim() == 0
 
     def state(self, steps: int) -> tuple[Tree, Tree]:

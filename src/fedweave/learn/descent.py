@@ -37,11 +37,14 @@ class TrainSpec:
         gradients: Gradients,
         key: Tensor,
         minibatch: Callable[[int], list[Tensor]],
+        limit: Tensor | None = None,
+        own: int | None = None,
     ) -> Tensor:
         """Train `tensors` in place and return the last step's loss, of the shape of `key`.
 
         moments: the optimiser's, changed in place. taken: steps taken before, [], or [P] where clients differ in it.
-        minibatch: (step) -> what was drawn for it.
+        minibatch: (step) -> what was drawn for it. limit: after how many steps a client's weights stay as they are, of
+        the shape of `key`; these are the first `own` tensors, all if None.
         """
         numbers = taken.to(torch.float32, copy=True)
         apart = _apart(numbers)
@@ -49,9 +52,16 @@ class TrainSpec:
         counts = [number for _ in tensors for number in (numbers.unbind() if numbers.dim() else [numbers])]
         last = tensors[0].new_zeros(key.shape)
         for step in range(self.steps):
-            last, *grads = gradients(random.fold(key, step), *minibatch(step), *tensors)
+            loss, *grads = gradients(random.fold(key, step), *minibatch(step), *tensors)
+            before = [] if limit is None else [tensor.clone() for tensor in tensors[:own]]
             numbers.add_(1)
             self.optimiser.move(weights, apart([slope.contiguous() for slope in grads]), past, counts)
+            if limit is not None:
+                goes = limit > step
+                for tensor, old in zip(tensors, before, strict=False):
+                    tensor.copy_(torch.where(goes.view(*goes.shape, *[1] * (tensor.dim() - goes.dim())), tensor, old))
+                loss = torch.where(goes, loss, last)
+            last = loss
         return last
 
 

@@ -41,6 +41,7 @@ def fit(
     penalty: Penalty | None = None,
     anchor: Tree | None = None,
     rows: frozenset[str] = frozenset(),
+    limit: Tensor | None = None,
 ) -> Fit:
     """Train `w` on one client for `steps` optimiser steps.
 
@@ -54,22 +55,30 @@ def fit(
              clients start from the same values and moments, only the rows that a client's features touch are trained
              per client, and these weights and their moments come back as `TouchedRows`. Trees in `args` with such
              leaves, such as a control variate, are cut to the same rows.
+    limit:   after how many of the `steps` the client stops, int64 scalar, which may differ between clients; none with
+             the `state` of an optimiser, which then starts afresh, nor with `rows` that more than data moves.
 
     Training cannot be differentiated through. What is given stays as it is. If the last loss is not finite, some of the
     weights are not either.
 
     Raises:
-        ValueError: a penalty without an anchor, the state of another optimiser, or a loss or penalty that is no scalar.
+        ValueError: a penalty without an anchor, the state of another optimiser, or of any with a limit, or a loss or
+            penalty that is no scalar.
     """
     if penalty is not None and anchor is None:
         raise ValueError("a penalty needs the anchor that it pulls to; give fit(…, anchor=…)")
     if state and set(state) != {*optimiser.moments, "steps"}:
         raise ValueError(f"{optimiser} cannot go on from a state of {', '.join(state)}; start afresh with state=None")
+    if state and limit is not None:
+        raise ValueError(
+            "where clients take different numbers of steps, their optimisers start afresh; leave out state"
+        )
     plan = TrainSpec(loss, penalty, optimiser, steps, rows)
     whole = map_leaves(lambda leaf: leaf, w)
-    given = (whole, anchor, graph, key, args or {}, batches or {}, state or {})
+    given = (whole, anchor, graph, key, args or {}, batches or {}, state or {}, limit)
     operands, plan.spec = pytree.tree_flatten(given)
     after = Fit(*pytree.tree_unflatten(_Fit.apply(plan, *operands), plan.result))
+    after = after if limit is None else after._replace(state={})
     partly = [leaf for _, leaf in leaves({"w": after.w, "state": after.state}) if isinstance(leaf, TouchedRows)]
     for leaf in partly:
         if leaf.matrix is partly[0].matrix:  # one tensor, so that arithmetic sees that they are the same
@@ -88,7 +97,7 @@ class _Fit(Operation):
 
     @staticmethod
     def forward(plan: TrainSpec, *operands: object) -> tuple[Tensor, ...]:
-        w, anchor, graph, key, args, batches, state = pytree.tree_unflatten(operands, plan.spec)
+        w, anchor, graph, key, args, batches, state, limit = pytree.tree_unflatten(operands, plan.spec)
         own = _own(w, w)
         moments = {name: _own(state[name], w) if state else own.zeros() for name in plan.optimiser.moments}
         minibatch = dict(leaves(batches))
@@ -106,7 +115,7 @@ class _Fit(Operation):
         taken = materialize(state["steps"]) if state else torch.zeros((), dtype=torch.int64, device=key.device)
         past = {name: kept.tensors for name, kept in moments.items()}
         last = plan.train_loop(
-            own.tensors, past, taken, step, key, lambda at: [leaf[at] for leaf in minibatch.values()]
+            own.tensors, past, taken, step, key, lambda at: [leaf[at] for leaf in minibatch.values()], limit
         )
         own.mark(last)
         after = {name: nest(kept.shaped(kept.tensors)) for name, kept in moments.items()}

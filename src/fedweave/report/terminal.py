@@ -95,11 +95,11 @@ class Terminal:
         named = {"client": client_ids(len(built.partition.parts), built.partition.names)}
         held = statistics(*cut) | named
         self._console.print(clients_table(held, totals(*cut), built.data.labels))
-        idle = built.algorithm.idle if isinstance(built.algorithm, FedAvg) else []
+        unsuited = built.algorithm.notes if isinstance(built.algorithm, FedAvg) else []
         alone = filter(None, [untested(held["test"], built.fed.test is not None)])
         edges = unused_of_edges(suited(config, built.data), built.data.carried)
         odd = (*edges, *one_class(built.data), *odd_data(built.data))
-        for note in (*alone, *unused(config.partition.make(), *cut), *idle, *odd):
+        for note in (*alone, *unused(config.partition.make(), *cut), *unsuited, *odd):
             self._console.print(printable(f"note: {note}"), highlight=False, soft_wrap=True, markup=False)
 
     @staticmethod

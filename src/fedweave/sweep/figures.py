@@ -67,7 +67,10 @@ def _drawn(chart: Chart) -> Any:
     axes = figure.add_subplot()
     for at, (name, line) in enumerate(chart.lines.items()):
         x, y, error = zip(*line, strict=True)
-        style: dict[str, Any] = {"color": COLOURS[at % len(COLOURS)], "linestyle": _DASHES[at // len(COLOURS) % len(_DASHES)]}
+        style: dict[str, Any] = {
+            "color": COLOURS[at % len(COLOURS)],
+            "linestyle": _DASHES[at // len(COLOURS) % len(_DASHES)],
+        }
         if chart.over == "round":
             axes.plot(x, y, label=name, **style)
             low, high = ([mean + sign * own for mean, own in zip(y, error, strict=True)] for sign in (-1, 1))

@@ -14,7 +14,7 @@ from fedweave.algorithms.parts import answers
 from fedweave.algorithms.parts.conflicts import check, mechanisms
 from fedweave.algorithms.parts.context import KEEP, Context
 from fedweave.algorithms.parts.objective import CrossEntropy
-from fedweave.algorithms.parts.part import ChangesData, FollowsData, Part, has
+from fedweave.algorithms.parts.part import ChangesData, FollowsData, Part, Trains, has
 from fedweave.algorithms.parts.round import Round
 from fedweave.core.arrays import GraphArrays, graph_arrays
 from fedweave.core.federation import Federation, Sends, Step
@@ -23,6 +23,7 @@ from fedweave.core.model import Model
 from fedweave.core.tree import Tree, leaves, not_finite
 from fedweave.errors import ConfigError, FedweaveError, told_diverged, told_of_part
 from fedweave.incentives.vocabulary import Vocabulary
+from fedweave.learn import Fit
 
 UPDATE = "change of the model weights by local training"
 GLOBAL = "the joint model's weights, which all members' updates have gone into"
@@ -173,6 +174,24 @@ class Composition(dict[str, Part]):
             return default(ctx)
         part = self[owner]
         return {"receive": part.receive, "start": part.start, "judged": part.judged}[hook](ctx.at(owner))
+
+    def trained(self, ctx: Context) -> Fit:
+        """What local training leaves: what the owner of `train` makes of it, else `local_steps` steps.
+
+        Raises:
+            ConfigError: its owner gives something else.
+        """
+        owner = self.owner("train")
+        if not isinstance(part := self.get(owner), Trains):
+            given, state = ctx.sent, ctx.optimizer_state
+            return ctx.objective.fit(ctx.start, ctx.client, ctx.client.key, given, anchor=ctx.received, state=state)
+        made = part.train(ctx.at(owner))
+        if not isinstance(made, Fit):
+            raise ConfigError(
+                f"{owner}.train: is to give a Fit, as ctx.objective.fit does; it gives {type(made).__name__}"
+            )
+        answers.alike(f"{owner}.train", "the trained weights", made.w, ctx.start)
+        return made
 
     def download(self, name: str, memory: Tree, at: Tensor) -> tuple[Tree, ...]:
         """What a part sends (see `Part.download`).

@@ -7,7 +7,7 @@ from types import FunctionType
 from typing import Literal
 
 from fedweave.algorithms.parts.objective import CrossEntropy
-from fedweave.algorithms.parts.part import BoundsExamples, ChangesData, FollowsData, Part, has
+from fedweave.algorithms.parts.part import BoundsExamples, ChangesData, FollowsData, Part, Trains, has
 from fedweave.core.federation import Sends, step_info
 from fedweave.core.mechanism import Gaussian, Mechanism
 
@@ -19,6 +19,7 @@ DECIDES = {
     "value": "what an update is worth",
     "step": "the server's step",
     "start": "where training starts",
+    "train": "how a client trains",
     "judged": "which model a client uses",
 }
 SUCH = {"value": ("cosine_value", "size_value", "agent_value")}  # parts that decide what others need
@@ -36,7 +37,8 @@ class Settings:
     share:         whether a share of the weights alone leaves the clients. own_weights: whether they train from weights
                    that the server does not send them. remembers: what else they train from than what they are told, as
                    the setting that says so; "" if nothing.
-    participation: the share of the clients that a round calls. optimizer: of the local training.
+    participation: the share of the clients that a round calls. optimizer, lr: of the local training. one_step: whether
+                   that is one step, from the received weights.
     """
 
     share: bool
@@ -44,6 +46,8 @@ class Settings:
     remembers: str
     participation: float
     optimizer: str
+    lr: float
+    one_step: bool
 
 
 def mechanisms(part: Part) -> tuple[Mechanism, ...]:
@@ -99,7 +103,7 @@ def _of_single_examples(part: Part) -> bool:
 
 
 def _adds_to_the_loss(part: Part) -> bool:
-    return not isinstance(part, CrossEntropy) and _has("objective", "penalty")(part)
+    return not isinstance(part, CrossEntropy) and _has("objective", "penalty", "train")(part)
 
 
 # --- the tables ------------------------------------------------------------------------------------------------------
@@ -326,7 +330,7 @@ def _meanings(parts: Parts) -> Iterator[str]:
 
 def _uncalled(parts: Parts) -> Iterator[str]:
     """A method of a user's own part whose name is nearly a hook's: nothing would call it."""
-    kinds = (Part, ChangesData, FollowsData, BoundsExamples)
+    kinds = (Part, ChangesData, FollowsData, Trains, BoundsExamples)
     hooks = [
         name for kind in kinds for name, made in vars(kind).items() if isinstance(made, FunctionType) and name[0] != "_"
     ]

@@ -11,7 +11,7 @@ from fedweave.core import model as models
 from fedweave.core.federation import Client
 from fedweave.core.graph import TRAIN
 from fedweave.core.tree import Tree, leaves, map_leaves, nest, sub
-from fedweave.learn import Fit, Penalty
+from fedweave.learn import Fit, Optimiser, Penalty
 
 KEEP = "keep"  # in the message of a step that judges models: leave the model to its owner, and send nothing
 
@@ -33,8 +33,13 @@ class Trainable(Protocol):
         anchor: Tree | None = None,
         state: Tree | None = None,
         penalty: Penalty | None = None,
+        steps: int | None = None,
+        optimiser: Optimiser | None = None,
+        limit: Tensor | None = None,
+        within: Tree | None = None,
+        share: Tensor | float | None = None,
     ) -> Fit:
-        """Train `w`."""
+        """Train `w` (`Objective.fit`)."""
         ...
 
     def gradient(self, w: Tree, client: Client, key: Tensor, given: Tree | None = None) -> Tree:
@@ -110,6 +115,11 @@ class Context:
     def first(self) -> Tree:
         """The weights that all clients start from where the server sends none."""
         return models.init(self.training.model, self.message["init"], self.client.graph.x.dtype)
+
+    @property
+    def optimizer_state(self) -> Tree | None:
+        """Of the local training, as the client's last round left it; None if it starts afresh."""
+        return self.client.state.get("optimizer") if self.training.kept else None
 
     @property
     def memory(self) -> Tree:

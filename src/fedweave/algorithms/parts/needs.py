@@ -17,6 +17,8 @@ class Needs:
     vocabulary:     which motifs of its small graphs a client knows; None if none.
     everyone:       every client takes part in each round.
     optimizer:      the only one that the local training may have, for an update to be a sum of gradients; None if any.
+    suits:          the one that it is made for, where others are noted; None if any.
+    pull:           s of its term s/2 ‖w − …‖², for a note where plain steps are too long for it; 0 if none.
     several_steps:  what has no effect where training is one step from the received weights, as a note; "" if nothing.
     tells_gradients: what `report` sends tells what protects an update would hide.
     received:       the server sends weights, with which `objective` or `penalty` compares.
@@ -40,6 +42,8 @@ class Needs:
     vocabulary: Vocabulary | None = None
     everyone: bool = False
     optimizer: OptimizerName | None = None
+    suits: OptimizerName | None = None
+    pull: float = 0.0
     several_steps: str = ""
     tells_gradients: bool = False
     received: bool = False

@@ -16,8 +16,10 @@ from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.federation import Client
 from fedweave.core.graph import TRAIN, Graph
-from fedweave.core.tree import Tree, sub
-from fedweave.learn import Fit, Penalty, fit
+from fedweave.core.tree import Tree, leaves, nest, sub
+from fedweave.learn import Fit, Optimiser, Penalty, fit
+
+_WITHIN, _SHARE = "within", "share"  # in what the loss finds, beside what parts do: weights that rest
 
 
 @dataclass(frozen=True)
@@ -84,16 +86,27 @@ class Objective:
         anchor: Tree | None = None,
         state: Tree | None = None,
         penalty: Penalty | None = None,
+        steps: int | None = None,
+        optimiser: Optimiser | None = None,
+        limit: Tensor | None = None,
+        within: Tree | None = None,
+        share: Tensor | float | None = None,
     ) -> Fit:
         """`local_steps` steps from `w`.
 
         given: {part: what it was sent, and recalls}. anchor: the received weights for penalties; without it there are
         none. state: of the optimiser, fresh if None. penalty: in place of the parts' penalties; a method that lasts,
-        for the training is recorded under its name.
+        for the training is recorded under its name. steps, optimiser: others than the training's. limit: after how many
+        of the steps this client stops, int64 scalar (`learn.fit`). within: weights that rest, among which the loss is
+        taken at those of `w` or, with a `share`, at share · w + (1 − share) · within.
         """
         training, graph = self.training, client.graph
-        steps = training.local_steps
+        steps = training.local_steps if steps is None else steps
+        optimiser = training.optimiser if optimiser is None else optimiser
         own = self._penalties if anchor is not None and penalty is None else {}
+        args = {name: found for name, found in (given or {}).items() if name in self._terms or name in own}
+        args |= {key: found for key, found in ((_WITHIN, within), (_SHARE, share)) if found is not None}
+        moves_all = limit is not None and (training.weight_decay > 0 or own or penalty)
         drawn = {
             name: part.draw(training.model, graph, random.fold(key, "minibatches", name), steps)
             for name, part in self._terms.items()
@@ -103,14 +116,15 @@ class Objective:
             w,
             graph,
             key,
-            training.optimiser,
+            optimiser,
             steps,
-            args={name: found for name, found in (given or {}).items() if name in self._terms or name in own},
+            args=args,
             batches={"drawn": drawn},
             penalty=penalty or (self._penalty if own else None),
             anchor=anchor,
-            rows=self._feature_rows,
+            rows=frozenset() if moves_all else self._feature_rows & {path for path, _ in leaves(w)},
             state=state,
+            limit=limit,
         )
 
     def recalled(self, ctx: Context) -> Tree:
@@ -129,6 +143,8 @@ class Objective:
 
     def _loss(self, w: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
         drawn = args.get("drawn", {})
+        if _WITHIN in args:
+            w = _merged(w, args[_WITHIN], args.get(_SHARE))
         outputs = Outputs(Forward(w, self.training.model, graph, key, self.training.loss), {}, {})
         return _sum(
             {
@@ -141,6 +157,19 @@ class Objective:
         return _sum(
             {f"{name}.penalty": part.penalty(w, received, args.get(name, {})) for name, part in self._penalties.items()}
         )
+
+
+def _merged(w: Tree, others: Tree, share: Tensor | float | None) -> Tree:
+    """`others`, with the weights of `w` in their places or, with a share, mixed with them."""
+    now = dict(leaves(w))
+
+    def leaf(path: str, other: Tensor) -> Tensor:
+        mine: Tensor = now.get(path, other)
+        return mine if share is None or path not in now else share * mine + (1 - share) * other
+
+    return nest(
+        {path: leaf(path, other) for path, other in leaves(others)} | {p: n for p, n in now.items() if share is None}
+    )
 
 
 def _sum(terms: Mapping[str, Tensor]) -> Tensor:

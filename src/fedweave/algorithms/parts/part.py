@@ -16,6 +16,7 @@ from fedweave.core.federation import Federation, Sends, Step
 from fedweave.core.graph import Graph
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree
+from fedweave.learn import Fit
 
 _NO_NEEDS, _NO_PROTECTION = Needs(), Protection()
 
@@ -24,11 +25,11 @@ class Part:
     """One idea of one paper; a frozen dataclass that overrides the hooks it has. Those below do nothing.
 
     At the server, in the order of a round: `init`, `download`, `observe`, `limit`, `weigh`, `aggregate`, `value`,
-    `step`, `update` and `measures`. At a client: `receive`, `start`, `recall`, `draw`, `objective`, `penalty`,
+    `update`, `step` and `measures`. At a client: `receive`, `start`, `recall`, `draw`, `objective`, `penalty`,
     `release` and `report`; `judged` when models are evaluated. `layers` gives the model that is trained and used.
     `state` is the part's memory at the server: a tree, saved in checkpoints. A part that changes clients' data from
     round to round, or has to know of it, is `ChangesData` or `FollowsData` as well; one whose training steps can be on
-    few examples `BoundsExamples`.
+    few examples `BoundsExamples`, and one that decides how a client trains `Trains`.
 
     sends:         {key of what `report` adds: what the receiver learns from it}.
     client_learns: what a client learns from `download`, as a sentence or {key of it: a sentence}; "" if it gets
@@ -98,13 +99,13 @@ class Part:
         """What each client's update is worth, float64 [P]. Only one part may decide this."""
         raise NotImplementedError
 
+    def update(self, state: Tree, round: Round) -> Tree:
+        """The part's state once it is known how updates count, and the joint one."""
+        return state
+
     def step(self, state: Tree, w: Tree, delta: Tree) -> tuple[Tree, Tree]:
         """The new global weights, and the part's state: the server's optimiser. Only one part may decide this."""
         raise NotImplementedError
-
-    def update(self, state: Tree, round: Round) -> Tree:
-        """The part's state after a round."""
-        return state
 
     def measures(self, state: Tree) -> Mapping[str, Tensor | float]:
         """{name: float64 [N]}: what the server knows about each client after a round, NaN where undefined; or [N, N],
@@ -173,6 +174,16 @@ class FollowsData(Protocol):
     def changed(self, ctx: Context, nodes: Tensor) -> None:
         """Update what the part keeps at a client some of whose `nodes`, bool [n] with padding, have other data from now
         on."""
+        ...
+
+
+@runtime_checkable
+class Trains(Protocol):
+    """A part that decides how a client trains."""
+
+    def train(self, ctx: Context) -> Fit:
+        """Local training from `ctx.start`, by `ctx.objective.fit`, in the place of `local_steps` steps of the
+        objective; `ctx.optimizer_state` is the optimiser's. Only one part may decide this."""
         ...
 
 

@@ -1,0 +1,208 @@
+"""The field's baselines on several data sets and cuts: one table for each, all runs as CSV.
+
+Every method runs at the point of its grid with the best validation score after the last round, of seed 0 or of
+`--tune` seeds; the table shows tests after the last round, of the models that clients use on their own nodes. Seeds are
+paired: each draws one cut and one start for all methods; differences to FedAvg and to local training have 95 %
+intervals (Student's t over seeds). A run that is in the CSV already is not done again, so an interrupted table goes on;
+take another folder once a default has changed.
+Methods of SGD are compared with FedAvg by SGD, too (`fedavg_sgd`): what differs otherwise is the optimiser.
+
+    python -m benchmarks.baselines_table [--sets cora chameleon-filtered] [--cuts louvain] [--methods fedavg local …]
+        [--seeds 3] [--tune 1] [--rounds 60] [--out DIR]
+"""
+
+import argparse
+import csv
+import json
+import os
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from fedweave.errors import UserError
+from fedweave.experiment.build import build
+from fedweave.experiment.config import resolve
+from fedweave.experiment.rounds import train
+from fedweave.metrics.paired import differences, interval
+
+Grid = Sequence[Mapping[str, Any]]
+
+
+def rates(*values: float, names: Sequence[str] = ("lr",)) -> Grid:
+    """A grid of learning rates."""
+    return [dict.fromkeys(names, value) for value in values]
+
+
+ADAM, SGD = rates(0.003, 0.01, 0.03), rates(0.1, 0.3, 1.0)
+# {name: (algorithm, settings, what is tried)}
+METHODS: dict[str, tuple[str, dict[str, Any], Grid]] = {
+    "local": ("local", {}, ADAM),
+    "fedavg": ("fedavg", {}, ADAM),
+    "fedavg_sgd": ("fedavg", {"optimizer": "sgd"}, SGD),
+    "fedprox": ("fedprox", {}, ADAM),
+    "scaffold": ("scaffold", {}, SGD),
+    "feddyn": ("feddyn", {}, rates(0.01, 0.03, 0.1)),
+    "feddc": ("feddc", {}, rates(0.01, 0.03, 0.1)),
+    "fednova": ("fednova", {}, rates(0.03, 0.1, 0.3)),
+    "moon": ("moon", {}, ADAM),
+    "fedproto": ("fedproto", {}, ADAM),
+    "fedavg_ft": ("fedavg_ft", {}, ADAM),
+    "fedper": ("fedper", {}, ADAM),
+    "fedrep": ("fedrep", {}, ADAM),
+    "ditto": ("ditto", {}, ADAM),
+    "apfl": ("apfl", {}, ADAM),
+    "pfedme": ("pfedme", {}, rates(0.03, 0.1, 0.3)),
+    "graphfl": ("graphfl", {}, rates(0.03, 0.1, 0.3)),
+    "perfedavg": (
+        "graphfl",
+        {"server": "sgd", "meta_steps": 3},
+        rates(0.1, 0.3, 1.0, names=("meta_lr", "server_lr")),
+    ),
+}
+MINORITIES = {"minesweeper": "auc"}  # what is judged where one class is rare; accuracy elsewhere
+CUTS: dict[str, dict[str, Any]] = {"louvain": {}, "dirichlet": {"alpha": 0.5}}
+KEYS = ("set", "cut", "clients", "rounds", "method", "settings", "seed")
+MEASURED = ("val", "test", "global", "trained", "seconds", "bytes_up", "bytes_down", "failed")
+
+
+def data(name: str) -> dict[str, Any]:
+    """A registered set, or a file NAME/NAME.npz in the folder of data."""
+    file = Path(os.environ.get("FEDWEAVE_DATA", "../shared/data")) / name / f"{name}.npz"
+    try:
+        resolve({"data": {"name": name}})
+    except UserError:
+        return {"name": "npz", "path": str(file.resolve())}
+    return {"name": name}
+
+
+def run(key: Mapping[str, Any]) -> dict[str, Any]:
+    """What one run measures; `failed` says why there is nothing."""
+    algorithm, settings, _ = METHODS[key["method"]]
+    document = {
+        "seed": key["seed"],
+        "rounds": key["rounds"],
+        "data": data(key["set"]),
+        "partition": {"name": key["cut"], "clients": key["clients"], **CUTS[key["cut"]]},
+        "model": {"name": "gcn"},
+        "algorithm": {"name": algorithm, **settings, **json.loads(key["settings"])},
+    }
+    metric, seconds = MINORITIES.get(key["set"], "accuracy"), []
+    try:
+        built = build(resolve(document))
+        at = time.perf_counter()
+        for step in train(built.algorithm, built.fed, key["rounds"], eval_every=0):
+            now, last = time.perf_counter(), step
+            seconds.append(now - at)
+            at = now
+    except UserError as error:
+        return {"failed": str(error)}
+    ledger, calls = built.fed.ledger, key["rounds"] * key["clients"]
+    return {
+        "val": statistics.fmean(last.of_clients(metric, "val").values()),
+        "test": statistics.fmean(last.of_clients(metric).values()),
+        "global": last.summary.get(f"global/{metric}"),
+        "trained": last.summary.get(f"trained/{metric}"),
+        "seconds": statistics.median(seconds[2:-1] or seconds),  # the last one's holds the evaluation
+        "bytes_up": ledger.bytes_up / calls,
+        "bytes_down": ledger.bytes_down / calls,
+    }
+
+
+class Runs:
+    """All runs, as rows of a CSV file to which each is added when it ends."""
+
+    def __init__(self, file: Path) -> None:
+        self._file, self._known = file, {}
+        if file.exists():
+            for row in csv.DictReader(file.open()):
+                self._known[tuple(row[key] for key in KEYS)] = {k: self._value(k, row[k]) for k in MEASURED}
+        else:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            csv.writer(file.open("w")).writerow((*KEYS, *MEASURED))
+
+    def of(self, **key: Any) -> dict[str, Any]:
+        """A run's measures, those of the file or of a run that is made now."""
+        name = tuple(str(key[one]) for one in KEYS)
+        if name not in self._known:
+            found = self._known[name] = run(key)
+            with self._file.open("a") as file:
+                csv.writer(file).writerow((*name, *(found.get(one, "") for one in MEASURED)))
+            print(*name, found.get("failed") or f"val {found['val']:.4f} test {found['test']:.4f}", flush=True)
+        return self._known[name]
+
+    @staticmethod
+    def _value(name: str, text: str) -> Any:
+        return text if name == "failed" or not text else float(text)
+
+
+def cell(values: Sequence[float], sign: str = "") -> str:
+    """Mean and half of the 95 % interval, or the mean alone of one value."""
+    low, high = interval(values)
+    return f"{statistics.fmean(values):{sign}.3f}" + ("" if low is None else f" ± {(high - low) / 2:.3f}")
+
+
+def table(runs: Runs, given: argparse.Namespace, where: dict[str, Any]) -> Iterator[str]:
+    """The lines of one set's table on one cut."""
+    metric = MINORITIES.get(where["set"], "accuracy")
+    yield f"\n{where['set']}, {where['cut']}, {where['clients']} clients, {where['rounds']} rounds, {metric}:\n"
+    yield "| method | chosen | clients' models | to fedavg | to local | global | s / fedavg's | kB up | kB down |"
+    yield "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"
+    ends: dict[str, dict[int, float]] = {}
+    pace = 0.0
+    for method in given.methods:
+        tried = {at: [runs.of(**where, method=method, settings=at, seed=s) for s in range(given.tune)]
+                 for at in map(json.dumps, METHODS[method][2])}  # fmt: skip
+        kept = {at: found for at, found in tried.items() if not any(one.get("failed") for one in found)}
+        if not kept:
+            yield f"| `{method}` | — | {next(iter(tried.values()))[0]['failed']} | | | | | | |"
+            continue
+        best = max(kept, key=lambda at: statistics.fmean(one["val"] for one in kept[at]))
+        all_of = {seed: runs.of(**where, method=method, settings=best, seed=seed) for seed in range(given.seeds)}
+        done = {seed: one for seed, one in all_of.items() if not one.get("failed")}
+        ends[method] = {seed: one["test"] for seed, one in done.items()}
+        seconds, up, down = (
+            statistics.median(one[key] for one in done.values()) for key in ("seconds", "bytes_up", "bytes_down")
+        )
+        pace = seconds if method == "fedavg" else pace
+        away = [
+            cell(differences(ends[method], ends[other]), "+") if other in ends and other != method else ""
+            for other in ("fedavg", "local")
+        ]
+        whole = [one["global"] for one in done.values() if one["global"] not in (None, "")]
+        columns = (
+            f"`{method}`", ", ".join(f"{k} {v}" for k, v in json.loads(best).items()),
+            cell(list(ends[method].values())), *away, cell(whole) if whole else "",
+            f"{seconds / pace:.1f}" if pace else "", f"{up / 1000:.0f}", f"{down / 1000:.0f}",
+        )  # fmt: skip
+        yield f"| {' | '.join(columns)} |"
+
+
+def main() -> None:
+    """Print and write the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sets", nargs="+", default=["cora", "chameleon-filtered"])
+    parser.add_argument("--cuts", nargs="+", default=["louvain"], choices=CUTS)
+    parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
+    parser.add_argument("--clients", type=int, default=10)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--tune", type=int, default=1, help="seeds by whose validation a point is chosen")
+    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--out", type=Path, default=Path("runs/baselines"))
+    given = parser.parse_args()
+    given.methods = [m for m in ("fedavg", "local") if m in given.methods] + [
+        m for m in given.methods if m not in ("fedavg", "local")
+    ]
+    runs, lines = Runs(given.out / "runs.csv"), []
+    for name, cut in product(given.sets, given.cuts):
+        where = {"set": name, "cut": cut, "clients": given.clients, "rounds": given.rounds}
+        for line in table(runs, given, where):
+            lines.append(line)
+            print(line, flush=True)
+    (given.out / "table.md").write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()

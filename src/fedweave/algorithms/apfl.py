@@ -1,0 +1,74 @@
+"""APFL: Deng, Kamani and Mahdavi 2020, "Adaptive personalized federated learning", algorithm 1.
+
+A client uses a mix of the weights of two models, one of its own and the joint one. Deviations: its own model takes its
+steps after the joint one's, whose weights rest meanwhile, and not in turn with them; the mix's share is fixed unless
+`adaptive`, and then moves once a round, as in the released code, but without that code's pull of .02 to 0.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedweave.algorithms.parts import Context, Part
+from fedweave.algorithms.preset import preset_of
+from fedweave.core import random
+from fedweave.core.tree import Tree, add, dot, scale, sub
+from fedweave.learn import where_trained
+
+
+@dataclass(frozen=True)
+class MixedModel(Part):
+    """Every client trains weights v_i of its own besides, by the gradient of F_i at v̄_i = a v_i + (1 − a) w_i, and uses
+    a v_i + (1 − a) w_t. Neither v_i nor a leave it.
+
+    mix:      a, how much of the client's own there is in it, from 0 (FedAvg's model) to 1 (local training).
+    adaptive: a starts there, and takes a step of `lr` along its own gradient before each training.
+    """
+
+    mix: float = 0.5
+    adaptive: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.mix <= 1:
+            raise ValueError(f"mix is {self.mix}; it must be from 0 to 1")
+
+    def report(self, ctx: Context) -> Tree:
+        """Nothing, after the own model's steps."""
+        client, own, share = ctx.client, self._own(ctx), self._share(ctx)
+        if self.adaptive:
+            share = self.moved(ctx, share, own)
+        key, state = random.fold(client.key, "personal"), ctx.memory.get("optimizer")
+        v, _, state = ctx.objective.fit(own, client, key, ctx.sent, state=state, within=ctx.trained, share=share)
+        v = where_trained(ctx.examples > 0, v, ctx.received)
+        ctx.keep({"v": v, "share": share} | ({"optimizer": state} if ctx.training.kept else {}))
+        return {}
+
+    def moved(self, ctx: Context, share: Tensor, own: Tree) -> Tensor:
+        """a − lr ⟨v_i − w_t, ∇F_i(v̄_i)⟩, within 0 and 1."""
+        key = random.fold(ctx.client.key, "share")
+        slope = ctx.objective.gradient(mixed(share, own, ctx.received), ctx.client, key, ctx.sent)
+        return (share - ctx.training.lr * dot(sub(own, ctx.received), slope)).clamp(0, 1)
+
+    def judged(self, ctx: Context) -> Tree:
+        """The mix with the received weights."""
+        return where_trained(ctx.examples > 0, mixed(self._share(ctx), self._own(ctx), ctx.received), ctx.received)
+
+    def _own(self, ctx: Context) -> Tree:
+        own: Tree = ctx.memory["v"] if ctx.memory else ctx.received
+        return own
+
+    def _share(self, ctx: Context) -> Tensor:
+        first = torch.full((), self.mix, dtype=torch.float64, device=ctx.client.key.device)
+        share: Tensor = ctx.memory.get("share", first)
+        return share
+
+
+def mixed(share: Tensor, own: Tree, other: Tree) -> Tree:
+    """share · own + (1 − share) · other."""
+    return add(scale(own, share), scale(other, 1 - share))
+
+
+@preset_of(MixedModel)
+class APFL:
+    """FedAvg whose clients use its model mixed with one of their own."""

@@ -1,0 +1,43 @@
+"""FedAvg with fine-tuning: Yu, Bagdasaryan and Shmatikov 2020, "Salvaging federated learning by local adaptation", its
+first way, a reference for what is called personal.
+
+Numbers are those of models that trained a few steps more on the client's own training examples; nothing of these steps
+is kept or sent. Deviation: full batches, as in the local training.
+"""
+
+from dataclasses import dataclass
+
+from fedweave.algorithms.parts import Context, Needs, Part
+from fedweave.algorithms.preset import preset_of
+from fedweave.core import random
+from fedweave.core.tree import Tree
+from fedweave.learn import MOST_STEPS, where_trained
+
+
+@dataclass(frozen=True)
+class FineTuned(Part):
+    """Every client uses, and is judged by, the received model after a few steps of its own training, from which nothing
+    goes on.
+
+    tune_steps: how many; with 0 it is the received model.
+    """
+
+    tune_steps: int = 5
+    needs = Needs(judged_apart=True, tunes=True)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.tune_steps <= MOST_STEPS:
+            raise ValueError(f"tune_steps is {self.tune_steps}; it must be at least 0, and at most {MOST_STEPS:,}")
+
+    def judged(self, ctx: Context) -> Tree:
+        """w_t after `tune_steps` steps by a fresh optimiser."""
+        if not self.tune_steps:
+            return ctx.received
+        key = random.fold(ctx.client.key, "tune")
+        w = ctx.objective.fit(ctx.received, ctx.client, key, ctx.sent, steps=self.tune_steps).w
+        return where_trained(ctx.examples > 0, w, ctx.received)
+
+
+@preset_of(FineTuned)
+class FedAvgFT:
+    """FedAvg whose clients fine-tune the joint model for their own use."""

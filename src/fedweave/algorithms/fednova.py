@@ -1,0 +1,193 @@
+"""FedNova: Wang et al. 2020, "Tackling the objective inconsistency problem in heterogeneous federated optimization",
+eqs. 5-8.
+
+Clients that take more steps than others would pull the joint model to their own optimum; so each update counts by how
+far its client's steps would carry a constant gradient. Deviations: mini-batches of a client are of equal size up to
+one; with the proximal term, too, τ_eff is Σ p_i ‖a_i‖₁, where the released code has Σ p_i τ_i. Adam has no such
+length, so it is refused.
+"""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedweave.algorithms.parts import Context, Needs, OptimizerName, Outputs, Part, Round
+from fedweave.algorithms.preset import part_of, preset_of
+from fedweave.core import random
+from fedweave.core.federation import Client, Federation, Sends, Step, on_client
+from fedweave.core.graph import TRAIN, Graph
+from fedweave.core.model import Model
+from fedweave.core.ranges import Real, Whole
+from fedweave.core.tree import Tree, squared_distance
+from fedweave.learn import Fit, Sgd
+
+_STEPS = Sends("how many steps the client takes in a round at most", within=Whole())
+
+
+@dataclass(frozen=True)
+class NormalisedSteps(Part):
+    """Clients train on mini-batches of their examples, larger ones for more steps, and update i counts
+    p_i (Σ p_k a_k) / a_i, a_i being how far its steps carry a constant gradient (‖a_i‖₁ in the paper).
+
+    batch:      training examples of a mini-batch, of which every step is on one; all in each step if 0.
+    most_local_steps: local_steps is drawn for each client and round, from its value to this; not if it is 0.
+    momentum:   of the local steps; it starts afresh in each round.
+    """
+
+    batch: int = 8
+    most_local_steps: int = 0
+    momentum: float = 0.0
+    sends: ClassVar = {
+        "n": Sends("number of training examples", within=Whole()),
+        "reach": Sends(
+            "how far the client's steps carry a constant gradient, which tells their number", within=Real(0)
+        ),
+    }
+    client_learns = "how many steps any member takes at most"
+
+    def __post_init__(self) -> None:
+        if self.batch < 0 or self.most_local_steps < 0 or not 0 <= self.momentum < 1:
+            raise ValueError(
+                f"batch is {self.batch}, most_local_steps {self.most_local_steps} and momentum {self.momentum}; they "
+                "must not be negative, and momentum is below 1"
+            )
+
+    @property
+    def needs(self) -> Needs:
+        """Plain steps."""
+        return Needs(supervised=True, optimizer="sgd")
+
+    # --- at a client
+
+    def batches(self, count: Tensor) -> Tensor:
+        """How many mini-batches `count` examples make."""
+        return -(-count // self.batch) if self.batch else (count > 0).long()
+
+    def draw(self, model: Model, graph: Graph, key: Tensor, steps: int) -> Tree:
+        """{"chosen": bool [steps, e]}: in every pass over the examples each of them once."""
+        train = graph.masks[TRAIN]
+        among = self.batches(train.sum()).clamp(min=1)
+        chosen = []
+        for step in range(steps):
+            rank = torch.argsort(torch.argsort(random.order(random.fold(key, step // among), train)))
+            chosen.append((rank % among == step % among) & train)
+        return {"chosen": torch.stack(chosen)}
+
+    def least_examples(self, graph: Graph, steps: int) -> int:
+        """Of the smallest mini-batch."""
+        count = graph.masks[TRAIN].sum()
+        return int(count // self.batches(count).clamp(min=1))
+
+    def objective(self, outputs: Outputs) -> Tensor:
+        """Mean cross-entropy over the mini-batch, scalar."""
+        return outputs.cross_entropy(outputs.logits, outputs.drawn["chosen"])
+
+    @on_client(sends={"steps": _STEPS})
+    def count(self, client: Client, message: Tree) -> Tree:
+        """{"steps"}: one pass's, scalar."""
+        return {"steps": self.batches(client.graph.masks[TRAIN].sum())}
+
+    def steps(self, ctx: Context) -> Tensor:
+        """τ_i, int64 scalar."""
+        least = ctx.training.local_steps
+        spread = max(self.most_local_steps - least, 0) + 1
+        drawn = (random.uniform(random.fold(ctx.client.key, "passes"), ()) * spread).long()
+        return (least + drawn) * self.batches(ctx.examples)
+
+    def train(self, ctx: Context) -> Fit:
+        """τ_i steps."""
+        training, client = ctx.training, ctx.client
+        optimiser = Sgd(training.lr, training.weight_decay, self.momentum)
+        most = max(training.local_steps, self.most_local_steps) * ctx.given["batches"]
+        return ctx.objective.fit(
+            ctx.start,
+            client,
+            client.key,
+            ctx.sent,
+            ctx.received,
+            steps=most,
+            optimiser=optimiser,
+            limit=self.steps(ctx),
+        )
+
+    def report(self, ctx: Context) -> Tree:
+        """{"n", "reach": a_i}."""
+        return {"n": ctx.examples, "reach": self.reach(self.steps(ctx).double(), ctx.training.lr)}
+
+    def reach(self, steps: Tensor, lr: float) -> Tensor:
+        """a_i of τ_i steps, float64."""
+        rho = self.momentum
+        return (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho) if rho else steps
+
+    # --- at the server
+
+    @property
+    def setup(self) -> tuple[Step, ...]:
+        """The longest round is agreed upon."""
+        return (self.count,)
+
+    def init(self, fed: Federation, w: Tree) -> Tree:
+        """How many mini-batches any client has at most."""
+        return {"batches": max(1, int(fed.map(self.count).stack("steps").max()))}
+
+    def download(self, state: Tree, at: Tensor) -> tuple[Tree, Tree]:
+        """That."""
+        return {"batches": state["batches"]}, {}
+
+    def weigh(self, state: Tree, round: Round) -> Tensor:
+        """p_i τ_eff / a_i with τ_eff = Σ p_k a_k, of those that train."""
+        n, reach = (round.replies.stack(key).double() for key in ("n", "reach"))
+        share = n / n.sum().clamp(min=1)
+        return torch.where(n > 0, share * (share @ reach) / reach.clamp(min=1e-30), 0.0)
+
+
+@dataclass(frozen=True)
+class ProximalSteps(NormalisedSteps):
+    """The same with FedProx's term μ/2 ‖w − w_t‖² in the objective, which shortens the way.
+
+    mu: μ.
+    """
+
+    mu: float = 0.01
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.mu > 0 or self.momentum:
+            raise ValueError(f"mu is {self.mu} and momentum {self.momentum}; mu is positive, and goes without momentum")
+
+    @property
+    def needs(self) -> Needs:
+        """As without the term, and steps that suit it."""
+        return replace(super().needs, pull=self.mu)
+
+    def penalty(self, w: Tree, received: Tree, given: Tree) -> Tensor:
+        """μ/2 ‖w − w_t‖²."""
+        return 0.5 * self.mu * squared_distance(w, received)
+
+    def reach(self, steps: Tensor, lr: float) -> Tensor:
+        """(1 − (1 − η μ)^τ_i) / (η μ)."""
+        return (1 - (1 - lr * self.mu) ** steps) / (lr * self.mu)
+
+
+@preset_of(ProximalSteps)
+class FedNova:
+    """FedAvg of clients that take different numbers of steps, each update divided by how far these lead.
+
+    local_steps: passes over a client's training examples in a round, each of as many steps as it has mini-batches.
+    optimizer:   of the local training, SGD.
+    lr:          its learning rate.
+    mu:          of FedProx's term; none with 0.
+    """
+
+    local_steps: int = 1
+    optimizer: OptimizerName = "sgd"
+    lr: float = 0.1
+    mu: float = 0.0
+
+    exempt_laws: ClassVar[dict[str, str]] = {"one_client_is_ordinary_training": "its steps are on mini-batches"}
+
+    def parts(self) -> tuple[Part, ...]:
+        """With the proximal term or without."""
+        return (part_of(self, ProximalSteps) if self.mu else part_of(self, NormalisedSteps),)

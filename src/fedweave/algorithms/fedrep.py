@@ -1,0 +1,62 @@
+"""FedRep: Collins et al. 2021, "Exploiting shared representations for personalized federated learning", algorithm 1.
+
+In a round a client first fits its head to the received body, and then takes a few steps on the body with that head.
+Deviations: full batches; heads start in common; a client without training examples is left out of the mean; models are
+judged with the head that the client trained last, and not with one trained anew for the test.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from fedweave.algorithms.fedper import OwnHead
+from fedweave.algorithms.parts import Context, UniformTrained
+from fedweave.algorithms.preset import preset_of
+from fedweave.core import random
+from fedweave.core.tree import Tree, leaves, nest
+from fedweave.learn import MOST_STEPS, Fit
+
+
+@dataclass(frozen=True)
+class HeadThenBody(OwnHead):
+    """The last layer's weights stay at their client. It trains them for `head_steps` with the others fixed, and then
+    the others, for `local_steps`, with these fixed.
+
+    head_steps: τ_h; 0 leaves heads as they start.
+    """
+
+    head_steps: int = 10
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.head_steps <= MOST_STEPS:
+            raise ValueError(f"head_steps is {self.head_steps}; it must be at least 0, and at most {MOST_STEPS:,}")
+
+    def train(self, ctx: Context) -> Fit:
+        """Both, each with an optimiser of its own."""
+        body = ctx.shared(ctx.start)
+        paths = {path for path, _ in leaves(body)}
+        head = nest({path: leaf for path, leaf in leaves(ctx.start) if path not in paths})
+        client, given, state = ctx.client, ctx.sent, ctx.optimizer_state or {}
+        kept: Tree = {}
+        if self.head_steps:
+            key, steps = random.fold(client.key, "head"), self.head_steps
+            head, _, own = ctx.objective.fit(
+                head, client, key, given, ctx.received, state.get("head"), steps=steps, within=body
+            )
+            kept = {"head": own}
+        body, loss, own = ctx.objective.fit(
+            body, client, client.key, given, ctx.received, state.get("body"), within=head
+        )
+        trained = dict(leaves(body)) | dict(leaves(head))
+        return Fit(nest({path: trained[path] for path, _ in leaves(ctx.start)}), loss, kept | {"body": own})
+
+
+@preset_of(HeadThenBody, UniformTrained)
+class FedRep:
+    """FedAvg of a body, to which every client fits a head of its own before it trains the body.
+
+    local_steps: on the body (τ_b).
+    """
+
+    local_steps: int = 3
+
+    exempt_laws: ClassVar[dict[str, str]] = {"one_client_is_ordinary_training": "the head trains before the body"}

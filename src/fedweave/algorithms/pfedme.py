@@ -1,0 +1,90 @@
+"""pFedMe: Dinh, Tran and Nguyen 2020, "Personalized federated learning with Moreau envelopes", algorithm 1.
+
+A client's own model θ_i solves its problem near weights w_i, which go towards it, and from which the joint ones are
+made: unlike Ditto's, the joint model moves by what personal ones do. Deviations: full batches; a client without
+training examples is left out of the mean. Defaults are not the paper's λ = 15, η = .005 and 20 times of 5 steps, by
+which the joint model hardly moves in a hundred rounds of three: at η = .05 it ends at .72 on Cora, and FedAvg at .81.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from fedweave.algorithms.parts import Context, Needs, OptimizerName, Part, UniformTrained
+from fedweave.algorithms.preset import preset_of
+from fedweave.core import random
+from fedweave.core.tree import Tree, add, scale, squared_distance, sub
+from fedweave.learn import MOST_STEPS, Fit, where_trained
+
+
+@dataclass(frozen=True)
+class MoreauEnvelope(Part):
+    """`local_steps` times in a round a client finds θ ≈ argmin F_i(θ) + λ/2 ‖θ − w_i‖² and sets
+    w_i ← w_i − η λ (w_i − θ). It sends w_i − w_t, and uses θ. The server goes by β of the mean of these.
+
+    lam:         λ, how near the client's own model is to be.
+    outer_lr:    η; η λ is at most 1.
+    inner_steps: K, of the optimizer, from w_i, for each θ.
+    beta:        β.
+    """
+
+    lam: float = 1.0
+    outer_lr: float = 0.5
+    inner_steps: int = 5
+    beta: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not (self.lam > 0 and self.outer_lr > 0 and self.beta > 0) or self.outer_lr * self.lam > 1:
+            raise ValueError(
+                f"lam is {self.lam}, outer_lr {self.outer_lr} and beta {self.beta}; they must be positive, and lam · "
+                "outer_lr at most 1, or w_i would go beyond the client's own model"
+            )
+        if not 1 <= self.inner_steps <= MOST_STEPS:
+            raise ValueError(f"inner_steps is {self.inner_steps}; it must be at least 1, and at most {MOST_STEPS:,}")
+
+    @property
+    def needs(self) -> Needs:
+        """Steps that suit the pull."""
+        return Needs(suits="sgd", pull=self.lam)
+
+    def train(self, ctx: Context) -> Fit:
+        """w_i, and the last θ."""
+        client, given, w = ctx.client, ctx.sent, ctx.start
+        for step in range(ctx.training.local_steps):
+            key = random.fold(client.key, "near", step)
+            theta, loss, _ = ctx.objective.fit(
+                w, client, key, given, anchor=w, penalty=self._pull, steps=self.inner_steps
+            )
+            w = add(w, scale(sub(theta, w), self.outer_lr * self.lam))
+        ctx.keep({"theta": where_trained(ctx.examples > 0, theta, ctx.received)})
+        return Fit(w, loss, {})
+
+    def _pull(self, theta: Tree, near: Tree, given: Tree) -> Tensor:
+        """λ/2 ‖θ − w_i‖²."""
+        return 0.5 * self.lam * squared_distance(theta, near)
+
+    def judged(self, ctx: Context) -> Tree:
+        """θ."""
+        return ctx.memory["theta"] if ctx.memory else ctx.received
+
+    def step(self, state: Tree, w: Tree, delta: Tree) -> tuple[Tree, Tree]:
+        """(1 − β) w + β mean w_i."""
+        return add(w, scale(delta, self.beta)), state
+
+
+@preset_of(MoreauEnvelope, UniformTrained)
+class PFedMe:
+    """A joint model from which every client's own is near.
+
+    local_steps: how often a client's own model is sought in a round (R).
+    optimizer:   by which it is sought.
+    lr:          its learning rate.
+    """
+
+    optimizer: OptimizerName = "sgd"
+    lr: float = 0.1
+
+    exempt_laws: ClassVar[dict[str, str]] = {
+        "one_client_is_ordinary_training": "it goes a part of the way to the client's own model"
+    }

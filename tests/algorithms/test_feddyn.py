@@ -1,0 +1,113 @@
+"""FedDyn and FedDC against arithmetic that was written apart from it, and their laws."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedweave.algorithms import ALGORITHMS
+from fedweave.algorithms.fedavg import FedAvg
+from fedweave.algorithms.feddyn import DynamicRegularisation
+from fedweave.algorithms.parts import Clip, SecureSum, UniformTrained
+from fedweave.core.graph import TRAIN
+from fedweave.core.purposes import FRAMING
+from fedweave.core.tree import leaves, ravel
+from fedweave.engines.simulation import Simulation
+from fedweave.experiment.rounds import train
+from fedweave.models import MODELS
+from fedweave.ops.touched import TouchedRows
+from tests.algorithms.test_family_oracles import LR, ROUNDS, STEPS, Problem
+from tests.algorithms.test_scaffold import called, ended
+from tests.contract.federations import distance, federation, graphs, model
+
+BOTH = ("feddyn", "feddc")
+
+
+@pytest.fixture(scope="module")
+def problem() -> Problem:
+    return Problem()
+
+
+@pytest.mark.parametrize("name", BOTH)
+@pytest.mark.parametrize("participation", [1.0, 0.6])
+def test_rounds_are_those_of_the_reference(baselines: Any, problem: Problem, name: str, participation: float) -> None:
+    state, _ = ended(name, alpha=0.3, participation=participation)
+    chosen = None if participation == 1 else called(participation)
+    theirs = getattr(baselines, name)(problem.start, problem.clients, ROUNDS, STEPS, LR, 0.3, chosen=chosen)
+    assert np.abs(ravel(state["w"]).numpy() - theirs).max() < 1e-9
+
+
+def test_constant_gradients_by_hand(baselines: Any) -> None:
+    """Of 1 and 3, one step of .1 each: clients move by -.1 and -.3, the server by -.2 and their drift again."""
+    part, move = DynamicRegularisation(0.1), {"0": torch.tensor([-0.2], dtype=torch.float64)}
+    state = part.init(federation(clients=dict(list(graphs().items())[:2])), {"0": torch.zeros(1, dtype=torch.float64)})
+    round: Any = type("R", (), {"at": torch.arange(2), "weights": torch.tensor([0.5, 0.5]), "delta": move})
+    after, _ = part.step(part.update(state, round), {"0": torch.zeros(1, dtype=torch.float64)}, move)
+    assert float(after["0"]) == pytest.approx(-0.4)
+
+
+@pytest.mark.parametrize("name", BOTH)
+@pytest.mark.parametrize("mode", ["loop", "vmap"])
+def test_a_client_without_training_examples_changes_nothing(name: str, mode: str) -> None:
+    """But that it is among the N by which the server goes on."""
+    clients = graphs(torch.float64)
+    idle = next(iter(clients))
+    masks = clients[idle].masks.clone()
+    masks[TRAIN] = False
+    few = clients | {idle: clients[idle]._replace(masks=masks)}
+    some = {client: graph for client, graph in few.items() if client != idle}
+    one, other = (ended(name, 1, federation(dtype=torch.float64, clients=own, mode=mode))[0] for own in (few, some))
+    start = ravel(Problem().like)
+    moved, without = (ravel(state["w"]) - start for state in (one, other))
+    count = len(some)
+    assert (moved / (1 + count / (count + 1)) - without / 2).abs().max() < 1e-12
+
+
+def test_with_a_strong_pull_nothing_moves_far() -> None:
+    moved = [ravel(ended("feddyn", 1, alpha=alpha, lr=1e-4)[0]["w"]) - ravel(Problem().like) for alpha in (0.1, 5000.0)]
+    assert moved[1].norm() < 0.9 * moved[0].norm()
+
+
+@pytest.mark.parametrize(("name", "told"), [("feddyn", {"w"}), ("feddc", {"w", "ControlVariates"})])
+def test_nothing_but_updates_leaves(name: str, told: set[str]) -> None:
+    _, fed = ended(name)
+    rows = [row for row in fed.ledger.table().to_pylist() if row["purpose"] == "training" and row["key"] != FRAMING]
+    crossed = {way: {row["key"].split("/")[0] for row in rows if row["direction"] == way} for way in ("up", "down")}
+    assert crossed == {"up": {"update", "trains"}, "down": told}
+
+
+def test_updates_may_stay_in_a_secure_sum() -> None:
+    sums = SecureSum(bits=64, fraction=40, bound=4.0, weights="equal")
+    hidden, _ = ended("fedavg", parts=(DynamicRegularisation(0.2), sums))
+    plain, _ = ended("feddyn", alpha=0.2)
+    assert distance(hidden["w"], plain["w"]) < 1e-9
+
+
+def test_clipped_updates_make_the_clients_own_drift_too() -> None:
+    state, fed = ended("feddyn", parts=(Clip(0.05),))
+    own = [ravel(client["DynamicRegularisation"]["drift"]) for client in fed.snapshot().values()]
+    assert (torch.stack(own).mean(0) - ravel(state["parts"]["DynamicRegularisation"]["drift"])).abs().max() < 1e-9
+
+
+def test_only_touched_rows_are_trained(make_graphs: Any) -> None:
+    clients = make_graphs([40, 40, 40], 400, sparse=True)
+    net = MODELS["gcn"](hidden=8).build(400, 3)
+    made = FedAvg(net, optimizer="sgd", lr=0.1, parts=(DynamicRegularisation(), UniformTrained()))
+    ends = []
+    for mode in ("vmap", "loop"):
+        fed = Simulation(clients, classes=3, mode=mode)
+        *_, last = train(made, fed, 3, eval_every=0)
+        ends.append(last.state["w"])
+        if mode == "vmap":
+            kept = fed.executor._states.many(tuple(fed.clients), False)
+            partly = [path for path, leaf in leaves(kept) if isinstance(leaf, TouchedRows)]
+            assert "DynamicRegularisation/drift/0/weight" in partly
+    assert distance(*ends) < 1e-9
+
+
+def test_what_they_cannot_live_with_is_refused() -> None:
+    with pytest.raises(ValueError, match="set optimizer = 'sgd'"):
+        ALGORITHMS["feddc"](model(), optimizer="adam")
+    with pytest.raises(ValueError, match="alpha is 0"):
+        DynamicRegularisation(0.0)
