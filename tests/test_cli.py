@@ -112,6 +112,7 @@ def collection(small: Path) -> Path:
     return small
 
 
+@pytest.mark.often("fedavg-3")
 @pytest.mark.parametrize(("algorithm", "clients"), [("fedavg", 3), ("local", 3), ("centralized", 1)])
 def test_small_graphs_from_a_folder(collection: Path, algorithm: str, clients: int) -> None:
     """A tenth of the 40 graphs is the server's, and one of each client's 12 tests: accuracies count whole graphs."""
@@ -381,6 +382,7 @@ def test_composed_algorithm_is_repeated_by_its_resolved_config(small: Path) -> N
     assert not [row for row in sent if row["key"] == "n"], "the plain mean asks for no sizes"
 
 
+@pytest.mark.often("proximal", "mixed_start")
 @pytest.mark.parametrize("part", ["proximal", "uniform", "mixed_start", "clip"])
 def test_every_part_has_an_effect(small: Path, part: str) -> None:
     chosen = tomllib.loads(PARTS_TABLE.replace("1.0", "0.01"))["algorithm"]["parts"]

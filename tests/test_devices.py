@@ -24,7 +24,6 @@ from fedweave.models import MODELS
 from fedweave.ops import tape
 from fedweave.ops.sparsified import Sparsified
 from fedweave.ops.touched import TouchedRows
-from tests.often import OFTEN
 from tests.stand_in import DEVICE, Kernels, Mixed, Placed, Watched, present
 
 PACKAGE = Path(__file__).parents[1] / "src" / "fedweave"
@@ -197,7 +196,7 @@ def check_rounds(subject: Subject, made: Any, kernels: Kernels, mode: str) -> No
     assert distance(left, everything(specified, here)) < 1e-9
 
 
-@pytest.mark.often(*OFTEN)
+@pytest.mark.often("fedavg", "f2gnn", "dfedgnn", "fedgcn", "glasu")
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_rounds_stay_on_the_device(name: str, kernels: Kernels) -> None:
     subject = Subject(ALGORITHMS[name])

@@ -300,7 +300,7 @@ CASES = ["", "w", "anchor", "args", "w anchor args"]
 @pytest.mark.parametrize("each", CASES)
 @pytest.mark.parametrize("features", [9, 400], ids=["all rows touched", "few rows touched"])
 @pytest.mark.parametrize("optimiser", OPTIMS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.float64, marks=pytest.mark.slow)])
 def test_a_batch_trains_as_each_client_alone(
     make_graphs: Callable[..., Any], optimiser: Any, features: int, each: str, dtype: torch.dtype
 ) -> None:
@@ -449,7 +449,7 @@ PART = {
 @pytest.mark.parametrize("part", PART)
 @pytest.mark.parametrize("features", [9, 400], ids=["all rows touched", "few rows touched"])
 @pytest.mark.parametrize("optimiser", STATEFUL)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [pytest.param(torch.float32, marks=pytest.mark.slow), torch.float64])
 def test_a_batch_keeps_its_moments_as_each_client_alone(
     make_graphs: Callable[..., Any], optimiser: Any, features: int, part: str, dtype: torch.dtype
 ) -> None:

@@ -339,6 +339,7 @@ def test_registry_names_and_parameters() -> None:
         "amsterdam",
         "pokec-z",
         "pokec-n",
+        "twitch",
         *COUNTS,
         *GRAPHS,
     }

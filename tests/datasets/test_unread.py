@@ -72,7 +72,13 @@ def masked(rows: int = 60) -> Dataset:
     train = torch.arange(rows) < rows // 2
     x = torch.from_numpy(rng.standard_normal((rows, 4)))
     return fedweave.datasets.from_pyg(
-        Data(x=x, edge_index=ends, y=torch.arange(rows) % 2, train_mask=train, test_mask=~train)
+        Data(
+            x=x,
+            edge_index=torch.cat([ends, ends.flip(0)], 1),
+            y=torch.arange(rows) % 2,
+            train_mask=train,
+            test_mask=~train,
+        )
     )
 
 
@@ -120,7 +126,7 @@ def test_python_is_told_as_well(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_arrays_that_are_not_read_are_noted_until_ignore_names_them() -> None:
-    plain = {"x": torch.eye(3), "y": torch.tensor([0, 1, 1]), "edge_index": torch.tensor([[0, 1], [1, 2]])}
+    plain = {"x": torch.eye(3), "y": torch.tensor([0, 1, 1]), "edge_index": torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])}
     data = Data(pos=torch.rand(3, 2), num_nodes=3, place="here", **plain)
     [said] = fedweave.datasets.from_pyg(data).notes
     assert said.startswith("of pyg, pos is not read")
@@ -177,5 +183,5 @@ def test_a_cut_of_small_graphs_tells_too() -> None:
         public=np.stack([rows < 20, rows < 0, rows >= 20]),
         graph_of=rows,
     )
-    assert "dirichlet, random, column can take it" in said(GraphsIID(clients=2), data)
+    assert "dirichlet, random, column, graph_skew can take it" in said(GraphsIID(clients=2), data)
     assert said(Random(clients=2, public_split=True), data) == ""

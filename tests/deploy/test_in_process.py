@@ -40,7 +40,6 @@ from fedweave.metrics.measured import ROUNDED_SCORES
 from fedweave.report.notes import notes
 from tests.contract.federations import distance
 from tests.deploy.projects import CUTS, SITES, VERTICAL, InProcess, call_request, copied, experiment, join_request
-from tests.often import OFTEN
 from tests.stand_in import DEVICE, present
 
 DRAWN = {"fairgfl": "OverlapWeights"}  # what holds noise that sites draw by themselves
@@ -83,7 +82,9 @@ def simulated(config: Any) -> tuple[Any, Any]:
     return last, built.fed
 
 
-@pytest.mark.often(*OFTEN, "local", "dp_fedavg", "fedsage_plus")
+@pytest.mark.often(
+    "fedavg", "local", "dp_fedavg", "ditto", "f2gnn", "fairgfl", "fedego", "dfedgnn", "scaffold", "glasu"
+)
 @pytest.mark.parametrize("name", OF_SITES)
 def test_sites_give_the_numbers_of_the_simulation(project: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     config = experiment(name, rounds=2)

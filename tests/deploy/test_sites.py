@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from collections import Counter
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 
 from fedweave.cli import app
 from fedweave.core.tree import decode
-from fedweave.deploy.flare.wire.journal import entries, journal_path
+from fedweave.deploy.flare.site.member import LOG
+from fedweave.deploy.flare.wire.journal import entries, journal_path, journals, read
 from fedweave.deploy.sites.ports import wait_until_open
 from fedweave.deploy.sites.processes import SiteProcess, descendants
 from fedweave.deploy.sites.project import read_project
@@ -149,6 +151,18 @@ def test_a_misbehaving_site_is_named_left_out_and_taken_back(running: Path, tmp_
     assert len(found["bank-c", "late"]) == 1
     assert max(found["bank-c", "missing"]) in range(100, 400)
     assert any(now["status"] == "rejoined" and now["sites"] == ["bank-c"] for now in watcher.heard)
+
+
+@pytest.mark.slow
+def test_an_answer_that_is_lost_is_asked_for_again_within_seconds(running: Path, tmp_path: Path) -> None:
+    """It is on its way for a minute; the site waits for calls meanwhile."""
+    (running / "bank-c/mischief").write_text(json.dumps({"FedAvg.train/2": "lose"}))
+    run(experiment("fedavg", rounds=3, timeout=200.0), running, tmp_path / "out", False, Watcher())
+    assert not noted(tmp_path / "out")
+    last = max(journals(running / "bank-c"), key=lambda path: path.stat().st_mtime)
+    at = {note.get("round", note["note"]): datetime.fromisoformat(note["at"]) for note in read(last).notes}
+    assert (at[2] - at["joined"]).total_seconds() < 50
+    assert "bank-c lives and is at work on nothing" in (running / "server" / LOG).read_text()
 
 
 @pytest.mark.slow

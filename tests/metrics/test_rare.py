@@ -21,7 +21,7 @@ from fedweave.core.graph import make_graph
 from fedweave.errors import ConfigError
 from fedweave.experiment.config import resolve
 from fedweave.metrics import reference
-from fedweave.metrics.classification import counts, merge, values
+from fedweave.metrics.classification import by_class, counts, merge, values
 from fedweave.metrics.flagging import calibration_error, hits_of_alerts, probabilities, scores, threshold
 from fedweave.metrics.judging import Judging, judged_by, near_constant, positive_of
 from fedweave.metrics.pooled import Alarm, pooled
@@ -224,3 +224,13 @@ def test_the_positive_class_is_found_by_name_or_refused() -> None:
         Judging(positive=2).of((), 2)
     with pytest.raises(ConfigError, match="the data has 7"):
         Judging(metric="average_precision").of((), 7)
+
+
+def test_every_class_has_its_recall_precision_and_f1() -> None:
+    rng = np.random.default_rng(0)
+    logits, y = torch.from_numpy(rng.standard_normal((40, 3))), torch.from_numpy(rng.integers(0, 3, 40))
+    pairs = {name: pair[0] for name, pair in counts(logits, y, torch.ones(1, 40, dtype=torch.bool)).items()}
+    found, guess = by_class(pairs), logits.argmax(1)
+    for name, score in (("recall", recall_score), ("precision", precision_score), ("f1", f1_score)):
+        each = [found[f"{name}/{number}"] for number in range(3)]
+        assert each == pytest.approx(score(y, guess, average=None).tolist(), abs=1e-12)

@@ -93,7 +93,7 @@ def test_data_and_partitions_of_ones_own_keep_their_promises_or_are_refused(
     (tmp_path / "own.toml").write_text(DOCUMENT)
     key, _, name = plugin.partition("=")
     words = ["--set", f"{key}={PLUGINS}:{name}", "--set", f"{key.partition('.')[0]}.how={how}"]
-    assert said in run("check", str(tmp_path / "own.toml"), *words, code=2)
+    assert said in run("check", str(tmp_path / "own.toml"), "--trust", *words, code=2)
 
 
 def test_a_strangers_run_runs_no_file_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,6 +114,22 @@ def test_a_strangers_run_runs_no_file_of_its_own(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("FEDWEAVE_FILES", f"{PLUGINS}{os.pathsep}{evil}")
     run("predict", "strange")
     assert marker.exists()
+
+
+def test_a_look_at_a_configuration_runs_no_file_that_it_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`check` is for configurations of others, too; what its user names on the command line is the user's own."""
+    marker, evil = tmp_path / "marker", tmp_path / "evil.py"
+    evil.write_text(f"open({str(marker)!r}, 'w').close()\n" + PLUGINS.read_text())
+    (tmp_path / "own.toml").write_text(DOCUMENT)
+    (tmp_path / "theirs.toml").write_text(DOCUMENT.replace("[algorithm]", f'[algorithm]\nname = "{evil}:FedAvgM"'))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FEDWEAVE_FILES", str(PLUGINS))
+    assert f"names a plug-in in {evil}" in run("check", "theirs.toml", code=2)
+    assert "--trust" in run("check", "theirs.toml", code=2)
+    assert not marker.exists()
+    run("check", "theirs.toml", "--trust")
+    assert marker.exists()
+    run("check", "own.toml", "--algorithm", f"{evil}:FedAvgM")
 
 
 @pytest.mark.parametrize(

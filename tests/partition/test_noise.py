@@ -1,11 +1,13 @@
 """Noise at a rate: how much changes, where, and what stays."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from fedweave.core.carried import Carried
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
 from fedweave.experiment.build import ingredients
@@ -111,6 +113,9 @@ def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"noise.labels_by: 'swap'"):
         Noise(labels_by="swap")  # type: ignore[arg-type]
     plain = data_of()
+    led = replace(plain, carried=Carried(plain.edges, directed=True))
+    with pytest.raises(ConfigError, match=r"noise.edges.*direction"):
+        Noise(edges=0.5).applied(led, CUT.cut(led, 0), 0)
     data = Dataset("small", plain.x, plain.edges, np.arange(12) % 3, 3, graph_of=np.repeat(np.arange(12), 10))
     own = Perturbed(clients=2, low=1, medium=1, global_test=0.0).cut(data, 0)
     with pytest.raises(ConfigError, match=r"noise.edges"):

@@ -25,7 +25,6 @@ from fedweave.experiment.runs import trained as models
 from fedweave.experiment.runs.run import run
 from fedweave.experiment.runs.trained import finished
 from tests.contract.federations import OTHER_PARAMETERS
-from tests.often import OFTEN
 
 HORIZONTAL = [name for name, kind in ALGORITHMS.items() if not capabilities(kind).predicts]
 GRAPHS = [name for name in HORIZONTAL if capabilities(ALGORITHMS[name]).graph_level]
@@ -117,7 +116,7 @@ def of_union(run: Path, model: str) -> float:
     return sum(found[member] * many for member, many in tested.items()) / sum(tested.values())
 
 
-@pytest.mark.often(*OFTEN)
+@pytest.mark.often("fedavg", "ditto", "fedego", "dfedgnn", "fedgcn")
 @pytest.mark.parametrize("name", NODES)
 def test_every_algorithm_predicts_its_own_nodes_and_new_ones(tmp_path: Path, name: str) -> None:
     cut = {"name": "overlap"} if name == "fairgfl" else {"name": "louvain", "holdout": True}

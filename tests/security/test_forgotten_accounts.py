@@ -47,6 +47,7 @@ def restored(project: Path) -> None:
     journal_path(project / SITE, "r2").unlink()
 
 
+@pytest.mark.often("restored")
 @pytest.mark.parametrize("forget", [deleted, restored])
 def test_a_folder_that_forgot_what_has_left_is_found_until_its_owner_says_so(project: Path, forget: Any) -> None:
     for name in ("r1", "r2"):
@@ -71,6 +72,7 @@ def test_other_members_know_it_where_the_server_forgot_it_too(project: Path) -> 
     run(project, "r4", project / "new.json")
 
 
+@pytest.mark.often("out", "other")
 @pytest.mark.parametrize("spoil", ["out", "other", "twice"])
 def test_an_entry_that_is_taken_out_or_changed_is_missed(project: Path, spoil: str) -> None:
     """Without anybody else: the next one has the hash of the line as it was."""

@@ -70,6 +70,7 @@ def test_labels_are_read_off_one_gradient(data_root: Path) -> None:
     assert share(guess[0], truth) > 0.95
 
 
+@pytest.mark.often("2.0")
 @pytest.mark.parametrize("epsilon", [0.5, 2.0])
 def test_randomised_response_leaves_what_epsilon_allows(data_root: Path, epsilon: float) -> None:
     """Whatever is done with gradients that depend on the noisy labels alone, no more than e^ε / (e^ε + 6) of labels

@@ -125,6 +125,7 @@ def test_a_server_that_puts_its_own_keys_in_between(kits: Path) -> None:
     assert "is not signed by it" in server.agree("bank-c", "share", {"adverts": odd}).refusal
 
 
+@pytest.mark.often("weights")
 @pytest.mark.parametrize("lie", ["count", "weights"])
 def test_a_sum_of_what_sites_were_told_differently_is_opened_by_nobody(kits: Path, message: Tree, lie: str) -> None:
     """With N = 2^62 the others' terms n_i / N · Δ_i are words of 0, and with other weights they can be known: the sum
@@ -203,6 +204,7 @@ def test_a_site_that_asks_for_sums_of_all_gives_no_two_that_differ_in_it_alone(k
     assert float(term.abs().max()) > 1e-3, "there is something to be learnt"
 
 
+@pytest.mark.often("update")
 @pytest.mark.parametrize("step", ["begin", "update"])
 def test_parties_that_were_told_differently_open_no_aggregate(
     project: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, step: str

@@ -501,3 +501,11 @@ def test_a_run_resumes_with_the_data_that_it_began_with(project: Path) -> None:
     assert "its data or settings were refused" in answer.refusal
     assert "data: not as in the run r1" in server.refusals()[-1]["why"]
     assert not Cheat(project, run="r2").join().refusal
+
+
+def test_a_huge_configuration_is_refused_and_not_read(tmp_path: Path) -> None:
+    """Five million keys took a minute and a half."""
+    path = tmp_path / "c.toml"
+    path.write_text("".join(f"a{key} = 1\n" for key in range(500_000)))
+    with pytest.raises(ConfigError, match="more than 4 MiB"):
+        load(path)

@@ -77,6 +77,11 @@ def test_keys_over_which_algorithms_are_compared_are_not_chosen() -> None:
     assert len(choosing.choose(GROUPS, KEYS, both)) == len(GROUPS)
 
 
+def test_keys_in_words() -> None:
+    told = choosing.said({"algorithm.lr": 0.1, "noise.labels": 0.2, "model.name": "gcn", "rounds": 3})
+    assert told == "lr = 0.1, noise labels = 0.2, model = gcn, rounds = 3"
+
+
 def test_a_setting_at_the_end_of_three_is_told() -> None:
     three = [group("fedavg", lr, 5, [lr], [0.5]) for lr in (0.1, 0.2, 0.3)]
     assert "fedavg with lr = 0.3" in " ".join(choosing.told(choosing.choose(three, KEYS, APART)))
@@ -195,7 +200,9 @@ def test_a_sweep_in_shards_ends_in_tables_and_charts(
     assert "shard 1/2 is done" in first.stdout
     assert not (out / "sweep.md").exists()
     assert "4 runs, 2 of them done already" in invoke(*words, "--latex", "--csv").stdout
-    assert (out / "sweep.md").read_text().startswith("Settings chosen by validation:")
+    chosen = (out / "sweep.md").read_text().split("All:")[0]
+    assert chosen.startswith("Settings chosen by validation:")
+    assert "| best val | test then |" in chosen
     assert "noise labels = 0.5" in (out / "sweep.tex").read_text()
     assert len((out / "sweep.csv").read_text().splitlines()) == 5
     assert (out / "over-noise-labels.svg").read_text().startswith("<svg")

@@ -3,9 +3,10 @@ algorithm 1.
 
 FedAvg whose server then trains the mean on made-up graphs to answer, class by class, as those clients' models do that
 know the class best. As the text has it: a class's reliability is a share over clients, of features beside the
-probabilities that walks return. Deviations: the mean to begin from is by training examples, and logits alone are
-compared. The released script does not run as it is, describes nodes by the numbers of nodes that a walk visits, and
-drops out in evaluation; OpenFGL, whence the tables for graphs, takes shares over a client's own classes.
+probabilities that walks return. Deviations: the mean to begin from is by training examples, logits alone are compared,
+a reliability is at least 0, and there is no weight decay by default (in the text 5e-4). The released script does not
+run as it is, describes nodes by the numbers of nodes that a walk visits, and drops out in evaluation; OpenFGL, whence
+the tables for graphs, takes shares over a client's own classes.
 """
 
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from fedweave.core.records import Record
 from fedweave.core.tree import Tree, add, leaves, sub
 from fedweave.learn import Adam, fit
 from fedweave.models.made_up import NOISE, features, generator, labels, pseudo_graph
+from fedweave.models.structure import CODES, DEGREES, RETURNS
 from fedweave.ops.sparse import dense
 
 WALK = 5  # steps of walks that return
@@ -58,10 +60,11 @@ class Distilled(TellsExamples):
     needs = Needs(whole_models=True, one_model=True)
 
     def __post_init__(self) -> None:
-        if min(self.outer, self.inner) < 0 or not self.rate > 0 or not 1 <= self.near <= self.pseudo:
+        if min(self.outer, self.inner, self.decay) < 0 or not self.rate > 0 or not 1 <= self.near <= self.pseudo:
             raise ValueError(
-                f"outer, inner, rate, near and pseudo are {self.outer}, {self.inner}, {self.rate}, {self.near} and "
-                f"{self.pseudo}; counts must not be negative, rate positive, near from 1 to pseudo"
+                f"outer, inner, decay, rate, near and pseudo are {self.outer}, {self.inner}, {self.decay}, "
+                f"{self.rate}, {self.near} and {self.pseudo}; the first three must not be negative, rate positive, "
+                "near from 1 to pseudo"
             )
 
     def check(self, training: Training) -> None:
@@ -97,7 +100,9 @@ class Distilled(TellsExamples):
     def reliability(self, client: Client, message: Tree) -> Tree:
         """{"reliability": φ float64 [C], at least 0}."""
         graph = client.graph
-        walks = (graph.edges.operator("structure") @ torch.eye(32, dtype=graph.x.dtype, device=graph.device))[:, :WALK]
+        walks = (graph.edges.operator(CODES) @ torch.eye(RETURNS + DEGREES, dtype=graph.x.dtype, device=graph.device))[
+            :, :WALK
+        ]
         return {"reliability": reliability(graph, torch.cat([dense(graph.x), walks], 1), message["classes"])}
 
     # --- in each round -----------------------------------------------------------------------------------------------
@@ -125,13 +130,13 @@ class Distilled(TellsExamples):
             graph = pseudo_graph(features(made, z, label), self.near)
             args = given | {"told": task.answers(given["teachers"], graph)}
             w, _, of_w = fit(task.apart, w, graph, key, adam, self.inner, state=of_w, args=args)
-        after = {"made": made, "generator": of_made, "w": of_w, "round": state["round"] + 1}
+        after = {"made": made, "of_made": of_made, "of_mean": of_w, "round": state["round"] + 1}
         return state | after | {"moved": sub(w, start)}
 
     def _held(self, state: Tree, round: Round) -> tuple[Tree, Tree, Tree]:
         """The generator, at first as torch's linear layers start, and what the optimisers of both remember."""
         if "made" in state:
-            return state["made"], state["generator"], state["w"]
+            return state["made"], state["of_made"], state["of_mean"]
         w, adam = dict(leaves(round.w)), Adam(self.rate, self.decay)
         first = w[next(iter(models.feature_rows(round.model)))]
         made = generator(state["key"], state["known"].shape[1], first.shape[0], first.dtype)

@@ -11,9 +11,10 @@ from fedweave.algorithms.parts import Context, Needs, Outputs, Part, Round, Trai
 from fedweave.core import model as models
 from fedweave.core.federation import Federation, Sends
 from fedweave.core.model import Model
-from fedweave.core.operators import MOTIF_MEAN, POOLS
+from fedweave.core.operators import POOLS
 from fedweave.core.ranges import Whole
 from fedweave.core.tree import Tree
+from fedweave.incentives.tables import MOTIF_MEAN
 from fedweave.incentives.vocabulary import Vocabulary
 
 Distance = Literal["relative", "mean_square", "as_printed"]

@@ -16,7 +16,8 @@ from fedweave.metrics.classification import ALWAYS, counts
 
 SCORES: Declaration = {
     "own": Sends(
-        "the model's loss and hits on the client's examples, and how many of each class it has", within=Pairs()
+        "the model's loss and hits on the client's examples, how well it orders them, and how many each class has",
+        within=Pairs(),
     ),
     "own/classes": Sends(
         "how often the model predicts each class on the client's examples, and how many of each class it has",

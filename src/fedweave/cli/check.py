@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedweave.cli.options import Experiment, Settings
+from fedweave.cli.options import Experiment, Settings, Trust, check_consent
 from fedweave.core.text import counted
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ def check(
     algorithm: Annotated[
         str | None, typer.Option(metavar="NAME", help="Check the same experiment with another algorithm.")
     ] = None,
+    trust: Trust = False,
 ) -> None:
     """Load and cut the data, build model and algorithm, and say what is odd; no client trains, nothing is written."""
     from fedweave.core.text import printable
@@ -30,6 +31,7 @@ def check(
     from fedweave.report.terminal import Terminal, screen
 
     console = screen()
+    check_consent(config, trust)
     chosen, notes = read(config, settings or [], algorithm)
     built = build(chosen.in_process())
     check_trained([int(part.masks[0].sum()) for part in built.partition.parts])

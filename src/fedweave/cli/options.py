@@ -11,6 +11,21 @@ Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="section.key=value", help="Change one setting; repeatable.")
 ]
 
+Trust = Annotated[bool, typer.Option("--trust", help="Run the Python files that the configuration names plug-ins in.")]
+
+
+def check_consent(config: Path, trust: bool) -> None:
+    """Refuse to look at a configuration if that runs a Python file that it names, and nobody has said to trust it.
+
+    Raises:
+        UserError: names the file. ConfigError: the configuration cannot be read.
+    """
+    from fedweave.core.plugins import check_trusted
+    from fedweave.experiment.config import load
+
+    if not trust:
+        check_trusted(load(config), config, "--trust")
+
 
 def say(message: str) -> None:
     """A message for the user on stderr, in rich's markup."""

@@ -11,12 +11,15 @@ from fedweave.core.text import counted
 from fedweave.errors import DataError, UserError, listed
 
 if TYPE_CHECKING:  # the command line imports this module, and should start quickly
+    from collections.abc import Sequence
+
     import numpy as np
     import pyarrow as pa
 
     from fedweave.datasets.base import Dataset
     from fedweave.experiment.build import Built
     from fedweave.experiment.config import Config
+    from fedweave.experiment.runs.own_metrics import Measured, Metric
     from fedweave.experiment.runs.trained import Trained
 
 
@@ -55,6 +58,10 @@ def predict(
             help="A .parquet or .csv file (RUN/predictions.parquet; with --data RUN/new-predictions.parquet).",
         ),
     ] = None,
+    metric: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FILE.py:NAME", help="Also say a metric of your own, on test examples; repeatable."),
+    ] = None,
     spreadsheet: Annotated[
         bool,
         typer.Option(
@@ -70,6 +77,7 @@ def predict(
     Of a vertical run, the parties predict jointly, and --data holds the new nodes beside the old.
     """
     from fedweave.experiment.runs.files import NEW_PREDICTIONS, PREDICTIONS, write_csv, write_table
+    from fedweave.experiment.runs.own_metrics import measured
     from fedweave.experiment.runs.predictions import right
     from fedweave.report.terminal import screen
 
@@ -80,6 +88,7 @@ def predict(
         raise UserError(f"--out {path}: name a file that ends in .parquet or .csv.")
     if spreadsheet and path.suffix != ".csv":
         raise UserError(f"--spreadsheet is for a .csv file, and {path} is none; name one with --out.")
+    functions = _functions(metric or [], data)
     table = predictions(directory, data, None if model is None else str(model), client)
     if path.suffix == ".csv":
         write_csv(path, table, spreadsheet)
@@ -90,7 +99,23 @@ def predict(
     lines = [f"{len(table)} predictions{known}: {path}"]
     if model is ModelName.trained and client is None and (left := _without_rows(directory, table)):
         lines.append(f"note: {counted(len(left), 'client')} never trained, so no rows are of them: {listed(left)}")
+    lines += [_told(measured(table, own)) for own in functions]
     screen().print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+
+
+def _functions(names: "Sequence[str]", data: Path | None) -> "list[Metric]":
+    """Those of one's own; new examples are of no split, so that they are not measured."""
+    from fedweave.experiment.runs.own_metrics import function
+
+    if names and data is not None:
+        raise UserError("--metric is of the run's own test examples; leave out --data.")
+    return [function(name) for name in names]
+
+
+def _told(found: "Measured") -> str:
+    """What a metric is: of members, of all examples together, of the global test graph."""
+    overall = "" if found.overall is None else f", on the global test graph {found.overall:.4f}"
+    return f"{found.name}: mean over clients {found.local:.4f}, of all test examples {found.pooled:.4f}{overall}"
 
 
 def _without_rows(directory: Path, table: "pa.Table") -> list[str]:

@@ -9,8 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
+from fedweave.cli.certificates import accept, request, sign
 from fedweave.cli.export import Format, Kind, Out
-from fedweave.cli.options import Experiment, Settings
+from fedweave.cli.options import Experiment, Settings, Trust, check_consent
 from fedweave.cli.predict import Chosen
 from fedweave.core.records import Record
 from fedweave.core.text import counted, printable
@@ -74,11 +75,19 @@ def init(
     if parts is not None:
         hand_out(*parts, directory, project.sites)
     typer.echo(f"{directory}: {counted(len(project.sites), 'site')}, server on {project.host}:{project.port}")
+    typer.echo(
+        "sites' keys were made here, which is for trying out: between organisations every site makes its own, "
+        "`fedweave sites request`"
+    )
     if parts is not None and parts[1].names:
         pairs = ", ".join(f"{site} {client}" for site, client in zip(project.sites, parts[1].names, strict=True))
         typer.echo(f"each has the data of a client: {pairs}")
     if chosen is not None and (how := chosen.data.values.get("normalise")) in OVER_NODES:
         typer.echo(f"note: normalise = {how!r} scaled the data by numbers over all nodes before it was cut")
+
+
+for command in (request, sign, accept):
+    sites.command()(command)
 
 
 @sites.command()
@@ -145,6 +154,7 @@ def check(
     ] = None,
     settings: Settings = None,
     algorithm: Annotated[str | None, typer.Option(metavar="NAME", help="Run another algorithm.")] = None,
+    trust: Trust = False,
 ) -> None:
     """Look for faults in what is on this machine before anything is started: data, splits, policies, certificates,
     secrets, the server's port and address; exit code 2 if there are any."""
@@ -154,6 +164,8 @@ def check(
     from fedweave.experiment.config import read
 
     project = read_project(directory)
+    if config is not None:
+        check_consent(config, trust)
     chosen = None if config is None else read(config, with_engine(settings or []), algorithm)[0]
     told = examine(directory, project, chosen)
     for whose, what in told.facts:

@@ -48,6 +48,10 @@ def sweep(
     figures: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Also figures with captions, as SVG and PDF, by matplotlib.")
     ] = None,
+    metric: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FILE.py:NAME", help="Also a metric of your own, of final models on test; repeatable."),
+    ] = None,
     shard: Annotated[
         str, typer.Option(metavar="I/N", help="Do the I-th of N shares of the runs; the table is made without it.")
     ] = "",
@@ -68,7 +72,7 @@ def sweep(
 
     folder, console = out or Path("sweeps") / config.stem, screen()
     runs, about = planned(config, folder, seeds, algorithms, settings or [], grid or [])
-    asked = Asked(keys_of(config, grid or []), tuple(over or ()), latex, csv, figures)
+    asked = Asked(keys_of(config, grid or []), tuple(over or ()), latex, csv, figures, tuple(metric or ()))
     check_over(asked.over, asked.keys)
     asked.check()
     for note in about:

@@ -1,51 +1,35 @@
 """The raw edges of one client, in NumPy, and the matrices made of them."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable
 from functools import cached_property
-from itertools import chain, pairwise, repeat
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 
 from fedweave.core import carried as carrying
 from fedweave.core.carried import Carried, Messages
-from fedweave.core.operators import KINDS_SPREAD, KINDS_SUM, MOTIF_MEAN, OPERATORS, POOLS, looped, mean
-from fedweave.core.sizes import least_rows
+from fedweave.core.operators import OPERATORS, POOLS
 from fedweave.ops.csr import Csr
 
+Maker = Callable[["EdgeList"], sp.csr_matrix]
+DERIVED: dict[str, Maker] = {}  # what `derived` registered
+OF_NODES: set[str] = set()  # of these, those with a row for each node, of which a sample takes its own
 
-def kinds(features: "np.ndarray | sp.csr_matrix", adjacency: sp.csr_matrix) -> tuple[np.ndarray, np.ndarray]:
-    """int64 [k] one node of each kind, and int64 [n] the kind of each.
 
-    Nodes of one kind have the same features, and neighbours with the same features. features: [m, d] of the first m ≤ n
-    nodes; the others are padding, have no features and are a separate kind. adjacency: [n, n], of ones.
+def derived(name: str, of_nodes: bool = False) -> Callable[[Maker], Maker]:
+    """Register the matrix `name` of a client's edges, made once for each, which `core.edges.Edges.operator` then gives.
+
+    of_nodes: it has a row for each node and depends on no message, so that mini-batches of graphs take rows of it.
+    A paper's own stands beside what uses it; nobody else knows it.
     """
-    nodes = adjacency.shape[0]
-    own = _numbered(_rows(sp.csr_matrix(features, copy=True)), nodes)[1]
-    around = np.split(own[adjacency.indices], adjacency.indptr[1:-1])
-    pairs = ((int(kind), np.sort(others).tobytes()) for kind, others in zip(own, around, strict=True))
-    return _numbered(pairs, nodes)
 
+    def register(make: Maker) -> Maker:
+        DERIVED[name] = make
+        OF_NODES.update([name] * of_nodes)
+        return make
 
-def _rows(x: sp.csr_matrix) -> Iterator[bytes]:
-    """The rows, equal where their entries are."""
-    x.sum_duplicates()
-    for first, last in pairwise(x.indptr):
-        yield x.indices[first:last].tobytes() + b"/" + x.data[first:last].tobytes()
-
-
-def _numbered(things: Iterable[object], count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Number `things` by first appearance: where each of the k numbers comes first, int64 [k], and the number of each
-    of `count` places, int64; places beyond the last thing share one more number."""
-    known: dict[object, int] = {}
-    number, first = np.empty(count, np.int64), []
-    for at, thing in zip(range(count), chain(things, repeat(None)), strict=False):
-        if thing not in known:
-            known[thing] = len(known)
-            first.append(at)
-        number[at] = known[thing]
-    return np.array(first, np.int64), number
+    return register
 
 
 class MotifTable(NamedTuple):
@@ -71,6 +55,7 @@ class EdgeList:
     examples: small graphs, padding included.
     motifs:   the motifs that the small graphs share with others; None if nobody asked for them.
     features: [m, d], the nodes'; None if nobody compares them.
+    memo:     what makers of `derived` matrices leave for one another.
     carried:  the same edges as they were given, with what they carry; None where they carry nothing.
     """
 
@@ -89,6 +74,7 @@ class EdgeList:
         self.weight, self.graph_of = weight, graph_of
         self.motifs, self.features, self.carried = motifs, features, carried
         self._made: dict[str, Csr] = {}
+        self.memo: dict[str, Any] = {}
 
     @cached_property
     def adjacency(self) -> sp.csr_matrix:
@@ -118,13 +104,6 @@ class EdgeList:
         return nodes, edges
 
     @cached_property
-    def alike(self) -> tuple[np.ndarray, np.ndarray]:
-        """One node of each kind, and the kind of each (see `core.kinds`); every node is one if nobody compares them."""
-        if self.features is None:
-            return np.arange(self.nodes), np.arange(self.nodes)
-        return kinds(self.features, self.adjacency)
-
-    @cached_property
     def messages(self) -> Messages:
         """By which messages go along single edges; of edges that carry nothing, along each both ways."""
         bare = Carried(self.index[:, self.index[0] < self.index[1]], directed=False)
@@ -150,14 +129,8 @@ class EdgeList:
     def operator(self, kind: str) -> Csr:
         """One of the matrices of `Edges.operator`, built once."""
         if kind not in self._made:
-            if kind == MOTIF_MEAN:
-                made = mean(self.known_motifs.having)
-            elif kind == KINDS_SUM:
-                made = looped(self.adjacency)[self.alike[0]]
-                made.resize(least_rows(made.shape[0]), self.nodes)
-            elif kind == KINDS_SPREAD:
-                ones, rows = np.ones(self.nodes, self.adjacency.dtype), np.arange(self.nodes)
-                made = sp.csr_matrix((ones, (rows, self.alike[1])), shape=(self.nodes, least_rows(len(self.alike[0]))))
+            if kind in DERIVED:
+                made = DERIVED[kind](self)
             elif kind in (single := carrying.kinds()):
                 made = self.messages.matrix(*single[kind])
             else:

@@ -123,12 +123,9 @@ class Edges:
         the degree of A + I (Kipf and Welling 2017, eq. 2). A node without neighbours has an empty row in the first two;
         in "mean_or_self", otherwise "mean", it is its own neighbour. "sum_with_self" is A + I. "neighbours" is D^-1/2 A
         D^-1/2, "two_hops" the same of the nodes at distance two (Zhu et al. 2020). "pool_sum" adds up the nodes of each
-        small graph, "pool_mean" takes their mean. "motif_mean" [K, e] takes the mean over the examples
-        that have each motif, 0 where none does. "kinds_sum" [k, n] has the rows of A + I of one node of each kind
-        (`EdgeList.alike`), "kinds_spread" [n, k] gives every node what its kind has. "structure" [n, 32] passes no
-        messages, but describes a node's position: the probabilities that a random walk returns after 1 to 16 steps, and
-        its degree, one-hot, 16 standing for more; 0 for a node without neighbours (Tan et al. 2023, section 4.1).
+        small graph, "pool_mean" takes their mean.
         Names of `core.carried.named` are of single edges, with what they carry and in their directions.
+        Others are of what registered them (`core.edge_list.derived`).
         """
         return Sparse(self.cache.operator(kind), self.client_index)
 

@@ -4,10 +4,6 @@ is."""
 import numpy as np
 import scipy.sparse as sp
 
-MOTIF_MEAN = "motif_mean"
-KINDS_SUM, KINDS_SPREAD = "kinds_sum", "kinds_spread"
-RETURNS, DEGREES = 16, 16  # columns of "structure"
-
 
 def mean(a: sp.csr_matrix) -> sp.csr_matrix:
     """Every row of `a` divided by its sum; rows whose sum is 0 stay empty."""
@@ -44,21 +40,7 @@ def _two_hops(a: sp.csr_matrix) -> sp.csr_matrix:
     return _without_self(beyond)
 
 
-def _structure(a: sp.csr_matrix) -> sp.csr_matrix:
-    degree = np.diff(a.indptr)
-    scale = sp.diags(np.divide(1, np.sqrt(degree), out=np.zeros(len(degree)), where=degree > 0))
-    walk = sp.csr_matrix(scale @ a.astype(np.float64) @ scale)  # similar to D^-1 A, with the same diagonals of powers
-    powers = [walk]
-    for _ in range(1, RETURNS // 2):
-        powers.append(powers[-1] @ walk)
-    pairs = ((powers[(k + 1) // 2 - 1], powers[k // 2 - 1]) for k in range(2, RETURNS + 1))
-    returns = [walk.diagonal(), *(np.asarray(one.multiply(other).sum(1)).ravel() for one, other in pairs)]
-    classes = np.eye(DEGREES)[np.clip(degree, 1, DEGREES) - 1] * (degree > 0)[:, None]
-    return sp.csr_matrix(np.concatenate([np.stack(returns, 1), classes], 1).astype(a.dtype))
-
-
 OPERATORS = {
-    "structure": _structure,
     "sum": lambda a: a,
     "sum_with_self": looped,
     "mean": mean,

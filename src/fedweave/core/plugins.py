@@ -21,6 +21,7 @@ GROUPS = {
     "model": "fedweave.models",
     "data": "fedweave.datasets",
     "partition": "fedweave.partitions",
+    "metric": "fedweave.metrics",
 }
 TRUSTED = "FEDWEAVE_FILES"  # files that may be run for whoever names them, as PATH lists folders
 IN_PYTHON = "python:"  # in front of the class of an object that no file names
@@ -77,9 +78,9 @@ def digests(document: Mapping[str, Any]) -> dict[str, str]:
     return {name: whole.hexdigest() for name, whole in found.items()}
 
 
-def check_trusted(document: Mapping[str, Any], where: Path) -> None:
-    """Refuse the configuration `where` of a run's folder, which a stranger may have written, if it names a Python file
-    that the environment variable `TRUSTED` does not.
+def check_trusted(document: Mapping[str, Any], where: Path, option: str = "") -> None:
+    """Refuse the configuration `where`, of a run's folder or only looked at, which a stranger may have written, if it
+    names a Python file that the environment variable `TRUSTED` does not. option: what else says that it may be run.
 
     Raises:
         UserError: names the file and what to do.
@@ -87,9 +88,10 @@ def check_trusted(document: Mapping[str, Any], where: Path) -> None:
     trusted = {Path(file).expanduser().resolve() for file in os.environ.get(TRUSTED, "").split(os.pathsep) if file}
     for file in files_in(document):
         if file not in trusted:
+            consent = f"{option}, or {TRUSTED}={file}" if option else f"{TRUSTED}={file}"
             raise UserError(
-                f"{where} names a plug-in in {file}, which would be run. If you trust that file: {TRUSTED}={file} "
-                "before the command, or install a package that announces the plug-in (docs/extending.md)."
+                f"{where} names a plug-in in {file}, which would be run. If you trust that file: {consent} before the "
+                "command, or install a package that announces the plug-in (docs/extending.md)."
             )
 
 

@@ -23,6 +23,7 @@ from fedweave.datasets.pyg import from_pyg
 from fedweave.datasets.recognise import found
 from fedweave.datasets.small_graphs import SMALL_GRAPHS, TU
 from fedweave.datasets.synthetic import Synthetic
+from fedweave.datasets.twitch import Twitch
 from fedweave.errors import ConfigError, DataError
 
 __all__ = ["DATASETS", "Dataset", "describe", "from_frames", "from_graph_frames", "from_networkx", "from_pyg", "load"]
@@ -37,6 +38,7 @@ DATASETS: dict[str, type] = {
     "members": Members,
     "npz": Archive,
     **{kind.name: kind for kind in PUBLIC},
+    Twitch.name: Twitch,
     **{kind.name: kind for kind in POKEC},
     **{kind.name: kind for kind in HERITAGE},
     **{kind.name: kind for kind in SMALL_GRAPHS},

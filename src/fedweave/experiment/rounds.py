@@ -142,7 +142,7 @@ class _Referee:
         """The rows and the summary of the evaluation after a round; before: the summary of the one before."""
         found = self.algorithm.evaluate(state, self.fed)  # by member where one client holds what all do:
         found = found._replace(clients=of_members(found.clients, self.fed.members))
-        rows, measured = measure(number, found, self.judging, before)
+        rows, measured = measure(number, found, self.judging, before, number == self.rounds)
         measured |= of_all(self.algorithm, state)
         best = best_validated(number, rows, measured, before)
         chosen = best.get(f"{BEST}/round") == number and judged_by(measured) != PLAIN

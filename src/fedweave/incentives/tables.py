@@ -11,8 +11,9 @@ import numpy as np
 import scipy.sparse as sp
 
 from fedweave.core import random
-from fedweave.core.edge_list import MotifTable
+from fedweave.core.edge_list import EdgeList, MotifTable, derived
 from fedweave.core.graph import TRAIN
+from fedweave.core.operators import mean
 from fedweave.core.sizes import agreed
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.lookup import cache
@@ -20,6 +21,7 @@ from fedweave.errors import ConfigError, DataError
 from fedweave.incentives.motifs import Motif, Motifs, extract, from_rows, to_rows
 from fedweave.incentives.vocabulary import Vocabulary, vocabulary
 
+MOTIF_MEAN = "motif_mean"
 VERSION = "fedweave motifs 1"  # to be raised when `extract` finds other motifs, or the file changes
 
 
@@ -134,6 +136,12 @@ def table(motifs: Motifs, graphs: np.ndarray, train: np.ndarray, known: Vocabula
     keys = [motifs.keys[k] for k in kept]
     which = sp.csr_matrix(spread, shape=(len(kept), len(graphs)))
     return MotifTable(numbers(keys), which, tuple(map(str, keys)))
+
+
+@derived(MOTIF_MEAN)
+def motif_mean(edges: EdgeList) -> sp.csr_matrix:
+    """[K, e]: the mean over the examples that have each motif, 0 where none does."""
+    return mean(edges.known_motifs.having)
 
 
 def numbers(keys: Sequence[Motif]) -> np.ndarray:

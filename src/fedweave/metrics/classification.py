@@ -239,6 +239,17 @@ def values(pairs: Values, positive: int = 1) -> Record:
     return {name: value if value.ndim else float(value) for name, value in out.items()}
 
 
+def by_class(pairs: Values) -> dict[str, float]:
+    """{"recall/0", "precision/0", "f1/0": …} of every class c, by `counts`' pairs of one set, {} without those; NaN
+    where there is nothing to count. pairs: "f1" and "classes" [2, c]."""
+    if "classes" not in pairs:
+        return {}
+    hits, both = np.asarray(pairs["f1"], np.float64)
+    predicted, true = np.asarray(pairs["classes"], np.float64)
+    named = {"recall": ratio(hits / 2, true), "precision": ratio(hits / 2, predicted), "f1": ratio(hits, both)}
+    return {f"{name}/{number}": float(of) for name, each in named.items() for number, of in enumerate(each)}
+
+
 def ratio(total: np.ndarray, count: np.ndarray) -> np.ndarray:
     """total / count, NaN where the count is 0."""
     result: np.ndarray = np.divide(total, count, out=np.full(np.shape(count), np.nan), where=count > 0)

@@ -15,7 +15,7 @@ from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree, leaves
 from fedweave.errors import FedweaveError, told_diverged
 from fedweave.metrics import between_groups, reference
-from fedweave.metrics.classification import ratio, values
+from fedweave.metrics.classification import by_class, ratio, values
 from fedweave.metrics.client_fairness import client_fairness
 from fedweave.metrics.judging import JUDGED, PLAIN, RAREST, Judging, judged_by, positive_of
 from fedweave.metrics.personal import personal
@@ -45,6 +45,7 @@ def measure(
     evaluation: Evaluation,
     judging: Judging | None = None,
     before: Mapping[str, float] | None = None,
+    last: bool = False,
 ) -> tuple[pa.Table, dict[str, float]]:
     """Turn an evaluation's pairs into rows and the summary of the test split.
 
@@ -60,7 +61,7 @@ def measure(
     "scores/diverged" a mean loss on some split's examples that no model has that learns.
 
     judging: by what the run is judged, and `before` the summary of the evaluation before, which has decided it: says
-    "judged/…" (`judging.Judging.verdict`).
+    "judged/…" (`judging.Judging.verdict`). last: whether "per_class/…" is told, on the examples of "global".
 
     Raises:
         FedweaveError: a client's loss is not finite; names it.
@@ -92,6 +93,10 @@ def measure(
     single |= {("val", SELECTION + name): value for name, value in chosen.items()}
     warned = _warned(everyone, after)
     single |= {("train", name): value for name, value in warned.items()}
+    if last:
+        each_class = _each_class(evaluation.server, judged, everyone)
+        single |= {("test", name): value for name, value in each_class.items()}
+        summary |= each_class
     single |= {("train", name): value for name, value in by.items()}
     summary |= warned | by
     each = {("train", name): value for name, value in _pairs(scores, "measures").items()}
@@ -131,6 +136,16 @@ def positive_class(judging: Judging, found: Mapping[str, float]) -> int:
     """The class that metrics of one class are of; found: what says by what is judged."""
     known = positive_of(found)
     return judging.positive if isinstance(judging.positive, int) else 1 if known is None else known
+
+
+def _each_class(
+    server: Tree | None, judged: dict[str, np.ndarray], everyone: dict[str, np.ndarray]
+) -> dict[str, float]:
+    """Recall, precision and F1 of every class on the test examples of "global": of clients' own models added up."""
+    pairs = {name: pair.cpu().numpy() for name, pair in server.items()} if server is not None else everyone
+    if server is None and judged:
+        pairs = {name: pair.sum(0) for name, pair in judged.items()}
+    return {f"per_class/{name}": v for name, v in by_class({k: pair[TEST] for k, pair in pairs.items()}).items()}
 
 
 def _ends(own: Mapping[str, np.ndarray], metric: str) -> dict[str, float]:

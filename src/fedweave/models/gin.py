@@ -10,9 +10,8 @@ from fedweave.core.edges import Edges
 from fedweave.core.graph import Graph
 from fedweave.core.maker import noted
 from fedweave.core.model import Hidden, Layer, Model
-from fedweave.core.operators import KINDS_SPREAD, KINDS_SUM
 from fedweave.core.tree import Tree
-from fedweave.models import blocks
+from fedweave.models import blocks, kinds
 from fedweave.ops.affine import affine
 
 
@@ -56,7 +55,7 @@ def convolution(fan_in: int, fan_out: int, relu: bool = False, opens: bool = Fal
     ReLU if `relu`.
 
     opens: no message has passed before, and nothing was dropped: then nodes of small graphs that are alike
-           (`core.edge_list.EdgeList.alike`) have the same result, which is computed once.
+           (`models.kinds`) have the same result, which is computed once.
 
     Initialised like `torch.nn.Linear`.
     """
@@ -69,7 +68,7 @@ def convolution(fan_in: int, fan_out: int, relu: bool = False, opens: bool = Fal
     def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
         alike = opens and graph.graph_of is not None and isinstance(graph.edges, Edges)
         if alike:
-            z = graph.edges.operator(KINDS_SUM) @ h
+            z = graph.edges.operator(kinds.SUM) @ h
         elif graph.edges.shrinks:
             neighbours = graph.edges.operator("sum")
             z = h[: neighbours.shape[0]] + neighbours @ h
@@ -77,6 +76,6 @@ def convolution(fan_in: int, fan_out: int, relu: bool = False, opens: bool = Fal
             z = graph.edges.operator("sum_with_self") @ h
         inner = affine(z, w["weight1"], w["bias1"], relu=True)
         out = affine(inner, w["weight2"], w["bias2"], relu)
-        return graph.edges.operator(KINDS_SPREAD) @ out if alike else out
+        return graph.edges.operator(kinds.SPREAD) @ out if alike else out
 
     return Layer(init, apply, operator="sum")

@@ -10,10 +10,10 @@ from torch import Tensor
 from fedweave.core.graph import Graph
 from fedweave.core.maker import noted
 from fedweave.core.model import Hidden, Layer, Model
-from fedweave.core.operators import DEGREES, RETURNS
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
 from fedweave.models import blocks, gcn, gin
+from fedweave.models.structure import CODES, DEGREES, RETURNS
 
 STRUCTURE = "structure_"  # what the names of the structure channel's weights begin with
 
@@ -21,7 +21,7 @@ STRUCTURE = "structure_"  # what the names of the structure channel's weights be
 @dataclass(frozen=True)
 class Star:
     """A channel h for features and a channel s for structure: h begins with a linear layer on the features, s with one
-    on the nodes' structure codes (`Edges.operator`, "structure"); then `layers` times h ← GIN([h‖s]) with ReLU and
+    on the nodes' structure codes (`models.structure`); then `layers` times h ← GIN([h‖s]) with ReLU and
     `dropout`, and s ← tanh(GCN(s)); a linear layer on [h‖s], pooling, a linear layer with ReLU and `dropout`, and a
     linear classifier, all of width `hidden` (section 4.2).
 
@@ -73,7 +73,7 @@ def _codes(width: int) -> Layer:
     layer = blocks.affine(RETURNS + DEGREES, width)
 
     def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Hidden:
-        return h | {"s": graph.edges.operator("structure") @ w["weight"] + w["bias"]}
+        return h | {"s": graph.edges.operator(CODES) @ w["weight"] + w["bias"]}
 
     return _named(layer._replace(apply=apply, by_feature=()))
 

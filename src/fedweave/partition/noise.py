@@ -52,8 +52,8 @@ class Noise:
         """The data as the clients of `partition`, a cut of it, hold it, and what they use of it.
 
         Raises:
-            ConfigError: edges of clients that have edges of their own, or features of clients with columns of their
-                own, are to be changed; or labels, of one class.
+            ConfigError: edges that carry something, edges of clients that have edges of their own, or features of
+                clients with columns of their own, are to be changed; or labels, of one class.
         """
         if self.features:
             data = replace(data, x=self._features(data, partition, generator(seed, "noise/features")))
@@ -82,6 +82,8 @@ class Noise:
     def _edges(self, data: Dataset, partition: Partition, rng: np.random.Generator) -> Dataset:
         if any(part.edges is not None for part in partition.parts):
             raise ConfigError("noise.edges: this partition gives clients edges of their own, which stay; leave it out")
+        if data.carried is not None:
+            raise ConfigError("noise.edges: edges with a direction, weight, features or time stay; leave it out")
         held = [part.nodes for part in partition.parts]
         inner = np.zeros(data.edges.shape[1], bool)
         for nodes, own in zip(held, induced_edges(data, held), strict=True):

@@ -15,6 +15,8 @@ from fedweave.experiment.runs.files import CONFIG, LEDGER, METRICS, PARTITION, S
 if TYPE_CHECKING:  # looking into a run's tables should start quickly
     from torch import nn
 
+    from fedweave.experiment.runs.own_metrics import Measured, Metric
+
 
 @dataclass(frozen=True)
 class SavedRun:
@@ -49,6 +51,19 @@ class SavedRun:
             return joint(self.directory, config, int(self.summary["features"]), int(self.summary["class_count"]))[1]
         run = trained(self.directory, config, "Of such a run the global model alone is here.")
         return run.model_of(model, client or run.built.fed.clients[0])
+
+    def measure(self, metric: "Metric", split: str = "test", model: str | None = None) -> "Measured":
+        """What a function of one's own, (y int64 [e], p float64 [e, classes]) -> number, says of the run's examples.
+
+        split: train, val or test. model: "personal", what each client uses, unless another is named.
+
+        Raises:
+            UserError: the run is not finished, was made between sites or of parties, or has no such model or split; the
+                function fails or returns no number.
+        """
+        from fedweave.experiment.runs.own_metrics import of_run
+
+        return of_run(self.directory, metric, split, model)
 
     def module(self, model: str | None = None, client: str | None = None) -> "nn.Module":
         """The same as a module of PyTorch Geometric's, ready to predict: `module(x, edge_index)` gives logits.

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,12 @@ from fedweave.core.engine import Engine
 from fedweave.core.tree import Tree
 from fedweave.errors import UserError
 from fedweave.experiment.build import Built, Origin, motifs_in
-from fedweave.experiment.config import Config, Document, General, read, resolve
+from fedweave.experiment.config import Config, Document, Evaluation, General, read, resolve
 from fedweave.experiment.rounds import RoundResult
 from fedweave.experiment.rounds import train as in_memory
 from fedweave.experiment.runs import run as runs
 from fedweave.experiment.runs.described import check_described, described
+from fedweave.metrics.judging import Judging
 from fedweave.python.loading import SavedRun, load_run
 
 _LOG = logging.getLogger(__name__)
@@ -74,6 +76,7 @@ def train(
     resume: "tuple[int, Tree] | bool | None" = None,
     summary: Mapping[str, float] | None = None,
     fair_margin: float = 0.0,
+    judging: Judging | None = None,
     *,
     out: str | Path | None = None,
     overwrite: bool = False,
@@ -85,7 +88,7 @@ def train(
     cannot be named in its config.toml is said. resume: with `out`, whether to continue the run there, on a new
     federation; without, (rounds done, server state) of a checkpoint; the engine must have been restored too. overwrite:
     replace the run that `out` holds. summary: the checkpoint's, for its best rounds. fair_margin: see
-    `metrics.best_rounds.fairest`.
+    `metrics.best_rounds.fairest`. judging: by what rounds are judged, with the number of the positive class.
 
     Raises:
         UserError: fewer than one round, a fresh start on a federation whose clients have trained already, or a state
@@ -94,7 +97,7 @@ def train(
     """
     if out is None:
         started = None if isinstance(resume, bool) else resume
-        return in_memory(algorithm, fed, rounds, eval_every, started, summary, fair_margin)
+        return in_memory(algorithm, fed, rounds, eval_every, started, summary, fair_margin, judging)
     if resume is not None and not isinstance(resume, bool):
         raise UserError("with out, resume is True or False: the directory has the state that the run goes on from.")
     if not isinstance(origin := getattr(fed, "origin", None), Origin):
@@ -102,6 +105,8 @@ def train(
     directory = Path(out).expanduser()
     general = General(origin.seed, rounds, eval_every, fair_margin)
     config, data = described(algorithm, origin, general, directory)
+    if judging is not None:
+        config = replace(config, evaluation=Evaluation(**asdict(judging)))
     built = Built(data, origin.partition, algorithm, fed, motifs_in(fed))  # type: ignore[arg-type]
     check_described(config, built)
     here = runs.RunBackend(build=lambda _: built)

@@ -139,38 +139,6 @@ class Terminal:
 def show_result(console: Console, summary: Values, directory: Path) -> None:
     """The final models on the test split, what they cost, and where the files are."""
     metrics = summary["metrics"]
-    console.print(Columns(_scores(metrics)))
-    if some := covered(metrics, summary.get("members", summary.get("clients"))):
-        console.print(some, highlight=False, soft_wrap=True, markup=False)
-    for note in (*notes(metrics).values(), *_absences(directory)):
-        console.print(f"[bold yellow]note: {unmarked(note)}[/]", highlight=False, soft_wrap=True)
-    if "groups/median/sp_undefined" in metrics:
-        console.print(_between_groups(metrics))
-        if people := compared_people(summary.get("groups") or ()):
-            console.print(people, highlight=False, soft_wrap=True, markup=False)
-        for note in of_gaps(metrics).values():
-            console.print(f"[bold yellow]note: {unmarked(note)}[/]", highlight=False, soft_wrap=True)
-    each = f"{summary['seconds_per_round']:.3g} s each"
-    cost = f"{counted(summary['rounds'], 'round')} in {summary['seconds']:.1f} s ({each})"
-    traffic = f"clients sent {decimal(summary['bytes_up'])}, received {decimal(summary['bytes_down'])}"
-    traffic += f", sent {decimal(summary['bytes_peer'])} to each other" if "bytes_peer" in summary else ""
-    traffic += _for_evaluation(summary)
-    if "best_val/round" in metrics:
-        judged = judged_by(metrics)
-        which = f"best mean validation {WORDS[judged]} after round {metrics['best_val/round']}"
-        shown = (judged, "recall_at_1", "recall") if judged in OF_POSITIVE else ()
-        told = {WORDS[name]: metrics.get(f"best_val/pooled/{name}") for name in shown}
-        known = ", ".join(f"{words} {value:.4f}" for words, value in told.items() if value is not None)
-        flagged = f"; pooled, flagged from its threshold on: {known}" if known else ""
-        console.print(f"{which}{flagged}", highlight=False, soft_wrap=True)
-    if "best_fair/round" in metrics:
-        _show_fairest(console, metrics)
-    console.print(f"{cost}, {summary['peak_rss_mb']:.0f} MB at peak\n{traffic}", highlight=False)
-    console.print(f"files: {directory}", highlight=False, soft_wrap=True, markup=False)
-
-
-def _scores(metrics: Values) -> list[Table]:
-    """The final models on the test split, and how alike members are in them."""
     kinds = ("global", "local", *(["trained"] if "trained/accuracy" in metrics else []))
     names = dict.fromkeys(key.partition("/")[2] for key in metrics if key.partition("/")[0] in kinds)
     table = Table("test split", box=SIMPLE_HEAD)
@@ -190,7 +158,37 @@ def _scores(metrics: Values) -> list[Table]:
         tables.append(Table("fairness", "", box=SIMPLE_HEAD))
         for name, value in fairness.items():
             tables[1].add_row(name, _number(value))
-    return tables
+    console.print(Columns(tables))
+    if some := covered(metrics, summary.get("members", summary.get("clients"))):
+        console.print(some, highlight=False, soft_wrap=True, markup=False)
+    for note in (*notes(metrics).values(), *_absences(directory)):
+        console.print(f"[bold yellow]note: {unmarked(note)}[/]", highlight=False, soft_wrap=True)
+    if "groups/median/sp_undefined" in metrics:
+        console.print(_between_groups(metrics))
+        if people := compared_people(summary.get("groups") or ()):
+            console.print(people, highlight=False, soft_wrap=True, markup=False)
+        for note in of_gaps(metrics).values():
+            console.print(f"[bold yellow]note: {unmarked(note)}[/]", highlight=False, soft_wrap=True)
+    each = f"{summary['seconds_per_round']:.3g} s each"
+    cost = f"{counted(summary['rounds'], 'round')} in {summary['seconds']:.1f} s ({each})"
+    traffic = f"clients sent {decimal(summary['bytes_up'])}, received {decimal(summary['bytes_down'])}"
+    traffic += f", sent {decimal(summary['bytes_peer'])} to each other" if "bytes_peer" in summary else ""
+    traffic += _for_evaluation(summary)
+    if chosen:
+        console.print(_chosen(metrics, judged), highlight=False, soft_wrap=True)
+    if "best_fair/round" in metrics:
+        _show_fairest(console, metrics)
+    console.print(f"{cost}, {summary['peak_rss_mb']:.0f} MB at peak\n{traffic}", highlight=False)
+    console.print(f"files: {directory}", highlight=False, soft_wrap=True, markup=False)
+
+
+def _chosen(metrics: Values, judged: str) -> str:
+    """Which round is the best on validation examples, and what it finds where a positive class is looked for."""
+    which = f"best mean validation {WORDS[judged]} after round {metrics['best_val/round']}"
+    shown = (judged, "recall_at_1", "recall") if judged in OF_POSITIVE else ()
+    told = {WORDS[name]: metrics.get(f"best_val/pooled/{name}") for name in shown}
+    known = ", ".join(f"{words} {value:.4f}" for words, value in told.items() if value is not None)
+    return f"{which}; pooled, flagged from its threshold on: {known}" if known else which
 
 
 def _show_fairest(console: Console, metrics: Values) -> None:

@@ -13,7 +13,15 @@ UNLIKE = (
 )
 
 
-_ASIDE = ("algorithm", "engine", "seed", "eval_every", "fair_margin", "privacy")  # what a comparison may differ in
+_ASIDE = (
+    "algorithm",
+    "engine",
+    "seed",
+    "eval_every",
+    "fair_margin",
+    "evaluation",
+    "privacy",
+)  # what a comparison may differ in
 
 
 def recipe(run: Run) -> str:

@@ -15,6 +15,7 @@ from torch import Tensor
 from fedweave.core import carried as carrying
 from fedweave.core import model as models
 from fedweave.core import random
+from fedweave.core.edge_list import OF_NODES
 from fedweave.core.edges import Edges
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.message_passing import Operator
@@ -112,10 +113,11 @@ class BatchEdges:
         Raises:
             ValueError: there is no such matrix.
         """
-        if kind == "structure":
+        if kind in OF_NODES:
             return self.whole.operator(kind).picked(self.minibatch["nodes"])
         if kind not in _KINDS:
-            raise ValueError(f"mini-batches of graphs have no operator {kind!r}, only structure, {', '.join(_KINDS)}")
+            there = ", ".join([*sorted(OF_NODES), *_KINDS])
+            raise ValueError(f"mini-batches of graphs have no operator {kind!r}, only {there}")
         rows = self.minibatch["target" if kind.startswith("pool") else "nodes"]
         return _Product(len(rows), lambda h: _KINDS[kind](self, h))
 

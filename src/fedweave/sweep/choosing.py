@@ -113,9 +113,9 @@ def said(values: Mapping[str, Any]) -> str:
 
 
 def short(key: str) -> str:
-    """A key without its section, but for "noise labels"."""
+    """A key without its section, but for "noise labels", and the section itself in the place of its `name`."""
     section, _, name = key.partition(".")
-    return f"noise {name}" if section == "noise" else key.rpartition(".")[2]
+    return f"noise {name}" if section == "noise" else section if name == "name" else key.rpartition(".")[2]
 
 
 def told(found: Sequence[Chosen]) -> Iterator[str]:

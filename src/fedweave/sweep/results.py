@@ -1,15 +1,18 @@
 """The end of a sweep: its tables, page, charts, and what papers need of it."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedweave.errors import FedweaveError
+from fedweave.experiment.config import Config
 from fedweave.experiment.runs.files import write
+from fedweave.experiment.runs.own_metrics import function, of_run
 from fedweave.papers.grid import PlannedRun
 from fedweave.report.html import render
-from fedweave.report.reading import Group, grouped, read_runs
+from fedweave.report.reading import Group, Run, grouped, read_runs
 from fedweave.report.terminal import show_cells
 from fedweave.report.training import unlike
 from fedweave.sweep import charts, choosing, figures, paper, table
@@ -20,20 +23,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Asked:
-    """What the command asked for. keys: of the grid. over: those of them to compare over. figures: where to draw."""
+    """What the command asked for. keys: of the grid. over: those of them to compare over. figures: where to draw.
+    metrics: functions of one's own, by name."""
 
     keys: tuple[str, ...]
     over: tuple[str, ...] = ()
     latex: bool = False
     csv: bool = False
     figures: Path | None = None
+    metrics: tuple[str, ...] = ()
 
     def check(self) -> None:
         """Refuse before anything runs what could not be drawn.
 
         Raises:
-            UserError: matplotlib is not installed.
+            UserError: matplotlib is not installed, or there is no such function.
         """
+        for name in self.metrics:
+            function(name)
         if self.figures is not None:
             figures.check()
 
@@ -50,14 +57,16 @@ def finish(
     if not done:
         raise FedweaveError(f"no run succeeded; the first says: {failed[runs[0].name]}")
     read = read_runs(done)
+    own = _measured(read, {run.directory: run.config for run in runs}, asked.metrics)
     groups = grouped(read)
-    rows, notes, gone = table.results(groups), [*table.told(groups)], table.lost(runs, failed, asked.keys)
+    columns = table.headings(groups, own)
+    rows, notes, gone = table.results(groups, columns), [*table.told(groups)], table.lost(runs, failed, asked.keys)
     show_cells(console, rows)
     apart = choosing.conditions(asked.keys, asked.over)
     chosen = choosing.choose(groups, asked.keys, apart)
     above = list[str]()
     if asked.keys and chosen:
-        best = choosing.table(chosen, table.COLUMNS)
+        best = choosing.table(chosen, columns)
         show_cells(console, best)
         notes += choosing.told(chosen)
         above = ["Settings chosen by validation:", table.rows_of(best), "All:"]
@@ -69,6 +78,19 @@ def finish(
         _save(path, content)
     files += _for_papers(folder, groups, chosen, asked)
     console.print(f"files: {', '.join(map(str, files))}", highlight=False, soft_wrap=True, markup=False)
+
+
+def _measured(runs: Sequence[Run], configs: Mapping[Path, Config], names: Sequence[str]) -> dict[str, str]:
+    """Put what functions of one's own say of the runs' test examples into their summaries; {metric: heading}."""
+    columns = dict[str, str]()
+    for name in names:
+        metric = function(name)
+        for run in runs:
+            found = of_run(run.directory, metric, config=configs[run.directory])
+            values = {f"own/local/{found.name}": found.local, f"own/pooled/{found.name}": found.pooled}
+            run.summary["metrics"] |= {key: value for key, value in values.items() if math.isfinite(value)}
+            columns |= {f"own/local/{found.name}": f"{found.name}, test", f"own/pooled/{found.name}": "pooled"}
+    return columns
 
 
 def _for_papers(folder: Path, groups: Sequence[Group], chosen: Sequence[choosing.Chosen], asked: Asked) -> list[Path]:

@@ -32,12 +32,16 @@ APART = "The runs are judged by different metrics ([evaluation] metric), so that
 AFTER = {"pooled/auc": "pooled AUC", "within/auc": "AUC within members", "global/macro_f1": "macro F1"}
 
 
-def results(groups: Sequence[Group]) -> Table:
-    """A row for each group of runs that differ in the seed alone."""
+def headings(groups: Sequence[Group], own: Mapping[str, str]) -> dict[str, str]:
+    """{metric: heading} of what tables show of such runs; own: of further columns."""
     metric = judged_alike(groups)
     named = COLUMNS | (OF_POSITIVE if metric in judging.OF_POSITIVE else {})
     columns = {name.format(metric): words for name, words in named.items()} if metric else AFTER
-    columns = {**columns, "seconds": "seconds"}
+    return {**columns, **own, "seconds": "seconds"}
+
+
+def results(groups: Sequence[Group], columns: Mapping[str, str]) -> Table:
+    """A row for each group of runs that differ in the seed alone; columns: {metric: heading}."""
     shown = [name for name in columns if any(value is not None for group in groups for value in group.values(name))]
     rows = [
         (Cell(group.label), Cell(str(len(group.runs))), *(measured(group.values(name), number) for name in shown))

@@ -6,6 +6,7 @@ server's processes what reaches them as it is when TLS is off ("heard", and who 
 `ask` makes the server or a site send messages of its own.
 """
 
+import functools
 import importlib.abc
 import importlib.util
 import json
@@ -15,7 +16,11 @@ import threading
 import time
 from pathlib import Path
 
-MEMBER, CELL = "fedweave.deploy.flare.site.member", "nvflare.fuel.f3.cellnet.core_cell"
+SITE, MEMBER, CELL = (
+    "fedweave.deploy.flare.site.site",
+    "fedweave.deploy.flare.site.member",
+    "nvflare.fuel.f3.cellnet.core_cell",
+)
 
 
 def _spoiled(answer, what):
@@ -65,9 +70,27 @@ def _patch_member(module):
         if what.startswith("hang"):
             time.sleep(float(what.split()[1]))
             return honest(self, request, blob)
+        if what == "lose":
+            (self._folder / "lose").touch()
+            return honest(self, request, blob)
         return _spoiled(honest(self, request, blob), what)
 
     module.Member.answer, module.Member.__init__ = answer, begin
+
+
+def _patch_site(module):
+    """An answer is on its way for longer than anybody waits, once."""
+    honest = module.Site.call
+
+    @functools.wraps(honest)
+    def call(self, request, blob, number):
+        answer, lose = honest(self, request, blob, number), self._member._folder / "lose"
+        if lose.exists():
+            lose.unlink()
+            time.sleep(60)
+        return answer
+
+    module.Site.call = call
 
 
 def _patch_cell(module):
@@ -116,7 +139,7 @@ def _sent(cell, target, topic, headers, body):
     return str(getattr(reply.payload, "body", reply.payload))
 
 
-PATCHES = {MEMBER: _patch_member, CELL: _patch_cell}
+PATCHES = {SITE: _patch_site, MEMBER: _patch_member, CELL: _patch_cell}
 
 
 class _Finder(importlib.abc.MetaPathFinder):

@@ -25,6 +25,15 @@ def certificate(path: Path) -> x509.Certificate:
         ) from error
 
 
+def days_left(path: Path) -> int:
+    """Days for which the certificate in a file is still valid; below 0 once it is not.
+
+    Raises:
+        UserError: it holds none.
+    """
+    return (certificate(path).not_valid_after_utc - datetime.now(UTC)).days
+
+
 def check_issuer(path: Path, root: Path) -> None:
     """Refuse a certificate that the authority of `root` did not sign.
 

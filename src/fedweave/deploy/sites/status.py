@@ -10,6 +10,7 @@ from pathlib import Path
 from fedweave.core.records import Record
 from fedweave.core.text import counted, printable
 from fedweave.deploy.flare.wire.requests import ADMIN
+from fedweave.deploy.sites.certificates import days_left
 from fedweave.deploy.sites.handshake import Closed, administer, barred, reach
 from fedweave.deploy.sites.processes import found
 from fedweave.deploy.sites.project import Project
@@ -84,7 +85,7 @@ def lines(directory: Path, project: Project) -> Iterator[str]:
     here = {member.folder.name: member.pid() for member in found(directory)}
     now, lights = watched(directory), ask(directory, project)
     light, words = lights.server
-    yield f"{light} server: {words}; {_here(here, 'server')}"
+    yield f"{light} server: {words}; {_here(here, 'server')}{_lasts(directory / 'server')}"
     if now:
         yield progress(now)
     lost = (now or {}).get("lost") or {}
@@ -92,9 +93,19 @@ def lines(directory: Path, project: Project) -> Iterator[str]:
         light, words = lights.of(site)
         missing = f"; not in the run: {printable(str(lost[site]))}" if site in lost else ""
         barrier = barred(directory / site, project) if light == AWAY and site in here else ""
-        yield f"{light} {site}: {words}; {_here(here, site)}{missing}{f'; {barrier}' if barrier else ''}"
+        more = f"{missing}{f'; {barrier}' if barrier else ''}{_lasts(directory / site)}"
+        yield f"{light} {site}: {words}; {_here(here, site)}{more}"
     if lights.mistake is not None:
         raise lights.mistake
+
+
+def _lasts(folder: Path) -> str:
+    """For how many days the certificate in a member's folder is still valid, as the end of a line; "" without one."""
+    paths = [path for path in (folder / "startup/client.crt", folder / "startup/server.crt") if path.exists()]
+    try:
+        return "".join(f"; certificate: {counted(days_left(path), 'day')} left" for path in paths)
+    except UserError:
+        return "; certificate: damaged"
 
 
 def _here(here: dict[str, int | None], name: str) -> str:

@@ -14,7 +14,7 @@ from fedweave.experiment.config.experiment import (
 )
 from fedweave.experiment.config.names import check_name, nearest
 from fedweave.experiment.config.plugins import Parameter, lookup, own_parameters, parameters, registry
-from fedweave.experiment.config.settings import ENGINES, General, SimulationEngine
+from fedweave.experiment.config.settings import ENGINES, Evaluation, General, SimulationEngine
 from fedweave.experiment.config.toml import Document, differences, dumps, flat, load, override
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "Choice",
     "Config",
     "Document",
+    "Evaluation",
     "Exchanged",
     "General",
     "Parameter",

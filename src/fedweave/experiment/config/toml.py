@@ -10,6 +10,7 @@ from typing import Any
 from fedweave.errors import ConfigError
 from fedweave.experiment.config.names import nearest
 
+_LARGEST = 4 << 20  # bytes of a file
 Document = dict[str, Any]  # what a TOML file holds, or would hold
 
 
@@ -22,6 +23,8 @@ def load(path: Path) -> Document:
     try:
         if path.exists() and not path.is_file():  # a pipe would never end
             raise OSError(f"it is {'a folder' if path.is_dir() else 'no file'}; name a TOML file")
+        if path.exists() and path.stat().st_size > _LARGEST:  # whose keys take minutes to read
+            raise OSError(f"it has more than {_LARGEST >> 20} MiB, which no configuration has")
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors mark the encoding
     except FileNotFoundError as error:
         near = nearest(path.name, [other.name for other in path.parent.glob("*.toml")])

@@ -212,7 +212,8 @@ def _prepare(
         check_rounds(start.round, config, directory)
         check_same(start.source, source, directory, "Bring that back, or begin anew with --overwrite.")
         metrics = _cut(directory, METRICS, start.metrics)
-        metrics = metrics.filter(pc.invert(pc.starts_with(metrics["metric"], f"{POOLED}/")))  # of the last round alone
+        of_last = pc.match_substring_regex(metrics["metric"], f"^({POOLED}|per_class)/")
+        metrics = metrics.filter(pc.invert(of_last))
         built.fed.ledger.restore(_cut(directory, LEDGER, start.ledger))
         built.fed.restore(start.fed, start.data)
     write(directory / CONFIG, lambda file: file.write(written(config.plain()).encode()))

@@ -21,12 +21,14 @@ from nvflare.lighter.impl.workspace import WorkspaceBuilder
 from nvflare.lighter.provisioner import Provisioner
 
 from fedweave.core.records import Record
+from fedweave.deploy.flare.site.private import private_file
 from fedweave.deploy.flare.site.sitefile import IDS_KEY, SECRET
 from fedweave.deploy.flare.wire.requests import ADMIN, AUTHORITY, RESERVED, SERVER
 from fedweave.errors import FedweaveError, UserError
 
 PROJECT = "fedweave"
 USER = "admin@fedweave.org"
+STATE = "cert.json"  # in the authority's folder: its key and certificate
 BEFORE = timedelta(days=1)  # for which certificates are valid before they are made: other clocks may be slow
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
@@ -121,11 +123,20 @@ def provision(directory: Path, sites: Sequence[str], host: str, port: int) -> No
         shutil.move(made / USER, directory / ADMIN)
         _allow_storage(directory / SERVER)
         shutil.move(made.parent / "state", directory / AUTHORITY)
-        (directory / AUTHORITY).chmod(0o700)
+        _keep_authority(directory / AUTHORITY)
     common = secrets.token_hex(32)
     for name in sites:
         _write_secret(directory / name / SECRET, secrets.token_hex(32))  # the site's entropy for its privacy noise
         _write_secret(directory / name / IDS_KEY, common)  # see `alignment`
+
+
+def _keep_authority(folder: Path) -> None:
+    """Leave the authority's own key and certificate in its folder, for its owner alone: nobody keeps others' keys."""
+    told = json.loads((folder / STATE).read_text())
+    (folder / STATE).unlink()
+    with open(folder / STATE, "w", opener=private_file) as file:
+        json.dump({name: told[name] for name in ("root_cert", "root_pri_key")}, file)
+    folder.chmod(0o700)
 
 
 def _make(directory: Path) -> None:
@@ -160,6 +171,12 @@ class _Certificates(CertBuilder):
     def _generate_cert(*about: object, not_valid_before: datetime | None = None, **more: object) -> Any:
         first = (not_valid_before or datetime.now(UTC)) - BEFORE
         return CertBuilder._generate_cert(*about, not_valid_before=first, **more)
+
+
+def issued(name: str, root: Any, key: Any) -> Any:
+    """A certificate of the public `key` of the site `name`, signed with the authority's `root` key, of the form that
+    provisioning gives them."""
+    return _Certificates._generate_cert(name, name.replace("-", "_"), PROJECT, root, key)
 
 
 def _made(scratch: Path, project: Project) -> Path:

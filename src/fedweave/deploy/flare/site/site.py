@@ -1,6 +1,7 @@
 """What a site publishes: to the server one function, which takes and gives bytes, and to other sites a letterbox."""
 
 import os
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,6 +19,8 @@ class Site:
 
     def __init__(self) -> None:
         self._member: Member | None = None
+        self._lock, self._at_work, self._answered = threading.Lock(), 0, 0
+        self._answer: Record = {}
 
     @collab.init
     def begin(self) -> None:
@@ -29,16 +32,26 @@ class Site:
         self._member = Member(folder, collab.site_name, _post)
 
     @collab.publish
-    def ping(self) -> bool:
-        """Whether the process lives, also while a step runs."""
-        return True
+    def ping(self) -> int:
+        """The number of the call that it is at work on, 0 of none; it answers also while a step runs."""
+        return self._at_work
 
     @collab.publish
-    def call(self, request: str, blob: bytes) -> Record:
-        """Answer one call of the server (`member.Member.answer`)."""
+    def call(self, request: str, blob: bytes, number: int) -> Record:
+        """Answer one call of the server (`member.Member.answer`), or the last one's again, by its number, without doing
+        anything: an answer can be lost on the way."""
         if collab.caller != "server" or self._member is None:
             return Answer(refusal="only the server may call, once the job runs")._asdict()
-        return self._member.answer(request, blob)._asdict()
+        with self._lock:
+            if number > self._answered:
+                self._at_work = number
+                try:
+                    self._answer = self._member.answer(request, blob)._asdict()
+                finally:
+                    self._answered, self._at_work = number, 0
+            if number == self._answered:
+                return self._answer
+            return Answer(refusal="that call was answered long ago", final=False)._asdict()
 
     @collab.publish
     def deliver(self, label: str, blob: bytes) -> str:

@@ -1,10 +1,11 @@
 """Calls over NVFlare's Collab API, with deadlines of fedweave's own, by a clock that nobody sets."""
 
+import logging
 import queue
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,15 +28,22 @@ _PATIENCE = 600.0
 _GLANCE = 0.1  # seconds between two looks at whether a call has failed
 _PROBE = 5.0  # seconds between two looks at whether sites that owe an answer are alive
 _ALIVE = 10.0  # seconds that a living site has to say so
+# Looks on end at which a site that owes an answer was not at work on it, after which it is asked again: what it was
+# asked, or what it answered, is lost. They grow, since a large answer may be on its way all the time.
+_ASK_AGAIN = (2, 8, 32)
 
 
 @dataclass
 class _Call:
-    """A call on its way: results that NVFlare will fill, replies as they come, sites that still owe one."""
+    """A call on its way: its number, what is asked, results that NVFlare will fill, by site, replies as they come, and
+    sites that still owe one. idle: at how many looks on end a site that owes one was not at work on it."""
 
-    results: Any
+    number: int
+    asked: tuple[str, bytes]
+    results: dict[str, Any]
     arrivals: "queue.Queue[tuple[str, Any]]"
     waiting: set[str]
+    idle: Counter[str] = field(default_factory=Counter)
 
 
 class CollabLink:
@@ -52,6 +60,8 @@ class CollabLink:
         self._running: list[_Call] = []
         self._lost: dict[str, str] = {}
         self._asked: list[_Call] = []
+        self._numbers, self._repeated = 0, False
+        self._log = logging.getLogger("fedweave.server")
 
     @property
     def lost(self) -> dict[str, str]:
@@ -65,7 +75,7 @@ class CollabLink:
 
     def close(self) -> None:
         """Give up what is still owed: NVFlare ends a job only when no call is under way."""
-        if self._lost or any(call.waiting for call in self._running):
+        if self._lost or self._repeated or any(call.waiting for call in self._running):
             collab.context.abort_signal.trigger(True)
 
     def unreachable(self) -> dict[str, str]:
@@ -103,26 +113,44 @@ class CollabLink:
         return answers, absent | lost | dict.fromkeys(overdue, f"no answer within {self._timeout:g} s")
 
     def _start(self, sites: list[str], request: str, blob: bytes) -> _Call:
-        arrivals: queue.Queue[tuple[str, Any]] = queue.Queue()
+        self._numbers += 1
+        call = _Call(self._numbers, (request, blob), {}, queue.Queue(), set(sites))
+        self._ask(call, sites)
+        return call
+
+    def _ask(self, call: _Call, sites: list[str]) -> None:
         group = collab.get_clients(sites)(
             blocking=False,
             optional=True,
             timeout=self._timeout + _PATIENCE,
             process_resp_cb=_deliver,
-            arrivals=arrivals,
+            arrivals=call.arrivals,
         )
-        return _Call(group.call(request, blob), arrivals, set(sites))
+        call.results |= dict.fromkeys(sites, group.call(*call.asked, call.number))
 
     def _probe(self, calls: list[_Call]) -> None:
-        """Note those sites that owe an answer but are dead."""
+        """Note those sites that owe an answer but are dead, and ask those again that are not at work on it."""
         owing = sorted({site for call in calls for site in call.waiting})
         if not owing:
             return
-        failures = collab.get_clients(owing)(timeout=_ALIVE, optional=True).ping().failures
-        for site, error in failures.items():
+        told = collab.get_clients(owing)(timeout=_ALIVE, optional=True).ping()
+        at_work = {name.split(".")[0]: number for name, number in told}
+        for call in calls:
+            for site in sorted(call.waiting & at_work.keys()):
+                self._look(call, site, at_work[site] == call.number)
+        for site, error in told.failures.items():
             self._lost[site] = f"it is gone ({error.cause})"
             for call in calls:
                 call.waiting.discard(site)
+
+    def _look(self, call: _Call, site: str, at_work: bool) -> None:
+        """Ask a site again that owes an answer and lives, but is not at work on it; it does nothing twice."""
+        call.idle[site] = 0 if at_work else call.idle[site] + 1
+        if call.idle[site] in _ASK_AGAIN:
+            what = "its answer, or what it was asked, is lost on the way; it is asked again"
+            self._log.warning("%s lives and is at work on nothing: %s", site, what)
+            self._repeated = True
+            self._ask(call, [site])
 
     def _news(self, call: _Call, wait: float = 0.0) -> list[tuple[str, Any]]:
         """What has come since the last look, waiting up to `wait` seconds for the first; notes sites that are lost."""
@@ -134,8 +162,8 @@ class CollabLink:
         except queue.Empty:
             pass
         call.waiting -= {site for site, _ in found}
-        for site in call.waiting & set(call.results.failures):
-            self._lost[site] = f"the connection to it is lost ({call.results.failures[site].cause})"
+        for site in [site for site in call.waiting if site in call.results[site].failures]:
+            self._lost[site] = f"the connection to it is lost ({call.results[site].failures[site].cause})"
             call.waiting.discard(site)
         return found
 

@@ -1,0 +1,34 @@
+"""Twitch's four countries as one data set whose owners are the countries."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedweave.datasets import describe, load
+from fedweave.errors import DataError
+from fedweave.partition import PARTITIONS, cut
+
+
+def test_countries_are_the_owners_and_the_clients(data_root: Path) -> None:
+    if not (data_root / "twitch/de.npz").is_file():
+        pytest.skip(f"twitch is not in {data_root}; set FEDWEAVE_DATA to the folder of data sets")
+    data = load("twitch", str(data_root))
+    assert (data.nodes, data.edges.shape[1] // 2, data.features, data.classes) == (27821, 360510, 3170, 2)
+    assert data.owners == ("de", "engb", "es", "fr")
+    assert data.owner is not None
+    assert (data.owner[data.edges[0]] == data.owner[data.edges[1]]).all()
+    found = cut(PARTITIONS["column"](), data, 0)
+    assert found.names == data.owners
+    told = [np.bincount(data.y[part.nodes]).tolist() for part in found.parts]
+    assert told == [[3756, 5742], [3238, 3888], [3288, 1360], [4135, 2414]]
+    assert "27,821 nodes, 360,510 edges" in describe("twitch")
+
+
+def test_the_files_that_are_wanted_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDWEAVE_DATA", str(tmp_path))
+    monkeypatch.setenv("FEDWEAVE_CACHE", str(tmp_path / "cache"))
+    with pytest.raises(DataError, match=r"(?s)twitch.*Looked at:.*Put de\.npz, engb\.npz, es\.npz, fr\.npz"):
+        load("twitch")
+    with pytest.raises(DataError, match="twitch is not at"):
+        load("twitch", str(tmp_path))
