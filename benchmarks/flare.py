@@ -44,6 +44,7 @@ from fedweave.deploy.flare.sums.masking import Masking
 from fedweave.deploy.flare.wire.journal import Journal, journal_path
 from fedweave.deploy.flare.wire.link import CollabLink
 from fedweave.deploy.flare.wire.requests import Open
+from fedweave.deploy.flare.wire.scores import Scoring
 from fedweave.deploy.sites.ports import free_port, wait_until_open
 from fedweave.deploy.sites.processes import members
 from fedweave.deploy.sites.project import Project, read_project
@@ -81,7 +82,10 @@ def taking_part(kit: Path, name: str, sites: Sequence[str]) -> Any:
         order=SimpleNamespace(admit=lambda *call: None, purpose=TRAINING),
         enter=lambda *call: None,
         last=LastReceived(resend=True),
-        scores=set(),
+        renew=lambda: None,
+        scoring_of=lambda step: Scoring(),
+        classes=2,
+        labels=None,
         graph_on=lambda device: None,
         limit=1 << 30,
         asked=SimpleNamespace(predict=False),
