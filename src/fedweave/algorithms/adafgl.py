@@ -44,7 +44,8 @@ class AdaFGL(FedAvg):
     alpha:     α, how much of Ã is the client's own edges.
     beta:      β, how much of R is the joint model's likeness, the rest that of the client's own messages.
     threshold: pairs with a larger cosine of the joint model's answers are joined.
-    hidden:    width of the client's own modules. drop: their dropout.
+    hidden:    width of the client's own modules.
+    drop:      their dropout.
     """
 
     joint: int = 50

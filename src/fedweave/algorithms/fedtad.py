@@ -42,11 +42,14 @@ class Distilled(TellsExamples):
     plain and nodes are unlike, λ1 L_sem − L_dis + λ2 L_div, and then w̄ takes `inner` steps on L_dis = Σ_i Σ_c φ_ic mean
     |f_w̄ − f_i| over the made-up nodes of class c and the logits.
 
-    outer:     how often in a round; 0 is FedAvg. inner: steps of the joint model each time.
-    rate:      learning rate of both, by Adam. decay: weight decay of both.
-    semantic:  λ1. diversity: λ2.
-    pseudo:    how many nodes are made, as many of each class. near: of how many others, itself included, each is a
-               neighbour, by cosine.
+    outer:     how often in a round; 0 is FedAvg.
+    inner:     steps of the joint model each time.
+    rate:      learning rate of generator and joint model, by Adam.
+    decay:     weight decay of both.
+    semantic:  λ1.
+    diversity: λ2.
+    pseudo:    how many nodes are made, as many of each class.
+    near:      of how many others, itself included, each is a neighbour, by cosine.
     """
 
     outer: int = 5
@@ -115,7 +118,7 @@ class Distilled(TellsExamples):
         """The generator, and by how much distillation moves the mean, as "moved"."""
         start = w = add(round.w, round.replies.weighted_sum("update", by_size(round)))
         made, of_made, of_w = self._held(state, round)
-        label = labels(self.pseudo, state["known"].shape[1]).to(state["known"].device)
+        label = labels(self.pseudo, state["known"].shape[1], state["known"].device)
         share = shares(state["known"][round.at])[:, label] / F.one_hot(label).sum(0)[label]
         task = _Task(self, round.model, label)
         dtype = next(leaves(w))[1].dtype

@@ -1,5 +1,6 @@
 """Nodes that nobody has, made of noise for a class each (Zhu et al. 2024, "FedTAD", section 4.2)."""
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -32,9 +33,9 @@ def features(made: Tree, z: Tensor, label: Tensor) -> Tensor:
     return x
 
 
-def labels(count: int, classes: int) -> Tensor:
+def labels(count: int, classes: int, device: torch.device | str = "cpu") -> Tensor:
     """int64 [count]: ⌊count / C⌋ of each class, the rest of the last."""
-    return (torch.arange(count) // max(1, count // classes)).clamp(max=classes - 1)
+    return (torch.arange(count, device=device) // max(1, count // classes)).clamp(max=classes - 1)
 
 
 def pseudo_graph(x: Tensor, near: int) -> Graph:
@@ -43,5 +44,5 @@ def pseudo_graph(x: Tensor, near: int) -> Graph:
     close = torch.zeros(len(x), len(x), dtype=torch.bool, device=x.device)
     close.scatter_(1, (-unit @ unit.T).argsort(dim=1, stable=True)[:, :near], True)
     joined = (close | close.T).fill_diagonal_(False).cpu()
-    masks, none = torch.zeros(3, len(x), dtype=torch.bool).numpy(), torch.full((len(x),), -1).numpy()
+    masks, none = np.zeros((3, len(x)), bool), np.full(len(x), -1)
     return make_graph(x.detach().cpu().numpy(), joined.nonzero().T.numpy(), none, masks, dtype=x.dtype).to(x.device)

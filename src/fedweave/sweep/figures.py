@@ -12,7 +12,7 @@ from fedweave.report.colours import COLOURS
 from fedweave.sweep.charts import Chart
 from fedweave.sweep.paper import escaped
 
-_STYLE = {"svg.hashsalt": "fedweave", "pdf.fonttype": 42, "font.size": 9, "axes.spines.top": False}
+_STYLE: Any = {"svg.hashsalt": "fedweave", "pdf.fonttype": 42, "font.size": 9, "axes.spines.top": False}
 _STYLE |= {"axes.spines.right": False, "legend.frameon": False}
 _MARKS, _DASHES = "os^Dvp", ("-", "--", ":", "-.")
 _UNDATED: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
