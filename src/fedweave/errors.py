@@ -69,6 +69,8 @@ class StepFailed(FedweaveError):
 class OutOfMemory(FedweaveError):
     """There is not enough memory for a step; the message names how many clients ran at once, and the setting."""
 
+    code = "out-of-memory"
+
 
 class WorkerLost(FedweaveError):
     """A worker of a cluster is gone and cannot be rebuilt; the message names it and its clients."""

@@ -67,7 +67,7 @@ def test_a_run_goes_on_with_the_sites_versions_and_settings_that_it_began_with(m
     assert requests.pin(document | {"rounds": 99}, sites) == began
     assert requests.pin(document | {"seed": 99}, sites) != began
     assert requests.pin(document, sites[:2]) != began
-    monkeypatch.setattr(requests, "version", lambda name: "0.0.1")
+    monkeypatch.setattr(requests, "release", lambda: "0.0.1")
     assert requests.pin(document, sites) != began
 
 

@@ -377,7 +377,8 @@ def test_what_a_sum_cuts_is_said_at_the_site_and_as_a_sum_alone_to_the_server(pr
     fed, algorithm, link = joined(cut_again(project, config), config)
     heard = words(link, "bank-b", BEYOND)
     *_, last = train(algorithm, fed, 2)
-    assert last.summary == simulated(config)[0].summary
+    expected = simulated(config)[0].summary
+    assert last.summary == {name: value for name, value in expected.items() if "pooled/" not in name}
     own = [[note for note in read(journal_path(project / site, "r1")).notes if note["note"] == "cut"] for site in SITES]
     assert [[note["round"] for note in notes] for notes in own] == [[1, 2]] * len(SITES)
     assert sum(note["cut"] for notes in own for note in notes) == last.summary["secure_sum/cut"] > 0

@@ -17,7 +17,7 @@ from tests.contract.federations import on_device
 from tests.stand_in import DEVICE, Replays, present
 
 ROUNDS = 3
-OFTEN = {"fedavg", "fedego", "fairgfl", "fairgraphfl", "f2gnn", "glasu", "scaffold"}
+REFUSES_NOTHING = {"fedavg", "fedego", "fairgfl", "fairgraphfl", "f2gnn", "glasu", "scaffold"}
 
 
 def runs(recordings: Recordings, function: Any, name: int, *operands: Tensor) -> Any:
@@ -97,7 +97,8 @@ def test_copies_have_the_strides_of_what_they_are_of(form: tuple[tuple[int, ...]
     assert copy.tensor.equal(other)
 
 
-@pytest.mark.parametrize("name", [n if n in OFTEN else pytest.param(n, marks=pytest.mark.slow) for n in ALGORITHMS])
+@pytest.mark.often("fedavg", "glasu")
+@pytest.mark.parametrize("name", ALGORITHMS)
 def test_algorithms_give_the_same_numbers_captured(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     subject, by = Subject(ALGORITHMS[name]), Replays()
     monkeypatch.setattr(vectorised, "recorder_for", lambda device: by)
@@ -107,5 +108,5 @@ def test_algorithms_give_the_same_numbers_captured(name: str, monkeypatch: pytes
         (*_, last), (*_, specified) = (train(subject.made(), own, ROUNDS, 1) for own in (there, here))
         assert distance(everything(last, there), everything(specified, here)) < 1e-9
     assert by.captured
-    if name in OFTEN:
+    if name in REFUSES_NOTHING:
         assert by.refused == []

@@ -93,6 +93,7 @@ def test_no_jobs_at_a_time_are_refused_before_anything_is_written(tiny: Path) ->
     assert list(tiny.iterdir()) == []
 
 
+@pytest.mark.often("names1-kept1")
 @pytest.mark.parametrize(
     ("names", "kept"),
     [

@@ -23,7 +23,6 @@ from tests.runs.test_predictions import molecules
 from tests.stand_in import DEVICE, present
 
 DATA = {"name": "synthetic", "nodes": 90, "classes": 2, "features": 8, "sensitive": True}
-OFTEN = {"fedavg", "fedego", "f2gnn", "fairgfl", "glasu", "fairgraphfl", "fedgcn"}  # others with `make test-slow`
 PARTS = {
     "secure sums": {"parts": ["secure_sum"]},
     "privacy noise": {"parts": [{"name": "dp", "clip": 1.0, "sigma": 1.0}]},
@@ -85,7 +84,8 @@ def same(folder: Path, wanted: dict[str, Any]) -> None:
     assert there["bytes_up"] == here["bytes_up"]
 
 
-@pytest.mark.parametrize("name", [n if n in OFTEN else pytest.param(n, marks=pytest.mark.slow) for n in ALGORITHMS])
+@pytest.mark.often("fedavg", "fairgfl", "glasu")
+@pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_runs_there_and_predicts_from_its_files(name: str, tmp_path: Path, there: list[str]) -> None:
     same(tmp_path, document(tmp_path, name))
     where = tmp_path / "run-cuda"
@@ -93,6 +93,7 @@ def test_every_algorithm_runs_there_and_predicts_from_its_files(name: str, tmp_p
     assert found["predicted"] == expected["predicted"]
 
 
+@pytest.mark.often("secure sums", "privacy noise", "sampled neighbourhoods")
 @pytest.mark.parametrize("settings", PARTS.values(), ids=PARTS)
 def test_parts_run_there(settings: dict[str, Any], tmp_path: Path, there: list[str]) -> None:
     same(tmp_path, document(tmp_path, "fedavg", **settings))
