@@ -16,7 +16,7 @@ import torch
 from fedweave.core.arrays import graph_arrays
 from fedweave.core.graph import Graph, make_graph
 from fedweave.core.random import generator
-from tests.often import is_special
+from tests.often import OFTEN, is_special
 
 torch.set_num_threads(1)
 
@@ -25,12 +25,8 @@ DATA = (ROOT / os.environ.get("FEDWEAVE_DATA", "../shared/data")).resolve()
 
 
 CONTRACT = "tests/contract/test_contract.py"
-SPECIAL_OWE = (  # on every commit
-    "clients_in_batches_give_the_loops_numbers",
-    "recorded_steps_give_the_same_bits",
-    "a_resumed_run_gives_the_same",
-    "it_runs_the_steps_that_it_declares",
-)
+OTHERS_OWE = ("clients_in_batches_give_the_loops_numbers", "it_runs_the_steps_that_it_declares")
+SPECIAL_OWE = (*OTHERS_OWE, "recorded_steps_give_the_same_bits", "a_resumed_run_gives_the_same")
 SHARDED = ("ditto", "fairgfl", "scaffold")  # of them also in shards: states of one's own, of pairs, and both sides'
 OF_SITES = ("tests/deploy/test_sites.py", "tests/deploy/test_project.py")  # whose tests start and share real processes
 
@@ -60,16 +56,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def _nightly(item: pytest.Item) -> bool:
-    """Whether a law is tried with `make test-slow` alone: of an algorithm that is another one with its parts or
-    settings chosen, all but those that find most."""
+    """Whether a law is tried with `make test-slow` alone: all but those that find most, of an algorithm that is not
+    among those tried often, or is another one with its parts or settings chosen."""
     case = getattr(item, "callspec", None)
-    if case is None or "name" not in case.params or not is_special(case.params["name"]):
+    name = case.params.get("name") if case is not None else None
+    if case is None or name is None or (name in OFTEN and not is_special(name)):
         return False
     if "law" not in case.params:
-        return item.name.startswith("test_what_is_not_owed")
+        return is_special(name) and item.name.startswith("test_what_is_not_owed")
     if case.params["law"] == "shards_give_the_same_bits":
-        return case.params["name"] not in SHARDED
-    return case.params["law"] not in SPECIAL_OWE
+        return name not in SHARDED
+    return case.params["law"] not in (SPECIAL_OWE if name in OFTEN else OTHERS_OWE)
 
 
 def _often(items: list[pytest.Item], whole: bool) -> None:

@@ -114,6 +114,7 @@ def test_sites_give_the_numbers_of_the_simulation(project: Path, name: str, monk
         assert distance(here, there) <= 1e-5
 
 
+@pytest.mark.often("fedavg")
 @pytest.mark.parametrize("name", ["fedavg", "glasu"])
 def test_a_site_computes_on_its_own_device(project: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What leaves it and what it keeps is that of a site without one."""

@@ -163,6 +163,7 @@ def as_jobs(project: Path, attempts: list[tuple[str, str]]) -> list[list[bool]]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_what_a_member_listens_on_for_its_jobs_takes_its_own_certificate_alone(running: Path) -> None:
     """A process without one could have a site execute calls, on any machine that more people use."""
     attempts = [("bank-a", "bank-a"), ("bank-a", "bank-b"), ("bank-a", ""), ("server", "")]

@@ -97,7 +97,7 @@ def test_copies_have_the_strides_of_what_they_are_of(form: tuple[tuple[int, ...]
     assert copy.tensor.equal(other)
 
 
-@pytest.mark.often("fedavg", "glasu")
+@pytest.mark.often("fedavg")
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_algorithms_give_the_same_numbers_captured(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     subject, by = Subject(ALGORITHMS[name]), Replays()
