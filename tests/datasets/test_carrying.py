@@ -1,10 +1,12 @@
 """What edges carry, through every door, and who gets it."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import networkx as nx
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
 from torch_geometric.data import Data
@@ -12,8 +14,11 @@ from torch_geometric.data import Data
 from fedweave import datasets
 from fedweave.core.arrays import graph_tree, tree_graph
 from fedweave.core.tree import decode, encode
+from fedweave.datasets.carrying import times_of
 from fedweave.datasets.check import check
 from fedweave.datasets.contents import content
+from fedweave.datasets.gaps import gaps_filled
+from fedweave.datasets.table import Table
 from fedweave.errors import ConfigError, DataError
 from fedweave.experiment.build import client_graphs, shares
 from fedweave.partition import Random
@@ -255,3 +260,17 @@ def test_edges_features_are_scaled_as_nodes_are():
     np.testing.assert_allclose(own.features.std(0), 1, atol=1e-6)
     assert own.scaling[0] == pytest.approx((3.6, np.std([3, 1, 5, 2, 7])))
     assert own.weight.tolist() == [3, 1, 5, 2, 7]
+
+
+def test_a_column_without_any_value_is_missing_everywhere(tmp_path: Path) -> None:
+    table = Table(tmp_path / "nodes.parquet", pa.table({"id": ["a", "b"], "income": pa.nulls(2)}), 1)
+    filled = gaps_filled(table, ["income"]).data
+    assert filled["income"].to_pylist() == [0, 0]
+    assert filled["income is missing"].to_pylist() == [1, 1]
+
+
+@pytest.mark.parametrize("word", ["nan", "inf"])
+def test_a_time_is_a_finite_number(word: str, tmp_path: Path) -> None:
+    table = Table(tmp_path / "edges.csv", pa.table({"when": ["1", word]}), 2)
+    with pytest.raises(DataError, match="no finite number"):
+        times_of(table, "when")

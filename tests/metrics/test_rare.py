@@ -23,7 +23,7 @@ from fedweave.experiment.config import resolve
 from fedweave.metrics import reference
 from fedweave.metrics.classification import by_class, counts, merge, values
 from fedweave.metrics.flagging import calibration_error, hits_of_alerts, probabilities, scores, threshold
-from fedweave.metrics.judging import Judging, judged_by, near_constant, positive_of
+from fedweave.metrics.judging import Judging, flagging, judged_by, near_constant, positive_of
 from fedweave.metrics.pooled import Alarm, pooled
 from fedweave.models import MODELS
 
@@ -132,6 +132,18 @@ def test_where_alarms_cost_more_than_any_hit_nothing_is_flagged() -> None:
     p, truth = np.array([0.9, 0.2]), np.array([False, True])
     assert threshold(p, truth, {"cost": {"miss": 1, "alarm": 100}}) == pytest.approx(0.95)
     assert threshold(p, np.zeros(2, bool), "f1") == 0.5
+
+
+def test_where_flagging_nobody_is_cheapest_certain_examples_are_not_flagged_either() -> None:
+    how = {"cost": {"miss": 1.0, "alarm": 50.0}}
+    assert threshold(np.array([1.0, 1.0, 0.5]), np.array([False, False, True]), how) > 1.0
+
+
+@pytest.mark.parametrize(("how", "at"), [("f1", None), ({"recall_at": 0.01}, None), (0.3, 0.3), ("auto", 0.5)])
+def test_a_threshold_that_was_to_be_chosen_and_was_not_is_none(how: object, at: float | None) -> None:
+    """Where every member has a model of its own, nobody's examples are compared with another's."""
+    found = flagging(Judging(positive=1, threshold=how), {"global/accuracy": 0.9})  # type: ignore[arg-type]
+    assert (None if found is None else found.threshold) == at
 
 
 def test_pooled_scores_are_of_all_members_side_by_side() -> None:

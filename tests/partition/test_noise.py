@@ -13,6 +13,7 @@ from fedweave.errors import ConfigError
 from fedweave.experiment.build import ingredients
 from fedweave.experiment.config import resolve
 from fedweave.partition import Dirichlet, GraphsIID, LabelSkew, Noise, Partition, Perturbed
+from fedweave.partition.base import Part
 from tests.partition.test_field_partitions import rings
 
 CUT = Dirichlet(clients=3, min_nodes=1)
@@ -96,6 +97,17 @@ def test_training_labels_alone_change(how: Any) -> None:
         assert (now.masks[1:] == part.masks[1:]).all()
         assert now.masks[0].sum() == len(train) - (changed[train].sum() if how == "remove" else 0)
     assert (noised.y[changed] == -1).all() if how == "remove" else (noised.y >= 0).all()
+
+
+def test_clients_that_share_nodes_have_labels_changed_at_the_rate_too() -> None:
+    data = data_of()
+    masks = np.zeros((3, data.nodes), bool)
+    masks[0] = True
+    cut = Partition(tuple(Part(np.arange(data.nodes), masks) for _ in range(5)))
+    noised, _ = Noise(labels=0.25).applied(data, cut, 0)
+    assert (noised.y != data.y).sum() == round(0.25 * data.nodes)
+    with pytest.raises(ConfigError, match="clients share nodes"):
+        Noise(edges=0.25, edges_by="rewire").applied(data, cut, 0)
 
 
 def test_nothing_at_rate_0_and_the_same_with_the_same_seed() -> None:

@@ -235,3 +235,15 @@ def test_figures_are_pictures_with_captions(tmp_path: Path) -> None:
     assert files[0].read_bytes() == before  # the same picture, to the byte
     assert r"\includegraphics{over-partition-clients.pdf}" in files[2].read_text()
     assert r"Data: cora\_x" in files[2].read_text()
+
+
+def test_files_of_a_number_and_of_its_negative_have_names_of_their_own() -> None:
+    assert paper.file_name("rounds epsilon = -1") != paper.file_name("rounds epsilon = 1")
+
+
+def test_a_grid_may_hold_lists(tmp_path: Path) -> None:
+    (tmp_path / "e.toml").write_text(SMALL)
+    wanted = ["algorithm.class_weight=[1.0,30.0],balanced"]
+    made, _ = planned(tmp_path / "e.toml", tmp_path, "0", "fedavg", [], wanted)
+    weights = [run.config.algorithm.values["class_weight"] for run in made]
+    assert [own if isinstance(own, str) else [*own] for own in weights] == [[1.0, 30.0], "balanced"]

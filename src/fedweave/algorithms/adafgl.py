@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.participation import places
+from fedweave.algorithms.parts.training import weighing
 from fedweave.algorithms.scoring import SCORES, score
 from fedweave.core import model as models
 from fedweave.core import random
@@ -76,7 +77,7 @@ class AdaFGL(FedAvg):
     @cached_property
     def own(self) -> Propagation:
         """The client's own modules."""
-        return Propagation(self.alpha, self.beta, self.threshold, self.hidden, self.drop)
+        return Propagation(self.alpha, self.beta, self.threshold, self.hidden, self.drop, weighing(self))
 
     @cached_property
     def net(self) -> Model:

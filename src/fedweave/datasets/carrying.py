@@ -217,9 +217,13 @@ def times_of(table: Table, column: str) -> np.ndarray:
     )
     if not pa.types.is_temporal(cells.type):
         try:
-            return np.asarray(cells.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False), np.float64)
+            times = np.asarray(cells.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False), np.float64)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             cells = _dates(table, column, cells)
+        else:
+            said = "time {!r} is no finite number".format
+            refuse_rows(table, ~np.isfinite(times), lambda row: said(column), "Correct it, or remove the row.")
+            return times
     micros = cells.cast(pa.timestamp("us")).cast(pa.int64()).to_numpy(zero_copy_only=False)
     return np.asarray(micros / _DAY)
 

@@ -50,6 +50,8 @@ class Folder(Carrying):
         for key, names in named.items():
             if not 0 < len(names) == len(set(names)):
                 raise ConfigError(f"folder: {key} = {list(names)} is empty or names a value twice.")
+        if both := [name for name in self.missing or () if name in (self.categories or {})]:
+            raise ConfigError(f"folder: missing names {both[0]!r}, whose empty cells are in none of its categories.")
         if self.owner in NODES:
             raise ConfigError(f"folder: owner = {self.owner!r} already means something else; name another column.")
 

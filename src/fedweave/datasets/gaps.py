@@ -29,6 +29,8 @@ def gaps_filled(table: Table, names: Sequence[str]) -> Table:
         if name not in data.column_names:
             refuse(table.path, f"there is no column {name!r}, which [data] missing names", "Correct its name.")
         cells = data[name].combine_chunks()
+        if pa.types.is_null(cells.type):
+            cells = cells.cast(pa.float64())
         gaps = cells.is_null(nan_is_null=True)
         if pa.types.is_string(cells.type) or pa.types.is_large_string(cells.type):
             gaps = pc.or_(gaps, pc.fill_null(pc.equal(cells, ""), False))

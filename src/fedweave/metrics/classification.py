@@ -234,7 +234,7 @@ def values(pairs: Values, positive: int = 1) -> Record:
         out |= {
             "recall": ratio(hits / 2, true),
             "precision": ratio(hits / 2, flagged),
-            "f1_positive": ratio(hits, both),
+            "f1_positive": np.where(true > 0, ratio(hits, both), np.nan),
         }
     return {name: value if value.ndim else float(value) for name, value in out.items()}
 

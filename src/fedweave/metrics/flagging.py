@@ -90,7 +90,7 @@ def threshold(p: np.ndarray, truth: np.ndarray, how: Any) -> float:
     else:
         worth = -(how["cost"]["miss"] * (truth.sum() - hits) + how["cost"]["alarm"] * (count - hits)).astype(np.float64)
         if worth[last].max() < -how["cost"]["miss"] * truth.sum():  # nothing flagged is cheaper
-            return float((1 + ranked[0]) / 2) if ranked[0] < 1 else 1.0
+            return float((1 + ranked[0]) / 2) if ranked[0] < 1 else float(np.nextafter(1, 2))
     best = int(np.argmax(np.where(last, worth, -np.inf)))
     return float((ranked[best] + ranked[best + 1]) / 2) if best + 1 < len(p) else float(ranked[best] / 2)
 

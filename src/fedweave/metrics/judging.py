@@ -12,6 +12,7 @@ from fedweave.core.records import Record
 from fedweave.errors import ConfigError
 
 OF_POSITIVE = ("average_precision", "recall_at_1", "precision_at_1", "recall", "precision", "f1_positive")
+OF_SCORES = OF_POSITIVE[:3]  # whatever the threshold
 PLAIN, RARE_OF_TWO, RARE_OF_MANY = "accuracy", "average_precision", "macro_f1"
 JUDGED = "judged"  # "judged/<metric>" in a summary: the positive class's number, NONE of a metric without one
 NONE = -1.0
@@ -103,7 +104,8 @@ class Flagging(NamedTuple):
 
 
 def flagging(judging: Judging, metrics: Mapping[str, float | None]) -> Flagging | None:
-    """By what a run of two classes flags examples; None where no class of it is looked for.
+    """By what a run of two classes flags examples; None where no class of it is looked for, or where a threshold was to
+    be chosen on validation examples and none was: no one model served all of them.
 
     judging: with the number of the positive class. metrics: of the run's summary.
     """
@@ -112,7 +114,11 @@ def flagging(judging: Judging, metrics: Mapping[str, float | None]) -> Flagging 
         return None
     given = judging.positive if isinstance(judging.positive, int) else 1
     chosen, how = metrics.get(THRESHOLD), judging.threshold
-    at = chosen if chosen is not None else how if isinstance(how, float | int) else HALF
+    if chosen is None and isinstance(how, float | int):
+        chosen = how
+    if chosen is None and how != "auto":
+        return None
+    at = HALF if chosen is None else chosen
     return Flagging(given if positive is None else positive, float(at))
 
 

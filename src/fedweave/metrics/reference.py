@@ -53,7 +53,7 @@ def chance(metric: str, labels: np.ndarray, positive: int) -> float:
 
 def rarest(classes: np.ndarray) -> float:
     """The share of the training examples that the rarest class has, where that is so small that accuracy says little:
-    less than a tenth, or of many classes, none of which can have as much, than a third of an equal share; else NaN.
+    less than a tenth, or, with many classes, less than a third of an equal share; else NaN.
 
     classes: float64 [3, 2, c] of all clients together; what none of their examples is of is no class of theirs.
     """

@@ -17,7 +17,7 @@ from torch import Tensor
 from fedweave.core import random
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.tree import Tree
-from fedweave.learn.losses import cross_entropy
+from fedweave.learn import PLAIN, ClassLoss
 from fedweave.models.blocks import uniform
 from fedweave.ops.linear import linear
 
@@ -28,13 +28,14 @@ HOP_MODULES, MODULES = ("like", "smooth", "message"), ("like", "smooth", "messag
 
 @dataclass(frozen=True)
 class Propagation:
-    """The modules; alpha, beta, threshold as above, hidden their width, drop their dropout."""
+    """The modules; alpha, beta, threshold as above, hidden their width, drop their dropout, entropy their loss."""
 
     alpha: float
     beta: float
     threshold: float
     hidden: int
     drop: float
+    entropy: ClassLoss = PLAIN
 
     def init(self, key: Tensor, features: int, classes: int, dtype: torch.dtype) -> Tree:
         """First weights: Xavier-uniform with gain √2, no biases. Those of X̂ are side by side, hop by hop."""
@@ -90,7 +91,9 @@ class Propagation:
         found, train = self.answers(w, graph, given, key), graph.masks[TRAIN].to(given["soft"].dtype)
         y, real = graph.y.clamp(min=0), graph.real.to(train.dtype)
         near = ((found["like"] - given["soft"]).square().mean(1) * real).sum() / real.sum().clamp(min=1)
-        result: Tensor = near * train.any() + sum(cross_entropy(own, y, train) for own in found.values())
+        result: Tensor = near * train.any() + sum(
+            self.entropy.of(own, y, train, graph.y, graph.masks[TRAIN]) for own in found.values()
+        )
         return result
 
     def predicted(self, w: Tree, graph: Graph, given: Tree, s: Tensor) -> Tensor:

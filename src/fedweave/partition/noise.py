@@ -85,6 +85,8 @@ class Noise:
         if data.carried is not None:
             raise ConfigError("noise.edges: edges with a direction, weight, features or time stay; leave it out")
         held = [part.nodes for part in partition.parts]
+        if self.edges_by == "rewire" and len(np.unique(np.concatenate(held))) < sum(map(len, held)):
+            raise ConfigError("noise.edges_by: clients share nodes, and 'rewire' keeps edges in one; take 'drop'")
         inner = np.zeros(data.edges.shape[1], bool)
         for nodes, own in zip(held, induced_edges(data, held), strict=True):
             inner |= _among(data, nodes[own])
@@ -93,7 +95,8 @@ class Noise:
         kept = np.setdiff1d(np.flatnonzero(data.edges[0] < data.edges[1]), changed)
         source, target = data.edges[:, kept]
         if self.edges_by == "rewire":
-            end, other = _rewired(data.edges[:, changed], _groups(data, partition), rng)
+            ends = np.where(rng.random(len(changed)) < 0.5, data.edges[:, changed], data.edges[::-1, changed])
+            end, other = _rewired(ends, _groups(data, partition), rng)
             source, target = np.append(source, end), np.append(target, other)
         edges = undirected(source, target, data.nodes)
         return replace(data, edges=edges, edge_labels=labels_of(data, edges))
@@ -107,7 +110,9 @@ class Noise:
         changed = np.zeros(data.examples, bool)
         for part in partition.parts:
             train = part.examples[part.masks[TRAIN]]
-            changed[_chosen(train[~judged[train] & ~changed[train]], self.labels, rng)] = True
+            mine = train[~judged[train]]
+            left = round(self.labels * len(mine)) - int(changed[mine].sum())  # others hold some of them, too
+            changed[rng.choice(mine[~changed[mine]], max(0, left), replace=False)] = True
         y, at = data.y.copy(), np.flatnonzero(changed)
         if self.labels_by == "flip":
             y[at] = (y[at] + rng.integers(1, data.classes, len(at))) % data.classes
@@ -143,7 +148,7 @@ def _among(data: Dataset, edges: np.ndarray) -> np.ndarray:
 
 
 def _groups(data: Dataset, partition: Partition) -> np.ndarray:
-    """int64 [n]: within what an edge of a node stays: its small graph, or the first client that holds it, -1 if nobody
+    """int64 [n]: within what an edge of a node stays: its small graph, or the client that holds it, -1 if nobody
     does."""
     if data.graph_of is not None:
         return data.graph_of

@@ -15,7 +15,7 @@ from fedweave.core.records import Values
 from fedweave.core.text import counted, printable
 from fedweave.experiment.config import Config
 from fedweave.experiment.runs.files import METRICS, read_table
-from fedweave.metrics.judging import OF_POSITIVE, WORDS, judged_by
+from fedweave.metrics.judging import OF_POSITIVE, OF_SCORES, WORDS, judged_by
 from fedweave.report.absences import absent
 from fedweave.report.markup import unmarked
 from fedweave.report.notes import compared_people, covered, fallen_back, headline, notes, of_fairest, of_gaps
@@ -191,9 +191,10 @@ def _chosen(metrics: Values, judged: str) -> str:
     """Which round is the best on validation examples, and what it finds where a positive class is looked for."""
     which = f"best mean validation {WORDS[judged]} after round {metrics['best_val/round']}"
     shown = (judged, "recall_at_1", "recall") if judged in OF_POSITIVE else ()
-    told = {WORDS[name]: metrics.get(f"best_val/pooled/{name}") for name in shown}
-    known = ", ".join(f"{words} {value:.4f}" for words, value in told.items() if value is not None)
-    return f"{which}; pooled, flagged from its threshold on: {known}" if known else which
+    told = {name: metrics.get(f"best_val/pooled/{name}") for name in dict.fromkeys(shown)}
+    words = {name: WORDS[name] + " from its threshold on" * (name not in OF_SCORES) for name in told}
+    known = ", ".join(f"{words[name]} {value:.4f}" for name, value in told.items() if value is not None)
+    return f"{which}; pooled: {known}" if known else which
 
 
 def _show_fairest(console: Console, metrics: Values) -> None:

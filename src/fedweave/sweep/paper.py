@@ -140,4 +140,5 @@ def _is_number(value: object) -> bool:
 
 def file_name(text: str) -> str:
     """Words as the name of a file."""
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+    signed = re.sub(r"-(?=[\d.])", "m", text.lower())  # -1 is another value than 1
+    return re.sub(r"[^a-z0-9]+", "-", signed).strip("-")

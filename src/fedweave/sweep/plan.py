@@ -3,7 +3,7 @@
 import itertools
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
@@ -49,7 +49,7 @@ def planned(
     if seeded := [text for text in (*settings, *grid) if text.partition("=")[0].strip() == "seed"]:
         raise ConfigError(f"{seeded[0]}: give the seeds of a sweep with --seeds, such as --seeds 5,6.")
     base = load(config)
-    tried = {f"algorithm.{key}": [json.dumps(value) for value in values] for key, values in tuned(base).items()}
+    tried = {f"algorithm.{key}": [_toml(value) for value in values] for key, values in tuned(base).items()}
     tried |= dict(_values(text) for text in grid)
     documents, notes = list[Document](), list[str]()
     for name in algorithms.split(",") if algorithms else [None]:
@@ -139,10 +139,16 @@ def _takes(document: Document, key: str, option: str = "--grid") -> bool:
 def _values(text: str) -> tuple[str, list[str]]:
     """ "algorithm.lr=.01,.003" as the key and TOML values."""
     key, equals, values = text.partition("=")
-    found = [value.strip() for value in values.split(",")]
+    found = [value.strip() for value in re.split(r",(?![^\[{]*[\]}])", values)]  # not at those in lists
     if not equals or not key.strip() or not all(found):
         raise ConfigError(f"--grid {text}: write section.key=value,value, for example --grid algorithm.lr=.01,.003")
     return key.strip(), found
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{json.dumps(key)} = {_toml(own)}" for key, own in value.items()) + "}"
+    return json.dumps(value)
 
 
 def _seeds(text: str) -> list[int]:
