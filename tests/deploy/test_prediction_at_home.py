@@ -98,6 +98,15 @@ def test_sites_predict_at_home_what_the_simulation_predicts(project: Path, name:
     assert {row["key"] for row in up} == {FRAMING}
 
 
+def test_sites_predict_whose_evaluations_are_used_up(project: Path) -> None:
+    """What predicts is the step that scores; nothing of scores leaves."""
+    for site in SITES:
+        path = project / site / SITE_FILE
+        path.write_text(path.read_text().partition("[policy]")[0] + f"[policy]\nevaluations = {ROUNDS}\n")
+    predict(project, *trained(project))
+    assert all((project / site / "runs/r1/predictions.parquet").exists() for site in SITES)
+
+
 def test_a_step_that_scores_instead_is_refused(project: Path) -> None:
     """The dishonest counterpart: without the word that keeps the model at home, scores would leave."""
     config, algorithm, state = trained(project)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -10,14 +11,21 @@ from torch import Tensor
 
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
+from fedweave.algorithms import ALGORITHMS
 from fedweave.core import model as models
 from fedweave.core import random
+from fedweave.core.federation import StepInfo
 from fedweave.core.tree import Tree, map_leaves
+from fedweave.deploy.flare.policy.keys import read_checked
+from fedweave.deploy.flare.site.sitefile import FINE, SITE_FILE, Rules
 from fedweave.deploy.flare.wire.answers import Answer
-from fedweave.deploy.flare.wire.scores import Scoring
+from fedweave.deploy.flare.wire.scores import Scoring, scoring_of
+from fedweave.errors import ConfigError
 from fedweave.experiment.config import resolve
+from fedweave.metrics import classification, group_fairness
+from fedweave.models import MODELS
 from fedweave.privacy.ldp import kept_probability
-from tests.security.cheating import Cheat, agreed, make_sites, reply, set_policy
+from tests.security.cheating import SITE, Cheat, agreed, make_sites, reply, set_policy
 from tests.security.test_labels_without_gradients import Server
 
 CLASSES, EPSILON, DIGITS = 3, 0.5, 8  # nodes whose labels one sum of losses tells
@@ -170,3 +178,94 @@ def test_a_run_with_more_evaluations_than_are_left_is_refused_before_it_begins(p
     assert "policy.evaluations: scores have left 2 times and may 5 times; 4 more do not fit" in told
     once = resolve(agreed().plain() | {"eval_every": 0})
     assert not Cheat(project, once, run="r3").join().refusal
+
+
+def _from_precisions(told: Tensor, logits: Tensor) -> list[list[int]]:
+    """All labels of two classes, one of each row of `logits`, of which the sums of precisions [2] are those `told`."""
+    everyone = torch.ones(1, len(logits), dtype=torch.bool)
+    tried = [list(labels) for labels in product(range(2), repeat=len(logits))]
+    sums = {
+        tuple(labels): classification.counts(logits, torch.tensor(labels), everyone)["average_precision"][0, 0]
+        for labels in tried
+    }
+    return [labels for labels in tried if torch.equal(sums[tuple(labels)], told)]
+
+
+@pytest.mark.parametrize("measures", [("average_precision",), (), ("auc", "loss")])
+def test_one_sum_of_precisions_tells_all_labels_only_where_the_owner_lets_it_leave(measures: tuple[str, ...]) -> None:
+    labels, logits = [0, 1, 1, 0, 1, 0, 0, 1], torch.tensor([[-float(place), float(place)] for place in range(8)])
+    pairs = classification.counts(logits, torch.tensor(labels), torch.ones(1, 8, dtype=torch.bool))
+    told = Scoring(measures=measures).leave({"own": pairs}, 2)["own"]
+    assert told["accuracy"].equal(pairs["accuracy"])
+    found = _from_precisions(told["average_precision"][0, 0], logits)
+    assert (found == [labels]) == ("average_precision" in measures)
+    for name in FINE:
+        assert name not in told or bool(told[name].any()) == (name in measures)
+
+
+def test_what_is_counted_by_a_name_that_no_rule_knows_does_not_leave() -> None:
+    pair = torch.ones(3, 2)
+    told = {*classification.COUNTED, *group_fairness.COUNTED, "of_tomorrow"}
+    left = Scoring().leave({"own": dict.fromkeys(told, pair)}, 2)["own"]
+    assert (
+        {name for name in told if left[name].any()}
+        == {"accuracy", "f1", "classes", "groups"}
+        == told
+        - {
+            *FINE,
+            "of_tomorrow",
+        }
+    )
+
+
+@pytest.mark.parametrize("name", classification.COUNTED + group_fairness.COUNTED)
+def test_an_owner_may_deny_each_measure_alone(project: Path, name: str) -> None:
+    set_policy(project, f'deny = ["own/{name}"]')
+    read_checked(project / SITE / SITE_FILE)
+    set_policy(project, f'deny = ["own/{name}s"]')
+    with pytest.raises(ConfigError, match="below own there are"):
+        read_checked(project / SITE / SITE_FILE)
+
+
+def test_scores_of_what_was_trained_on_labels_as_they_are_do_not_leave_with_a_bound(project: Path) -> None:
+    set_policy(project, "score_epsilon = 1.0")
+    server = Cheat(project)
+    assert not server.join().refusal
+    reply(server.call("FedAvg.train", 1))
+    told = reply(server.call("FedAvg.score", 1))
+    assert told["own"]["accuracy"].any()
+    assert not told["trained"]["accuracy"].any()
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "bounded"),
+    [
+        ("fedavg", {}, ("own", "global_test")),
+        ("fedavg_ft", {}, ("own", "global_test")),  # trains on the drawn labels before it is scored
+        ("f2gnn", {}, ("own", "global_test")),
+        ("fedavg", {"share": ["0.*"]}, ()),
+        ("local", {}, ()),
+        ("dfedgnn", {}, ()),
+        ("adafgl", {}, ()),
+        ("glasu", {}, ()),
+        ("glasu", {"label_epsilon": 2.0}, ("own", "trained", "global_test")),
+    ],
+)
+def test_a_bound_of_scores_lets_hits_leave_of_models_that_know_labels_by_a_draw(
+    name: str, settings: dict[str, object], bounded: tuple[str, ...]
+) -> None:
+    network = MODELS["gcnii" if name == "glasu" else "gcn"]().build(4, 2)
+    scoring = scoring_of(Rules(score_epsilon=1.0), ALGORITHMS[name](network, **settings).calls(3), True)
+    assert scoring.bounded == bounded
+    pairs = torch.tensor([[16.0, 30.0]] * 3)
+    left = scoring.leave({key: {"accuracy": pairs} for key in ("own", "trained", "global_test")}, 3)
+    assert {key for key, own in left.items() if own["accuracy"].any()} == {*bounded}
+
+
+def test_hits_on_the_test_graph_are_of_its_labels_as_they_are() -> None:
+    pairs, tens = torch.tensor([[16.0, 30.0]] * 3, dtype=torch.float64), Scoring(10, epsilon=math.log(2))
+    for scoring, shown in ((Scoring(epsilon=math.log(2)), [16.0, 30.0]), (tens, [20.0, 30.0])):
+        assert scoring.leave({"global_test": {"accuracy": pairs}}, 2)["global_test"]["accuracy"].tolist() == [shown] * 3
+    told = tens.declared(StepInfo.of({"own": "", "global_test": ""}), ["own/accuracy", "global_test/accuracy"]).sends
+    assert "by labels of randomised response" in told["own/accuracy"].reveals
+    assert "by labels" not in told["global_test/accuracy"].reveals

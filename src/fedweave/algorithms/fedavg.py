@@ -318,9 +318,13 @@ class FedAvg(Deployable):
 
     def judged_model(self, state: Tree) -> Tree | None:
         """w, unless clients use something else."""
-        judge, begun = self.composed.owner("judged"), map(self.composed.owner, ("receive", "start"))
-        own = not self.composed[judge].needs.judged_global if judge else any(begun)
-        return None if own else self.global_model(state)
+        return self.global_model(state) if self.composed.uses_received else None
+
+    @property
+    def judges_received(self) -> bool:
+        """Whether scores are of the received weights, or of these after training anew, and of nothing that a client
+        remembers."""
+        return type(self).used is FedAvg.used and self.composed.judges_received and not self._own_weights
 
     @property
     def _one_model(self) -> bool:

@@ -22,6 +22,8 @@ from fedweave.ops.batched import Batch, Context, Dims, Operands, Operation
 from fedweave.ops.tape import kernel
 
 ALWAYS = ("loss", "accuracy", "f1")  # what `counts` counts in any case
+_OF_TWO = ("average_precision", "recall_at_1", "precision_at_1")  # and of two classes alone
+COUNTED = (*ALWAYS, "classes", "auc", *_OF_TWO)
 _SURE = math.log(0.9)
 ALERTS = 100  # one of so many examples is an alert
 GRID = 2.0**-30  # an example's loss is off by at most 5e-10; sums stay exact up to 2^23
@@ -226,7 +228,7 @@ def values(pairs: Values, positive: int = 1) -> Record:
     if "auc" in pair:
         each = ratio(*np.moveaxis(pair["auc"], -2, 0))
         out["auc"] = each[..., 1] if each.shape[-1] == 2 else _mean(each)
-    for one in [name for name in ("average_precision", "recall_at_1", "precision_at_1") if name in pair]:
+    for one in [name for name in _OF_TWO if name in pair]:
         out[one] = ratio(*np.moveaxis(pair[one][..., positive], -1, 0))
     if "classes" in pair and "f1" in pair and pair["f1"].shape[-1] == 2:
         hits, both = np.moveaxis(pair["f1"][..., positive], -1, 0)

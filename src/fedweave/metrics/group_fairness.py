@@ -17,6 +17,8 @@ from fedweave.core.tree import Tree
 from fedweave.errors import DataError
 from fedweave.metrics.classification import ordered_pairs, ratio
 
+COUNTED = ("groups", "group_auc")
+
 
 def check_groups(classes: int, sens: np.ndarray | None, name: str, groups: Sequence[str] = ()) -> None:
     """Refuse data whose groups or labels are not two; `name` is what the message calls it, sens int64 [n]. groups: what

@@ -40,12 +40,18 @@ def covered(metrics: Mapping[str, float | None], clients: int | None) -> str:
     return f"AUC within members is of {members:g} of {clients}: the others' test examples are of one class."
 
 
+_UNTESTED = (
+    "nobody was tested: no client has a test example, or says how many its own model hits (a site with "
+    "policy.score_epsilon does not), and there is no global test set."
+)
+
+
 def notes(metrics: Mapping[str, float | None]) -> dict[str, str]:
     """{what: a sentence} on a summary's metrics (`rounds.RoundResult`); empty where there is nothing to note."""
     found = {}
     accuracy = metrics.get("global/accuracy")
     if "fairness/undefined_clients" in metrics and accuracy is None and metrics.get("local/accuracy") is None:
-        found["untested"] = "nobody was tested: no client has a test example, and there is no global test set."
+        found["untested"] = _UNTESTED
     if metrics.get("global/classes_predicted") == 1 and accuracy is not None and accuracy < 1:
         found["one class"] = f"the model predicts one class for all test examples; it is right for {accuracy:.1%}."
     alike = not metrics.get("scores/coarse")  # else the constant prediction is of other members than the accuracy

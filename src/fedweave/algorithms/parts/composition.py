@@ -302,10 +302,26 @@ class Composition(dict[str, Part]):
         """The parts that must send clients their `download` to have models judged or used: those that themselves decide
         which model that is, and all where it is trained for use (`Needs.tunes`). What is for training does not go down
         again."""
-        judge = self.owner("judged")
-        if judge and self[judge].needs.tunes:
+        if self.tunes:
             return list(self)
-        return [name for name in self if name in (self.owner("receive"), judge or self.owner("start"))]
+        return [name for name in self if name in (self.owner("receive"), self.owner("judged") or self.owner("start"))]
+
+    @property
+    def tunes(self) -> bool:
+        """Whether clients train the received weights for use."""
+        judge = self.owner("judged")
+        return bool(judge) and self[judge].needs.tunes
+
+    @property
+    def judges_received(self) -> bool:
+        """Whether they use the received weights, trained anew or as they are, as far as the parts decide."""
+        return self.uses_received or self.tunes
+
+    @property
+    def uses_received(self) -> bool:
+        """Whether clients use the received weights as they are, as far as the parts decide."""
+        judge = self.owner("judged")
+        return self[judge].needs.judged_global if judge else not (self.owner("receive") or self.owner("start"))
 
     @property
     def setup(self) -> tuple[Step, ...]:

@@ -33,7 +33,8 @@ class Needs:
     alike:          clients count alike, whatever they say of themselves, unless another part weights updates.
     judged_apart:   the global test judges the models that the clients use (`judged`), not the global one.
     judged_global:  `judged` gives the received weights, so that clients use the global model.
-    tunes:          `judged` trains, so that clients are sent what all parts' terms of the objective need.
+    tunes:          `judged` trains the received weights, so that clients are sent what all parts' terms of the
+                    objective need.
     bounds:         settings that bound the number of examples in a training step; sites may require more than a few.
     """
 

@@ -27,7 +27,8 @@ class LabelRelease:
 
     All training at the client sees only these labels, so what it sends for training reveals no more about a label than
     ε, however often and under whatever key. So the draw itself is what costs ε. Scores, which say how many labels the
-    model hits, are not training. Where a client's draws outlast a run (`Lasting`), every run with the same ε has the
+    model hits, are of these labels at sites, unless their policy says otherwise, and of labels as they are in a
+    simulation. Where a client's draws outlast a run (`Lasting`), every run with the same ε has the
     same ones; of another ε they are drawn by themselves, for two of the same words would tell more than both ε.
     """
 

@@ -15,10 +15,11 @@ from fedweave.core.plugins import is_file
 from fedweave.deploy.flare.parties.alignment import MEETING
 from fedweave.deploy.flare.site.joining import JOINING
 from fedweave.deploy.flare.site.sitefile import Rules, SiteData, read_site_file
+from fedweave.deploy.flare.wire.scores import COUNTED
 from fedweave.errors import ConfigError
 from fedweave.experiment.config import registry
 from fedweave.experiment.config.names import check_name, nearest
-from fedweave.metrics.classification import ALWAYS
+from fedweave.metrics import classification, group_fairness
 from fedweave.models import MODELS
 
 
@@ -60,8 +61,7 @@ def _names(tree: ast.Module) -> set[str]:
     return texts | functions | classes | {f"{kind}.{name}" for kind in classes for name in functions}
 
 
-_SCORED = ("own", "trained", "global_test")  # what has a leaf for each metric, of which not all are declared apart
-_SCORES = (*ALWAYS, "classes", "auc", "groups", "group_auc")
+_SCORES = (*classification.COUNTED, *group_fairness.COUNTED)  # leaves of `COUNTED`; not all are declared apart
 
 
 def read_checked(path: Path) -> tuple[SiteData, Rules]:
@@ -120,7 +120,7 @@ def _unknown(key: str) -> str:
         heads = sorted({sent.split("/")[0] for sent in known()})
         return f"no algorithm sends {key!r}; they send {', '.join(heads)}.{nearest(key, heads)}"
     head, below, name = key.partition("/")
-    if below and head in _SCORED and name.split("/")[0] not in _SCORES:
+    if below and head in COUNTED and name.split("/")[0] not in _SCORES:
         return f"no algorithm sends {key!r}; below {head} there are {', '.join(_SCORES)}.{nearest(name, _SCORES)}"
     return ""
 

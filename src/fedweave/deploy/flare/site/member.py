@@ -306,7 +306,7 @@ class Member:
             raise CallRefused("nothing may leave before the site has joined a job")
         copies, way = (1, "up") if to is None else (len(to), "peer")
         with job.accounts.open(job.ledger):
-            check_calls(job.rules, job.accounts.spent, name, is_scoring(info))
+            check_calls(job.rules, job.accounts.spent, name, is_scoring(info) and bool(reply))
             if name in job.target:
                 check_target(job.rules, job.target, job.accounts.repeated(job.pin), 1)
             check_reply(rules or job.rules, job.accounts.spent, reply, copies * len(blob), info)

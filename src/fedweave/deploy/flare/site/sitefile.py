@@ -4,7 +4,7 @@ import stat
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import Field
 
@@ -19,7 +19,9 @@ from fedweave.experiment.config.settings import Device
 
 SITE_FILE, SECRET, IDS_KEY = "site.toml", "privacy.secret", "ids.key"  # in a site's folder
 
-FINE = ("loss", "auc", "group_auc")  # measures of an evaluation that are no counts of hits (`Rules.measures`)
+# What is told of an evaluation besides hits and counts by class or group (`Rules.measures`).
+Measure = Literal["loss", "auc", "group_auc", "average_precision", "recall_at_1", "precision_at_1"]
+FINE: tuple[Measure, ...] = get_args(Measure)
 HEAD = r"^(0|[1-9][0-9]{0,14}):([0-9a-f]{32}|)$"  # an entry of a site's accounts, see `chain.Head`
 T = TypeVar("T")
 # As openssl prints it, or without colons.
@@ -122,10 +124,10 @@ class Rules:
     max_ids:    most ids on the list of any party that the site blinds in an alignment. None allows any number.
     round_scores: scores leave as multiples of this, and then without all that is counted by class or group; 1 leaves
                 them as they are.
-    measures:   losses and AUCs (`FINE`) that leave with scores, besides counts of hits; a server that chooses what is
-                scored reads dozens of labels off one of them.
+    measures:   losses and what tells how examples are ordered (`FINE`) that leave with scores, besides counts of hits;
+                a server that chooses what is scored reads dozens of labels off one of them.
     score_epsilon: scores are of labels that randomised response with this ε has drawn, once for good; hits alone leave
-                then, corrected for what the draw changes.
+                then, corrected for what the draw changes, and none of models that the client has trained on others.
     true_labels: whether scores may be of labels as they are where the algorithm itself trains on drawn ones alone.
     evaluations: most evaluations whose scores leave, over all runs. None allows any number.
     max_change: largest L2 norm of the change of what the server sends, from the run's last message with the same keys,
@@ -153,7 +155,7 @@ class Rules:
     min_summed: Annotated[int, Field(ge=2)] = 2
     max_ids: Annotated[int, Field(ge=1)] | None = None
     round_scores: Annotated[int, Field(ge=1)] = 1
-    measures: tuple[Literal["loss", "auc", "group_auc"], ...] = ()
+    measures: tuple[Measure, ...] = ()
     score_epsilon: Annotated[float, Field(gt=0)] | None = None
     true_labels: bool = False
     evaluations: Annotated[int, Field(ge=0)] | None = None

@@ -1,6 +1,7 @@
 """Scores as a site lets them leave: which measures, how coarse, and of which labels."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
 
@@ -18,8 +19,11 @@ from fedweave.deploy.flare.wire.peers import SCORED, read_scored
 from fedweave.privacy.ldp import kept_probability
 
 COUNTED = ("own", "trained", "global_test")  # what holds pairs of `metrics.classification`
+_OWN, _, _PUBLIC = COUNTED
 _PLAIN = "accuracy"  # what is counted, and not by class or group
+_WHOLE = (_PLAIN, "f1", "classes", "groups")  # of whole examples; of all others `measures` says whether they leave
 NOTHING = "nothing: zeros in place of losses, of what is counted by class or group, and of whatever else it measures"
+_OF_DRAWN = ("labels of randomised response with", "a model that knows labels by randomised response alone, with")
 
 
 @dataclass(frozen=True)
@@ -30,15 +34,18 @@ class Scoring:
     measures: those of `FINE` that leave. A server that chooses what is scored reads dozens of labels off one of them.
     epsilon:  scores are of labels that randomised response with this ε has drawn, hits corrected for what it changes,
               and nothing else leaves; None: of labels as they are.
+    bounded:  those of `COUNTED` of which hits leave then: models that depend on labels by that draw alone, or by what
+              left before.
     """
 
     step: int = 1
     measures: tuple[str, ...] = ()
     epsilon: float | None = None
+    bounded: tuple[str, ...] = COUNTED
 
     def show(self, client: Client, classes: int) -> Tree:
         """Have the client's step see labels as they are drawn, once for good; returns the entry of a state that says
-        which draw it is (`releases.with_fingerprints`), {} of labels as they are.
+        which draw it is (`site.steps.with_fingerprints`), {} of labels as they are.
 
         A party that trains on labels of the same ε sees the same ones.
         """
@@ -62,16 +69,16 @@ class Scoring:
 
     def declared(self, info: StepInfo, paths: list[str]) -> StepInfo:
         """`info` with what is revealed of the `paths` of a reply that may `leave`, and by which mechanism."""
-        sends, first = dict(info.sends), next((path for path in paths if _is_hits(path)), "")
+        sends, first = dict(info.sends), next((path for path in paths if self._leaves(path)), "")
         drawn = () if self.epsilon is None else (LDP(self.epsilon, "label", DRAWN, one_draw=True),)
         for path in paths:
             own = info.sends[info.covering(path) or path.split("/")[0]]
             if not self._leaves(path):
-                mechanism = (Derived(first),) if drawn and first else own.mechanism
+                mechanism = ((Derived(first),) if first else drawn) if drawn else own.mechanism
                 sends[path] = replace(own, reveals=NOTHING, mechanism=mechanism)
             elif self.coarse:
                 told = "how many hits and examples" + (f", as multiples of {self.step}" if self.step > 1 else "")
-                told += f", by labels of randomised response with ε = {self.epsilon:g}" if self.epsilon else ""
+                told += f", by {_OF_DRAWN[path.startswith(_PUBLIC)]} ε = {self.epsilon:g}" if self.epsilon else ""
                 sends[path] = replace(own, reveals=told, mechanism=drawn or own.mechanism)
         return replace(info, sends=sends)
 
@@ -80,9 +87,12 @@ class Scoring:
         keys = [key for key in info.sends if key in COUNTED]
         if self.epsilon is None or not keys:
             return info
-        found = self.declared(info, [f"{key}/{_PLAIN}" for key in keys])
-        hits, zeros = found.sends[f"{keys[0]}/{_PLAIN}"], (Derived(f"{keys[0]}/{_PLAIN}"),)
-        shown = {key: hits if key in COUNTED else replace(own, mechanism=zeros) for key, own in info.sends.items()}
+        found = self.declared(info, [f"{key}/{_PLAIN}" for key in keys]).sends
+        zeros = (Derived(f"{keys[0]}/{_PLAIN}"),)
+        shown = {
+            key: found[f"{key}/{_PLAIN}"] if key in COUNTED else replace(own, mechanism=zeros)
+            for key, own in info.sends.items()
+        }
         return replace(info, sends=shown)
 
     @property
@@ -96,15 +106,15 @@ class Scoring:
         return self.coarse or {*self.measures} != {*FINE}
 
     def _leaves(self, path: str) -> bool:
-        key, *name = path.split("/")
+        key = path.partition("/")[0]
         if self.coarse:
-            return _is_hits(path)
-        return key not in COUNTED or name[-1] not in FINE or name[-1] in self.measures
+            return _is_hits(path) and (self.epsilon is None or key in self.bounded)
+        return key not in COUNTED or path.rpartition("/")[2] in {*_WHOLE, *self.measures}
 
     def _shown(self, path: str, leaf: Tensor, classes: int) -> Tensor:
         if not self._leaves(path):
             return torch.zeros_like(leaf)
-        if self.coarse and self.epsilon is not None:
+        if self.epsilon is not None and not path.startswith(_PUBLIC):  # whose labels are nobody's, and never drawn
             leaf = _corrected(leaf, kept_probability(self.epsilon, classes), classes)
         if self.step == 1:
             return leaf
@@ -166,7 +176,13 @@ def scoring_of(rules: Rules, calls: Calls, labels: bool) -> Scoring:
     drawn = [] if rules.true_labels else [own.epsilon for own in _label_draws(calls)]
     asked = [] if rules.score_epsilon is None else [rules.score_epsilon]
     epsilon = min((*drawn, *asked), default=None) if labels else None
-    return Scoring(rules.round_scores, tuple(sorted({*rules.measures})), epsilon)
+    bounded = COUNTED if _label_draws(calls) else (_OWN, _PUBLIC) if _of_received(scoring_steps(calls)) else ()
+    return Scoring(rules.round_scores, tuple(sorted({*rules.measures})), epsilon, bounded)
+
+
+def _of_received(steps: Iterable[Step]) -> bool:
+    """Whether what they score is what the server sent, of an algorithm that says so."""
+    return all(getattr(getattr(step, "__self__", None), "judges_received", False) for step in steps)
 
 
 def read_scoring(note: str) -> Scoring | None:
@@ -176,6 +192,8 @@ def read_scoring(note: str) -> Scoring | None:
         step, measures, epsilon = said["step"], said["measures"], said["epsilon"]
         right = isinstance(step, int) and 1 <= step < 1 << 53 and isinstance(measures, list)
         right &= epsilon is None or (isinstance(epsilon, float | int) and 0 < epsilon < math.inf)
-        return Scoring(step, tuple(map(str, measures)), epsilon) if right else None
+        bounded = said.get("bounded", COUNTED)
+        right &= isinstance(bounded, list | tuple)
+        return Scoring(step, tuple(map(str, measures)), epsilon, tuple(map(str, bounded))) if right else None
     except (KeyError, TypeError):
         return None
