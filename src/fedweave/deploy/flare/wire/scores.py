@@ -38,7 +38,7 @@ class Scoring:
 
     def show(self, client: Client, classes: int) -> Tree:
         """Have the client's step see labels as they are drawn, once for good; returns the entry of a state that says
-        which draw it is (`releases.with_fingerprints`), {} of labels as they are.
+        which draw it is (`site.steps.with_fingerprints`), {} of labels as they are.
 
         A party that trains on labels of the same ε sees the same ones.
         """
