@@ -4,8 +4,14 @@ import json
 import shutil
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import NameOID
 from typer.testing import CliRunner
 
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
@@ -13,6 +19,7 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 
 from fedweave.cli import app
 from fedweave.deploy.flare.server.provision import provision
+from fedweave.deploy.sites import issuing
 from fedweave.deploy.sites.certificates import check_issuer, check_name
 from fedweave.deploy.sites.processes import SiteProcess, check_startup
 from fedweave.deploy.sites.running import run
@@ -46,7 +53,8 @@ def test_a_site_makes_its_own_key_and_renews_its_certificate_alone(project: Path
     assert (folder / "startup/client.key").read_bytes() == before  # still in use
     assert sites("sign", project / "authority", folder / "startup/request.pem", "-o", signed).endswith(fingerprint)
     assert "PRIVATE" not in signed.read_text() + (folder / "startup/request.pem").read_text()
-    sites("accept", folder, signed)
+    pinned = x509.load_pem_x509_certificate(signed.read_bytes()).fingerprint(SHA256()).hex(":").upper()
+    assert sites("accept", folder, signed).endswith(pinned)
     key = folder / "startup/client.key"
     assert key.read_bytes() != before
     assert stat.S_IMODE(key.stat().st_mode) == 0o600
@@ -82,6 +90,59 @@ def test_a_certificate_that_is_not_the_keys_is_not_taken_up(project: Path, tmp_p
     before = (folder / "startup/client.crt").read_bytes()
     assert said in sites("accept", folder, signed, code=2)
     assert (folder / "startup/client.crt").read_bytes() == before
+
+
+def test_a_certificate_of_another_site_by_a_bare_name_is_refused(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sites("request", project / "bank-a")
+    sites("request", project / "bank-b")
+    sites("sign", project / "authority", project / "bank-b/startup/request.pem", "-o", tmp_path / "bank-b.crt")
+    monkeypatch.chdir(tmp_path)
+    said = sites("accept", project / "bank-a", "bank-b.crt", code=2)
+    assert "bank-b.crt is the certificate of bank-b" in said
+    assert "the folder of bank-a" in said
+
+
+def test_a_certificate_is_taken_up_again_after_an_interruption(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, signed = project / "bank-b", tmp_path / "bank-b.crt"
+    sites("request", folder)
+    waiting = (folder / issuing.NEW_KEY).read_bytes()
+    sites("sign", project / "authority", folder / "startup/request.pem", "-o", signed)
+    replace = Path.replace
+
+    def interrupted(self: Path, target: Any) -> Path:
+        if Path(target).name == "client.crt":
+            raise KeyboardInterrupt
+        return replace(self, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            issuing.accept(folder, signed)
+    issuing.accept(folder, signed)
+    assert (folder / issuing.KEY).read_bytes() == waiting
+    assert (folder / issuing.CERTIFICATE).read_bytes() == signed.read_bytes()
+    assert not [path.name for path in (folder / "startup").iterdir() if path.suffix in (".new", ".beside")]
+
+
+@pytest.mark.parametrize(
+    ("name", "bits", "why"),
+    [("bank-b", 1024, "has 1024 bits, and 2048 are needed"), ("Bank B", 2048, "'Bank B' is no name that a site can")],
+)
+def test_a_weak_key_or_a_name_of_no_site_is_not_signed(
+    project: Path, tmp_path: Path, name: str, bits: int, why: str
+) -> None:
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    key = rsa.generate_private_key(public_exponent=65537, key_size=bits)
+    asked = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, SHA256())
+    (tmp_path / "asked.pem").write_bytes(asked.public_bytes(Encoding.PEM))
+    said = sites("sign", project / "authority", tmp_path / "asked.pem", code=2)
+    assert "asked.pem is no request" in said
+    assert why in said
+    assert "--sites" not in said
 
 
 @pytest.mark.slow

@@ -77,6 +77,14 @@ def test_what_is_lost_on_the_way_is_asked_again_within_seconds_and_done_once(
     assert ("a lives and is at work on nothing" in caplog.text) == bool(lose)
 
 
+def test_what_a_site_is_at_work_on_is_for_the_server_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = Network("")
+    network.site._at_work = 7
+    for caller, told in (("server", 7), ("bank-b", 0)):
+        monkeypatch.setattr(sites, "collab", SimpleNamespace(caller=caller))
+        assert network.site.ping() == told
+
+
 def test_a_call_of_another_number_is_done_and_an_old_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     network = Network("")
     monkeypatch.setattr(sites, "collab", network)

@@ -33,6 +33,7 @@ from fedweave.cli import app
 from fedweave.deploy.flare.server.provision import USER, check_names, limit_classes, provision
 from fedweave.deploy.flare.server.session import administer, write_job
 from fedweave.deploy.flare.site.sitefile import read_site_file
+from fedweave.deploy.flare.wire.requests import digest_of
 from fedweave.deploy.sites import running as running_module
 from fedweave.deploy.sites.certificates import certificate as read_certificate
 from fedweave.deploy.sites.certificates import check_certificate
@@ -256,6 +257,34 @@ def test_jobs_may_name_two_classes_and_no_function(tmp_path: Path) -> None:
         assert "fedweave.deploy.flare." not in json.loads(path.read_text())["class_allow_list"]
     assert not list((tmp_path / "p/a/startup").glob("*.sh"))
     assert (tmp_path / "p/a").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize(("folder", "moved"), [("a", "site.site.Site"), ("server", "server.server.Server")])
+def test_a_project_of_an_earlier_version_names_classes_by_where_they_are_now(
+    tmp_path: Path, folder: str, moved: str
+) -> None:
+    provision(tmp_path / "p", ["a"], "localhost", 1)
+    path, prefix = tmp_path / "p" / folder / "local/resources.json", "fedweave.deploy.flare."
+    now, earlier = path.read_text(), path.read_text()
+    for name in (moved, "site.launcher.SiteLauncher"):
+        earlier = earlier.replace(prefix + name, prefix + name.partition(".")[2])
+    assert earlier != now
+    path.write_text(earlier)
+    limit_classes(tmp_path / "p" / folder)
+    assert json.loads(path.read_text()) == json.loads(now)
+
+
+def test_how_a_package_was_installed_does_not_show_in_its_digest(tmp_path: Path) -> None:
+    """A wheel has files where an editable install has a link, which is not followed."""
+    for name in ("editable", "wheel"):
+        (tmp_path / name / "core").mkdir(parents=True)
+        (tmp_path / name / "core/tree.py").write_text("leaves = 1")
+    (tmp_path / "wheel/experiments").mkdir()
+    (tmp_path / "wheel/experiments/cora.toml").write_text("rounds = 1")
+    one = digest_of(tmp_path / "editable")
+    assert digest_of(tmp_path / "wheel") == one
+    (tmp_path / "wheel/core/tree.py").write_text("leaves = 2")
+    assert digest_of(tmp_path / "wheel") != one
 
 
 def test_a_job_carries_no_code(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """An owner who changes the policy while a run is under way (docs/security.md)."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -8,6 +9,7 @@ from typer.testing import CliRunner
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
 from fedweave.cli import app
+from fedweave.deploy.flare.site import member
 from tests.security.cheating import SITE, Cheat, reply, set_policy
 
 
@@ -48,3 +50,18 @@ def test_what_is_loosened_holds_from_the_next_job_on_and_both_are_in_the_journal
     again = Cheat(project, run="r2")
     again.join()
     assert (reply(again.call("FedAvg.score", 1))["own"]["accuracy"] % 10).any()
+
+
+def test_what_is_tightened_while_the_data_is_loaded_holds_from_the_next_call_on(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold = member.hold
+
+    def slow(*given: Any) -> Any:
+        set_policy(project, 'deny = ["update"]')
+        return hold(*given)
+
+    monkeypatch.setattr(member, "hold", slow)
+    server = Cheat(project)
+    assert not server.join().refusal
+    assert "policy.deny: update may not leave" in server.call("FedAvg.train", 1).refusal

@@ -589,6 +589,17 @@ def test_where_models_predict_new_records_their_scores_stay_at_home(project: Pat
     assert "where a finished run's models predict, nothing is sent" in again.refusals()[-1]["why"]
 
 
+def test_a_site_whose_evaluations_are_used_up_still_keeps_its_model(project: Path) -> None:
+    set_policy(project, "evaluations = 1")
+    cheat = Cheat(project, agreed(rounds=1))
+    reply(cheat.join())
+    reply(cheat.call("FedAvg.train", 1))
+    assert reply(cheat.call("FedAvg.score", 1))
+    again = Cheat(project, agreed(rounds=1))
+    reply(again.join(1, predict=True))
+    assert not reply(again.call("FedAvg.score", 1, again.weights() | {"keep": torch.tensor(1)}, predict=True))
+
+
 @pytest.mark.parametrize(
     ("decay", "rate", "good"),
     [

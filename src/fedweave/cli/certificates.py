@@ -39,5 +39,6 @@ def accept(
     """Take up the certificate of the key that `request` made; from its next start on the site uses these."""
     from fedweave.deploy.sites.issuing import accept as taken
 
-    taken(site, signed)
+    fingerprint = taken(site, signed)
     typer.echo(f"{site}: key and certificate are in use from the next `fedweave sites start` on")
+    typer.echo(f"Sites whose policy.members lists {site.resolve().name} need its new fingerprint there: {fingerprint}")

@@ -1,4 +1,4 @@
-"""The commands `fedweave sites init|check|start|status|stop|run|predict|export`."""
+"""The commands `fedweave sites init|check|start|status|stop|run|predict|export|request|sign|accept`."""
 
 import sys
 import time
@@ -285,7 +285,7 @@ class Teller:
         self._began, self._waited, self._shown = time.monotonic(), tuple[str, ...](), -1
 
     def __call__(self, now: Record) -> None:
-        """Hear of `now` (`deploy.flare.server.Progress`, or a word on the sites)."""
+        """Hear of `now` (`deploy.flare.server.server.Progress`, or a word on the sites)."""
         new = {key: value for key, value in now.items() if key != "waiting"}
         if new != self._last:
             self._continued(now)

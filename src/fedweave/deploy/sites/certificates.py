@@ -55,12 +55,17 @@ def check_name(path: Path, name: str) -> None:
     Raises:
         UserError: names the file and whose it is.
     """
-    named = [str(own.value) for own in certificate(path).subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+    named = common_names(certificate(path))
     if named != [name]:
         raise UserError(
             f"{path} is the certificate of {', '.join(named) or 'nobody'}, and that of {name} belongs there. Put the "
             f"folder startup there that `fedweave sites init` made in {path.parents[1].name}."
         )
+
+
+def common_names(of: x509.Certificate | x509.CertificateSigningRequest) -> list[str]:
+    """Whom a certificate, or a request for one, is of."""
+    return [str(own.value) for own in of.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
 
 
 def check_certificate(path: Path) -> None:

@@ -17,9 +17,9 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import NameOID
 
-from fedweave.deploy.flare.server.provision import STATE, check_names, issued
+from fedweave.deploy.flare.server.provision import STATE, is_name, issued
 from fedweave.deploy.flare.site.private import private_file
-from fedweave.deploy.sites.certificates import certificate, check_certificate, check_issuer, check_name
+from fedweave.deploy.sites.certificates import certificate, check_certificate, check_issuer, common_names
 from fedweave.errors import UserError
 from fedweave.experiment.runs.files import read
 
@@ -58,26 +58,35 @@ def sign(authority: Path, asked: Path) -> tuple[str, bytes, str]:
     """
     try:
         found = x509.load_pem_x509_csr(read(asked))
-        names = [str(own.value) for own in found.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+        names = common_names(found)
         key = found.public_key()
         if not found.is_signature_valid or not isinstance(key, RSAPublicKey) or len(names) != 1:
             raise ValueError("its signature is not valid, or it is of no RSA key or no name")
+        if key.key_size < _BITS:
+            raise ValueError(f"its RSA key has {key.key_size} bits, and {_BITS} are needed")
+        if not is_name(names[0]):
+            raise ValueError(f"{names[0]!r} is no name that a site can have")
     except (ValueError, InvalidSignature, UnsupportedAlgorithm) as error:
         raise UserError(f"{asked} is no request ({error}). Make one at the site: fedweave sites request.") from error
-    check_names(names)
     made: x509.Certificate = issued(names[0], _root_key(authority / STATE), key)
     return names[0], made.public_bytes(Encoding.PEM), fingerprint(key)
 
 
-def accept(folder: Path, signed: Path) -> None:
-    """Take up the certificate in the file `signed`, and the key that waits for it in a site's `folder`.
+def accept(folder: Path, signed: Path) -> str:
+    """Take up the certificate in the file `signed`, and the key that waits for it in a site's `folder`; returns the
+    certificate's SHA-256 fingerprint, by which other sites' policies may know its members.
 
     Raises:
         UserError: it is of another key, site or authority, or is not valid now.
     """
     if not (folder / NEW_KEY).exists():
         raise UserError(f"no key waits in {folder} for a certificate: begin with `fedweave sites request {folder}`.")
-    check_name(signed, folder.resolve().name)
+    own_name, named = folder.resolve().name, common_names(certificate(signed))
+    if named != [own_name]:
+        raise UserError(
+            f"{signed} is the certificate of {', '.join(named) or 'nobody'}, and {folder} is the folder of {own_name}. "
+            f"Accept the one that was signed for {own_name}."
+        )
     check_issuer(signed, folder / ROOT)
     check_certificate(signed)
     key = load_pem_private_key(read(folder / NEW_KEY), None)
@@ -88,11 +97,20 @@ def accept(folder: Path, signed: Path) -> None:
         or fingerprint(own) != fingerprint(key.public_key())
     ):
         raise UserError(f"{signed} is of another key than {folder / NEW_KEY}. Have the present {REQUEST} signed.")
-    beside = folder / f"{CERTIFICATE}.new"
-    beside.write_bytes(read(signed))
-    (folder / NEW_KEY).replace(folder / KEY)
-    beside.replace(folder / CERTIFICATE)
+    _put(folder / KEY, read(folder / NEW_KEY))
+    _put(folder / CERTIFICATE, read(signed))
+    (folder / NEW_KEY).unlink()  # once both are in place: after an interruption `accept` does it all again
     (folder / REQUEST).unlink(missing_ok=True)
+    return certificate(signed).fingerprint(SHA256()).hex(":").upper()
+
+
+def _put(path: Path, content: bytes) -> None:
+    """Replace a file as a whole by one that its owner alone can read."""
+    beside = path.with_name(f"{path.name}.beside")
+    beside.unlink(missing_ok=True)
+    with open(beside, "wb", opener=private_file) as file:
+        file.write(content)
+    beside.replace(path)
 
 
 def fingerprint(key: RSAPublicKey) -> str:

@@ -6,7 +6,7 @@ _ERROR = re.compile(r"^(\w+\.)*\w*(Error|Exception|Interrupt|Refused)\b|\b(ERROR
 
 
 def last_record(text: str) -> str:
-    """The last message of a log that `logs.log_to` writes, in whole but for the time; of a traceback its last line."""
+    """The last message of a log that `site.private.log_to` writes, whole but for the time; a traceback's last line."""
     last = re.split(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ", text, flags=re.MULTILINE)[-1].strip()
     return last_error(last) if "Traceback (most recent call last)" in last else last.replace("\n", "\n    ")
 

@@ -13,7 +13,7 @@ from fedweave.experiment.runs.run import RunObserver
 
 
 class Observed:
-    """Hears of a job's progress (`deploy.flare.server.Progress`) and tells an observer of every round, once.
+    """Hears of a job's progress (`deploy.flare.server.server.Progress`) and tells an observer of every round, once.
 
     What it tells has no state; the federation's ledger has sizes, and its table once the run's files are here.
     """

@@ -8,7 +8,7 @@ from fedweave.deploy.sites.noted import last_record
 from fedweave.deploy.sites.processes import found
 from fedweave.errors import FedweaveError, UserError
 
-LOG = "fedweave.log"  # `deploy.flare.member.LOG`, whose module takes seconds to import
+LOG = "fedweave.log"  # `deploy.flare.site.member.LOG`, whose module takes seconds to import
 
 
 @contextmanager

@@ -136,7 +136,7 @@ def _anew(account: Account, mechanisms: tuple[Mechanism, ...]) -> tuple[Mechanis
 
 
 def _unmarked(own: Mechanism) -> Mechanism:
-    """A mechanism as its step declares it (`releases.with_fingerprints`)."""
+    """A mechanism as its step declares it (`site.steps.with_fingerprints`)."""
     return replace(own, release=own.release.partition(":")[0]) if isinstance(own, LDP | Gaussian) else own
 
 

@@ -52,6 +52,12 @@ _OF_JOBS = {
     "server": ["fedweave.deploy.flare.server.server.Server", "nvflare.collab.runtime.controller.CollabController"],
     "client": ["fedweave.deploy.flare.site.site.Site", "nvflare.collab.runtime.executor.CollabExecutor"],
 }
+_LAUNCHER = "fedweave.deploy.flare.site.launcher.SiteLauncher"
+_MOVED = {  # where classes were in earlier versions
+    "fedweave.deploy.flare.launcher.SiteLauncher": _LAUNCHER,
+    "fedweave.deploy.flare.site.Site": _OF_JOBS["client"][0],
+    "fedweave.deploy.flare.server.Server": _OF_JOBS["server"][0],
+}
 _MODULES = ("fedweave.deploy.flare.", "nvflare.collab.runtime.")  # what earlier versions allowed
 # The connection between a member's own processes, which NVFlare leaves in clear: with certificates, on loopback alone.
 _INSIDE = {"internal": {"scheme": "tcp", "resources": {"host": "localhost", "connection_security": "mtls"}}}
@@ -63,12 +69,17 @@ def check_names(sites: Sequence[str]) -> None:
     Raises:
         UserError: a name is reserved, repeated or not of the form; or there is none.
     """
-    bad = [name for name in sites if not _NAME.fullmatch(name) or name in RESERVED]
+    bad = [name for name in sites if not is_name(name)]
     if bad or not sites or len(set(sites)) < len(sites):
         raise UserError(
             f"--sites {','.join(sites)}: {', '.join(bad) or 'no site, or one named twice'}. A site's name has a-z, 0-9 "
             f"and '-', 63 at most, begins with no '-', is unique and not one of {', '.join(sorted(RESERVED))}."
         )
+
+
+def is_name(name: str) -> bool:
+    """Whether a site can have that name."""
+    return bool(_NAME.fullmatch(name)) and name not in RESERVED
 
 
 def check_host(host: str) -> None:
@@ -206,7 +217,7 @@ def _restrict(folder: Path) -> None:
         resources["components"] = [c for c in resources["components"] if c["id"] != "site_log_streamer"]
         for component in resources["components"]:
             if component["id"] == "process_launcher":
-                component["path"] = "fedweave.deploy.flare.site.launcher.SiteLauncher"
+                component["path"] = _LAUNCHER
     resources["class_allow_list"] = [*_OF_JOBS[kind(folder)], *_component_paths(resources["components"])]
     _write(folder / "local/resources.json", resources)
     close_inside(folder)
@@ -220,14 +231,21 @@ def kind(folder: Path) -> str:
 
 
 def limit_classes(folder: Path) -> None:
-    """Let jobs name the two classes that they need, where an earlier version let them name whole modules."""
+    """Let jobs name the two classes that they need, where an earlier version let them name whole modules, and name all
+    classes by where they are now."""
     path = folder / "local/resources.json"
     if not path.exists():
         return  # NVFlare names it where it starts
-    resources = json.loads(path.read_text())
-    listed = resources["class_allow_list"]
+    before = path.read_text()
+    resources = json.loads(before)
+    listed = [_MOVED.get(name, name) for name in resources["class_allow_list"]]
     if any(module in listed for module in _MODULES):
-        resources["class_allow_list"] = [*_OF_JOBS[kind(folder)], *(name for name in listed if name not in _MODULES)]
+        listed = [*_OF_JOBS[kind(folder)], *(name for name in listed if name not in _MODULES)]
+    resources["class_allow_list"] = listed
+    for component in resources.get("components", ()):
+        if "path" in component:
+            component["path"] = _MOVED.get(component["path"], component["path"])
+    if resources != json.loads(before):
         _write(path, resources)
 
 

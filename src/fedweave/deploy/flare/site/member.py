@@ -23,6 +23,7 @@ from fedweave.deploy.flare.policy.admission import admitted, check_sites
 from fedweave.deploy.flare.policy.keys import read_checked
 from fedweave.deploy.flare.policy.policy import PolicyViolation, check_aligned, check_calls, check_reply
 from fedweave.deploy.flare.policy.precheck import check_target
+from fedweave.deploy.flare.policy.tightening import PolicyFile
 from fedweave.deploy.flare.server.federation import ALIGN, BLIND, JOIN, PAD
 from fedweave.deploy.flare.site.accounts import note_refusal
 from fedweave.deploy.flare.site.forms import note_form
@@ -149,6 +150,7 @@ class Member:
         self._joined = True
         set_aside(self._folder, asked.run)
         check_versions(asked.versions, {})  # another release's document could mean something else
+        policy = PolicyFile(self._folder)  # before it is read: what changes while the data is loaded is news
         data, rules = read_checked(self._folder / SITE_FILE)
         self._device = chosen(read_machine(self._folder / SITE_FILE).device, where="site.device")
         config = admitted(rules, asked.document)
@@ -165,7 +167,7 @@ class Member:
             else hold(data, self._folder, config)
         )
         job = self._job = Participation(
-            self._folder, asked, config, found, rules, data.random_id or self._name, self._name
+            self._folder, asked, config, found, rules, policy, data.random_id or self._name, self._name
         )
         self._warn(job)
         job.go_back()

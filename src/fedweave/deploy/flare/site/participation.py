@@ -56,6 +56,7 @@ MOST_FILLED = 1 << 30
 class Participation:
     """A site's part in one job of a run: data, state, ledger, and how far the job has come.
 
+    policy: the file that `rules` are of, marked before they were read.
     found: what it has of the run's data; of a `PartyData` no step can be run until `begin`. pin: what every call has to
     carry (`requests.pin`). limit: bytes that a message's sparse leaves may take, and a peer's parcel.
     """
@@ -64,7 +65,7 @@ class Participation:
     ready = False  # for steps
     _moved: tuple[int, Graph] | None = None  # the version of the data that was moved, and where to
     _calls: Calls | None = None
-    target: Mapping[str, int] = MappingProxyType({})  # see `targets.targeted`
+    target: Mapping[str, int] = MappingProxyType({})  # see `policy.precheck.targeted`
 
     def __init__(
         self,
@@ -73,6 +74,7 @@ class Participation:
         config: Config,
         found: Holdings | PartyData,
         rules: Rules,
+        policy: PolicyFile,
         random_id: str,
         name: str,
     ) -> None:
@@ -84,7 +86,7 @@ class Participation:
         self.config, self.found, self.rules, self.random_id = config, found, rules, random_id
         self.keys, self.pin = Keys(config.general.seed), pin(config.plain(), asked.sites)
         self.accounts, self.folder = Accounts(folder, rules.lost), folder
-        self._policy, self._name = PolicyFile(folder), name
+        self._policy, self._name = policy, name
         self._waiting: tuple[Holdings, MotifTable] | None = None
         with self.accounts.open():
             self.accounts.chain.check(asked.heads.get(name, ""))

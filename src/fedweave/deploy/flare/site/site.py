@@ -33,8 +33,8 @@ class Site:
 
     @collab.publish
     def ping(self) -> int:
-        """The number of the call that it is at work on, 0 of none; it answers also while a step runs."""
-        return self._at_work
+        """The number of the call that it is at work on, 0 of none, for the server alone, also while a step runs."""
+        return self._at_work if collab.caller == "server" else 0
 
     @collab.publish
     def call(self, request: str, blob: bytes, number: int) -> Record:

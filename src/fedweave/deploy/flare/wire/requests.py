@@ -186,12 +186,17 @@ def described(asked: Request) -> str:
 
 @cache
 def release() -> str:
-    """The version of fedweave that runs here, and a digest of its files, of which a version has one set alone."""
-    root, told = Path(fedweave.__file__).parent, hashlib.sha256()
-    files = {path.relative_to(root).as_posix(): path for path in root.rglob("*") if path.is_file()}
-    for name in sorted(name for name in files if "__pycache__" not in name):
+    """The version of fedweave that runs here, and the digest of its files, of which a version has one set alone."""
+    return f"{version('fedweave')}, files {digest_of(Path(fedweave.__file__).parent)}"
+
+
+def digest_of(package: Path) -> str:
+    """A digest of a package's modules alone: other files differ with the way in which it was installed."""
+    told = hashlib.sha256()
+    files = {path.relative_to(package).as_posix(): path for path in package.rglob("*.py")}
+    for name in sorted(files):
         told.update(json.dumps([name, hashlib.sha256(files[name].read_bytes()).hexdigest()]).encode())
-    return f"{version('fedweave')}, files {told.hexdigest()[:16]}"
+    return told.hexdigest()[:16]
 
 
 def versions(document: Document) -> dict[str, str]:
