@@ -18,6 +18,7 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 from fedweave.cli import app
 from fedweave.core.tree import decode
 from fedweave.deploy.flare.site.member import LOG
+from fedweave.deploy.flare.site.sitefile import FINE
 from fedweave.deploy.flare.wire.journal import entries, journal_path, journals, read
 from fedweave.deploy.sites.ports import wait_until_open
 from fedweave.deploy.sites.processes import SiteProcess, descendants
@@ -201,7 +202,7 @@ def test_a_killed_server_resumes_with_nothing_lost(running: Path, tmp_path: Path
 @pytest.mark.slow
 def test_secure_sums_where_a_policy_asks_for_them(owned: Path, tmp_path: Path) -> None:
     config = experiment("fedavg", rounds=3, algorithm_settings={"parts": ["secure_sum"]})
-    deny(owned, 'secure_sum = ["update", "n"]')
+    deny(owned, f'secure_sum = ["update", "n"]\nmeasures = {[*FINE]}')
     summary = run(config, owned, tmp_path / "out", False, Watcher())
     expected, _ = simulated(config)
     assert distance(Checkpoint.load(tmp_path / "out" / CHECKPOINT).state, expected.state) == 0
