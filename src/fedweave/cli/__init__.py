@@ -2,8 +2,6 @@
 
 import errno
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import import_module
 from importlib.metadata import version
 from typing import Annotated, Any, NoReturn
@@ -61,14 +59,9 @@ class Commands(TyperGroup):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """The list of commands, for which none is loaded."""
-        with self._listing():
-            super().format_help(ctx, formatter)
-
-    @contextmanager
-    def _listing(self) -> Iterator[None]:
         self._short = True
         try:
-            yield
+            super().format_help(ctx, formatter)
         finally:
             self._short = False
 

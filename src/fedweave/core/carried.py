@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from fedweave.core.operators import looped, mean
+from fedweave.core.operators import looped, mean, normalised
 from fedweave.core.sizes import least_rows
 
 WAYS = ("undirected", "forward", "reverse")
@@ -146,13 +146,6 @@ class Messages:
         return sp.csr_matrix(np.stack([np.log(degree + 1), 1 / np.log(degree.clip(1) + 1)], 1).astype(self.kind))
 
 
-def _normalised(a: sp.csr_matrix) -> sp.csr_matrix:
-    """D^-1/2 A D^-1/2 with D the sums of the rows, 0 where that is 0."""
-    degree = np.asarray(a.sum(1)).ravel()
-    scale = sp.diags(np.divide(1, np.sqrt(degree), out=np.zeros_like(degree), where=degree > 0))
-    return sp.csr_matrix(scale @ a @ scale)
-
-
 _MAKERS: dict[str, Callable[[Messages, str], sp.csr_matrix]] = {
     "from": lambda own, way: own._ends(way, 0),
     "to": lambda own, way: own._ends(way, 1),
@@ -161,10 +154,10 @@ _MAKERS: dict[str, Callable[[Messages, str], sp.csr_matrix]] = {
     "features": Messages._features,
     "feature_means": lambda own, way: mean(own._into(way)) @ own._features(way),
     "scalers": Messages._scalers,
-    "gcn": lambda own, way: _normalised(looped(own._adjacency(way))),
-    "gcn_counted": lambda own, way: _normalised(looped(own._adjacency(way, False))),
-    "gcn_bare": lambda own, way: _normalised(own._adjacency(way)),
-    "gcn_bare_counted": lambda own, way: _normalised(own._adjacency(way, False)),
+    "gcn": lambda own, way: normalised(looped(own._adjacency(way))),
+    "gcn_counted": lambda own, way: normalised(looped(own._adjacency(way, False))),
+    "gcn_bare": lambda own, way: normalised(own._adjacency(way)),
+    "gcn_bare_counted": lambda own, way: normalised(own._adjacency(way, False)),
 }
 
 

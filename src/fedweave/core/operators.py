@@ -27,7 +27,8 @@ def _gcn(a: sp.csr_matrix) -> sp.csr_matrix:
     return scale @ whole @ scale
 
 
-def _without_self(a: sp.csr_matrix) -> sp.csr_matrix:
+def normalised(a: sp.csr_matrix) -> sp.csr_matrix:
+    """D^-1/2 A D^-1/2 with D the sums of the rows, 0 where that is 0."""
     degree = np.asarray(a.sum(1)).ravel()
     scale = sp.diags(np.divide(1, np.sqrt(degree), out=np.zeros_like(degree), where=degree > 0))
     return sp.csr_matrix(scale @ a @ scale)
@@ -37,7 +38,7 @@ def _two_hops(a: sp.csr_matrix) -> sp.csr_matrix:
     reached = sp.csr_matrix(((a @ a) > 0).astype(a.dtype))
     beyond = sp.csr_matrix(reached - reached.multiply(looped(a) > 0))
     beyond.eliminate_zeros()
-    return _without_self(beyond)
+    return normalised(beyond)
 
 
 OPERATORS = {
@@ -46,7 +47,7 @@ OPERATORS = {
     "mean": mean,
     "mean_or_self": _mean_or_self,
     "gcn": _gcn,
-    "neighbours": _without_self,
+    "neighbours": normalised,
     "two_hops": _two_hops,
 }
 POOLS = {"pool_sum": lambda members: members, "pool_mean": mean}

@@ -153,7 +153,7 @@ def _groups(data: Dataset, partition: Partition) -> np.ndarray:
     if data.graph_of is not None:
         return data.graph_of
     group = np.full(data.nodes, -1)
-    for client, part in reversed([*enumerate(partition.parts)]):
+    for client, part in enumerate(partition.parts):
         group[part.nodes] = client
     return group
 

@@ -1,9 +1,8 @@
 """The runs of a sweep: every algorithm with every combination of settings that it takes, and every seed."""
 
 import itertools
-import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
@@ -26,6 +25,7 @@ from fedweave.experiment.config import (
     with_algorithm,
 )
 from fedweave.experiment.config.plugins import lookup
+from fedweave.experiment.config.toml import inline
 from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.files import CHECKPOINT
 from fedweave.papers.grid import PlannedRun, planned_run
@@ -49,7 +49,7 @@ def planned(
     if seeded := [text for text in (*settings, *grid) if text.partition("=")[0].strip() == "seed"]:
         raise ConfigError(f"{seeded[0]}: give the seeds of a sweep with --seeds, such as --seeds 5,6.")
     base = load(config)
-    tried = {f"algorithm.{key}": [_toml(value) for value in values] for key, values in tuned(base).items()}
+    tried = {f"algorithm.{key}": [inline(value) for value in values] for key, values in tuned(base).items()}
     tried |= dict(_values(text) for text in grid)
     documents, notes = list[Document](), list[str]()
     for name in algorithms.split(",") if algorithms else [None]:
@@ -143,12 +143,6 @@ def _values(text: str) -> tuple[str, list[str]]:
     if not equals or not key.strip() or not all(found):
         raise ConfigError(f"--grid {text}: write section.key=value,value, for example --grid algorithm.lr=.01,.003")
     return key.strip(), found
-
-
-def _toml(value: object) -> str:
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{json.dumps(key)} = {_toml(own)}" for key, own in value.items()) + "}"
-    return json.dumps(value)
 
 
 def _seeds(text: str) -> list[int]:

@@ -101,14 +101,14 @@ def dumps(document: Document, remarks: Mapping[str, str] | None = None) -> str:
     remarks: {section: a comment for the line above it}.
     """
     remarks = remarks or {}
-    lines = [f"{_key(key)} = {_inline(value)}" for key, value in document.items() if not isinstance(value, dict)]
+    lines = [f"{_key(key)} = {inline(value)}" for key, value in document.items() if not isinstance(value, dict)]
     for name, table in document.items():
         if isinstance(table, dict):
             lines += [
                 "",
                 *([f"# {remarks[name]}"] if name in remarks else []),
                 f"[{_key(name)}]",
-                *(f"{_key(key)} = {_inline(value)}" for key, value in table.items()),
+                *(f"{_key(key)} = {inline(value)}" for key, value in table.items()),
             ]
     return "\n".join(lines) + "\n"
 
@@ -130,11 +130,16 @@ def _key(key: str) -> str:
     return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key, ensure_ascii=False)
 
 
-def _inline(value: object) -> str:
+def inline(value: object) -> str:
+    """A value as TOML writes it within a line.
+
+    Raises:
+        TypeError: it has no form in TOML.
+    """
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{_key(key)} = {_inline(item)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{_key(key)} = {inline(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):
-        return "[" + ", ".join(_inline(item) for item in value) + "]"
+        return "[" + ", ".join(inline(item) for item in value) + "]"
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if not isinstance(value, bool | int | float):
