@@ -131,15 +131,17 @@ def _lead(run: Run) -> str:
         f"global/{metric}": f"global test {WORDS[metric]}",
         f"local/{metric}": "mean over clients",
     }
-    if metric in OF_POSITIVE:
-        shown |= {"pooled/recall_at_1": "recall at 1 % of alerts", "pooled/recall": "recall from the threshold on"}
-    parts = [f"{words} {found[name]:.3f}" for name, words in shown.items() if found.get(name) is not None]
+    found_by = {"pooled/recall_at_1": "recall at 1 % of alerts", "pooled/recall": "recall from the threshold on"}
+    parts, more = (
+        [f"{words} {found[name]:.3f}" for name, words in own.items() if found.get(name) is not None]
+        for own in (shown, found_by if metric in OF_POSITIVE else {})
+    )
     if accuracy:
         low, high = min(accuracy.values()), max(accuracy.values())
         worst, best = (tables.named_clients(accuracy, end) for end in (low, high))
         alone = f"of {worst} alone" if len(accuracy) == 1 else f"from {low:.3f} ({worst}) to {high:.3f} ({best})"
         parts.append(alone)
-    result = ", ".join(parts) or f"no {WORDS[metric]} was measured"
+    result = "; ".join(filter(None, [", ".join(parts), ", ".join(more)])) or f"no {WORDS[metric]} was measured"
     return f"After {counted(run.evaluated, 'round')}: {result}."
 
 
