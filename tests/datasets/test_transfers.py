@@ -115,8 +115,8 @@ def test_no_feature_alone_tells_frauds_or_laundering() -> None:
     ends = data.carried.ends
     counts = [np.bincount(end, minlength=data.nodes)[:, None] for end in ends]
     for y, columns, most in (
-        (data.y, np.concatenate([data.x, *counts], 1), 0.06),
-        (data.carried.y, data.carried.features, 0.06),
+        (data.y, np.concatenate([data.x, *counts], 1), 0.1),
+        (data.carried.y, data.carried.features, 0.1),
     ):
         for column in columns.T:
             assert max(average_precision_score(y, column), average_precision_score(y, -column)) < most
