@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedweave.algorithms import ALGORITHMS
-from fedweave.algorithms.fgssl import SemanticStructure, told, view
+from fedweave.algorithms import ALGORITHMS, fgssl
+from fedweave.algorithms.fgssl import SemanticStructure, view
 from fedweave.algorithms.parts import Outputs
 from fedweave.algorithms.parts.outputs import Forward
 from fedweave.core import model as models
@@ -24,6 +24,13 @@ def weights(net: Any, seed: int) -> Any:
     return w | {"0": {"weight": w["0"]["weight"], "bias": w["0"]["bias"] + 0.5}}
 
 
+def told(net: Any, w: Any, graph: Any) -> Any:
+    """Embeddings and logits of the whole graph."""
+    starts = torch.cat([graph.own_edges.neighbours.first, sum(graph.own_edges.neighbours[:2])[-1:]])
+    whole = {"columns": graph.own_edges.neighbours.columns, "starts": starts}
+    return fgssl.told(net, w, graph, whole | {"features": torch.ones(graph.x.shape[1], dtype=torch.float64)}, None)
+
+
 def adjacency(graph: Any) -> np.ndarray:
     a = np.zeros((graph.nodes, graph.nodes))
     first, second = graph.own_edges.members[0].index
@@ -35,7 +42,7 @@ def adjacency(graph: Any) -> np.ndarray:
 def test_both_terms_are_those_of_the_reference(baselines: Any, others_only: bool) -> None:
     part = SemanticStructure(tau=0.3, omega=0.7, others_only=others_only)
     graph, net = graphs(torch.float64)["site-1"], model(0.0)
-    (h, z), (far, answers) = (told(net, weights(net, seed), graph, None) for seed in (1, 2))
+    (h, z), (far, answers) = (told(net, weights(net, seed), graph) for seed in (1, 2))
     trains, real = graph.masks[TRAIN], graph.real
     expected = baselines.fgssl_contrast(
         h[trains].numpy(), far[trains].numpy(), graph.y[trains].numpy(), 0.3, others_only
@@ -53,7 +60,7 @@ def test_where_both_models_are_the_same_and_nothing_is_altered_the_structure_has
     near = torch.from_numpy(adjacency(graph) + np.eye(graph.nodes) > 0)
 
     def term(now: Any) -> torch.Tensor:
-        z, other = told(net, now, graph, None)[1], told(net, w, graph, None)[1]
+        z, other = told(net, now, graph)[1], told(net, w, graph)[1]
         return SemanticStructure().structural(z, other, near, graph.real)
 
     slopes, value = torch.func.grad_and_value(term)(w)

@@ -27,7 +27,6 @@ from fedweave.core.records import Record
 from fedweave.core.tree import Tree
 from fedweave.ops.hashing import bits
 from fedweave.ops.rows import gather_rows
-from fedweave.ops.sparse import dense
 from fedweave.sampling.graphs import BatchEdges
 
 LEAST = 0.01  # a shorter vector counts as so long in a cosine: logits close to 0 would have gradients without a bound
@@ -66,7 +65,8 @@ class SemanticStructure(Part):
     def check(self, training: Training) -> None:
         """Refuse models without embeddings, of small graphs, or that need more of a graph than products."""
         models.check_embeds(training.model, "fgssl")
-        if models.pools(training.model) or any(layer.reads != "product" for layer in training.model):
+        net = training.model
+        if models.pools(net) or not net[0].by_feature or any(layer.reads != "product" for layer in net):
             raise ValueError(
                 "FGSSL draws other edges in every step, which attention, h2gcn, a torch.nn.Module and models of small "
                 "graphs cannot read; choose model gcn, sage, gcnii or gin"
@@ -96,19 +96,20 @@ class SemanticStructure(Part):
     def objective(self, outputs: Outputs) -> Tensor:
         """Both terms, scalar; 0 at a client that does not train."""
         graph, given = outputs.graph, outputs.given
+        trains: Tensor = given["trains"]
         if self.contrast == self.structure == 0:
             return outputs.logits.new_zeros(())
-        weak, strong = (view(graph, outputs.drawn[name]) for name in ("weak", "strong"))
-        h, z = told(outputs.model, outputs.w, strong, random.fold(outputs.key, "strong"))
+        weak, strong = outputs.drawn["weak"], outputs.drawn["strong"]
+        h, z = told(outputs.model, outputs.w, graph, strong, random.fold(outputs.key, "strong"))
         if self.variant == "authors":
-            other, _ = told(outputs.model, outputs.w, weak, random.fold(outputs.key, "weak"))
-            return given["trains"] * self.contrast * self.semantic(h, other, graph)
+            other, _ = told(outputs.model, outputs.w, graph, weak, random.fold(outputs.key, "weak"))
+            return trains * self.contrast * self.semantic(h, other, graph)
         with torch.no_grad():
-            far, answers = told(outputs.model, given["w"], weak, None)
+            far, answers = told(outputs.model, given["w"], graph, weak, None)
         if self.variant == "openfgl":
-            return given["trains"] * self.structure * by_columns(h, far, graph)
+            return trains * self.structure * by_columns(h, far, graph)
         near = self.structural(z, answers, given["near"], graph.real)
-        return given["trains"] * (self.contrast * self.semantic(h, far, graph) + self.structure * near)
+        return trains * (self.contrast * self.semantic(h, far, graph) + self.structure * near)
 
     def semantic(self, h: Tensor, other: Tensor, graph: Graph) -> Tensor:
         """L_C of embeddings [n, d] by two models, scalar."""
@@ -135,9 +136,8 @@ class SemanticStructure(Part):
 
 
 def view(graph: Graph, drawn: Tree) -> Graph:
-    """The graph with the features and the edges that were drawn."""
-    edges = BatchEdges({"nodes": graph.real, **drawn}, graph.x.dtype, graph.own_edges)
-    return graph._replace(x=dense(graph.x) * drawn["features"], edges=edges)
+    """The graph with the edges that were drawn."""
+    return graph._replace(edges=BatchEdges({"nodes": graph.real, **drawn}, graph.x.dtype, graph.own_edges))
 
 
 def unit(h: Tensor) -> Tensor:
@@ -145,9 +145,13 @@ def unit(h: Tensor) -> Tensor:
     return h / h.square().sum(1, keepdim=True).clamp(min=LEAST**2).sqrt()
 
 
-def told(model: Model, w: Tree, graph: Graph, key: Tensor | None) -> tuple[Tensor, Tensor]:
-    """(embeddings [n, d], logits [n, C])."""
-    *_, h, logits = models.embeddings(model, w, graph, key)
+def told(model: Model, w: Tree, graph: Graph, drawn: Tree, key: Tensor | None) -> tuple[Tensor, Tensor]:
+    """(embeddings [n, d], logits [n, C]) of a view: a column that is left out is one whose weights are 0."""
+    layer = {
+        name: leaf * drawn["features"][:, None] if name in model[0].by_feature else leaf
+        for name, leaf in w["0"].items()
+    }
+    *_, h, logits = models.embeddings(model, w | {"0": layer}, view(graph, drawn), key)
     return models.rows_of(h), logits
 
 
