@@ -11,6 +11,7 @@ from fedweave.core.operators import looped, mean, normalised
 from fedweave.core.sizes import least_rows
 
 WAYS = ("undirected", "forward", "reverse")
+ROWS = ("weight", "features", "time", "y", "split")  # fields with a row for each edge
 SOURCE, TARGET, OWN = "example_source", "example_target", "example_features"  # where the edges are the examples
 OF_EXAMPLES = (SOURCE, TARGET, OWN)
 
@@ -25,6 +26,8 @@ class Carried(NamedTuple):
     time:     float64 [M], in the data's unit (days since 1970 of dates); None where nobody says.
     columns:  what the k features are called, in order; () where nobody said.
     scaling:  ((shift, divisor), …) of the k features, where they were scaled over all edges; divisor 0 made it 0.
+    y:        int64 [M], the edges' own classes, -1 unlabelled; None where they have none. No input of a model.
+    split:    int64 [M], 0 train, 1 val, 2 test, -1 none; None where nobody says.
     examples: whether the edges are the examples, in this order.
     until:    the last times of training and of validation, where messages for the examples of a split go along edges
               no later than its end; None where all messages go everywhere.
@@ -37,6 +40,8 @@ class Carried(NamedTuple):
     time: np.ndarray | None = None
     columns: tuple[str, ...] = ()
     scaling: tuple[tuple[float, float], ...] = ()
+    y: np.ndarray | None = None
+    split: np.ndarray | None = None
     examples: bool = False
     until: tuple[float, float] | None = None
 
@@ -63,7 +68,7 @@ class Carried(NamedTuple):
 
     def taken(self, edges: np.ndarray, index: np.ndarray | None = None) -> "Carried":
         """The edges at int64 places (or bool) `edges`, between other numbers of nodes if `index` [2, …] says so."""
-        rows = {name: getattr(self, name) for name in ("weight", "features", "time")}
+        rows = {name: getattr(self, name) for name in ROWS}
         kept: dict[str, Any] = {name: None if own is None else own[edges] for name, own in rows.items()}
         return self._replace(ends=self.ends[:, edges] if index is None else index, **kept)
 
@@ -72,13 +77,13 @@ class Carried(NamedTuple):
         named = {"ends": self.ends, "directed": np.array(self.directed), "scaling": np.array(self.scaling)}
         named |= {"examples": np.array(True)} if self.examples else {}
         named |= {} if self.until is None else {"until": np.array(self.until)}
-        rows = {name: getattr(self, name) for name in ("weight", "features", "time")}
+        rows = {name: getattr(self, name) for name in ROWS}
         return named | {name: own for name, own in rows.items() if own is not None}
 
     @classmethod
     def of_arrays(cls, held: "dict[str, np.ndarray]", columns: tuple[str, ...] = ()) -> "Carried":
         """Undo `arrays`."""
-        rows: dict[str, Any] = {name: held.get(name) for name in ("weight", "features", "time")}
+        rows: dict[str, Any] = {name: held.get(name) for name in ROWS}
         scaling = tuple((float(shift), float(divisor)) for shift, divisor in held["scaling"].reshape(-1, 2))
         first, second = held.get("until", (0.0, 0.0))
         until = (float(first), float(second)) if "until" in held else None

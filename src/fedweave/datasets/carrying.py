@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from fedweave.core.carried import Carried
+from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import refuse, refuse_rows
 from fedweave.datasets.classified import Classified
 from fedweave.datasets.columns import EDGES, Categories, feature_names, features_of
@@ -220,6 +221,22 @@ def mirrored(index: np.ndarray) -> bool:
     codes = np.minimum(source, target) << 31 | np.maximum(source, target)
     ahead, back = (np.sort(codes[one_way]) for one_way in (source < target, source > target))
     return np.array_equal(ahead, back)
+
+
+def as_edges(data: Dataset, labels: tuple[str, ...] = ()) -> Dataset:
+    """The same graph with its edges as the examples, whose classes, called `labels`, and split it has.
+
+    Raises:
+        DataError: its edges have no classes of their own.
+    """
+    carried = data.carried
+    if carried is None or carried.y is None:
+        refuse(data.name, "its edges have no classes", "Set task = 'nodes', or give edge_y.")
+    split = None if carried.split is None else (carried.split == np.arange(3)[:, None]) & (carried.y >= 0)
+    y, classes = carried.y, max(len(labels), int(carried.y.max(initial=-1)) + 1)
+    own = carried._replace(examples=True, y=None, split=None)
+    named = {"labels": labels, "ids": (), "node_ids": data.ids, "sens": None, "groups": ()}
+    return replace(data, carried=own, y=y, classes=classes, public=split, **named)  # type: ignore[arg-type]
 
 
 def times_of(table: Table, column: str) -> np.ndarray:

@@ -12,7 +12,13 @@ REQUIRED = ("x_data", "x_indices", "x_indptr", "x_shape", "edge_index", "y")
 SPLIT = ("train_idx", "val_idx", "test_idx")
 KEPT = ("sens", "graph_of", "node_labels", "edge_labels", "owner")  # as they are
 IDS = "ids"
-CARRIED = {"edge_weight": "weight", "edge_attr": "features", "edge_time": "time"}  # array: field of `Carried`
+CARRIED = {  # array: field of `Carried`
+    "edge_weight": "weight",
+    "edge_attr": "features",
+    "edge_time": "time",
+    "edge_y": "y",
+    "edge_split": "split",
+}
 DIRECTED, EDGE_NAMES, EDGE_SCALING = "directed", "edge_feature_names", "edge_scaling"
 EDGE_Y, EDGE_SPLIT, NODE_IDS = "edge_y", "edge_split", "node_ids"  # where edges are the examples
 NUMBERED = {  # names: the array whose numbers they name
@@ -30,7 +36,7 @@ NAMES = {  # names: what a dataset calls them
     "node_kind_names": "node_kinds",
     "edge_kind_names": "edge_kinds",
 }
-OPTIONAL = (*SPLIT, *KEPT, IDS, *NAMES, DIRECTED, *CARRIED, EDGE_NAMES, EDGE_SCALING, EDGE_Y, EDGE_SPLIT, NODE_IDS)
+OPTIONAL = (*SPLIT, *KEPT, IDS, *NAMES, DIRECTED, *CARRIED, EDGE_NAMES, EDGE_SCALING, NODE_IDS)
 
 
 def write(dataset: Any, path: Path) -> None:

@@ -56,7 +56,7 @@ def read(path: Path, name: str, labelled: bool = True, loops: str = "refuse") ->
         DataError: the file cannot be read, or breaks the layout above; the message names array, row and remedy.
     """
     arrays = _loopless(_arrays(path), path) if loops == "drop" else _arrays(path)
-    of_edges = EDGE_Y in arrays
+    of_edges = "y" not in arrays
     own = EDGE_Y if of_edges else "y"
     check_array(arrays[own], own, np.int64, (None,), path)
     y, x = arrays[own], _features(arrays, path)
@@ -112,15 +112,13 @@ def _loopless(arrays: dict[str, np.ndarray], path: Path) -> dict[str, np.ndarray
         return arrays  # refused by its shape
     apart = pairs[0] != pairs[1]
     note_loops(int((~apart).sum()), len(apart), path)
-    rows = [
-        key for key in ("edge_labels", EDGE_Y, EDGE_SPLIT, *CARRIED) if key in arrays and len(arrays[key]) == len(apart)
-    ]
+    rows = [key for key in ("edge_labels", *CARRIED) if key in arrays and len(arrays[key]) == len(apart)]
     return arrays | {"edge_index": pairs[:, apart]} | {key: arrays[key][apart] for key in rows}
 
 
 def _carried(arrays: dict[str, np.ndarray], nodes: int, loops: str, path: Path) -> Carried | None:
     """What the edges carry; None if the file says nothing of it."""
-    if not {DIRECTED, EDGE_Y, *CARRIED} & arrays.keys():
+    if not {DIRECTED, *CARRIED} & arrays.keys():
         return None
     index, directed = arrays["edge_index"], arrays.get(DIRECTED, np.array(False))
     check_array(index, "edge_index", np.int64, (2, None), path)
@@ -131,25 +129,25 @@ def _carried(arrays: dict[str, np.ndarray], nodes: int, loops: str, path: Path) 
     if loops != "keep" and (column := first(index[0] == index[1])) is not None:
         refuse(path, f"edge_index, column {column}: edge {index[0, column]} is a self loop", NO_LOOPS)
     rows = {own: arrays[key] for key, own in CARRIED.items() if key in arrays}
-    for key in (EDGE_Y, EDGE_SPLIT, *CARRIED):
+    for key in CARRIED:
         if key in arrays and len(arrays[key]) != index.shape[1]:
             refuse(path, f"{key} has {len(arrays[key])} rows for {index.shape[1]} edges", "Give one row for each edge.")
     width = rows["features"].shape[-1] if "features" in rows else 0
     columns = _text(arrays, EDGE_NAMES, width, "one for each column of edge_attr", path)
     scaling = tuple(map(tuple, arrays[EDGE_SCALING].tolist())) if EDGE_SCALING in arrays else ()
     found = Carried(index, bool(directed), **rows, columns=columns, scaling=scaling)  # type: ignore[arg-type]
-    return found._replace(examples=True) if EDGE_Y in arrays else once(found, path)
+    return once(found, path) if "y" in arrays else found._replace(examples=True, y=None, split=None)
 
 
 def _check_names(names: list[str], path: Path) -> None:
-    of_edges = EDGE_Y in names
+    of_edges = EDGE_Y in names and "y" not in names
     missing = [key for key in REQUIRED if key not in names and not (of_edges and key == "y")]
     if missing:
         refuse(path, f"missing arrays: {', '.join(missing)}", f"Required are {', '.join(REQUIRED)}.")
-    if of_edges and (odd := [key for key in ("y", *SPLIT, "graph_of") if key in names]):
+    if of_edges and (odd := [key for key in (*SPLIT, "graph_of") if key in names]):
         refuse(
             path,
-            f"{odd[0]} is there beside {EDGE_Y}",
+            f"{odd[0]} is there, and no y",
             f"The examples are edges: leave it out; {EDGE_SPLIT} says splits.",
         )
     unknown = [key for key in names if key not in REQUIRED + OPTIONAL]
@@ -207,7 +205,7 @@ def _names(arrays: dict[str, np.ndarray], features: int, path: Path) -> dict[str
     """{what a dataset calls them: names}, () where the file has none."""
     wanted = {"feature_names": (features, "one for each column of x")}
     for key, numbers in NUMBERED.items():
-        numbers = EDGE_Y if numbers == "y" and EDGE_Y in arrays else numbers
+        numbers = EDGE_Y if numbers == "y" and "y" not in arrays else numbers
         most = int(arrays[numbers].max(initial=-1)) + 1 if numbers in arrays else 0
         count = max(most, arrays[key].size if key in arrays else 0)  # some may not occur
         wanted[key] = (count, f"one for each number in {numbers}, from 0")
