@@ -105,7 +105,8 @@ def test_later_edges_that_give_labels_away_change_nothing_before(tmp_path, model
     found = []
     for name, more in (("plain", None), ("planted", pd.DataFrame(late))):
         folder = tables(tmp_path / name, more=more)
-        found.append(trained(folder, partition=cut, model=model, algorithm="fedavg"))
+        data = {**DATA, "path": str(folder), "edge_normalise": "standard"}
+        found.append(trained(folder, partition=cut, model=model, data=data))
     (_, one, before), (_, two, after) = found
     for (path, own), (_, other) in zip(leaves(one["w"]), leaves(two["w"]), strict=True):
         assert torch.equal(own, other), path
