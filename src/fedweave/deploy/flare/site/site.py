@@ -12,6 +12,8 @@ from fedweave.deploy.flare.site.member import LOG, Member
 from fedweave.deploy.flare.site.private import log_to
 from fedweave.deploy.flare.wire.answers import Answer
 from fedweave.deploy.flare.wire.link import steady
+from fedweave.deploy.flare.wire.revoked import obey
+from fedweave.privacy.aggregation import STARTUP
 
 
 class Site:
@@ -29,6 +31,7 @@ class Site:
         steady()
         folder = Path(collab.workspace.get_root_dir())
         log_to(folder / LOG)
+        obey(folder / STARTUP)
         self._member = Member(folder, collab.site_name, _post)
 
     @collab.publish
