@@ -85,8 +85,7 @@ class FedAvg(Deployable):
     @property
     def needs(self) -> Capabilities:
         """`capabilities`, and what the parts need."""
-        own, needs = self.capabilities, [part.needs for part in self.composed.values()]
-        return replace(own, sens=own.sens or any(one.sens for one in needs), ids=any(one.ids for one in needs))
+        return self.capabilities.asked([part.needs for part in self.composed.values()])
 
     @property
     def most_rounds(self) -> int | None:

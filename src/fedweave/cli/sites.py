@@ -1,4 +1,4 @@
-"""The commands `fedweave sites init|check|start|status|stop|run|predict|export|request|sign|accept`."""
+"""The commands `fedweave sites init|check|start|status|stop|run|predict|export|request|sign|accept|revoke|renew`."""
 
 import sys
 import time
@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedweave.cli.certificates import accept, request, sign
+from fedweave.cli.certificates import accept, renew, request, revoke, sign
 from fedweave.cli.export import Format, Kind, Out
 from fedweave.cli.options import Earlier, Experiment, Settings, Trust, check_consent
 from fedweave.cli.predict import Chosen
@@ -86,7 +86,7 @@ def init(
         typer.echo(f"note: normalise = {how!r} scaled the data by numbers over all nodes before it was cut")
 
 
-for command in (request, sign, accept):
+for command in (request, sign, accept, revoke, renew):
     sites.command()(command)
 
 
