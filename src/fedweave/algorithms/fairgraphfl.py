@@ -233,8 +233,8 @@ class FairGraphFL:
     fined, and pulled to common prototypes. The paper's ablations: alignment = false, alpha2 = 0, rewards = false,
     weights = "size", prototypes = false. Of a GIN, share = ["1/*", "2/*", "3/*"] shares the convolutions alone.
 
-    one_norm:    whether alignments are of updates scaled to one norm; with a budget other than 1, which is money, they
-                 always are.
+    one_norm:    whether alignments are of updates scaled to one norm: "always", "never" as in the paper, or "money",
+                 where the budget is another number than 1.
     budget:      B, what all payoffs of a round sum to.
     norm:        Γ that updates are scaled to before they are sent; 0 sends them as they are.
     rewards:     whether agents get by value; otherwise all get the global model.
@@ -243,7 +243,7 @@ class FairGraphFL:
     lr:          learning rate of the local training.
     """
 
-    one_norm: bool = False
+    one_norm: Literal["money", "always", "never"] = "money"
     budget: float = 1.0
     norm: float = 0.0
     rewards: bool = True
@@ -255,11 +255,16 @@ class FairGraphFL:
     exempt_laws: ClassVar[dict[str, str]] = {"one_client_is_ordinary_training": "it trains a model of small graphs"}
     test_settings: ClassVar[Record] = {"lr": 0.01}
 
+    def __post_init__(self) -> None:
+        if self.one_norm not in ("money", "always", "never"):
+            raise ValueError(f"one_norm is {self.one_norm!r}; choose 'money', 'always' or 'never'")
+
     def parts(self) -> tuple[Part, ...]:
         """Those that are not ablated."""
+        one_norm = self.one_norm == "always" or (self.one_norm == "money" and self.budget != 1)
         return (
             *([Normalised(self.norm)] if self.norm else []),
-            part_of(self, AgentValue, one_norm=self.one_norm or self.budget != 1),
+            part_of(self, AgentValue, one_norm=one_norm),
             *([part_of(self, ValueReward)] if self.rewards else []),
             part_of(self, Payoff),
             *([part_of(self, MotifPrototypes)] if self.prototypes else []),
