@@ -17,9 +17,9 @@ from fedweave.papers.quantities import MB, accuracy, megabytes, minutes
 from fedweave.sampling.ego import positions
 
 FEDAVG = (
-    "On Cora and CiteSeer our FedAvg is above the printed one, after a few rounds, too: clients overlap, so that others "
-    "train on nodes that a client is tested on, and global F1 is highest early and then falls. It is above it with the "
-    "released script's settings as well (global F1); why the paper's is lower is not known (docs/fedego.md)."
+    "On Cora and CiteSeer FedAvg is above the printed one, after a few rounds, too: clients overlap, so that others "
+    "train on what a client is tested on, and global F1 is highest early and then falls. It is also above it with the "
+    "released script's settings (global F1); why the paper's is lower is not known (docs/fedego.md)."
 )
 
 
