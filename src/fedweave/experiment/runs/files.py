@@ -32,8 +32,9 @@ EARLIER = "earlier-predictions.parquet"  # at a site: what the last but one `sit
 KINDS = (b"node kinds", b"edge kinds")  # metadata of motifs.parquet: JSON lists of names, empty where kinds are numbers
 PAIRS = "pairs.npz"  # what is known of every two clients; only where there is something
 CHECKPOINT, SUMMARY, LOCK = "checkpoint/state.safetensors", "summary.json", ".lock"
+EARLIER_LEDGER = "earlier-ledger.parquet"  # what was sent under a mechanism in the runs that it began from
 RUN = "run.json"  # of a run between sites: which run of the project it is
-OF_A_RUN = (CONFIG, COLUMNS, PARTITION, METRICS, LEDGER, MOTIFS, PAIRS, CHECKPOINT, SUMMARY, RUN)
+OF_A_RUN = (CONFIG, COLUMNS, PARTITION, METRICS, LEDGER, EARLIER_LEDGER, MOTIFS, PAIRS, CHECKPOINT, SUMMARY, RUN)
 EXPORT, STATEMENT = "export", "statement"  # folders
 OF_MODEL = (CONTRIBUTIONS, "report.html", PREDICTIONS, NEW_PREDICTIONS)  # of a run as it is, whatever its rounds
 OF_COMMANDS = (*OF_MODEL, *(f"compliance.{kind}" for kind in ("html", "pdf", "json")), EXPORT, STATEMENT)
@@ -48,6 +49,8 @@ _IN_SUMMARY = {
     "groups": list,
     "devices": list,
     "privacy": list,
+    "privacy_total": list,
+    "init_from": str,
     "note": str,
 }
 _NAMES = ("classes", "groups", "devices")
