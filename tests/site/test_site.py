@@ -140,6 +140,14 @@ def test_a_tutorial_is_cells_a_page_and_a_notebook(tmp_path: Path) -> None:
         tutorials.cells(path.read_text())
 
 
+def test_every_result_is_on_one_page_and_not_in_the_navigation() -> None:
+    listed = re.findall(r"\]\(([\w-]+\.md)\)", module("hooks").results())
+    assert sorted(listed) == sorted(path.name for path in (ROOT / "docs/results").glob("*.md"))
+    places = [listed.index(f"fedego-table{number}-cora.md") for number in (2, 9, 10, 13)]
+    assert places == sorted(places)
+    assert re.findall(r"results/[\w-]+\.md", (ROOT / "mkdocs.yml").read_text()) == ["results/all.md"]
+
+
 def test_there_is_a_tutorial_for_each_system_and_it_is_short() -> None:
     tutorials = module("tutorials")
     systems = {
