@@ -21,6 +21,7 @@ from fedweave.datasets.pokec import POKEC
 from fedweave.datasets.public import PUBLIC
 from fedweave.datasets.pyg import from_pyg
 from fedweave.datasets.recognise import found
+from fedweave.datasets.released import RELEASED
 from fedweave.datasets.small_graphs import SMALL_GRAPHS, TU
 from fedweave.datasets.synthetic import Synthetic
 from fedweave.datasets.twitch import Twitch
@@ -42,6 +43,7 @@ DATASETS: dict[str, type] = {
     **{kind.name: kind for kind in POKEC},
     **{kind.name: kind for kind in HERITAGE},
     **{kind.name: kind for kind in SMALL_GRAPHS},
+    **{kind.name: kind for kind in RELEASED},
 }
 
 
