@@ -330,6 +330,7 @@ def test_another_column_order_of_the_sensitive_attribute_is_refused(
 def test_registry_names_and_parameters() -> None:
     assert set(DATASETS) == {
         "digits",
+        "domains",
         "synthetic",
         "folder",
         "parties",

@@ -10,6 +10,7 @@ from fedweave.datasets.archive import Archive
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import OtherCounts, check
 from fedweave.datasets.digits import Digits
+from fedweave.datasets.domains import Domains
 from fedweave.datasets.folder import Folder
 from fedweave.datasets.frames import from_frames, from_graph_frames, from_networkx
 from fedweave.datasets.graph_folder import GraphFolder
@@ -37,6 +38,7 @@ DATASETS: dict[str, type] = {
     "tu": TU,
     "parties": Parties,
     "members": Members,
+    "domains": Domains,
     "npz": Archive,
     **{kind.name: kind for kind in PUBLIC},
     Twitch.name: Twitch,
