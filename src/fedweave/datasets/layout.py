@@ -29,7 +29,12 @@ NAMES = {  # names: what a dataset calls them
     "node_kind_names": "node_kinds",
     "edge_kind_names": "edge_kinds",
 }
-OPTIONAL = (*SPLIT, *KEPT, IDS, *NAMES, DIRECTED, *CARRIED, EDGE_NAMES, EDGE_SCALING)
+OUTSIDE_INDEX, OUTSIDE_NAMES = "outside_index", "outside_names"
+OUTSIDE = {f"outside_{key.removeprefix('edge_')}": own for key, own in CARRIED.items()}  # array: field of `Carried`
+OPTIONAL = (
+    *(*SPLIT, *KEPT, IDS, *NAMES, DIRECTED, *CARRIED, EDGE_NAMES, EDGE_SCALING),
+    *(OUTSIDE_INDEX, OUTSIDE_NAMES, *OUTSIDE),
+)
 
 
 def write(dataset: Any, path: Path) -> None:
@@ -50,6 +55,11 @@ def write(dataset: Any, path: Path) -> None:
     arrays |= {key: np.array(names) for key, names in text.items() if names}
     if dataset.carried is not None:
         arrays |= _of_carried(both_ways(dataset.carried))
+    if dataset.outside is not None:
+        carried, names = dataset.outside
+        held = {key: getattr(carried, own) for key, own in OUTSIDE.items()}
+        arrays |= {key: values for key, values in held.items() if values is not None}
+        arrays |= {OUTSIDE_INDEX: carried.ends, OUTSIDE_NAMES: np.array(names, str)}
     with path.open("wb") as file:  # given a name without ".npz", NumPy would append it
         np.savez_compressed(file, **arrays)
 

@@ -11,9 +11,14 @@ from 0 and the groups of `sens` from 0 are called, each by another name. `owner`
 Edges that carry something: `directed`, true or false, `edge_weight` float32 [E], `edge_attr` float32 [E, k],
 `edge_time` float64 [E], and `edge_feature_names`. With any of them `edge_index` may be in any order, parallel edges are
 kept, and loops, too, with `loops = "keep"`; undirected edges are listed in both directions.
+
+Edges to nodes elsewhere: `outside_index` int64 [2, C], of which one end is a node and the other n and the place in
+`outside_names`, text [F], what these are called; each once. With `outside_weight`, `outside_attr` and `outside_time`
+where the edges between nodes have these.
 """
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -33,10 +38,14 @@ from fedweave.datasets.layout import (
     NAMES,
     NUMBERED,
     OPTIONAL,
+    OUTSIDE,
+    OUTSIDE_INDEX,
+    OUTSIDE_NAMES,
     REQUIRED,
     SPLIT,
 )
 from fedweave.datasets.layout import write as write
+from fedweave.datasets.outside import Outside
 from fedweave.datasets.precision import refuse_merged
 
 
@@ -68,6 +77,7 @@ def read(path: Path, name: str, labelled: bool = True, loops: str = "refuse") ->
         edge_labels=arrays.get("edge_labels"),
         owner=arrays.get("owner"),
         ids=_ids(arrays, len(y), path),
+        outside=_outside(arrays, nodes, carried, path),
         **names,  # type: ignore[arg-type]
     )
     return check(dataset, path, labelled)
@@ -126,6 +136,25 @@ def _carried(arrays: dict[str, np.ndarray], nodes: int, loops: str, path: Path) 
     columns = _text(arrays, EDGE_NAMES, width, "one for each column of edge_attr", path)
     scaling = tuple(map(tuple, arrays[EDGE_SCALING].tolist())) if EDGE_SCALING in arrays else ()
     return once(Carried(index, bool(directed), **rows, columns=columns, scaling=scaling), path)
+
+
+def _outside(arrays: dict[str, np.ndarray], nodes: int, inside: Carried | None, path: Path) -> Outside | None:
+    """Edges to nodes elsewhere; None if the file says nothing of them."""
+    if OUTSIDE_INDEX not in arrays:
+        return None
+    index, held = arrays[OUTSIDE_INDEX], arrays.get(OUTSIDE_NAMES, np.empty(0, "U1"))
+    check_array(index, OUTSIDE_INDEX, np.int64, (2, None), path)
+    names = _text(arrays, OUTSIDE_NAMES, held.size, "one for each node elsewhere", path)
+    odd = ((index < nodes).sum(0) != 1) | (index.min(0) < 0) | (index.max(0) >= nodes + len(names))
+    if (at := first(odd)) is not None:
+        what = f"{OUTSIDE_INDEX}, column {at}: one end is to be a node, and the other one of {OUTSIDE_NAMES}"
+        refuse(path, what, f"Write the node's number, and {nodes} and the place of the other's name.")
+    rows: dict[str, Any] = {own: arrays[key] for key, own in OUTSIDE.items() if key in arrays}
+    wanted = {own for own in CARRIED.values() if inside is not None and getattr(inside, own) is not None}
+    if rows.keys() != wanted or any(len(own) != index.shape[1] for own in rows.values()):
+        refuse(path, "edges to nodes elsewhere carry other things than those between nodes", "Give both the same.")
+    made = Carried(index, False) if inside is None else inside._replace(ends=index, **rows)
+    return Outside(made, names)
 
 
 def _check_names(names: list[str], path: Path) -> None:

@@ -9,7 +9,6 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
-from fedweave import datasets
 from fedweave.core.algorithm import Algorithm, capabilities, needs
 from fedweave.core.arrays import DTYPES
 from fedweave.core.edge_list import MotifTable
@@ -36,14 +35,16 @@ from fedweave.experiment.demands import (
     check_pooling,
     check_scaling,
 )
+from fedweave.experiment.prepared import prepared, seen_by
 from fedweave.incentives.tables import tables
 from fedweave.incentives.vocabulary import Vocabulary, vocabulary_of
 from fedweave.learn.losses import by_number
 from fedweave.models import directed
 from fedweave.ops.recording import When
-from fedweave.partition import cut, unused
+from fedweave.partition import unused
 from fedweave.partition.base import Part, Partition, client_ids
 from fedweave.partition.ego_networks import crossing_edges, induced_carried, induced_edges, labels_of
+from fedweave.partition.external import Appended, meter_exchange
 from fedweave.partition.pooling import pooled
 from fedweave.partition.scaling import meter_scaling
 
@@ -83,6 +84,7 @@ class Ingredients(NamedTuple):
     seen: Partition
     model: Model
     algorithm: Algorithm
+    exchange: Appended | None = None
 
 
 def ingredients(config: Config) -> Ingredients:
@@ -91,18 +93,14 @@ def ingredients(config: Config) -> Ingredients:
     Raises:
         ConfigError, DataError: the data is absent or refused, or a plug-in refuses its values.
     """
-    seed = config.general.seed
-    data = datasets.load(config.data.name, path=config.folder, seed=seed, **config.data.values)
-    partition = cut(config.partition.make(), data, seed)
-    if config.noise is not None:
-        data, partition = config.noise.applied(data, partition, seed)
-    seen = pooled(partition) if capabilities(config.algorithm.kind).pooled else partition
+    data, partition, exchange = prepared(config)
+    seen = seen_by(config.algorithm, partition)
     check_labels_and_nodes(config, data, seen)
     model = suited(config, data).build(width(data, seen), data.classes)
     check_pooling(config, data, model)
     check_edges(config, model)
     algorithm = weighted(config.algorithm, data.labels, data.classes)
-    return Ingredients(data, partition, seen, model, algorithm.make(model))
+    return Ingredients(data, partition, seen, model, algorithm.make(model), exchange)
 
 
 def weighted(algorithm: Choice, labels: Sequence[str], classes: int) -> Choice:
@@ -148,6 +146,8 @@ def build(config: Config) -> Built:
     fed, motifs, close = _on_cluster(config, made) if config.engine.name == "ray" else _in_process(config, made)
     meter_scaling(fed.ledger, fed.clients, seen, data.features, config.data.values.get("normalise", "none"))
     meter_scaling(fed.ledger, fed.clients, seen, data.edge_features, scaled_edges, "edge")
+    if made.exchange is not None:
+        meter_exchange(fed.ledger, fed.clients, made.exchange)
     return Built(data, made.partition, algorithm, fed, motifs, close)
 
 
@@ -363,6 +363,7 @@ def shares(data: Dataset, parts: Sequence[Part]) -> Iterator[Dataset]:
             node_labels=None if data.node_labels is None else data.node_labels[nodes],
             edge_labels=labels_of(data, nodes[edges]),
             carried=carried if part.edges is None else None,
+            outside=None,
         )
 
 

@@ -17,11 +17,13 @@ from fedweave.core.federation import Declaration, StepInfo, step_info
 from fedweave.core.purposes import PREDICTION, SETUP, TRAINING
 from fedweave.core.tree import Tree, check, decode, encode, leaves, to
 from fedweave.deploy.flare.parties.alignment import BLINDING, MEETING
+from fedweave.deploy.flare.parties.exchange import CLAIMING, entered
+from fedweave.deploy.flare.parties.exchange import INFO as SHARING
 from fedweave.deploy.flare.parties.lengths import said
 from fedweave.deploy.flare.parties.party import PartyData, read_own
-from fedweave.deploy.flare.policy.admission import admitted, check_sites
+from fedweave.deploy.flare.policy.admission import admitted, check_exchange, check_sites
 from fedweave.deploy.flare.policy.keys import read_checked
-from fedweave.deploy.flare.policy.policy import PolicyViolation, check_aligned, check_calls, check_reply
+from fedweave.deploy.flare.policy.policy import PolicyViolation, check_aligned, check_calls, check_reply, check_summed
 from fedweave.deploy.flare.policy.precheck import check_target
 from fedweave.deploy.flare.policy.tightening import PolicyFile
 from fedweave.deploy.flare.server.federation import ALIGN, BLIND, JOIN, PAD
@@ -37,11 +39,13 @@ from fedweave.deploy.flare.wire.answers import FORBIDDEN, MISTAKEN, Answer
 from fedweave.deploy.flare.wire.chain import told_heads
 from fedweave.deploy.flare.wire.peers import HEARD, WRITTEN, Post, Receipt
 from fedweave.deploy.flare.wire.requests import (
+    Add,
     Agree,
     Align,
     Blind,
     Call,
     Join,
+    Meet,
     Open,
     Pad,
     Request,
@@ -54,8 +58,9 @@ from fedweave.engines.calls import check_declared, check_way, of_client
 from fedweave.engines.data import taken
 from fedweave.engines.devices import CPU, chosen
 from fedweave.engines.steps import find_step
-from fedweave.engines.summing import INFO
+from fedweave.engines.summing import INFO, fingerprint
 from fedweave.errors import CallRefused, DiskFull, FedweaveError, StepFailed
+from fedweave.partition.external import ADD, SUMS
 
 LOG = "fedweave.log"
 _WAYS = {"step": "map", "send": "send", "replace": "replace_data"}  # what asks for a step, by the kind of a request
@@ -132,6 +137,8 @@ class Member:
             return self._prepare(self._job, asked, told), ""
         if isinstance(asked, Pad | Blind):
             return self._pad(asked, told) if isinstance(asked, Pad) else self._blind(asked, told), ""
+        if isinstance(asked, Add | Meet):
+            return self._exchange(self._job, asked, told)
         return (self._align(asked, told), "") if isinstance(asked, Align) else self._step(asked, told)
 
     def _refused(self, asked: Request | None, error: Exception) -> Answer:
@@ -161,6 +168,7 @@ class Member:
         if config.engine.values["threads"]:
             torch.set_num_threads(config.engine.values["threads"])
         vertical = capabilities(config.algorithm.kind).vertical
+        check_exchange(rules, data, config)
         found = (
             read_own(data, self._folder, asked.run, asked.sites, self._name, rules.members)
             if vertical
@@ -175,11 +183,16 @@ class Member:
         if isinstance(found, Holdings):
             job.check_marks(marks(found.data, data.normalise))
             note_form(asked, data, self._folder, found.data)
+            if found.whole is not None:
+                job.exchange = entered(self._folder, asked, self._name, rules, found.whole, data.normalise)
             job.begin(found, found.features, data.normalise)
             told = describe(found, withheld(rules)) | kept_back(said(job.needed), withheld(rules))
             if asked.predict:  # how many new records there are is the site's own affair
                 told = {key: told[key] for key in FORM}
-            return self._tell(asked.round, JOIN, told, JOINING)
+            if job.exchange is None:
+                return self._tell(asked.round, JOIN, told, JOINING)
+            told |= kept_back(job.exchange.greeting(), withheld(rules))
+            return self._tell(asked.round, JOIN, told, {**JOINING, **CLAIMING})
         return self._tell(asked.round, JOIN, kept_back(found.greeting(), withheld(rules)), MEETING)
 
     def _warn(self, job: Participation) -> None:
@@ -222,6 +235,22 @@ class Member:
             raise CallRefused("lengths are agreed on for the job that the site has joined")
         job.pad(told)
         return self._tell(asked.round, PAD, {}, {})
+
+    def _exchange(self, job: Participation, asked: Add | Meet, told: Tree) -> tuple[bytes, str]:
+        """Tell of nodes that edges lead to, and hear of its own (`parties.exchange`)."""
+        exchange, sites = job.exchanging(), len(job.asked.sites)
+        if (asked.round, asked.predict) != job.begun:
+            raise CallRefused("nodes are told of for the job that the site has joined")
+        if isinstance(asked, Add):
+            reply, heard = exchange.add(told, sites), fingerprint(told)
+            check_summed(job.rules, SUMS, SHARING, sites)
+            reply = job.masking.masked(asked, SHARING, heard, reply)
+            return self._send(asked.round, f"({ADD})", reply, SHARING), json.dumps({HEARD: heard})
+        if asked.kind == "match":
+            exchange.match(told)
+        else:
+            job.heard_of(exchange.take(told, sites))
+        return self._tell(asked.round, f"({asked.kind})", {}, {}), ""
 
     def _tell(self, round: int, name: str, told: Tree, sends: Declaration) -> bytes:
         """What the site says of itself, from which its policy has already taken what it denies."""

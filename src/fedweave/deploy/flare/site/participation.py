@@ -18,10 +18,12 @@ from fedweave.core.records import Record
 from fedweave.core.tree import Tree
 from fedweave.datasets.base import Dataset
 from fedweave.deploy.flare.parties.alignment import read_openings
+from fedweave.deploy.flare.parties.exchange import INFO as SHARING
+from fedweave.deploy.flare.parties.exchange import Exchange
 from fedweave.deploy.flare.parties.lengths import checked
 from fedweave.deploy.flare.parties.party import PartyData
 from fedweave.deploy.flare.policy.admission import admitted, check_sites
-from fedweave.deploy.flare.policy.policy import PolicyViolation, check_batches, check_crowd, check_lists
+from fedweave.deploy.flare.policy.policy import PolicyViolation, check_batches, check_crowd, check_lists, least_told
 from fedweave.deploy.flare.policy.precheck import check_declared, check_target, needs_all, overspent, targeted, unjudged
 from fedweave.deploy.flare.policy.tightening import PolicyFile, changed, stricter
 from fedweave.deploy.flare.site.accounts import Accounts
@@ -47,6 +49,7 @@ from fedweave.experiment.runs.files import write
 from fedweave.incentives.tables import LIST, needed, own_table, padded
 from fedweave.incentives.vocabulary import vocabulary_of
 from fedweave.models import directed
+from fedweave.partition.external import ADD
 
 RUNS, MOTIFS, MARKS = "runs", "motifs", "marks.json"
 # Bytes of a message with its sparse leaves filled in, whatever `engine.reply_mb` the server names.
@@ -65,6 +68,7 @@ class Participation:
     ready = False  # for steps
     _moved: tuple[int, Graph] | None = None  # the version of the data that was moved, and where to
     _calls: Calls | None = None
+    exchange: Exchange | None = None  # over edges to other sites' nodes, until it is done
     target: Mapping[str, int] = MappingProxyType({})  # see `policy.precheck.targeted`
 
     def __init__(
@@ -199,9 +203,10 @@ class Participation:
         Raises:
             CallRefused: the site sends no ids itself, or what it is `told` is not what it is to blind now.
         """
-        meeting = self.found.meeting if isinstance(self.found, PartyData) else None
+        held = self.found if isinstance(self.found, PartyData) else self.exchange
+        meeting = None if held is None else held.meeting
         if meeting is None or "ids" in self.rules.deny:
-            raise CallRefused("alignment: only a party of a vertical federation that sends ids blinds others'")
+            raise CallRefused("alignment: only a site that sends ids blinds others'")
         if turn == 1:
             meeting.hear(read_openings(told.get("openings")))
             check_lists(self.rules, {site: count for site, count in meeting.counts.items() if site != meeting.name})
@@ -237,6 +242,7 @@ class Participation:
         known = vocabulary_of(self.algorithm)
         if known is None or self.asked.predict:
             self._take_up(found)
+            self.ready = self.exchange is None
         else:
             self._waiting = found, own_table(found.data, known, self.folder / MOTIFS)
 
@@ -274,6 +280,25 @@ class Participation:
         graph = graph_of(found.data, found.features, dtype, motifs=padded(motifs, sizes[LIST]))
         self._waiting = None
         self._take_up(replace(found, graph=graph))
+
+    def exchanging(self) -> Exchange:
+        """Its part in the exchange that is under way, which its policy may have narrowed since it began.
+
+        Raises:
+            CallRefused: there is none. PolicyViolation: it may not go on.
+        """
+        if self.exchange is None:
+            raise CallRefused("exchange: sites tell each other of nodes once, right after they have joined")
+        self.exchange.least = least_told(self.rules)
+        return self.exchange
+
+    def heard_of(self, data: Dataset) -> None:
+        """Go on with the data to which others have told what they know of its nodes."""
+        found, dtype = self.found, DTYPES[self.config.engine.values["dtype"]]
+        if not isinstance(found, Holdings):
+            raise CallRefused("exchange: a party of a vertical federation has no edges to others' nodes")
+        self.exchange = None
+        self._take_up(replace(found, graph=graph_of(data, data.features, dtype), data=data, whole=None))
 
     def _take_up(self, found: Holdings) -> None:
         """Take up the data as the run has changed it, unless what was loaded is wanted."""
@@ -324,7 +349,7 @@ class Participation:
             return self.masking.open(asked, told)
         if self.algorithm is None:
             raise CallRefused("secure sum: keys were asked for before the site knew the job's algorithm")
-        info = step_info(find_step(self.algorithm, asked.step))
+        info = SHARING if asked.step == ADD else step_info(find_step(self.algorithm, asked.step))
         with self.accounts.open(self.ledger):
             return self.masking.agree(asked, info, told)
 

@@ -1,0 +1,46 @@
+"""A run's data and its cut, with the edges between members made features where the configuration says so."""
+
+from dataclasses import replace
+
+from fedweave import datasets
+from fedweave.core.algorithm import capabilities
+from fedweave.datasets.base import Dataset
+from fedweave.datasets.features import normalise
+from fedweave.experiment.config import Choice, Config
+from fedweave.partition import cut
+from fedweave.partition.base import Partition
+from fedweave.partition.external import Appended, appended, check_inside
+from fedweave.partition.pooling import pooled
+
+
+def prepared(config: Config, scaled: bool = True) -> tuple[Dataset, Partition, Appended | None]:
+    """The data that a config names, its cut and, where its edges between members become features, how; `scaled`: with
+    features scaled as [data] normalise says.
+
+    Raises:
+        ConfigError, DataError: the data is absent or refused, or a plug-in refuses its values.
+    """
+    seed, how, values = config.general.seed, config.external, dict(config.data.values)
+    scaling = values.get("normalise", "none") if how != "refuse" and scaled else "none"
+    if "normalise" in values and (how != "refuse" or not scaled):
+        values["normalise"] = "none"  # all columns are scaled together, once there are all
+    data = datasets.load(config.data.name, path=config.folder, seed=seed, **values)
+    partition = cut(config.partition.make(), data, seed)
+    if config.noise is not None:
+        data, partition = config.noise.applied(data, partition, seed)
+    if how == "refuse":
+        check_inside(data)
+        return data, partition, None
+    made = appended(data, seen_by(config.algorithm, partition), how, config.external_least)
+    return replace(made.data, x=normalise(made.data.x, scaling, data.name)), partition, made
+
+
+def ready(data: Dataset, partition: Partition, config: Config) -> Dataset:
+    """Data that is not scaled yet, with all columns that a config makes of its edges between members, scaled."""
+    made = appended(data, partition, config.external, config.external_least).data
+    return replace(made, x=normalise(made.x, config.data.values.get("normalise", "none"), data.name))
+
+
+def seen_by(algorithm: Choice, partition: Partition) -> Partition:
+    """The partition that clients see: the union of all where the algorithm is pooled."""
+    return pooled(partition) if capabilities(algorithm.kind).pooled else partition
