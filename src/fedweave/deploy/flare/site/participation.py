@@ -24,7 +24,15 @@ from fedweave.deploy.flare.parties.lengths import checked
 from fedweave.deploy.flare.parties.party import PartyData
 from fedweave.deploy.flare.policy.admission import admitted, check_sites
 from fedweave.deploy.flare.policy.policy import PolicyViolation, check_batches, check_crowd, check_lists, least_told
-from fedweave.deploy.flare.policy.precheck import check_declared, check_target, needs_all, overspent, targeted, unjudged
+from fedweave.deploy.flare.policy.precheck import (
+    check_declared,
+    check_target,
+    check_told,
+    needs_all,
+    overspent,
+    targeted,
+    unjudged,
+)
 from fedweave.deploy.flare.policy.tightening import PolicyFile, changed, stricter
 from fedweave.deploy.flare.site.accounts import Accounts
 from fedweave.deploy.flare.site.downloads import Downloads
@@ -252,6 +260,8 @@ class Participation:
         Raises:
             PolicyViolation: says why.
         """
+        if self.exchange is not None:
+            check_told(self.rules, SHARING, len(self.asked.sites))
         check_declared(self.rules, calls, labels, len(self.asked.sites))
         self.target, general, done = targeted(self.algorithm, calls), self.config.general, self.asked.round
         unjudged(self.rules, self.accounts.spent, calls, general, done)
