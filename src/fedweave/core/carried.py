@@ -11,6 +11,7 @@ from fedweave.core.operators import looped, mean, normalised
 from fedweave.core.sizes import least_rows
 
 WAYS = ("undirected", "forward", "reverse")
+ROWS = ("weight", "features", "time", "y", "split")  # fields with a row for each edge
 
 
 class Carried(NamedTuple):
@@ -23,6 +24,8 @@ class Carried(NamedTuple):
     time:     float64 [M], in the data's unit (days since 1970 of dates); None where nobody says.
     columns:  what the k features are called, in order; () where nobody said.
     scaling:  ((shift, divisor), …) of the k features, where they were scaled over all edges; divisor 0 made it 0.
+    y:        int64 [M], the edges' own classes, -1 unlabelled; None where they have none. No input of a model.
+    split:    int64 [M], 0 train, 1 val, 2 test, -1 none; None where nobody says.
     """
 
     ends: np.ndarray
@@ -32,6 +35,8 @@ class Carried(NamedTuple):
     time: np.ndarray | None = None
     columns: tuple[str, ...] = ()
     scaling: tuple[tuple[float, float], ...] = ()
+    y: np.ndarray | None = None
+    split: np.ndarray | None = None
 
     def __str__(self) -> str:
         """What they carry, such as "1,200 directed, with a weight, 2 features (amount, fee), times 1 to 149"."""
@@ -56,20 +61,20 @@ class Carried(NamedTuple):
 
     def taken(self, edges: np.ndarray, index: np.ndarray | None = None) -> "Carried":
         """The edges at int64 places (or bool) `edges`, between other numbers of nodes if `index` [2, …] says so."""
-        rows = {name: getattr(self, name) for name in ("weight", "features", "time")}
+        rows = {name: getattr(self, name) for name in ROWS}
         kept: dict[str, Any] = {name: None if own is None else own[edges] for name, own in rows.items()}
         return self._replace(ends=self.ends[:, edges] if index is None else index, **kept)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """All of its numbers by name, without those that are None."""
         named = {"ends": self.ends, "directed": np.array(self.directed), "scaling": np.array(self.scaling)}
-        rows = {name: getattr(self, name) for name in ("weight", "features", "time")}
+        rows = {name: getattr(self, name) for name in ROWS}
         return named | {name: own for name, own in rows.items() if own is not None}
 
     @classmethod
     def of_arrays(cls, held: "dict[str, np.ndarray]", columns: tuple[str, ...] = ()) -> "Carried":
         """Undo `arrays`."""
-        rows: dict[str, Any] = {name: held.get(name) for name in ("weight", "features", "time")}
+        rows: dict[str, Any] = {name: held.get(name) for name in ROWS}
         scaling = tuple((float(shift), float(divisor)) for shift, divisor in held["scaling"].reshape(-1, 2))
         return cls(held["ends"], bool(held["directed"]), **rows, columns=columns, scaling=scaling)
 

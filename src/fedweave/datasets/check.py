@@ -239,6 +239,8 @@ def _check_carried(carried: Carried, edges: np.ndarray, n: int, where: str | Pat
         ("weight", np.float32, (m,)),
         ("features", np.float32, (m, None)),
         ("time", np.float64, (m,)),
+        ("y", np.int64, (m,)),
+        ("split", np.int64, (m,)),
     ):
         values = getattr(carried, name)
         if values is None:

@@ -12,7 +12,13 @@ REQUIRED = ("x_data", "x_indices", "x_indptr", "x_shape", "edge_index", "y")
 SPLIT = ("train_idx", "val_idx", "test_idx")
 KEPT = ("sens", "graph_of", "node_labels", "edge_labels", "owner")  # as they are
 IDS = "ids"
-CARRIED = {"edge_weight": "weight", "edge_attr": "features", "edge_time": "time"}  # array: field of `Carried`
+CARRIED = {  # array: field of `Carried`
+    "edge_weight": "weight",
+    "edge_attr": "features",
+    "edge_time": "time",
+    "edge_y": "y",
+    "edge_split": "split",
+}
 DIRECTED, EDGE_NAMES, EDGE_SCALING = "directed", "edge_feature_names", "edge_scaling"
 NUMBERED = {  # names: the array whose numbers they name
     "label_names": "y",
