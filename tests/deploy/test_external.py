@@ -124,11 +124,12 @@ def test_who_has_an_edge_in_its_records_tells_of_its_node_whoever_holds_the_othe
     fed, link = joins(project, tables(project))
     of_a, of_b, of_c = (heard(link, site) for site in SITES)
     assert of_a["exchanged in mean of age"] == {"a1": 13.5, "a2": 0, "a3": 0}  # c1 pays twice
-    assert of_a["exchanged in neighbours"]["a1"] == 2
+    assert of_a["exchanged in log neighbours"]["a1"] == pytest.approx(np.log(3))
     assert of_a["exchanged out mean of age"]["a1"] == 10
     assert of_b["exchanged in mean of age"] == {"b1": 1, "b2": 0, "b3": 0}
     assert of_c["exchanged out mean of age"]["c1"] == 1
-    assert of_b["external out count"] == {"b1": 1, "b2": 2, "b3": 1}  # to x1 of nobody here, too
+    counts = {"b1": 1, "b2": 2, "b3": 1}  # to x1 of nobody here, too
+    assert of_b["external out log count"] == pytest.approx({node: np.log1p(count) for node, count in counts.items()})
     rows = [row for row in fed.ledger.table().to_pylist() if row["step"] == "(exchange)" and row["direction"] == "up"]
     assert all("secure sum of all clients" in row["mechanism"] for row in rows if row["key"] == "sums")
     assert {row["key"] for row in rows} == {"sums", "(names and framing)"}

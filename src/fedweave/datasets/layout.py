@@ -36,7 +36,7 @@ NAMES = {  # names: what a dataset calls them
     "edge_kind_names": "edge_kinds",
 }
 OUTSIDE_INDEX, OUTSIDE_NAMES = "outside_index", "outside_names"
-OUTSIDE = {f"outside_{key.removeprefix('edge_')}": own for key, own in CARRIED.items()}  # array: field of `Carried`
+OUTSIDE = {"outside_weight": "weight", "outside_attr": "features", "outside_time": "time"}  # array: field of `Carried`
 OPTIONAL = (
     *(*SPLIT, *KEPT, IDS, *NAMES, DIRECTED, *CARRIED, EDGE_NAMES, EDGE_SCALING),
     *(OUTSIDE_INDEX, OUTSIDE_NAMES, *OUTSIDE),

@@ -150,10 +150,10 @@ def _outside(arrays: dict[str, np.ndarray], nodes: int, inside: Carried | None, 
         what = f"{OUTSIDE_INDEX}, column {at}: one end is to be a node, and the other one of {OUTSIDE_NAMES}"
         refuse(path, what, f"Write the node's number, and {nodes} and the place of the other's name.")
     rows: dict[str, Any] = {own: arrays[key] for key, own in OUTSIDE.items() if key in arrays}
-    wanted = {own for own in CARRIED.values() if inside is not None and getattr(inside, own) is not None}
+    wanted = {own for own in OUTSIDE.values() if inside is not None and getattr(inside, own) is not None}
     if rows.keys() != wanted or any(len(own) != index.shape[1] for own in rows.values()):
         refuse(path, "edges to nodes elsewhere carry other things than those between nodes", "Give both the same.")
-    made = Carried(index, False) if inside is None else inside._replace(ends=index, **rows)
+    made = Carried(index, False) if inside is None else inside._replace(ends=index, y=None, split=None, **rows)
     return Outside(made, names)
 
 

@@ -65,34 +65,48 @@ def ends_at(carried: Carried, holder: np.ndarray) -> Ends:
     return Ends(*map(np.concatenate, zip(*found, strict=True)))
 
 
-def ends_outside(outside: Outside, nodes: int) -> Ends:
-    """The ends at a member's own nodes, of which there are so many."""
-    holder = np.append(np.zeros(nodes, np.int64), np.full(len(outside.names), -1))
-    return ends_at(outside.carried, holder)
+def summary(nodes: int, carried: Carried, holder: np.ndarray, ends: Ends) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Of the edges at each of so many nodes whose other end is elsewhere, for every direction: the logarithm of their
+    number and 1; sum and mean of weight and of each feature, as inverse hyperbolic sines, which are logarithms of large
+    numbers of either sign; the last time, from 0 to 1 between the first and the last of the holder's edges. float32
+    [n, k], 0 without such edges; and the columns' names.
 
-
-def summary(nodes: int, carried: Carried, ends: Ends) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Of the edges at each of so many nodes whose other end is elsewhere, for every direction: their number; sum and
-    mean of weight and of each feature; the last time. float32 [n, k], 0 without such edges; and the columns' names."""
-    found = list[tuple[str, np.ndarray]]()
+    holder: see `ends_at`.
+    """
+    found, moment = list[tuple[str, np.ndarray]](), _moments(carried, holder, ends)
     for way, called in enumerate(ways(carried.directed)):
-        prefix = f"external {called} ".replace("  ", " ")
-        found += [(prefix + name, column) for name, column in _of_way(nodes, carried, ends.only(ends.way == way))]
+        prefix, here = f"external {called} ".replace("  ", " "), ends.way == way
+        made = _of_way(nodes, carried, ends.only(here), None if moment is None else moment[here])
+        found += [(prefix + name, column) for name, column in made]
     return np.stack([column for _, column in found], 1).astype(np.float32), tuple(name for name, _ in found)
 
 
-def _of_way(nodes: int, carried: Carried, own: Ends) -> Iterator[tuple[str, np.ndarray]]:
+def _of_way(nodes: int, carried: Carried, own: Ends, moment: np.ndarray | None) -> Iterator[tuple[str, np.ndarray]]:
     """Names and columns float64 [n] of one direction."""
     count = np.bincount(own.near, minlength=nodes).astype(np.float64)
-    yield "count", count
+    yield "log count", np.log1p(count)
     for name, values in _values(carried):
         total = np.bincount(own.near, values[own.edge], nodes)
-        yield f"sum of {name}", total
-        yield f"mean of {name}", total / count.clip(1)
-    if carried.time is not None:
-        last = np.full(nodes, -np.inf)
-        np.maximum.at(last, own.near, carried.time[own.edge])
-        yield "last time", np.where(count > 0, last, 0)
+        yield f"log sum of {name}", np.arcsinh(total)
+        yield f"log mean of {name}", np.arcsinh(total / count.clip(1))
+    if moment is not None:
+        last = np.zeros(nodes)
+        np.maximum.at(last, own.near, moment)
+        yield "last time", last
+
+
+def _moments(carried: Carried, holder: np.ndarray, ends: Ends) -> np.ndarray | None:
+    """float64 [H]: when each edge was, from 0 to 1 between the first and the last of those at its holder's nodes."""
+    if carried.time is None:
+        return None
+    first = np.full(int(holder.max(initial=-1)) + 2, np.inf)
+    last = -first
+    for end in carried.ends:
+        np.minimum.at(first, holder[end], carried.time)
+        np.maximum.at(last, holder[end], carried.time)
+    of, span = holder[ends.near], np.where(last > first, last - first, 1)
+    found: np.ndarray = (carried.time[ends.edge] - first[of]) / span[of]
+    return found
 
 
 def _values(carried: Carried) -> list[tuple[str, np.ndarray]]:
@@ -119,6 +133,5 @@ def once(ends: np.ndarray) -> Carried:
 def separated(carried: Carried, nodes: int, names: tuple[str, ...]) -> tuple[Carried, Outside]:
     """Edges of which some lead to nodes from number `nodes` on, called `names`, as those among the first and others."""
     inside = np.maximum(*carried.ends) < nodes
-    return carried.taken(inside, carried.ends[:, inside]), Outside(
-        carried.taken(~inside, carried.ends[:, ~inside]), names
-    )
+    outside = carried._replace(y=None, split=None).taken(~inside, carried.ends[:, ~inside])
+    return carried.taken(inside, carried.ends[:, inside]), Outside(outside, names)

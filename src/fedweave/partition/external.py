@@ -26,7 +26,7 @@ from fedweave.core.purposes import SETUP
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.described import names as columns_of
 from fedweave.datasets.edges import distinct
-from fedweave.datasets.outside import Ends, Outside, beside, ends_at, ends_outside, once, summary, ways
+from fedweave.datasets.outside import Ends, Outside, beside, ends_at, once, summary, ways
 from fedweave.errors import ConfigError, DataError
 from fedweave.partition.base import Part, Partition
 from fedweave.privacy.secure_sum import FixedPoint
@@ -66,9 +66,9 @@ def appended(data: Dataset, partition: Partition, how: str, least: int = 1) -> A
     """
     holder = _holders(data, partition)
     every = _every(data)
-    elsewhere = 0 if data.outside is None else len(data.outside.names)
-    ends = ends_at(every, np.append(holder, np.full(elsewhere, -1)))
-    made, more = summary(data.nodes, every, ends)
+    known = np.append(holder, np.full(0 if data.outside is None else len(data.outside.names), -1))
+    ends = ends_at(every, known)
+    made, more = summary(data.nodes, every, known, ends)
     x, names = beside(data.x, made), (*columns_of(data), *more)
     if how != "exchange":
         return Appended(_with(data, x, names))
@@ -77,13 +77,13 @@ def appended(data: Dataset, partition: Partition, how: str, least: int = 1) -> A
     told = ends.only((ends.far >= 0) & members[ends.near] & members[ends.far])
     shared, slot = np.unique(told.far, return_inverse=True)
     form = len(shared), len(ways(every.directed))
-    total = np.zeros((form[0], form[1] * (1 + x.shape[1])), np.int64)
+    total = np.zeros((form[0], form[1] * (1 + data.features)), np.int64)
     for part in range(parts):
         own = holder[told.near] == part
-        total += words(terms(x, told._replace(far=slot).only(own), form, least), parts)
+        total += words(terms(data.x, told._replace(far=slot).only(own), form, least), parts)
     heard = np.zeros((data.nodes, total.shape[1]), np.float32)
     heard[shared] = means(total, form[1])
-    more = exchanged_names(names, every.directed)
+    more = exchanged_names(columns_of(data), every.directed)
     return Appended(_with(data, beside(x, heard), (*names, *more)), *total.shape)
 
 
@@ -105,17 +105,30 @@ def alone(data: Dataset, how: str) -> Dataset:
     to be exchanged are 0."""
     every = _every(data)
     outside = data.outside or Outside(every.taken(np.empty(0, np.int64), np.empty((2, 0), np.int64)), ())
-    made, more = summary(data.nodes, outside.carried, ends_outside(outside, data.nodes))
+    holder = own_holder(data.nodes, outside)
+    made, more = summary(data.nodes, every, holder, ends_at(every, holder))
     names = (*columns_of(data), *more)
     if how == "exchange":
-        told = exchanged_names(names, every.directed)
+        told = exchanged_names(columns_of(data), every.directed)
         made, names = np.pad(made, ((0, 0), (0, len(told)))), (*names, *told)
     return replace(_with(data, beside(data.x, made), names), outside=outside)
 
 
+def columns_told(data: Dataset) -> int:
+    """Of data that `alone` made for an exchange: how many of its first columns others are told sums of."""
+    every, none = _every(data), np.empty(0, np.int64)
+    many, own = len(ways(every.directed)), len(summary(0, every, np.append(none, -1), Ends(none, none, none, none))[1])
+    return (data.features - own - many) // (1 + many)
+
+
+def own_holder(nodes: int, outside: Outside) -> np.ndarray:
+    """int64 [n + F]: 0 of a member's own nodes, -1 of those elsewhere."""
+    return np.append(np.zeros(nodes, np.int64), np.full(len(outside.names), -1))
+
+
 def exchanged_names(names: Sequence[str], directed: bool) -> tuple[str, ...]:
     """What the columns are called that come of an exchange of those called `names`."""
-    each = ("neighbours", *(f"mean of {name}" for name in names))
+    each = ("log neighbours", *(f"mean of {name}" for name in names))
     return tuple(f"exchanged {way} {name}".replace("  ", " ") for way in ways(directed) for name in each)
 
 
@@ -153,9 +166,11 @@ def words(values: np.ndarray, members: int) -> np.ndarray:
 
 
 def means(total: np.ndarray, many: int) -> np.ndarray:
-    """float32 [S, w (1 + d)]: numbers and means of what int64 words [S, w (1 + d)] add up, in `many` directions."""
+    """float32 [S, w (1 + d)]: logarithms of numbers and 1, and means, of what int64 words [S, w (1 + d)] add up, in
+    `many` directions."""
     found = WORDS.decode(torch.from_numpy(total), torch.float64).numpy().reshape(len(total), many, -1)
     found[..., 1:] /= found[..., :1].clip(1)
+    found[..., 0] = np.log1p(found[..., 0])
     return found.reshape(total.shape).astype(np.float32)
 
 
@@ -209,7 +224,7 @@ def _holders(data: Dataset, partition: Partition) -> np.ndarray:
 
 def _every(data: Dataset) -> Carried:
     """All edges: those between the data's nodes, and those to others, which have the numbers from n on."""
-    inside = once(data.edges) if data.carried is None else data.carried
+    inside = once(data.edges) if data.carried is None else data.carried._replace(y=None, split=None)
     if data.outside is None:
         return inside
     both = [inside.arrays(), data.outside.carried.arrays()]

@@ -20,13 +20,24 @@ from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.features import normalise
-from fedweave.datasets.outside import BARE, Outside, beside, ends_outside, ways
+from fedweave.datasets.outside import BARE, Outside, beside, ends_at, ways
 from fedweave.deploy.flare.parties.alignment import TOLD, Ask, blinded, opening_tree, points_of
 from fedweave.deploy.flare.policy.policy import least_told
 from fedweave.deploy.flare.site.sitefile import IDS_KEY, Rules, read_secret
 from fedweave.deploy.flare.wire.requests import Join
 from fedweave.errors import CallRefused, UserError
-from fedweave.partition.external import ADDING, HEARS, SUMS, TELLERS, TOTALS, means, terms, words
+from fedweave.partition.external import (
+    ADDING,
+    HEARS,
+    SUMS,
+    TELLERS,
+    TOTALS,
+    columns_told,
+    means,
+    own_holder,
+    terms,
+    words,
+)
 from fedweave.privacy.aggregation import read_identity
 from fedweave.privacy.intersection import Party
 
@@ -44,12 +55,13 @@ INFO = StepInfo.of(ADDING, True, hears=HEARD)
 class Exchange:
     """A site's part in one exchange.
 
-    data: its own, not scaled, with the columns whose sums are told in front of those that are to be filled
-    (`partition.external.alone`). meeting: where it finds common ids. least: the fewest of its nodes of which it tells a
+    data: its own, not scaled, with columns that are to be filled (`partition.external.alone`). told: of how many of the
+    first columns it tells sums. meeting: where it finds common ids. least: the fewest of its nodes of which it tells a
     sum. scaling: of the features once there are all.
     """
 
     data: Dataset
+    told: int
     meeting: Party
     least: int
     scaling: str
@@ -93,10 +105,10 @@ class Exchange:
         slot[list(self._other.values())] = list(self._other)
         made = np.zeros((self._slots, TELLERS + self.width), np.int64)
         if self._other:
-            ends = ends_outside(self._outside, n)
+            ends = ends_at(self._outside.carried, own_holder(n, self._outside))
             ends = ends._replace(far=slot[ends.far - n])
             form = self._slots, len(ways(self._outside.carried.directed))
-            found = terms(self.data.x[:, : -self.width], ends.only(ends.far >= 0), form, self.least)
+            found = terms(self.data.x[:, : self.told], ends.only(ends.far >= 0), form, self.least)
             made[:, TELLERS:] = words(found, sites)
         padded = made.view(np.uint64)
         for at, place in self._other.items():
@@ -132,9 +144,8 @@ class Exchange:
 
     @property
     def width(self) -> int:
-        """How many columns are to be filled: of d others, for each direction, their number and d means."""
-        many = len(ways(self._outside.carried.directed))
-        return many * (self.data.features + 1) // (many + 1)
+        """How many columns are to be filled: for each direction, the number of neighbours and their means."""
+        return len(ways(self._outside.carried.directed)) * (1 + self.told)
 
     @property
     def _outside(self) -> Outside:
@@ -155,7 +166,7 @@ def entered(folder: Path, asked: Join, name: str, rules: Rules, whole: Dataset, 
     """
     identity, key = read_identity(folder, rules.members), read_secret(folder / IDS_KEY)
     meeting = Party(name, identity, asked.run, tuple(asked.sites), key)
-    return Exchange(whole, meeting, least_told(rules), scaling)
+    return Exchange(whole, columns_told(whole), meeting, least_told(rules), scaling)
 
 
 def matched(replies: Replies, ask: Ask) -> tuple[int, dict[str, Tree], dict[str, torch.Tensor]]:

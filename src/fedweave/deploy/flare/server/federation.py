@@ -35,7 +35,7 @@ from fedweave.engines.calls import Keys, called, check_quorum, check_way, receiv
 from fedweave.engines.messages import Messages
 from fedweave.engines.resending import LastSent
 from fedweave.engines.summing import check_alike
-from fedweave.errors import ClientsMissing, FedweaveError
+from fedweave.errors import FedweaveError
 from fedweave.experiment.config import Document
 from fedweave.partition.external import ADD, SUMS, TOTALS
 
@@ -148,19 +148,14 @@ class Flare(Engine):
     def _exchange(self, replies: Replies, more: Record, ask: Ask) -> None:
         """Have the sites tell each other of the nodes that their edges lead to (`parties.exchange`)."""
         count, sent, held = matched(replies, ask)
-        sites, request = list(self.clients), {"pin": self._pin} | more
-        if absent := [site for site in sites if site not in sent]:
-            raise ClientsMissing("exchange", dict.fromkeys(absent, "it has not joined"), len(sites), len(sites))
+        request, told, everyone = {"pin": self._pin} | more, {"slots": count}, list(sent)
         self._arrive("(match)", {}, request | {"kind": "match"}, sent)
-        told: Tree = {"slots": count}
-        message = dict.fromkeys(sites, told)
-        about = {"kind": ADD, "step": ADD, "again": 0, "sum": self._sums.prepare(ADD, SHARING, sites)} | request
-        arrived, notes = self._call(f"({ADD})", SHARING, about, encoded(message), message, sites)
-        check_quorum(ADD, 1.0, len(sites), arrived.missing, True)
+        message = dict.fromkeys(everyone, told)
+        about = {"kind": ADD, "step": ADD, "again": 0, "sum": self._sums.prepare(ADD, SHARING, everyone)} | request
+        arrived, notes = self._call(f"({ADD})", SHARING, about, encoded(message), message, everyone)
         total = self._sums.opened(ADD, SHARING, about, arrived, told, notes).total(SUMS)
-        self._arrive(
-            "(take)", {}, request | {"kind": "take"}, {site: {TOTALS: total[own]} for site, own in held.items()}
-        )
+        rows = {site: {TOTALS: total[own]} for site, own in held.items()}
+        self._arrive("(take)", {}, request | {"kind": "take"}, rows)
 
     def _left_out(self, replies: Replies, odd: Mapping[str, str]) -> Replies:
         self._out |= odd

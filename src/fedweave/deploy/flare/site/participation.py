@@ -7,7 +7,6 @@ from pathlib import Path
 from types import MappingProxyType
 
 import torch
-from torch import Tensor
 
 from fedweave.core.algorithm import Algorithm, Calls, calls_of, capabilities, check_rounds
 from fedweave.core.arrays import DTYPES
@@ -17,13 +16,12 @@ from fedweave.core.graph import Graph
 from fedweave.core.records import Record
 from fedweave.core.tree import Tree
 from fedweave.datasets.base import Dataset
-from fedweave.deploy.flare.parties.alignment import read_openings
 from fedweave.deploy.flare.parties.exchange import INFO as SHARING
 from fedweave.deploy.flare.parties.exchange import Exchange
 from fedweave.deploy.flare.parties.lengths import checked
 from fedweave.deploy.flare.parties.party import PartyData
 from fedweave.deploy.flare.policy.admission import admitted, check_sites
-from fedweave.deploy.flare.policy.policy import PolicyViolation, check_batches, check_crowd, check_lists, least_told
+from fedweave.deploy.flare.policy.policy import PolicyViolation, check_batches, check_crowd
 from fedweave.deploy.flare.policy.precheck import (
     check_declared,
     check_target,
@@ -40,7 +38,7 @@ from fedweave.deploy.flare.site.holdings import Holdings, LabelVersion, check_as
 from fedweave.deploy.flare.site.memory import Memory, Order, Store
 from fedweave.deploy.flare.site.private import private_folder
 from fedweave.deploy.flare.site.sitefile import Rules
-from fedweave.deploy.flare.sums.masking import Masking, data, tensor
+from fedweave.deploy.flare.sums.masking import Masking
 from fedweave.deploy.flare.wire.journal import Journal, journal_path
 from fedweave.deploy.flare.wire.peers import VERSION, Inbox
 from fedweave.deploy.flare.wire.requests import Agree, Call, Join, Open, pin, versions
@@ -199,33 +197,6 @@ class Participation:
         check_as_before(path, self.run, marks if not self.asked.predict else fitting(marks))
         return None
 
-    def aligned(self, own: PartyData, kept: Holdings) -> str:
-        """Note in the journal how many of its `own` nodes the site has `kept`; in words, for the owner."""
-        with self.accounts.open(self.ledger):
-            self.ledger.note("aligned", common=kept.data.nodes, own=own.data.nodes)
-        return own.kept(kept.data)
-
-    def blind(self, turn: int, told: Tree) -> Tree:
-        """A turn with another party's ids; how long all lists are is in the journal, and the policy may bound it.
-
-        Raises:
-            CallRefused: the site sends no ids itself, or what it is `told` is not what it is to blind now.
-        """
-        held = self.found if isinstance(self.found, PartyData) else self.exchange
-        meeting = None if held is None else held.meeting
-        if meeting is None or "ids" in self.rules.deny:
-            raise CallRefused("alignment: only a site that sends ids blinds others'")
-        if turn == 1:
-            meeting.hear(read_openings(told.get("openings")))
-            check_lists(self.rules, {site: count for site, count in meeting.counts.items() if site != meeting.name})
-            with self.accounts.open(self.ledger):
-                self.ledger.note("lists", counts=meeting.counts)
-        points = told.get("ids")
-        if not isinstance(points, Tensor) or points.dtype != torch.uint8:
-            raise CallRefused("alignment: what is to be blinded is no list of ids")
-        blinded, signature = meeting.blind(turn, points.numpy(), data(told.get("signature")))
-        return {"ids": torch.from_numpy(blinded), "signature": tensor(signature)}
-
     def begin(self, found: Holdings, width: int, scaling: str = "none") -> None:
         """Make the model, for graphs of `width` features that are scaled so (`datasets.features`), and what the
         algorithm asks of the data; if that is `needed` in a length that the sites are yet to agree on, no step can be
@@ -249,7 +220,7 @@ class Participation:
         self.found = found
         known = vocabulary_of(self.algorithm)
         if known is None or self.asked.predict:
-            self._take_up(found)
+            self.take_up(found)
             self.ready = self.exchange is None
         else:
             self._waiting = found, own_table(found.data, known, self.folder / MOTIFS)
@@ -289,28 +260,9 @@ class Participation:
         sizes, dtype = checked(told, self.needed), DTYPES[self.config.engine.values["dtype"]]
         graph = graph_of(found.data, found.features, dtype, motifs=padded(motifs, sizes[LIST]))
         self._waiting = None
-        self._take_up(replace(found, graph=graph))
+        self.take_up(replace(found, graph=graph))
 
-    def exchanging(self) -> Exchange:
-        """Its part in the exchange that is under way, which its policy may have narrowed since it began.
-
-        Raises:
-            CallRefused: there is none. PolicyViolation: it may not go on.
-        """
-        if self.exchange is None:
-            raise CallRefused("exchange: sites tell each other of nodes once, right after they have joined")
-        self.exchange.least = least_told(self.rules)
-        return self.exchange
-
-    def heard_of(self, data: Dataset) -> None:
-        """Go on with the data to which others have told what they know of its nodes."""
-        found, dtype = self.found, DTYPES[self.config.engine.values["dtype"]]
-        if not isinstance(found, Holdings):
-            raise CallRefused("exchange: a party of a vertical federation has no edges to others' nodes")
-        self.exchange = None
-        self._take_up(replace(found, graph=graph_of(data, data.features, dtype), data=data, whole=None))
-
-    def _take_up(self, found: Holdings) -> None:
+    def take_up(self, found: Holdings) -> None:
         """Take up the data as the run has changed it, unless what was loaded is wanted."""
         self.found, self.ready = found, True
         self._data = ClientData({self.random_id: found.graph}, found.classes)
