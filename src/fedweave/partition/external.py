@@ -147,7 +147,9 @@ def terms(x: "np.ndarray | sp.csr_matrix", ends: Ends, form: tuple[int, int], le
     adds = sp.csr_matrix((np.ones(enough.sum()), (row[enough], near[enough])), shape=(slots * many, x.shape[0]))
     sums = adds @ x.astype(np.float64)
     sums = sums.toarray() if sp.issparse(sums) else sums
-    return np.concatenate([np.where(count >= least, count, 0)[:, None], sums], 1).reshape(slots, -1)
+    return np.concatenate([np.where(count >= least, count, 0)[:, None], sums], 1).reshape(
+        slots, many * (1 + x.shape[1])
+    )
 
 
 def words(values: np.ndarray, members: int) -> np.ndarray:
@@ -168,7 +170,8 @@ def words(values: np.ndarray, members: int) -> np.ndarray:
 def means(total: np.ndarray, many: int) -> np.ndarray:
     """float32 [S, w (1 + d)]: logarithms of numbers and 1, and means, of what int64 words [S, w (1 + d)] add up, in
     `many` directions."""
-    found = WORDS.decode(torch.from_numpy(total), torch.float64).numpy().reshape(len(total), many, -1)
+    rows, wide = total.shape
+    found = WORDS.decode(torch.from_numpy(total), torch.float64).numpy().reshape(rows, many, wide // many)
     found[..., 1:] /= found[..., :1].clip(1)
     found[..., 0] = np.log1p(found[..., 0])
     return found.reshape(total.shape).astype(np.float32)
