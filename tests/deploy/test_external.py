@@ -31,10 +31,10 @@ __all__ = ["project"]
 EDGES = {"directed": True, "edge_features": "amount", "edge_weight": "amount", "loops": "keep"}
 
 
-def across(path: Path, external: str, least: int = 1, **data: Any) -> Config:
+def across(path: Path, external: str, least: int = 1, holdout: bool = False, **data: Any) -> Config:
     """Three banks and the transfers between them."""
     own = {"name": "folder", "path": str(path), "external": external, "external_least": least, **EDGES, **data}
-    cut = {"name": "random", "clients": 3}
+    cut = {"name": "louvain", "clients": 3, "holdout": True} if holdout else {"name": "random", "clients": 3}
     document = experiment(rounds=2).plain()
     return resolve({**document, "data": own, "partition": cut, "model": {"name": "sage", "hidden": 8}})
 
@@ -45,14 +45,16 @@ def handed(project: Path, config: Config) -> Path:
     return project
 
 
-@pytest.mark.often("exchange-2-row")
+@pytest.mark.often("exchange-2-False-row")
 @pytest.mark.parametrize(
-    ("external", "least", "normalise"), [("features", 1, "none"), ("exchange", 1, "none"), ("exchange", 2, "row")]
+    ("external", "least", "holdout", "normalise"),
+    [("features", 1, False, "none"), ("exchange", 1, True, "row"), ("exchange", 2, False, "row")],
 )
 def test_sites_give_the_numbers_of_the_simulation(
-    project: Path, tmp_path: Path, external: str, least: int, normalise: str
+    project: Path, tmp_path: Path, external: str, least: int, holdout: bool, normalise: str
 ) -> None:
-    config = across(bank(tmp_path / "data", nodes=160), external, least, normalise=normalise)
+    nodes = 400 if holdout else 160
+    config = across(bank(tmp_path / "data", nodes=nodes), external, least, holdout, normalise=normalise)
     fed, algorithm, link = joined(handed(project, config), config)
     expected, sim = simulated(config)
     for site, client in zip(SITES, sim.clients, strict=True):

@@ -103,6 +103,18 @@ def test_without_members_all_columns_are_nothing() -> None:
     assert not np.asarray(made.x)[:, 1:].any()
 
 
+def test_no_edge_after_the_end_of_training_is_in_a_column_of_a_split_by_time() -> None:
+    split = replace(cut([0, 1], [2, 3]), parts=tuple(replace(p, until=(3.0, 9.0)) for p in cut([0, 1], [2, 3]).parts))
+    early = TIME <= 3
+    carried = Carried(ENDS[:, early], True, AMOUNT[early], None, TIME[early])
+    known = replace(graph(), carried=carried, edges=skeleton(ENDS[:, early], 5))
+    for how in ("features", "exchange"):
+        now, then = (
+            appended(data, parts, how).data for data, parts in ((graph(), split), (known, cut([0, 1], [2, 3])))
+        )
+        assert np.array_equal(now.x, then.x)
+
+
 def test_members_that_share_nodes_have_no_edges_elsewhere() -> None:
     with pytest.raises(ConfigError, match="share nodes"):
         appended(graph(), cut([0, 1], [1, 2]), "features")

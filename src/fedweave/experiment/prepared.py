@@ -31,7 +31,7 @@ def prepared(config: Config, scaled: bool = True) -> tuple[Dataset, Partition, A
     if how == "refuse":
         check_inside(data)
         return data, partition, None
-    made = appended(data, seen_by(config.algorithm, partition), how, config.external_least)
+    made = appended(data, seen_by(config.algorithm, partition, data), how, config.external_least)
     return replace(made.data, x=normalise(made.data.x, scaling, data.name)), partition, made
 
 
@@ -41,6 +41,6 @@ def ready(data: Dataset, partition: Partition, config: Config) -> Dataset:
     return replace(made, x=normalise(made.x, config.data.values.get("normalise", "none"), data.name))
 
 
-def seen_by(algorithm: Choice, partition: Partition) -> Partition:
+def seen_by(algorithm: Choice, partition: Partition, data: Dataset) -> Partition:
     """The partition that clients see: the union of all where the algorithm is pooled."""
-    return pooled(partition) if capabilities(algorithm.kind).pooled else partition
+    return pooled(partition, data) if capabilities(algorithm.kind).pooled else partition

@@ -65,7 +65,7 @@ def appended(data: Dataset, partition: Partition, how: str, least: int = 1) -> A
         ConfigError: these are no parts of one graph, each of nodes of its own. DataError: two members hold one id.
     """
     holder = _holders(data, partition)
-    every = _every(data)
+    every = _every(data, [part.until for part in partition.parts])
     known = np.append(holder, np.full(0 if data.outside is None else len(data.outside.names), -1))
     ends = ends_at(every, known)
     made, more = summary(data.nodes, every, known, ends)
@@ -179,7 +179,8 @@ def means(total: np.ndarray, many: int) -> np.ndarray:
 
 def outsides(data: Dataset, parts: Sequence[Part]) -> Iterator[Outside]:
     """For each part, the edges between its nodes and all others, as its own files would name them."""
-    every, called = _every(data), (*named(data).ids, *(() if data.outside is None else data.outside.names))
+    every = _every(data, [part.until for part in parts])
+    called = (*named(data).ids, *(() if data.outside is None else data.outside.names))
     place = np.full(len(called), -1)
     for part in parts:
         place[part.nodes] = np.arange(len(part.nodes))
@@ -213,8 +214,11 @@ def _holders(data: Dataset, partition: Partition) -> np.ndarray:
         ConfigError: see `appended`.
     """
     parts = partition.parts
-    if data.graph_of is not None or any(part.columns is not None or part.edges is not None for part in parts):
-        raise ConfigError("external: edges lead to other members' nodes where members hold nodes of one graph alone.")
+    if data.example != "node" or any(part.columns is not None or part.edges is not None for part in parts):
+        raise ConfigError(
+            "external: columns are made of edges to other members' nodes where nodes of one graph are the examples, "
+            "and each member holds all columns of its own."
+        )
     tests = () if partition.test is None else (partition.test,)
     groups = [*(part.nodes for part in parts), *tests, *(part.nodes for part in partition.held.values())]
     if partition.judged is not None or sum(map(len, groups)) > len(distinct(np.concatenate(groups))):
@@ -225,9 +229,15 @@ def _holders(data: Dataset, partition: Partition) -> np.ndarray:
     return holder
 
 
-def _every(data: Dataset) -> Carried:
-    """All edges: those between the data's nodes, and those to others, which have the numbers from n on."""
-    inside = once(data.edges) if data.carried is None else data.carried._replace(y=None, split=None)
+def _every(data: Dataset, until: Sequence[tuple[float, float] | None] = ()) -> Carried:
+    """All edges: those between the data's nodes, and those to others, which have the numbers from n on; where any of
+    `until` ends training at a time (`Part.until`), those up to the first such time."""
+    every, limit = _both(data), min((ends[0] for ends in until if ends is not None), default=np.inf)
+    return every if every.time is None or limit == np.inf else every.taken(every.time <= limit)
+
+
+def _both(data: Dataset) -> Carried:
+    inside = once(data.edges) if data.carried is None else data.carried._replace(y=None, split=None, until=None)
     if data.outside is None:
         return inside
     both = [inside.arrays(), data.outside.carried.arrays()]

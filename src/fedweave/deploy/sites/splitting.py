@@ -12,12 +12,12 @@ from fedweave.datasets.sensitive import has_sens
 from fedweave.deploy.flare.site.sitefile import FINE, SITE_FILE, write_site_file
 from fedweave.deploy.flare.wire.requests import SERVER
 from fedweave.errors import UserError
-from fedweave.experiment.build import global_test_part, shares
 from fedweave.experiment.config import Config
 from fedweave.experiment.prepared import ready
 from fedweave.partition import cut
 from fedweave.partition.base import Partition, client_ids
 from fedweave.partition.external import named, outsides
+from fedweave.partition.shares import global_test_part, shares
 
 DATA, TEST = "data.npz", "test.npz"
 
@@ -57,6 +57,8 @@ def hand_out(
     site's; what else the server holds, into the server's. Of a vertical cut a site gets its columns, its edges, the
     split and, if it sees them, the labels. Nobody gets ids but of its own examples and, where `config` makes something
     of edges between sites, of those that its edges lead to."""
+    if data.example == "edge":
+        raise UserError(f"the examples of {data.name} are edges; between sites they are nodes or small graphs.")
     part, external = global_test_part(data, partition), "refuse" if config is None else config.external
     own_parts, whole = shares(data, partition.parts), data
     policy: Record = {"measures": list(FINE)}  # all that a simulation measures
