@@ -37,7 +37,7 @@ def test_new_nodes_get_the_columns_of_the_run_scaled_as_they_were(
     (tmp_path / "new/nodes.csv").write_text("id,age\nn1,1\nn2,2\n")
     (tmp_path / "new/edges.csv").write_text("source,target\nx,n1\ny,n1\nn1,n2\n")
     new = like(before, tmp_path / "new")
-    raw = prepared(config, scaled=False)[0]
+    raw = prepared(config, with_scaling=False)[0]
     at = new.columns.index(IN)
     was = np.asarray(raw.x[:, [at]].todense() if hasattr(raw.x, "todense") else raw.x[:, [at]], np.float64)
     wanted = (np.log1p([2, 0]) - was.mean()) / was.std()

@@ -40,7 +40,8 @@ from fedweave.experiment.prepared import prepared, seen_by
 from fedweave.incentives.tables import tables
 from fedweave.incentives.vocabulary import Vocabulary, vocabulary_of
 from fedweave.learn.losses import by_number
-from fedweave.models import OnEdges, directed
+from fedweave.models import directed
+from fedweave.models.edges import on_examples
 from fedweave.ops.recording import When
 from fedweave.partition import unused
 from fedweave.partition.base import Part, Partition, client_ids
@@ -99,9 +100,8 @@ def ingredients(config: Config) -> Ingredients:
     seen = seen_by(config.algorithm, partition, data)
     check_labels_and_nodes(config, data, seen)
     kind = suited(config, data)
-    model = (OnEdges(kind, data.edge_features) if data.example == "edge" else kind).build(
-        width(data, seen), data.classes
-    )
+    data = directed.ported(data, kind)
+    model = on_examples(kind, data).build(width(data, seen), data.classes)
     check_pooling(config, data, model)
     check_edges(config, model)
     algorithm = weighted(config.algorithm, data.labels, data.classes).make(model)

@@ -66,7 +66,7 @@ def form_of_config(config: Config, data: Dataset) -> Form:
 def unscaled(config: Config) -> Any:
     """The features of the run's data as they are."""
     if config.external != "refuse":
-        return prepared(config, scaled=False)[0].x
+        return prepared(config, with_scaling=False)[0].x
     raw = {**config.data.values, "normalise": "none"}
     return datasets.load(config.data.name, path=config.folder, seed=config.general.seed, **raw).x
 
