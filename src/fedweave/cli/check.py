@@ -79,6 +79,9 @@ def facts(config: "Config", built: "Built") -> Iterator[str]:
         yield f"groups of people: {people}{told}"
     if data.carried is not None:
         yield f"edges: {data.carried}"
+    if config.external != "refuse":
+        own, heard = (sum(name.startswith(kind) for name in data.columns) for kind in ("external ", "exchanged "))
+        yield f"edges to other members' nodes: {own} features are made of them, and {heard} of what members exchange"
     yield f"model: {parameters(built):,} weights"
     yield f"{counted(config.general.rounds, 'round')}, evaluated {_every(config.general.eval_every)}"
     yield ", ".join(f"{name} {version(name)}" for name in ("fedweave", "torch", "numpy", "pyarrow"))

@@ -73,7 +73,7 @@ def init(
     for name in project.sites:
         write_site_file(directory / name / SITE_FILE, {"path": "data"}, **policy)
     if parts is not None:
-        hand_out(*parts, directory, project.sites)
+        hand_out(*parts, directory, project.sites, chosen)
     typer.echo(f"{directory}: {counted(len(project.sites), 'site')}, server on {project.host}:{project.port}")
     typer.echo(
         "sites' keys were made here, which is for trying out: between organisations every site makes its own, "

@@ -128,6 +128,20 @@ def check_lists(rules: Rules, counts: Mapping[str, int]) -> None:
             )
 
 
+def least_told(rules: Rules) -> int:
+    """The fewest of the site's nodes of which it tells the sum of their features over edges to others' nodes.
+
+    Raises:
+        PolicyViolation: the policy lets it tell none.
+    """
+    if not rules.exchange:
+        raise PolicyViolation(
+            "policy.exchange: nothing may be told over edges to nodes of other sites; the site's owner can allow it "
+            "(exchange = true, or the fewest nodes of which a sum is told)"
+        )
+    return int(rules.exchange)
+
+
 def check_crowd(rules: Rules, graph: Graph) -> None:
     """Refuse data of so few examples that numbers on them tell of single ones; none at all tell nothing.
 

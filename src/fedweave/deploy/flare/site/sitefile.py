@@ -11,6 +11,7 @@ from pydantic import Field
 from fedweave.core.records import Record
 from fedweave.datasets.edges import check_loops
 from fedweave.datasets.features import check_normalise
+from fedweave.datasets.outside import check_external
 from fedweave.errors import ConfigError
 from fedweave.experiment.config import dumps, load, own_parameters
 from fedweave.experiment.config.choice import checked_values
@@ -45,6 +46,8 @@ class SiteData:
     loops:     edges of a node with itself: "refuse", "drop", or "keep" where edges carry something.
     directed, edge_features, edge_weight, edge_time, edge_normalise, parallel: what edges carry (`datasets.carrying`).
     missing:   columns that may have empty cells (`datasets.carrying`).
+    external:  edges to nodes that the site does not have: "refuse"; "features" of them, of which nothing leaves; or
+               "exchange" with the sites that have these nodes, if `policy.exchange` allows it (`partition.external`).
     categories, groups: of tables whose columns or sens are text (`datasets.folder`); sites with the same columns all
                give the same.
     node_labels, edge_labels, degrees: of small graphs (`datasets.graph_folder`); every site gives the same.
@@ -69,6 +72,7 @@ class SiteData:
     edge_normalise: str = "none"
     parallel: str = "keep"
     missing: tuple[str, ...] | None = None
+    external: str = "refuse"
     categories: dict[str, tuple[str, ...]] | None = None
     groups: tuple[str, ...] | None = None
     node_labels: tuple[str, ...] | None = None
@@ -81,6 +85,7 @@ class SiteData:
         try:
             check_normalise(self.normalise)
             check_loops(self.loops, carries=True)
+            check_external(self.external)
         except ConfigError as error:
             raise ConfigError(f"data.{error}") from error
         if self.classes is not None and self.labels is not None:
@@ -122,6 +127,8 @@ class Rules:
     members:    {site: SHA-256 fingerprint of its certificate}; a run with a site that is not listed is refused, and so
                 is what another certificate has signed: keys of secure sums, lists of ids. Empty allows any.
     min_summed: fewest sites whose terms a secure sum is of, whatever the algorithm says.
+    exchange:   whether sums of its nodes' features may be told of nodes that other sites hold, over edges to these; or
+                the fewest of its nodes of which it tells one.
     max_ids:    most ids on the list of any party that the site blinds in an alignment. None allows any number.
     round_scores: scores leave as multiples of this, and then without all that is counted by class or group; 1 leaves
                 them as they are.
@@ -154,6 +161,7 @@ class Rules:
     min_sites: Annotated[int, Field(ge=1)] = 1
     members: dict[str, _Fingerprint] = field(default_factory=dict)
     min_summed: Annotated[int, Field(ge=2)] = 2
+    exchange: bool | Annotated[int, Field(ge=1)] = False
     max_ids: Annotated[int, Field(ge=1)] | None = None
     round_scores: Annotated[int, Field(ge=1)] = 1
     measures: tuple[Measure, ...] = ()
