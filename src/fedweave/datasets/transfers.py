@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -10,7 +10,7 @@ import pyarrow as pa
 from fedweave.core.carried import Carried
 from fedweave.core.random import generator
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.carrying import skeleton
+from fedweave.datasets.carrying import as_edges, skeleton
 from fedweave.datasets.lookup import NotHeld
 from fedweave.datasets.rings import LEAST, LONGEST, draw_rings, placed, times
 from fedweave.errors import ConfigError
@@ -61,8 +61,8 @@ class Transfers:
     Rings are fan-ins, fan-outs, cycles and layered chains; all their members are frauds, who also pay and are paid as
     others do. Groups of honest accounts pay each other in the same shapes. Frauds tend to have young accounts, and
     laundered amounts to be large for the account, in haste and at any hour; no feature alone gives them away.
-    Examples are accounts (`y`), whose owners are banks; transfers have labels of their own (`carried.y`) and a split by
-    time (`carried.split`): the first .6 of them, the next .2 and the last .2.
+    Examples are accounts (`y`), whose owners are banks, or transfers, as `task` says; these have labels of their own
+    (`carried.y`) and a split by time (`carried.split`): the first .6 of them, the next .2 and the last .2.
 
     preset:    how large it is where nothing else is said: "banks" (30,000 accounts, 150,000 transfers, 1 % frauds),
                "small" (600, 3,000, 5 %) or "large" (1 million, 10 million, .05 %).
@@ -74,6 +74,7 @@ class Transfers:
     spanning:  share of the rings whose members are at several banks.
     decoys:    members of honest groups for each fraud.
     days:      that the transfers take.
+    task:      what is classified: "nodes", the accounts, or "edges", the transfers.
     """
 
     preset: str = "banks"
@@ -85,6 +86,7 @@ class Transfers:
     spanning: float = 0.6
     decoys: float = 2.0
     days: float = 180.0
+    task: Literal["nodes", "edges"] = "nodes"
 
     def __post_init__(self) -> None:
         if self.preset not in PRESETS:
@@ -136,7 +138,7 @@ class Transfers:
         features = np.stack([_scaled(drawn.amount, _AMOUNT), hour, *kinds], 1, dtype=np.float32)
         split = np.searchsorted(np.cumsum(SHARES[:-1]), (np.arange(len(hour)) + 0.5) / len(hour))
         customers = [drawn.customer == customer for customer in range(len(CUSTOMERS))]
-        return Dataset(
+        data = Dataset(
             name="transfers",
             x=np.stack([_scaled(drawn.age, _AGE), _scaled(drawn.turnover, _TURNOVER), *customers], 1, dtype=np.float32),
             edges=skeleton(ends, len(drawn.bank)),
@@ -156,6 +158,7 @@ class Transfers:
                 split=split,
             ),
         )
+        return as_edges(data, OF_TRANSFERS) if self.task == "edges" else data
 
     def tables(self, seed: int) -> tuple[pa.Table, pa.Table]:
         """The same draw as a bank would have it: accounts (id, bank, customer, age in days, turnover, label) and

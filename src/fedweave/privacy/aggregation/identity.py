@@ -42,6 +42,11 @@ class Identity:
     root: Authority
     members: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def name(self) -> str:
+        """Whose certificate it is."""
+        return _names(x509.load_der_x509_certificate(self.certificate))[0]
+
     def sign(self, message: bytes) -> bytes:
         """A signature that `check` accepts with the certificate."""
         if isinstance(self.key, rsa.RSAPrivateKey):
@@ -65,7 +70,7 @@ def check_signed(site: str, certificate: bytes, signature: bytes, message: bytes
     """
     try:
         theirs = _issued(certificate, None if root is None else root.certificate)
-        named = [own.value for own in theirs.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+        named = _names(theirs)
         if named != [site] or not theirs.not_valid_before_utc <= datetime.now(UTC) <= theirs.not_valid_after_utc:
             raise ValueError(f"its certificate is for {named}, or not valid now")
         key = theirs.public_key()
@@ -80,6 +85,10 @@ def check_signed(site: str, certificate: bytes, signature: bytes, message: bytes
         raise CallRefused(f"what is said to be from {site!r} is not signed by it: {why}") from error
     if root is not None and theirs.serial_number in root.revoked:
         raise CallRefused(f"the certificate of {site!r} was revoked by the project's authority", code=REFUSED)
+
+
+def _names(certificate: x509.Certificate) -> list[str]:
+    return [str(own.value) for own in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
 
 
 @lru_cache(maxsize=4096)
@@ -120,19 +129,20 @@ def revoked_by(root: x509.Certificate, given: bytes, path: Path) -> frozenset[in
 
 
 def read_identity(folder: Path, members: Mapping[str, str] = MappingProxyType({})) -> Identity:
-    """What provisioning left in a site's `folder`; members: see `Identity`.
+    """What provisioning left in the `folder` of a site, an administrator or the server; members: see `Identity`.
 
     Raises:
         ConfigError: a file is absent or cannot be read.
     """
     kit = folder / STARTUP
+    kind = "server" if (kit / "server.crt").exists() else "client"
     try:
-        own = x509.load_pem_x509_certificate((kit / "client.crt").read_bytes())
-        key = load_pem_private_key((kit / "client.key").read_bytes(), None)
+        own = x509.load_pem_x509_certificate((kit / f"{kind}.crt").read_bytes())
+        key = load_pem_private_key((kit / f"{kind}.key").read_bytes(), None)
     except (OSError, ValueError, TypeError) as error:
         raise ConfigError(
             f"signatures need the certificate and key that provisioning wrote to {kit}: {error}"
         ) from error
     if not isinstance(key, rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey):
-        raise ConfigError(f"{kit / 'client.key'} is neither an RSA nor an EC key; provision the project anew.")
+        raise ConfigError(f"the key in {kit} is neither an RSA nor an EC key; provision the project anew.")
     return Identity(own.public_bytes(Encoding.DER), key, read_root(kit), members)

@@ -5,6 +5,8 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+from nvflare.apis.fl_constant import FLContextKey
+from nvflare.apis.job_def import JobMetaKey
 from nvflare.collab import collab
 
 from fedweave.core.records import Record
@@ -32,7 +34,8 @@ class Site:
         folder = Path(collab.workspace.get_root_dir())
         log_to(folder / LOG)
         obey(folder / STARTUP)
-        self._member = Member(folder, collab.site_name, _post)
+        job = collab.fl_ctx.get_prop(FLContextKey.JOB_META) or {}
+        self._member = Member(folder, collab.site_name, _post, str(job.get(JobMetaKey.SUBMITTER_NAME, "")))
 
     @collab.publish
     def ping(self) -> int:
