@@ -10,6 +10,7 @@ from fedweave.algorithms.apfl import APFL, MixedModel
 from fedweave.algorithms.centralized import Centralized
 from fedweave.algorithms.cffl import CFFL, Credibility, CredibilityReward
 from fedweave.algorithms.cgsv import CGSV, CosineValue, SparseReward
+from fedweave.algorithms.coalition_value import CoalitionValue
 from fedweave.algorithms.dfedgnn import DFedGNN
 from fedweave.algorithms.ditto import Ditto, PersonalModel
 from fedweave.algorithms.dp_fedavg import DPFedAvg
@@ -163,6 +164,7 @@ PARTS: dict[str, type[parts.Part]] = {
     "agent_value": AgentValue,
     "value_reward": ValueReward,
     "payoff": Payoff,
+    "coalition_value": CoalitionValue,
     "motif_prototypes": MotifPrototypes,
     "fair_penalty": FairPenalty,
     "divergence_start": DivergenceStart,

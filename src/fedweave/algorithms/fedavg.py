@@ -8,12 +8,13 @@ round; a local step takes all of a client's training examples unless a part draw
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from fedweave.algorithms import trying
 from fedweave.algorithms.deployment import Deployable
 from fedweave.algorithms.participation import places, sample
 from fedweave.algorithms.parts import BySize, Composition, Context, Objective, Part, Round, Uniform, has
@@ -199,15 +200,17 @@ class FedAvg(Deployable):
         if not self.composed.personal:
             round = replace(round, delta=self.composed.joint(memory, round))
         round = replace(round, value=self.composed.value(memory, round))
-        after, memory = self._stepped(state, round, self.composed.remembered("update", memory, round))
+        memory = self.composed.remembered("update", memory, round)
+        memory = self.composed.tried(memory, round, partial(trying.share_right, fed, self.try_out))
+        after, memory = self._stepped(state, round, memory)
         return state | after | {"parts": memory}
 
     def calls(self, clients: int) -> Calls:
         """What the parts exchange before the first round; changed data, and training, in each."""
-        judge = self.judging({})
-        changed = (self.change,) if self.composed.changes else ()
+        judge, changed = self.judging({}), (self.change,) if self.composed.changes else ()
         kept = (judge, self.keep_given, self.keep_trained)
-        return Calls(self.composed.setup, (*changed, self.train), (judge,), kept)
+        tries = (self.try_out,) * -(-self.composed.queries(clients) // trying.AT_ONCE)
+        return Calls(self.composed.setup, (*changed, self.train, *tries), (judge,), kept)
 
     def measures(self, state: Tree, fed: Federation) -> dict[str, Tensor]:
         """What the parts know of each client (`Part.measures`)."""
@@ -245,7 +248,7 @@ class FedAvg(Deployable):
     def _stepped(self, state: Tree, round: Round, memory: Tree) -> tuple[Tree, Tree]:
         """The weights after a round, and the parts' states with that of the server's optimiser."""
         if self.composed.personal:
-            return {"own": mixed(state["own"], round)} if "own" in state else {}, memory
+            return {"own": round.mixed(state["own"])} if "own" in state else {}, memory
         owner = self.composed.owner("step")
         if not owner:
             return {"w": add(round.w, round.delta)}, memory
@@ -367,6 +370,11 @@ class FedAvg(Deployable):
         net, test, own = self.net, self.test_net, self._goes_on
         return self.judged(client, message, w, lambda: personal_score(net, w, client, None, test, own))
 
+    @on_client(sends=trying.TRIES, hears=trying.TOLD)
+    def try_out(self, client: Client, message: Tree) -> Tree:
+        """How many test examples of the client's models get right that updates of some clients make."""
+        return trying.hits(self.net, message["models"], client)
+
     def judging(self, state: Tree) -> Step:
         """`score` where the global test judges a global model, else `score_personal`."""
         judging: Step = self.score if self.one_judged else self.score_personal
@@ -390,14 +398,3 @@ class FedAvg(Deployable):
         named, model, kept = models.named, self.net, self.composed.private
         shared = {path: leaf for path, leaf in leaves(w) if named(model, path, self.share)}
         return nest({path: leaf for path, leaf in shared.items() if not named(model, path, kept)})
-
-
-def mixed(own: Tree, round: Round) -> Tree:
-    """Every client's weights, leaves [N, …], after a round: w_i ← Σ_j weights[i, j] (w_j + Δ_j) for its P clients."""
-
-    def mix(path: str, leaf: Tensor) -> Tensor:
-        now = torch.tensordot(round.weights, trained[path].double(), 1)
-        return leaf.index_copy(0, round.at, now.to(leaf.dtype))
-
-    trained = dict(leaves(round.trained))
-    return nest({path: mix(path, leaf) for path, leaf in leaves(own)})

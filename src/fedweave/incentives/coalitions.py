@@ -1,6 +1,6 @@
 """What coalitions of a round's clients are worth: the gain of the model that their updates alone make."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -9,7 +9,7 @@ from torch import Tensor
 from fedweave.core import model as models
 from fedweave.core.engine import Engine, graphs_of
 from fedweave.core.graph import TEST, Graph
-from fedweave.core.tree import leaves, nest
+from fedweave.core.tree import Tree, leaves, nest
 from fedweave.errors import UserError
 from fedweave.incentives.shapley import Value
 from fedweave.learn import cross_entropy
@@ -33,6 +33,30 @@ def judging(fed: Engine) -> tuple[str, list[Graph]]:
     return "all clients' test examples, pooled", graphs
 
 
+def mixing(round: Any) -> Callable[[Tensor], Tree]:
+    """The models of coalitions S of a round's clients, bool [c, P]: w_t + A Σ_{i in S} a_i Δ_i / Σ_{i in S} a_i, leaves
+    [c, …]; see `worth`.
+
+    Raises:
+        UserError: a weight, which may be of a user's own part, is negative; names the client.
+    """
+    for client, weight in zip(round.replies.clients, round.weights.tolist(), strict=True):
+        if weight < 0:  # the coalition's own weights could sum to nothing
+            raise UserError(f"{client}'s weight is {weight:g}; contributions are measured for weights of at least 0.")
+    moved = {path: round.update(path).double() for path, _ in leaves(round.w)}
+    before = dict(leaves(round.w))
+    whole = round.weights.sum()  # 1 of a mean; with all of it everyone together made the round
+
+    def of(masks: Tensor) -> Tree:
+        share = masks.to(whole.device).double() * round.weights
+        share = share / share.sum(1, keepdim=True).clamp(min=1e-300) * whole
+        return nest(
+            {p: (before[p].double() + torch.tensordot(share, u, 1)).to(before[p].dtype) for p, u in moved.items()}
+        )
+
+    return of
+
+
 def worth(round: Any, model: Any, graphs: Sequence[Graph], metric: str) -> Value:
     """The value function of a round: what coalitions S, bool [c, P], gain over w_t, float64 [c], with the model
     w_t + A Σ_{i in S} a_i Δ_i / Σ_{i in S} a_i, in "accuracy" or in -"loss" (nats) on the test examples of `graphs`.
@@ -43,11 +67,7 @@ def worth(round: Any, model: Any, graphs: Sequence[Graph], metric: str) -> Value
     Raises:
         UserError: a weight, which may be of a user's own part, is negative; names the client.
     """
-    for client, weight in zip(round.replies.clients, round.weights.tolist(), strict=True):
-        if weight < 0:  # the coalition's own weights could sum to nothing
-            raise UserError(f"{client}'s weight is {weight:g}; contributions are measured for weights of at least 0.")
-    moved = {path: round.update(path).double() for path, _ in leaves(round.w)}
-    before = dict(leaves(round.w))
+    mixed = mixing(round)
     many = [graph.masks[TEST].sum() for graph in graphs]
     shares = [count / sum(many) for count in many]
 
@@ -56,17 +76,8 @@ def worth(round: Any, model: Any, graphs: Sequence[Graph], metric: str) -> Value
         found = [_score(models.judged(model, w, graph), graph, metric) for graph in graphs]
         return torch.stack([score * share for score, share in zip(found, shares, strict=True)]).sum()
 
-    whole = round.weights.sum()  # 1 of a mean; with all of it everyone together made the round
-
     def of(masks: Tensor) -> Tensor:
-        share = masks.to(whole.device).double() * round.weights
-        share = share / share.sum(1, keepdim=True).clamp(min=1e-300) * whole
-        found = []
-        for part in share.split(BATCH):
-            mixed = {
-                p: (before[p].double() + torch.tensordot(part, u, 1)).to(before[p].dtype) for p, u in moved.items()
-            }
-            found.append(torch.func.vmap(judged)(mixed).double())
+        found = [torch.func.vmap(judged)(dict(leaves(mixed(part)))).double() for part in masks.split(BATCH)]
         return torch.cat(found)
 
     nobody = of(round.at.new_zeros(1, len(round.at), dtype=torch.bool))

@@ -14,7 +14,7 @@ from fedweave.algorithms.parts import answers
 from fedweave.algorithms.parts.conflicts import check, mechanisms
 from fedweave.algorithms.parts.context import KEEP, Context
 from fedweave.algorithms.parts.objective import CrossEntropy
-from fedweave.algorithms.parts.part import ChangesData, FollowsData, Part, Trains, has
+from fedweave.algorithms.parts.part import ChangesData, FollowsData, Part, Trains, TriesModels, has
 from fedweave.algorithms.parts.round import Round
 from fedweave.core.arrays import GraphArrays, graph_arrays
 from fedweave.core.federation import Federation, Sends, Step
@@ -327,6 +327,19 @@ class Composition(dict[str, Part]):
     def setup(self) -> tuple[Step, ...]:
         """The steps that the parts run before the first round."""
         return tuple(step for part in self.values() for step in part.setup)
+
+    def tried(self, memory: Tree, round: Round, share: Callable[[Tree], Tensor]) -> Tree:
+        """{part: its state} once those that have clients try models have done so."""
+        return memory | {name: part.tried(memory[name], round, share) for name, part in self._trying}
+
+    def queries(self, clients: int, rounds: Sequence[int] | None = None) -> int:
+        """How many models clients try at most in these rounds, counted from 1; None: in the one with most."""
+        most = [(part.due, part.queries(clients)) for _, part in self._trying]
+        return sum(count * (1 if rounds is None else sum(map(due, rounds))) for due, count in most)
+
+    @property
+    def _trying(self) -> list[tuple[str, TriesModels]]:
+        return [(name, part) for name, part in self.items() if isinstance(part, TriesModels)]
 
     @property
     def most_rounds(self) -> int | None:

@@ -8,6 +8,7 @@ from itertools import chain
 import torch
 from torch import Tensor
 
+from fedweave.algorithms.trying import TRIED
 from fedweave.algorithms.vertical.labels import DRAWN, LabelRelease
 from fedweave.core.algorithm import Calls
 from fedweave.core.federation import Client, Step, StepInfo, step_info
@@ -128,6 +129,11 @@ AS_THEY_ARE = Scoring(measures=FINE)
 def is_scoring(info: StepInfo) -> bool:
     """Whether a step declares scores, and no more than prepares them."""
     return any(key in COUNTED for key in info.sends)
+
+
+def models_scored(info: StepInfo, reply: Tree) -> int:
+    """Of how many models a reply has scores: an evaluation each."""
+    return len(reply.get(TRIED, ())) + int(is_scoring(info) and bool(reply))
 
 
 def scoring_steps(calls: Calls) -> tuple[Step, ...]:
