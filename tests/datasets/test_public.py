@@ -332,6 +332,7 @@ def test_registry_names_and_parameters() -> None:
         "digits",
         "domains",
         "synthetic",
+        "transfers",
         "folder",
         "parties",
         "members",

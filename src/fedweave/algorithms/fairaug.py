@@ -122,7 +122,7 @@ class FairAugmented(Part):
 
     mask: float = 0.5
     keep: float = 0.8
-    needs = Needs(supervised=True, sens=True, whole_features=True)
+    needs = Needs(supervised=True, sens=True, whole_features=True, nodes=True)
 
     def __post_init__(self) -> None:
         for name in ("mask", "keep"):

@@ -53,7 +53,7 @@ def worth(round: Any, model: Any, graphs: Sequence[Graph], metric: str) -> Value
 
     def judged(flat: Any) -> Tensor:
         w = nest(flat)
-        found = [_score(models.apply(model, w, graph), graph, metric) for graph in graphs]
+        found = [_score(models.judged(model, w, graph), graph, metric) for graph in graphs]
         return torch.stack([score * share for score, share in zip(found, shares, strict=True)]).sum()
 
     whole = round.weights.sum()  # 1 of a mean; with all of it everyone together made the round
