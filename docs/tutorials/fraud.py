@@ -34,7 +34,7 @@ for kind, chosen in (("ordinary", data.carried.y == 0), ("laundering", data.carr
 
 # %% [markdown]
 # Of an account the banks know its age, the customer's kind and turnover; of a transfer its amount, channel and hour. A
-# model that flags nobody is right for 99 % and worth nothing, so runs are judged by **average precision**, and by how
+# model that flags nobody is nearly always right and worth nothing, so runs are judged by **average precision**, and by how
 # many of the frauds are among the hundredth of the accounts with the highest scores: that many a team can look at.
 
 # %%
@@ -72,7 +72,8 @@ show("together, with transfers' features", trained(FedAvg, wide, out=MONTHS / "f
 # %%
 run = fedweave.load_run(MONTHS / "february")
 caught = {name: run.summary["metrics"][f"pooled/{name}"] for name in ("threshold", "flagged", "recall", "precision")}
-print("from {threshold:.2f} on {flagged:.1%} are flagged: {recall:.0%} of the frauds; {precision:.0%} are".format(**caught))
+said = "from {threshold:.2f} on {flagged:.1%} are flagged: {recall:.0%} of the frauds; {precision:.0%} are"
+print(said.format(**caught))
 
 # %% [markdown]
 # Next month training goes on where it ended, with new accounts and transfers: weights are kept, optimisers begin anew.

@@ -20,12 +20,13 @@ from rich.filesize import decimal
 from typer.testing import CliRunner
 
 from fedweave.cli import app
-from fedweave.errors import FedweaveError
+from fedweave.errors import FedweaveError, UserError
 from fedweave.experiment.rounds import SERVER
 from fedweave.experiment.runs.files import write_csv, write_table
 from fedweave.incentives.statement import Terms, chained, digest, hashes
 from fedweave.payments.account_page import document, money
 from fedweave.payments.accounts import account
+from fedweave.payments.sealed import check_same
 from fedweave.report import tables
 from fedweave.report.compliance import of_run
 from fedweave.report.html import render
@@ -344,6 +345,30 @@ def test_what_pay_is_divided_by_is_sealed(copied: Path) -> None:
     (copy / "statement.json").write_text(json.dumps(seal))
     sealed_again(copy, lambda lines: lines, sums=larger)  # the digest is another than other members have
     assert "from its values follow" in check_copy(copy, code=2)
+
+
+def test_members_compare_their_copies_and_name_whose_is_another(copied: Path) -> None:
+    """Each copy passes alone: the writer has divided one member's pay by a larger sum and sealed that."""
+    copies = [own_copy(copied, f"client-{at}") for at in range(3)]
+    words = [word for copy in copies for word in ("--compare", copy)]
+    assert "client-0, client-1, client-2 are the same" in fedweave("statement", *words)
+    assert "not compared: client-2" in fedweave("statement", *words[:4])
+    half = {
+        number: 2 * total for number, total in json.loads((copies[1] / "statement.json").read_text())["sums"].items()
+    }
+
+    def halved(lines: pa.Table) -> pa.Table:
+        paid = [(amount / 2).quantize(Decimal("0.01")) for amount in lines["pay"].to_pylist()]
+        return lines.set_column(lines.column_names.index("pay"), "pay", pa.array(paid, lines["pay"].type))
+
+    sealed_again(copies[1], halved, sums=half)
+    (copies[1] / "statement-client-1.csv").unlink()
+    check_copy(copies[1])
+    with pytest.raises(UserError, match="client-1: in round 1 pay is divided by") as error:
+        check_same(copies)
+    assert error.value.code == "statement.differs"
+    with pytest.raises(UserError, match="client-0, client-1 differ"):
+        check_same(copies[:2])
 
 
 def test_a_copy_of_another_configuration_or_other_messages_is_refused(copied: Path) -> None:

@@ -36,9 +36,20 @@ def statement(
             "--member.",
         ),
     ] = None,
+    compare: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="DIR", help="Compare members' copies by their statement.json; repeatable.", show_default=False
+        ),
+    ] = None,
 ) -> None:
     """State what each member of a run contributed, got, and is paid or fined, round by round: CSV, Parquet, and a page
     to print."""
+    if compare:
+        from fedweave.payments.sealed import check_same
+
+        typer.echo(check_same(compare))
+        return
     if check is not None:
         for line in _check(directory, member, check):
             typer.echo(line)
