@@ -64,3 +64,13 @@ class Round:
         alike = self.weights is None or self.weights.dim() > 1
         share = torch.ones_like(self.at) if alike else self.weights
         return float(share.double() @ self.replies.stack(key).double() / share.double().sum())
+
+    def mixed(self, own: Tree) -> Tree:
+        """Every client's weights [N, …] after the round: w_i ← Σ_j weights[i, j] (w_j + Δ_j) for its P clients."""
+        trained = dict(leaves(self.trained))
+
+        def mix(path: str, leaf: Tensor) -> Tensor:
+            now = torch.tensordot(self.weights, trained[path].double(), 1)
+            return leaf.index_copy(0, self.at, now.to(leaf.dtype))
+
+        return nest({path: mix(path, leaf) for path, leaf in leaves(own)})
