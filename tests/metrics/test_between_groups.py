@@ -113,3 +113,17 @@ def test_the_fairest_round() -> None:
     assert between_groups.fairer(fair, unknown, 0.0)  # a gap of which nothing is known is not fair, but accurate
     assert not between_groups.fairer(unknown, fair, 0.0)
     assert between_groups.fairer(unknown, constant, 0.0)
+
+
+def test_no_constant_prediction_has_skill_and_one_that_is_even_and_right_has_all() -> None:
+    """(TPR - FPR) (1 - (SP + EO) / 2), where accuracy / (SP + EO) is without a number of the former."""
+    for predicted in (0, 1):
+        table = np.zeros((3, 2, 2, 2))
+        table[..., predicted] = [[90, 10], [80, 20]]
+        found = between_groups.measures({"groups": table}, np.full(3, 0.85), np.full(3, 0.5))
+        assert found["groups/tradeoff_skill"].tolist() == [0.0] * 3
+        assert np.isnan(found["groups/tradeoff_accuracy"]).all()
+        assert found["groups/predicted"].tolist() == [float(predicted)] * 3
+    right = np.array([[[50.0, 0], [0, 50]]] * 2)
+    found = between_groups.measures({"groups": np.stack([right] * 3)}, np.ones(3), np.ones(3))
+    assert found["groups/tradeoff_skill"].tolist() == [1.0] * 3
