@@ -148,3 +148,23 @@ def test_words_of_scores_are_counted_among_evaluations(project: Path) -> None:  
     deny(project, "evaluations = 1")
     with pytest.raises(ClientsMissing, match="evaluations"):
         joined(project, summed())
+
+
+def test_sites_weigh_classes_by_all_members_counts_and_none_tells_its_own(project: Path) -> None:  # noqa: F811
+    """As in the simulation; an owner may deny them, and a server gets none without a sum."""
+    config = summed(class_weight="balanced", parts=["class_counts"])
+    fed, algorithm, link = joined(project, config)
+    heard = words(link, SITE, "class_counts")
+    *_, last = train(algorithm, fed, 2)
+    expected, _ = in_simulation(config)
+    for path, leaf in leaves(expected.state):
+        assert torch.equal(leaf, dict(leaves(last.state))[path])
+    [own] = heard
+    assert (own.abs() > 2**32).any()  # a pad of 64 bits, where no class has so many examples
+    server = Cheat(project, config, run="cheated")
+    reply(server.join())
+    answer = server.call("ClassCounts.count_classes", 0, {"classes": torch.zeros(3, dtype=torch.int64)})
+    assert "secure sum" in answer.refusal
+    deny(project, 'deny = ["class_counts"]\ncalls = {count_classes = 5}')
+    with pytest.raises(ClientsMissing, match="class_counts may not leave"):
+        joined(project, config, run="denied")
