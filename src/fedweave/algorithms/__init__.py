@@ -21,6 +21,7 @@ from fedweave.algorithms.fairfed import FairFed, FairFedWeights
 from fedweave.algorithms.fairgfl import FairGFL, OverlapWeights
 from fedweave.algorithms.fairgraphfl import AgentValue, FairGraphFL, Payoff, ValueReward
 from fedweave.algorithms.fcfl import FCFL, ParetoDescent
+from fedweave.algorithms.fedaux import AuxiliaryMix, FedAux
 from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.fedavg_ft import FedAvgFT, FineTuned
 from fedweave.algorithms.feddc import FedDC
@@ -40,6 +41,7 @@ from fedweave.algorithms.fedsage_plus import FedSagePlus, MissingNeighbours
 from fedweave.algorithms.fedstar import FedStar
 from fedweave.algorithms.fedtad import Distilled, FedTAD
 from fedweave.algorithms.fedtgp import FedTGP, NearestTrained, TrainedPrototypes
+from fedweave.algorithms.fgssl import FGSSL, SemanticStructure
 from fedweave.algorithms.gcfl import GCFL, Clusters, GCFLPlus, SeriesClusters
 from fedweave.algorithms.glasu import GLASU
 from fedweave.algorithms.graphfl import GraphFL, MetaGradient
@@ -89,6 +91,7 @@ ALGORITHMS: Record = {
     "cffl": CFFL,
     "fcfl": FCFL,
     "fedpub": FedPUB,
+    "fedaux": FedAux,
     "fedgcn": FedGCN,
     "fedgta": FedGTA,
     "graphfl": GraphFL,
@@ -97,6 +100,7 @@ ALGORITHMS: Record = {
     "fedstar": FedStar,
     "fedtad": FedTAD,
     "fedtgp": FedTGP,
+    "fgssl": FGSSL,
     "gcfl": GCFL,
     "gcfl_plus": GCFLPlus,
     "glasu": GLASU,
@@ -170,7 +174,9 @@ PARTS: dict[str, type[parts.Part]] = {
     "series_clusters": SeriesClusters,
     "missing_neighbours": MissingNeighbours,
     "overlap_weights": OverlapWeights,
+    "auxiliary_mix": AuxiliaryMix,
     "topology_mix": TopologyMix,
+    "semantic_structure": SemanticStructure,
     "distilled": Distilled,
     "trained_prototypes": TrainedPrototypes,
     "nearest_trained": NearestTrained,
@@ -188,6 +194,7 @@ __all__ = [
     "EU",
     "F2GNN",
     "FCFL",
+    "FGSSL",
     "GCFL",
     "GLASU",
     "PARTS",
@@ -204,6 +211,7 @@ __all__ = [
     "FairGFL",
     "FairGraphFL",
     "FedAdam",
+    "FedAux",
     "FedAvg",
     "FedAvgFT",
     "FedAvgM",

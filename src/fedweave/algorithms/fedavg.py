@@ -90,8 +90,7 @@ class FedAvg(Deployable, SumsScores):
     @property
     def needs(self) -> Capabilities:
         """`capabilities`, and what the parts need."""
-        own, needs = self.capabilities, [part.needs for part in self.composed.values()]
-        return replace(own, sens=own.sens or any(one.sens for one in needs), ids=any(one.ids for one in needs))
+        return self.capabilities.asked([part.needs for part in self.composed.values()])
 
     @property
     def most_rounds(self) -> int | None:
@@ -175,7 +174,7 @@ class FedAvg(Deployable, SumsScores):
     def init(self, fed: Federation) -> Tree:
         """w_0, or a copy of it for every client, or the key that clients draw it from; and the parts' states."""
         whole = models.init(self.trained, fed.key("init"), fed.dtype)
-        w, paths = self._shared(whole), [path for path, _ in leaves(whole)]
+        w, paths = fed.started(self._shared(whole)), [path for path, _ in leaves(whole)]
         vain = [pattern for pattern in self.share if not any(models.named(self.net, path, [pattern]) for path in paths)]
         if whole and (vain or (self.share and not w)):
             told = vain[0] if vain else list(self.share)
@@ -186,7 +185,7 @@ class FedAvg(Deployable, SumsScores):
         if not self.composed.personal:
             state["w"] = w
         elif not self.composed.owner("receive"):
-            state["own"] = map_leaves(lambda leaf: leaf.expand(len(fed.clients), *leaf.shape).clone(), w)
+            state["own"] = fed.started(w, fed.clients)
         return state
 
     def round(self, state: Tree, fed: Federation) -> Tree:

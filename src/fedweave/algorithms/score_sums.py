@@ -52,7 +52,7 @@ def _words(name: str) -> FixedPoint:
 def sum_score(model: Model, w: Tree, graph: Graph) -> Tree:
     """{"own": words} of what `measure` says of `w`, of its values on the client's own examples ("mean"), and of
     histograms of its scores ("histogram"), to be added up over clients."""
-    logits = models.apply(model, w, graph)
+    logits = models.judged(model, w, graph)
     pairs = pairs_of(logits, graph.y, graph.masks, graph.sens)
     told = {**pairs, MEAN: means(pairs), HISTOGRAM: histograms(logits, graph.y, graph.masks)}
     return {SUM: nest({path: _words(path).encode(leaf, _most(path)) for path, leaf in leaves(told)})}

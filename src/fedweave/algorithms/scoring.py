@@ -58,7 +58,7 @@ def measure(model: Model, w: Tree, graph: Graph, whole: bool = True, members: tu
 
     members: see `core.federation.Client`; if there are any, [M, 3, 2, …], the pairs of each one's own examples.
     """
-    logits = models.apply(model, w, graph)
+    logits = models.judged(model, w, graph)
     if not members:
         return pairs_of(logits, graph.y, graph.masks, graph.sens, whole)
 

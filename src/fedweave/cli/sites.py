@@ -1,4 +1,4 @@
-"""The commands `fedweave sites init|check|start|status|stop|run|predict|export|request|sign|accept`."""
+"""The commands `fedweave sites init|check|start|status|stop|run|predict|export|request|sign|accept|revoke|renew`."""
 
 import sys
 import time
@@ -9,9 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from fedweave.cli.certificates import accept, request, sign
+from fedweave.cli.certificates import accept, renew, request, revoke, sign
 from fedweave.cli.export import Format, Kind, Out
-from fedweave.cli.options import Experiment, Settings, Trust, check_consent
+from fedweave.cli.options import Earlier, Experiment, Settings, Trust, check_consent
 from fedweave.cli.predict import Chosen, Round, When
 from fedweave.core.records import Record
 from fedweave.core.text import counted, printable
@@ -86,7 +86,7 @@ def init(
         typer.echo(f"note: normalise = {how!r} scaled the data by numbers over all nodes before it was cut")
 
 
-for command in (request, sign, accept):
+for command in (request, sign, accept, revoke, renew):
     sites.command()(command)
 
 
@@ -194,6 +194,7 @@ def run(
     algorithm: Annotated[str | None, typer.Option(metavar="NAME", help="Run another algorithm.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue from the last checkpoint.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run that DIR2 holds.")] = False,
+    init_from: Earlier = None,
     track: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Keep it with tensorboard or mlflow, too; repeatable.")
     ] = None,
@@ -202,7 +203,7 @@ def run(
     from fedweave.deploy.sites.checking import check_experiment
     from fedweave.deploy.sites.observing import Observed
     from fedweave.deploy.sites.reasons import own_reasons
-    from fedweave.deploy.sites.running import for_sites, with_engine
+    from fedweave.deploy.sites.running import begun_from, for_sites, with_engine
     from fedweave.deploy.sites.running import run as submit
     from fedweave.experiment.config import read
     from fedweave.experiment.runs.resuming import terminable
@@ -214,7 +215,7 @@ def run(
     chosen, notes = read(config, with_engine(settings or []), algorithm)
     for note in notes:
         typer.echo(printable(f"note: {note}"), err=True)
-    chosen = for_sites(chosen.plain())
+    chosen = begun_from(for_sites(chosen.plain()), init_from)
     check_experiment(chosen)
     directory = out or Path("runs") / f"{config.stem}-{chosen.algorithm.name}-s{chosen.general.seed}-sites"
     console = screen()

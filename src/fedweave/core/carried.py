@@ -11,6 +11,9 @@ from fedweave.core.operators import looped, mean, normalised
 from fedweave.core.sizes import least_rows
 
 WAYS = ("undirected", "forward", "reverse")
+ROWS = ("weight", "features", "time", "y", "split")  # fields with a row for each edge
+SOURCE, TARGET, OWN = "example_source", "example_target", "example_features"  # where the edges are the examples
+OF_EXAMPLES = (SOURCE, TARGET, OWN)
 
 
 class Carried(NamedTuple):
@@ -23,6 +26,11 @@ class Carried(NamedTuple):
     time:     float64 [M], in the data's unit (days since 1970 of dates); None where nobody says.
     columns:  what the k features are called, in order; () where nobody said.
     scaling:  ((shift, divisor), …) of the k features, where they were scaled over all edges; divisor 0 made it 0.
+    y:        int64 [M], the edges' own classes, -1 unlabelled; None where they have none. No input of a model.
+    split:    int64 [M], 0 train, 1 val, 2 test, -1 none; None where nobody says.
+    examples: whether the edges are the examples, in this order.
+    until:    the last times of training and of validation, where messages for the examples of a split go along edges
+              no later than its end; None where all messages go everywhere.
     """
 
     ends: np.ndarray
@@ -32,6 +40,10 @@ class Carried(NamedTuple):
     time: np.ndarray | None = None
     columns: tuple[str, ...] = ()
     scaling: tuple[tuple[float, float], ...] = ()
+    y: np.ndarray | None = None
+    split: np.ndarray | None = None
+    examples: bool = False
+    until: tuple[float, float] | None = None
 
     def __str__(self) -> str:
         """What they carry, such as "1,200 directed, with a weight, 2 features (amount, fee), times 1 to 149"."""
@@ -56,22 +68,52 @@ class Carried(NamedTuple):
 
     def taken(self, edges: np.ndarray, index: np.ndarray | None = None) -> "Carried":
         """The edges at int64 places (or bool) `edges`, between other numbers of nodes if `index` [2, …] says so."""
-        rows = {name: getattr(self, name) for name in ("weight", "features", "time")}
+        rows = {name: getattr(self, name) for name in ROWS}
         kept: dict[str, Any] = {name: None if own is None else own[edges] for name, own in rows.items()}
         return self._replace(ends=self.ends[:, edges] if index is None else index, **kept)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """All of its numbers by name, without those that are None."""
         named = {"ends": self.ends, "directed": np.array(self.directed), "scaling": np.array(self.scaling)}
-        rows = {name: getattr(self, name) for name in ("weight", "features", "time")}
+        named |= {"examples": np.array(True)} if self.examples else {}
+        named |= {} if self.until is None else {"until": np.array(self.until)}
+        rows = {name: getattr(self, name) for name in ROWS}
         return named | {name: own for name, own in rows.items() if own is not None}
 
     @classmethod
     def of_arrays(cls, held: "dict[str, np.ndarray]", columns: tuple[str, ...] = ()) -> "Carried":
         """Undo `arrays`."""
-        rows: dict[str, Any] = {name: held.get(name) for name in ("weight", "features", "time")}
+        rows: dict[str, Any] = {name: held.get(name) for name in ROWS}
         scaling = tuple((float(shift), float(divisor)) for shift, divisor in held["scaling"].reshape(-1, 2))
-        return cls(held["ends"], bool(held["directed"]), **rows, columns=columns, scaling=scaling)
+        first, second = held.get("until", (0.0, 0.0))
+        until = (float(first), float(second)) if "until" in held else None
+        return cls(
+            held["ends"],
+            bool(held["directed"]),
+            **rows,
+            columns=columns,
+            scaling=scaling,
+            examples="examples" in held,
+            until=until,
+        )
+
+
+def seen(carried: Carried, split: int) -> np.ndarray:
+    """bool [M]: the edges that messages for the examples of a split (`core.graph.SPLITS`) go along."""
+    if carried.until is None or carried.time is None or split >= len(carried.until):
+        return np.ones(carried.total, bool)
+    return np.asarray(carried.time <= carried.until[split])
+
+
+def of_examples(carried: Carried, what: str, rows: int, nodes: int, kind: Any) -> sp.csr_matrix:
+    """[rows, n]: 1 at the node where an example starts (`SOURCE`) or ends (`TARGET`); or [rows, k], its features."""
+    m = carried.total
+    if what == OWN:
+        made = sp.csr_matrix(np.empty((m, 0)) if carried.features is None else carried.features, dtype=kind)
+        made.resize(rows, made.shape[1])
+        return made
+    end = carried.ends[(SOURCE, TARGET).index(what)]
+    return sp.csr_matrix((np.ones(m, kind), end, np.minimum(np.arange(rows + 1), m)), shape=(rows, nodes))
 
 
 def both_ways(carried: Carried) -> Carried:

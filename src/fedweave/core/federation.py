@@ -15,7 +15,7 @@ from fedweave.core.mechanism import KINDS, Applied, Mechanism, SecureSum
 from fedweave.core.ranges import Range
 from fedweave.core.replies import Replies
 from fedweave.core.stacked import Stacked
-from fedweave.core.tree import Tree, leaves
+from fedweave.core.tree import Tree, leaves, map_leaves
 from fedweave.errors import FedweaveError
 
 
@@ -288,6 +288,7 @@ class Federation(ABC):
     test graph or None. held: the graphs that the server itself holds, by role: the test graph as "test", and others
     such as "public", "validation" or "proxy". pairs: the truth about every pair of clients, {name: float64 [N, N]},
     which only a simulation knows and only a comparison may use (`Partition.pairs`); empty between organisations.
+    initial: puts an earlier run's weights in the place of fresh ones (see `started`); None where training begins anew.
     """
 
     clients: tuple[str, ...]
@@ -297,6 +298,12 @@ class Federation(ABC):
     test: Graph | None
     held: Mapping[str, Graph]
     pairs: Mapping[str, Tensor]
+    initial: "Callable[[Tree, Sequence[str]], Tree] | None" = None
+
+    def started(self, w: Tree, clients: Sequence[str] = ()) -> Tree:
+        """Fresh weights, or those of an earlier run in their place; with `clients`, a row of them for each."""
+        own = map_leaves(lambda leaf: leaf.expand(len(clients), *leaf.shape).clone(), w) if clients else w
+        return own if self.initial is None else self.initial(own, clients)
 
     def map(
         self,

@@ -23,6 +23,7 @@ from fedweave.datasets.pyg import from_pyg
 from fedweave.datasets.recognise import found
 from fedweave.datasets.small_graphs import SMALL_GRAPHS, TU
 from fedweave.datasets.synthetic import Synthetic
+from fedweave.datasets.transfers import Transfers
 from fedweave.datasets.twitch import Twitch
 from fedweave.errors import ConfigError, DataError
 
@@ -31,6 +32,7 @@ __all__ = ["DATASETS", "Dataset", "describe", "from_frames", "from_graph_frames"
 DATASETS: dict[str, type] = {
     "digits": Digits,
     "synthetic": Synthetic,
+    "transfers": Transfers,
     "folder": Folder,
     "graphs": GraphFolder,
     "tu": TU,

@@ -12,8 +12,15 @@ REQUIRED = ("x_data", "x_indices", "x_indptr", "x_shape", "edge_index", "y")
 SPLIT = ("train_idx", "val_idx", "test_idx")
 KEPT = ("sens", "graph_of", "node_labels", "edge_labels", "owner")  # as they are
 IDS = "ids"
-CARRIED = {"edge_weight": "weight", "edge_attr": "features", "edge_time": "time"}  # array: field of `Carried`
+CARRIED = {  # array: field of `Carried`
+    "edge_weight": "weight",
+    "edge_attr": "features",
+    "edge_time": "time",
+    "edge_y": "y",
+    "edge_split": "split",
+}
 DIRECTED, EDGE_NAMES, EDGE_SCALING = "directed", "edge_feature_names", "edge_scaling"
+EDGE_Y, EDGE_SPLIT, NODE_IDS = "edge_y", "edge_split", "node_ids"  # where edges are the examples
 NUMBERED = {  # names: the array whose numbers they name
     "label_names": "y",
     "group_names": "sens",
@@ -29,7 +36,7 @@ NAMES = {  # names: what a dataset calls them
     "node_kind_names": "node_kinds",
     "edge_kind_names": "edge_kinds",
 }
-OPTIONAL = (*SPLIT, *KEPT, IDS, *NAMES, DIRECTED, *CARRIED, EDGE_NAMES, EDGE_SCALING)
+OPTIONAL = (*SPLIT, *KEPT, IDS, *NAMES, DIRECTED, *CARRIED, EDGE_NAMES, EDGE_SCALING, NODE_IDS)
 
 
 def write(dataset: Any, path: Path) -> None:
@@ -46,10 +53,14 @@ def write(dataset: Any, path: Path) -> None:
     if dataset.public is not None:
         arrays |= {key: np.flatnonzero(mask) for key, mask in zip(SPLIT, dataset.public, strict=True)}
     arrays |= {name: getattr(dataset, name) for name in KEPT if getattr(dataset, name) is not None}
-    text = {IDS: dataset.ids} | {key: getattr(dataset, own) for key, own in NAMES.items()}
+    text = {IDS: dataset.ids, NODE_IDS: dataset.node_ids} | {key: getattr(dataset, own) for key, own in NAMES.items()}
     arrays |= {key: np.array(names) for key, names in text.items() if names}
     if dataset.carried is not None:
-        arrays |= _of_carried(both_ways(dataset.carried))
+        arrays |= _of_carried(dataset.carried if dataset.carried.examples else both_ways(dataset.carried))
+    if dataset.example == "edge":
+        arrays = {key: held for key, held in arrays.items() if key not in ("y", *SPLIT)} | {EDGE_Y: dataset.y}
+        if dataset.public is not None:
+            arrays[EDGE_SPLIT] = np.where(dataset.public.any(0), dataset.public.argmax(0), -1)
     with path.open("wb") as file:  # given a name without ".npz", NumPy would append it
         np.savez_compressed(file, **arrays)
 

@@ -40,7 +40,7 @@ def pooled(model: Model, w: Tree, graphs: Iterable[Graph], alarm: Alarm | None =
     with torch.no_grad():
         for graph in (graph.to(device) for graph in graphs):
             used = graph.masks.any(0)
-            found.append((models.apply(model, w, graph)[used], graph.y[used], graph.masks[:, used]))
+            found.append((models.judged(model, w, graph)[used], graph.y[used], graph.masks[:, used]))
         logits, y, masks = (torch.cat(own, dim) for own, dim in zip(zip(*found, strict=True), (0, 0, 1), strict=True))
         pairs = torch.cat([ordered(logits[mask], y[mask], mask[mask][None]) for mask in masks])
     whole = {"auc": np.asarray(values({"auc": pairs.cpu()})["auc"])}

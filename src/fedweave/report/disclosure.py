@@ -68,6 +68,8 @@ def disclose(run: Run) -> Disclosure:
     sentences += _protection(sent + shown)
     costs = of_members(run.ledger)
     sentences += [*map(str, bounds(run.ledger)), *remarks(bound for own in costs.values() for bound in own)]
+    together = [Bound(**own) for own in run.summary.get("privacy_total", ())]
+    sentences += [f"With the runs that it began from, one after the other: {bound}" for bound in together]
     if costs and not run.between_sites:
         sentences.append(SIMULATED)
     if costs and any(one.direction == "up" and one.purpose == EVALUATION for one in kinds):

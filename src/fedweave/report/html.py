@@ -1,18 +1,14 @@
 """The report: one HTML page that holds all it needs."""
 
-import re
 from collections.abc import Callable, Sequence
-from importlib.metadata import version
 
-from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from fedweave.core.records import Record
 from fedweave.core.text import counted
-from fedweave.errors import listed
 from fedweave.experiment.config import written
 from fedweave.metrics.judging import OF_POSITIVE, PLAIN, WORDS
-from fedweave.report import figures, gain, svg, tables, traffic
+from fedweave.report import figures, gain, tables, traffic
 from fedweave.report.absences import absent
 from fedweave.report.cells import Table
 from fedweave.report.compare import NOTE, compared
@@ -23,13 +19,10 @@ from fedweave.report.motifs import NUMBERS, drawing, kinds_of
 from fedweave.report.notes import notes, of_fairest
 from fedweave.report.panels import Figure
 from fedweave.report.reading import Group, Run, distinct, grouped, judged_alike
-from fedweave.report.template import FIGURE, PAGE, STYLE
+from fedweave.report.template import rendered
 from fedweave.report.training import unlike
 
 Owner = tuple[Group, Run]
-_DRAWING = Environment(autoescape=True, undefined=StrictUndefined)
-_DRAWING.filters |= {"panel": lambda it: Markup(svg.panel(it)), "symbol": lambda it: Markup(svg.symbol(it))}
-_FIGURES = _DRAWING.from_string(FIGURE)
 
 
 def render(runs: Sequence[Run], more: Sequence[str] = ()) -> str:
@@ -43,14 +36,11 @@ def render(runs: Sequence[Run], more: Sequence[str] = ()) -> str:
     gained, seeds = gain.gains(groups), any(len(group.runs) > 1 for group in groups)
     prices = sentences(groups) if tables.comparable(groups) else []
     judged = judged_alike(groups)
-    environment = Environment(autoescape=True, undefined=StrictUndefined)
-    environment.filters |= {"coded": coded, "listed": listed}
-    return environment.from_string(PAGE).render(
+    return rendered(
+        "report.html",
         title=_title(groups),
         leads=[_lead(run) for _, run in owners] if len(owners) == 1 else [*gain.sentences(gained), *prices],
         warnings=[*more, *_warnings(groups, [run for _, run in owners])],
-        style=STYLE,
-        version=version("fedweave"),
         facts=tables.facts(groups),
         summary=tables.metrics(groups, ("global", "pooled", "within", "local", "trained", "best_val", "per_class")),
         costs=tables.costs(groups),
@@ -149,12 +139,7 @@ def drawn(figure: Figure | None, name: str) -> Markup:
     """The figure as HTML; "" of None. name: unique on the page."""
     if figure is None:
         return Markup("")
-    return Markup(_FIGURES.render(figure=figure, name=name))
-
-
-def coded(words: str) -> Markup:
-    """A sentence as HTML; what stands in it between backticks is code."""
-    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(words))))
+    return Markup(rendered("figure.html", figure=figure, name=name))
 
 
 def _caption(groups: Sequence[Sequence[dict[str, float]]], judged: str) -> str:

@@ -45,6 +45,10 @@ class Objective:
         if not self._terms:
             raise ValueError("parts: none of them is a term of the objective that depends on data; add cross_entropy")
         for name, part in self.parts.items():
+            if part.needs.nodes and models.example(self.training.model) == "edge":
+                raise ValueError(
+                    f"{name} is about nodes and their neighbours, but the examples are edges; take another"
+                )
             part.check(self.training)
             if part.protection.plain_loss and not self.training.loss.plain:
                 raise ValueError(

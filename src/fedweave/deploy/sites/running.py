@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from fedweave.experiment.runs.checkpoint import Checkpoint, When
 from fedweave.experiment.runs.files import (
     CHECKPOINT,
     CONFIG,
+    EARLIER_LEDGER,
     LEDGER,
     METRICS,
     PARTITION,
@@ -40,7 +42,7 @@ from fedweave.experiment.runs.files import (
 from fedweave.experiment.runs.resuming import check_replaceable, examine, recover, replacing
 from fedweave.experiment.runs.trained import finished, saved
 
-FILES = (CONFIG, PARTITION, METRICS, LEDGER, CHECKPOINT, SUMMARY)
+FILES = (CONFIG, PARTITION, METRICS, LEDGER, EARLIER_LEDGER, CHECKPOINT, SUMMARY)
 START = "Start them with `fedweave sites start`; `fedweave sites check` on their machines looks for what bars them"
 _POLL = 0.5
 
@@ -65,6 +67,22 @@ def for_sites(document: Document) -> Config:
     known = parameters("engine", registry("engine")["flare"])
     kept = {key: value for key, value in engine.items() if key in known}
     return resolve({**document, "engine": {**kept, "name": "flare"}})
+
+
+def begun_from(config: Config, earlier: Path | None) -> Config:
+    """The same experiment, begun from the run in `earlier`, or in the directory that its `init_from` says: by that
+    run's number, for the server keeps its own files of it.
+
+    Raises:
+        UserError: the directory holds no run between sites.
+    """
+    where = earlier if earlier is not None else Path(config.general.init_from or "")
+    if earlier is None and (config.general.init_from is None or not where.is_dir()):
+        return config
+    if not (where / RUN).is_file():
+        told = f"{where} is not the directory of a run between sites: it has no {RUN}. Give one of this project's."
+        raise UserError(f"init_from: {told}", code="init.run")
+    return replace(config, general=replace(config.general, init_from=number_of(where)))
 
 
 def run(

@@ -12,10 +12,10 @@ from fedweave.datasets.sensitive import has_sens
 from fedweave.deploy.flare.site.sitefile import FINE, SITE_FILE, write_site_file
 from fedweave.deploy.flare.wire.requests import SERVER
 from fedweave.errors import UserError
-from fedweave.experiment.build import global_test_part, shares
 from fedweave.experiment.config import Config
 from fedweave.partition import cut
 from fedweave.partition.base import Partition, client_ids
+from fedweave.partition.shares import global_test_part, shares
 
 DATA, TEST = "data.npz", "test.npz"
 
@@ -49,6 +49,8 @@ def hand_out(data: Dataset, partition: Partition, project: Path, sites: tuple[st
     """Write a part into each site's folder, and the global test graph, if there is one, into the server's and every
     site's; what else the server holds, into the server's. Of a vertical cut a site gets its columns, its edges, the
     split and, if it sees them, the labels. Nobody gets ids but of its own examples."""
+    if data.example == "edge":
+        raise UserError(f"the examples of {data.name} are edges; between sites they are nodes or small graphs.")
     part = global_test_part(data, partition)
     tests = () if part is None else tuple(shares(data, [part]))
     clients = client_ids(len(sites), partition.names)

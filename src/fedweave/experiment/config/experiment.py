@@ -79,7 +79,7 @@ class Config:
             sections["data"]["path"] = self.folder
         noise = {} if self.noise is None else {"noise": dataclasses.asdict(self.noise)}
         more = {"evaluation": self.evaluation.plain(), **noise, "privacy": {}}
-        return {**dataclasses.asdict(self.general), **sections, **more}
+        return {**self.general.plain(), **sections, **more}
 
     def check_made(self) -> None:
         """Refuse settings that the model or the algorithm refuses whatever the data.

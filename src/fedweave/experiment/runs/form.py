@@ -28,8 +28,8 @@ class Form:
     """What data a model wants.
 
     columns, labels: names of the features and of the classes in order; () where they have none, or where sites alone
-    know them. example: "node" or "graph". scaling: of the features, "how", and where that depends on the run's nodes
-    "shift" and "divisor" of every column, the latter None for those that become 0.
+    know them. example: "node", "graph" or "edge". scaling: of the features, "how", and where that depends on the run's
+    nodes "shift" and "divisor" of every column, the latter None for those that become 0.
     """
 
     features: int
@@ -100,7 +100,7 @@ def read_form(directory: Path) -> Form | None:
         held = {key: table[key].to_pylist() for key in ("shift", "divisor")} if how in OVER_NODES else {}
         known = () if all(map(described.is_unnamed, names)) else tuple(names)
         labels, example = tuple(map(str, about["labels"])), about["example"]
-        if example not in ("node", "graph") or len(labels) not in (0, about["classes"]):
+        if example not in ("node", "graph", "edge") or len(labels) not in (0, about["classes"]):
             raise ValueError(f"it is of {example}s of {about['classes']} classes, of which {len(labels)} have names")
         return Form(len(names), about["classes"], known, labels, example, {"how": how, **held})
     except (ValueError, KeyError, TypeError) as error:

@@ -27,7 +27,18 @@ from fedweave.experiment.runs.form import Form
 _LOG = logging.getLogger(__name__)
 # Settings by which new tables are read, too.
 _OF_EDGES = tuple(name for name in SETTINGS if name != "edge_normalise")
-_OF_TABLES = ("categories", "groups", "owner", "columns", "ignore", "unlabelled", "loops", *_OF_EDGES)
+_OF_TABLES = (
+    "categories",
+    "groups",
+    "owner",
+    "node_time",
+    "columns",
+    "ignore",
+    "unlabelled",
+    "loops",
+    "task",
+    *_OF_EDGES,
+)
 _ENCODED = ("label", "degree")  # kinds of columns that nodes of small graphs have without being told
 
 
@@ -102,7 +113,7 @@ def _read(before: Before, path: Path) -> Dataset:
         return tu.read(path, tu.holds(path)[0], attributes, labelled=False)
     named: Record = {"labels": tuple(form.labels)} if form.labels else {"classes": form.classes}
     of_graphs = "graphs" in kinds or (form.example == "graph" and not kinds)
-    _check_example("graph" if of_graphs else "node", before, path)
+    _check_example("graph" if of_graphs else "edge" if form.example == "edge" else "node", before, path)
     kind = GraphFolder if of_graphs else Members if "parties" in kinds else Folder
     taken = {own.name for own in fields(kind)}
     own = {name: value for name, value in before.config.data.values.items() if name in _OF_TABLES and name in taken}

@@ -14,21 +14,22 @@ from fedweave.core.graph import VAL, Graph
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree, device_of
 from fedweave.errors import UserError
-from fedweave.experiment.build import global_test_part, graph_of
+from fedweave.experiment.build import graph_of
 from fedweave.experiment.runs.files import SUMMARY, read_summary
 from fedweave.experiment.runs.form import form_of_config, read_form
 from fedweave.experiment.runs.new_data import Before, like
-from fedweave.experiment.runs.predictions import Predicted, predictions_table
+from fedweave.experiment.runs.predictions import Predicted, ends_of, predictions_table
 from fedweave.experiment.runs.trained import Trained
 from fedweave.metrics.flagging import by_validation
 from fedweave.metrics.judging import THRESHOLD, Flagging, chooses, flagging, of_best
 from fedweave.metrics.measured import GLOBAL
+from fedweave.partition.shares import global_test_part
 
 
 def probabilities(model: Model, w: Tree, graph: Graph) -> Tensor:
     """[e, c] of the classes, padding included, on the host; the model runs where its weights lie."""
     with torch.no_grad():
-        return torch.softmax(models.apply(model, w, graph.to(device_of(w))), -1).cpu()
+        return torch.softmax(models.judged(model, w, graph.to(device_of(w))), -1).cpu()
 
 
 def of_own(run: Trained, model: str | None = None, client: str | None = None) -> pa.Table:
@@ -56,7 +57,8 @@ def of_own(run: Trained, model: str | None = None, client: str | None = None) ->
         p = probabilities(run.algorithm.test_net, w, built.fed.test)
         found.append(Predicted(GLOBAL, p, test.examples, test.masks))
     data = built.data
-    return predictions_table(found, data.ids, data.labels, data.example, data.y, flagging_of(run, chosen))
+    by = flagging_of(run, chosen)
+    return predictions_table(found, data.ids, data.labels, data.example, data.y, by, ends_of(data))
 
 
 def of_new(run: Trained, path: Path, model: str | None = None, client: str | None = None) -> pa.Table:
@@ -79,7 +81,8 @@ def of_new(run: Trained, path: Path, model: str | None = None, client: str | Non
     graph, examples = graph_of(data, data.features, built.fed.dtype), np.arange(data.examples)
     net = run.algorithm.test_net
     found = [Predicted(name, probabilities(net, w, graph), examples) for name, w in chosen.items()]
-    return predictions_table(found, data.ids, built.data.labels, data.example, data.y, by)
+    named = data.ids, built.data.labels, data.example
+    return predictions_table(found, *named, data.y, by, ends_of(data))
 
 
 def flagging_of(

@@ -47,7 +47,7 @@ class Trained:
     def seen(self) -> Partition:
         """What the clients hold, whose order is that of the federation's clients."""
         one = capabilities(self.config.algorithm.kind).pooled
-        return pooled(self.built.partition) if one else self.built.partition
+        return pooled(self.built.partition, self.built.data) if one else self.built.partition
 
     def models(self, which: str) -> Mapping[str, Tree]:
         """{client: its weights} of the model `which` (`algorithms.deployment.Deployable`).

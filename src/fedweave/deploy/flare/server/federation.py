@@ -34,6 +34,7 @@ from fedweave.engines.resending import LastSent
 from fedweave.engines.summing import check_alike
 from fedweave.errors import FedweaveError
 from fedweave.experiment.config import Document
+from fedweave.privacy.aggregation import Authority
 
 JOIN, BLIND, ALIGN, PAD = "(join)", "(blind)", "(align)", "(pad)"
 _NOTHING: Tree = {}
@@ -44,9 +45,8 @@ class Flare(Engine):
 
     clients: names of the sites, in the order of the project. quorum: a call goes on with this share of the called sites
     where the algorithm asks for more; None: all are needed, and no setting changes that. ledger: keeps what really
-    happened, also over restarts. root: the authority's certificate, see `sums.Sums`. resend: send again what sites have
-    from the message before. heads: the last entries of the
-    sites' accounts, also of earlier runs.
+    happened, also over restarts. root: see `sums.Sums`. resend: send again what sites have from the message
+    before. heads: the last entries of the sites' accounts, also of earlier runs.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Flare(Engine):
         held: Mapping[str, Graph] | None = None,
         quorum: float | None = None,
         limit: int = 512_000_000,
-        root: object = None,
+        root: Authority | None = None,
         resend: bool = True,
         heads: Heads | None = None,
     ) -> None:

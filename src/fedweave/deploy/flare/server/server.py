@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import shutil
 import signal
 import tomllib
@@ -159,7 +160,7 @@ class Server:
             if self.predict:
                 _predict(partial(build, config), folder, self.predict)
             else:
-                run(config, folder, progress, True, backend(build, stop))
+                run(config, folder, progress, True, backend(build, stop, root))
             progress.status = "done"
         except Interrupted:
             progress.status = "stopped"
@@ -212,9 +213,15 @@ class Server:
         return Joined(algorithm, fed, replies, data, "; ".join(filter(None, (uncompared(named), *unsure))))
 
 
-def backend(build: Callable[[Config], Joined], stop: Stop) -> RunBackend:
-    """Where a run of sites takes what it needs."""
-    return RunBackend(build, _held, _noted, stop, source=lambda built: {}, before=Flare.before_round)
+def backend(build: Callable[[Config], Joined], stop: Stop, root: Path = Path()) -> RunBackend:
+    """Where a run of sites takes what it needs; root: the server's folder, which has its files of earlier runs."""
+
+    def earlier(number: str) -> Path:
+        if not re.fullmatch(r"[A-Za-z0-9]{1,64}", number):
+            raise UserError(f"init_from: {number!r} is no number of a run between sites.", code="init.run")
+        return root / RUNS / number
+
+    return RunBackend(build, _held, _noted, stop, source=lambda built: {}, before=Flare.before_round, earlier=earlier)
 
 
 def _predict(build: Callable[[], Joined], folder: Path, asked: str) -> None:

@@ -171,6 +171,8 @@ def read_graph(path: Path, site: SiteData) -> Dataset:
         check_named(path, kind)
         return kind.load(path, 0)
     data = without_sens(npz.read(path, path.stem, loops=site.loops), path, site.sens_feature)
+    if data.example == "edge":
+        refuse(path, "the examples are edges", "Between sites, examples are nodes or small graphs.")
     data = numbered(path, data, site)
     carried = None if data.carried is None else scaled(data.carried, site.edge_normalise, path)
     return replace(data, x=normalise(compact(data.x), site.normalise, path.name), carried=carried)

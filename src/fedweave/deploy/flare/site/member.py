@@ -31,7 +31,7 @@ from fedweave.deploy.flare.site.holdings import Holdings, hold, marks
 from fedweave.deploy.flare.site.joining import FORM, JOINING, as_kept_back, describe, kept_back, withheld
 from fedweave.deploy.flare.site.participation import Participation
 from fedweave.deploy.flare.site.predicted import leave, set_aside
-from fedweave.deploy.flare.site.sitefile import SECRET, SITE_FILE, Rules, read_machine
+from fedweave.deploy.flare.site.sitefile import SECRET, SITE_FILE, Rules, read_about
 from fedweave.deploy.flare.site.steps import carry_out, client_on, read_received, with_fingerprints
 from fedweave.deploy.flare.wire.answers import FORBIDDEN, MISTAKEN, Answer
 from fedweave.deploy.flare.wire.chain import told_heads
@@ -66,11 +66,12 @@ class Member:
     """Answers the server's calls, one at a time, and takes what other sites send at any time.
 
     folder: the site's. post: carries what the site sends to others. Every error is written to the owner's log; the
-    server hears the reason only where it tells nothing of the data.
+    server hears the reason only where it tells nothing of the data. submitter: whose certificate the job came with.
     """
 
-    def __init__(self, folder: Path, name: str, post: Post) -> None:
-        self._folder, self._name, self._post, self._lock = folder, name, post, threading.Lock()
+    def __init__(self, folder: Path, name: str, post: Post, submitter: str = "") -> None:
+        self._folder, self._name, self._submitter = folder, name, submitter
+        self._post, self._lock = post, threading.Lock()
         self._job: Participation | None = None
         self._joined, self._stopped = False, ""
         self._device = torch.device(CPU)
@@ -152,7 +153,7 @@ class Member:
         check_versions(asked.versions, {})  # another release's document could mean something else
         policy = PolicyFile(self._folder)  # before it is read: what changes while the data is loaded is news
         data, rules = read_checked(self._folder / SITE_FILE)
-        self._device = chosen(read_machine(self._folder / SITE_FILE).device, where="site.device")
+        self._device = chosen(read_about(self._folder / SITE_FILE).device, where="site.device")
         config = admitted(rules, asked.document)
         check_versions(asked.versions, asked.document)  # files that the policy allows to be read
         if config.engine.name != "flare":
@@ -166,9 +167,8 @@ class Member:
             if vertical
             else hold(data, self._folder, config)
         )
-        job = self._job = Participation(
-            self._folder, asked, config, found, rules, policy, data.random_id or self._name, self._name
-        )
+        who = data.random_id or self._name, self._name, self._submitter
+        job = self._job = Participation(self._folder, asked, config, found, rules, policy, *who)
         self._warn(job)
         job.go_back()
         job.check_version(asked.data[self._name].version if self._name in asked.data else 0)

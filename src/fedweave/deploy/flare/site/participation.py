@@ -77,6 +77,7 @@ class Participation:
         policy: PolicyFile,
         random_id: str,
         name: str,
+        submitter: str = "",
     ) -> None:
         engine, own = config.engine.values, folder / RUNS / asked.run
         self.limit = min(int(engine["reply_mb"] * 1e6), MOST_FILLED)
@@ -94,6 +95,8 @@ class Participation:
             self.ledger.chain = self.accounts.chain
             self._saved = self._check_history()
             what = {"algorithm": config.algorithm.name, "after": asked.round, "predict": asked.predict}
+            told = {"requester": config.general.requester, "purpose": config.general.purpose, "submitter": submitter}
+            what |= {"sites": asked.sites, "policy": rules.plain(), **{key: word for key, word in told.items() if word}}
             self.ledger.note("joined", **what, pin=self.pin, **versions({}))
             self.accounts.skip(self.ledger)
             self.accounts.pins[self.ledger.path.name] = self.pin

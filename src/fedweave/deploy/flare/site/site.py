@@ -5,6 +5,8 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+from nvflare.apis.fl_constant import FLContextKey
+from nvflare.apis.job_def import JobMetaKey
 from nvflare.collab import collab
 
 from fedweave.core.records import Record
@@ -12,6 +14,8 @@ from fedweave.deploy.flare.site.member import LOG, Member
 from fedweave.deploy.flare.site.private import log_to
 from fedweave.deploy.flare.wire.answers import Answer
 from fedweave.deploy.flare.wire.link import steady
+from fedweave.deploy.flare.wire.revoked import obey
+from fedweave.privacy.aggregation import STARTUP
 
 
 class Site:
@@ -29,7 +33,9 @@ class Site:
         steady()
         folder = Path(collab.workspace.get_root_dir())
         log_to(folder / LOG)
-        self._member = Member(folder, collab.site_name, _post)
+        obey(folder / STARTUP)
+        job = collab.fl_ctx.get_prop(FLContextKey.JOB_META) or {}
+        self._member = Member(folder, collab.site_name, _post, str(job.get(JobMetaKey.SUBMITTER_NAME, "")))
 
     @collab.publish
     def ping(self) -> int:

@@ -2,7 +2,7 @@
 
 import stat
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
@@ -26,6 +26,7 @@ Measure = Literal[
 FINE: tuple[Measure, ...] = get_args(Measure)
 HEAD = r"^(0|[1-9][0-9]{0,14}):([0-9a-f]{32}|)$"  # an entry of a site's accounts, see `chain.Head`
 T = TypeVar("T")
+_Word = Annotated[str, Field(max_length=500)]
 # As openssl prints it, or without colons.
 _Fingerprint = Annotated[str, Field(pattern=r"^([0-9A-Fa-f]{2}:?){31}[0-9A-Fa-f]{2}$")]
 
@@ -165,29 +166,49 @@ class Rules:
     evaluations: Annotated[int, Field(ge=0)] | None = None
     max_change: Annotated[float, Field(gt=0)] | None = None
 
+    def plain(self) -> Record:
+        """The rules that say something else than they do when they are left out, for JSON."""
+        odd = {key: value for key, value in asdict(self).items() if value != getattr(Rules(), key)}
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in odd.items()}
+
+    @classmethod
+    def read(cls, plain: object) -> "Rules":
+        """Undo `plain`.
+
+        Raises:
+            ConfigError: it is not of that form.
+        """
+        return _table({"policy": plain}, "policy", cls)
+
     def freed(self, keys: Iterable[str]) -> "Rules":
         """The rules for what no owner can deny: nothing is, and the `keys` may leave without a bound."""
         return replace(self, deny=(), unbounded=(*self.unbounded, *keys))
 
 
 @dataclass(frozen=True)
-class Machine:
-    """The table [site]: the machine that the site's steps run on.
+class About:
+    """The table [site]: the machine that the site's steps run on, and whose site it is.
 
-    device: "cpu", "cuda", "cuda:1", or "auto", which takes a GPU where there is one.
+    device:     "cpu", "cuda", "cuda:1", or "auto", which takes a GPU where there is one.
+    legal_name: of the site's owner, as its reports name it.
+    contact:    who answers for the site's data, such as its data protection officer.
+    parties:    {site, or "server": legal name of its owner} of the others, as agreed with them.
     """
 
     device: Device = "cpu"
+    legal_name: _Word = ""
+    contact: _Word = ""
+    parties: dict[str, _Word] = field(default_factory=dict)
 
 
-def read_machine(path: Path) -> Machine:
+def read_about(path: Path) -> About:
     """The table [site], checked.
 
     Raises:
         ConfigError: see `read_site_file`.
     """
     try:
-        return _table(load(path), "site", Machine)
+        return _table(load(path), "site", About)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
 
@@ -201,7 +222,7 @@ def read_site_file(path: Path) -> tuple[SiteData, Rules]:
     document = load(path)
     try:
         check_keys("", document, ["data", "policy", "site"])
-        _table(document, "site", Machine)
+        _table(document, "site", About)
         return _table(document, "data", SiteData), _table(document, "policy", Rules)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
