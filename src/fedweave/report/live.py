@@ -12,6 +12,7 @@ from pathlib import Path
 from fedweave.core.records import Record
 from fedweave.errors import FedweaveError, UserError
 from fedweave.experiment.runs.files import CHECKPOINT, CONFIG, LEDGER, METRICS, RUN, SUMMARY
+from fedweave.metrics.judging import WORDS
 from fedweave.report import figures, traffic
 from fedweave.report.absences import FAULTS, faults
 from fedweave.report.html import drawn
@@ -44,8 +45,8 @@ def stamp(directory: Path) -> tuple[float, ...]:
 def state(directory: Path) -> Record:
     """All that the page shows, as JSON; "waiting" says why there is nothing yet, or no more.
 
-    "members" are rows of the last evaluation: name, test accuracy, test loss, and how often it was missing, refused or
-    late. "figures" is HTML.
+    "members" are rows of the last evaluation: name, what judges ("metric") and the loss on test examples, and how often
+    it was missing, refused or late. "figures" is HTML.
     """
     try:
         run = read_run(followed(directory))
@@ -59,6 +60,7 @@ def state(directory: Path) -> Record:
         "round": run.done,
         "rounds": rounds,
         "saved": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(run.when)),
+        "metric": WORDS[run.judged],
         "members": _members(run),
         "figures": _figures(run),
     }
@@ -71,12 +73,12 @@ def _figures(run: Run) -> str:
 
 
 def _members(run: Run) -> list[Record]:
-    accuracy, loss = run.clients("accuracy"), run.clients("loss")
+    value, loss = run.clients(run.judged), run.clients("loss")
     found = faults(run.metrics)
-    names, none = sorted({*accuracy, *loss, *found}), dict[str, dict[int, int]]()
+    names, none = sorted({*value, *loss, *found}), dict[str, dict[int, int]]()
     calls = {name: {what: sum(found.get(name, none).get(what, {}).values()) for what in FAULTS} for name in names}
     return [
-        {"name": name, "accuracy": _finite(accuracy.get(name)), "loss": _finite(loss.get(name)), **calls[name]}
+        {"name": name, "judged": _finite(value.get(name)), "loss": _finite(loss.get(name)), **calls[name]}
         for name in names
     ]
 
