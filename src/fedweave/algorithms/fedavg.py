@@ -240,13 +240,8 @@ class FedAvg(Deployable, SumsScores):
         at, memory = places(fed, clients), self._memory(state)
         rewarded = bool(self.composed.owner("receive"))  # then clients do not get the global weights
         shared: Tree = {key: state[key] for key in ("w", "init") if key in state and not (rewarded and key == "w")}
-        each: Tree = {}
-        own: Tree = {}
-        for name in (name for name in self.composed if name in asked):
-            to_all, to_each, *reward = self.composed.download(name, memory, at)
-            shared |= {name: to_all} if to_all else {}
-            own |= {name: to_each} if to_each else {}
-            each |= {"w": reward[0]} if reward else {}
+        told, own, each = self.composed.downloads(memory, at, asked)
+        shared |= told
         each |= {"w": map_leaves(lambda leaf: leaf[at], state["own"])} if "own" in state else {}
         each |= {"each": own} if own else {}
         return shared, Stacked(tuple(clients), each) if each else None
