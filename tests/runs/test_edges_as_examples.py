@@ -10,8 +10,10 @@ import torch
 from fedweave import datasets
 from fedweave.algorithms import ALGORITHMS
 from fedweave.cli.predict import predictions
+from fedweave.core import carried as carried_edges
 from fedweave.core import model as models
 from fedweave.core.algorithm import capabilities
+from fedweave.core.carried import Carried
 from fedweave.core.graph import TEST, TRAIN, VAL
 from fedweave.core.tree import leaves
 from fedweave.errors import ConfigError
@@ -20,7 +22,8 @@ from fedweave.experiment.config import resolve
 from tests.runs.test_predictions import made
 
 ACCOUNTS, TRANSFERS = 60, 400
-NODES_ALONE = {"adafgl", "f2gnn", "fairaug", "fedego", "fedgcn", "fedgta", "fedsage", "fedsage_plus", "fedtad"}
+NODES_ALONE = {"adafgl", "f2gnn", "fairaug", "fedaux", "fedego", "fedgcn", "fedgta", "fedsage", "fedsage_plus"}
+NODES_ALONE |= {"fedtad", "fgssl"}
 # Others that this data, or a model of edges' features, is nothing for.
 OTHERS = {"cffl", "fairgfl", "fairgraphfl", "fedstar"}
 OTHERS |= {name for name, kind in ALGORITHMS.items() if capabilities(kind).vertical}
@@ -91,7 +94,7 @@ def test_an_edge_is_of_the_member_that_holds_both_ends_and_split_by_time(tmp_pat
     assert (data.y < 0).any()
 
 
-@pytest.mark.parametrize("model", [MODEL, {"name": "sage", "hidden": 8}, {"name": "gcn", "weighted": False}])
+@pytest.mark.parametrize("model", [{**MODEL, "ports": True}, {"name": "sage"}, {"name": "gcn", "weighted": False}])
 def test_later_edges_that_give_labels_away_change_nothing_before(tmp_path, model):
     """Planted after the end of validation, with features of it and between the same accounts, whatever the model."""
     draw = np.random.default_rng(5)
@@ -102,7 +105,8 @@ def test_later_edges_that_give_labels_away_change_nothing_before(tmp_path, model
     found = []
     for name, more in (("plain", None), ("planted", pd.DataFrame(late))):
         folder = tables(tmp_path / name, more=more)
-        found.append(trained(folder, partition=cut, model=model, algorithm="fedavg"))
+        data = {**DATA, "path": str(folder), "edge_normalise": "standard"}
+        found.append(trained(folder, partition=cut, model=model, data=data))
     (_, one, before), (_, two, after) = found
     for (path, own), (_, other) in zip(leaves(one["w"]), leaves(two["w"]), strict=True):
         assert torch.equal(own, other), path
@@ -137,7 +141,7 @@ def test_algorithms_learn_from_edges_as_the_loop_does(tmp_path, name):
 
 @pytest.mark.parametrize("name", sorted(NODES_ALONE))
 def test_algorithms_of_nodes_refuse_edges_by_name(tmp_path, name):
-    model = {"name": "gcn" if name in ("fedgcn", "fedtad", "fairaug") else "sage", "hidden": 8}
+    model = {"name": "gcn" if name in ("fedgcn", "fedtad", "fairaug", "fgssl") else "sage", "hidden": 8}
     with pytest.raises(ConfigError, match="about nodes"):
         build(resolve(document(tables(tmp_path), name, model=model)))
 
@@ -248,3 +252,14 @@ def test_pyg_and_members_bring_their_own_edges(tmp_path):
     assert pyg.y.tolist() == label.tolist()
     assert np.allclose(pyg.carried.features[:, 0], edges["amount"])
     assert np.array_equal(pyg.carried.ends, own.carried.ends[:, :TRANSFERS])
+
+
+def test_ports_number_neighbours_in_order_of_time():
+    ends = np.array([[0, 1, 0, 2, 0, 1], [3, 3, 3, 3, 1, 0]])
+    carried = Carried(ends, True, time=np.array([5.0, 1.0, 9.0, 7.0, 2.0, 2.0]), ports=True)
+    into, out_of = carried_edges.ports_of(carried).T
+    assert into.tolist() == [1, 0, 1, 2, 0, 0]  # 3 is reached from 1, then from 0, then from 2
+    assert out_of.tolist() == [1, 0, 1, 0, 0, 1]  # 0 reaches 1, then 3; 1 reaches 3, then 0
+    early = carried.taken(carried.time <= 5)
+    assert carried_edges.ports_of(early).tolist() == carried_edges.ports_of(carried)[carried.time <= 5].tolist()
+    assert np.allclose(carried.read[:, 0], np.log1p(into))

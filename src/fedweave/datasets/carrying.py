@@ -1,5 +1,6 @@
 """What the edges of a user's own data carry: direction, weight, features, time; parallel edges and loops."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -136,15 +137,16 @@ def carried_of(
     return scaled(found, kind.edge_normalise, edges.path)
 
 
-def scaled(carried: Carried, how: str, where: str | Path) -> Carried:
-    """With features scaled as `datasets.features.normalise` does, over all of these edges."""
+def scaled(carried: Carried, how: str, where: str | Path, until: float = math.inf) -> Carried:
+    """With features scaled as `datasets.features.normalise` does, over all of these edges `until` some time."""
     if carried.features is None or how == "none" or not carried.total:
         return carried
+    over = carried.features if carried.time is None else carried.features[carried.time <= until]
     pairs: tuple[tuple[float, float], ...] = ()
     if how in OVER_NODES:
-        shift, divisor = scaling(carried.features, how)
+        shift, divisor = scaling(over, how)
         pairs = tuple(zip(shift.tolist(), np.where(np.isinf(divisor), 0, divisor).tolist(), strict=True))
-    made = np.ascontiguousarray(normalise(carried.features, how, str(where)), np.float32)
+    made = np.ascontiguousarray(normalise(carried.features, how, str(where), over), np.float32)
     return carried._replace(features=made, scaling=pairs)
 
 

@@ -20,6 +20,7 @@ from fedweave.core.model import Model
 from fedweave.core.records import Record
 from fedweave.core.sizes import size_classes
 from fedweave.datasets.base import Dataset
+from fedweave.datasets.carrying import scaled
 from fedweave.engines.devices import chosen
 from fedweave.engines.engine import LocalEngine
 from fedweave.engines.loop import Loop
@@ -40,7 +41,8 @@ from fedweave.experiment.demands import (
 from fedweave.incentives.tables import tables
 from fedweave.incentives.vocabulary import Vocabulary, vocabulary_of
 from fedweave.learn.losses import by_number
-from fedweave.models import OnEdges, directed
+from fedweave.models import directed
+from fedweave.models.edges import on_examples
 from fedweave.ops.recording import When
 from fedweave.partition import cut, unused
 from fedweave.partition.base import Part, Partition, client_ids
@@ -94,21 +96,32 @@ def ingredients(config: Config) -> Ingredients:
         ConfigError, DataError: the data is absent or refused, or a plug-in refuses its values.
     """
     seed = config.general.seed
-    data = datasets.load(config.data.name, path=config.folder, seed=seed, **config.data.values)
-    partition = cut(config.partition.make(), data, seed)
+    data, partition = _cut(config)
     if config.noise is not None:
         data, partition = config.noise.applied(data, partition, seed)
     seen = pooled(partition, data) if capabilities(config.algorithm.kind).pooled else partition
     check_labels_and_nodes(config, data, seen)
     kind = suited(config, data)
-    model = (OnEdges(kind, data.edge_features) if data.example == "edge" else kind).build(
-        width(data, seen), data.classes
-    )
+    data = directed.ported(data, kind)
+    model = on_examples(kind, data).build(width(data, seen), data.classes)
     check_pooling(config, data, model)
     check_edges(config, model)
     algorithm = weighted(config.algorithm, data.labels, data.classes).make(model)
     check_time(config, seen, algorithm)
     return Ingredients(data, partition, seen, model, algorithm)
+
+
+def _cut(config: Config) -> tuple[Dataset, Partition]:
+    """The data and its cut. Where that is by time, features of edges are scaled by those that training sees."""
+    values, seed = config.data.values, config.general.seed
+    how = values.get("edge_normalise", "none") if config.partition.values.get("split") == "time" else "none"
+    values = values | ({"edge_normalise": "none"} if how != "none" else {})
+    data = datasets.load(config.data.name, path=config.folder, seed=seed, **values)
+    partition = cut(config.partition.make(), data, seed)
+    until = partition.parts[0].until
+    if how == "none" or data.carried is None or until is None:
+        return data, partition
+    return replace(data, carried=scaled(data.carried, how, data.name, until[0])), partition
 
 
 def weighted(algorithm: Choice, labels: Sequence[str], classes: int) -> Choice:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedweave.core.model import Layer, Model
 from fedweave.core.records import Record
-from fedweave.core.tree import Tree
+from fedweave.core.tree import Tree, leaves
 from fedweave.errors import UserError
 from fedweave.experiment.runs.form import Form, form_of_config, read_form
 from fedweave.models.masked import SUFFIX, pruned
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from fedweave.metrics.judging import Flagging
 
 
-KNOWN = ("gcn", "gat", "sage", "gin", "mlp", "gcnii", "ego")
+WHOLE = ("sgc", "gprgnn", "acmgcn", "h2gcn")  # modules that are no chains of layers
+KNOWN = ("gcn", "gat", "sage", "gin", "mlp", "gcnii", "ego", *WHOLE)
 AT_SITES = "sites"  # how features are scaled that each site reads by itself
 HANDED_OUT = "handed out"  # how those are that `sites init --split` cut
 
@@ -146,7 +147,10 @@ def _weights(config: "Config", algorithm: object, w: "Tree", form: Form) -> "Tre
     net = config.model.make().build(form.features, form.classes)
     given = config.model.values
     heads = [*[given["heads"]] * (len(net) - 1), given["output_heads"]] if config.model.name == "gat" else []
-    return state_dict(net, w if masks is None else unmasked(w, masks.threshold), heads)
+    plain = w if masks is None else unmasked(w, masks.threshold)
+    if config.model.name in WHOLE:
+        return {f"layers.0.w.{path.replace('/', '_')}": leaf.float().contiguous() for path, leaf in leaves(plain)}
+    return state_dict(net, plain, heads)
 
 
 def state_dict(model: Model, w: Tree, heads: Sequence[int] = ()) -> dict[str, Tensor]:

@@ -13,6 +13,7 @@ from fedweave.core.graph import Graph
 from fedweave.core.maker import Maker, note
 from fedweave.core.model import Hidden, Layer, Model, rows_of
 from fedweave.core.tree import Tree
+from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
 from fedweave.models import blocks
 from fedweave.ops.linear import linear
@@ -45,6 +46,13 @@ class OnEdges:
             raise ConfigError("the examples are edges, and the model pools small graphs; set model.pool = 'none'.")
         read = blocks.activated(readout(width, width, self.edge_features), dropout)
         return note((*nodes, read, blocks.affine(width, classes)), Maker(self.of, (features, classes)))
+
+
+def on_examples(model: Any, data: Dataset) -> Any:
+    """The plug-in `model`, with a head of its own where the examples are edges, which reads what models do of them."""
+    if data.carried is None or not data.carried.examples:
+        return model
+    return OnEdges(model, data.carried.width + 2 * data.carried.ports)
 
 
 def readout(fan_in: int, fan_out: int, edge_features: int) -> Layer:

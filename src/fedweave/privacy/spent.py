@@ -49,7 +49,7 @@ def remarks(found: Iterable[Bound]) -> list[str]:
     worst = max((bound.epsilon for bound in found), default=0.0)
     if worst <= WEAK:
         return []
-    odds = f"{math.exp(worst):.2g}" if worst <= VOID else "more than 10^43"
+    odds = f"{float(f'{math.exp(worst):.2g}'):,.0f}" if worst <= 20 else f"10^{math.floor(worst / math.log(10))}"
     return [
         f"An ε above {WEAK} protects little, and one above {VOID} practically nothing: at ε = {worst:.4g} what was "
         f"sent may be {odds} times as likely with a record as without it."

@@ -87,6 +87,7 @@ def range_of(values: Sequence[str]) -> tuple[float | int, float | int, bool] | N
 def algorithms_of(config: Path, algorithms: str, settings: Sequence[str]) -> tuple[list[Document], list[str]]:
     """The document of every algorithm, with those settings that it has; and notes on those that it does not have."""
     base, documents, notes = load(config), list[Document](), list[str]()
+    tuned(base)  # which are values to try, not a setting
     for name in algorithms.split(",") if algorithms else [None]:
         exchanged = Exchanged()
         document = base

@@ -99,7 +99,7 @@ def _carried(data: Dataset, before: Before, path: Path) -> Carried | None:
         order = [now.columns.index(name) for name in was.columns]
         features = None if now.features is None else np.ascontiguousarray(now.features[:, order])
         now = now._replace(features=features, columns=was.columns)
-    return scaled_like(now, was, before.config.data.values.get("edge_normalise", "none"))
+    return scaled_like(now._replace(ports=was.ports), was, before.config.data.values.get("edge_normalise", "none"))
 
 
 def _read(before: Before, path: Path) -> Dataset:

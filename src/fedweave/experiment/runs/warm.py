@@ -88,7 +88,8 @@ class Earlier:
         labels = form.labels if form else tuple(summary.get("classes", ()))
         columns = form.columns if form else ()
         counts = int(summary["features"]), int(summary["class_count"])
-        return cls(directory, dict(leaves(held)), members, *counts, columns, labels)
+        weights = {path: leaf for path, leaf in leaves(held) if isinstance(leaf, Tensor)}
+        return cls(directory, weights, members, *counts, columns, labels)
 
 
 @dataclass(frozen=True)
@@ -243,7 +244,7 @@ def earlier_ledgers(directory: Path) -> list[pa.Table]:
     if not (directory / EARLIER_LEDGER).exists():
         return []
     found = read_table(directory, EARLIER_LEDGER)
-    runs = range(int(pc.max(found[RUN]).as_py()) + 1)
+    runs = sorted(pc.unique(found[RUN]).to_pylist())
     return [found.filter(pc.field(RUN) == run).drop_columns([RUN]) for run in runs]
 
 
