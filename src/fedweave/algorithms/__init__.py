@@ -10,6 +10,7 @@ from fedweave.algorithms.apfl import APFL, MixedModel
 from fedweave.algorithms.centralized import Centralized
 from fedweave.algorithms.cffl import CFFL, Credibility, CredibilityReward
 from fedweave.algorithms.cgsv import CGSV, CosineValue, SparseReward
+from fedweave.algorithms.coalition_value import CoalitionValue
 from fedweave.algorithms.dfedgnn import DFedGNN
 from fedweave.algorithms.ditto import Ditto, PersonalModel
 from fedweave.algorithms.dp_fedavg import DPFedAvg
@@ -138,6 +139,7 @@ PARTS: dict[str, type[parts.Part]] = {
     "krum": parts.Krum,
     "norm_bound": parts.NormBound,
     "secure_sum": parts.SecureSum,
+    "class_counts": parts.ClassCounts,
     "clip": parts.Clip,
     "dp": parts.MemberNoise,
     "dp_examples": parts.ExampleNoise,
@@ -163,6 +165,7 @@ PARTS: dict[str, type[parts.Part]] = {
     "agent_value": AgentValue,
     "value_reward": ValueReward,
     "payoff": Payoff,
+    "coalition_value": CoalitionValue,
     "motif_prototypes": MotifPrototypes,
     "fair_penalty": FairPenalty,
     "divergence_start": DivergenceStart,

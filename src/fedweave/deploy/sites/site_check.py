@@ -208,7 +208,7 @@ def _rehearse(
     told.notes.extend((name, said) for said in _unprotected(calls))
     spent, done = _so_far(folder, pin(config.plain(), list(sites)))
     told.attempt(name, partial(_whole, folder, rules), Path(SITE_FILE))
-    judged = partial(unjudged, rules, spent, calls, config.general)
+    judged = partial(unjudged, rules, spent, algorithm, calls, config.general, len(sites))
     told.noted(name, judged, "a run that begins now would be refused: ")
     again = partial(check_target, rules, targeted(algorithm, calls), done, config.general.rounds)
     told.noted(name, again, "a run that begins now would be refused: ")

@@ -81,8 +81,8 @@ def hand_out(
             about["sens_feature"] = True
         more: Record = {} if partition.test is None else {"test": TEST}
         write_site_file(project / site / SITE_FILE, about | more, **policy)
-    for whole in tests:
+    for test in tests:
         for folder in (SERVER, *sites):
-            npz.write(replace(whole, ids=()), project / folder / TEST)
+            npz.write(replace(test, ids=()), project / folder / TEST)
     for role, own in zip(partition.held, shares(whole, [*partition.held.values()]), strict=True):
         npz.write(replace(own, ids=()), project / SERVER / f"{role}.npz")

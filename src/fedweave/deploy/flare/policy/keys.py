@@ -9,6 +9,7 @@ from typing import Any
 
 from fedweave.algorithms import ALGORITHMS, PARTS
 from fedweave.algorithms.parts.composition import MadeOfParts
+from fedweave.algorithms.score_sums import HISTOGRAM, MEAN
 from fedweave.core import plugins
 from fedweave.core.federation import StepInfo, is_step, step_info, step_name
 from fedweave.core.plugins import is_file
@@ -63,7 +64,8 @@ def _names(tree: ast.Module) -> set[str]:
     return texts | functions | classes | {f"{kind}.{name}" for kind in classes for name in functions}
 
 
-_SCORES = (*classification.COUNTED, *group_fairness.COUNTED)  # leaves of `COUNTED`; not all are declared apart
+# Leaves of `COUNTED`; not all are declared apart.
+_SCORES = (*classification.COUNTED, *group_fairness.COUNTED, MEAN, HISTOGRAM)
 
 
 def read_checked(path: Path) -> tuple[SiteData, Rules]:
@@ -131,6 +133,7 @@ def _unknown(key: str) -> str:
 def known_steps() -> tuple[str, ...]:
     """What `policy.calls` may name: every step by its own name, and with that of its algorithm or part; and jobs."""
     steps = {step_name(step) for kind in ALGORITHMS.values() for step in _steps(_made(kind))}
+    steps |= {step_name(step) for kind in PARTS.values() for step in kind().setup}
     jobs = ("join", "blind", "align", "pad", "match", "exchange", "take")
     return (*jobs, *sorted({*steps, *(name.rpartition(".")[2] for name in steps)}))
 
@@ -142,8 +145,10 @@ def known() -> frozenset[str]:
     for kind in ALGORITHMS.values():
         for step in _steps(_made(kind)):
             found |= step_info(step).sends.keys()
-    for part in PARTS.values():
-        found |= StepInfo.of(part().sends).sends.keys()
+    for part in (kind() for kind in PARTS.values()):
+        found |= StepInfo.of(part.sends).sends.keys()
+        for step in part.setup:
+            found |= step_info(step).sends.keys()
     return frozenset(found)
 
 

@@ -49,7 +49,7 @@ from fedweave.deploy.flare.wire.requests import (
     described,
     read_request,
 )
-from fedweave.deploy.flare.wire.scores import is_scoring
+from fedweave.deploy.flare.wire.scores import models_scored
 from fedweave.engines.calls import check_declared, check_way, of_client
 from fedweave.engines.data import taken
 from fedweave.engines.devices import CPU, chosen
@@ -294,7 +294,7 @@ class Member:
             raise CallRefused("nothing may leave before the site has joined a job")
         copies, way = (1, "up") if to is None else (len(to), "peer")
         with job.accounts.open(job.ledger):
-            check_calls(job.rules, job.accounts.spent, name, is_scoring(info) and bool(reply))
+            check_calls(job.rules, job.accounts.spent, name, models_scored(info, reply))
             if name in job.target:
                 check_target(job.rules, job.target, job.accounts.repeated(job.pin), 1)
             check_reply(rules or job.rules, job.accounts.spent, reply, copies * len(blob), info)

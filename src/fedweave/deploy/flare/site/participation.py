@@ -238,7 +238,8 @@ class Participation:
             check_told(self.rules, SHARING, len(self.asked.sites))
         check_declared(self.rules, calls, labels, len(self.asked.sites))
         self.target, general, done = targeted(self.algorithm, calls), self.config.general, self.asked.round
-        unjudged(self.rules, self.accounts.spent, calls, general, done)
+        sites = len(self.asked.sites)
+        unjudged(self.rules, self.accounts.spent, self.algorithm, calls, general, sites, done)
         left = general.rounds - max(done, 0)
         check_target(self.rules, self.target, self.accounts.repeated(self.pin), left)
         why = overspent(self.rules, self.accounts.spent, calls, general, done, labels)

@@ -20,8 +20,10 @@ from fedweave.experiment.config.settings import Device
 
 SITE_FILE, SECRET, IDS_KEY = "site.toml", "privacy.secret", "ids.key"  # in a site's folder
 
-# What is told of an evaluation besides hits and counts by class or group (`Rules.measures`).
-Measure = Literal["loss", "auc", "group_auc", "average_precision", "recall_at_1", "precision_at_1"]
+# What is told of an evaluation besides hits (`Rules.measures`).
+Measure = Literal[
+    "classes", "loss", "auc", "group_auc", "average_precision", "recall_at_1", "precision_at_1", "histogram"
+]
 FINE: tuple[Measure, ...] = get_args(Measure)
 HEAD = r"^(0|[1-9][0-9]{0,14}):([0-9a-f]{32}|)$"  # an entry of a site's accounts, see `chain.Head`
 T = TypeVar("T")
@@ -132,8 +134,10 @@ class Rules:
     max_ids:    most ids on the list of any party that the site blinds in an alignment. None allows any number.
     round_scores: scores leave as multiples of this, and then without all that is counted by class or group; 1 leaves
                 them as they are.
-    measures:   losses and what tells how examples are ordered (`FINE`) that leave with scores, besides counts of hits;
-                a server that chooses what is scored reads dozens of labels off one of them.
+    measures:   what leaves with scores besides counts of hits (`FINE`): losses and what tells how examples are ordered,
+                off one of which a server that chooses what is scored reads dozens of labels; "classes" is all that is
+                counted by class or group, and how many examples of each class the site says to have as it joins. In a
+                secure sum counts leave anyway; "histogram", how many have which score, leaves in one alone.
     score_epsilon: scores are of labels that randomised response with this ε has drawn, once for good; hits alone leave
                 then, corrected for what the draw changes, and none of models that the client has trained on others.
     true_labels: whether scores may be of labels as they are where the algorithm itself trains on drawn ones alone.
