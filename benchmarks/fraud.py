@@ -17,7 +17,7 @@ import argparse
 import os
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,10 @@ WAYS = {
 }
 FIGURES = ("average_precision", "recall_at_1")
 SETS = ("bitcoin-alpha", "amlsim-20k", "minesweeper", "reddit-anomaly", "facebook-anomaly", "yelpchi-reviews")
+PAIRS = {
+    "banks": [("weighted", other) for other in ("plain", "alone", "structure", "features")],
+    "real": [("fedweave", "PyG loop"), ("PyG loop", "boosting")],
+}
 Results = dict[str, dict[str, dict[int, float]]]  # way, figure, seed
 
 
@@ -126,7 +130,8 @@ def ours(data: Dataset, seed: int, hidden: int, rounds: int) -> dict[str, float]
     """The same model in fedweave, of the round that is best on validation."""
     net = fedweave.models.SAGE(hidden=hidden).build(data.features, data.classes)
     algorithm = fedweave.algorithms.FedAvg(net, class_weight="balanced")
-    fed = fedweave.federation(data, Random(1, 0.5, 0.25, 0.25).cut(data, seed), algorithm, seed=seed)
+    split = Random(clients=1, train=0.5, val=0.25, test=0.25).cut(data, seed)
+    fed = fedweave.federation(data, split, algorithm, seed=seed)
     judging = Judging("average_precision", 1)
     *_, last = fedweave.train(algorithm, fed, rounds, eval_every=2, judging=judging)
     return {figure: last.summary[f"best_val/pooled/{figure}"] for figure in ("auc", "average_precision")}
@@ -136,7 +141,7 @@ def of_set(name: str, seed: int, hidden: int, rounds: int) -> Iterator[tuple[str
     """(way, figure, value) of one seed on a real data set."""
     folder = Path(os.environ["FEDWEAVE_DATA"]) / name
     data = read(folder)
-    [part] = Random(1, 0.5, 0.25, 0.25).cut(data, seed).parts
+    [part] = Random(clients=1, train=0.5, val=0.25, test=0.25).cut(data, seed).parts
     for figure, value in ours(data, seed, hidden, rounds).items():
         yield "fedweave", figure, value
     train, test = part.masks[TRAIN], part.masks[TEST]
@@ -197,13 +202,13 @@ def standard(x: np.ndarray) -> np.ndarray:
     return scaled
 
 
-def told(results: Results, pairs: Mapping[str, str]) -> None:
+def told(results: Results, pairs: Sequence[tuple[str, str]]) -> None:
     """Print means, and paired differences with their intervals."""
     for way, figures in results.items():
         for figure, seeds in figures.items():
             each = ", ".join(f"{value:.3f}" for value in seeds.values())
             print(f"{way:11} {figure:18} mean {np.mean([*seeds.values()]):.3f} ({each})")
-    for one, other in pairs.items():
+    for one, other in pairs:
         for figure in results[one].keys() & results[other].keys() - {"chosen of best"}:
             found = [results[one][figure][seed] - value for seed, value in results[other][figure].items()]
             low, high = interval(found)
@@ -229,11 +234,7 @@ def main() -> None:
                 results[way][figure][seed] = value
                 print(f"  {name}, seed {seed}: {way}, {figure} {value:.4f}", flush=True)
         print(name)
-        pairs = {"weighted": "plain"} if given.what == "banks" else {"fedweave": "PyG loop", "PyG loop": "boosting"}
-        told(results, pairs)
-        if given.what == "banks":
-            for other in ("alone", "structure", "features"):
-                told({"weighted": results["weighted"], other: results[other]}, {"weighted": other})
+        told(results, PAIRS[given.what])
 
 
 if __name__ == "__main__":

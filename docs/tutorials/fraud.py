@@ -34,8 +34,8 @@ for kind, chosen in (("ordinary", data.carried.y == 0), ("laundering", data.carr
 
 # %% [markdown]
 # Of an account the banks know its age, the customer's kind and turnover; of a transfer its amount, channel and hour. A
-# model that flags nobody is nearly always right and worth nothing, so runs are judged by **average precision**, and by how
-# many of the frauds are among the hundredth of the accounts with the highest scores: that many a team can look at.
+# model that flags nobody is nearly always right and worth nothing, so runs are judged by **average precision**, and by
+# how many of the frauds are among the hundredth of the accounts with the highest scores: that many a team can look at.
 
 # %%
 judging = Judging("average_precision", positive=1)

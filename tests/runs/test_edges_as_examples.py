@@ -10,12 +10,14 @@ import torch
 from fedweave import datasets
 from fedweave.algorithms import ALGORITHMS
 from fedweave.cli.predict import predictions
+from fedweave.contract.wire import ShardedRecorder
 from fedweave.core import carried as carried_edges
 from fedweave.core import model as models
 from fedweave.core.algorithm import capabilities
+from fedweave.core.arrays import graph_tree, tree_graph
 from fedweave.core.carried import Carried
 from fedweave.core.graph import TEST, TRAIN, VAL
-from fedweave.core.tree import leaves
+from fedweave.core.tree import decode, encode, leaves
 from fedweave.errors import ConfigError
 from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
@@ -263,3 +265,26 @@ def test_ports_number_neighbours_in_order_of_time():
     early = carried.taken(carried.time <= 5)
     assert carried_edges.ports_of(early).tolist() == carried_edges.ports_of(carried)[carried.time <= 5].tolist()
     assert np.allclose(carried.read[:, 0], np.log1p(into))
+
+
+def test_shards_and_bytes_keep_edges_as_they_are(tmp_path):
+    config = resolve(document(tables(tmp_path), model={**MODEL, "ports": True}))
+    built = build(config)
+    graph = next(iter(built.fed.graphs.values()))
+    again = tree_graph(decode(encode(graph_tree(graph))), built.data.features)
+    assert again.example == "edge"
+    assert again.timed
+    assert torch.equal(again.masks, graph.masks)
+    found = []
+    for fed in (
+        built.fed,
+        ShardedRecorder(built.fed.graphs, classes=2, shards=2, rebuild=lambda: build(config).algorithm),
+    ):
+        fed.begin(0)
+        state = built.algorithm.init(fed)
+        fed.begin(1)
+        state = built.algorithm.round(state, fed)
+        found.append((state["w"], built.algorithm.evaluate(state, fed).clients.stack("own/accuracy")))
+    (one, scores), (other, others) = found
+    assert all(torch.equal(own, leaf) for (_, own), (_, leaf) in zip(leaves(one), leaves(other), strict=True))
+    assert torch.equal(scores, others)

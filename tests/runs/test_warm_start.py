@@ -7,13 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import fedweave
 from fedweave.algorithms import ALGORITHMS
+from fedweave.cli import app
 from fedweave.core.tree import Tree, leaves
 from fedweave.datasets import Dataset
 from fedweave.errors import UserError
-from fedweave.experiment.config import resolve
+from fedweave.experiment.config import dumps, resolve
 from fedweave.experiment.runs.warm import begin, earlier_ledgers
 from fedweave.models import GCN
 from fedweave.partition import Random
@@ -166,3 +168,12 @@ def test_the_configuration_says_where_a_run_began_and_it_goes_on_without_that(tm
     assert "init_from" not in resolve(document({"name": "fedavg"})).plain()
     feb.rename(tmp_path / "elsewhere")
     assert fedweave.run({**wanted, "rounds": 3}, mar, resume=True).summary["rounds"] == 3
+
+
+def test_check_finds_what_cannot_be_begun_from(tmp_path: Path) -> None:
+    fedweave.run(document({"name": "fedavg"}), tmp_path / "feb")
+    wide = document({"name": "fedavg"}, init_from=str(tmp_path / "feb"), model={"hidden": 5})
+    (tmp_path / "mar.toml").write_text(dumps(wide))
+    said = CliRunner().invoke(app, ["check", str(tmp_path / "mar.toml")])
+    assert said.exit_code == 2
+    assert "another model" in said.stderr

@@ -139,6 +139,7 @@ PARTS: dict[str, type[parts.Part]] = {
     "krum": parts.Krum,
     "norm_bound": parts.NormBound,
     "secure_sum": parts.SecureSum,
+    "class_counts": parts.ClassCounts,
     "clip": parts.Clip,
     "dp": parts.MemberNoise,
     "dp_examples": parts.ExampleNoise,

@@ -9,7 +9,7 @@ round; a local step takes all of a client's training examples unless a part draw
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from fedweave.algorithms.parts import BySize, Composition, Context, Objective, P
 from fedweave.algorithms.parts.conflicts import Settings, check_exchange, check_settings
 from fedweave.algorithms.parts.notes import noted
 from fedweave.algorithms.parts.training import ClassWeights, OptimizerName, OptimizerState, Training, weighing
+from fedweave.algorithms.score_sums import SumsScores, totals
 from fedweave.algorithms.scoring import PERSONAL_SCORES, SCORES, on_global_test, personal_score, score
 from fedweave.core import model as models
 from fedweave.core.algorithm import Calls, Capabilities, Evaluation
@@ -36,7 +37,7 @@ from fedweave.learn import where_trained
 
 
 @dataclass(frozen=True)
-class FedAvg(Deployable):
+class FedAvg(Deployable, SumsScores):
     """Weighted averaging of local updates, made of exchangeable parts (see `algorithms.parts`).
 
     local_steps:     optimiser steps per round, each on all of a client's training examples.
@@ -55,6 +56,8 @@ class FedAvg(Deployable):
         nothing is told), a number for each class, or a table by name such as {fraud = 30.0}, 1 for the others.
     focal:           gamma of the focal loss, 0 for none.
     logit_adjustment: tau of logits that are adjusted by the client's own shares of the classes, 0 for none.
+    scores:          what clients measure of the joint model is known of "each", or as a secure "sum" over all of them
+        alone, in which no client tells its own.
     """
 
     model: Model
@@ -70,8 +73,9 @@ class FedAvg(Deployable):
     class_weight: ClassWeights = "none"
     focal: float = 0.0
     logit_adjustment: float = 0.0
+    scores: Literal["each", "sum"] = "each"
 
-    capabilities: ClassVar[Capabilities] = Capabilities(evaluation=("score", "score_personal"))
+    capabilities: ClassVar[Capabilities] = Capabilities(evaluation=("score", "score_personal", "score_sum"))
 
     def __post_init__(self) -> None:
         self.take_model()
@@ -82,6 +86,7 @@ class FedAvg(Deployable):
         if not self.share:
             check_exchange(self.composed)
         self.objective  # noqa: B018  refuses what cannot be trained
+        self.check_scores(self._one_model and self.composed.uses_received and not self.composed.changes)
 
     @property
     def needs(self) -> Capabilities:
@@ -209,8 +214,9 @@ class FedAvg(Deployable):
         """What the parts exchange before the first round; changed data, and training, in each."""
         judge, changed = self.judging({}), (self.change,) if self.composed.changes else ()
         kept = (judge, self.keep_given, self.keep_trained)
+        asked = (self.score_sum,) if self.scores == "sum" else (judge,)
         tries = (self.try_out,) * -(-self.composed.queries(clients) // trying.AT_ONCE)
-        return Calls(self.composed.setup, (*changed, self.train, *tries), (judge,), kept)
+        return Calls(self.composed.setup, (*changed, self.train, *tries), asked, kept)
 
     def measures(self, state: Tree, fed: Federation) -> dict[str, Tensor]:
         """What the parts know of each client (`Part.measures`)."""
@@ -234,13 +240,8 @@ class FedAvg(Deployable):
         at, memory = places(fed, clients), self._memory(state)
         rewarded = bool(self.composed.owner("receive"))  # then clients do not get the global weights
         shared: Tree = {key: state[key] for key in ("w", "init") if key in state and not (rewarded and key == "w")}
-        each: Tree = {}
-        own: Tree = {}
-        for name in (name for name in self.composed if name in asked):
-            to_all, to_each, *reward = self.composed.download(name, memory, at)
-            shared |= {name: to_all} if to_all else {}
-            own |= {name: to_each} if to_each else {}
-            each |= {"w": reward[0]} if reward else {}
+        told, own, each = self.composed.downloads(memory, at, asked)
+        shared |= told
         each |= {"w": map_leaves(lambda leaf: leaf[at], state["own"])} if "own" in state else {}
         each |= {"each": own} if own else {}
         return shared, Stacked(tuple(clients), each) if each else None
@@ -311,8 +312,10 @@ class FedAvg(Deployable):
         """Each client's model on its own nodes; the global model, or every client's where there is none or a part
         says so, on the global test graph."""
         w = self.global_model(state) if self.one_judged else None
-        replies = fed.map(self.judging(state), *self.told(state, fed), quorum=self.quorum)
-        return Evaluation(replies, None if w is None else on_global_test(self.test_net, w, fed))
+        asked = self.score_sum if self.scores == "sum" else self.judging(state)
+        replies = fed.map(asked, *self.told(state, fed), quorum=self.quorum)
+        server = None if w is None else on_global_test(self.test_net, w, fed)
+        return Evaluation(replies, server, totals(replies) if self.scores == "sum" else None)
 
     def global_model(self, state: Tree) -> Tree | None:
         """w; None where some weights stay at clients or every client has weights of its own."""

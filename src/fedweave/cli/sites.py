@@ -12,7 +12,7 @@ import typer
 from fedweave.cli.certificates import accept, renew, request, revoke, sign
 from fedweave.cli.export import Format, Kind, Out
 from fedweave.cli.options import Earlier, Experiment, Settings, Trust, check_consent
-from fedweave.cli.predict import Chosen
+from fedweave.cli.predict import Chosen, Round, When
 from fedweave.core.records import Record
 from fedweave.core.text import counted, printable
 from fedweave.errors import UserError
@@ -73,7 +73,7 @@ def init(
     for name in project.sites:
         write_site_file(directory / name / SITE_FILE, {"path": "data"}, **policy)
     if parts is not None:
-        hand_out(*parts, directory, project.sites)
+        hand_out(*parts, directory, project.sites, chosen)
     typer.echo(f"{directory}: {counted(len(project.sites), 'site')}, server on {project.host}:{project.port}")
     typer.echo(
         "sites' keys were made here, which is for trying out: between organisations every site makes its own, "
@@ -243,6 +243,7 @@ def predict(
     directory: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of the finished run.")],
     project: Annotated[Path, typer.Option("--sites", metavar="DIR", help="The project's directory.")],
     model: Chosen = None,
+    when: When = Round.last,
 ) -> None:
     """Predict classes at the sites with the models of a finished run.
 
@@ -254,7 +255,7 @@ def predict(
     from fedweave.deploy.sites.running import predict as submit
 
     with own_reasons(project):
-        paths = submit(project, directory, Teller(), "" if model is None else str(model))
+        paths = submit(project, directory, Teller(), "" if model is None else str(model), when=when.value)
     for path in paths:
         typer.echo(f"predictions: {path} (in the project's folder, on the site's machine)")
 
@@ -264,6 +265,7 @@ def export(
     directory: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of the finished run.")],
     site: Annotated[Path, typer.Option(metavar="DIR", help="The folder of a site that trained it.")],
     form: Kind = Format.safetensors,
+    when: When = Round.last,
     out: Out = None,
 ) -> None:
     """Export the global model of a run between sites, as `fedweave export` does, with the names of columns and classes,
@@ -275,7 +277,7 @@ def export(
 
     exportable(directory)  # or a site's tables would be blamed for what no site can give
     folder = free(directory, out, form)
-    write_export(folder, directory, source(directory, None, None, form_of(site, directory)), form)
+    write_export(folder, directory, source(directory, None, None, form_of(site, directory), when.value), form)
 
 
 class Teller:

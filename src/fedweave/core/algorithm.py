@@ -24,10 +24,13 @@ class Evaluation(NamedTuple):
              that model on it.
              {"measures": {name: scalar}} adds what else is known about each client, such as FedEgo's λ_i.
     server:  pairs of the one global model on the global test graph; None without one.
+    total:   where clients' scores are known as sums alone (`algorithms.scoring.sum_score`), these; `clients` says
+             nothing then.
     """
 
     clients: Replies
     server: Tree | None = None
+    total: Tree | None = None
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import scipy.sparse as sp
 
 from fedweave.core.carried import Carried
 from fedweave.datasets.layout import write
+from fedweave.datasets.outside import Outside
 from fedweave.errors import UserError
 
 
@@ -60,6 +61,7 @@ class Dataset:
     node_kinds, edge_kinds: what the kinds of nodes and edges are called, in order; () where they are numbers.
     carried:     the edges as they were given, with direction, weight, features and time, of which `edges` says who is
                  joined to whom; None where they carry nothing.
+    outside:     edges of its nodes to others that it does not have; None where nobody said.
     node_time:   float64 [n], when each node is, in the unit of the edges' times; None where nobody said.
     node_ids:    what the user's tables call the nodes, where edges are the examples; () where nobody said.
     notes:       sentences on what came with the data and is not used, for the user.
@@ -88,6 +90,7 @@ class Dataset:
     edge_kinds: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     carried: Carried | None = None
+    outside: Outside | None = None
     node_time: np.ndarray | None = None
     node_ids: tuple[str, ...] = ()
     named: Mapping[str, Any] | None = field(default=None, init=False, repr=False, compare=False)

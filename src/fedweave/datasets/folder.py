@@ -16,6 +16,7 @@ from fedweave.datasets.columns import (
     EDGES,
     NODES,
     check_columns,
+    elsewhere,
     ends_of,
     feature_names,
     features_of,
@@ -27,6 +28,7 @@ from fedweave.datasets.columns import (
 )
 from fedweave.datasets.features import compact, normalise
 from fedweave.datasets.gaps import gaps_filled, gaps_of
+from fedweave.datasets.outside import check_external, once, separated
 from fedweave.datasets.recognise import require_folder
 from fedweave.datasets.sensitive import refuse_repeated, without_sens
 from fedweave.datasets.table import Table
@@ -43,14 +45,20 @@ class Folder(Carrying):
     node_time:  the column of nodes with their time, by which they may be split; numbers or dates, as `edge_time`.
     owner:      the column of nodes that says whose each node is, for the partition "column"; it is no feature. Sites
                 that train together must all give the same categories and groups.
+    external:   edges of which one end is not among the nodes: "refuse"; "features" of their number and what they carry
+                at the other; and "exchange" of features with the members that hold such nodes.
     """
 
     categories: dict[str, tuple[str, ...]] | None = None
     node_time: str | None = None
     owner: str | None = None
+    external: str = "refuse"
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_external(self.external)
+        if self.external != "refuse" and self.task != "nodes":
+            raise ConfigError("folder: external makes columns of nodes that are the examples; task is 'edges'.")
         named = {f"categories.{column}": names for column, names in (self.categories or {}).items()}
         for key, names in named.items():
             if not 0 < len(names) == len(set(names)):
@@ -105,7 +113,11 @@ class Folder(Carrying):
         if own and not self.sens_feature:
             refuse_repeated(found["x"], found["sens"], found["columns"], nodes.path)
         y, classes = found.pop("labelled")
-        ends, rows = found.pop("ends")
+        (ends, rows), names = found.pop("ends"), tuple(found.pop("elsewhere").to_pylist())
+        if self.external != "refuse":
+            every = once(ends) if found["carried"] is None else found["carried"]
+            inside, found["outside"] = separated(every, nodes.rows, names)
+            ends, found["carried"] = inside.ends, None if found["carried"] is None else inside
         found |= {
             "x": normalise(compact(found["x"]), self.normalise, root.name),
             "ids": tuple(found["ids"].to_pylist()),
@@ -149,7 +161,14 @@ class Folder(Carrying):
             "node_time": lambda found: times_of(nodes, self.node_time or "") if timed else None,
             "owners": lambda found: owners_of(nodes, self.owner or "") if owned else (),
             "owner": lambda found: nodes.kinds(self.owner or "", found["owners"]) if found.get("owners") else None,
-            "ends": lambda found: ends_of(edges, found["ids"], self.loops) if "ids" in found else None,
+            "elsewhere": lambda found: (
+                elsewhere(edges, found["ids"]) if self.external != "refuse" and "ids" in found else pa.array([], "str")
+            ),
+            "ends": lambda found: (
+                ends_of(edges, pa.concat_arrays([found["ids"], found["elsewhere"]]), self.loops)
+                if {"ids", "elsewhere"} <= found.keys()
+                else None
+            ),
             "carried": lambda found: (
                 carried_of(edges, found["ends"], self, self.categories) if found.get("ends") else None
             ),

@@ -36,7 +36,12 @@ NAMES = {  # names: what a dataset calls them
     "node_kind_names": "node_kinds",
     "edge_kind_names": "edge_kinds",
 }
-OPTIONAL = (*SPLIT, *KEPT, IDS, *NAMES, DIRECTED, *CARRIED, EDGE_NAMES, EDGE_SCALING, NODE_IDS)
+OUTSIDE_INDEX, OUTSIDE_NAMES = "outside_index", "outside_names"
+OUTSIDE = {"outside_weight": "weight", "outside_attr": "features", "outside_time": "time"}  # array: field of `Carried`
+OPTIONAL = (
+    *(*SPLIT, *KEPT, IDS, *NAMES, DIRECTED, *CARRIED, EDGE_NAMES, EDGE_SCALING, NODE_IDS),
+    *(OUTSIDE_INDEX, OUTSIDE_NAMES, *OUTSIDE),
+)
 
 
 def write(dataset: Any, path: Path) -> None:
@@ -61,8 +66,16 @@ def write(dataset: Any, path: Path) -> None:
         arrays = {key: held for key, held in arrays.items() if key not in ("y", *SPLIT)} | {EDGE_Y: dataset.y}
         if dataset.public is not None:
             arrays[EDGE_SPLIT] = np.where(dataset.public.any(0), dataset.public.argmax(0), -1)
+    if dataset.outside is not None:
+        arrays |= _of_outside(*dataset.outside)
     with path.open("wb") as file:  # given a name without ".npz", NumPy would append it
         np.savez_compressed(file, **arrays)
+
+
+def _of_outside(carried: Carried, names: tuple[str, ...]) -> dict[str, np.ndarray]:
+    held = {key: getattr(carried, own) for key, own in OUTSIDE.items()}
+    arrays = {key: values for key, values in held.items() if values is not None}
+    return arrays | {OUTSIDE_INDEX: carried.ends, OUTSIDE_NAMES: np.array(names, str)}
 
 
 def _of_carried(carried: Carried) -> dict[str, np.ndarray]:

@@ -63,6 +63,9 @@ class Members(Folder):
         _check_alike(root, nodes)
         made = self.made(_stacked(root, nodes), _stacked(root, edges), root, labelled)
         owner = np.repeat(np.arange(len(folders)), [table.rows for table in nodes])
+        if made.outside is not None:  # which members that train together call alike
+            names = tuple(name.partition("/")[2] for name in made.outside.names)
+            made = replace(made, outside=made.outside._replace(names=names))
         return replace(
             made,
             owner=owner,

@@ -15,9 +15,14 @@ once.
 Edges that carry something: `directed`, true or false, `edge_weight` float32 [E], `edge_attr` float32 [E, k],
 `edge_time` float64 [E], and `edge_feature_names`. With any of them `edge_index` may be in any order, parallel edges are
 kept, and loops, too, with `loops = "keep"`; undirected edges are listed in both directions.
+
+Edges to nodes elsewhere: `outside_index` int64 [2, C], of which one end is a node and the other n and the place in
+`outside_names`, text [F], what these are called; each once. With `outside_weight`, `outside_attr` and `outside_time`
+where the edges between nodes have these.
 """
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -40,10 +45,14 @@ from fedweave.datasets.layout import (
     NODE_IDS,
     NUMBERED,
     OPTIONAL,
+    OUTSIDE,
+    OUTSIDE_INDEX,
+    OUTSIDE_NAMES,
     REQUIRED,
     SPLIT,
 )
 from fedweave.datasets.layout import write as write
+from fedweave.datasets.outside import Outside
 from fedweave.datasets.precision import refuse_merged
 
 
@@ -77,6 +86,7 @@ def read(path: Path, name: str, labelled: bool = True, loops: str = "refuse") ->
         edge_labels=arrays.get("edge_labels"),
         owner=arrays.get("owner"),
         ids=_ids(arrays, len(y), path),
+        outside=_outside(arrays, nodes, carried, path),
         node_ids=_text(arrays, NODE_IDS, nodes, "one for each node", path) if of_edges else (),
         **names,  # type: ignore[arg-type]
     )
@@ -137,6 +147,25 @@ def _carried(arrays: dict[str, np.ndarray], nodes: int, loops: str, path: Path) 
     scaling = tuple(map(tuple, arrays[EDGE_SCALING].tolist())) if EDGE_SCALING in arrays else ()
     found = Carried(index, bool(directed), **rows, columns=columns, scaling=scaling)  # type: ignore[arg-type]
     return once(found, path) if "y" in arrays else found._replace(examples=True, y=None, split=None)
+
+
+def _outside(arrays: dict[str, np.ndarray], nodes: int, inside: Carried | None, path: Path) -> Outside | None:
+    """Edges to nodes elsewhere; None if the file says nothing of them."""
+    if OUTSIDE_INDEX not in arrays:
+        return None
+    index, held = arrays[OUTSIDE_INDEX], arrays.get(OUTSIDE_NAMES, np.empty(0, "U1"))
+    check_array(index, OUTSIDE_INDEX, np.int64, (2, None), path)
+    names = _text(arrays, OUTSIDE_NAMES, held.size, "one for each node elsewhere", path)
+    odd = ((index < nodes).sum(0) != 1) | (index.min(0) < 0) | (index.max(0) >= nodes + len(names))
+    if (at := first(odd)) is not None:
+        what = f"{OUTSIDE_INDEX}, column {at}: one end is to be a node, and the other one of {OUTSIDE_NAMES}"
+        refuse(path, what, f"Write the node's number, and {nodes} and the place of the other's name.")
+    rows: dict[str, Any] = {own: arrays[key] for key, own in OUTSIDE.items() if key in arrays}
+    wanted = {own for own in OUTSIDE.values() if inside is not None and getattr(inside, own) is not None}
+    if rows.keys() != wanted or any(len(own) != index.shape[1] for own in rows.values()):
+        refuse(path, "edges to nodes elsewhere carry other things than those between nodes", "Give both the same.")
+    made = Carried(index, False) if inside is None else inside._replace(ends=index, y=None, split=None, **rows)
+    return Outside(made, names)
 
 
 def _check_names(names: list[str], path: Path) -> None:

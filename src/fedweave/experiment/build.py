@@ -9,7 +9,6 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
-from fedweave import datasets
 from fedweave.core.algorithm import Algorithm, capabilities, needs
 from fedweave.core.arrays import DTYPES
 from fedweave.core.edge_list import MotifTable
@@ -20,7 +19,6 @@ from fedweave.core.model import Model
 from fedweave.core.records import Record
 from fedweave.core.sizes import size_classes
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.carrying import scaled
 from fedweave.engines.devices import chosen
 from fedweave.engines.engine import LocalEngine
 from fedweave.engines.loop import Loop
@@ -38,15 +36,17 @@ from fedweave.experiment.demands import (
     check_scaling,
     check_time,
 )
+from fedweave.experiment.prepared import prepared, seen_by
 from fedweave.incentives.tables import tables
 from fedweave.incentives.vocabulary import Vocabulary, vocabulary_of
 from fedweave.learn.losses import by_number
 from fedweave.models import directed
 from fedweave.models.edges import on_examples
 from fedweave.ops.recording import When
-from fedweave.partition import cut, unused
+from fedweave.partition import unused
 from fedweave.partition.base import Part, Partition, client_ids
 from fedweave.partition.ego_networks import crossing_edges
+from fedweave.partition.external import Appended, meter_exchange
 from fedweave.partition.pooling import pooled
 from fedweave.partition.scaling import meter_scaling
 from fedweave.partition.shares import global_test_part, shares
@@ -87,6 +87,7 @@ class Ingredients(NamedTuple):
     seen: Partition
     model: Model
     algorithm: Algorithm
+    exchange: Appended | None = None
 
 
 def ingredients(config: Config) -> Ingredients:
@@ -95,11 +96,8 @@ def ingredients(config: Config) -> Ingredients:
     Raises:
         ConfigError, DataError: the data is absent or refused, or a plug-in refuses its values.
     """
-    seed = config.general.seed
-    data, partition = _cut(config)
-    if config.noise is not None:
-        data, partition = config.noise.applied(data, partition, seed)
-    seen = pooled(partition, data) if capabilities(config.algorithm.kind).pooled else partition
+    data, partition, exchange = prepared(config)
+    seen = seen_by(config.algorithm, partition, data)
     check_labels_and_nodes(config, data, seen)
     kind = suited(config, data)
     data = directed.ported(data, kind)
@@ -108,20 +106,7 @@ def ingredients(config: Config) -> Ingredients:
     check_edges(config, model)
     algorithm = weighted(config.algorithm, data.labels, data.classes).make(model)
     check_time(config, seen, algorithm)
-    return Ingredients(data, partition, seen, model, algorithm)
-
-
-def _cut(config: Config) -> tuple[Dataset, Partition]:
-    """The data and its cut. Where that is by time, features of edges are scaled by those that training sees."""
-    values, seed = config.data.values, config.general.seed
-    how = values.get("edge_normalise", "none") if config.partition.values.get("split") == "time" else "none"
-    values = values | ({"edge_normalise": "none"} if how != "none" else {})
-    data = datasets.load(config.data.name, path=config.folder, seed=seed, **values)
-    partition = cut(config.partition.make(), data, seed)
-    until = partition.parts[0].until
-    if how == "none" or data.carried is None or until is None:
-        return data, partition
-    return replace(data, carried=scaled(data.carried, how, data.name, until[0])), partition
+    return Ingredients(data, partition, seen, model, algorithm, exchange)
 
 
 def weighted(algorithm: Choice, labels: Sequence[str], classes: int) -> Choice:
@@ -167,6 +152,8 @@ def build(config: Config) -> Built:
     fed, motifs, close = _on_cluster(config, made) if config.engine.name == "ray" else _in_process(config, made)
     meter_scaling(fed.ledger, fed.clients, seen, data.features, config.data.values.get("normalise", "none"))
     meter_scaling(fed.ledger, fed.clients, seen, data.edge_features, scaled_edges, "edge")
+    if made.exchange is not None:
+        meter_exchange(fed.ledger, fed.clients, made.exchange)
     return Built(data, made.partition, algorithm, fed, motifs, close)
 
 

@@ -13,7 +13,10 @@ from fedweave.core.tree import Tree, leaves, nest
 from fedweave.errors import UserError
 from fedweave.incentives.shapley import Value
 from fedweave.learn import cross_entropy
+from fedweave.metrics.classification import counts, means, merge
 
+PLAIN = ("accuracy", "loss")
+ORDERING = ("macro_f1", "auc", "average_precision", "recall_at_1", "precision_at_1", "f1_positive")
 BATCH = 64  # models that are judged at once
 MEASURED_ON, GAINS_IN = b"measured on", b"gains in"  # metadata of a table of gains: which examples, which metric
 
@@ -57,10 +60,11 @@ def mixing(round: Any) -> Callable[[Tensor], Tree]:
     return of
 
 
-def worth(round: Any, model: Any, graphs: Sequence[Graph], metric: str) -> Value:
+def worth(round: Any, model: Any, graphs: Sequence[Graph], metric: str, positive: int = 1) -> Value:
     """The value function of a round: what coalitions S, bool [c, P], gain over w_t, float64 [c], with the model
-    w_t + A Σ_{i in S} a_i Δ_i / Σ_{i in S} a_i, in "accuracy" or in -"loss" (nats) on the test examples of `graphs`.
-    A is the sum of all a_i, which is 1 of a mean.
+    w_t + A Σ_{i in S} a_i Δ_i / Σ_{i in S} a_i, in "accuracy", in -"loss" (nats) or in another metric of
+    `classification.values`, with the class `positive`, on the test examples of `graphs`. A is the sum of all a_i, which
+    is 1 of a mean.
 
     round: what the server heard (`algorithms.parts.Round`), with the weights a_i.
 
@@ -73,6 +77,8 @@ def worth(round: Any, model: Any, graphs: Sequence[Graph], metric: str) -> Value
 
     def judged(flat: Any) -> Tensor:
         w = nest(flat)
+        if metric not in PLAIN:
+            return _ordering([(models.judged(model, w, graph), graph) for graph in graphs], metric, positive)
         found = [_score(models.judged(model, w, graph), graph, metric) for graph in graphs]
         return torch.stack([score * share for score, share in zip(found, shares, strict=True)]).sum()
 
@@ -82,6 +88,13 @@ def worth(round: Any, model: Any, graphs: Sequence[Graph], metric: str) -> Value
 
     nobody = of(round.at.new_zeros(1, len(round.at), dtype=torch.bool))
     return lambda masks: of(masks) - nobody
+
+
+def _ordering(found: Sequence[tuple[Tensor, Graph]], metric: str, positive: int) -> Tensor:
+    """Any other metric of the logits of graphs, from the pairs of all."""
+    pairs = merge([counts(logits, graph.y, graph.masks[TEST][None]) for logits, graph in found])
+    value: Tensor = means(pairs)[metric][0, 0]
+    return value[positive] if value.dim() else value
 
 
 def _score(logits: Tensor, graph: Graph, metric: str) -> Tensor:

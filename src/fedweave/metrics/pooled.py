@@ -1,8 +1,9 @@
-"""Scores of one model over the examples of all members together, where somebody holds them all: in a simulation.
+"""Scores of one model over the examples of all members together: where somebody holds them all, in a simulation, or
+from sums of histograms.
 
 Examples of different members are compared with each other there, so that these numbers are no sums over members. What
-orders examples (AUC) needs only their logits side by side; no member sends these, and between organisations there is
-nothing of the kind.
+orders examples (AUC) needs their logits side by side, which no member sends; members send how many have which score, in
+a sum over all (`histograms`).
 """
 
 from collections.abc import Iterable
@@ -16,6 +17,7 @@ from fedweave.core import model as models
 from fedweave.core.graph import VAL, Graph
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree, device_of
+from fedweave.metrics import histograms
 from fedweave.metrics.classification import ordered, values
 from fedweave.metrics.flagging import probabilities, scores, threshold
 from fedweave.metrics.judging import Threshold
@@ -45,6 +47,15 @@ def pooled(model: Model, w: Tree, graphs: Iterable[Graph], alarm: Alarm | None =
     if alarm is not None and logits.shape[-1] == 2:
         whole |= _flagged(logits.cpu(), y.cpu().numpy(), masks.cpu().numpy(), alarm)
     return {f"{POOLED}/{name}": value for name, value in whole.items()}
+
+
+def pooled_sums(total: Tree, alarm: Alarm) -> dict[str, np.ndarray]:
+    """The same from sums of clients' histograms (`algorithms.scoring.totals`), with bounds of the error; {} where no
+    client has any."""
+    found = {name: own.cpu().numpy() for name, own in total["histogram"].items()}
+    if not found[histograms.MARGINS].any():
+        return {}
+    return {f"{POOLED}/{name}": v for name, v in histograms.pooled(found, alarm.positive, alarm.threshold).items()}
 
 
 def _flagged(logits: Tensor, y: np.ndarray, masks: np.ndarray, alarm: Alarm) -> dict[str, np.ndarray]:

@@ -44,6 +44,7 @@ def shares(data: Dataset, parts: Sequence[Part]) -> Iterator[Dataset]:
             node_labels=None if data.node_labels is None else data.node_labels[nodes],
             edge_labels=labels_of(data, nodes[edges]),
             carried=carried._replace(until=part.until) if carried is not None and part.edges is None else None,
+            outside=None,
             node_time=None if data.node_time is None else data.node_time[nodes],
             node_ids=tuple(data.node_ids[i] for i in nodes) if data.node_ids else (),
         )

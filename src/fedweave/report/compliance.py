@@ -2,13 +2,14 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from importlib.metadata import version
+from hashlib import sha256
 
 from rich.filesize import decimal
 
 from fedweave.core.purposes import EVALUATION, FRAMING, SETUP, TRAINING
 from fedweave.core.text import counted
 from fedweave.errors import listed
+from fedweave.experiment.config import dumps
 from fedweave.privacy.spent import of_members, remarks
 from fedweave.report.disclosure import SIMULATED
 from fedweave.report.document import Document, Section, grid
@@ -36,7 +37,7 @@ def of_run(run: Run) -> Document:
         "asked by": str(general.get("requester") or "not stated"),
         "purpose": str(general.get("purpose") or "not stated"),
         "members": f"{len(everyone):,}: {listed(everyone)}",
-        "software": f"fedweave {run.summary.get('fedweave', version('fedweave'))}",
+        "configuration": f"SHA-256 {sha256(dumps(run.config).encode()).hexdigest()}",
     }
     whole = pooled(run.config, at_one_place=len(everyone) == 1 < int(run.summary["clients"]))
     return Document(

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from fedweave import datasets
@@ -26,6 +27,7 @@ from fedweave.experiment.config import (
 )
 from fedweave.experiment.config.plugins import lookup
 from fedweave.experiment.config.toml import inline
+from fedweave.experiment.prepared import prepared
 from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.files import CHECKPOINT
 from fedweave.papers.grid import PlannedRun, planned_run
@@ -211,10 +213,13 @@ def _changed(run: PlannedRun, known: dict[str, dict[str, str]]) -> list[str]:
     code = plugins.digests(run.config.plain())
     if (folder is None and not code) or not (run.directory / CHECKPOINT).exists():
         return []
-    key = repr((data.plain(), folder, seed))
+    crossing = run.config.external != "refuse"
+    key = repr((run.config.plain() | {"rounds": 0} if crossing else data.plain(), folder, seed))
+    if key not in known and folder is None:
+        known[key] = {}
     if key not in known:
-        own = folder is not None
-        known[key] = digests(datasets.load(data.name, path=folder, seed=seed, **data.values)) if own else {}
+        load = partial(datasets.load, data.name, path=folder, seed=seed, **data.values)
+        known[key] = digests(prepared(run.config)[0] if crossing else load())
     with suppress(FedweaveError):  # what is wrong with a directory, running it will say
         return changes(Checkpoint.load(run.directory / CHECKPOINT).source, known[key] | code)
     return []

@@ -9,7 +9,7 @@ from typing import Any
 
 from fedweave.errors import ConfigError, UserError
 from fedweave.experiment.config import Document
-from fedweave.metrics.best_rounds import BEST
+from fedweave.metrics.judging import BEST
 from fedweave.papers.grid import PlannedRun, planned_run
 from fedweave.report.reading import grouped, judged_alike, read_runs, spread
 from fedweave.sweep.choosing import conditions

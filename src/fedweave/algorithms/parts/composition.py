@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Literal, Protocol, runtime_checkable
 
@@ -193,14 +193,21 @@ class Composition(dict[str, Part]):
         answers.alike(f"{owner}.train", "the trained weights", made.w, ctx.start)
         return made
 
-    def download(self, name: str, memory: Tree, at: Tensor) -> tuple[Tree, ...]:
-        """What a part sends (see `Part.download`).
+    def downloads(self, memory: Tree, at: Tensor, asked: Collection[str]) -> tuple[Tree, Tree, Tree]:
+        """({part: what all clients get}, {part: what each gets, [P, …]}, {"w": each one's reward}) of those parts that
+        are `asked`, without those that send nothing (see `Part.download`).
 
         Raises:
-            ConfigError: it is something else.
+            ConfigError: a part sends something else.
         """
-        weights = name == self.owner("receive")
-        return answers.download(f"{name}.download", self[name].download(memory[name], at), len(at), weights)
+        shared, each, rewards = dict[str, Tree](), dict[str, Tree](), dict[str, Tree]()
+        for name in (name for name in self if name in asked):
+            found, rewarded = self[name].download(memory[name], at), name == self.owner("receive")
+            to_all, to_each, *reward = answers.download(f"{name}.download", found, len(at), rewarded)
+            shared |= {name: to_all} if to_all else {}
+            each |= {name: to_each} if to_each else {}
+            rewards |= {"w": reward[0]} if reward else {}
+        return shared, each, rewards
 
     def apply_release(self, name: str, ctx: Context, update: Tree) -> Tree:
         """An update as a part's `release` leaves it.

@@ -22,7 +22,7 @@ from fedweave.deploy.sites.handshake import administer
 from fedweave.deploy.sites.project import STATUS, Project, read_project
 from fedweave.errors import FedweaveError, UserError
 from fedweave.experiment.config import Config, Document, resolve, written
-from fedweave.experiment.runs.checkpoint import Checkpoint
+from fedweave.experiment.runs.checkpoint import Checkpoint, When
 from fedweave.experiment.runs.files import (
     CHECKPOINT,
     CONFIG,
@@ -232,7 +232,9 @@ def _end_earlier(admin: Admin, directory: Path, told: Told) -> None:
             admin.fetch(job, lambda found: bring(found, directory))
 
 
-def predict(project: Path, directory: Path, told: Told, model: str = "", patience: float = 60.0) -> list[Path]:
+def predict(
+    project: Path, directory: Path, told: Told, model: str = "", patience: float = 60.0, when: When = "last"
+) -> list[Path]:
     """Have the models of the finished run in `directory`, which are at the sites of `project`, predict: jointly those
     of a vertical run, else each site alone with the `model` that it has or is sent, "personal" by default. What left
     the sites is added to the run's ledger. Returns where the predictions of each site are, from the project's folder;
@@ -246,9 +248,11 @@ def predict(project: Path, directory: Path, told: Told, model: str = "", patienc
     joint = capabilities(config.algorithm.kind).predicts
     if joint and model:
         raise UserError("the parties of a vertical run predict jointly; leave out --model.")
+    if when == "best" and model == "trained":
+        raise UserError("sites keep what their own training left last; take --round last, or another --model.")
     if config.engine.name != "flare" or not (directory / RUN).exists():
         raise UserError(f"{directory} was not trained between sites; use fedweave predict {directory}.")
-    saved(directory, config)  # with the plug-ins that made it
+    saved(directory, config).at(when)  # with the plug-ins that made it
     number = _number(project, about, directory, resume=True)
     with administer(project) as admin, locked(directory):
         _end_earlier(admin, directory, told)
@@ -256,7 +260,8 @@ def predict(project: Path, directory: Path, told: Told, model: str = "", patienc
         if absent := [site for site in about.sites if site not in here]:
             raise FedweaveError(f"{', '.join(absent)}: not connected, and every site is needed. {START}.")
         told({"status": "predicting", "sites": list(about.sites)})
-        last = _job(admin, config, about, here, number, directory, told, predict=model or "personal")
+        asked = f"{model or 'personal'}@{when}"
+        last = _job(admin, config, about, here, number, directory, told, predict=asked)
     if last["status"] != "done":
         raise (UserError if last["mistake"] else FedweaveError)(last["error"] or "the job was ended")
     wrote = predicting(config.algorithm.kind, Checkpoint.load(directory / CHECKPOINT).state, about.sites)

@@ -18,6 +18,7 @@ from fedweave.datasets import described
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.features import OVER_NODES, scaling
 from fedweave.experiment.config import Config
+from fedweave.experiment.prepared import prepared
 from fedweave.experiment.runs.files import COLUMNS, damaged, read_table, write_table
 
 _ABOUT = b"form"  # metadata of the table: JSON of what is not of a single column
@@ -64,6 +65,8 @@ def form_of_config(config: Config, data: Dataset) -> Form:
 
 def unscaled(config: Config) -> Any:
     """The features of the run's data as they are."""
+    if config.external != "refuse":
+        return prepared(config, with_scaling=False)[0].x
     raw = {**config.data.values, "normalise": "none"}
     return datasets.load(config.data.name, path=config.folder, seed=config.general.seed, **raw).x
 

@@ -18,11 +18,13 @@ from fedweave.datasets.features import compact, rescaled
 from fedweave.datasets.folder import Folder
 from fedweave.datasets.graph_folder import GraphFolder
 from fedweave.datasets.members import Members
+from fedweave.datasets.outside import EXTERNAL
 from fedweave.datasets.recognise import found
 from fedweave.datasets.table import find, read
 from fedweave.errors import DataError
 from fedweave.experiment.config import Config
 from fedweave.experiment.runs.form import Form
+from fedweave.partition.external import alone
 
 _LOG = logging.getLogger(__name__)
 # Settings by which new tables are read, too.
@@ -69,6 +71,10 @@ def like(before: Before, path: Path) -> Dataset:
         about = "New examples are read by the [data] settings of the run, which stay as they are."
         raise DataError(f"{error}\n{about}") from error
     _check_example(data.example, before, path)
+    if before.config.external != EXTERNAL[0]:
+        data = alone(data, before.config.external)
+    if before.config.external == EXTERNAL[-1]:
+        _LOG.warning("note: %s: what other members know of new nodes is not asked for here; it counts as nothing", path)
     return replace(
         data,
         x=compact(rescaled(compact(_matched(data, before, path)), **before.form.scaling)),
@@ -117,6 +123,8 @@ def _read(before: Before, path: Path) -> Dataset:
     kind = GraphFolder if of_graphs else Members if "parties" in kinds else Folder
     taken = {own.name for own in fields(kind)}
     own = {name: value for name, value in before.config.data.values.items() if name in _OF_TABLES and name in taken}
+    if "external" in taken:
+        own["external"] = before.config.external
     if kind is Members and (owner := own.pop("owner", None)):  # a column that its folders stand in for
         own["ignore"] = (*(own.get("ignore") or ()), owner)
     if not own.get("categories") and any(path.glob("nodes.*")):

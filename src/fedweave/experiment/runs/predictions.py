@@ -1,6 +1,6 @@
 """What models predict, as a table for those who own the data."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedweave.core.graph import SPLITS
 from fedweave.datasets.base import Dataset
-from fedweave.metrics.judging import Flagging
+from fedweave.metrics.judging import HALF, Flagging
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ def predictions_table(
     labels: Sequence[str] = (),
     example: str = "node",
     y: np.ndarray | None = None,
-    flagging: Flagging | None = None,
+    flagging: Flagging | Mapping[str, Flagging] | None = None,
     ends: np.ndarray | None = None,
 ) -> pa.Table:
     """A row per client and example: "client", "node", "graph" or "edge" (its place in the data), "id", of an edge
@@ -44,8 +44,8 @@ def predictions_table(
     ids: what the examples are called, () if nobody said. labels: what the classes are called, () for their numbers;
     then these are predicted, and the probabilities are "p_0", "p_1", … y: int64 [n], the classes of all data, -1 where
     unknown; without it, or where none is known, there is no column "true". flagging: of two classes, which examples are
-    flagged; then there are "score", the probability of the positive class, "flagged" and the "threshold". ends: [2, e]
-    of all data, see `ends_of`.
+    flagged, of all clients or of each, from 0.5 on of one that is not named; then there are "score", the probability of
+    the positive class, "flagged" and the "threshold". ends: [2, e] of all data, see `ends_of`.
     """
     p = np.concatenate([one.probability[: len(one.examples)].cpu().numpy() for one in found])
     at = np.concatenate([one.examples for one in found])
@@ -60,11 +60,19 @@ def predictions_table(
         columns["true"] = pa.array(_named(np.maximum(y[at], 0), labels), mask=y[at] < 0)
     columns["predicted"] = _named(p.argmax(-1), labels)
     if flagging is not None:
-        score = p[:, flagging.positive]
-        columns |= {"score": score, "flagged": score >= flagging.threshold}
-        columns["threshold"] = np.full(len(score), flagging.threshold)
+        positive, each = _by_client(flagging, [one.client for one in found])
+        score, at_least = p[:, positive], np.repeat(each, [len(one.examples) for one in found])
+        columns |= {"score": score, "flagged": score >= at_least, "threshold": at_least}
     names = labels or range(p.shape[-1])
     return pa.table(columns | {f"p_{name}": p[:, c] for c, name in enumerate(names)})
+
+
+def _by_client(flagging: Flagging | Mapping[str, Flagging], clients: Sequence[str]) -> tuple[int, np.ndarray]:
+    """The positive class, and the threshold of each client."""
+    if isinstance(flagging, Flagging):
+        return flagging.positive, np.full(len(clients), flagging.threshold)
+    positive = next((own.positive for own in flagging.values()), 1)
+    return positive, np.array([flagging[client].threshold if client in flagging else HALF for client in clients])
 
 
 def ends_of(data: Dataset) -> np.ndarray | None:

@@ -281,7 +281,7 @@ def _train(
         files.add(here.noted(built.fed, step.round))
         seconds = time.monotonic() - began
         summary = step.summary or files.reached.summary
-        files.reached = Checkpoint(step.round, seconds, summary=summary, state=step.state)
+        files.reach(Checkpoint(step.round, seconds, summary=summary, state=step.state))
         watch.step(replace(files.reached, summary=step.summary))
         if stop.signal is not None or step.round == general.rounds or time.monotonic() >= due:
             files.save()

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedweave.core import model as models
 from fedweave.core.engine import graphs_of
-from fedweave.core.graph import Graph
+from fedweave.core.graph import VAL, Graph
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree, device_of
 from fedweave.errors import UserError
@@ -20,7 +20,8 @@ from fedweave.experiment.runs.form import form_of_config, read_form
 from fedweave.experiment.runs.new_data import Before, like
 from fedweave.experiment.runs.predictions import Predicted, ends_of, predictions_table
 from fedweave.experiment.runs.trained import Trained
-from fedweave.metrics.judging import Flagging, flagging
+from fedweave.metrics.flagging import by_validation
+from fedweave.metrics.judging import THRESHOLD, Flagging, chooses, flagging, of_best
 from fedweave.metrics.measured import GLOBAL
 from fedweave.partition.shares import global_test_part
 
@@ -56,7 +57,8 @@ def of_own(run: Trained, model: str | None = None, client: str | None = None) ->
         p = probabilities(run.algorithm.test_net, w, built.fed.test)
         found.append(Predicted(GLOBAL, p, test.examples, test.masks))
     data = built.data
-    return predictions_table(found, data.ids, data.labels, data.example, data.y, flagging_of(run), ends_of(data))
+    by = flagging_of(run, chosen)
+    return predictions_table(found, data.ids, data.labels, data.example, data.y, by, ends_of(data))
 
 
 def of_new(run: Trained, path: Path, model: str | None = None, client: str | None = None) -> pa.Table:
@@ -73,22 +75,36 @@ def of_new(run: Trained, path: Path, model: str | None = None, client: str | Non
     data = like(Before(run.config, form, built.data), path)
     which = model or ("personal" if client is not None or run.algorithm.global_model(run.state) is None else "global")
     chosen = _chosen(run, client, which)
+    by = flagging_of(run, chosen)
     if which == "global":
         chosen = {client or GLOBAL: next(iter(chosen.values()))}
     graph, examples = graph_of(data, data.features, built.fed.dtype), np.arange(data.examples)
     net = run.algorithm.test_net
     found = [Predicted(name, probabilities(net, w, graph), examples) for name, w in chosen.items()]
     named = data.ids, built.data.labels, data.example
-    return predictions_table(found, *named, data.y, flagging_of(run), ends_of(data))
+    return predictions_table(found, *named, data.y, by, ends_of(data))
 
 
-def flagging_of(run: Trained) -> Flagging | None:
-    """Which examples the run flags; None where it looks for no class, or has more than two."""
+def flagging_of(
+    run: Trained, chosen: Mapping[str, Tree], predicted: Mapping[str, Tensor] | None = None
+) -> Flagging | dict[str, Flagging] | None:
+    """Which examples the run flags; None where it looks for no class, or has more than two. Where no one model serves
+    all clients, {client: which} by the validation examples of each, of the `chosen` weights {client: w} or, of its own
+    examples, as they are `predicted`."""
     data = run.built.data
     if data.classes != 2:
         return None
     metrics = read_summary(run.directory / SUMMARY)["metrics"]
-    return flagging(run.config.evaluation.of(data.labels, data.classes), metrics)
+    metrics = of_best(metrics) if run.when == "best" else metrics
+    judging = run.config.evaluation.of(data.labels, data.classes)
+    if metrics.get(THRESHOLD) is not None or not chooses(judging, metrics):
+        return flagging(judging, metrics)
+    graphs, found = graphs_of(run.built.fed), dict[str, Flagging]()
+    own = predicted or {name: probabilities(run.algorithm.net, w, graphs[name]) for name, w in chosen.items()}
+    for client, p in own.items():
+        y, val = graphs[client].y.cpu().numpy()[: len(p)], graphs[client].masks[VAL].cpu().numpy()[: len(p)]
+        found[client] = by_validation(judging, metrics, p.cpu().numpy()[: len(y)][val], y[val])
+    return found
 
 
 def _chosen(run: Trained, client: str | None, which: str) -> Mapping[str, Tree]:

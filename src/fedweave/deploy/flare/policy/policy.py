@@ -18,6 +18,11 @@ from fedweave.privacy.gaussian import total_epsilon
 
 _COUNT = re.compile(r"\d+")
 SCORES = "own"  # the key of evaluations' replies that every algorithm needs
+# What makes sums of what is sent for training, and of scores.
+_AS_SUM = (
+    'Run it with the part secure_sum (algorithm.parts = ["secure_sum"]; GLASU: secure_sum = true)',
+    'Have scores added up (algorithm.scores = "sum")',
+)
 
 
 class PolicyViolation(CallRefused):
@@ -130,6 +135,20 @@ def check_lists(rules: Rules, counts: Mapping[str, int]) -> None:
             raise PolicyViolation(
                 f"policy.max_ids: the list of {site} has {count} ids, and {rules.max_ids} are allowed"
             )
+
+
+def least_told(rules: Rules) -> int:
+    """The fewest of the site's nodes of which it tells the sum of their features over edges to others' nodes.
+
+    Raises:
+        PolicyViolation: the policy lets it tell none.
+    """
+    if not rules.exchange:
+        raise PolicyViolation(
+            "policy.exchange: nothing may be told over edges to nodes of other sites; the site's owner can allow it "
+            "(exchange = true, or the fewest nodes of which a sum is told)"
+        )
+    return int(rules.exchange)
 
 
 def check_crowd(rules: Rules, graph: Graph) -> None:
@@ -258,8 +277,7 @@ def _check_leaf(rules: Rules, path: str, mechanisms: tuple[Mechanism, ...]) -> N
             allow = (
                 ". Set policy.partial_sums = true if sites may be missing"
                 if sums
-                else '. Run it with the part secure_sum (algorithm.parts = ["secure_sum"]; GLASU: secure_sum = true), '
-                "or have the site's owner take out the rule"
+                else f". {_AS_SUM[key.split('/')[0] == SCORES]}, or have the site's owner take out the rule"
             )
             raise PolicyViolation(f"policy.secure_sum: {key} may only leave in a secure sum{of}, {applied}{allow}")
 

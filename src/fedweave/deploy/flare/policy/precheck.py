@@ -46,11 +46,21 @@ def refusals(rules: Rules, calls: Calls, labels: bool, sites: int) -> Iterator[t
     for step in dict.fromkeys(calls.setup + calls.round + calls.evaluation):
         if step in calls.labelled and not labels:
             continue
-        for key, why in _of_step(rules, told(step), sites).items():
+        for key, why in refused(rules, told(step), sites).items():
             yield why, step_name(step), step not in calls.evaluation or key == SCORES
 
 
-def _of_step(rules: Rules, info: StepInfo, sites: int) -> dict[str, str]:
+def check_told(rules: Rules, info: StepInfo, sites: int) -> None:
+    """Refuse what a job of that many sites has them send before its first step.
+
+    Raises:
+        PolicyViolation: names every rule and key.
+    """
+    if reasons := refused(rules, info, sites):
+        raise PolicyViolation(". ".join(reasons.values()))
+
+
+def refused(rules: Rules, info: StepInfo, sites: int) -> dict[str, str]:
     """{key: why} of what a step declares to send and a policy refuses, without what is below such a key."""
     found: dict[str, str] = {}
     for key in sorted(info.sends):

@@ -10,13 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import torch
 from nvflare.collab import collab
 
-from fedweave.algorithms.deployment import deployable
+from fedweave.algorithms.deployment import Which, deployable
 from fedweave.core.algorithm import Algorithm, PredictsJointly, capabilities
 from fedweave.core.arrays import DTYPES
 from fedweave.core.ledger import Ledger
@@ -37,7 +36,7 @@ from fedweave.deploy.flare.wire.journal import Journal, journal_path
 from fedweave.deploy.flare.wire.link import CollabLink
 from fedweave.errors import ClientsMissing, FedweaveError, UserError
 from fedweave.experiment.config import Config, resolve
-from fedweave.experiment.runs.checkpoint import Checkpoint
+from fedweave.experiment.runs.checkpoint import Checkpoint, When
 from fedweave.experiment.runs.files import CHECKPOINT, LEDGER, SUMMARY, write_table
 from fedweave.experiment.runs.resuming import Interrupted, Stop
 from fedweave.experiment.runs.run import RunBackend, run
@@ -48,6 +47,8 @@ from fedweave.privacy.aggregation.identity import STARTUP
 
 RESULT, TOPIC = "fedweave", "fedweave"  # the folder of a job's results, and of messages to a running job
 
+_WHEN: dict[str, When] = {"last": "last", "best": "best"}
+_MODELS: dict[str, Which] = {"global": "global", "personal": "personal", "trained": "trained"}
 RECENT = 20  # rounds that a watcher is told of at once
 
 
@@ -137,7 +138,8 @@ class Server:
 
     run: names the run's folder at the server and at every site. sites: all sites of the project, in order. document:
     the configuration as TOML, for NVFlare would take its tables for components. predict: have the finished run's models
-    predict instead of training them: which ones (`algorithms.deployment.Which`; of a vertical run it does not matter).
+    predict instead of training them: which ones (`algorithms.deployment.Which`; of a vertical run it does not matter),
+    "@" and after which round (`experiment.runs.checkpoint.When`).
     """
 
     def __init__(self, run: str, sites: Sequence[str], document: str, predict: str = "") -> None:
@@ -222,23 +224,25 @@ def backend(build: Callable[[Config], Joined], stop: Stop, root: Path = Path()) 
     return RunBackend(build, _held, _noted, stop, source=lambda built: {}, before=Flare.before_round, earlier=earlier)
 
 
-def _predict(build: Callable[[], Joined], folder: Path, which: Any) -> None:
-    """Prediction with the models of the finished run in `folder`, joint or at each site; what left the sites is added
-    to its ledger.
+def _predict(build: Callable[[], Joined], folder: Path, asked: str) -> None:
+    """Prediction with the models of the finished run in `folder`, joint or at each site, as it is `asked` (`Server`);
+    what left the sites is added to its ledger.
 
     Raises:
         UserError: there is none. FedweaveError: a site that was to predict did not; names each, and those that did.
     """
     if not (folder / SUMMARY).exists():
         raise UserError("the server has no finished run of that number. Finish it with `fedweave sites run --resume`.")
+    which, _, when = asked.partition("@")
+    chosen = Checkpoint.load(folder / CHECKPOINT).at(_WHEN.get(when, "last"))
     built, reached = build(), Checkpoint.load(folder / CHECKPOINT)
     built.fed.restore(reached.fed)
     built.fed.begin(reached.round)
     try:
         if isinstance(built.algorithm, PredictsJointly):
-            built.algorithm.predict(reached.state, built.fed)
+            built.algorithm.predict(chosen.state, built.fed)
         else:
-            deployable(built.algorithm).deploy(reached.state, built.fed, which)
+            deployable(built.algorithm).deploy(chosen.state, built.fed, _MODELS.get(which, "personal"))
         wanted = predicting(built.algorithm, reached.state, built.fed.clients)
         check_written(wanted, built.fed.unwritten(wanted))
     finally:
