@@ -60,7 +60,7 @@ class Spent:
         if entry.direction != "up":
             return spent
         scored = any(own.key.split("/")[0] == SCORES for own in entry.keys)
-        tried = sum(int(_COUNT.findall(own.shape)[0]) for own in entry.keys if own.key == TRIED)
+        tried = sum(int((*_COUNT.findall(own.shape), 1)[0]) for own in entry.keys if own.key == TRIED)
         calls = {**self.calls, entry.step: self.calls.get(entry.step, 0) + 1}
         return replace(spent, calls=calls, evaluations=self.evaluations + scored + tried)
 
