@@ -67,6 +67,7 @@ METHODS: dict[str, tuple[str, dict[str, Any], Grid]] = {
     "fedtad": ("fedtad", {}, ADAM),
     "adafgl": ("adafgl", {}, ADAM),
     "fgssl": ("fgssl", {}, ADAM),
+    "fggp": ("fggp", {}, ADAM),
     "fedaux": ("fedaux", {}, ADAM),
 }
 MINORITIES = {"minesweeper": "auc"}  # what is judged where one class is rare; accuracy elsewhere

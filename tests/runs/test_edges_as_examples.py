@@ -26,7 +26,7 @@ from tests.runs.test_predictions import made
 
 ACCOUNTS, TRANSFERS = 60, 400
 NODES_ALONE = {"adafgl", "f2gnn", "fairaug", "fedaux", "fedego", "fedgcn", "fedgta", "fedsage", "fedsage_plus"}
-NODES_ALONE |= {"fedtad", "fgssl"}
+NODES_ALONE |= {"fedtad", "fggp", "fgssl"}
 # Others that this data, or a model of edges' features, is nothing for.
 OTHERS = {"cffl", "fairgfl", "fairgraphfl", "fedstar"}
 OTHERS |= {name for name, kind in ALGORITHMS.items() if capabilities(kind).vertical}
@@ -144,7 +144,7 @@ def test_algorithms_learn_from_edges_as_the_loop_does(tmp_path, name):
 
 @pytest.mark.parametrize("name", sorted(NODES_ALONE))
 def test_algorithms_of_nodes_refuse_edges_by_name(tmp_path, name):
-    model = {"name": "gcn" if name in ("fedgcn", "fedtad", "fairaug", "fgssl") else "sage", "hidden": 8}
+    model = {"name": "gcn" if name in ("fedgcn", "fedtad", "fairaug", "fggp", "fgssl") else "sage", "hidden": 8}
     with pytest.raises(ConfigError, match="about nodes"):
         build(resolve(document(tables(tmp_path), name, model=model)))
 

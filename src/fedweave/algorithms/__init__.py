@@ -42,6 +42,7 @@ from fedweave.algorithms.fedsage_plus import FedSagePlus, MissingNeighbours
 from fedweave.algorithms.fedstar import FedStar
 from fedweave.algorithms.fedtad import Distilled, FedTAD
 from fedweave.algorithms.fedtgp import FedTGP, NearestTrained, TrainedPrototypes
+from fedweave.algorithms.fggp import FGGP, AugmentedView, NearestCentres
 from fedweave.algorithms.fgssl import FGSSL, SemanticStructure
 from fedweave.algorithms.gcfl import GCFL, Clusters, GCFLPlus, SeriesClusters
 from fedweave.algorithms.glasu import GLASU
@@ -101,6 +102,7 @@ ALGORITHMS: Record = {
     "fedstar": FedStar,
     "fedtad": FedTAD,
     "fedtgp": FedTGP,
+    "fggp": FGGP,
     "fgssl": FGSSL,
     "gcfl": GCFL,
     "gcfl_plus": GCFLPlus,
@@ -179,6 +181,8 @@ PARTS: dict[str, type[parts.Part]] = {
     "auxiliary_mix": AuxiliaryMix,
     "topology_mix": TopologyMix,
     "semantic_structure": SemanticStructure,
+    "augmented_view": AugmentedView,
+    "nearest_centres": NearestCentres,
     "distilled": Distilled,
     "trained_prototypes": TrainedPrototypes,
     "nearest_trained": NearestTrained,
@@ -196,6 +200,7 @@ __all__ = [
     "EU",
     "F2GNN",
     "FCFL",
+    "FGGP",
     "FGSSL",
     "GCFL",
     "GLASU",

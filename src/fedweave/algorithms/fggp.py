@@ -1,0 +1,315 @@
+"""FGGP: Wan, Huang and Ye 2024, "Federated graph learning under domain shift with generalizable prototypes".
+
+Clients train on a second view of their graph as well, whose edges two further layers draw, and pull what both views say
+of a class together; they answer by the nearest of the class centres that the server makes of everybody's prototypes.
+Read from the released code, not from the text. Deviations: the graph of nearest neighbours is made anew in every round
+(there every 20); a class is sent as that class (there by its place among the client's classes); nothing but centres
+answers (there a queue that begins with random vectors of class 0); similarities in the pull are cosines of both sides;
+clients without two nodes of a class do not send it. OpenFGL answers by the classifier, answer = "classifier".
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from scipy.sparse.csgraph import connected_components
+from torch import Tensor
+
+from fedweave.algorithms.fairaug import uniform
+from fedweave.algorithms.fgssl import unit
+from fedweave.algorithms.parts import Context, Needs, Outputs, Part, Round, Training
+from fedweave.algorithms.preset import part_of, preset_of
+from fedweave.core import model as models
+from fedweave.core import random
+from fedweave.core.federation import Federation
+from fedweave.core.graph import TRAIN, Graph
+from fedweave.core.model import Hidden, Model
+from fedweave.core.records import Record
+from fedweave.core.tree import Tree
+from fedweave.models.blocks import glorot
+from fedweave.ops.linear import linear
+
+CENTRE, AUGMENTOR = "centre", ("augment1", "augment2")  # weights in the last layer
+SURE, SHARPNESS = 1e-4, 0.1  # how close to 0 and 1 chances of edges come; the temperature of answers
+
+
+@dataclass(frozen=True)
+class AugmentedView(Part):
+    """augment · (cross-entropy on Ã + L_ga) + align · L_pa, where Ã draws pairs with the chance ½ L / max L + ½ A₂, L
+    being u uᵀ of two layers u on A₂, the client's edges and each node's `near` most similar ones by the received model.
+
+    L_ga is the cross-entropy of L against A₂, in which edges and other pairs count alike; L_pa contrasts the prototypes
+    of a class on both views with those of other classes.
+
+    augment: strength of what Ã is trained by.
+    align:   strength of L_pa.
+    near:    how many nodes a node is joined to in A₂, by the cosine of embeddings.
+    tau:     temperature of L_pa.
+    width:   of the two layers.
+    """
+
+    augment: float = 1.0
+    align: float = 1.0
+    near: int = 3
+    tau: float = 0.5
+    width: int = 64
+    needs = Needs(received=True, whole_features=True, nodes=True)
+
+    def __post_init__(self) -> None:
+        if min(self.augment, self.align, self.near) < 0 or not self.tau > 0 or self.width < 1:
+            raise ValueError(
+                f"augment, align, near, tau and width are {self.augment}, {self.align}, {self.near}, {self.tau} and "
+                f"{self.width}; the first three must not be negative, tau positive, width at least 1"
+            )
+
+    def check(self, training: Training) -> None:
+        """Refuse a model that does not pass messages by GCN's matrix."""
+        gcn = all(layer.reads == "product" and layer.operator in (None, "gcn") for layer in training.model)
+        if models.pools(training.model) or not gcn:
+            raise ValueError("FGGP draws edges of its own; choose a model of nodes that takes them, such as gcn")
+
+    def layers(self, model: Model, own: bool) -> Model:
+        """With the weights of the two layers beside those of the last one.
+
+        Raises:
+            ValueError: it has no embeddings, or does not multiply features by weights.
+        """
+        models.check_embeds(model, "fggp")
+        if not model[0].by_feature:
+            raise ValueError("FGGP draws edges of features by weights; choose a model that has such, such as gcn")
+        features = model[0].init(torch.tensor(0, device="cpu"))[model[0].by_feature[0]].shape[0]
+
+        def init(key: Tensor) -> Tree:
+            widths = zip(AUGMENTOR, (features, self.width), strict=True)
+            more = {name: glorot(random.fold(key, name), fan_in, self.width) for name, fan_in in widths}
+            return model[-1].init(key) | more
+
+        return (*model[:-1], model[-1]._replace(init=init))
+
+    def recall(self, ctx: Context) -> Tree:
+        """{"joined": A₂ [n, n]}."""
+        graph = ctx.client.graph
+        return {"joined": joined(models.embedded(ctx.training.model, ctx.received, graph), graph, self.near)}
+
+    def objective(self, outputs: Outputs) -> Tensor:
+        """All three terms, scalar; 0 at a client that does not train."""
+        graph, h = outputs.graph, outputs.embedding
+        if self.augment == self.align == 0:
+            return h.new_zeros(())
+        a, train = outputs.given["joined"], graph.masks[TRAIN]
+        pairs = likeness(outputs.w[str(len(outputs.model) - 1)], graph, a)
+        edges = Dense(normalised(drawn(pairs, a, graph.real, random.fold(outputs.key, "edges"))))
+        key = random.fold(outputs.key, "view")
+        *_, other, logits = models.embeddings(outputs.model, outputs.w, graph._replace(edges=edges), key)
+        first, second = (
+            prototypes(rows, torch.softmax(z.detach(), 1), graph)
+            for rows, z in ((h, outputs.logits), (models.rows_of(other), logits))
+        )
+        pull = contrast(first[0], second[0], (first[1] > 0) & (second[1] > 0), self.tau)
+        view = outputs.cross_entropy(logits, train) + reconstruction(pairs, a, graph.real)
+        return train.any() * (self.augment * view + self.align * pull)
+
+
+@dataclass(frozen=True)
+class NearestCentres(Part):
+    """Clients answer by the class centres nearest to h, Σ of softmax(cos / .1) over the `nearest` ones of each class.
+
+    The centres of a class are the means of the groups that FINCH finds in the prototypes that clients send.
+
+    nearest: how many centres answer.
+    least:   a class of fewer nodes at a client is not sent, for the mean of one is that node's embedding.
+    """
+
+    nearest: int = 30
+    least: int = 2
+    sends: ClassVar = {
+        "prototype": "of each class, the mean embedding of the client's nodes that have it or are predicted to"
+    }
+    client_learns: ClassVar = {CENTRE: "of each class, the means of groups of members' mean embeddings"}
+    needs = Needs(judged_apart=True, nodes=True)
+
+    def __post_init__(self) -> None:
+        if min(self.nearest, self.least) < 1:
+            raise ValueError(f"nearest and least are {self.nearest} and {self.least}; at least 1")
+
+    def layers(self, model: Model, own: bool) -> Model:
+        """With a last layer that answers by centres where there are any among its weights."""
+        models.check_embeds(model, "fggp")
+        last = model[-1]
+
+        def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Hidden:
+            return (
+                by_centres(models.rows_of(h), w[CENTRE], self.nearest) if CENTRE in w else last.apply(w, graph, h, key)
+            )
+
+        return (*model[:-1], last._replace(apply=apply))
+
+    def init(self, fed: Federation, w: Tree) -> Tree:
+        """The most groups of a class: none has fewer than two clients, if there are two."""
+        return {"groups": max(1, len(fed.clients) // 2)}
+
+    def download(self, state: Tree, at: Tensor) -> tuple[Tree, ...]:
+        """The centres [C, groups, d], rows of 0 where there are fewer; nothing before the first round."""
+        return {key: state[key] for key in (CENTRE,) if key in state}, {}
+
+    def report(self, ctx: Context) -> Tree:
+        """{"prototype": [C, d]} by the trained model, 0 of a class that is not sent."""
+        graph = ctx.client.graph
+        *_, h, logits = models.embeddings(ctx.training.model, ctx.trained, graph)
+        mean, count = prototypes(models.rows_of(h), torch.softmax(logits, 1), graph)
+        return {"prototype": torch.where(count[:, None] >= self.least, mean, 0.0)}
+
+    def update(self, state: Tree, round: Round) -> Tree:
+        """The centres; those of a class that nobody sent stay."""
+        sent = round.replies.stack("prototype")
+        centre = state.get(CENTRE, sent.new_zeros(sent.shape[1], state["groups"], sent.shape[2])).clone()
+        for c, own in enumerate(sent.double().cpu().numpy().swapaxes(0, 1)):
+            if len(rows := own[own.any(1)]):
+                means = torch.from_numpy(centres(rows)).to(centre)
+                centre[c] = F.pad(means, (0, 0, 0, state["groups"] - len(means)))
+        return state | {CENTRE: centre}
+
+    def judged(self, ctx: Context) -> Tree:
+        """The received weights, and the centres in the last layer."""
+        last = str(len(ctx.training.model) - 1)
+        return ctx.received | {last: ctx.received[last] | ctx.given}
+
+
+class Dense:
+    """Edges with weights as a matrix [n, n], which the operator is."""
+
+    shrinks = False
+
+    def __init__(self, matrix: Tensor) -> None:
+        self._matrix = matrix
+
+    def operator(self, kind: str) -> Tensor:
+        """The matrix; `AugmentedView.layers` lets no model ask for another than GCN's."""
+        return self._matrix
+
+    def with_means(self, h: Tensor, kind: str) -> tuple[Tensor, Tensor]:
+        """The rows, and their sums by the matrix."""
+        return h, self._matrix @ h
+
+
+def joined(h: Tensor, graph: Graph, near: int) -> Tensor:
+    """A₂ [n, n], 0 or 1: the edges, each node's `near` nodes of the largest cosine of h [n, d], and itself."""
+    eye, real = torch.eye(graph.nodes, dtype=torch.bool, device=h.device), graph.real & graph.real[:, None]
+    cosine = (unit(h) @ unit(h).T).masked_fill(eye | ~real, -torch.inf)
+    close = torch.zeros_like(eye).scatter(1, (-cosine).argsort(dim=1, stable=True)[:, :near], True)
+    edges = graph.edges.operator("sum") @ eye.to(h.dtype) > 0
+    return (((close | close.T | edges) & real) | eye).to(h.dtype)
+
+
+def normalised(a: Tensor) -> Tensor:
+    """D^-1/2 A D^-1/2, A [n, n] having no empty rows."""
+    scale = a.sum(1).rsqrt()
+    return scale[:, None] * a * scale
+
+
+def likeness(w: Tree, graph: Graph, a: Tensor) -> Tensor:
+    """L = u uᵀ [n, n] of two layers without biases on A₂."""
+    mean = normalised(a)
+    first, second = (w[name] for name in AUGMENTOR)
+    u = mean @ linear(torch.relu(mean @ linear(graph.x, first)), second)
+    result: Tensor = u @ u.T
+    return result
+
+
+def drawn(pairs: Tensor, a: Tensor, real: Tensor, key: Tensor) -> Tensor:
+    """Symmetric edges [n, n], 0 or 1 with ones on the diagonal, whose gradient is that of a relaxed draw at temperature
+    1 with the chance ½ L / max L + ½ A₂."""
+    both = real & real[:, None]
+    most = torch.where(both, pairs, 0.0).amax().clamp(min=1e-12)
+    chance = (0.5 * pairs / most + 0.5 * a).clamp(SURE, 1 - SURE)
+    at = torch.arange(len(a), device=a.device)
+    words = random.fold(key, torch.minimum(at, at[:, None]), torch.maximum(at, at[:, None]))
+    noise = uniform(words).to(a.dtype).clamp(SURE, 1 - SURE)
+    soft = torch.sigmoid(chance.logit() + noise.logit())
+    hard = (soft > 0.5).to(a.dtype) + soft - soft.detach()
+    eye = torch.eye(len(a), dtype=torch.bool, device=a.device)
+    return torch.where(eye, 1.0, torch.where(both, hard, 0.0))
+
+
+def reconstruction(pairs: Tensor, a: Tensor, real: Tensor) -> Tensor:
+    """L_ga, scalar: n² / (2 (n² − Σ A₂)) times the mean over pairs of the cross-entropy of sigmoid L against A₂, where
+    an edge counts (n² − Σ A₂) / Σ A₂ times."""
+    both = (real & real[:, None]).to(a.dtype)
+    linked = a * both
+    edges, others = linked.sum(), (both.sum() - linked.sum()).clamp(min=1)
+    each = linked * (others / edges) * F.softplus(-pairs) + (both - linked) * F.softplus(pairs)
+    return each.sum() / (2 * others)
+
+
+def prototypes(h: Tensor, p: Tensor, graph: Graph) -> tuple[Tensor, Tensor]:
+    """([C, d] the mean of h [n, d] over each class's nodes, weighted by confidence, 0 of none; int64 [C] how many): the
+    true class with confidence 1 at training nodes, elsewhere that of the largest p [n, C], with it."""
+    train, (trust, label) = graph.masks[TRAIN], p.max(1)
+    label = torch.where(train, graph.y, label)
+    member = (label[:, None] == torch.arange(p.shape[1], device=p.device)) & graph.real[:, None]
+    weight = member * torch.where(train, 1.0, trust)[:, None]
+    return weight.T @ h / weight.sum(0).clamp(min=1e-12)[:, None], member.sum(0)
+
+
+def contrast(first: Tensor, second: Tensor, known: Tensor, tau: float) -> Tensor:
+    """L_pa, scalar: mean over classes known, bool [C], and views of −ln(e^s_c / (e^s_c + Σ e^s of other classes in both
+    views)), s_c being the cosine of a class's prototypes [C, d] on the two views by τ."""
+    a, b = unit(first), unit(second)
+    own = torch.eye(len(known), dtype=torch.bool, device=known.device)
+
+    def each(here: Tensor, there: Tensor) -> Tensor:
+        s = here @ there.T / tau
+        compared = torch.cat([s.masked_fill(~known, -1e9), (here @ here.T / tau).masked_fill(own | ~known, -1e9)], 1)
+        return compared.logsumexp(1) - s.diagonal()
+
+    return torch.where(known, each(a, b) + each(b, a), 0.0).sum() / (2 * known.sum().clamp(min=1))
+
+
+def centres(rows: np.ndarray) -> np.ndarray:
+    """The means [groups, d] of the groups of rows [n, d] in the last partition of FINCH (Sarfraz et al. 2019) with more
+    than one: every row is linked to its nearest by cosine, and so are groups' means while there is more than one."""
+    means = rows
+    label = np.arange(len(rows))
+    while len(means) > 1:
+        along = means / np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1e-12)
+        links = np.eye(len(means))[(along @ along.T - 10 * np.eye(len(means))).argmax(1)]
+        count, merged = connected_components(links, directed=False)
+        if count == 1 and len(means) < len(rows):
+            break
+        label = merged[label]
+        means = np.stack([rows[label == group].mean(0) for group in range(count)])
+    return means
+
+
+def by_centres(h: Tensor, centre: Tensor, nearest: int) -> Tensor:
+    """ln Σ over a class's centres among the `nearest` of softmax(cos / .1), [n, C]; centre [C, groups, d], 0 where
+    there is none."""
+    flat = centre.flatten(0, 1)
+    cosine = (unit(h) @ unit(flat).T / SHARPNESS).masked_fill(~(flat != 0).any(1), -1e4)
+    top, at = cosine.topk(min(nearest, len(flat)), 1)
+    of = (at // centre.shape[1])[..., None] == torch.arange(len(centre), device=at.device)
+    return (torch.softmax(top, 1)[..., None] * of).sum(1).clamp(min=1e-12).log()
+
+
+@preset_of(AugmentedView, NearestCentres)
+class FGGP:
+    """FedAvg whose clients train on a second, drawn view of their graphs, and answer by the nearest class centres.
+
+    answer: what clients answer by, the nearest "centres", or the "classifier", for which nothing is exchanged besides.
+    """
+
+    answer: Literal["centres", "classifier"] = "centres"
+
+    exempt_laws: ClassVar[dict[str, str]] = {
+        "one_client_is_ordinary_training": "clients train on drawn edges, too",
+        "training_lowers_the_loss": "centres answer, which no loss trains",
+        "a_client_without_training_examples_keeps_what_it_receives": "with centres, which are no part of what trains",
+    }
+    test_settings: ClassVar[Record] = {"width": 8, "near": 2, "lr": 0.02}
+
+    def parts(self) -> tuple[Part, ...]:
+        """The view, and centres."""
+        kinds = (AugmentedView, NearestCentres) if self.answer == "centres" else (AugmentedView,)
+        return tuple(part_of(self, kind) for kind in kinds)
