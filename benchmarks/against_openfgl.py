@@ -49,7 +49,6 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "fedpub": {"name": "fedpub"},
     "fedgta": {"name": "fedgta"},
     "fedtad": {"name": "fedtad"},
-    "scaffold": {"name": "scaffold", "optimizer": "adam", "lr": 0.01},
 }
 USUAL = ("fedavg", "fedprox", "local")
 
