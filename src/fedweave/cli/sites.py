@@ -1,5 +1,6 @@
 """The commands `fedweave sites init|check|start|status|stop|run|predict|export|request|sign|accept`."""
 
+import json
 import sys
 import time
 from contextlib import suppress
@@ -102,7 +103,7 @@ def start(
     from fedweave.deploy.flare.policy.keys import read_checked
     from fedweave.deploy.flare.site.sitefile import SITE_FILE
     from fedweave.deploy.sites.handshake import Closed, greet
-    from fedweave.deploy.sites.ports import check_port, wait_until_open
+    from fedweave.deploy.sites.ports import check_metrics_port, check_port, wait_until_open
     from fedweave.deploy.sites.processes import check_alive, check_startup, members
     from fedweave.deploy.sites.project import read_project
 
@@ -112,6 +113,7 @@ def start(
             check_port(member, project.port)
         else:
             read_checked(member.folder / SITE_FILE)
+        check_metrics_port(member)
         if member.pid() is None:
             check_startup(member.folder)
     for member in here:
@@ -135,15 +137,24 @@ def stop(directory: Directory, only: Only = None) -> None:
 
 
 @sites.command()
-def status(directory: Directory) -> None:
+def status(
+    directory: Directory,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for programs.")] = False,
+) -> None:
     """Show what runs on this machine, how far the run is that is watched here, and which sites answer the server; it
-    takes five seconds at most, mostly about two."""
+    takes five seconds at most, mostly about two. Exit code 1 where the server or a site does not answer, or does not
+    run on the machine that has its folder."""
     from fedweave.deploy.sites.project import read_project
-    from fedweave.deploy.sites.status import lines
+    from fedweave.deploy.sites.status import standing
 
     shown = sys.stdout  # NVFlare's client, which may still be at work in another thread, has its own words swallowed
-    for line in lines(directory, read_project(directory)):
+    now = standing(directory, read_project(directory))
+    for line in [json.dumps(now.plain())] if as_json else now.lines():
         typer.echo(line, file=shown)
+    if now.mistake is not None:
+        raise now.mistake
+    if now.dead:
+        raise typer.Exit(1)
 
 
 @sites.command()

@@ -83,7 +83,7 @@ PID, OUTPUT, BEGAN = "process.pid", "process.log", "process.began"  # BEGAN: the
 _TAIL = 100_000  # bytes of a log that are looked at
 _GRACE = 10.0  # seconds that processes have to end by themselves
 _MODULES = {
-    "server": "nvflare.private.fed.app.server.server_train",
+    "server": "fedweave.deploy.flare.server.resident",
     "client": "fedweave.deploy.flare.site.doorkeeper",
 }
 

@@ -7,6 +7,7 @@ of it is needed, so none of it is there.
 
 import sys
 import uuid
+from pathlib import Path
 from typing import Any
 
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
@@ -15,6 +16,8 @@ from nvflare.private.defs import RequestHeader, TrainingTopic, new_cell_message
 from nvflare.private.fed.app.client import client_train
 from nvflare.private.fed.app.utils import version_check
 from nvflare.private.fed.client.admin import FedAdminAgent, RequestProcessor
+
+from fedweave.deploy.sites.gauges import expose
 
 SERVER = "server"  # the only one that may ask
 OF_A_JOB = frozenset(
@@ -71,6 +74,7 @@ def main() -> int:
     client_train.FedAdminAgent = Doorkeeper
     version_check()
     args = client_train.parse_arguments()
+    expose(Path(args.workspace))
     return int(client_train.mpm.run(main_func=client_train.main, run_dir=args.workspace, args=args) or 0)
 
 

@@ -5,6 +5,8 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+from nvflare.apis.fl_constant import FLContextKey
+from nvflare.apis.job_def import JobMetaKey
 from nvflare.collab import collab
 
 from fedweave.core.records import Record
@@ -12,6 +14,8 @@ from fedweave.deploy.flare.site.member import LOG, Member
 from fedweave.deploy.flare.site.private import log_to
 from fedweave.deploy.flare.wire.answers import Answer
 from fedweave.deploy.flare.wire.link import steady
+
+_LONGEST = 200  # characters of a name
 
 
 class Site:
@@ -29,7 +33,7 @@ class Site:
         steady()
         folder = Path(collab.workspace.get_root_dir())
         log_to(folder / LOG)
-        self._member = Member(folder, collab.site_name, _post)
+        self._member = Member(folder, collab.site_name, _post, _submitter())
 
     @collab.publish
     def ping(self) -> int:
@@ -59,6 +63,12 @@ class Site:
         if collab.caller == "server" or self._member is None:
             return "only sites may deliver, once the job runs"
         return self._member.accept(collab.caller, label, blob)
+
+
+def _submitter() -> str:
+    """Who has submitted the job, as the server says; "" where it does not."""
+    told = collab.fl_ctx.get_prop(FLContextKey.JOB_META) or {}
+    return str(told.get(JobMetaKey.SUBMITTER_NAME, ""))[:_LONGEST]
 
 
 def _post(peers: Sequence[str], label: str, blob: bytes, seconds: float) -> dict[str, str]:

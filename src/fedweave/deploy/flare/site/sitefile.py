@@ -18,6 +18,8 @@ from fedweave.experiment.config.names import check_keys
 from fedweave.experiment.config.settings import Device
 
 SITE_FILE, SECRET, IDS_KEY = "site.toml", "privacy.secret", "ids.key"  # in a site's folder
+SERVER_FILE = "server.toml"  # in the server's, if its owner has written one
+Port = Annotated[int, Field(ge=0, lt=65536)]
 
 # What is told of an evaluation besides hits and counts by class or group (`Rules.measures`).
 Measure = Literal["loss", "auc", "group_auc", "average_precision", "recall_at_1", "precision_at_1"]
@@ -171,9 +173,21 @@ class Machine:
     """The table [site]: the machine that the site's steps run on.
 
     device: "cpu", "cuda", "cuda:1", or "auto", which takes a GPU where there is one.
+    metrics_port: of the loopback interface, on which the site's process tells what monitors it; 0 for none.
     """
 
     device: Device = "cpu"
+    metrics_port: Port = 0
+
+
+@dataclass(frozen=True)
+class ServersMachine:
+    """The table [server] of the server's own file.
+
+    metrics_port: as that of a site.
+    """
+
+    metrics_port: Port = 0
 
 
 def read_machine(path: Path) -> Machine:
@@ -184,6 +198,24 @@ def read_machine(path: Path) -> Machine:
     """
     try:
         return _table(load(path), "site", Machine)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def metrics_port(folder: Path) -> int:
+    """The one in the file of the site, or of the server, in `folder`; 0 if it names none.
+
+    Raises:
+        ConfigError: see `read_site_file`.
+    """
+    if (path := folder / SITE_FILE).exists():
+        return read_machine(path).metrics_port
+    if not (path := folder / SERVER_FILE).exists():
+        return 0
+    document = load(path)
+    try:
+        check_keys("", document, ["server"])
+        return _table(document, "server", ServersMachine).metrics_port
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
 

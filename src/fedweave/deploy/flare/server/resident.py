@@ -1,0 +1,21 @@
+"""The server's long-lived process: NVFlare's, which also tells what monitors it."""
+
+import sys
+from pathlib import Path
+
+from nvflare.private.fed.app.server import server_train
+from nvflare.private.fed.app.utils import version_check
+
+from fedweave.deploy.sites.gauges import expose
+
+
+def main() -> int:
+    """Run the server until it is stopped; the arguments are those of NVFlare's."""
+    version_check()
+    args = server_train.parse_arguments()
+    expose(Path(args.workspace))
+    return int(server_train.mpm.run(main_func=server_train.main, run_dir=args.workspace, args=args) or 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
