@@ -2,7 +2,9 @@
 
 import json
 import logging
+import os
 import re
+import signal
 import socket
 import urllib.request
 from collections.abc import Iterator
@@ -20,9 +22,11 @@ from fedweave.deploy.flare.site.accounts import note_refusal
 from fedweave.deploy.flare.site.member import LOG, Member
 from fedweave.deploy.flare.site.private import log_to
 from fedweave.deploy.flare.site.sitefile import SITE_FILE
-from fedweave.deploy.sites import gauges, status
+from fedweave.deploy.sites import gauges, processes, status
 from fedweave.deploy.sites.noted import last_record
 from fedweave.deploy.sites.ports import free_port
+from fedweave.deploy.sites.processes import SiteProcess, attend
+from fedweave.errors import FedweaveError
 from fedweave.experiment.config import dumps, load
 from tests.deploy.projects import copied, experiment, join_request
 
@@ -92,6 +96,25 @@ def test_a_sites_log_says_of_each_call_who_asked_what_left_and_when(project: Pat
     assert " UTC ERROR " in refused
     assert last_record(f"{joined}\n{refused}\n{joined}\n").startswith("the request is not of fedweave's form")
     assert last_record(joined) == ""
+
+
+def test_a_process_that_is_attended_to_is_ended_and_one_that_ends_is_named(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = SiteProcess(project / "bank-a")
+    (site.folder / "process.log").write_text("ValueError: it broke\n")
+    began, alive, stopped = signal.getsignal(signal.SIGTERM), iter((7, 7)), []
+    monkeypatch.setattr(processes, "_LOOK", 0.0)
+    monkeypatch.setattr(SiteProcess, "pid", lambda self: next(alive, None))
+    monkeypatch.setattr(SiteProcess, "stop", lambda self: stopped.append(self.folder.name))
+    with pytest.raises(FedweaveError, match="bank-a: ValueError: it broke"):
+        attend([site])
+    monkeypatch.setattr(SiteProcess, "pid", lambda self: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(SystemExit) as ended:
+        attend([site])
+    assert ended.value.code == 0
+    assert stopped == ["bank-a", "bank-a"]
+    assert signal.getsignal(signal.SIGTERM) is began
 
 
 def test_a_full_log_is_followed_by_a_new_one_also_of_another_process(

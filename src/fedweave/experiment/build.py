@@ -35,6 +35,7 @@ from fedweave.experiment.demands import (
     check_people,
     check_pooling,
     check_scaling,
+    judged,
 )
 from fedweave.incentives.tables import tables
 from fedweave.incentives.vocabulary import Vocabulary, vocabulary_of
@@ -146,6 +147,7 @@ def build(config: Config) -> Built:
     scaled_edges = config.data.values.get("edge_normalise", "none") if data.edge_features else "none"
     check_scaling(scaled_edges, algorithm, ("example",))
     fed, motifs, close = _on_cluster(config, made) if config.engine.name == "ray" else _in_process(config, made)
+    fed.judged = judged(config, fed.clients)
     meter_scaling(fed.ledger, fed.clients, seen, data.features, config.data.values.get("normalise", "none"))
     meter_scaling(fed.ledger, fed.clients, seen, data.edge_features, scaled_edges, "edge")
     return Built(data, made.partition, algorithm, fed, motifs, close)
@@ -385,4 +387,4 @@ def _widened(x: "np.ndarray | sp.csr_matrix", columns: int) -> "np.ndarray | sp.
     """x with zeros on the right up to `columns`; sparse stays sparse."""
     if isinstance(x, sp.csr_matrix):
         return sp.csr_matrix((x.data, x.indices, x.indptr), shape=(x.shape[0], columns))
-    return np.pad(x, ((0, 0), (0, columns - x.shape[1])))
+    return np.pad(x, ((0, 0), (0, columns - x.shape[1]))) if columns > x.shape[1] else x

@@ -18,7 +18,7 @@ from fedweave.core.tree import Tree, check, leaves, to
 from fedweave.errors import FedweaveError, ReplyRefused, UserError, told_diverged, told_of_part
 from fedweave.metrics.best_rounds import BEST, best_validated, fairest
 from fedweave.metrics.judging import PLAIN, Judging, judged_by, positive_of
-from fedweave.metrics.measured import GLOBAL, METRICS_SCHEMA, measure, of_splits, positive_class
+from fedweave.metrics.measured import GLOBAL, METRICS_SCHEMA, OF, SAMPLED, measure, of_splits, positive_class
 from fedweave.metrics.pooled import Alarm, pooled
 
 SERVER = "server"
@@ -144,6 +144,8 @@ class _Referee:
         found = found._replace(clients=of_members(found.clients, self.fed.members))
         rows, measured = measure(number, found, self.judging, before, number == self.rounds)
         measured |= of_all(self.algorithm, state)
+        if judged := self.fed.judged:
+            measured |= {SAMPLED: float(len(judged)), OF: float(len(self.fed.clients))}
         best = best_validated(number, rows, measured, before)
         chosen = best.get(f"{BEST}/round") == number and judged_by(measured) != PLAIN
         if chosen or number == self.rounds:
@@ -165,7 +167,8 @@ class _Referee:
         how = self.judging.threshold
         how = "f1" if how == "auto" and positive_of(measured) is not None else how
         alarm = Alarm(positive_class(self.judging, measured), how)
-        return pooled(self.algorithm.net, w, self.fed.graphs.values(), alarm)
+        graphs = [self.fed.graphs[client] for client in self.fed.judged or self.fed.clients]
+        return pooled(self.algorithm.net, w, graphs, alarm)
 
 
 def evaluated(number: int, rounds: int, eval_every: int) -> bool:

@@ -69,7 +69,7 @@ def notes(metrics: Mapping[str, float | None]) -> dict[str, str]:
         )
     elif judged != PLAIN:
         found["judged"] = f"{WORDS[judged]} judges here ([evaluation] metric), and not accuracy."
-    found |= _missed(metrics)
+    found |= _sampled(metrics) | _missed(metrics)
     if alike and metrics.get("global/majority") == 1:
         found["alike"] = "all test examples are of one class, so that no score says anything."
     if judged == PLAIN and alike:
@@ -91,6 +91,14 @@ def notes(metrics: Mapping[str, float | None]) -> dict[str, str]:
             "metrics.parquet names the sites (scores/coarse)."
         )
     return found
+
+
+def _sampled(metrics: Mapping[str, float | None]) -> dict[str, str]:
+    count, of = metrics.get("scores/sampled"), metrics.get("scores/clients")
+    if count is None or of is None:
+        return {}
+    told = f"scores are of {count:,.0f} of {of:,.0f} clients, drawn once for all rounds ([evaluation] clients); "
+    return {"sampled": told + "what is trained, sent and counted in bytes is of all."}
 
 
 def _missed(metrics: Mapping[str, float | None]) -> dict[str, str]:

@@ -49,12 +49,12 @@ def _tap(folder, name, content):
 def _patch_member(module):
     honest, made = module.Member.answer, module.Member.__init__
 
-    def begin(self, folder, name, post, requester):
+    def begin(self, folder, name, post, submitter):
         def posted(peers, label, blob, seconds):
             _tap(folder, "sent", blob)
             return post(peers, label, blob, seconds)
 
-        made(self, folder, name, posted, requester)
+        made(self, folder, name, posted, submitter)
 
     def answer(self, request, blob):
         asked, path = json.loads(request), self._folder / "mischief"

@@ -298,6 +298,8 @@ def resolve(document: Document) -> Config:
         noise = _noise(document)
     faults.refuse()
     config = Config(General(**top), **sections, folder=folder, evaluation=evaluation, noise=noise)
+    if evaluation.clients and config.between_sites:
+        raise ConfigError("evaluation.clients: is of simulations; between sites set it to 0, which is all")
     if noise is not None and config.between_sites:
         raise ConfigError("noise: simulations alone make it; between sites everybody reads data of their own")
     return config

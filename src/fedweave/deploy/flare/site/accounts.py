@@ -123,12 +123,12 @@ class CallLog:
     """Writes into the owner's log what the site does in a job, a line for each call: which run, who submitted it, what
     was asked for, which keys left and their bytes.
 
-    name: the site's. requester: who submitted the job, as the server says.
+    name: the site's. submitter: who submitted the job, as the server says.
     """
 
-    def __init__(self, name: str, requester: str) -> None:
+    def __init__(self, name: str, submitter: str) -> None:
         self.log = logging.getLogger(f"fedweave.site.{name}")
-        self._requester, self._left = requester or "nobody named", list[str]()
+        self._submitter, self._left = submitter or "nobody named", list[str]()
 
     def left(self, reply: Tree, size: int, to: Sequence[str]) -> None:
         """A message of the call that is under way has left: to the server, or `to` each of some peers."""
@@ -150,4 +150,4 @@ class CallLog:
             note_refusal(folder, run, what, f"{type(error).__name__}: {error}", code)
 
     def _told(self, run: str, what: str) -> str:
-        return f"run {run or 'none'} of {self._requester}, {what}"
+        return f"run {run or 'none'} of {self._submitter}, {what}"

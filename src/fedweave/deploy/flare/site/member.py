@@ -63,17 +63,17 @@ _OWNER = f"its owner finds the reason in {LOG} in the site's folder"
 class Member:
     """Answers the server's calls, one at a time, and takes what other sites send at any time.
 
-    folder: the site's. post: carries what the site sends to others. requester: who submitted the job, as the server
+    folder: the site's. post: carries what the site sends to others. submitter: who submitted the job, as the server
     says. Every call and every error is written to the owner's log; the server hears the reason of an error only where
     it tells nothing of the data.
     """
 
-    def __init__(self, folder: Path, name: str, post: Post, requester: str = "") -> None:
+    def __init__(self, folder: Path, name: str, post: Post, submitter: str = "") -> None:
         self._folder, self._name, self._post, self._lock = folder, name, post, threading.Lock()
         self._job: Participation | None = None
         self._joined, self._stopped = False, ""
         self._device = torch.device(CPU)
-        self._calls = CallLog(name, requester)
+        self._calls = CallLog(name, submitter)
         self._log = self._calls.log
 
     def answer(self, request: str, blob: bytes) -> Answer:

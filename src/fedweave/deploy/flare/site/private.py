@@ -28,7 +28,7 @@ def private_file(path: str, flags: int) -> int:
 class _Printable(logging.Formatter):
     """What others sent may stand in a message, and must not steer the terminal of whoever reads the log."""
 
-    converter = time.gmtime
+    converter = time.gmtime  # type: ignore[assignment]  # a builtin, which binds to nothing
 
     def format(self, record: logging.LogRecord) -> str:
         return "\n".join(printable(line) for line in super().format(record).split("\n"))
@@ -46,8 +46,8 @@ class _Rotating(RotatingFileHandler):
         folder = os.open(os.path.dirname(self.baseFilename), os.O_RDONLY)
         try:
             fcntl.flock(folder, fcntl.LOCK_EX)
-            if self.stream is not None and not self._current():
-                self.stream.close()
+            if not self._current():
+                self.close()
                 self.stream = self._open()
             super().emit(record)
         finally:
@@ -55,7 +55,8 @@ class _Rotating(RotatingFileHandler):
 
     def _current(self) -> bool:
         try:
-            return os.path.samestat(os.fstat(self.stream.fileno()), os.stat(self.baseFilename))
+            own = None if self.stream is None else os.fstat(self.stream.fileno())
+            return own is not None and os.path.samestat(own, os.stat(self.baseFilename))
         except OSError:  # somebody has taken it away
             return False
 

@@ -15,8 +15,6 @@ from fedweave.deploy.flare.site.private import log_to
 from fedweave.deploy.flare.wire.answers import Answer
 from fedweave.deploy.flare.wire.link import steady
 
-_LONGEST = 200  # characters of a name
-
 
 class Site:
     """The client's side of a job; NVFlare makes one in each site's job process."""
@@ -33,7 +31,8 @@ class Site:
         steady()
         folder = Path(collab.workspace.get_root_dir())
         log_to(folder / LOG)
-        self._member = Member(folder, collab.site_name, _post, _submitter())
+        job = collab.fl_ctx.get_prop(FLContextKey.JOB_META) or {}
+        self._member = Member(folder, collab.site_name, _post, str(job.get(JobMetaKey.SUBMITTER_NAME, "")))
 
     @collab.publish
     def ping(self) -> int:
@@ -63,12 +62,6 @@ class Site:
         if collab.caller == "server" or self._member is None:
             return "only sites may deliver, once the job runs"
         return self._member.accept(collab.caller, label, blob)
-
-
-def _submitter() -> str:
-    """Who has submitted the job, as the server says; "" where it does not."""
-    told = collab.fl_ctx.get_prop(FLContextKey.JOB_META) or {}
-    return str(told.get(JobMetaKey.SUBMITTER_NAME, ""))[:_LONGEST]
 
 
 def _post(peers: Sequence[str], label: str, blob: bytes, seconds: float) -> dict[str, str]:
