@@ -31,6 +31,7 @@ from fedweave.experiment.config import dumps, load
 from tests.deploy.projects import copied, experiment, join_request
 
 runner = CliRunner()
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -161,7 +162,8 @@ def test_metrics_are_off_by_default_and_tell_on_loopback_what_left_and_was_refus
     assert first["fedweave_certificate_days", ""] > 300
     assert first["fedweave_last_reply_seconds", "client=bank-a"] > 1.7e9
     assert (first["fedweave_epsilon_spent", ""], first["fedweave_epsilon_left", ""]) == (0.0, 4.0)
-    assert 0 < first["fedweave_bytes_left", ""] < 10_000
+    sent = sum(value for (name, _), value in first.items() if name == "fedweave_bytes_total")
+    assert first["fedweave_bytes_left", ""] == 10_000 - sent < 10_000
     assert ("fedweave_refusals_total", "code=call-refused") not in first
     assert second["fedweave_refusals_total", "code=call-refused"] == 1
 
@@ -172,3 +174,18 @@ def scraped(port: int) -> dict[tuple[str, str], float]:
         families = list(text_string_to_metric_families(answer.read().decode()))
     samples = (sample for family in families for sample in family.samples)
     return {(one.name, ",".join(f"{k}={v}" for k, v in sorted(one.labels.items()))): one.value for one in samples}
+
+
+def test_what_operators_are_told_of_is_there(project: Path, logger: logging.Logger) -> None:
+    (project / "bank-a" / SITE_FILE).write_text('[data]\npath = "d"\n[policy]\nepsilon = 1.0\nbytes = 5\n')
+    there = {metric.name for metric in gauges.Gauges(project / "bank-a").collect()}
+    operations = ROOT / "examples/operations"
+    for text in ((ROOT / "docs/operations.md").read_text(), (operations / "alerts.yml").read_text()):
+        named = set(re.findall(r"\bfedweave_[a-z_]+", text))
+        assert named
+        assert {name.removesuffix("_total") for name in named} <= there
+    options = r"--[a-z]+\b"
+    known = re.findall(options, runner.invoke(app, ["sites", "start", "--help"], env={"COLUMNS": "200"}).output)
+    for name in ("compose.yaml", "fedweave@.service"):
+        commands = re.findall(r"start,? .*", (operations / name).read_text())
+        assert {*re.findall(options, "".join(commands))} == {"--only", "--foreground"} <= {*known}

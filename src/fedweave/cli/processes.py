@@ -65,15 +65,16 @@ def stop(directory: Directory, only: Only = None) -> None:
 def status(
     directory: Directory,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for programs.")] = False,
+    seconds: Annotated[float, typer.Option(min=0.5, help="What the server has to answer.")] = 5.0,
 ) -> None:
     """Show what runs on this machine, how far the run is that is watched here, and which sites answer the server; it
-    takes five seconds at most, mostly about two. Exit code 1 where the server or a site does not answer, or does not
-    run on the machine that has its folder."""
+    takes five seconds at most where no others are given, mostly about two. Exit code 1 where the server or a site does
+    not answer, or does not run on the machine that has its folder."""
     from fedweave.deploy.sites.project import read_project
     from fedweave.deploy.sites.status import standing
 
     shown = sys.stdout  # NVFlare's client, which may still be at work in another thread, has its own words swallowed
-    now = standing(directory, read_project(directory))
+    now = standing(directory, read_project(directory), seconds)
     for line in [json.dumps(now.plain())] if as_json else now.lines():
         typer.echo(line, file=shown)
     if now.mistake is not None:

@@ -206,9 +206,8 @@ def worker(document: Document, clients: Sequence[str]) -> Worker:
     given["test"] = global_test_graph(made.data, made.seen, dtype)
     mode = _mode(made.model, "vmap")
     given["device"] = chosen(engine.device, mode == "vmap")
-    if mode == "loop":
-        return Worker(Loop(own, **given), made.algorithm)
-    return Worker(Vectorised(own, **given, chunk=engine.chunk, record=engine.record), made.algorithm)
+    more: Record = {"chunk": engine.chunk, "record": engine.record}
+    return Worker(Loop(own, **given) if mode == "loop" else Vectorised(own, **given, **more), made.algorithm)
 
 
 def _mode(model: Model, wanted: str) -> str:

@@ -16,6 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from fedweave.core.ledger import Entry
+from fedweave.core.purposes import FRAMING
 from fedweave.core.records import Record
 from fedweave.deploy.flare.policy.policy import Spent
 from fedweave.deploy.flare.site.private import log_to
@@ -73,6 +74,8 @@ class Gauges(Collector):
             self._spent = self._spent.after_entry(entry)
         for own in entry.keys:
             self._bytes[own.key.split("/")[0], entry.direction] += own.bytes * len(entry.clients)
+        framing = entry.size - sum(own.bytes for own in entry.keys)
+        self._bytes[FRAMING, entry.direction] += framing * len(entry.clients)
         if entry.direction == "up":
             self._calls[entry.step] += len(entry.clients)
             self._last |= dict.fromkeys(entry.clients, entry.at)
@@ -93,6 +96,8 @@ class Gauges(Collector):
             rules = read_site_file(self._folder / SITE_FILE)[1]
         spent = self._spent.epsilon(rules.delta)
         yield GaugeMetricFamily("fedweave_epsilon_spent", "ε of all that left with a bound.", spent)
+        bare = float(self._spent.account.cost.unbounded)
+        yield GaugeMetricFamily("fedweave_left_unbounded", "1 once something left that no ε bounds.", bare)
         if rules.epsilon is not None:
             left = max(0.0, rules.epsilon - spent)
             yield GaugeMetricFamily("fedweave_epsilon_left", "What policy.epsilon leaves of it.", left)

@@ -21,7 +21,7 @@ SECONDS = 5.0  # that the server has to answer, of which its login takes more th
 UNHEARD = 60.0  # seconds after which a run that was last heard of as running is followed by nobody any more
 THERE, AWAY, UNKNOWN = "●", "○", "?"
 ASKED_BY = "the administrator alone can ask the server who is there"
-_SILENT = f"the server has not said within {SECONDS:g} s"
+_SILENT = "the server has not said in time"
 
 
 @dataclass
@@ -149,10 +149,10 @@ class Status:
         return told | {"server": server[1], "sites": dict(sites), "run": run}
 
 
-def standing(directory: Path, project: Project) -> Status:
-    """How a project stands, within some seconds."""
+def standing(directory: Path, project: Project, seconds: float = SECONDS) -> Status:
+    """How a project stands; the server has so many `seconds` to answer."""
     here = {member.folder.name: member.pid() for member in found(directory)}
-    now, lights = watched(directory), ask(directory, project)
+    now, lights = watched(directory), ask(directory, project, seconds)
     lost = (now or {}).get("lost") or {}
 
     def of(name: str, light: str, words: str, *more: str) -> Standing:
