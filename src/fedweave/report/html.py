@@ -13,7 +13,7 @@ from fedweave.errors import listed
 from fedweave.experiment.config import written
 from fedweave.metrics.judging import OF_POSITIVE, PLAIN, WORDS
 from fedweave.report import figures, gain, svg, tables, traffic
-from fedweave.report.absences import absent
+from fedweave.report.absences import absent, mostly
 from fedweave.report.cells import Table
 from fedweave.report.compare import NOTE, compared
 from fedweave.report.disclosure import disclose
@@ -142,7 +142,7 @@ def _lead(run: Run) -> str:
         alone = f"of {worst} alone" if len(accuracy) == 1 else f"from {low:.3f} ({worst}) to {high:.3f} ({best})"
         parts.append(alone)
     result = "; ".join(filter(None, [", ".join(parts), ", ".join(more)])) or f"no {WORDS[metric]} was measured"
-    return f"After {counted(run.evaluated, 'round')}: {result}."
+    return " ".join(filter(None, (f"After {counted(run.evaluated, 'round')}: {result}.", mostly(run.metrics))))
 
 
 def drawn(figure: Figure | None, name: str) -> Markup:

@@ -239,6 +239,7 @@ def predict(project: Path, directory: Path, told: Told, model: str = "", patienc
             raise FedweaveError(f"{', '.join(absent)}: not connected, and every site is needed. {START}.")
         told({"status": "predicting", "sites": list(about.sites)})
         last = _job(admin, config, about, here, number, directory, told, predict=model or "personal")
+        told(last)
     if last["status"] != "done":
         raise (UserError if last["mistake"] else FedweaveError)(last["error"] or "the job was ended")
     wrote = predicting(config.algorithm.kind, Checkpoint.load(directory / CHECKPOINT).state, about.sites)

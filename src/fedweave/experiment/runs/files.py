@@ -49,6 +49,7 @@ _IN_SUMMARY = {
     "devices": list,
     "privacy": list,
     "note": str,
+    "missed": dict,
 }
 _NAMES = ("classes", "groups", "devices")
 _PAGE = b"<!doctype html"

@@ -196,7 +196,7 @@ def running(
                 raise
             finally:
                 watch.end()
-        summary = _summary(config, built, files.reached)
+        summary = _summary(config, built, files.reached, files.missed)
         write(directory / SUMMARY, lambda file: file.write(json.dumps(summary, indent=2).encode() + b"\n"))
     return summary
 
@@ -270,7 +270,7 @@ def _train(
             raise
 
 
-def _summary(config: Config, built: Ready, last: Checkpoint) -> Record:
+def _summary(config: Config, built: Ready, last: Checkpoint, missed: dict[str, int]) -> Record:
     spent = [{key: _finite(value) for key, value in asdict(own).items()} for own in bounds(built.fed.ledger.table())]
     return {
         "algorithm": config.algorithm.label,
@@ -284,6 +284,7 @@ def _summary(config: Config, built: Ready, last: Checkpoint) -> Record:
         **({"members": len(built.fed.members)} if built.fed.members else {}),  # of the one client
         **({"devices": list(devices)} if (devices := built.fed.computes_on) else {}),  # sites know their own
         "rounds": last.round,
+        **({"missed": missed} if missed else {}),  # rounds, by client
         "seed": config.general.seed,
         "seconds": last.seconds,
         "seconds_per_round": last.seconds / last.round,

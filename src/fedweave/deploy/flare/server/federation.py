@@ -75,6 +75,7 @@ class Flare(Engine):
         self._out: dict[str, str] = {}
         self._saved = self._snapshot = -1
         self._pin = ""
+        self.apart: dict[str, tuple[int, int]] = {}  # {party: nodes on its list, and those of them that all have}
         self._faults, self._wrote = Faults(), set[str]()
         self._versions, self._heads = DataVersions(), heads or Heads()
         self._sums = Sums(self._ask, self.clients, root=root, ledger=ledger)
@@ -125,7 +126,9 @@ class Flare(Engine):
         def ask(turn: int, sent: Mapping[str, Tree]) -> Replies:
             return self._arrive(BLIND, BLINDING.sends, {"kind": "blind", "turn": turn, "pin": self._pin} | more, sent)
 
-        return self._arrive(ALIGN, JOINING, {"kind": "align", "pin": self._pin} | more, meet(replies, ask))
+        met = meet(replies, ask)
+        self.apart = {site: (len(replies[site]["ids"]), len(own.get("common", ()))) for site, own in met.items()}
+        return self._arrive(ALIGN, JOINING, {"kind": "align", "pin": self._pin} | more, met)
 
     def _arrive(self, name: str, tells: Declaration, request: Record, sent: Mapping[str, Tree]) -> Replies:
         info = StepInfo.of(tells, True, hears=TOLD)

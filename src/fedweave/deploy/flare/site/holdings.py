@@ -55,13 +55,15 @@ class LabelVersion(NamedTuple):
 @dataclass(frozen=True)
 class Holdings:
     """A site's graph and the global test graph, as models see them, the site's data as read, and the names of what its
-    features stand for (`kinds`), where they have names. version: of its labels, where noise on these may be drawn."""
+    features stand for (`kinds`), where they have names. version: of its labels, where noise on these may be drawn.
+    apart: a party's nodes that not all parties have, which are none of these."""
 
     graph: Graph
     test: Graph | None
     data: Dataset
     kinds: tuple[str, ...] = ()
     version: LabelVersion | None = None
+    apart: int = 0
 
     @property
     def features(self) -> int:
