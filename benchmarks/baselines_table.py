@@ -61,9 +61,16 @@ METHODS: dict[str, tuple[str, dict[str, Any], Grid]] = {
         {"server": "sgd", "meta_steps": 3},
         rates(0.1, 0.3, 1.0, names=("meta_lr", "server_lr")),
     ),
+    "fedpub": ("fedpub", {}, ADAM),
+    "fedgta": ("fedgta", {}, ADAM),
+    "fedtgp": ("fedtgp", {}, ADAM),
+    "fedtad": ("fedtad", {}, ADAM),
+    "adafgl": ("adafgl", {}, ADAM),
+    "fgssl": ("fgssl", {}, ADAM),
+    "fedaux": ("fedaux", {}, ADAM),
 }
 MINORITIES = {"minesweeper": "auc"}  # what is judged where one class is rare; accuracy elsewhere
-CUTS: dict[str, dict[str, Any]] = {"louvain": {}, "dirichlet": {"alpha": 0.5}}
+CUTS: dict[str, dict[str, Any]] = {"louvain": {}, "dirichlet": {"alpha": 0.5}, "metis": {}}
 KEYS = ("set", "cut", "clients", "rounds", "method", "settings", "seed")
 MEASURED = ("val", "test", "global", "trained", "seconds", "bytes_up", "bytes_down", "failed")
 

@@ -58,7 +58,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_shapley_values_of_a_round_add_up_to_what_the_run_measured(finished: Path) -> None:
-    for metric, sign in (("accuracy", 1), ("loss", -1)):
+    for metric, sign in (("accuracy", 1), ("loss", -1), ("macro_f1", 1)):
         table = measured(finished, "2,3", metric)
         curve = read_run(finished).curve(metric, "test", pooled=True)
         for number in (2, 3):
@@ -240,7 +240,7 @@ def test_shares_beyond_the_whole_budget_are_named() -> None:
 def test_what_cannot_be_measured_is_refused(finished: Path, tmp_path: Path) -> None:
     assert "numbers from 1 to 3" in fedweave("contributions", finished, "--rounds", "4", code=2)
     assert "numbers from 1 to 3" in fedweave("contributions", finished, "--rounds", "²", code=2)
-    assert "choose accuracy or loss" in fedweave("contributions", finished, "--metric", "f1", code=2)
+    assert "choose accuracy, loss, macro_f1" in fedweave("contributions", finished, "--metric", "f1", code=2)
     with pytest.raises(UserError, match="is not the directory of a run"):
         measured(tmp_path)
     settings = finished.parent / "config.toml"
@@ -266,10 +266,9 @@ def test_a_run_between_sites_is_refused_with_what_to_do(finished: Path, tmp_path
     run = Path(shutil.copytree(finished, tmp_path / "run"))
     written = (run / "config.toml").read_text()
     (run / "config.toml").write_text(f'{written.partition("[engine]")[0]}[engine]\nname = "flare"\n')
-    with pytest.raises(
-        UserError, match=r"was trained between sites, whose single updates nobody keeps.*fedweave run C"
-    ):
+    with pytest.raises(UserError) as caught:
         measured(run)
+    assert caught.value.code == "contributions.unmeasured"
 
 
 def test_a_repetition_that_ends_at_no_numbers_is_another_run() -> None:
@@ -301,3 +300,18 @@ def test_nobody_is_paid_by_another_run_than_the_one_that_is_named(changed: str, 
     for rounds in ("last", "1"):
         with pytest.raises(UserError, match=said.get(changed, "has changed since it was begun")):
             measured(run, rounds)
+
+
+def test_gains_are_in_what_judges_the_run(tmp_path: Path) -> None:
+    """Unless another metric is asked for; one of a positive class needs such a class."""
+    (tmp_path / "config.toml").write_text(
+        CONFIG.replace("classes = 3", "classes = 2").replace("majors = 2", "majors = 1")
+    )
+    judged = ("--set", "evaluation.metric=average_precision", "--set", "evaluation.positive=0")
+    fedweave("run", tmp_path / "config.toml", *judged, "--out", tmp_path / "run", "--quiet")
+    assert "gains in average_precision on" in fedweave("contributions", tmp_path / "run")
+    table, curve = measured(tmp_path / "run", "3"), read_run(tmp_path / "run").curve("average_precision", "test", True)
+    assert sum(table["shapley"].to_pylist()) == pytest.approx(curve[3] - curve[2], abs=1e-9)
+    fedweave("run", tmp_path / "config.toml", "--out", tmp_path / "plain", "--quiet")
+    assert "gains in accuracy on" in fedweave("contributions", tmp_path / "plain")
+    assert "choose accuracy" in fedweave("contributions", tmp_path / "plain", "--metric", "recall_at_1", code=2)

@@ -304,4 +304,5 @@ def test_the_package_carries_the_experiments() -> None:
     assert starter.shipped().keys() == {path.stem for path in (ROOT / "experiments").glob("*.toml")}
     data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["fedweave"]
     carried = {path.name for pattern in data for path in (ROOT / "src/fedweave").glob(pattern)}
-    assert carried == {"py.typed", *(path.name for path in (ROOT / "experiments").glob("*.toml"))}
+    templates = {path.name for path in (ROOT / "src/fedweave/report/templates").iterdir()}
+    assert carried == {"py.typed", *templates, *(path.name for path in (ROOT / "experiments").glob("*.toml"))}

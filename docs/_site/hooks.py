@@ -29,7 +29,7 @@ _LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#\s]+)(#[^)\s]*)?\)")
 def on_files(files: Files, config: Any) -> Files:
     """Add the pages that are made."""
     made = {page: (ROOT / source).read_text(encoding="utf-8") for page, source in ELSEWHERE.items()}
-    for page, text in (made | reference.pages() | _tutorials()).items():
+    for page, text in (made | reference.pages() | _tutorials() | {"results/all.md": results()}).items():
         files.append(File.generated(config, page, content=text))
     return files
 
@@ -66,6 +66,24 @@ def relinked(markdown: str, page: str) -> str:
         return words
 
     return _LINK.sub(link, markdown)
+
+
+def results() -> str:
+    """The page that lists the tables and figures of all papers, by their headings."""
+    lines, paper = ["# All tables and figures"], ""
+    for path in sorted((ROOT / "docs/results").glob("*.md"), key=_place):
+        head = path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+        own, _, about = head.partition("), ")
+        if own != paper:
+            lines += ["", f"## {own})", ""]
+        lines.append(f"- [{about[:1].upper()}{about[1:]}]({path.name})")
+        paper = own
+    return "\n".join(lines) + "\n"
+
+
+def _place(path: Path) -> tuple[str | int, ...]:
+    """Where a table stands in the list: table 10 after table 9."""
+    return tuple(int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path.stem))
 
 
 def _tutorials() -> dict[str, str]:

@@ -75,13 +75,15 @@ SETTINGS: dict[str, Any] = {
 
 
 @lru_cache(maxsize=8)
-def prepared(seed: int) -> Built:
-    return build(config.resolve({**SETTINGS, "seed": seed}))
+def prepared(seed: int, budget: float = 1.0) -> Built:
+    return build(config.resolve({**SETTINGS, "seed": seed, "algorithm": SETTINGS["algorithm"] | {"budget": budget}}))
 
 
-def paid(seed: int, lie: Lie | None = None, idle: bool = False, rounds: int = 4, repeated: int = 0) -> Tensor:
+def paid(
+    seed: int, lie: Lie | None = None, idle: bool = False, rounds: int = 4, repeated: int = 0, budget: float = 1.0
+) -> Tensor:
     """What the agents are paid over all rounds, float64 [5]."""
-    built = prepared(seed)
+    built = prepared(seed, budget)
     cheat = {"lie": lie, "idle": idle, "repeated": repeated, "rng": generator(seed, "adversary")}
     engine = type("Engine", (Dishonest,), cheat)
     fed = engine(built.fed.graphs, classes=2, seed=seed)

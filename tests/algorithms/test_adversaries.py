@@ -4,13 +4,16 @@ An agent with graphs of its own that sends back its last download, or another's 
 both point where the joint update does. Only those without data of their own, who can name no motif, lose by it.
 """
 
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import Tensor
 
+from fedweave.algorithms.fairgraphfl import AgentValue
 from fedweave.algorithms.prototypes import once
 from tests.algorithms.adversaries import AGENT, LIES, paid
 
@@ -56,6 +59,32 @@ def test_one_without_data_is_paid_less_however_often_it_lists_a_motif_of_another
 def test_a_motif_counts_once_in_its_first_row() -> None:
     assert once(torch.tensor([7, 3, 7, -1, 3, 5, -1])).tolist() == [7, 3, -1, -1, -1, 5, -1]
     assert once(torch.tensor([], dtype=torch.int64)).tolist() == []
+
+
+@pytest.mark.often("1000.0-0")
+@every_seed
+@pytest.mark.parametrize("budget", [1.0, 1000.0])
+def test_ten_times_its_update_earns_an_agent_nothing_where_that_is_money(budget: float, seed: int) -> None:
+    """A budget of 1 divides shares as the paper does, where it earns a tenth more."""
+    own = paid(seed, budget=budget)[AGENT]
+    more = paid(seed, lambda engine, sent, got: 10 * sent[AGENT], budget=budget)[AGENT] / own
+    assert more > 1.04 if budget == 1 else more < 1.005
+
+
+def test_alignment_of_one_norm_does_not_know_how_long_updates_are() -> None:
+    part, updates = AgentValue(alpha2=0.0), torch.randn(4, 9, generator=torch.Generator().manual_seed(1))
+    r = torch.tensor([0.4, 0.3, 0.2, 0.1], dtype=torch.float64)
+    state = {"r": r, "phi": 0 * r, "d": 0 * r, "heard": r < 0, "motif": torch.full((4, 0), -1)}
+
+    def values(times: float, one_norm: bool) -> Tensor:
+        scaled = updates * torch.tensor([times, 1, 1, 1])[:, None]
+        round = SimpleNamespace(updates=scaled, weights=r.float(), at=torch.arange(4))
+        return replace(part, one_norm=one_norm)._after(state, round)[0]["phi"]  # type: ignore[arg-type]
+
+    assert torch.allclose(values(10.0, True), values(1.0, True))
+    assert values(10.0, False)[0] > values(1.0, False)[0] + 0.1
+    unit = updates.double() / updates.double().norm(dim=1, keepdim=True)
+    assert torch.allclose(values(1.0, True), unit @ (r @ unit) / (r @ unit).norm(), atol=1e-6)
 
 
 @every_seed

@@ -132,7 +132,7 @@ def expected(
 def test_rounds_are_those_of_the_paper(oracles: Any, solver: str, base: str, distance: str) -> None:
     options = {"alpha1": 0.3, "alpha2": 0.7, "beta": 1.5, "base": base, "budget": 5.0}
     net, fed = gin(0.0), federation(name=NAME, dtype=torch.float64)
-    made = ALGORITHMS[NAME](net, lam=0.2, distance=distance, **SOLVERS[solver], **options)
+    made = ALGORITHMS[NAME](net, lam=0.2, distance=distance, **SOLVERS[solver], **options, one_norm="never")
     fed.begin(0)
     like = made.init(fed)["w"]
     agents = [Agent(graph, net, like, 0.2, distance) for graph in graphs(torch.float64, name=NAME).values()]

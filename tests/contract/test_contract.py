@@ -55,13 +55,13 @@ def test_what_is_not_owed_does_not_hold(subject: Subject) -> None:
 
 
 def test_what_clients_are_sent_is_described(subject: Subject) -> None:
-    rows = [row for row in subject.recorded().fed.ledger.table().to_pylist() if row["direction"] == "down"]
+    rows = [row for row in subject.batched().fed.ledger.table().to_pylist() if row["direction"] == "down"]
     assert [(row["step"], row["key"]) for row in rows if not row["reveals"] and row["key"] != FRAMING] == []
 
 
 def test_all_steps_that_are_declared_run(subject: Subject) -> None:
     """Where all clients have labels, GLASU's `pull` alone is left out, and of AdaFGL's phases the other one."""
-    ran, calls = subject.recorded().fed.ran, subject.made().calls(len(subject.recorded().fed.clients))
+    ran, calls = subject.batched().fed.ran, subject.made().calls(len(subject.batched().fed.clients))
     due = {0: calls.setup, 1: calls.round, EVERY: (*calls.round, *calls.evaluation)}
     for round, steps in due.items():
         found, left = ran.get(round, []), {"pull"}

@@ -20,9 +20,10 @@ from fedweave.datasets.contents import content
 from fedweave.datasets.gaps import gaps_filled
 from fedweave.datasets.table import Table
 from fedweave.errors import ConfigError, DataError
-from fedweave.experiment.build import client_graphs, shares
+from fedweave.experiment.build import client_graphs
 from fedweave.partition import Random
 from fedweave.partition.pooling import pooled
+from fedweave.partition.shares import shares
 
 NODES = pd.DataFrame({"id": ["a", "b", "c"], "label": [0, 1, 1], "age": [1.0, 2.0, 4.0]})
 EDGES = pd.DataFrame(

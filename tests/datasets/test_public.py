@@ -18,6 +18,7 @@ from fedweave.datasets import DATASETS, Dataset, describe, download, load, npz
 from fedweave.datasets.check import check
 from fedweave.datasets.lookup import Facts
 from fedweave.datasets.public import PUBLIC, Reddit
+from fedweave.datasets.released import RELEASED
 from fedweave.datasets.small_graphs import SMALL_GRAPHS
 from fedweave.errors import ConfigError, DataError
 
@@ -329,7 +330,9 @@ def test_another_column_order_of_the_sensitive_attribute_is_refused(
 def test_registry_names_and_parameters() -> None:
     assert set(DATASETS) == {
         "digits",
+        "domains",
         "synthetic",
+        "transfers",
         "folder",
         "parties",
         "members",
@@ -342,6 +345,7 @@ def test_registry_names_and_parameters() -> None:
         "twitch",
         *COUNTS,
         *GRAPHS,
+        *(kind.name for kind in RELEASED),
     }
     for name, kind in DATASETS.items():
         assert kind() == kind()  # every parameter has a default

@@ -134,8 +134,8 @@ class InProcess:
     bytes that it sends to others, "lost" if they do not arrive}. passed: bytes between sites.
     """
 
-    def __init__(self, project: Path) -> None:
-        self.members = {site: Member(project / site, site, partial(self._deliver, site)) for site in SITES}
+    def __init__(self, project: Path, submitter: str = "") -> None:
+        self.members = {site: Member(project / site, site, partial(self._deliver, site), submitter) for site in SITES}
         self.late: Counter[str] = Counter()
         self.absent: dict[str, str] = {}
         self.spoil: dict[str, object] = {}

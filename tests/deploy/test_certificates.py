@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from fedweave.cli import app
 from fedweave.deploy.flare.server.provision import provision
+from fedweave.deploy.flare.wire.revoked import load_revoked
 from fedweave.deploy.sites import running, status
 from fedweave.deploy.sites.handshake import Closed, NoHost, administer, barred, greet
 from fedweave.deploy.sites.project import Project, read_project
@@ -67,6 +68,7 @@ def over_tls(pair: tuple[Path, Path], root: Path) -> Answer:
     context.load_cert_chain(*pair)
     context.load_verify_locations(root)
     context.verify_mode = ssl.CERT_REQUIRED
+    load_revoked(context, root.parent)
 
     def answer(plain: socket.socket) -> None:
         try:

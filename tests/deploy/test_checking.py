@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
+from scipy.sparse import csr_matrix
 from typer.testing import CliRunner
 
 from fedweave.cli import app
@@ -23,6 +24,7 @@ from fedweave.deploy.flare.server.provision import provision
 from fedweave.deploy.flare.site.member import LOG
 from fedweave.deploy.flare.site.sitefile import read_site_file
 from fedweave.deploy.sites import ports, processes, reasons, status
+from fedweave.deploy.sites.authority import renew
 from fedweave.deploy.sites.checking import examine
 from fedweave.deploy.sites.noted import last_error, last_record
 from fedweave.deploy.sites.processes import SiteProcess, check_alive
@@ -72,6 +74,15 @@ def _open_secret(project: Path) -> None:
     (project / "bank-b/privacy.secret").chmod(0o644)
 
 
+def _open_key(project: Path) -> None:
+    (project / "bank-b/startup/client.key").chmod(0o640)
+
+
+def _other_kit(project: Path) -> None:
+    provision(project.parent / "other", ("bank-b",), "localhost", 4711)
+    shutil.copytree(project.parent / "other/bank-b/startup", project / "bank-b/startup", dirs_exist_ok=True)
+
+
 def _other_key(project: Path) -> None:
     shutil.copy(project / "bank-a/startup/client.key", project / "bank-b/startup/client.key")
 
@@ -97,6 +108,8 @@ def _emptied(name: str) -> Callable[[Path], None]:
         (_damaged, "bank-b/data.npz", ""),
         (_other_authority, "bank-b/startup/client.crt was not signed by", "Take the whole folder startup"),
         (_open_secret, "bank-b/privacy.secret", "chmod 600"),
+        (_open_key, "bank-b/startup/client.key can be read by others", "chmod 600"),
+        (_other_kit, "authority: not those of", "Take startup of one project"),
         (_other_key, "client.key is not the key of", "Ask the project's operator"),
         (_emptied("startup/client.key"), "client.key is no private key", "Ask the project's operator"),
         (_emptied("startup/fed_client.json"), "fed_client.json is damaged", "Ask the project's operator"),
@@ -113,6 +126,28 @@ def test_a_fault_is_named_with_its_place_and_remedy(
     assert fault.startswith("fault  bank-b: ")
     assert where in fault
     assert remedy in fault
+
+
+@pytest.mark.parametrize(("times", "noted"), [(100.0, True), (10.0, False)])
+def test_a_column_in_another_unit_is_noted(project: Path, times: float, noted: bool) -> None:
+    """Of the values that are not 0: a column with few of them is no other column."""
+    path = project / "bank-b/data.npz"
+    data = npz.read(path, "data")
+    x = csr_matrix(data.x).toarray()
+    x[:, 20] *= times
+    x[40:, 21] = 0
+    npz.write(replace(data, x=csr_matrix(x)), path)
+    told = examine(project, read_project(project))
+    found = [what for whose, what in told.notes if whose == "bank-b" and "times as large" in what]
+    assert len(found) == noted
+    assert not noted or "column 21 is " in found[0]
+
+
+def test_what_the_authority_renewed_is_no_other_authority(project: Path) -> None:
+    (project / "bank-b/startup/rootCA.pem").write_bytes(renew(project / "authority")[0])
+    (project / "authority/cert.json").chmod(0o644)
+    [(whose, what)] = examine(project, read_project(project)).faults
+    assert (whose, "can be read by others" in what) == ("authority", True)
 
 
 def test_an_experiment_that_sites_cannot_run_as_it_says_is_found_before(project: Path, tmp_path: Path) -> None:

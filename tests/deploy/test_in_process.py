@@ -27,7 +27,7 @@ from fedweave.deploy.flare.site import member as members
 from fedweave.deploy.flare.site import steps as secret
 from fedweave.deploy.flare.site.audit import compare
 from fedweave.deploy.flare.site.holdings import global_test
-from fedweave.deploy.flare.site.sitefile import SiteData, read_machine
+from fedweave.deploy.flare.site.sitefile import SiteData, read_about
 from fedweave.deploy.flare.wire.journal import Journal, entries
 from fedweave.deploy.flare.wire.scores import NOTHING, Scoring, as_arrived, read_scoring
 from fedweave.deploy.sites.exporting import form_of
@@ -62,7 +62,8 @@ def joined(
     project: Path, config: Any, run: str = "r1", after: int = -1, **options: Any
 ) -> tuple[Flare, Any, InProcess]:
     """A federation that all sites have joined, its algorithm, and the link."""
-    link, path, vertical = InProcess(project), project / "server/test.npz", config.algorithm.name in VERTICAL
+    link, path = InProcess(project, options.pop("submitter", "")), project / "server/test.npz"
+    vertical = config.algorithm.name in VERTICAL
     test = global_test(path, SiteData("test.npz", loops="keep"), torch.float32) if path.exists() else None
     held, seed = server_graphs(project / "server", torch.float32), config.general.seed
     fed = Flare(link, SITES, ledger=options.pop("ledger", Ledger()), seed=seed, test=test, held=held, **options)
@@ -140,7 +141,7 @@ def test_a_site_without_the_device_that_it_names_refuses(project: Path) -> None:
         joined(project, experiment())
     site.write_text(site.read_text().replace("cuda:999", "gpu"))
     with pytest.raises(ConfigError, match=r"site\.device"):
-        read_machine(site)
+        read_about(site)
 
 
 def test_sites_that_share_no_weights_exchange_what_parts_send(project: Path) -> None:

@@ -2,7 +2,9 @@
 
 import json
 import shutil
+import ssl
 import stat
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +18,36 @@ from typer.testing import CliRunner
 
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
+from nvflare.fuel.f3.cellnet import cell_cipher
+from nvflare.fuel.f3.drivers import net_utils
+from nvflare.lighter.utils import load_crt
+from nvflare.private.fed.utils.identity_utils import IdentityAsserter, IdentityVerifier
 
 from fedweave.cli import app
 from fedweave.deploy.flare.server.provision import provision
-from fedweave.deploy.sites import issuing
+from fedweave.deploy.flare.wire.revoked import obey
+from fedweave.deploy.sites import authority, issuing
 from fedweave.deploy.sites.certificates import check_issuer, check_name
+from fedweave.deploy.sites.handshake import administer, greet
+from fedweave.deploy.sites.ports import wait_until_open
 from fedweave.deploy.sites.processes import SiteProcess, check_startup
+from fedweave.deploy.sites.project import read_project
 from fedweave.deploy.sites.running import run
-from tests.deploy.projects import SITES, copied, experiment
+from fedweave.errors import CallRefused, UserError
+from tests.deploy.projects import SITES, copied, experiment, until
+from tests.deploy.test_certificates import as_server, listening
 
 
 @pytest.fixture
 def project(provisioned: Path, tmp_path: Path) -> Path:
     return copied(provisioned, tmp_path / "project")
+
+
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of another project's authority."""
+    provision(into := tmp_path_factory.mktemp("theirs") / "project", SITES, "localhost", 9000)
+    return into / "authority"
 
 
 def sites(*words: object, code: int = 0) -> str:
@@ -67,9 +86,11 @@ def test_a_site_makes_its_own_key_and_renews_its_certificate_alone(project: Path
 
 
 @pytest.mark.parametrize("odd", ["another key", "another site", "another authority", "no request"])
-def test_a_certificate_that_is_not_the_keys_is_not_taken_up(project: Path, tmp_path: Path, odd: str) -> None:
+def test_a_certificate_that_is_not_the_keys_is_not_taken_up(
+    project: Path, theirs: Path, tmp_path: Path, odd: str
+) -> None:
     folder, other, signed = project / "bank-b", project / "bank-a", tmp_path / "given.crt"
-    authority = project / "authority"
+    signer = project / "authority"
     sites("request", folder)
     asked, said = folder / "startup/request.pem", "is of another key"
     if odd == "another key":
@@ -80,13 +101,12 @@ def test_a_certificate_that_is_not_the_keys_is_not_taken_up(project: Path, tmp_p
         sites("request", other)
         asked, said = other / "startup/request.pem", "is the certificate of bank-a"
     elif odd == "another authority":
-        provision(tmp_path / "theirs", SITES, "localhost", 9000)
-        authority, said = tmp_path / "theirs/authority", "was not signed by"
+        signer, said = theirs, "was not signed by"
     else:
         asked.write_text("damaged")
-        assert "is no request" in sites("sign", authority, asked, code=2)
+        assert "is no request" in sites("sign", signer, asked, code=2)
         return
-    sites("sign", authority, asked, "-o", signed)
+    sites("sign", signer, asked, "-o", signed)
     before = (folder / "startup/client.crt").read_bytes()
     assert said in sites("accept", folder, signed, code=2)
     assert (folder / "startup/client.crt").read_bytes() == before
@@ -109,7 +129,7 @@ def test_a_certificate_is_taken_up_again_after_an_interruption(
 ) -> None:
     folder, signed = project / "bank-b", tmp_path / "bank-b.crt"
     sites("request", folder)
-    waiting = (folder / issuing.NEW_KEY).read_bytes()
+    waiting = (folder / "startup/client.key.new").read_bytes()
     sites("sign", project / "authority", folder / "startup/request.pem", "-o", signed)
     replace = Path.replace
 
@@ -123,8 +143,8 @@ def test_a_certificate_is_taken_up_again_after_an_interruption(
         with pytest.raises(KeyboardInterrupt):
             issuing.accept(folder, signed)
     issuing.accept(folder, signed)
-    assert (folder / issuing.KEY).read_bytes() == waiting
-    assert (folder / issuing.CERTIFICATE).read_bytes() == signed.read_bytes()
+    assert (folder / "startup/client.key").read_bytes() == waiting
+    assert (folder / "startup/client.crt").read_bytes() == signed.read_bytes()
     assert not [path.name for path in (folder / "startup").iterdir() if path.suffix in (".new", ".beside")]
 
 
@@ -143,6 +163,159 @@ def test_a_weak_key_or_a_name_of_no_site_is_not_signed(
     assert "asked.pem is no request" in said
     assert why in said
     assert "--sites" not in said
+
+
+def renewed(project: Path, name: str, tmp_path: Path, *more: str) -> None:
+    sites("request", project / name)
+    sites("sign", project / "authority", project / name / "startup/request.pem", "-o", tmp_path / "new.crt", *more)
+    sites("accept", project / name, tmp_path / "new.crt")
+
+
+def hosts(path: Path) -> list[str]:
+    made = x509.load_pem_x509_certificate(path.read_bytes())
+    return made.extensions.get_extension_for_class(x509.SubjectAlternativeName).value.get_values_for_type(x509.DNSName)
+
+
+@pytest.mark.parametrize(("name", "whose"), [("server", "server"), ("admin", "admin@fedweave.org")])
+def test_server_and_administrator_renew_theirs_alone(project: Path, tmp_path: Path, name: str, whose: str) -> None:
+    """A request in the server's name is not signed unasked: a site could have made it."""
+    before = hosts(check_startup(project / name))
+    sites("request", project / name)
+    sites("sign", project / "authority", project / name / "startup/request.pem", code=2)
+    renewed(project, name, tmp_path, "--for", whose)
+    path = check_startup(project / name)
+    made = x509.load_pem_x509_certificate(path.read_bytes())
+    assert hosts(path) == before
+    about = {each.oid: each.value for each in made.subject}
+    assert name != "admin" or about[NameOID.UNSTRUCTURED_NAME] == "project_admin"
+    with listening(project, as_server(project)) as where:
+        greet(project / "bank-a/startup/client.crt", where)
+        greet(project / "admin/startup/client.crt", where)
+
+
+def test_the_authority_renews_its_own_certificate_and_what_it_signed_stays(
+    project: Path, theirs: Path, tmp_path: Path
+) -> None:
+    made = tmp_path / "rootCA.pem"
+    before = (project / "server/startup/rootCA.pem").read_bytes()
+    assert "valid until" in sites("renew", project / "authority", "-o", made)
+    for name in ("server", "bank-a"):
+        assert "own certificate is valid until" in sites("accept", project / name, made)
+        check_startup(project / name)
+    assert (project / "server/startup/rootCA.pem").read_bytes() == made.read_bytes() != before
+    with listening(project, as_server(project)) as where:
+        greet(project / "bank-a/startup/client.crt", where)
+        greet(project / "bank-b/startup/client.crt", where)  # which has the earlier one still
+    sites("renew", theirs, "-o", tmp_path / "theirs.pem")
+    with pytest.raises(UserError) as error:
+        issuing.accept(project / "bank-a", tmp_path / "theirs.pem")
+    assert error.value.code == "certificate.authority"
+    assert (project / "bank-a/startup/rootCA.pem").read_bytes() == made.read_bytes()
+
+
+def test_a_revoked_member_is_refused_by_the_server_by_sites_and_by_itself(project: Path, tmp_path: Path) -> None:
+    thief, given = tmp_path / "thief", tmp_path / "revoked.pem"
+    shutil.copytree(project / "bank-b", thief / "bank-b")
+    with listening(project, as_server(project)) as where:
+        greet(thief / "bank-b/startup/client.crt", where)
+    assert "1 certificate revoked" in sites("revoke", project / "authority", "bank-b", "-o", given)
+    for name in ("server", "bank-a", "bank-b", "admin"):
+        assert "revoked by the authority: 1 certificate" in sites("accept", project / name, given)
+    with listening(project, as_server(project)) as where:
+        greet(project / "bank-a/startup/client.crt", where)
+        with pytest.raises(UserError) as error:
+            greet(thief / "bank-b/startup/client.crt", where)  # the thief has no list
+        assert error.value.code == "certificate.refused"
+    with pytest.raises(UserError) as error:
+        check_startup(project / "bank-b")
+    assert error.value.code == "certificate.revoked"
+    renewed(project, "bank-b", tmp_path)
+    with listening(project, as_server(project)) as where:
+        greet(check_startup(project / "bank-b"), where)
+    sites("revoke", project / "authority", "server", "-o", given)
+    with listening(project, as_server(project)) as where:
+        sites("accept", project / "bank-a", given)
+        with pytest.raises(UserError) as error:
+            greet(project / "bank-a/startup/client.crt", where)
+        assert error.value.code == "certificate.revoked"
+
+
+def test_a_list_that_forgets_or_is_of_others_is_not_taken_up(project: Path, theirs: Path, tmp_path: Path) -> None:
+    first, second, others = (tmp_path / f"{name}.pem" for name in ("first", "second", "others"))
+    sites("revoke", project / "authority", "bank-b", "-o", first)
+    sites("revoke", project / "authority", "bank-c", "-o", second)
+    sites("revoke", theirs, "bank-a", "-o", others)
+    sites("accept", project / "bank-a", second)
+    for odd, code in ((first, "certificate.old"), (others, "config")):
+        with pytest.raises(UserError) as error:
+            issuing.accept(project / "bank-a", odd)
+        assert error.value.code == code
+    with pytest.raises(UserError) as error:
+        authority.revoke(project / "authority", "bank-b")
+    assert error.value.code == "certificate.unknown"
+    (project / "authority/issued.json").unlink()  # as an earlier version left it
+    with pytest.raises(UserError):
+        authority.revoke(project / "authority", "bank-a")
+    shown = project / "bank-a/startup/client.crt"
+    assert authority.revoke(project / "authority", "bank-a", shown)[0] == 1
+
+
+def test_nothing_is_shown_to_be_or_encrypted_for_one_whose_certificate_is_revoked(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who has a revoked key could speak through another member's connection."""
+    for module, name in ((cell_cipher, "verify_cert_chain"), (IdentityVerifier, "verify_common_name")):
+        monkeypatch.setattr(module, name, getattr(module, name))
+    monkeypatch.setattr(net_utils, "get_ssl_context", net_utils.get_ssl_context)
+    kits = {name: project / name / "startup" for name in ("server", "bank-b")}
+    obey(kits["server"])
+    own, root = load_crt(str(kits["bank-b"] / "client.crt")), load_crt(str(kits["server"] / "rootCA.pem"))
+    signature = IdentityAsserter(str(kits["bank-b"] / "client.key"), str(kits["bank-b"] / "client.crt"))
+    shown = {"asserted_cn": "bank-b", "nonce": "", "asserter_cert": own, "signature": signature.sign_common_name("")}
+    verifier = IdentityVerifier(str(kits["server"] / "rootCA.pem"))
+    assert verifier.verify_common_name(**shown)
+    cell_cipher.verify_cert_chain(own, [], root)
+    sites("revoke", project / "authority", "bank-b", "-o", tmp_path / "revoked.pem")
+    sites("accept", project / "server", tmp_path / "revoked.pem")
+    for attempt in (lambda: verifier.verify_common_name(**shown), lambda: cell_cipher.verify_cert_chain(own, [], root)):
+        with pytest.raises(CallRefused) as error:
+            attempt()
+        assert error.value.code == "certificate.revoked"
+    params = {"secure": True, "ca_cert": str(kits["server"] / "rootCA.pem")}
+    pair = {"server_cert": str(kits["server"] / "server.crt"), "server_key": str(kits["server"] / "server.key")}
+    made = net_utils.get_ssl_context(params | pair, True)
+    assert made.verify_flags & ssl.VERIFY_CRL_CHECK_LEAF
+
+
+@pytest.mark.slow
+def test_a_site_that_was_revoked_is_no_more_in_the_federation(running: Path, tmp_path: Path) -> None:
+    """Its owner's folder has no list, as a thief's would not; a new key brings it back."""
+    sites("revoke", running / "authority", "bank-c", "-o", tmp_path / "revoked.pem")
+    server, thief = SiteProcess(running / "server"), SiteProcess(running / "bank-c")
+    try:
+        sites("accept", server.folder, tmp_path / "revoked.pem")
+        for member in (thief, server):
+            member.stop()
+        for member in (server, thief):
+            member.start(threads=1)
+        about = read_project(running)
+        wait_until_open(server, about.host, about.port)
+        with pytest.raises(UserError) as error:
+            greet(check_startup(thief.folder), about)
+        assert error.value.code == "certificate.refused"
+        with administer(running) as admin:
+            assert set(until(lambda: len(admin.connected()) >= 2 and admin.connected())) == {"bank-a", "bank-b"}
+            time.sleep(10)
+            assert set(admin.connected()) == {"bank-a", "bank-b"}
+        config = experiment("fedavg", rounds=1, quorum=0.5, rejoin_seconds=1.0)
+        summary = run(config, running, tmp_path / "out", False, lambda now: None)
+        assert summary["rounds"] == 1
+    finally:
+        thief.stop()
+        renewed(running, "bank-c", tmp_path)
+        thief.start(threads=1)
+    with administer(running) as admin:
+        assert until(lambda: "bank-c" in admin.connected())
 
 
 @pytest.mark.slow

@@ -230,6 +230,7 @@ def test_the_servers_certificate_does_not_pass_for_a_sites(provisioned: Path) ->
             manager._cache_cert("bank-b.job", (kits[name] / file).read_bytes())
 
 
+@pytest.mark.slow
 def test_a_submitted_job_that_carries_code_is_refused_and_the_next_one_runs(refused: Refused, ran: Ran) -> None:
     assert refused.verdicts == ["FINISHED:FAILED_TO_RUN"] * 2
     assert refused.by == [["server"], list(SITES)]

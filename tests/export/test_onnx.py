@@ -36,6 +36,10 @@ MODELS: dict[str, dict[str, Any]] = {
     "mlp": PLAIN | {"pool": "mean"},
     "gcnii": {"layers": 2, "hidden": 4, "alpha": 0.2, "theta": 0.5},
     "ego": PLAIN | {"order": "mlp-gnn"},
+    "sgc": {"layers": 2},
+    "gprgnn": {"layers": 3, "hidden": 4},
+    "acmgcn": {"layers": 2, "hidden": 4},
+    "h2gcn": {"layers": 2, "hidden": 4},
 }
 # Nodes and edges; the exporter traces with 5 and 6.
 SIZES = [(40, 90), (3, 1), (7, 0), (1, 0)]

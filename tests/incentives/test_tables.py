@@ -12,12 +12,13 @@ from fedweave.core.graph import TRAIN
 from fedweave.datasets import load
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
-from fedweave.experiment.build import client_graphs, shares
+from fedweave.experiment.build import client_graphs
 from fedweave.incentives.motifs import Motif, Motifs, extract
 from fedweave.incentives.tables import MOTIF_MEAN, found, numbers, table, tables
 from fedweave.incentives.vocabulary import Vocabulary
 from fedweave.partition.base import Part, Partition
 from fedweave.partition.graphs import GraphsIID, Perturbed
+from fedweave.partition.shares import shares
 from tests.contract.small_graphs import graphs
 
 

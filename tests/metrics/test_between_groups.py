@@ -21,14 +21,15 @@ def pairs() -> dict[str, np.ndarray]:
 
 
 def everyone(groups: np.ndarray, unknown: np.ndarray | None = None) -> dict[str, np.ndarray]:
-    """The pairs of the people of `groups` [P, 3, 2, 2, 2] and of those of `unknown` group, [P, 3, 2, 2]."""
+    """The pairs, added up, of the people of `groups` [P, 3, 2, 2, 2] and of those of `unknown` group, [P, 3, 2, 2]."""
     table = groups.sum(2) + (0 if unknown is None else unknown)  # by label and prediction
     right, held, guessed = np.diagonal(table, axis1=-2, axis2=-1), table.sum(-1), table.sum(-2)
-    return {
+    each = {
         "groups": groups,
         "f1": np.stack([2 * right, held + guessed], 2),
         "classes": np.stack([guessed, held], 2),
     }
+    return {name: pair.sum(0) for name, pair in each.items()}
 
 
 def test_measures_of_clients_and_of_all() -> None:
@@ -112,3 +113,17 @@ def test_the_fairest_round() -> None:
     assert between_groups.fairer(fair, unknown, 0.0)  # a gap of which nothing is known is not fair, but accurate
     assert not between_groups.fairer(unknown, fair, 0.0)
     assert between_groups.fairer(unknown, constant, 0.0)
+
+
+def test_no_constant_prediction_has_skill_and_one_that_is_even_and_right_has_all() -> None:
+    """(TPR - FPR) (1 - (SP + EO) / 2), where accuracy / (SP + EO) is without a number of the former."""
+    for predicted in (0, 1):
+        table = np.zeros((3, 2, 2, 2))
+        table[..., predicted] = [[90, 10], [80, 20]]
+        found = between_groups.measures({"groups": table}, np.full(3, 0.85), np.full(3, 0.5))
+        assert found["groups/tradeoff_skill"].tolist() == [0.0] * 3
+        assert np.isnan(found["groups/tradeoff_accuracy"]).all()
+        assert found["groups/predicted"].tolist() == [float(predicted)] * 3
+    right = np.array([[[50.0, 0], [0, 50]]] * 2)
+    found = between_groups.measures({"groups": np.stack([right] * 3)}, np.ones(3), np.ones(3))
+    assert found["groups/tradeoff_skill"].tolist() == [1.0] * 3

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from fedweave.algorithms import FedAvg
 from fedweave.core.model import Model
@@ -18,7 +19,7 @@ from fedweave.ops.linear import gram, linear, product
 from tests.contract.federations import CLASSES, FEATURES, distance, federation
 
 SHAPES = [(1, 128, 128), (2, 132, 200), (97, 512, 512), (128, 192, 192), (513, 1433, 64), (1300, 128, 260)]
-SHAPES += [(40, 1435, 13)]  # widths that are padded
+SHAPES += [(40, 1435, 13), (600, 767, 64)]  # widths that others pad
 
 
 @pytest.fixture(autouse=True)
@@ -74,6 +75,25 @@ def test_bits_depend_neither_on_other_clients_nor_on_padding(shape: tuple[int, i
 
     for alone, among in zip(gradients(h, g), gradients(all_h[1], all_g[1]), strict=True):
         assert torch.equal(alone, among)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_columns_of_zeros_would_change_no_bits_so_that_features_are_not_copied(shape: tuple[int, int, int]) -> None:
+    h, w, g, _ = matrices(*shape)
+    more = torch.nn.functional.pad
+    assert torch.equal(linear(h, w), linear(more(h, (0, 3)), more(w, (0, 0, 0, 3))))
+    assert torch.equal(gram(h[None], g[None]), gram(more(h, (0, 3))[None], g[None])[:, : h.shape[1]])
+    sizes = []
+
+    class Sizes(TorchFunctionMode):
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if function is torch.nn.functional.pad:
+                sizes.append(args[0].numel())
+            return function(*args, **kwargs or {})
+
+    with Sizes():
+        product(h[None], w[None]), gram(h[None], g[None])
+    assert not sizes or max(sizes) < h.numel()
 
 
 def test_a_part_of_a_matrix_is_multiplied_as_fast_and_to_the_same_bits() -> None:

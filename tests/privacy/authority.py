@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
+from fedweave.privacy import aggregation
 from fedweave.privacy.aggregation import Identity
 
 
@@ -24,7 +25,16 @@ class Authority:
     def issue(self, site: str, size: int = 0) -> Identity:
         """size: of an RSA key, as NVFlare has them; 0 takes an EC key, which is made at once."""
         key = rsa.generate_private_key(65537, size) if size else ec.generate_private_key(ec.SECP256R1())
-        return Identity(self._certificate(_name(site), key).public_bytes(Encoding.DER), key, self.root)
+        return Identity(
+            self._certificate(_name(site), key).public_bytes(Encoding.DER), key, aggregation.Authority(self.root)
+        )
+
+    def revoke(self, serial: int) -> bytes:
+        """A list of that one, in PEM."""
+        now = datetime.now(UTC)
+        made = x509.CertificateRevocationListBuilder(self.name, now, now + timedelta(hours=1))
+        entry = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(now).build()
+        return made.add_revoked_certificate(entry).sign(self.key, SHA256()).public_bytes(Encoding.PEM)
 
     def _certificate(self, subject: x509.Name, key: Any) -> x509.Certificate:
         now = datetime.now(UTC)
@@ -33,17 +43,18 @@ class Authority:
         return made.sign(self.key, SHA256())
 
 
-def write_kits(project: Path, sites: Sequence[str], size: int = 0) -> None:
-    """Give sites' folders what provisioning gives them."""
+def write_kits(project: Path, sites: Sequence[str], size: int = 0) -> Authority:
+    """Give sites' folders what provisioning gives them; returns who signed it."""
     authority = Authority()
     for site in sites:
         own, kit = authority.issue(site, size), project / site / "startup"
         kit.mkdir(exist_ok=True)
         (kit / "client.crt").write_bytes(x509.load_der_x509_certificate(own.certificate).public_bytes(Encoding.PEM))
-        (kit / "rootCA.pem").write_bytes(own.root.public_bytes(Encoding.PEM))
+        (kit / "rootCA.pem").write_bytes(own.root.certificate.public_bytes(Encoding.PEM))
         (kit / "client.key").write_bytes(
             own.key.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption())
         )
+    return authority
 
 
 def _name(name: str) -> x509.Name:

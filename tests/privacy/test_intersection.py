@@ -88,7 +88,7 @@ def test_before_all_have_blinded_them_no_two_lists_share_a_point() -> None:
     stages = [points.tobytes()[at : at + WIDTH] for points in meeting.seen[:-3] for at in range(0, 9 * WIDTH, WIDTH)]
     assert len(set(stages)) == len(stages) == 9 * 6
     assert {point.tobytes() for point in meeting.seen[-1]} == {point.tobytes() for point in meeting.seen[-2]}
-    orders = [Meeting({"a": same, "b": same}).parties["a"]._order for _ in range(4)]
+    orders = [Meeting({"a": same, "b": same}).parties["a"].order for _ in range(4)]
     assert len(set(map(tuple, orders))) == 4
 
 

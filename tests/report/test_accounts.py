@@ -16,16 +16,19 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
+from rich.filesize import decimal
 from typer.testing import CliRunner
 
 from fedweave.cli import app
-from fedweave.errors import FedweaveError
+from fedweave.errors import FedweaveError, UserError
 from fedweave.experiment.rounds import SERVER
 from fedweave.experiment.runs.files import write_csv, write_table
 from fedweave.incentives.statement import Terms, chained, digest, hashes
-from fedweave.payments.account_page import money
+from fedweave.payments.account_page import document, money
 from fedweave.payments.accounts import account
+from fedweave.payments.sealed import check_same
 from fedweave.report import tables
+from fedweave.report.compliance import of_run
 from fedweave.report.html import render
 from fedweave.report.motifs import Kinds, drawing, kinds_of
 from fedweave.report.reading import grouped, read_run
@@ -198,6 +201,44 @@ def test_a_member_checks_with_its_copy_alone(copied: Path, tmp_path: Path) -> No
         assert path.suffix == ".json" or b"client-0" not in path.read_bytes()
 
 
+def test_a_statement_has_a_number_and_a_period_and_a_pdf_says_the_same(copied: Path) -> None:
+    run = read_run(copied)
+    whole = account(run)
+    shown = document(whole, whole.table, "x", "y", run.ledger)
+    facts = dict(shown.facts)
+    assert facts["number"] == shown.number
+    assert whole.digest.digest[:12].upper() in shown.number
+    assert f"{run.ledger['at'].to_pylist()[0]:%Y-%m-%d %H:%M}" in facts["period"]
+    totals = next(one.grid for one in shown.sections if one.heading == "Totals")
+    assert totals is not None
+    assert totals.rows[-1][-1] == money(sum(whole.table["pay"].to_pylist(), ZERO))
+    assert totals.sums == 1
+    fedweave("statement", copied, "--pdf")
+    before = (copied / "statement/statement.pdf").read_bytes()
+    fedweave("statement", copied, "--pdf")
+    assert before.startswith(b"%PDF-")
+    assert (copied / "statement/statement.pdf").read_bytes() == before
+    assert shown.number in (copied / "statement/statement.html").read_text()
+
+
+def test_a_runs_compliance_report_names_what_left_and_who_asked(copied: Path) -> None:
+    path = copied / "config.toml"
+    path.write_text('requester = "Clinic B"\npurpose = "a trial"\n' + path.read_text())
+    found = of_run(read_run(copied))
+    facts = dict(found.facts)
+    assert (facts["asked by"], facts["purpose"]) == ("Clinic B", "a trial")
+    assert "simulation" in facts["run"]
+    sent = found.sections[0].grid
+    assert sent is not None
+    left = pc.sum(read_run(copied).ledger.filter(pc.field("direction") != "down")["bytes"]).as_py()
+    assert decimal(left) in found.lead[-1]
+    assert sent.rows[0][sent.head.index("sent by")] == "each member"
+    fedweave("compliance", copied)
+    assert "Clinic B" in (copied / "compliance.html").read_text()
+    fedweave("compliance", copied, "--run", "r1", code=2)
+    fedweave("compliance", copied.parent, code=2)
+
+
 def tables_in(path: Path) -> list[dict[str, Any]]:
     return pq.read_table(path).to_pylist() if path.suffix == ".parquet" else []
 
@@ -304,6 +345,30 @@ def test_what_pay_is_divided_by_is_sealed(copied: Path) -> None:
     (copy / "statement.json").write_text(json.dumps(seal))
     sealed_again(copy, lambda lines: lines, sums=larger)  # the digest is another than other members have
     assert "from its values follow" in check_copy(copy, code=2)
+
+
+def test_members_compare_their_copies_and_name_whose_is_another(copied: Path) -> None:
+    """Each copy passes alone: the writer has divided one member's pay by a larger sum and sealed that."""
+    copies = [own_copy(copied, f"client-{at}") for at in range(3)]
+    words = [word for copy in copies for word in ("--compare", copy)]
+    assert "client-0, client-1, client-2 are the same" in fedweave("statement", *words)
+    assert "not compared: client-2" in fedweave("statement", *words[:4])
+    half = {
+        number: 2 * total for number, total in json.loads((copies[1] / "statement.json").read_text())["sums"].items()
+    }
+
+    def halved(lines: pa.Table) -> pa.Table:
+        paid = [(amount / 2).quantize(Decimal("0.01")) for amount in lines["pay"].to_pylist()]
+        return lines.set_column(lines.column_names.index("pay"), "pay", pa.array(paid, lines["pay"].type))
+
+    sealed_again(copies[1], halved, sums=half)
+    (copies[1] / "statement-client-1.csv").unlink()
+    check_copy(copies[1])
+    with pytest.raises(UserError, match="client-1: in round 1 pay is divided by") as error:
+        check_same(copies)
+    assert error.value.code == "statement.differs"
+    with pytest.raises(UserError, match="client-0, client-1 differ"):
+        check_same(copies[:2])
 
 
 def test_a_copy_of_another_configuration_or_other_messages_is_refused(copied: Path) -> None:

@@ -29,10 +29,11 @@ from fedweave.core.purposes import PREDICTION
 from fedweave.experiment.config import dumps
 from fedweave.privacy.gaussian import epsilon
 from fedweave.privacy.spent import bounds, over_rounds, states_bound
-from fedweave.report import fairness_tradeoff, figures, gain, svg, tables
-from fedweave.report.cells import HIGHER, LOWER, Cell, marked, measured, number
+from fedweave.report import figures, gain, svg, tables
+from fedweave.report.cells import HIGHER, LOWER, Cell, marked, measured, number, signed
 from fedweave.report.compare import compared as compared_groups
-from fedweave.report.disclosure import SENSITIVE, disclose
+from fedweave.report.disclosure import SENSITIVE, disclose, spent
+from fedweave.report.fairness_tradeoff import VERDICTS, tradeoff
 from fedweave.report.html import render
 from fedweave.report.panels import Dots, Panel
 from fedweave.report.pooling import POOLED
@@ -177,7 +178,7 @@ def test_seeds_are_grouped_as_mean_and_deviation(compared: Page, summaries: Any)
     expected = f"{mean:.4f} ± {deviation:.4f}" if deviation else f"{mean:.4f} ± 0"
     assert compared.row("summary", "Global accuracy") == [expected, f"{alone:.4f}"]
     assert compared.tables["summary"][0][0] == ["", "fedavg (2 seeds)", "local"]
-    assert compared.row("header", "Seeds") == ["0, 1", "0"]
+    assert [compared.row("run", run)[0] for run in ("fedavg", "local")] == ["0, 1", "0"]
     assert not [own for _, own in compared.elements if "best" in (own.get("class") or "").split()]  # one common seed
 
 
@@ -214,6 +215,22 @@ def test_groups_are_compared_over_their_common_seeds(runs: dict[str, Path]) -> N
         "3",
     ]
     assert found.rows[1][2].text.startswith("▽ +")  # a variance is better if lower
+
+
+def test_a_page_of_several_runs_begins_with_one_sentence_and_pictures(compared: Page, runs: dict[str, Path]) -> None:
+    """Whatever the number of runs; what they have alike stands once."""
+    order = [str(own["id"]) for tag, own in compared.elements if tag == "section"]
+    assert order[:2] == ["curves", "clients"]
+    leads = [own for tag, own in compared.elements if own.get("class") == "lead"]
+    assert len(leads) == 2
+    groups = grouped(read_runs(list(runs.values())))
+    alike, odd = tables.facts(groups)
+    assert "synthetic" in {row[1].text for row in alike.rows}
+    assert {len(row) for row in alike.rows} == {2}
+    assert [row[0].text for row in odd.rows] == ["fedavg", "local"]
+    assert not {*odd.head} & {row[0].text for row in alike.rows}
+    many = {f"run{at}": at / 20 for at in range(20)}
+    assert gain.ranked(many, str).count("run") < len(many) / 2
 
 
 def test_compare_is_a_command(runs: dict[str, Path]) -> None:
@@ -424,23 +441,26 @@ def of_seeds(label: str, worst: Sequence[float], gaps: Sequence[float], accuracy
     return Group(label, tuple(runs))
 
 
+def tradeoff_of(first: Group, other: Group) -> dict[str, Cell]:
+    found = tradeoff([first, other])
+    return dict(zip(found.head, found.rows[0], strict=True))
+
+
 def test_which_run_is_fairer_is_said_with_its_price() -> None:
     """Student's t of three seeds is 4.303: of differences .1, .2 and .3 the half width is .248, of .1 alone it is 0."""
     plain = of_seeds("plain", [0.4, 0.4, 0.4], [0.3, 0.4, 0.5], [0.8, 0.8, 0.8], 1000)
     fair = of_seeds("fair", [0.5, 0.5, 0.5], [0.2, 0.2, 0.2], [0.7, 0.75, 0.8], 1500)
-    [told] = fairness_tradeoff.sentences([plain, fair])
-    assert told.replace("\N{MINUS SIGN}", "-") == (
-        "fair compared with plain. Between members: fairer (the worst-off member's accuracy +0.100, 95 % interval "
-        "+0.100 to +0.100). Between groups of people: no significant difference (SP + EO -0.200, 95 % interval -0.448 "
-        "to +0.048). At the same time: accuracy on all test examples -0.050, 95 % interval -0.174 to +0.074, 1.5 times "
-        "the bytes."
-    )
-    [worse] = fairness_tradeoff.sentences([fair, plain])
-    assert "Between members: less fair" in worse
+    told = tradeoff_of(plain, fair)
+    members, people = VERDICTS
+    assert (told[members].text, told[people].text) == ("fairer", "no significant difference")
+    assert (told["worst-off member's accuracy"].text, told["SP + EO"].text) == ("+0.1000", "\N{MINUS SIGN}0.2000")
+    assert told["SP + EO"].note == "\N{MINUS SIGN}0.4484 to +0.0484"
+    assert told["accuracy, all test examples"].text == "\N{MINUS SIGN}0.0500"
+    assert told["bytes"].text == "1.50 times"
+    assert tradeoff_of(fair, plain)[members].text == "less fair"
     one, other = (Group(group.label, group.runs[:1]) for group in (plain, fair))
-    [said] = fairness_tradeoff.sentences([one, other])
-    assert "Between members: one seed, which proves nothing (the worst-off member's accuracy +0.100)" in said
-    assert "as many bytes" in fairness_tradeoff.sentences([one, one])[0]
+    assert "one seed" in tradeoff_of(one, other)[members].text
+    assert tradeoff_of(one, one)["bytes"].text == "as many"
 
 
 def test_a_constant_model_is_named_on_the_page(copied: Callable[..., Path]) -> None:
@@ -754,7 +774,7 @@ def test_an_unfinished_run_says_so_and_shows_what_it_has(copied: Callable[..., P
         return table.filter(pc.field("round") <= 2)
 
     shown = Page(render([read_run(copied("summary.json", metrics=early, ledger=early))]))
-    assert shown.row("header", "Rounds") == ["unfinished: round 2 of 3"]
+    assert shown.row("run", "Rounds") == ["unfinished: round 2 of 3"]
     rows = [r for r in pq.read_table(runs["s0"] / "metrics.parquet").to_pylist() if r["round"] == 2]
     test = [r for r in rows if (r["split"], r["metric"]) == ("test", "accuracy")]
     local = statistics.fmean(r["value"] for r in test if r["client"] != "global")
@@ -806,8 +826,16 @@ def test_the_median_of_an_even_number_of_clients_lies_between_the_middle_two() -
 
 
 def test_numbers_are_written_so_that_they_can_be_compared() -> None:
-    assert [number(value) for value in (0.0, 0.96567, 0.0002, -1.5)] == ["0.0000", "0.9657", "2.00e-04", "-1.5000"]
+    assert [number(value) for value in (0.0, 0.96567, 0.0002, -1.5)] == ["0.0000", "0.9657", "0.00020", "-1.5000"]
     assert spread([1.0, None, 3.0, math.nan]) == (2.0, math.sqrt(2), 2)
+    assert [number(value) for value in (4.07e-4, 3.1e-6, -2.04e-5)] == ["0.00041", "0.0000031", "-0.000020"]
+    assert signed(4.07e-4) == "+0.00041"
+    assert [measured(own, tables.counted_number).text for own in ([5.9, 6.0], [2000, 2010])] == [
+        "6.0 ± 0.1",
+        "2,005 ± 7",
+    ]
+    assert measured([2e-5, 2.2e-5], number).text == "0.000021 ± 0.000001"
+    assert measured([0.5, 0.50001], number).text == "0.5000 ± <0.0001"
     assert measured([0.5, 0.5], number).text == "0.5000 ± 0"
     assert measured([0.5, 0.7], number).text == "0.6000 ± 0.1414"
     assert (measured([0.5, None], number).text, measured([0.5, None], number).note) == ("0.5000", "in 1 of 2 runs")
@@ -832,3 +860,22 @@ def test_rounds_without_an_evaluation_do_not_hide_the_last_one(tmp_path: Path) -
     assert set(run.clients("accuracy")) == set(run.known("value"))
     assert all(set(rounds) == {1, 2, 3} for rounds in run.known("value").values())
     assert sum(of[3] for of in run.known("value").values()) == pytest.approx(1.0)
+
+
+def test_thousands_of_members_make_a_small_page(runs: dict[str, Path]) -> None:
+    """What left, and what it cost, in a line for all alike; the largest and the smallest clients of many."""
+    run, count = read_run(runs["s0"]), 2_000
+    names = [f"client-{at}" for at in range(count)]
+    made = Ledger()
+    noisy = StepInfo.of({"h": Sends("h", (Clipped(1.0), Gaussian(4.0, sensitivity=2.0, per="row")))})
+    made.record(1, 1, "A.s", names, "up", {"h": torch.zeros(3)}, info=noisy)
+    part = run.partition.slice(0, 1).to_pylist()[0] if run.partition is not None else {}
+    rows = [part | {"client": name, "nodes": at} for at, name in enumerate(names)]
+    split = pa.Table.from_pylist(rows, run.partition.schema) if run.partition is not None else None
+    many = replace(run, ledger=made.table(), partition=split, summary=run.summary | {"clients": count})
+    found = disclose(many)
+    assert [row[0].text for row in spent(found).rows] == ["each member"]
+    shown = tables.clients(many).rows
+    assert len(shown) < 100
+    assert (shown[0][0].text, shown[-1][0].text) == (names[-1], names[0])
+    assert len(render([many])) < 200_000

@@ -154,7 +154,7 @@ def test_without_a_number_all_tables_and_figures_and_each_failed_run_once(
     assert sorted(path.name for path in (tiny / "there").glob("*.md")) == [
         f"tiny-{name}-quick.md" for name in ("figure2", "table1", "table4")
     ]
-    note = "QUICK LOOK, NOT COMPARABLE WITH THE PAPER: one seed, 2 rounds instead of 20."
+    note = "2 rounds of 20, on "
     assert note in out
     assert note in (tiny / "there/tiny-table4-quick.md").read_text()
 

@@ -55,12 +55,13 @@ def made(
     out: Path, algorithm: dict[str, Any], data: dict[str, Any], rounds: int = 2, resume: bool = False, **more: Any
 ) -> dict[str, Any]:
     """Run an experiment into `out`; returns its metrics."""
+    model = {"name": "gcn", "hidden": 16} | more.pop("model", MODELS.get(algorithm["name"], {}))
     document = {
         "seed": 1,
         "rounds": rounds,
         "data": data,
         "partition": more.pop("partition", {"name": "louvain", "clients": 4}),
-        "model": {"name": "gcn", "hidden": 16} | more.pop("model", MODELS.get(algorithm["name"], {})),
+        "model": {key: value for key, value in model.items() if model["name"] != "sgc" or key != "hidden"},
         "algorithm": algorithm,
         "engine": {"threads": 1},
     }

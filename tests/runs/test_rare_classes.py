@@ -5,9 +5,11 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from fedweave.metrics.flagging import threshold
 from tests.runs.rare import accounts
 from tests.runs.test_cases_of_scores import called
 
@@ -82,6 +84,24 @@ def test_predictions_and_exports_carry_the_threshold(runs: tuple[bool, Path, str
         positive = [row["flagged"] for row in rows if str(row["true"]) in ("1", "bad")]
         assert sum(positive) / len(positive) == pytest.approx(summary["pooled/recall"])
         assert "is flagged as" in (root / "export" / "README.md").read_text()
+
+
+def test_models_of_ones_own_flag_by_each_members_own_validation_examples(runs: tuple[bool, Path, str]) -> None:
+    rare, root, _ = runs
+    assert called("predict", root / "local", "-o", root / "own.parquet").exit_code == 0
+    table = pq.read_table(root / "own.parquet")
+    assert ("flagged" in table.column_names) == rare
+    if not rare:
+        return
+    rows = table.to_pylist()
+    for client in sorted({row["client"] for row in rows}):
+        own = [row for row in rows if row["client"] == client]
+        val = [row for row in own if row["split"] == "val"]
+        truth = np.array([str(row["true"]) in ("1", "bad") for row in val])
+        at = threshold(np.array([row["score"] for row in val], np.float64), truth, "f1")
+        assert {row["threshold"] for row in own} == {at}
+        assert called("export", root / "local", "--client", client, "-o", root / f"of {client}").exit_code == 0
+        assert json.loads((root / f"of {client}" / "model.json").read_text())["threshold"] == at
 
 
 def test_the_chosen_round_catches_some_of_the_rare_class(tmp_path: Path) -> None:

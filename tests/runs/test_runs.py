@@ -327,7 +327,7 @@ def test_damage_is_named(tmp_path: Path, name: str) -> None:
     runs.run(resolved(), tmp_path / "run", Quiet(), resume=True)
 
 
-def test_undefined_metrics_are_null() -> None:
+def test_undefined_metrics_are_null(tmp_path: Path) -> None:
     class Fed:
         clients, members, computes_on = ("client-0",), (), ()
         ledger = Ledger()
@@ -335,6 +335,6 @@ def test_undefined_metrics_are_null() -> None:
     data = Dataset("d", np.zeros((1, 1), np.float32), np.zeros((2, 0), np.int64), np.zeros(1, np.int64), 1)
     built = build.Built(data, Partition(()), None, cast(Any, Fed()))
     last = Checkpoint(2, 3.0, summary={"global/f1": float("nan"), "global/accuracy": 0.5})
-    summary = runs._summary(resolved(), built, last)
+    summary = runs._summary(resolved(), built, last, tmp_path, ())
     assert summary["metrics"] == {"global/f1": None, "global/accuracy": 0.5}
     assert summary["seconds_per_round"] == 1.5

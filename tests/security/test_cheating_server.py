@@ -535,7 +535,7 @@ def test_bytes_of_all_jobs_count(project: Path) -> None:
     first.join()
     first.call("FedAvg.train")
     joining, training = (entry.size for entry in first.records().entries)
-    set_policy(project, f"bytes = {3 * joining + 3 * training - 1}")
+    set_policy(project, f'measures = ["classes"]\nbytes = {3 * joining + 3 * training - 1}')
     one, other = Cheat(project, run="r1"), Cheat(project, run="r2")
     one.join()
     other.join()

@@ -73,6 +73,17 @@ def test_keys_are_taken_of_the_listed_certificates_alone(
         assert examples_of_the_victim(kits)
 
 
+def test_keys_of_a_revoked_certificate_are_taken_by_no_site(project: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The server, which does not heed the list, lets the thief of an accomplice's key take part."""
+    authority = write_kits(project, SITES)
+    assert examples_of_the_victim(project)
+    stolen = x509.load_pem_x509_certificate((project / ACCOMPLICE / "startup/client.crt").read_bytes())
+    (project / VICTIM / "startup/revoked.pem").write_bytes(authority.revoke(stolen.serial_number))
+    with pytest.raises(ClientsMissing):
+        examples_of_the_victim(project)
+    assert "the certificate of 'bank-a' was revoked" in caplog.text
+
+
 def test_by_default_a_sum_protects_against_one_accomplice(kits: Path) -> None:
     """With two of three, one of whom tells the server its own term, the sum is the other's."""
     settings = {"parts": [{"name": "secure_sum", "everyone": False}], "optimizer_state": "fresh", "local_steps": 1}

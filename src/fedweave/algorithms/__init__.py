@@ -10,6 +10,7 @@ from fedweave.algorithms.apfl import APFL, MixedModel
 from fedweave.algorithms.centralized import Centralized
 from fedweave.algorithms.cffl import CFFL, Credibility, CredibilityReward
 from fedweave.algorithms.cgsv import CGSV, CosineValue, SparseReward
+from fedweave.algorithms.coalition_value import CoalitionValue
 from fedweave.algorithms.dfedgnn import DFedGNN
 from fedweave.algorithms.ditto import Ditto, PersonalModel
 from fedweave.algorithms.dp_fedavg import DPFedAvg
@@ -21,6 +22,7 @@ from fedweave.algorithms.fairfed import FairFed, FairFedWeights
 from fedweave.algorithms.fairgfl import FairGFL, OverlapWeights
 from fedweave.algorithms.fairgraphfl import AgentValue, FairGraphFL, Payoff, ValueReward
 from fedweave.algorithms.fcfl import FCFL, ParetoDescent
+from fedweave.algorithms.fedaux import AuxiliaryMix, FedAux
 from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.fedavg_ft import FedAvgFT, FineTuned
 from fedweave.algorithms.feddc import FedDC
@@ -40,6 +42,7 @@ from fedweave.algorithms.fedsage_plus import FedSagePlus, MissingNeighbours
 from fedweave.algorithms.fedstar import FedStar
 from fedweave.algorithms.fedtad import Distilled, FedTAD
 from fedweave.algorithms.fedtgp import FedTGP, NearestTrained, TrainedPrototypes
+from fedweave.algorithms.fgssl import FGSSL, SemanticStructure
 from fedweave.algorithms.gcfl import GCFL, Clusters, GCFLPlus, SeriesClusters
 from fedweave.algorithms.glasu import GLASU
 from fedweave.algorithms.graphfl import GraphFL, MetaGradient
@@ -89,6 +92,7 @@ ALGORITHMS: Record = {
     "cffl": CFFL,
     "fcfl": FCFL,
     "fedpub": FedPUB,
+    "fedaux": FedAux,
     "fedgcn": FedGCN,
     "fedgta": FedGTA,
     "graphfl": GraphFL,
@@ -97,6 +101,7 @@ ALGORITHMS: Record = {
     "fedstar": FedStar,
     "fedtad": FedTAD,
     "fedtgp": FedTGP,
+    "fgssl": FGSSL,
     "gcfl": GCFL,
     "gcfl_plus": GCFLPlus,
     "glasu": GLASU,
@@ -134,6 +139,7 @@ PARTS: dict[str, type[parts.Part]] = {
     "krum": parts.Krum,
     "norm_bound": parts.NormBound,
     "secure_sum": parts.SecureSum,
+    "class_counts": parts.ClassCounts,
     "clip": parts.Clip,
     "dp": parts.MemberNoise,
     "dp_examples": parts.ExampleNoise,
@@ -159,6 +165,7 @@ PARTS: dict[str, type[parts.Part]] = {
     "agent_value": AgentValue,
     "value_reward": ValueReward,
     "payoff": Payoff,
+    "coalition_value": CoalitionValue,
     "motif_prototypes": MotifPrototypes,
     "fair_penalty": FairPenalty,
     "divergence_start": DivergenceStart,
@@ -169,7 +176,9 @@ PARTS: dict[str, type[parts.Part]] = {
     "series_clusters": SeriesClusters,
     "missing_neighbours": MissingNeighbours,
     "overlap_weights": OverlapWeights,
+    "auxiliary_mix": AuxiliaryMix,
     "topology_mix": TopologyMix,
+    "semantic_structure": SemanticStructure,
     "distilled": Distilled,
     "trained_prototypes": TrainedPrototypes,
     "nearest_trained": NearestTrained,
@@ -187,6 +196,7 @@ __all__ = [
     "EU",
     "F2GNN",
     "FCFL",
+    "FGSSL",
     "GCFL",
     "GLASU",
     "PARTS",
@@ -203,6 +213,7 @@ __all__ = [
     "FairGFL",
     "FairGraphFL",
     "FedAdam",
+    "FedAux",
     "FedAvg",
     "FedAvgFT",
     "FedAvgM",

@@ -7,7 +7,7 @@ rounds of local_steps; both branches are trained (in the script one, by whether 
 client answers by the joint model.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -20,7 +20,7 @@ from fedweave.algorithms.parts.training import weighing
 from fedweave.algorithms.scoring import SCORES, score
 from fedweave.core import model as models
 from fedweave.core import random
-from fedweave.core.algorithm import Calls
+from fedweave.core.algorithm import Calls, Capabilities
 from fedweave.core.federation import Client, Federation, on_client
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Layer, Model
@@ -56,6 +56,7 @@ class AdaFGL(FedAvg):
     hidden: int = 64
     drop: float = 0.5
 
+    capabilities: ClassVar[Capabilities] = replace(FedAvg.capabilities, nodes=True)
     exempt_laws: ClassVar[dict[str, str]] = {"one_client_is_ordinary_training": "clients go on with other models"}
     test_settings: ClassVar[Record] = {"joint": 1, "hidden": 8, "lr": 0.02}
 
@@ -66,7 +67,7 @@ class AdaFGL(FedAvg):
                 f"joint, alpha and beta are {self.joint}, {self.alpha} and {self.beta}; joint must be at least 1, the "
                 "others from 0 to 1"
             )
-        if models.pools(self.model):
+        if models.example(self.model) != "node":
             raise ValueError("AdaFGL joins nodes; the examples must be nodes, not small graphs")
         own = next((hook for hook in ("receive", "start", "judged") if self.composed.owner(hook)), "")
         if own or not self._one_model:

@@ -59,7 +59,7 @@ class Credibility(TellsExamples):
         known = (graph.y >= 0).double()
 
         def accuracy(w: Tree) -> Tensor:
-            hits = models.apply(round.model, w, graph).argmax(1) == graph.y
+            hits = models.judged(round.model, w, graph).argmax(1) == graph.y
             result: Tensor = (hits * known).sum() / known.sum()
             return result
 

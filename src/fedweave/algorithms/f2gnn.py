@@ -121,7 +121,7 @@ class DivergenceStart(Part):
     def _divergence(self, ctx: Context, last: Tensor) -> Tensor:
         graph, p = ctx.client.graph, _predicted(ctx, ctx.received)
         if self.js == "class":
-            return _BETWEEN_CLASSES(p, last, graph.real)
+            return _BETWEEN_CLASSES(p, last, graph.everybody)
         return _BETWEEN_NODES(p, last, graph.masks[TRAIN])
 
     def changed(self, ctx: Context, nodes: Tensor) -> None:
@@ -161,7 +161,7 @@ class GroupWeights(Part):
     lam: float = 1.0
     tau: float = 0.05
     prefer: Prefer = "fair"
-    needs = Needs(sens=True)
+    needs = Needs(sens=True, nodes=True)
     sends: ClassVar = {
         "gaps": Sends(
             "|ΔSP| + |ΔEO| between the sensitive groups, of the trained model's probabilities on training nodes",

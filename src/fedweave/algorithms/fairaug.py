@@ -98,7 +98,7 @@ def drawn_edges(ends: Ends, chance: Tensor, starts: Tensor, keys: Tensor) -> Tre
     """Lists of neighbours in which both directions of an edge stay or go together: "columns" [steps, E], which are
     filled from the left, and "starts" [steps, n + 1]; starts: those of the whole lists [n + 1]."""
     low, high = torch.minimum(ends.source, ends.target), torch.maximum(ends.source, ends.target)
-    stays = _uniform(random.fold(random.fold(keys, "edges")[:, None], low, high)) < chance
+    stays = uniform(random.fold(random.fold(keys, "edges")[:, None], low, high)) < chance
     before = F.pad(stays.cumsum(1), (1, 0))
     place = torch.where(stays, before[:, :-1], stays.shape[1])
     room = torch.zeros(len(keys), stays.shape[1] + 1, dtype=torch.int64, device=keys.device)
@@ -106,7 +106,8 @@ def drawn_edges(ends: Ends, chance: Tensor, starts: Tensor, keys: Tensor) -> Tre
     return {"columns": columns, "starts": before.gather(1, starts.expand(len(keys), -1))}
 
 
-def _uniform(words: Tensor) -> Tensor:
+def uniform(words: Tensor) -> Tensor:
+    """Numbers in [0, 1) of hashes."""
     return (words >> 40 & 0xFFFFFF) * 2.0**-24
 
 
@@ -121,7 +122,7 @@ class FairAugmented(Part):
 
     mask: float = 0.5
     keep: float = 0.8
-    needs = Needs(supervised=True, sens=True, whole_features=True)
+    needs = Needs(supervised=True, sens=True, whole_features=True, nodes=True)
 
     def __post_init__(self) -> None:
         for name in ("mask", "keep"):
@@ -141,7 +142,7 @@ class FairAugmented(Part):
         "columns" and "starts"."""
         keys, groups = random.fold(key, torch.arange(steps, device=key.device)), groups_of(graph)
         chance = mask_probabilities(dense(graph.x), groups & graph.real, self.mask)
-        features = _uniform(bits(random.fold(keys, "features")[:, None], len(chance))) >= chance
+        features = uniform(bits(random.fold(keys, "features")[:, None], len(chance))) >= chance
         kept, ends = balanced_nodes(groups & graph.real, graph.real, keys), ends_of(graph)
         first, degree, _ = graph.own_edges.neighbours
         starts = torch.cat([first, (first + degree)[-1:]])

@@ -51,6 +51,8 @@ class AgentValue(Part):
     alpha2:    α2, how much diversity counts; 0 leaves it out, and then agents tell of no motifs.
     alignment: whether alignment counts.
     weights:   what updates count by, "value", ReLU(r_i) (Eq. 13), or "size", number of training examples.
+    one_norm:  whether alignments are those of updates scaled to one norm, so that a long update pulls the joint one no
+               more than others; the model is of updates as they are sent.
     max_ring:  vertices of the longest ring that is looked for.
     keep:      share of its motifs that an agent keeps, those of highest TF-IDF.
     """
@@ -59,6 +61,7 @@ class AgentValue(Part):
     alpha2: float = 1.0
     alignment: bool = True
     weights: Literal["value", "size"] = "value"
+    one_norm: bool = True
     max_ring: int = 7
     keep: float = 0.9
 
@@ -113,7 +116,9 @@ class AgentValue(Part):
 
     def _after(self, state: Tree, round: Round) -> tuple[Tree, bool]:
         nothing = torch.zeros_like(state["r"])
-        phi = nothing.index_copy(0, round.at, values.alignment(round.updates, round.weights @ round.updates))
+        updates = torch.nn.functional.normalize(round.updates.double()) if self.one_norm else round.updates
+        whole = round.weights.to(updates.dtype) @ updates
+        phi = nothing.index_copy(0, round.at, values.alignment(updates, whole))
         motif = listed(state, round) if self.alpha2 else state["motif"]
         d = values.diversity(motif)
         heard = nothing.index_fill(0, round.at, 1) > 0
@@ -228,6 +233,9 @@ class FairGraphFL:
     fined, and pulled to common prototypes. The paper's ablations: alignment = false, alpha2 = 0, rewards = false,
     weights = "size", prototypes = false. Of a GIN, share = ["1/*", "2/*", "3/*"] shares the convolutions alone.
 
+    one_norm:    whether alignments are of updates scaled to one norm: "always", "never" as in the paper, or "money",
+                 where the budget is another number than 1.
+    budget:      B, what all payoffs of a round sum to.
     norm:        Γ that updates are scaled to before they are sent; 0 sends them as they are.
     rewards:     whether agents get by value; otherwise all get the global model.
     prototypes:  whether agents exchange prototypes.
@@ -235,6 +243,8 @@ class FairGraphFL:
     lr:          learning rate of the local training.
     """
 
+    one_norm: Literal["money", "always", "never"] = "money"
+    budget: float = 1.0
     norm: float = 0.0
     rewards: bool = True
     prototypes: bool = True
@@ -245,11 +255,16 @@ class FairGraphFL:
     exempt_laws: ClassVar[dict[str, str]] = {"one_client_is_ordinary_training": "it trains a model of small graphs"}
     test_settings: ClassVar[Record] = {"lr": 0.01}
 
+    def __post_init__(self) -> None:
+        if self.one_norm not in ("money", "always", "never"):
+            raise ValueError(f"one_norm is {self.one_norm!r}; choose 'money', 'always' or 'never'")
+
     def parts(self) -> tuple[Part, ...]:
         """Those that are not ablated."""
+        one_norm = self.one_norm == "always" or (self.one_norm == "money" and self.budget != 1)
         return (
             *([Normalised(self.norm)] if self.norm else []),
-            part_of(self, AgentValue),
+            part_of(self, AgentValue, one_norm=one_norm),
             *([part_of(self, ValueReward)] if self.rewards else []),
             part_of(self, Payoff),
             *([part_of(self, MotifPrototypes)] if self.prototypes else []),

@@ -8,18 +8,20 @@ round; a local step takes all of a client's training examples unless a part draw
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import ClassVar
+from functools import cached_property, partial
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
+from fedweave.algorithms import trying
 from fedweave.algorithms.deployment import Deployable
 from fedweave.algorithms.participation import places, sample
 from fedweave.algorithms.parts import BySize, Composition, Context, Objective, Part, Round, Uniform, has
 from fedweave.algorithms.parts.conflicts import Settings, check_exchange, check_settings
 from fedweave.algorithms.parts.notes import noted
 from fedweave.algorithms.parts.training import ClassWeights, OptimizerName, OptimizerState, Training, weighing
+from fedweave.algorithms.score_sums import SumsScores, totals
 from fedweave.algorithms.scoring import PERSONAL_SCORES, SCORES, on_global_test, personal_score, score
 from fedweave.core import model as models
 from fedweave.core.algorithm import Calls, Capabilities, Evaluation
@@ -35,7 +37,7 @@ from fedweave.learn import where_trained
 
 
 @dataclass(frozen=True)
-class FedAvg(Deployable):
+class FedAvg(Deployable, SumsScores):
     """Weighted averaging of local updates, made of exchangeable parts (see `algorithms.parts`).
 
     local_steps:     optimiser steps per round, each on all of a client's training examples.
@@ -54,6 +56,8 @@ class FedAvg(Deployable):
         nothing is told), a number for each class, or a table by name such as {fraud = 30.0}, 1 for the others.
     focal:           gamma of the focal loss, 0 for none.
     logit_adjustment: tau of logits that are adjusted by the client's own shares of the classes, 0 for none.
+    scores:          what clients measure of the joint model is known of "each", or as a secure "sum" over all of them
+        alone, in which no client tells its own.
     """
 
     model: Model
@@ -69,8 +73,9 @@ class FedAvg(Deployable):
     class_weight: ClassWeights = "none"
     focal: float = 0.0
     logit_adjustment: float = 0.0
+    scores: Literal["each", "sum"] = "each"
 
-    capabilities: ClassVar[Capabilities] = Capabilities(evaluation=("score", "score_personal"))
+    capabilities: ClassVar[Capabilities] = Capabilities(evaluation=("score", "score_personal", "score_sum"))
 
     def __post_init__(self) -> None:
         self.take_model()
@@ -81,12 +86,12 @@ class FedAvg(Deployable):
         if not self.share:
             check_exchange(self.composed)
         self.objective  # noqa: B018  refuses what cannot be trained
+        self.check_scores(self._one_model and self.composed.uses_received and not self.composed.changes)
 
     @property
     def needs(self) -> Capabilities:
         """`capabilities`, and what the parts need."""
-        own, needs = self.capabilities, [part.needs for part in self.composed.values()]
-        return replace(own, sens=own.sens or any(one.sens for one in needs), ids=any(one.ids for one in needs))
+        return self.capabilities.asked([part.needs for part in self.composed.values()])
 
     @property
     def most_rounds(self) -> int | None:
@@ -170,7 +175,7 @@ class FedAvg(Deployable):
     def init(self, fed: Federation) -> Tree:
         """w_0, or a copy of it for every client, or the key that clients draw it from; and the parts' states."""
         whole = models.init(self.trained, fed.key("init"), fed.dtype)
-        w, paths = self._shared(whole), [path for path, _ in leaves(whole)]
+        w, paths = fed.started(self._shared(whole)), [path for path, _ in leaves(whole)]
         vain = [pattern for pattern in self.share if not any(models.named(self.net, path, [pattern]) for path in paths)]
         if whole and (vain or (self.share and not w)):
             told = vain[0] if vain else list(self.share)
@@ -181,7 +186,7 @@ class FedAvg(Deployable):
         if not self.composed.personal:
             state["w"] = w
         elif not self.composed.owner("receive"):
-            state["own"] = map_leaves(lambda leaf: leaf.expand(len(fed.clients), *leaf.shape).clone(), w)
+            state["own"] = fed.started(w, fed.clients)
         return state
 
     def round(self, state: Tree, fed: Federation) -> Tree:
@@ -200,15 +205,18 @@ class FedAvg(Deployable):
         if not self.composed.personal:
             round = replace(round, delta=self.composed.joint(memory, round))
         round = replace(round, value=self.composed.value(memory, round))
-        after, memory = self._stepped(state, round, self.composed.remembered("update", memory, round))
+        memory = self.composed.remembered("update", memory, round)
+        memory = self.composed.tried(memory, round, partial(trying.share_right, fed, self.try_out))
+        after, memory = self._stepped(state, round, memory)
         return state | after | {"parts": memory}
 
     def calls(self, clients: int) -> Calls:
         """What the parts exchange before the first round; changed data, and training, in each."""
-        judge = self.judging({})
-        changed = (self.change,) if self.composed.changes else ()
+        judge, changed = self.judging({}), (self.change,) if self.composed.changes else ()
         kept = (judge, self.keep_given, self.keep_trained)
-        return Calls(self.composed.setup, (*changed, self.train), (judge,), kept)
+        asked = (self.score_sum,) if self.scores == "sum" else (judge,)
+        tries = (self.try_out,) * -(-self.composed.queries(clients) // trying.AT_ONCE)
+        return Calls(self.composed.setup, (*changed, self.train, *tries), asked, kept)
 
     def measures(self, state: Tree, fed: Federation) -> dict[str, Tensor]:
         """What the parts know of each client (`Part.measures`)."""
@@ -232,13 +240,8 @@ class FedAvg(Deployable):
         at, memory = places(fed, clients), self._memory(state)
         rewarded = bool(self.composed.owner("receive"))  # then clients do not get the global weights
         shared: Tree = {key: state[key] for key in ("w", "init") if key in state and not (rewarded and key == "w")}
-        each: Tree = {}
-        own: Tree = {}
-        for name in (name for name in self.composed if name in asked):
-            to_all, to_each, *reward = self.composed.download(name, memory, at)
-            shared |= {name: to_all} if to_all else {}
-            own |= {name: to_each} if to_each else {}
-            each |= {"w": reward[0]} if reward else {}
+        told, own, each = self.composed.downloads(memory, at, asked)
+        shared |= told
         each |= {"w": map_leaves(lambda leaf: leaf[at], state["own"])} if "own" in state else {}
         each |= {"each": own} if own else {}
         return shared, Stacked(tuple(clients), each) if each else None
@@ -246,7 +249,7 @@ class FedAvg(Deployable):
     def _stepped(self, state: Tree, round: Round, memory: Tree) -> tuple[Tree, Tree]:
         """The weights after a round, and the parts' states with that of the server's optimiser."""
         if self.composed.personal:
-            return {"own": mixed(state["own"], round)} if "own" in state else {}, memory
+            return {"own": round.mixed(state["own"])} if "own" in state else {}, memory
         owner = self.composed.owner("step")
         if not owner:
             return {"w": add(round.w, round.delta)}, memory
@@ -309,8 +312,10 @@ class FedAvg(Deployable):
         """Each client's model on its own nodes; the global model, or every client's where there is none or a part
         says so, on the global test graph."""
         w = self.global_model(state) if self.one_judged else None
-        replies = fed.map(self.judging(state), *self.told(state, fed), quorum=self.quorum)
-        return Evaluation(replies, None if w is None else on_global_test(self.test_net, w, fed))
+        asked = self.score_sum if self.scores == "sum" else self.judging(state)
+        replies = fed.map(asked, *self.told(state, fed), quorum=self.quorum)
+        server = None if w is None else on_global_test(self.test_net, w, fed)
+        return Evaluation(replies, server, totals(replies) if self.scores == "sum" else None)
 
     def global_model(self, state: Tree) -> Tree | None:
         """w; None where some weights stay at clients or every client has weights of its own."""
@@ -368,6 +373,11 @@ class FedAvg(Deployable):
         net, test, own = self.net, self.test_net, self._goes_on
         return self.judged(client, message, w, lambda: personal_score(net, w, client, None, test, own))
 
+    @on_client(sends=trying.TRIES, hears=trying.TOLD)
+    def try_out(self, client: Client, message: Tree) -> Tree:
+        """How many test examples of the client's models get right that updates of some clients make."""
+        return trying.hits(self.net, message["models"], client)
+
     def judging(self, state: Tree) -> Step:
         """`score` where the global test judges a global model, else `score_personal`."""
         judging: Step = self.score if self.one_judged else self.score_personal
@@ -391,14 +401,3 @@ class FedAvg(Deployable):
         named, model, kept = models.named, self.net, self.composed.private
         shared = {path: leaf for path, leaf in leaves(w) if named(model, path, self.share)}
         return nest({path: leaf for path, leaf in shared.items() if not named(model, path, kept)})
-
-
-def mixed(own: Tree, round: Round) -> Tree:
-    """Every client's weights, leaves [N, …], after a round: w_i ← Σ_j weights[i, j] (w_j + Δ_j) for its P clients."""
-
-    def mix(path: str, leaf: Tensor) -> Tensor:
-        now = torch.tensordot(round.weights, trained[path].double(), 1)
-        return leaf.index_copy(0, round.at, now.to(leaf.dtype))
-
-    trained = dict(leaves(round.trained))
-    return nest({path: mix(path, leaf) for path, leaf in leaves(own)})

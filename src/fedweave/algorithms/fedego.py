@@ -33,7 +33,7 @@ from fedweave.algorithms.parts.training import ClassWeights, weighing
 from fedweave.algorithms.scoring import PERSONAL_SCORES, personal_score
 from fedweave.core import model as models
 from fedweave.core import random
-from fedweave.core.algorithm import Calls, Evaluation
+from fedweave.core.algorithm import Calls, Capabilities, Evaluation
 from fedweave.core.federation import Client, Federation, Sends, on_client
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.mechanism import Gaussian, Mixup
@@ -117,6 +117,7 @@ class FedEgo(Deployable):
     focal: float = 0.0
     logit_adjustment: float = 0.0
 
+    capabilities: ClassVar[Capabilities] = Capabilities(nodes=True)
     exempt_laws: ClassVar[dict[str, str]] = {
         "one_client_is_ordinary_training": "clients and the server train on mini-batches of ego-graphs"
     }

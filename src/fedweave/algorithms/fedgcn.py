@@ -57,7 +57,7 @@ class NeighbourSums(Part):
     """
 
     hops: Literal[0, 1, 2] = 2
-    needs = Needs(ids=True)
+    needs = Needs(ids=True, nodes=True)
 
     def __post_init__(self) -> None:
         if self.hops not in (0, 1, 2):

@@ -23,6 +23,7 @@ from fedweave.algorithms.parts import Needs, Part, Round, Training
 from fedweave.algorithms.preset import preset_of
 from fedweave.core import model as models
 from fedweave.core import random
+from fedweave.core.carried import OF_EXAMPLES
 from fedweave.core.federation import Federation
 from fedweave.core.graph import Graph, make_graph
 from fedweave.core.model import Model
@@ -80,7 +81,7 @@ class FunctionalMix(Part):
 
 def convolutions(model: Model) -> list[int]:
     """The numbers of the layers that pass messages."""
-    return [at for at, layer in enumerate(model) if layer.operator is not None and layer.operator not in POOLS]
+    return [at for at, layer in enumerate(model) if layer.operator not in (None, *POOLS, *OF_EXAMPLES)]
 
 
 @lru_cache(maxsize=4)

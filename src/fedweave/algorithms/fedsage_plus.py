@@ -88,7 +88,7 @@ class MissingNeighbours(Part):
     sample: int = 64
     hidden: tuple[int, ...] = (256, 64)
     rounding: Literal["floor", "nearest", "random"] = "random"
-    needs = Needs(bounds=("sample",))
+    needs = Needs(nodes=True, bounds=("sample",))
 
     def __post_init__(self) -> None:
         for name, least in (("slots", 1), ("epochs", 1), ("exchanges", 0), ("peers", 0), ("sample", 1)):

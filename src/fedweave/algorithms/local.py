@@ -83,7 +83,7 @@ class Local(Deployable):
     @property
     def needs(self) -> Capabilities:
         """`capabilities`, and what the parts need."""
-        return Capabilities(sens=any(part.needs.sens for part in self.parts))
+        return Capabilities().asked([part.needs for part in self.parts])
 
     @cached_property
     def objective(self) -> Objective:

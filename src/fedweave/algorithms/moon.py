@@ -62,8 +62,7 @@ class ModelContrast(Part):
     def _counts(self, graph: Graph) -> Tensor:
         """bool [e]: the examples that the mean is over; none at a client that does not train."""
         train = graph.masks[TRAIN]
-        everybody = graph.real if graph.graph_of is None else graph.masks.any(0)
-        return train if self.nodes == "train" else everybody & train.any()
+        return train if self.nodes == "train" else graph.everybody & train.any()
 
 
 def unit(h: Tensor) -> Tensor:

@@ -58,19 +58,20 @@ def measure(model: Model, w: Tree, graph: Graph, whole: bool = True, members: tu
 
     members: see `core.federation.Client`; if there are any, [M, 3, 2, …], the pairs of each one's own examples.
     """
-    logits = models.apply(model, w, graph)
+    logits = models.judged(model, w, graph)
     if not members:
-        return _pairs(logits, graph.y, graph.masks, graph.sens, whole)
+        return pairs_of(logits, graph.y, graph.masks, graph.sens, whole)
 
     def own(rows: Tensor) -> Tree:
         at = rows.clamp(min=0)
         masks = graph.masks[:, at] & (rows >= 0)
-        return _pairs(logits[at], graph.y[at], masks, None if graph.sens is None else graph.sens[at], whole)
+        return pairs_of(logits[at], graph.y[at], masks, None if graph.sens is None else graph.sens[at], whole)
 
     return map_leaves(lambda *each: torch.cat(each), *(vmap(own)(rows) for rows in members))
 
 
-def _pairs(logits: Tensor, y: Tensor, masks: Tensor, sens: Tensor | None, whole: bool) -> Tree:
+def pairs_of(logits: Tensor, y: Tensor, masks: Tensor, sens: Tensor | None, whole: bool = True) -> Tree:
+    """The pairs of `measure` of logits [n, c]; masks: bool [S, n]."""
     pairs = counts(logits, y, masks, whole)
     if not whole or sens is None or logits.shape[-1] != 2:
         return pairs

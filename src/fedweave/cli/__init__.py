@@ -31,6 +31,7 @@ COMMANDS = {
     "contributions": ("contributions", "What each client brought to the global model, and its share of a budget."),
     "statement": ("statement", "State what each member of a run contributed, got, and is paid or fined."),
     "ledger": ("ledger", "Show who sent what to whom, what for, when, and what it cost in ε."),
+    "compliance": ("compliance", "Write what left, for whom, what for, under which rules: HTML or PDF, signed."),
     "attack": ("attack", "Attack what clients send, with and without the defence."),
     "contract": ("contract", "Try on an algorithm what every algorithm owes."),
     "sites": ("sites", "Run federations of real sites on NVIDIA FLARE."),

@@ -1,6 +1,7 @@
 """The command `fedweave check`: all that can be found wrong with an experiment before it is started."""
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -35,27 +36,32 @@ def check(
     chosen, notes = read(config, settings or [], algorithm)
     built = build(chosen.in_process())
     check_trained([int(part.masks[0].sum()) for part in built.partition.parts])
-    begun(chosen, built)
+    notes += begun(chosen, built)
     Terminal(console).header(chosen, built)
     for line in (*facts(chosen, built), *(f"note: {text}" for text in (*oddities(chosen, built), *notes))):
         console.print(printable(line), highlight=False, soft_wrap=True, markup=False)
     console.print("no fault found", highlight=False)
 
 
-def begun(config: "Config", built: "Built") -> None:
+def begun(config: "Config", built: "Built") -> list[str]:
     """Let the algorithm begin as a run does, to find what it refuses then; not if its clients are called for that.
+    Returns what to note of the earlier run that it begins from.
 
     Raises:
         FedweaveError: it refuses.
     """
     from fedweave.core.algorithm import DeclaresCalls, calls_of, check_rounds
+    from fedweave.experiment.runs.warm import begin
 
     check_rounds(built.algorithm, config.general.rounds)
+    earlier = None if config.between_sites else config.general.init_from  # sites' server alone has that run's files
+    found = [] if earlier is None else [*begin(built.fed, built.algorithm, built.data, Path(earlier)).notes]
     if not isinstance(built.algorithm, DeclaresCalls):  # one from outside, which no site runs
-        return
+        return found
     if not calls_of(built.algorithm, config.algorithm.label, len(built.fed.clients)).setup:
         built.fed.begin(0)
         built.algorithm.init(built.fed)
+    return found
 
 
 def facts(config: "Config", built: "Built") -> Iterator[str]:
@@ -79,6 +85,9 @@ def facts(config: "Config", built: "Built") -> Iterator[str]:
         yield f"groups of people: {people}{told}"
     if data.carried is not None:
         yield f"edges: {data.carried}"
+    if config.external != "refuse":
+        own, heard = (sum(name.startswith(kind) for name in data.columns) for kind in ("external ", "exchanged "))
+        yield f"edges to other members' nodes: {own} features are made of them, and {heard} of what members exchange"
     yield f"model: {parameters(built):,} weights"
     yield f"{counted(config.general.rounds, 'round')}, evaluated {_every(config.general.eval_every)}"
     yield ", ".join(f"{name} {version(name)}" for name in ("fedweave", "torch", "numpy", "pyarrow"))

@@ -10,7 +10,10 @@ import typer
 def contributions(
     directory: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a finished run.")],
     rounds: Annotated[str, typer.Option(help='Which rounds: "last", "all", or numbers such as 1,10,20.')] = "last",
-    metric: Annotated[str, typer.Option(help="What a model is worth: by its accuracy or its loss.")] = "accuracy",
+    metric: Annotated[
+        str,
+        typer.Option(help="What a model is worth: by what judges the run (auto), accuracy, loss, average_precision, …"),
+    ] = "auto",
     permutations: Annotated[int, typer.Option(help="Orders of joining that are drawn, above 12 clients.")] = 200,
 ) -> None:
     """What each client brought to the global model: leave-one-out and Shapley values of single rounds, and the shares
@@ -22,7 +25,7 @@ def contributions(
     from rich.table import Table
 
     from fedweave.experiment.runs.files import CONTRIBUTIONS, locked, write_table
-    from fedweave.incentives.coalitions import MEASURED_ON
+    from fedweave.incentives.coalitions import GAINS_IN, MEASURED_ON
     from fedweave.payments.contributions import measured, totals, unpayable
     from fedweave.report.markup import unmarked
     from fedweave.report.terminal import screen
@@ -30,7 +33,7 @@ def contributions(
     with locked(directory) if directory.is_dir() else nullcontext():  # so that no other run takes its place meanwhile
         table = measured(directory, rounds, metric, permutations)
         write_table(directory / CONTRIBUTIONS, table)
-    where = table.schema.metadata[MEASURED_ON].decode()
+    where, what = (table.schema.metadata[key].decode() for key in (MEASURED_ON, GAINS_IN))
     shown = Table(box=None, header_style="dim")
     summed = totals(table)
     for name in summed.column_names:
@@ -42,7 +45,7 @@ def contributions(
     numbers = sorted(set(table["round"].to_pylist()))
     count = len(numbers)
     console.print(
-        f"{f'{count} rounds' if count > 1 else f'round {numbers[0]}'}, gains in {metric} on {where}"
+        f"{f'{count} rounds' if count > 1 else f'round {numbers[0]}'}, gains in {what} on {where}"
         f"{', summed; shares are of the sums, cosines are means' * (count > 1)}: {directory / CONTRIBUTIONS}",
         highlight=False,
         markup=False,

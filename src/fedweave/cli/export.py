@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedweave.cli.predict import Chosen, Client
+from fedweave.cli.predict import Chosen, Client, Round, When
 from fedweave.core.records import Record
 from fedweave.errors import UserError
 
@@ -34,6 +34,7 @@ def export(
     form: Kind = Format.safetensors,
     model: Chosen = None,
     client: Client = None,
+    when: When = Round.last,
     out: Out = None,
 ) -> None:
     """Export a model of a finished run: weights, a PyTorch Geometric module that loads them, and a model card.
@@ -44,7 +45,7 @@ def export(
     from fedweave.export.source import AT_SITES, source
 
     folder = free(directory, out, form)
-    found = source(directory, None if model is None else str(model), client)
+    found = source(directory, None if model is None else str(model), client, when=when.value)
     write_export(folder, directory, found, form, client)
     if found.form.scaling["how"] == AT_SITES:
         typer.echo(

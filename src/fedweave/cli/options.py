@@ -10,6 +10,10 @@ Experiment = Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="The exp
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="section.key=value", help="Change one setting; repeatable.")
 ]
+Earlier = Annotated[
+    Path | None,
+    typer.Option("--init-from", metavar="RUN", help="Begin with the weights that an earlier run ended with."),
+]
 
 Trust = Annotated[bool, typer.Option("--trust", help="Run the Python files that the configuration names plug-ins in.")]
 

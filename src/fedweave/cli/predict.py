@@ -3,7 +3,7 @@
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -38,6 +38,19 @@ Chosen = Annotated[
         help="The server's one model, the one that each client uses, or what each client's own training left last.",
     ),
 ]
+
+
+class Round(StrEnum):
+    """After which round models are (see `experiment.runs.checkpoint.When`)."""
+
+    last = "last"
+    best = "best"
+
+
+When = Annotated[
+    Round,
+    typer.Option("--round", help="Models after the last round, or after the one that was best on validation examples."),
+]
 Client = Annotated[str | None, typer.Option(metavar="NAME", help="Only with this client's model.")]
 
 
@@ -49,6 +62,7 @@ def predict(
     ] = None,
     model: Chosen = None,
     client: Client = None,
+    when: When = Round.last,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -89,7 +103,7 @@ def predict(
     if spreadsheet and path.suffix != ".csv":
         raise UserError(f"--spreadsheet is for a .csv file, and {path} is none; name one with --out.")
     functions = _functions(metric or [], data)
-    table = predictions(directory, data, None if model is None else str(model), client)
+    table = predictions(directory, data, None if model is None else str(model), client, when.value)
     if path.suffix == ".csv":
         write_csv(path, table, spreadsheet)
     else:
@@ -127,7 +141,11 @@ def _without_rows(directory: Path, table: "pa.Table") -> list[str]:
 
 
 def predictions(
-    directory: Path, data: Path | None = None, model: str | None = None, client: str | None = None
+    directory: Path,
+    data: Path | None = None,
+    model: str | None = None,
+    client: str | None = None,
+    when: Literal["last", "best"] = "last",
 ) -> "pa.Table":
     """The table that `predict` writes (see `experiment.runs.predictions.predictions_table`).
 
@@ -142,7 +160,7 @@ def predictions(
     from fedweave.experiment.runs.trained import finished, trained
 
     config = finished(directory)
-    run = trained(directory, config, f"Predict there, too: fedweave sites predict {directory} --sites DIR")
+    run = trained(directory, config, f"Predict there, too: fedweave sites predict {directory} --sites DIR", when)
     if not capabilities(config.algorithm.kind).predicts:
         from fedweave.experiment.runs.scoring import of_new, of_own
 
@@ -181,7 +199,13 @@ def _jointly(run: "Trained", data: Path | None) -> "pa.Table":
     told = {client: states[client]["prediction"] for client in built.fed.clients if "prediction" in states[client]}
     masks = {client: part.masks for client, part in zip(run.built.fed.clients, run.seen.parts, strict=True)}
     found = [Predicted(client, p, nodes, masks[client] if data is None else None) for client, p in told.items()]
-    return predictions_table(found, built.data.ids, built.data.labels, y=built.data.y, flagging=flagging_of(run))
+    return predictions_table(
+        found,
+        built.data.ids,
+        built.data.labels,
+        y=built.data.y,
+        flagging=flagging_of(run, {}, told if data is None else None),
+    )
 
 
 def _on(config: "Config", data: Path, before: "Dataset") -> "Config":

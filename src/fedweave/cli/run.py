@@ -1,5 +1,6 @@
 """The command `fedweave run`: imports what it needs when it runs, so that its help is quick."""
 
+import json
 import shlex
 from contextlib import nullcontext
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from fedweave.cli.options import Experiment, Settings, escaped, say
+from fedweave.cli.options import Earlier, Experiment, Settings, escaped, say
 from fedweave.core.text import counted
 from fedweave.errors import UserError
 
@@ -25,6 +26,7 @@ def run(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue from the last checkpoint.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run that DIR holds.")] = False,
+    init_from: Earlier = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors and notices.")] = False,
     live: Annotated[bool, typer.Option("--live", help="Show the run on a page while it lasts.")] = False,
     track: Annotated[
@@ -42,7 +44,8 @@ def run(
 
     if resume and overwrite:
         raise UserError("--resume continues a run and --overwrite replaces it; choose one of them.")
-    chosen, notes = read(config, settings or [], algorithm)
+    settings = [*(settings or []), *([] if init_from is None else [f"init_from={json.dumps(str(init_from))}"])]
+    chosen, notes = read(config, settings, algorithm)
     for note in notes:
         say(escape(f"note: {note}"))
     directory = out or Path("runs") / f"{config.stem}-{chosen.algorithm.label}-s{chosen.general.seed}"
@@ -65,7 +68,7 @@ def run(
     except Interrupted as error:
         again = [
             config,
-            *(f"--set={text}" for text in settings or []),
+            *(f"--set={text}" for text in settings),
             *(["--algorithm", algorithm] if algorithm else []),
         ]
         words = ["fedweave", "run", *map(str, again), *(["--out", str(out)] if out else []), "--resume"]

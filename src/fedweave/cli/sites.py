@@ -1,4 +1,4 @@
-"""The commands `fedweave sites init|check|start|status|stop|run|predict|export|request|sign|accept`."""
+"""The commands `fedweave sites init|check|start|status|stop|run|predict|export|request|sign|accept|revoke|renew`."""
 
 import time
 from datetime import UTC, datetime
@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from fedweave.cli.certificates import accept, request, sign
+from fedweave.cli.certificates import accept, renew, request, revoke, sign
 from fedweave.cli.export import Format, Kind, Out
-from fedweave.cli.options import Experiment, Settings, Trust, check_consent
-from fedweave.cli.predict import Chosen
+from fedweave.cli.options import Earlier, Experiment, Settings, Trust, check_consent
+from fedweave.cli.predict import Chosen, Round, When
 from fedweave.cli.processes import Directory, start, status, stop
 from fedweave.core.records import Record
 from fedweave.core.text import counted, printable
@@ -69,7 +69,7 @@ def init(
     for name in project.sites:
         write_site_file(directory / name / SITE_FILE, {"path": "data"}, **policy)
     if parts is not None:
-        hand_out(*parts, directory, project.sites)
+        hand_out(*parts, directory, project.sites, chosen)
     typer.echo(f"{directory}: {counted(len(project.sites), 'site')}, server on {project.host}:{project.port}")
     typer.echo(
         "sites' keys were made here, which is for trying out: between organisations every site makes its own, "
@@ -82,7 +82,7 @@ def init(
         typer.echo(f"note: normalise = {how!r} scaled the data by numbers over all nodes before it was cut")
 
 
-for command in (request, sign, accept, start, stop, status):
+for command in (request, sign, accept, revoke, renew, start, stop, status):
     sites.command()(command)
 
 
@@ -134,6 +134,7 @@ def run(
     algorithm: Annotated[str | None, typer.Option(metavar="NAME", help="Run another algorithm.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue from the last checkpoint.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run that DIR2 holds.")] = False,
+    init_from: Earlier = None,
     track: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Keep it with tensorboard or mlflow, too; repeatable.")
     ] = None,
@@ -142,7 +143,7 @@ def run(
     from fedweave.deploy.sites.checking import check_experiment
     from fedweave.deploy.sites.observing import Observed
     from fedweave.deploy.sites.reasons import own_reasons
-    from fedweave.deploy.sites.running import for_sites, with_engine
+    from fedweave.deploy.sites.running import begun_from, for_sites, with_engine
     from fedweave.deploy.sites.running import run as submit
     from fedweave.experiment.config import read
     from fedweave.experiment.runs.resuming import terminable
@@ -154,7 +155,7 @@ def run(
     chosen, notes = read(config, with_engine(settings or []), algorithm)
     for note in notes:
         typer.echo(printable(f"note: {note}"), err=True)
-    chosen = for_sites(chosen.plain())
+    chosen = begun_from(for_sites(chosen.plain()), init_from)
     check_experiment(chosen)
     directory = out or Path("runs") / f"{config.stem}-{chosen.algorithm.name}-s{chosen.general.seed}-sites"
     console = screen()
@@ -182,6 +183,7 @@ def predict(
     directory: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of the finished run.")],
     project: Annotated[Path, typer.Option("--sites", metavar="DIR", help="The project's directory.")],
     model: Chosen = None,
+    when: When = Round.last,
 ) -> None:
     """Predict classes at the sites with the models of a finished run.
 
@@ -193,7 +195,7 @@ def predict(
     from fedweave.deploy.sites.running import predict as submit
 
     with own_reasons(project):
-        paths = submit(project, directory, Teller(), "" if model is None else str(model))
+        paths = submit(project, directory, Teller(), "" if model is None else str(model), when=when.value)
     for path in paths:
         typer.echo(f"predictions: {path} (in the project's folder, on the site's machine)")
 
@@ -203,6 +205,7 @@ def export(
     directory: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of the finished run.")],
     site: Annotated[Path, typer.Option(metavar="DIR", help="The folder of a site that trained it.")],
     form: Kind = Format.safetensors,
+    when: When = Round.last,
     out: Out = None,
 ) -> None:
     """Export the global model of a run between sites, as `fedweave export` does, with the names of columns and classes,
@@ -214,7 +217,7 @@ def export(
 
     exportable(directory)  # or a site's tables would be blamed for what no site can give
     folder = free(directory, out, form)
-    write_export(folder, directory, source(directory, None, None, form_of(site, directory)), form)
+    write_export(folder, directory, source(directory, None, None, form_of(site, directory), when.value), form)
 
 
 class Teller:

@@ -27,6 +27,7 @@ def statement(
             "-o", "--out", metavar="DIR", help="Where to write (RUN/statement; for a member RUN/statement/NAME)."
         ),
     ] = None,
+    pdf: Annotated[bool, typer.Option("--pdf", help="Also the page as PDF, to be filed or sent.")] = False,
     check: Annotated[
         Path | None,
         typer.Option(
@@ -35,9 +36,20 @@ def statement(
             "--member.",
         ),
     ] = None,
+    compare: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="DIR", help="Compare members' copies by their statement.json; repeatable.", show_default=False
+        ),
+    ] = None,
 ) -> None:
     """State what each member of a run contributed, got, and is paid or fined, round by round: CSV, Parquet, and a page
     to print."""
+    if compare:
+        from fedweave.payments.sealed import check_same
+
+        typer.echo(check_same(compare))
+        return
     if check is not None:
         for line in _check(directory, member, check):
             typer.echo(line)
@@ -46,7 +58,7 @@ def statement(
         raise UserError("name the directory of a run, or with --check the folder of a statement.")
     from fedweave.experiment.runs.files import STATEMENT
 
-    paths, totals = write_statement(directory, member, out or directory / STATEMENT / member)
+    paths, totals = write_statement(directory, member, out or directory / STATEMENT / member, pdf)
     _show(totals)
     for path in paths:
         typer.echo(path)
@@ -69,20 +81,25 @@ def _show(totals: "pa.Table") -> None:
     screen().print(shown)
 
 
-def write_statement(directory: Path, member: str, out: Path) -> "tuple[list[Path], pa.Table]":
+def write_statement(directory: Path, member: str, out: Path, pdf: bool = False) -> "tuple[list[Path], pa.Table]":
     """Write all files of a statement, or of one member's copy; return their paths, and the totals of who is in it.
+
+    pdf: whether the page is written as PDF, too.
 
     Raises:
         UserError: see `accounts.account` and `member_copy.check_free`; or the member has no lines.
     """
     from fedweave.experiment.runs.files import plain_errors, write, write_csv, write_table
     from fedweave.incentives.statement import of_member, totals
-    from fedweave.payments.account_page import page
+    from fedweave.payments.account_page import document
     from fedweave.payments.accounts import account
     from fedweave.payments.member_copy import check_free, write_copy
     from fedweave.payments.sealed import SEAL
+    from fedweave.report.pages import check_page, write_document
     from fedweave.report.reading import read_run
 
+    if pdf:
+        check_page(out / "statement.pdf")
     run = read_run(directory)
     whole = account(run)
     table = of_member(whole.table, member) if member else whole.table
@@ -95,12 +112,14 @@ def write_statement(directory: Path, member: str, out: Path) -> "tuple[list[Path
         if member
         else [str(directory), "--member", "NAME", "--check", str(out)]
     )
-    text = page(whole, table, about, shlex.join(["fedweave", "statement", *words]))
-    paths = [out / f"{_stem(member)}.{kind}" for kind in ("csv", "parquet", "html")] + [out / SEAL]
+    shown = document(whole, table, about, shlex.join(["fedweave", "statement", *words]), run.ledger)
+    paths = [out / f"{_stem(member)}.{kind}" for kind in ("csv", "parquet", "html", *(["pdf"] if pdf else []))]
+    paths.append(out / SEAL)
     write_csv(paths[0], table, spreadsheet=True)
     write_table(paths[1], table)
-    write(paths[2], lambda file: file.write(text.encode()))
-    write(paths[3], lambda file: file.write(json.dumps(whole.seal(), indent=2).encode() + b"\n"))
+    for path in paths[2:-1]:
+        write_document(path, shown)
+    write(paths[-1], lambda file: file.write(json.dumps(whole.seal(), indent=2).encode() + b"\n"))
     return paths + (write_copy(run, member, out) if member else []), totals(table)
 
 

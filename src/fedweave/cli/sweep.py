@@ -9,7 +9,7 @@ import typer
 
 from fedweave.cli.options import Experiment, Settings
 from fedweave.core.text import counted
-from fedweave.errors import FedweaveError
+from fedweave.errors import ConfigError, FedweaveError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,8 +25,16 @@ def sweep(
     algorithms: Annotated[str, typer.Option(metavar="A,B", help="Algorithms (the configuration's own).")] = "",
     grid: Annotated[
         list[str] | None,
-        typer.Option("--grid", metavar="section.key=a,b", help="Values to try, all with all; repeatable."),
+        typer.Option(
+            "--grid",
+            metavar="section.key=a,b",
+            help="Values to try, all with all; with --search also a range, low..high or low..high,log; repeatable.",
+        ),
     ] = None,
+    search: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Try N settings of the grid that Optuna proposes, not all with all.")
+    ] = 0,
+    sampler: Annotated[str, typer.Option(metavar="NAME", help="How it proposes: tpe, random, qmc or gp.")] = "tpe",
     over: Annotated[
         list[str] | None,
         typer.Option(
@@ -65,23 +73,34 @@ def sweep(
     tests.
     """
     from fedweave.report.terminal import screen
+    from fedweave.sweep import search as seek
     from fedweave.sweep import slurm as scripts
     from fedweave.sweep.plan import check_over, keys_of, planned, share, up_to_date
     from fedweave.sweep.results import Asked, finish
     from fedweave.sweep.table import lost
 
     folder, console = out or Path("sweeps") / config.stem, screen()
-    runs, about = planned(config, folder, seeds, algorithms, settings or [], grid or [])
     asked = Asked(keys_of(config, grid or []), tuple(over or ()), latex, csv, figures, tuple(metric or ()))
     check_over(asked.over, asked.keys)
     asked.check()
+    if search:
+        if slurm or shard:
+            raise ConfigError("--search: a proposal follows from the results before; leave out --shard and --slurm.")
+        seek.check(sampler)
+        runs, failed, about = seek.searched(
+            config, folder, seeds, algorithms, settings or [], grid or [], asked.over, search, sampler,
+            lambda runs: _execute(console, up_to_date(runs, overwrite), jobs),
+        )  # fmt: skip
+    else:
+        runs, about = planned(config, folder, seeds, algorithms, settings or [], grid or [])
     for note in about:
         console.print(f"note: {note}", highlight=False, markup=False)
     if slurm:
         _say(console, *scripts.save(sys.argv[1:], slurm, jobs, folder))
         return
-    runs = up_to_date(share(runs, shard) if shard else runs, overwrite)
-    failed = _execute(console, runs, jobs)
+    if not search:
+        runs = up_to_date(share(runs, shard) if shard else runs, overwrite)
+        failed = _execute(console, runs, jobs)
     if shard and not failed:
         _say(console, f"shard {shard} is done; once all are: {scripts.afterwards(sys.argv[1:])}")
     elif not shard:

@@ -228,7 +228,7 @@ def _takes(subject: Subject, settings: Values) -> bool:
 
 def it_runs_the_steps_that_it_declares(subject: Subject) -> None:
     """In each round a site is asked for the steps of `calls`, in their order; it may be left out of some."""
-    run, made = subject.recorded(), subject.made()
+    run, made = subject.batched(), subject.made()
     if not isinstance(made, DeclaresCalls):
         raise Broken("it has no `calls(clients)`, without which no site can take part")
     calls, scores = made.calls(len(run.fed.clients)), capabilities(made).evaluation

@@ -1,8 +1,8 @@
 """What an algorithm is: a frozen value with three functions."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -24,10 +24,13 @@ class Evaluation(NamedTuple):
              that model on it.
              {"measures": {name: scalar}} adds what else is known about each client, such as FedEgo's λ_i.
     server:  pairs of the one global model on the global test graph; None without one.
+    total:   where clients' scores are known as sums alone (`algorithms.scoring.sum_score`), these; `clients` says
+             nothing then.
     """
 
     clients: Replies
     server: Tree | None = None
+    total: Tree | None = None
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,7 @@ class Capabilities:
     ids:         each node's number in the undivided graph, and the edges that cross between clients.
     sens:        the sensitive attribute.
     graph_level: examples that are graphs.
+    nodes:       it is about nodes and who their neighbours are: no edges as examples, no messages that depend on time.
     predicts:    it predicts jointly: `predict(state, fed)` stores at clients the predictions of all their nodes. The
                  others leave whole models there with `deploy(state, fed, which)` (`algorithms.deployment`).
     evaluation:  the methods that are steps of the evaluation alone.
@@ -49,8 +53,14 @@ class Capabilities:
     ids: bool = False
     sens: bool = False
     graph_level: bool = False
+    nodes: bool = False
     predicts: bool = False
     evaluation: tuple[str, ...] = ("score",)
+
+    def asked(self, needs: Sequence[Any]) -> "Capabilities":
+        """The same, with what parts `need` (`algorithms.parts.needs.Needs`) besides."""
+        sens, ids, nodes = (any(getattr(one, name) for one in [self, *needs]) for name in ("sens", "ids", "nodes"))
+        return replace(self, sens=sens, ids=ids, nodes=nodes)
 
 
 def capabilities(algorithm: object) -> Capabilities:

@@ -39,11 +39,12 @@ def graph_arrays(graph: Graph) -> GraphArrays:
     graph = graph.to("cpu")
     n = int(graph.real.sum())
     graph_of = None if graph.graph_of is None else graph.graph_of[:n].numpy().copy()
+    own = graph.own_edges.members[0]
     e = n if graph_of is None else int(graph_of.max(initial=-1)) + 1
+    e = own.carried.total if own.carried is not None and own.carried.examples else e
     x = graph.x.blocks.members[0].scipy() if isinstance(graph.x, Sparse) else graph.x.numpy()
     y, masks = graph.y[:e].numpy().copy(), graph.masks[:, :e].numpy().copy()
     sens = None if graph.sens is None else graph.sens[:e].numpy().copy()
-    own = graph.own_edges.members[0]
     return GraphArrays(x[:n].copy(), own.index.copy(), y, masks, sens, graph_of, own.carried)
 
 

@@ -11,6 +11,9 @@ from fedweave.core.operators import looped, mean, normalised
 from fedweave.core.sizes import least_rows
 
 WAYS = ("undirected", "forward", "reverse")
+ROWS = ("weight", "features", "time", "y", "split")  # fields with a row for each edge
+SOURCE, TARGET, OWN = "example_source", "example_target", "example_features"  # where the edges are the examples
+OF_EXAMPLES = (SOURCE, TARGET, OWN)
 
 
 class Carried(NamedTuple):
@@ -23,6 +26,12 @@ class Carried(NamedTuple):
     time:     float64 [M], in the data's unit (days since 1970 of dates); None where nobody says.
     columns:  what the k features are called, in order; () where nobody said.
     scaling:  ((shift, divisor), …) of the k features, where they were scaled over all edges; divisor 0 made it 0.
+    y:        int64 [M], the edges' own classes, -1 unlabelled; None where they have none. No input of a model.
+    split:    int64 [M], 0 train, 1 val, 2 test, -1 none; None where nobody says.
+    examples: whether the edges are the examples, in this order.
+    until:    the last times of training and of validation, where messages for the examples of a split go along edges
+              no later than its end; None where all messages go everywhere.
+    ports:    whether models read two more features, log(1 + p) of the ports at target and source (`ports_of`).
     """
 
     ends: np.ndarray
@@ -32,6 +41,11 @@ class Carried(NamedTuple):
     time: np.ndarray | None = None
     columns: tuple[str, ...] = ()
     scaling: tuple[tuple[float, float], ...] = ()
+    y: np.ndarray | None = None
+    split: np.ndarray | None = None
+    examples: bool = False
+    until: tuple[float, float] | None = None
+    ports: bool = False
 
     def __str__(self) -> str:
         """What they carry, such as "1,200 directed, with a weight, 2 features (amount, fee), times 1 to 149"."""
@@ -54,24 +68,78 @@ class Carried(NamedTuple):
         """k."""
         return 0 if self.features is None else int(self.features.shape[1])
 
+    @property
+    def read(self) -> np.ndarray:
+        """float32 [M, k], or [M, k + 2] with `ports`: what models read of each edge."""
+        held = np.empty((self.total, 0), np.float32) if self.features is None else self.features
+        return np.concatenate([held, np.log1p(ports_of(self))], 1) if self.ports else held
+
     def taken(self, edges: np.ndarray, index: np.ndarray | None = None) -> "Carried":
         """The edges at int64 places (or bool) `edges`, between other numbers of nodes if `index` [2, …] says so."""
-        rows = {name: getattr(self, name) for name in ("weight", "features", "time")}
+        rows = {name: getattr(self, name) for name in ROWS}
         kept: dict[str, Any] = {name: None if own is None else own[edges] for name, own in rows.items()}
         return self._replace(ends=self.ends[:, edges] if index is None else index, **kept)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """All of its numbers by name, without those that are None."""
         named = {"ends": self.ends, "directed": np.array(self.directed), "scaling": np.array(self.scaling)}
-        rows = {name: getattr(self, name) for name in ("weight", "features", "time")}
+        named |= {name: np.array(True) for name in ("examples", "ports") if getattr(self, name)}
+        named |= {} if self.until is None else {"until": np.array(self.until)}
+        rows = {name: getattr(self, name) for name in ROWS}
         return named | {name: own for name, own in rows.items() if own is not None}
 
     @classmethod
     def of_arrays(cls, held: "dict[str, np.ndarray]", columns: tuple[str, ...] = ()) -> "Carried":
         """Undo `arrays`."""
-        rows: dict[str, Any] = {name: held.get(name) for name in ("weight", "features", "time")}
+        rows: dict[str, Any] = {name: held.get(name) for name in ROWS}
         scaling = tuple((float(shift), float(divisor)) for shift, divisor in held["scaling"].reshape(-1, 2))
-        return cls(held["ends"], bool(held["directed"]), **rows, columns=columns, scaling=scaling)
+        first, second = held.get("until", (0.0, 0.0))
+        until = (float(first), float(second)) if "until" in held else None
+        return cls(
+            held["ends"],
+            bool(held["directed"]),
+            **rows,
+            columns=columns,
+            scaling=scaling,
+            examples="examples" in held,
+            ports="ports" in held,
+            until=until,
+        )
+
+
+def ports_of(carried: Carried) -> np.ndarray:
+    """float32 [M, 2], the ports (Sato et al. 2019; Egressy et al. 2024) of each edge at its target and at its source:
+    the how manieth neighbour, from 0, of those that a node is reached from, or reaches, the other end is, in order of
+    their first edge by time, and of rows at the same time. Later edges change no earlier one's."""
+    order = np.arange(carried.total) if carried.time is None else np.argsort(carried.time, kind="stable")
+    ports = np.empty((carried.total, 2), np.float32)
+    for column, (at, of) in enumerate((carried.ends[::-1], carried.ends)):
+        codes = at[order] << 32 | of[order]
+        pairs, first, pair = np.unique(codes, return_index=True, return_inverse=True)
+        by_node = np.lexsort((first, pairs >> 32))
+        node = (pairs >> 32)[by_node]
+        rank = np.empty(len(pairs), np.int64)
+        rank[by_node] = np.arange(len(pairs)) - np.searchsorted(node, node)
+        ports[order, column] = rank[pair]
+    return ports
+
+
+def seen(carried: Carried, split: int) -> np.ndarray:
+    """bool [M]: the edges that messages for the examples of a split (`core.graph.SPLITS`) go along."""
+    if carried.until is None or carried.time is None or split >= len(carried.until):
+        return np.ones(carried.total, bool)
+    return np.asarray(carried.time <= carried.until[split])
+
+
+def of_examples(carried: Carried, what: str, rows: int, nodes: int, kind: Any) -> sp.csr_matrix:
+    """[rows, n]: 1 at the node where an example starts (`SOURCE`) or ends (`TARGET`); or [rows, k], its features."""
+    m = carried.total
+    if what == OWN:
+        made = sp.csr_matrix(carried.read, dtype=kind)
+        made.resize(rows, made.shape[1])
+        return made
+    end = carried.ends[(SOURCE, TARGET).index(what)]
+    return sp.csr_matrix((np.ones(m, kind), end, np.minimum(np.arange(rows + 1), m)), shape=(rows, nodes))
 
 
 def both_ways(carried: Carried) -> Carried:
@@ -124,9 +192,7 @@ class Messages:
     def _features(self, way: str) -> sp.csr_matrix:
         """[m, k]."""
         _, edge = self.listed(way)
-        held = self.carried.features
-        rows = np.empty((len(edge), 0)) if held is None else held[edge]
-        made = sp.csr_matrix(rows, dtype=self.kind)
+        made = sp.csr_matrix(self.carried.read[edge], dtype=self.kind)
         made.resize(least_rows(len(edge)), made.shape[1])
         return made
 

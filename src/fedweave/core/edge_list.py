@@ -52,7 +52,7 @@ class EdgeList:
     nodes:    rows of the graph, padding included.
     weight:   float [E]; None where all are 1.
     graph_of: int64 [m ≤ nodes], the small graph of each node; None where nodes are the examples.
-    examples: small graphs, padding included.
+    examples: small graphs, or edges where these are the examples, padding included.
     motifs:   the motifs that the small graphs share with others; None if nobody asked for them.
     features: [m, d], the nodes'; None if nobody compares them.
     memo:     what makers of `derived` matrices leave for one another.
@@ -74,6 +74,7 @@ class EdgeList:
         self.weight, self.graph_of = weight, graph_of
         self.motifs, self.features, self.carried = motifs, features, carried
         self._made: dict[str, Csr] = {}
+        self._seen: dict[int, EdgeList] = {}
         self.memo: dict[str, Any] = {}
 
     @cached_property
@@ -111,6 +112,24 @@ class EdgeList:
         return Messages(self.carried or bare, self.nodes, kind)
 
     @property
+    def timed(self) -> bool:
+        """Whether the edges that messages go along depend on the split that they serve (`Carried.until`)."""
+        return self.carried is not None and self.carried.until is not None
+
+    def seen(self, split: int) -> "EdgeList":
+        """The edges along which messages for the examples of a split (`core.graph.SPLITS`) go; these where all do."""
+        if self.carried is None or not self.timed:
+            return self
+        if split not in self._seen:
+            kept = self.carried.taken(carrying.seen(self.carried, split))._replace(until=None, examples=False)
+            source, target = kept.ends
+            codes = np.concatenate([source * self.nodes + target, target * self.nodes + source])
+            there = np.isin(self.index[0] * self.nodes + self.index[1], codes)
+            weight = None if self.weight is None else self.weight[there]
+            self._seen[split] = EdgeList(self.index[:, there], self.nodes, weight, carried=kept)
+        return self._seen[split]
+
+    @property
     def known_motifs(self) -> MotifTable:
         """`motifs`, with a column for each example, padding included.
 
@@ -126,11 +145,15 @@ class EdgeList:
         csr = (having.data.astype(kind), having.indices, having.indptr)
         return MotifTable(numbers, sp.csr_matrix(csr, shape=(len(numbers), self.examples)), names)
 
-    def operator(self, kind: str) -> Csr:
-        """One of the matrices of `Edges.operator`, built once."""
+    def operator(self, kind: str, split: int = 0) -> Csr:
+        """One of the matrices of `Edges.operator`, built once; of the edges that are `seen` in a split."""
+        if kind not in carrying.OF_EXAMPLES and self.timed:
+            return self.seen(split).operator(kind)
         if kind not in self._made:
             if kind in DERIVED:
                 made = DERIVED[kind](self)
+            elif kind in carrying.OF_EXAMPLES:
+                made = self._of_examples(kind)
             elif kind in (single := carrying.kinds()):
                 made = self.messages.matrix(*single[kind])
             else:
@@ -138,18 +161,24 @@ class EdgeList:
             self._made[kind] = Csr.of(made)
         return self._made[kind]
 
+    def _of_examples(self, kind: str) -> sp.csr_matrix:
+        if self.carried is None or not self.carried.examples:
+            raise ValueError("the examples are no edges; choose [data] task = 'edges', or a model without `on_edges`")
+        dtype = np.float32 if self.weight is None else self.weight.dtype
+        return carrying.of_examples(self.carried, kind, self.examples, self.nodes, dtype)
 
-def operators(members: Sequence[EdgeList], kind: str) -> list[Csr]:
+
+def operators(members: Sequence[EdgeList], kind: str, split: int = 0) -> list[Csr]:
     """The same matrix of each of several clients with graphs of one size; of those that have not made theirs, a plain
     one is made at once, as the blocks of one matrix, with the same numbers: SciPy takes longer to begin than small
     graphs take."""
     bare = [member for member in members if kind not in member._made]
-    if kind in OPERATORS and kind not in DERIVED and len(bare) > 1:
+    if kind in OPERATORS and kind not in DERIVED and len(bare) > 1 and not any(member.timed for member in members):
         rows = bare[0].nodes
         whole = Csr.of(OPERATORS[kind](_adjacency(bare)))
         for member, own in zip(bare, whole.blocks(rows), strict=True):
             member._made[kind] = own
-    return [member.operator(kind) for member in members]
+    return [member.operator(kind, split) for member in members]
 
 
 def _adjacency(members: Sequence[EdgeList]) -> sp.csr_matrix:

@@ -44,20 +44,26 @@ class BatchCache:
         """(P, nodes)."""
         return len(self.members), self.nodes
 
+    @property
+    def timed(self) -> bool:
+        """See `EdgeList.timed`."""
+        return any(member.timed for member in self.members)
+
     @derived
-    def operator(self, kind: str) -> StackedCsr:
+    def operator(self, kind: str, split: int = 0) -> StackedCsr:
         """See `Edges.operator`."""
-        made = operators(self.members, kind)
+        made = operators(self.members, kind, split)
         return StackedCsr(made, max(one.rows for one in made), max(one.cols for one in made), self.device)
 
     @property
     @derived
     def neighbours(self) -> Neighbours:
-        """The neighbours of every node, [P, …]."""
-        width = max(1, *(member.index.shape[1] for member in self.members))
-        shapes = [(len(self.members), size) for size in (self.nodes, self.nodes, width)]
+        """The neighbours of every node, [P, …], that training sees."""
+        members = [member.seen(0) for member in self.members]
+        width = max(1, *(member.index.shape[1] for member in members))
+        shapes = [(len(members), size) for size in (self.nodes, self.nodes, width)]
         tables = [np.zeros(shape, np.int64) for shape in shapes]
-        for p, member in enumerate(self.members):
+        for p, member in enumerate(members):
             a = member.adjacency
             for table, row in zip(tables, (a.indptr[:-1], np.diff(a.indptr), a.indices), strict=True):
                 table[p, : len(row)] = row
@@ -88,12 +94,14 @@ class Edges:
     """The edges of one client; inside a vectorised call, of all clients at once.
 
     shrinks: whether a message-passing layer returns fewer nodes than it receives (see `sampling.ego`); never here.
+    split:   the split (`core.graph.SPLITS`) whose examples its messages serve, where that matters; unless somebody asks
+             for another, training's, which knows least.
     """
 
     shrinks = False
 
-    def __init__(self, cache: BatchCache, client_index: Tensor) -> None:
-        self.cache, self.client_index = cache, client_index
+    def __init__(self, cache: BatchCache, client_index: Tensor, split: int = 0) -> None:
+        self.cache, self.client_index, self.split = cache, client_index, split
 
     @classmethod
     def of(cls, members: Sequence[EdgeList]) -> "Edges":
@@ -104,7 +112,11 @@ class Edges:
 
     def to(self, device: torch.device | str) -> "Edges":
         """The same edges, what is computed from them on a device."""
-        return Edges(BatchCache(self.members, self.nodes, device), self.client_index.to(device))
+        return Edges(BatchCache(self.members, self.nodes, device), self.client_index.to(device), self.split)
+
+    def at(self, split: int) -> "Edges":
+        """The same edges with messages for the examples of a split (`EdgeList.seen`)."""
+        return Edges(self.cache, self.client_index, split) if self.cache.timed else self
 
     @property
     def members(self) -> tuple[EdgeList, ...]:
@@ -127,7 +139,8 @@ class Edges:
         Names of `core.carried.named` are of single edges, with what they carry and in their directions.
         Others are of what registered them (`core.edge_list.derived`).
         """
-        return Sparse(self.cache.operator(kind), self.client_index)
+        made = self.cache.operator(kind, self.split) if self.split else self.cache.operator(kind)
+        return Sparse(made, self.client_index)
 
     def with_means(self, h: Tensor, kind: str) -> tuple[Tensor, Tensor]:
         """The nodes that get new values, here all, and for each of them the mean over its neighbours."""
@@ -150,6 +163,6 @@ class Edges:
 
 pytree.register_pytree_node(
     Edges,
-    lambda edges: ([edges.client_index], edges.cache),
-    lambda children, cache: Edges(cache, next(iter(children))),
+    lambda edges: ([edges.client_index], (edges.cache, edges.split)),
+    lambda children, kept: Edges(kept[0], next(iter(children)), kept[1]),
 )

@@ -15,7 +15,7 @@ from fedweave.core.mechanism import KINDS, Applied, Mechanism, SecureSum
 from fedweave.core.ranges import Range
 from fedweave.core.replies import Replies
 from fedweave.core.stacked import Stacked
-from fedweave.core.tree import Tree, leaves
+from fedweave.core.tree import Tree, leaves, map_leaves
 from fedweave.errors import FedweaveError
 
 
@@ -121,6 +121,7 @@ class StepInfo:
     replaces_data: bool = False
     per_node: frozenset[str] = frozenset()
     hears: Mapping[str, str] = field(default_factory=dict)
+    apart: bool = False
 
     @property
     def message(self) -> "StepInfo":
@@ -151,11 +152,11 @@ class StepInfo:
 
     @property
     def stateless(self) -> bool:
-        """Whether the step begins with an empty state and replaces it: it adds to a sum that clients may be missing
-        from, and a missing client would remember other messages than the rest. A server could choose messages that make
-        the others' terms 0 or known; without a state a term depends only on the present message to all and the client's
-        own data."""
-        return any(not own.everyone for own in self.sums.values())
+        """Whether the step begins with an empty state and replaces it, or leaves it as it was if it is `apart`: it adds
+        to a sum that clients may be missing from, and a missing client would remember other messages than the rest. A
+        server could choose messages that make the others' terms 0 or known; without a state a term depends only on the
+        present message to all and the client's own data."""
+        return self.apart or any(not own.everyone for own in self.sums.values())
 
     def applied(self, reply: Tree) -> list[Applied]:
         """What was done to `reply`: one for each declared key that covers a leaf of it."""
@@ -174,6 +175,7 @@ def on_client(
     replaces_data: bool = False,
     per_node: Sequence[str] = (),
     hears: Mapping[str, str] | Callable[[Any], Mapping[str, str]] | None = None,
+    apart: bool = False,
 ) -> Callable[[Any], Any]:
     """Allow a function or method `(client, message) -> reply` to be run on clients.
 
@@ -184,7 +186,8 @@ def on_client(
     other clients (`Federation.send`) and never to the server, which cannot request them. A step that `replaces_data`,
     ragged by nature, is run by `Federation.replace_data`. `per_node` names the keys of the reply whose tensors have one
     row per node, padding included: the number of rows differs between clients. `hears` maps keys of the message to what
-    the client learns from them, for ledgers; it is computed like `sends`, and nothing is refused because of it.
+    the client learns from them, for ledgers; it is computed like `sends`, and nothing is refused because of it. A step
+    that is `apart` finds no state and leaves the client's as it is: its reply is of message and data alone.
 
     Raises:
         ValueError: the step is for peers and replaces data.
@@ -193,7 +196,8 @@ def on_client(
         raise ValueError("a step either replies to peers or replaces its client's data; make it two steps")
 
     def mark(step: Any) -> Any:
-        step.on_client = (sends or {}, ragged or replaces_data, peers, replaces_data, frozenset(per_node), hears or {})
+        rest = (ragged or replaces_data, peers, replaces_data, frozenset(per_node))
+        step.on_client = (sends or {}, *rest, hears or {}, apart)
         return step
 
     return mark
@@ -222,10 +226,10 @@ def step_info(step: object) -> StepInfo:
             f"{step_name(step)} is not marked @on_client, so it may not run on clients. "
             "Decorate it and declare what it sends."
         )
-    sends, *rest, hears = declared
+    sends, *rest, hears, apart = declared
     owner = getattr(step, "__self__", None)
     said, heard = (told(owner) if callable(told) else told for told in (sends, hears))
-    return StepInfo.of(said, *rest, heard)
+    return StepInfo.of(said, *rest, heard, apart)
 
 
 @dataclass(frozen=True)
@@ -284,6 +288,7 @@ class Federation(ABC):
     test graph or None. held: the graphs that the server itself holds, by role: the test graph as "test", and others
     such as "public", "validation" or "proxy". pairs: the truth about every pair of clients, {name: float64 [N, N]},
     which only a simulation knows and only a comparison may use (`Partition.pairs`); empty between organisations.
+    initial: puts an earlier run's weights in the place of fresh ones (see `started`); None where training begins anew.
     """
 
     clients: tuple[str, ...]
@@ -293,6 +298,12 @@ class Federation(ABC):
     test: Graph | None
     held: Mapping[str, Graph]
     pairs: Mapping[str, Tensor]
+    initial: "Callable[[Tree, Sequence[str]], Tree] | None" = None
+
+    def started(self, w: Tree, clients: Sequence[str] = ()) -> Tree:
+        """Fresh weights, or those of an earlier run in their place; with `clients`, a row of them for each."""
+        own = map_leaves(lambda leaf: leaf.expand(len(clients), *leaf.shape).clone(), w) if clients else w
+        return own if self.initial is None else self.initial(own, clients)
 
     def map(
         self,

@@ -23,7 +23,8 @@ SPLITS = ("train", "val", "test")
 class Graph(NamedTuple):
     """One client's graph with n nodes, d features, e examples and c classes; nodes and examples are padded.
 
-    The examples are the nodes (e = n) or, with `graph_of`, the small graphs that the nodes belong to.
+    The examples are the nodes (e = n), with `graph_of` the small graphs that the nodes belong to, or the edges
+    (`Carried.examples`).
 
     x:        float [n, d], dense or `Sparse`; all zero at padding.
     edges:    who is connected to whom, and the operators derived from it (see `Edges`).
@@ -65,6 +66,31 @@ class Graph(NamedTuple):
         return Graph(self.x.to(device), self.own_edges.to(device), y, masks, real, sens, graph_of)
 
     @property
+    def example(self) -> str:
+        """What an example is: "node", "graph" or "edge"."""
+        if self.graph_of is not None:
+            return "graph"
+        carried = self.edges.members[0].carried if isinstance(self.edges, Edges) else None
+        return "edge" if carried is not None and carried.examples else "node"
+
+    @property
+    def everybody(self) -> Tensor:
+        """bool [e]: nodes that are no padding or, of small graphs and edges, those that are in a split; where messages
+        depend on that, those of training."""
+        if self.timed:
+            return self.masks[TRAIN]
+        return self.real if self.example == "node" else self.masks.any(0)
+
+    def at(self, split: int) -> "Graph":
+        """The same graph with the messages for the examples of a split (`EdgeList.seen`)."""
+        return self._replace(edges=self.edges.at(split)) if isinstance(self.edges, Edges) else self
+
+    @property
+    def timed(self) -> bool:
+        """Whether these messages depend on the split."""
+        return isinstance(self.edges, Edges) and self.edges.cache.timed
+
+    @property
     def own_edges(self) -> Edges:
         """The client's whole edges, to sample from.
 
@@ -95,12 +121,13 @@ def make_graph(
     carried: Carried | None = None,
 ) -> Graph:
     """Build one client's padded `Graph` from arrays of n nodes and e examples: x [n, d], edges [2, E], y [e],
-    masks [3, e], sens [e]. The examples are the nodes or, with `graph_of` [n], rising, small graphs.
+    masks [3, e], sens [e]. The examples are the nodes, with `graph_of` [n], rising, small graphs, or edges if `carried`
+    says so.
 
     SciPy features stay sparse. `edges` holds both directions. An example without a label is in no mask, unless no
     example has a label: then the masks say how examples with withheld labels are used.
 
-    rows, examples: what the nodes and the small graphs are padded to (see `core.sizes`); the fewest by default.
+    rows, examples: what nodes, and small graphs or edges, are padded to (see `core.sizes`); the fewest by default.
     motifs: of the small graphs, if any part asks for them. carried: the same edges with what they carry, if anything.
 
     The graph is on the host; `Graph.to` moves it.
@@ -110,7 +137,8 @@ def make_graph(
     """
     n, own = x.shape[0], len(y)
     rows = least_rows(n) if rows is None else rows
-    examples = rows if graph_of is None else least_rows(own) if examples is None else examples
+    of_nodes = graph_of is None and (carried is None or not carried.examples)
+    examples = rows if of_nodes else least_rows(own) if examples is None else examples
     for what, count, size in (("nodes", n, rows), ("examples", own, examples)):
         if size % BLOCK or size < count:
             raise ValueError(f"{count} {what} cannot be padded to {size} rows; take one of core.sizes")

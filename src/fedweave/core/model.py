@@ -4,10 +4,12 @@ from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+import torch
 from torch import Tensor
 
 from fedweave.core import random
-from fedweave.core.graph import Graph
+from fedweave.core.carried import OF_EXAMPLES
+from fedweave.core.graph import TEST, TRAIN, VAL, Graph
 from fedweave.core.operators import POOLS
 from fedweave.core.tree import Tree
 
@@ -69,6 +71,16 @@ def apply(
     return out
 
 
+def judged(model: Model, w: Tree, graph: Graph) -> Tensor:
+    """`apply` without dropout to all examples, [e, c], of which each gets messages of its own split alone where these
+    differ (`Graph.timed`), and what is in no split all of them."""
+    if not graph.timed:
+        return rows_of(apply(model, w, graph))
+    first, second, whole = (rows_of(apply(model, w, graph.at(split))) for split in (TRAIN, VAL, TEST))
+    train, val, _ = graph.masks
+    return torch.where(train[:, None], first, torch.where(val[:, None], second, whole))
+
+
 def embeddings(model: Model, w: Tree, graph: Graph, key: Tensor | None = None) -> tuple[Hidden, ...]:
     """What `apply` computes layer by layer: every layer's output, the last one's being the model's."""
     out: list[Hidden] = [graph.x]
@@ -106,6 +118,13 @@ def needs_graph(model: Model) -> bool:
 def pools(model: Model) -> bool:
     """Whether the model gives one row per small graph instead of one per node."""
     return any(layer.operator in POOLS for layer in model)
+
+
+def example(model: Model) -> str:
+    """Of what the model gives a row each: "node", "graph" or "edge"."""
+    if any(layer.operator in OF_EXAMPLES for layer in model):
+        return "edge"
+    return "graph" if pools(model) else "node"
 
 
 def named(model: Model, path: str, patterns: Iterable[str]) -> bool:

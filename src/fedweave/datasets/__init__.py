@@ -10,6 +10,7 @@ from fedweave.datasets.archive import Archive
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import OtherCounts, check
 from fedweave.datasets.digits import Digits
+from fedweave.datasets.domains import Domains
 from fedweave.datasets.folder import Folder
 from fedweave.datasets.frames import from_frames, from_graph_frames, from_networkx
 from fedweave.datasets.graph_folder import GraphFolder
@@ -21,8 +22,10 @@ from fedweave.datasets.pokec import POKEC
 from fedweave.datasets.public import PUBLIC
 from fedweave.datasets.pyg import from_pyg
 from fedweave.datasets.recognise import found
+from fedweave.datasets.released import RELEASED
 from fedweave.datasets.small_graphs import SMALL_GRAPHS, TU
 from fedweave.datasets.synthetic import Synthetic
+from fedweave.datasets.transfers import Transfers
 from fedweave.datasets.twitch import Twitch
 from fedweave.errors import ConfigError, DataError
 
@@ -31,17 +34,20 @@ __all__ = ["DATASETS", "Dataset", "describe", "from_frames", "from_graph_frames"
 DATASETS: dict[str, type] = {
     "digits": Digits,
     "synthetic": Synthetic,
+    "transfers": Transfers,
     "folder": Folder,
     "graphs": GraphFolder,
     "tu": TU,
     "parties": Parties,
     "members": Members,
+    "domains": Domains,
     "npz": Archive,
     **{kind.name: kind for kind in PUBLIC},
     Twitch.name: Twitch,
     **{kind.name: kind for kind in POKEC},
     **{kind.name: kind for kind in HERITAGE},
     **{kind.name: kind for kind in SMALL_GRAPHS},
+    **{kind.name: kind for kind in RELEASED},
 }
 
 

@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from fedweave.datasets import npz
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.carrying import scaled
+from fedweave.datasets.carrying import as_edges, scaled
 from fedweave.datasets.check import refuse
 from fedweave.datasets.edges import check_loops
 from fedweave.datasets.features import check_normalise, compact, normalise
@@ -22,12 +23,14 @@ class Archive:
     sens_feature: allow a feature column that says the same as the array sens.
     loops: edges of a node with itself: "refuse", "drop", or "keep" where edges carry something.
     edge_normalise: how features of edges are scaled.
+    task: what is classified where the file says classes of nodes and of edges: "nodes" or "edges".
     """
 
     normalise: str = "none"
     sens_feature: bool = False
     loops: str = "refuse"
     edge_normalise: str = "none"
+    task: Literal["nodes", "edges"] = "nodes"
 
     def __post_init__(self) -> None:
         check_normalise(self.normalise)
@@ -45,6 +48,7 @@ class Archive:
         if not root.is_file():
             refuse(root, "this is not a file", "Name the .npz file itself.")
         data = without_sens(npz.read(root, root.stem, loops=self.loops), root, self.sens_feature)
+        data = as_edges(data) if self.task == "edges" and data.example != "edge" else data
         remedy = "Number the classes from 0, without gaps."
         refuse_stray(data.y, lambda row, what: refuse(root, f"y, row {row}: {what}", remedy))
         carried = None if data.carried is None else scaled(data.carried, self.edge_normalise, root)

@@ -10,6 +10,7 @@ import scipy.sparse as sp
 
 from fedweave.core.carried import Carried
 from fedweave.datasets.layout import write
+from fedweave.datasets.outside import Outside
 from fedweave.errors import UserError
 
 
@@ -33,8 +34,9 @@ class Party:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Classified nodes of one graph, or classified small graphs: n nodes, d features, e examples, c classes, checked by
-    `datasets.check`. The examples are the nodes (e = n) or, where `graph_of` is given, the small graphs.
+    """Classified nodes or edges of one graph, or classified small graphs: n nodes, d features, e examples, c classes,
+    checked by `datasets.check`. The examples are the nodes (e = n), the small graphs where `graph_of` is given, or the
+    edges of `carried` where that says so.
 
     name:        what reports call it.
     x:           float32 [n, d], `scipy.sparse.csr_matrix` or `numpy.ndarray`; finite.
@@ -52,12 +54,16 @@ class Dataset:
                  examples.
     node_labels: int64 [n], the kind of each node from 0 (-1 unknown) or None.
     edge_labels: int64 [E], the kind of each edge from 0 (-1 unknown), the same in both directions, or None.
-    owner:       int64 [e], whose each example is, a place in `owners`; None where nobody said.
+    owner:       int64 [e], whose each example is, or, where these are edges, each node [n]; a place in `owners`; None
+                 where nobody said.
     owners:      what the owners are called.
     groups:      what the groups of `sens` are called, in order; () where they are numbers.
     node_kinds, edge_kinds: what the kinds of nodes and edges are called, in order; () where they are numbers.
     carried:     the edges as they were given, with direction, weight, features and time, of which `edges` says who is
                  joined to whom; None where they carry nothing.
+    outside:     edges of its nodes to others that it does not have; None where nobody said.
+    node_time:   float64 [n], when each node is, in the unit of the edges' times; None where nobody said.
+    node_ids:    what the user's tables call the nodes, where edges are the examples; () where nobody said.
     notes:       sentences on what came with the data and is not used, for the user.
     named:       the [data] section that reads it again, and "seed" if that matters; None where nothing says so, as of a
                  copy in which something was replaced.
@@ -84,6 +90,9 @@ class Dataset:
     edge_kinds: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     carried: Carried | None = None
+    outside: Outside | None = None
+    node_time: np.ndarray | None = None
+    node_ids: tuple[str, ...] = ()
     named: Mapping[str, Any] | None = field(default=None, init=False, repr=False, compare=False)
 
     def save(self, path: str | Path) -> Path:
@@ -118,8 +127,26 @@ class Dataset:
 
     @property
     def example(self) -> str:
-        """What an example is: "node" or "graph"."""
+        """What an example is: "node", "graph" or "edge"."""
+        if self.carried is not None and self.carried.examples:
+            return "edge"
         return "node" if self.graph_of is None else "graph"
+
+    @property
+    def time(self) -> np.ndarray | None:
+        """float64 [e], when each example is; None where nobody said, and of small graphs."""
+        of_edges = None if self.carried is None else self.carried.time
+        return {"edge": of_edges, "node": self.node_time}.get(self.example)
+
+    @property
+    def dealt_as(self) -> str:
+        """What is dealt to clients: "node", or "graph" where small graphs are the examples."""
+        return "graph" if self.example == "graph" else "node"
+
+    @property
+    def dealt(self) -> int:
+        """How many of these there are."""
+        return self.examples if self.example == "graph" else self.nodes
 
     @property
     def features(self) -> int:
@@ -132,7 +159,10 @@ class Dataset:
         return 0 if self.carried is None else self.carried.width
 
     def nodes_of(self, examples: np.ndarray) -> np.ndarray:
-        """int64, sorted: the nodes of `examples` int64 [m], sorted: themselves, or the nodes of these small graphs."""
+        """int64, sorted: the nodes of `examples` int64 [m], sorted: themselves, or those of these small graphs, or the
+        ends of these edges."""
+        if self.carried is not None and self.carried.examples:
+            return np.unique(self.carried.ends[:, examples])
         if self.graph_of is None:
             return examples
         chosen = np.zeros(self.examples, bool)

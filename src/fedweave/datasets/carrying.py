@@ -1,14 +1,16 @@
 """What the edges of a user's own data carry: direction, weight, features, time; parallel edges and loops."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 
 from fedweave.core.carried import Carried
+from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import refuse, refuse_rows
 from fedweave.datasets.classified import Classified
 from fedweave.datasets.columns import EDGES, Categories, feature_names, features_of
@@ -19,6 +21,8 @@ from fedweave.datasets.table import Table
 from fedweave.errors import ConfigError
 
 PARALLEL = ("keep", "sum", "count", "last")
+TASKS = ("nodes", "edges")
+OF_EXAMPLES = ("id", "label", "sens", "split")  # columns of edges where these are the examples
 ALL = "all"
 _DAY = 86_400e6  # microseconds
 _IN_EDGES = "edges."
@@ -35,6 +39,7 @@ class Carrying(Classified):
     edge_normalise: how features of edges are scaled, as `normalise` does those of nodes.
     parallel:       edges with the same ends: "keep"; "sum" of weights and features, with the latest time; "count", the
                     last with their number as weight; "last", by time or else by row.
+    task:           what is classified: "nodes", or "edges", which then have the columns label, split, sens and id.
     missing:        columns of features that may have empty cells, "edges.fee" of edges: 0 stands there, and a further
                     feature, "income is missing", is 1. Sites that train together must all give the same.
     """
@@ -45,17 +50,25 @@ class Carrying(Classified):
     edge_time: str | None = None
     edge_normalise: str = "none"
     parallel: str = "keep"
+    task: Literal["nodes", "edges"] = "nodes"
     missing: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_carrying(self)
 
+    def named(self, root: Path, *tables: Table, lacking: bool = False) -> list[Table]:
+        """See `Classified.named`; of nodes and edges, in this order, whichever are the examples."""
+        if self.task == "nodes":
+            return super().named(root, *tables, lacking=lacking)
+        return super().named(root, *tables[::-1], lacking=lacking)[::-1]
+
     @property
     def carries(self) -> bool:
         """Whether anything but who is joined to whom counts."""
         named = (self.edge_features, self.edge_weight, self.edge_time)
-        return self.directed or self.parallel != "keep" or any(name is not None for name in named)
+        carry = any(name is not None for name in named) or self.parallel != "keep"
+        return self.directed or self.task == "edges" or carry
 
     @property
     def listed(self) -> tuple[str, ...]:
@@ -84,8 +97,18 @@ def check_carrying(given: Carrying) -> None:
         raise ConfigError(f"edge_{error}") from error
     if given.parallel not in PARALLEL:
         raise ConfigError(f"parallel = {given.parallel!r} is not known; choose one of {', '.join(PARALLEL)}.")
+    if given.task not in TASKS:
+        raise ConfigError(f"task = {given.task!r} is not known; choose one of {', '.join(TASKS)}.")
     if odd := [name for name in given.chosen if name in EDGES]:
         raise ConfigError(f"data: {odd[0]!r} is an end of edges, and cannot be their feature, weight or time.")
+    if given.task == "edges" and (odd := [name for name in given.chosen if name in OF_EXAMPLES]):
+        raise ConfigError(
+            f"data: {odd[0]!r} is said of edges as examples, and cannot be their feature, weight or time."
+        )
+    if given.task == "edges" and given.parallel != "keep":
+        raise ConfigError(
+            f"parallel = {given.parallel!r} makes one of several edges, each of which is an example; keep."
+        )
     if given.parallel == "count" and given.edge_weight is not None:
         raise ConfigError('parallel = "count" makes the number of edges the weight; leave out edge_weight.')
 
@@ -109,19 +132,21 @@ def carried_of(
     of_features, own = gaps_filled(_features(edges, kind), gaps_of(kind.missing, True)), _of_edges(categories)
     columns = feature_names(of_features, (), own)
     features = features_of(of_features, (), own)[rows] if columns else None
-    found = merged(Carried(ends, kind.directed, weight, features, time, columns), kind.parallel)
+    given = Carried(ends, kind.directed, weight, features, time, columns, examples=kind.task == "edges")
+    found = merged(given, kind.parallel)
     return scaled(found, kind.edge_normalise, edges.path)
 
 
-def scaled(carried: Carried, how: str, where: str | Path) -> Carried:
-    """With features scaled as `datasets.features.normalise` does, over all of these edges."""
+def scaled(carried: Carried, how: str, where: str | Path, until: float = math.inf) -> Carried:
+    """With features scaled as `datasets.features.normalise` does, over all of these edges `until` some time."""
     if carried.features is None or how == "none" or not carried.total:
         return carried
+    over = carried.features if carried.time is None else carried.features[carried.time <= until]
     pairs: tuple[tuple[float, float], ...] = ()
     if how in OVER_NODES:
-        shift, divisor = scaling(carried.features, how)
+        shift, divisor = scaling(over, how)
         pairs = tuple(zip(shift.tolist(), np.where(np.isinf(divisor), 0, divisor).tolist(), strict=True))
-    made = np.ascontiguousarray(normalise(carried.features, how, str(where)), np.float32)
+    made = np.ascontiguousarray(normalise(carried.features, how, str(where), over), np.float32)
     return carried._replace(features=made, scaling=pairs)
 
 
@@ -200,6 +225,22 @@ def mirrored(index: np.ndarray) -> bool:
     return np.array_equal(ahead, back)
 
 
+def as_edges(data: Dataset, labels: tuple[str, ...] = ()) -> Dataset:
+    """The same graph with its edges as the examples, whose classes, called `labels`, and split it has.
+
+    Raises:
+        DataError: its edges have no classes of their own.
+    """
+    carried = data.carried
+    if carried is None or carried.y is None:
+        refuse(data.name, "its edges have no classes", "Set task = 'nodes', or give edge_y.")
+    split = None if carried.split is None else (carried.split == np.arange(3)[:, None]) & (carried.y >= 0)
+    y, classes = carried.y, max(len(labels), int(carried.y.max(initial=-1)) + 1)
+    own = carried._replace(examples=True, y=None, split=None)
+    named = {"labels": labels, "ids": (), "node_ids": data.ids, "sens": None, "groups": ()}
+    return replace(data, carried=own, y=y, classes=classes, public=split, **named)  # type: ignore[arg-type]
+
+
 def times_of(table: Table, column: str) -> np.ndarray:
     """float64 [rows]: numbers as they are, dates and times as days since 1970.
 
@@ -259,7 +300,7 @@ def _features(edges: Table, kind: Carrying) -> Table:
     """The table's columns that are features of edges."""
     if kind.edge_features != ALL:
         return _of_numbers(edges, kind.edge_time, list(kind.listed))
-    taken = (*EDGES, kind.edge_weight, kind.edge_time)
+    taken = (*EDGES, kind.edge_weight, kind.edge_time, *(OF_EXAMPLES if kind.task == "edges" else ()))
     return _of_numbers(edges, None, [name for name in edges.columns if name not in taken])
 
 

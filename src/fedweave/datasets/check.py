@@ -99,6 +99,8 @@ def check(dataset: Dataset, where: str | Path, labelled: bool = True) -> Dataset
         DataError: it does not; the message names `where`, the row (numbered from 0) and the remedy.
     """
     e, n = len(dataset.y), len(dataset.y) if dataset.graph_of is None else len(dataset.graph_of)
+    if dataset.carried is not None and dataset.carried.examples:
+        e, n = dataset.carried.total, dataset.x.shape[0]
     if n == 0:
         refuse(where, "the data has no nodes", "Give at least one node.")
     _check_features(dataset.x, n, where)
@@ -111,7 +113,7 @@ def check(dataset: Dataset, where: str | Path, labelled: bool = True) -> Dataset
         check_array(dataset.graph_of, "graph_of", np.int64, (n,), where)
         _check_graphs(dataset.graph_of, dataset.edges, e, where)
     if dataset.owner is not None:
-        check_array(dataset.owner, "owner", np.int64, (e,), where)
+        check_array(dataset.owner, "owner", np.int64, (n if dataset.example == "edge" else e,), where)
         _check_kinds(dataset.owner, "owner", "owners", where)
     if dataset.sens is not None:
         check_array(dataset.sens, "sens", np.int64, (e,), where)
@@ -122,6 +124,8 @@ def check(dataset: Dataset, where: str | Path, labelled: bool = True) -> Dataset
     _check_names(dataset, where)
     if dataset.carried is not None:
         _check_carried(dataset.carried, dataset.edges, n, where)
+    if dataset.node_time is not None:
+        check_array(dataset.node_time, "node_time", np.float64, (n,), where)
     for name, count in (("node_labels", n), ("edge_labels", dataset.edges.shape[1])):
         kinds = getattr(dataset, name)
         if kinds is not None:
@@ -239,6 +243,8 @@ def _check_carried(carried: Carried, edges: np.ndarray, n: int, where: str | Pat
         ("weight", np.float32, (m,)),
         ("features", np.float32, (m, None)),
         ("time", np.float64, (m,)),
+        ("y", np.int64, (m,)),
+        ("split", np.int64, (m,)),
     ):
         values = getattr(carried, name)
         if values is None:
@@ -271,6 +277,7 @@ def _check_names(dataset: Dataset, where: str | Path) -> None:
         ("columns", dataset.features, "column of x"),
         ("labels", dataset.classes, "class"),
         ("ids", dataset.examples, dataset.example),
+        ("node_ids", dataset.nodes, "node"),
     ):
         names = getattr(dataset, key)
         if names and len(names) != count:

@@ -191,6 +191,21 @@ def ends_of(edges: Table, ids: pa.Array, loops: str = "refuse") -> tuple[np.ndar
     return np.stack(ends).astype(np.int64)[:, ~alone], np.flatnonzero(~alone)
 
 
+def elsewhere(edges: Table, ids: pa.Array) -> pa.Array:
+    """What edges name as one of their ends that is not among `ids`, each once, in the order in which it occurs.
+
+    Raises:
+        DataError: neither end of an edge is a node; names file and row.
+    """
+    cells = [edges.filled(name) for name in EDGES]
+    absent = [places(own, ids).is_null() for own in cells]
+    neither = np.logical_and(*(own.to_numpy(False) for own in absent))
+    what = "neither {!r} nor {!r} is a node"
+    said = lambda row: what.format(*(own[row].as_py() for own in cells))  # noqa: E731
+    refuse_rows(edges, neither, said, "An edge to another member's node has one end among this one's; remove the edge.")
+    return pc.unique(pa.chunked_array([own.filter(there) for own, there in zip(cells, absent, strict=True)]))
+
+
 def _no_node(name: str, cells: pa.Array, known: Known, row: int) -> str:
     cell = cells[row].as_py()
     return f"{name} {cell!r} is no node{known.hint(cell)}"

@@ -28,6 +28,9 @@ def digests(data: Dataset) -> dict[str, str]:
     }
     if data.carried is not None:
         held["what edges carry"] = tuple(data.carried.arrays().values())
+    if data.outside is not None:
+        named = np.array(data.outside.names, str)
+        held["edges to nodes elsewhere"] = (*data.outside.carried.arrays().values(), named)
     names = json.dumps([data.columns, data.labels, data.owners]).encode()
     return {what: _digest(arrays) for what, arrays in held.items()} | {NAMES: hashlib.sha256(names).hexdigest()}
 

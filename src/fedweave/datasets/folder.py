@@ -5,14 +5,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+
 from fedweave.core.records import Record
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.carrying import ALL, Carrying, carried_of, of_nodes, skeleton
+from fedweave.datasets.carrying import ALL, OF_EXAMPLES, Carrying, carried_of, of_nodes, skeleton, times_of
 from fedweave.datasets.check import Faults, check, refuse
 from fedweave.datasets.columns import (
     EDGES,
     NODES,
     check_columns,
+    elsewhere,
     ends_of,
     feature_names,
     features_of,
@@ -24,8 +28,9 @@ from fedweave.datasets.columns import (
 )
 from fedweave.datasets.features import compact, normalise
 from fedweave.datasets.gaps import gaps_filled, gaps_of
+from fedweave.datasets.outside import check_external, once, separated
 from fedweave.datasets.recognise import require_folder
-from fedweave.datasets.sensitive import refuse_repeated
+from fedweave.datasets.sensitive import refuse_repeated, without_sens
 from fedweave.datasets.table import Table
 from fedweave.datasets.unread import unread
 from fedweave.errors import ConfigError
@@ -37,15 +42,23 @@ class Folder(Carrying):
 
     categories: columns of text and all their values in order, one feature for each value; an empty cell is in none.
                 "edges.currency" is the column of edges.
+    node_time:  the column of nodes with their time, by which they may be split; numbers or dates, as `edge_time`.
     owner:      the column of nodes that says whose each node is, for the partition "column"; it is no feature. Sites
                 that train together must all give the same categories and groups.
+    external:   edges of which one end is not among the nodes: "refuse"; "features" of their number and what they carry
+                at the other; and "exchange" of features with the members that hold such nodes.
     """
 
     categories: dict[str, tuple[str, ...]] | None = None
+    node_time: str | None = None
     owner: str | None = None
+    external: str = "refuse"
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_external(self.external)
+        if self.external != "refuse" and self.task != "nodes":
+            raise ConfigError("folder: external makes columns of nodes that are the examples; task is 'edges'.")
         named = {f"categories.{column}": names for column, names in (self.categories or {}).items()}
         for key, names in named.items():
             if not 0 < len(names) == len(set(names)):
@@ -76,7 +89,7 @@ class Folder(Carrying):
         if "graph" in nodes.columns and any(root.glob("graphs.*")):
             refuse(root, "there is a table graphs, and nodes say which they belong to", 'Set [data] name = "graphs".')
         made = self.made(nodes, edges, root, labelled)
-        return replace(made, notes=unread(root, [nodes.path, edges.path]))
+        return replace(made, notes=(*made.notes, *unread(root, [nodes.path, edges.path])))
 
     def made(self, nodes: Table, edges: Table, root: Path, labelled: bool = True) -> Dataset:
         """The graph of two tables; `root` is what complaints about both name, its last part the data's name.
@@ -84,11 +97,11 @@ class Folder(Carrying):
         Raises:
             DataError: see `load`.
         """
-        known = NODES if self.owner is None else (*NODES, self.owner)
-        owned = known[len(NODES) :] if labelled else ()  # whose a node to be predicted is does not matter
-        check_columns(nodes, required=(*NODES[: 1 + labelled], *owned), known=known)
-        of_edges, hint = (*EDGES, *self.chosen), "data.edge_features takes them, and data.edge_weight and edge_time one"
-        check_columns(edges, required=of_edges, known=of_edges, closed=self.edge_features != ALL, hint=hint)
+        known = (*NODES, *(name for name in (self.owner, self.node_time) if name is not None))
+        owned = known[len(NODES) :] if labelled else ()  # whose or when a node to be predicted is does not matter
+        own = self.task == "nodes"
+        check_columns(nodes, required=(*NODES[: 1 + (labelled and own)], *owned), known=known)
+        self._check_edges(edges, labelled)
         nodes = gaps_filled(nodes, gaps_of(self.missing, of_edges=False))
         if nodes.rows == 0:
             refuse(nodes.path, "the table has no rows", "Give one row per node.")
@@ -97,40 +110,84 @@ class Folder(Carrying):
             with faults:
                 found[name] = part(found)
         faults.refuse()
-        if not self.sens_feature:
+        if own and not self.sens_feature:
             refuse_repeated(found["x"], found["sens"], found["columns"], nodes.path)
         y, classes = found.pop("labelled")
-        found["edges"] = skeleton(found.pop("ends")[0], nodes.rows)
+        (ends, rows), names = found.pop("ends"), tuple(found.pop("elsewhere").to_pylist())
+        if self.external != "refuse":
+            every = once(ends) if found["carried"] is None else found["carried"]
+            inside, found["outside"] = separated(every, nodes.rows, names)
+            ends, found["carried"] = inside.ends, None if found["carried"] is None else inside
         found |= {
             "x": normalise(compact(found["x"]), self.normalise, root.name),
             "ids": tuple(found["ids"].to_pylist()),
+            "edges": skeleton(ends, nodes.rows),
         }
-        return check(
-            Dataset(name=root.resolve().name, y=y, classes=classes, labels=self.names_of(nodes), **found),
-            root,
-            labelled,
-        )
+        if not own:
+            y = y[rows]
+            found |= _of_edges(edges, rows, found, [name for name in NODES[1:] if name in nodes.columns])
+        names = self.names_of(nodes if own else edges)
+        made = Dataset(name=root.resolve().name, y=y, classes=classes, labels=names, **found)
+        return check(made if own else without_sens(made, edges.path, self.sens_feature), root, labelled)
+
+    def _check_edges(self, edges: Table, labelled: bool) -> None:
+        """Refuse a table of edges without the columns that it must have, or with others."""
+        known = (*EDGES, *self.chosen)
+        required, hint = known, "data.edge_features takes them, and data.edge_weight and edge_time one"
+        if self.task == "edges":
+            known, required = (*known, *OF_EXAMPLES), (*known, *OF_EXAMPLES[1:2]) if labelled else known
+        elif "label" in edges.columns:
+            hint += ", and data.task = 'edges' makes each an example"
+        check_columns(edges, required=required, known=known, closed=self.edge_features != ALL, hint=hint)
 
     def _parts(
         self, nodes: Table, edges: Table, known: tuple[str, ...], labelled: bool
     ) -> "dict[str, Callable[[Record], Any]]":
         """What is read of the tables, in order, each from what was read before it."""
-        split = labelled and "split" in nodes.columns
-        owned = self.owner in nodes.columns
+        examples = nodes if self.task == "nodes" else edges
+        split = labelled and "split" in examples.columns
+        owned, timed = self.owner in nodes.columns, self.node_time in nodes.columns
         parts: dict[str, Callable[[Record], Any]] = {
             "ids": lambda found: ids_of(nodes),
-            "labelled": lambda found: self.labels_of(nodes, labelled),
+            "labelled": lambda found: self.labels_of(examples, labelled),
             "x": lambda found: features_of(nodes, known, of_nodes(self.categories), apart=labelled),
             "columns": lambda found: feature_names(nodes, known, of_nodes(self.categories)),
-            "sens": lambda found: sens_of(nodes, self.groups),
+            "sens": lambda found: sens_of(examples, self.groups),
             # where sens was refused, its names would be refused for the same
-            "groups": lambda found: group_names(nodes, self.groups) if "sens" in found else (),
-            "public": lambda found: split_of(nodes, found["labelled"][0]) if split and "labelled" in found else None,
+            "groups": lambda found: group_names(examples, self.groups) if "sens" in found else (),
+            "public": lambda found: (
+                split_of(examples, found["labelled"][0], self.task[:-1]) if split and "labelled" in found else None
+            ),
+            "node_time": lambda found: times_of(nodes, self.node_time or "") if timed else None,
             "owners": lambda found: owners_of(nodes, self.owner or "") if owned else (),
             "owner": lambda found: nodes.kinds(self.owner or "", found["owners"]) if found.get("owners") else None,
-            "ends": lambda found: ends_of(edges, found["ids"], self.loops) if "ids" in found else None,
+            "elsewhere": lambda found: (
+                elsewhere(edges, found["ids"]) if self.external != "refuse" and "ids" in found else pa.array([], "str")
+            ),
+            "ends": lambda found: (
+                ends_of(edges, pa.concat_arrays([found["ids"], found["elsewhere"]]), self.loops)
+                if {"ids", "elsewhere"} <= found.keys()
+                else None
+            ),
             "carried": lambda found: (
                 carried_of(edges, found["ends"], self, self.categories) if found.get("ends") else None
             ),
         }
         return parts
+
+
+def _of_edges(edges: Table, rows: np.ndarray, found: Record, unused: list[str]) -> Record:
+    """What a dataset says of edges as examples, of which `rows` int64 [e] of the table are left; unused: columns of
+    nodes that say of nodes what is asked of edges."""
+    taken = pa.array(rows)
+    named = () if "id" not in edges.columns else tuple(ids_of(edges).take(taken).to_pylist())
+    if not named and len(rows) < edges.rows:
+        named = tuple(map(str, rows.tolist()))
+    held: Record = {"ids": named, "node_ids": found["ids"]}
+    held |= {name: found[name] if found[name] is None else found[name][..., rows] for name in ("sens", "public")}
+    if unused:
+        held["notes"] = (f"the examples are edges: of nodes, {', '.join(unused)} {_ARE[len(unused) > 1]} not used",)
+    return held
+
+
+_ARE = ("is", "are")

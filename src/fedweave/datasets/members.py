@@ -58,17 +58,32 @@ class Members(Folder):
             with faults:
                 of_nodes, of_edges = self.tables(folder, "nodes", "edges", lacking=not labelled)
                 nodes.append(_named(of_nodes, folder.name, NODES[:1]))
-                edges.append(_named(of_edges, folder.name, EDGES))
+                edges.append(_named(self._with_ids(of_edges), folder.name, self._ends))
         faults.refuse()
         _check_alike(root, nodes)
         made = self.made(_stacked(root, nodes), _stacked(root, edges), root, labelled)
         owner = np.repeat(np.arange(len(folders)), [table.rows for table in nodes])
+        if made.outside is not None:  # which members that train together call alike
+            names = tuple(name.partition("/")[2] for name in made.outside.names)
+            made = replace(made, outside=made.outside._replace(names=names))
         return replace(
             made,
             owner=owner,
             owners=tuple(folder.name for folder in folders),
-            notes=unread(root, [table.path for table in (*nodes, *edges)], *folders),
+            notes=(*made.notes, *unread(root, [table.path for table in (*nodes, *edges)], *folders)),
         )
+
+    @property
+    def _ends(self) -> tuple[str, ...]:
+        """Columns of edges with names of nodes or, where they are the examples, of edges."""
+        return EDGES if self.task == "nodes" else (*EDGES, "id")
+
+    def _with_ids(self, edges: Table) -> Table:
+        """With ids where edges are the examples: their rows from 0 in the member's table, where it says none."""
+        if self.task == "nodes" or "id" in edges.columns:
+            return edges
+        rows = np.arange(edges.rows) if edges.there is None else edges.there
+        return replace(edges, data=edges.data.append_column("id", pa.array(rows.astype(str))))
 
 
 @dataclass(frozen=True)

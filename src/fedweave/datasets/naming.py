@@ -12,8 +12,9 @@ from fedweave.errors import ConfigError
 
 MEANINGS = ("id", "label", "sens", "split", "graph", "source", "target")
 ENDS = ("source", "target")
-_OF_EXAMPLES = ("label", "sens", "split")  # the first table has them, be they nodes or small graphs
+_OF_EXAMPLES = ("label", "sens", "split")  # the first table has them, be they nodes, small graphs or edges
 _OF_NODES = {"nodes": ("id", *_OF_EXAMPLES), "edges": ENDS}
+_OF_EDGES = {"nodes": ("id",), "edges": (*ENDS, "id", *_OF_EXAMPLES)}
 _OF_GRAPHS = {"graphs": ("id", *_OF_EXAMPLES), "nodes": ("id", "graph", "label"), "edges": (*ENDS, "label")}
 
 _LOG = logging.getLogger(__name__)
@@ -66,11 +67,12 @@ def _places(tables: Sequence[Table], meaning: str, own: str) -> list[int]:
     """Where the column that its owner calls `own` has the meaning: in all tables whose rows have that, of what is said
     of examples in the first alone that has it."""
     of_graphs = any(table.path.stem == "graphs" for table in tables)
+    known = _OF_GRAPHS if of_graphs else _OF_EDGES if tables[0].path.stem == "edges" else _OF_NODES
     there = [
         at
         for at, table in enumerate(tables)
         if own in table.columns
-        and meaning in (_OF_GRAPHS if of_graphs else _OF_NODES)[table.path.stem]
+        and meaning in known[table.path.stem]
         # the ends of edges keep their names, whatever else is called so
         and not (table.path.stem == "edges" and own in ENDS and meaning not in ENDS)
     ]

@@ -8,12 +8,21 @@ of small graphs. `feature_names`, `label_names` and `group_names`, text: what th
 from 0 and the groups of `sens` from 0 are called, each by another name. `owner` int64, whose each example is, and
 `owner_names`; `node_kind_names` and `edge_kind_names` of what `node_labels` and `edge_labels` number.
 
+Edges as examples: `edge_y` int64 [E] in the place of `y`, and optionally `edge_split` int64 [E], 0 train, 1 val, 2 test
+and -1 none; `sens` and `ids` are of edges then, `owner` and `node_ids` of nodes, and each edge stands in `edge_index`
+once.
+
 Edges that carry something: `directed`, true or false, `edge_weight` float32 [E], `edge_attr` float32 [E, k],
 `edge_time` float64 [E], and `edge_feature_names`. With any of them `edge_index` may be in any order, parallel edges are
 kept, and loops, too, with `loops = "keep"`; undirected edges are listed in both directions.
+
+Edges to nodes elsewhere: `outside_index` int64 [2, C], of which one end is a node and the other n and the place in
+`outside_names`, text [F], what these are called; each once. With `outside_weight`, `outside_attr` and `outside_time`
+where the edges between nodes have these.
 """
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -29,14 +38,21 @@ from fedweave.datasets.layout import (
     DIRECTED,
     EDGE_NAMES,
     EDGE_SCALING,
+    EDGE_SPLIT,
+    EDGE_Y,
     IDS,
     NAMES,
+    NODE_IDS,
     NUMBERED,
     OPTIONAL,
+    OUTSIDE,
+    OUTSIDE_INDEX,
+    OUTSIDE_NAMES,
     REQUIRED,
     SPLIT,
 )
 from fedweave.datasets.layout import write as write
+from fedweave.datasets.outside import Outside
 from fedweave.datasets.precision import refuse_merged
 
 
@@ -49,9 +65,11 @@ def read(path: Path, name: str, labelled: bool = True, loops: str = "refuse") ->
         DataError: the file cannot be read, or breaks the layout above; the message names array, row and remedy.
     """
     arrays = _loopless(_arrays(path), path) if loops == "drop" else _arrays(path)
-    check_array(arrays["y"], "y", np.int64, (None,), path)
-    y, x = arrays["y"], _features(arrays, path)
-    nodes = len(arrays["graph_of"]) if "graph_of" in arrays else len(y)
+    of_edges = "y" not in arrays
+    own = EDGE_Y if of_edges else "y"
+    check_array(arrays[own], own, np.int64, (None,), path)
+    y, x = arrays[own], _features(arrays, path)
+    nodes = x.shape[0] if of_edges else len(arrays["graph_of"]) if "graph_of" in arrays else len(y)
     carried = _carried(arrays, nodes, loops, path)
     names = _names(arrays, x.shape[1], path)
     dataset = Dataset(
@@ -61,13 +79,15 @@ def read(path: Path, name: str, labelled: bool = True, loops: str = "refuse") ->
         carried=carried,
         y=y,
         classes=len(names["labels"]) or int(y.max(initial=-1)) + 1,
-        public=_split(arrays, len(y), path),
+        public=_split_of_edges(arrays, len(y), path) if of_edges else _split(arrays, len(y), path),
         sens=arrays.get("sens"),
         graph_of=arrays.get("graph_of"),
         node_labels=arrays.get("node_labels"),
         edge_labels=arrays.get("edge_labels"),
         owner=arrays.get("owner"),
         ids=_ids(arrays, len(y), path),
+        outside=_outside(arrays, nodes, carried, path),
+        node_ids=_text(arrays, NODE_IDS, nodes, "one for each node", path) if of_edges else (),
         **names,  # type: ignore[arg-type]
     )
     return check(dataset, path, labelled)
@@ -119,19 +139,46 @@ def _carried(arrays: dict[str, np.ndarray], nodes: int, loops: str, path: Path) 
     if loops != "keep" and (column := first(index[0] == index[1])) is not None:
         refuse(path, f"edge_index, column {column}: edge {index[0, column]} is a self loop", NO_LOOPS)
     rows = {own: arrays[key] for key, own in CARRIED.items() if key in arrays}
-    for key, own in CARRIED.items():
-        if own in rows and len(rows[own]) != index.shape[1]:
-            refuse(path, f"{key} has {len(rows[own])} rows for {index.shape[1]} edges", "Give one row for each edge.")
+    for key in CARRIED:
+        if key in arrays and len(arrays[key]) != index.shape[1]:
+            refuse(path, f"{key} has {len(arrays[key])} rows for {index.shape[1]} edges", "Give one row for each edge.")
     width = rows["features"].shape[-1] if "features" in rows else 0
     columns = _text(arrays, EDGE_NAMES, width, "one for each column of edge_attr", path)
     scaling = tuple(map(tuple, arrays[EDGE_SCALING].tolist())) if EDGE_SCALING in arrays else ()
-    return once(Carried(index, bool(directed), **rows, columns=columns, scaling=scaling), path)
+    found = Carried(index, bool(directed), **rows, columns=columns, scaling=scaling)  # type: ignore[arg-type]
+    return once(found, path) if "y" in arrays else found._replace(examples=True, y=None, split=None)
+
+
+def _outside(arrays: dict[str, np.ndarray], nodes: int, inside: Carried | None, path: Path) -> Outside | None:
+    """Edges to nodes elsewhere; None if the file says nothing of them."""
+    if OUTSIDE_INDEX not in arrays:
+        return None
+    index, held = arrays[OUTSIDE_INDEX], arrays.get(OUTSIDE_NAMES, np.empty(0, "U1"))
+    check_array(index, OUTSIDE_INDEX, np.int64, (2, None), path)
+    names = _text(arrays, OUTSIDE_NAMES, held.size, "one for each node elsewhere", path)
+    odd = ((index < nodes).sum(0) != 1) | (index.min(0) < 0) | (index.max(0) >= nodes + len(names))
+    if (at := first(odd)) is not None:
+        what = f"{OUTSIDE_INDEX}, column {at}: one end is to be a node, and the other one of {OUTSIDE_NAMES}"
+        refuse(path, what, f"Write the node's number, and {nodes} and the place of the other's name.")
+    rows: dict[str, Any] = {own: arrays[key] for key, own in OUTSIDE.items() if key in arrays}
+    wanted = {own for own in OUTSIDE.values() if inside is not None and getattr(inside, own) is not None}
+    if rows.keys() != wanted or any(len(own) != index.shape[1] for own in rows.values()):
+        refuse(path, "edges to nodes elsewhere carry other things than those between nodes", "Give both the same.")
+    made = Carried(index, False) if inside is None else inside._replace(ends=index, y=None, split=None, **rows)
+    return Outside(made, names)
 
 
 def _check_names(names: list[str], path: Path) -> None:
-    missing = [key for key in REQUIRED if key not in names]
+    of_edges = EDGE_Y in names and "y" not in names
+    missing = [key for key in REQUIRED if key not in names and not (of_edges and key == "y")]
     if missing:
         refuse(path, f"missing arrays: {', '.join(missing)}", f"Required are {', '.join(REQUIRED)}.")
+    if of_edges and (odd := [key for key in (*SPLIT, "graph_of") if key in names]):
+        refuse(
+            path,
+            f"{odd[0]} is there, and no y",
+            f"The examples are edges: leave it out; {EDGE_SPLIT} says splits.",
+        )
     unknown = [key for key in names if key not in REQUIRED + OPTIONAL]
     if unknown:
         masks = any("mask" in key for key in unknown)
@@ -145,7 +192,7 @@ def _check_names(names: list[str], path: Path) -> None:
 def _features(arrays: dict[str, np.ndarray], path: Path) -> sp.csr_matrix:
     check_array(arrays["x_shape"], "x_shape", np.int64, (2,), path)
     if arrays["x_data"].dtype.kind in "iuf":
-        _check_kept(arrays["x_data"], arrays["x_indices"], len(arrays["y"]), path)
+        _check_kept(arrays["x_data"], arrays["x_indices"], int(arrays["x_shape"][0]), path)
     check_array(arrays["x_data"], "x_data", np.float32, (None,), path)
     for key in ("x_indices", "x_indptr"):
         wanted = np.int32 if arrays[key].dtype == np.int32 else np.int64
@@ -187,6 +234,7 @@ def _names(arrays: dict[str, np.ndarray], features: int, path: Path) -> dict[str
     """{what a dataset calls them: names}, () where the file has none."""
     wanted = {"feature_names": (features, "one for each column of x")}
     for key, numbers in NUMBERED.items():
+        numbers = EDGE_Y if numbers == "y" and "y" not in arrays else numbers
         most = int(arrays[numbers].max(initial=-1)) + 1 if numbers in arrays else 0
         count = max(most, arrays[key].size if key in arrays else 0)  # some may not occur
         wanted[key] = (count, f"one for each number in {numbers}, from 0")
@@ -207,6 +255,17 @@ def _text(arrays: dict[str, np.ndarray], key: str, count: int, which: str, path:
     if (row := first(times > 1)) is not None:
         refuse(path, f"{key}: {str(kept[row])!r} stands there {times[row]} times", "Call every one otherwise.")
     return tuple(held.tolist())
+
+
+def _split_of_edges(arrays: dict[str, np.ndarray], examples: int, path: Path) -> np.ndarray | None:
+    if EDGE_SPLIT not in arrays:
+        return None
+    which = arrays[EDGE_SPLIT]
+    check_array(which, EDGE_SPLIT, np.int64, (examples,), path)
+    if (row := first((which < -1) | (which >= len(SPLIT)))) is not None:
+        refuse(path, f"{EDGE_SPLIT}, row {row}: {which[row]}", "Use 0 train, 1 val, 2 test, or -1 for none.")
+    result: np.ndarray = which == np.arange(len(SPLIT))[:, None]
+    return result
 
 
 def _split(arrays: dict[str, np.ndarray], examples: int, path: Path) -> np.ndarray | None:

@@ -15,7 +15,7 @@ APART = 1000.0  # times the median column's largest number; of the public sets a
 
 def odd_features(data: Dataset) -> Iterator[str]:
     """A sentence for each kind of column that is odd, with the columns' names, or their numbers from 0."""
-    if data.graph_of is None and len(same := repeated(data.x, data.y)):
+    if data.example == "node" and len(same := repeated(data.x, data.y)):
         yield (
             f"{_columns(data, same)} one value for each class, so that a model reads the label off; leave out what is "
             "not known before the label is"

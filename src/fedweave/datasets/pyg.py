@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from numbers import Real
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -37,6 +37,7 @@ def from_pyg(
     sens_feature: bool = False,
     directed: bool | None = None,
     loops: str = "drop",
+    task: Literal["nodes", "edges"] = "nodes",
 ) -> Dataset:
     """The graph of a `torch_geometric.data.Data` with x, edge_index and y, and where it has them train_mask, val_mask
     and test_mask, sens, and of its edges edge_weight, edge_attr and edge_time. y = -1 is unlabelled; without val_mask,
@@ -49,12 +50,16 @@ def from_pyg(
     sens_feature: allow a feature column that says the same as sens.
     directed: whether edges lead one way alone; None: they do not where they carry nothing, else where one lacks its
     reverse. loops: of a node with itself, "drop", or "keep" where edges carry something.
+    task: "edges" for edges as examples: their classes are edge_label [E] in the place of y, the masks and sens are of
+    edges, each of which stands in edge_index once, and `directed` is True unless it says otherwise.
 
     Raises:
         DataError: one of the three is missing, `ignore` names what is not there, or the data breaks what `Dataset`
             promises.
     """
     graphs = _several(data, name) or [data]
+    if task == "edges":
+        return _of_edges(graphs, name, ignore, directed is not False, loops)
     if len(graphs) == 1 and not isinstance(data, list | tuple):
         held, graph_of = _held(graphs[0], name, ignore), None
     else:
@@ -82,6 +87,42 @@ def from_pyg(
         notes=(*alone, *_unread(graphs, ignore, name), *one_way(carried, mirrored(kept), directed)),
     )
     return without_sens(check(made, name), name, sens_feature)
+
+
+def _of_edges(graphs: Sequence[Any], name: str, ignore: Sequence[str], directed: bool, loops: str) -> Dataset:
+    """The graph whose edges are the examples."""
+    if len(graphs) > 1:
+        refuse(
+            name, "edges are the examples, and there are several graphs", "Give one graph (torch_geometric's Batch)."
+        )
+    own = {key: getattr(graphs[0], key, None) for key in ("x", "edge_index", "edge_label", *_MASKS, "sens", *_OF_EDGES)}
+    held = {key: _array(values, key, name) for key, values in own.items() if values is not None and key not in ignore}
+    if missing := [key for key in ("x", "edge_index", "edge_label") if key not in held]:
+        refuse(name, f"the data has no {', '.join(missing)}", "Give x, edge_index and edge_label.")
+    nodes, y = len(held["x"]), held["edge_label"].reshape(-1)
+    ends = _ends(held["edge_index"], nodes, name)
+    _check_shapes(held | {"y": held["x"][:, 0]}, nodes, name)
+    if len(y) != ends.shape[1]:
+        what = f"edge_label has {len(y)} rows, and there are {ends.shape[1]} edges"
+        refuse(name, what, "Give one class for each column of edge_index, -1 where it is unknown.")
+    kept = np.ones(len(y), bool) if loops == "keep" else ends[0] != ends[1]
+    whole = _whole(y, "edge_label", _CLASSES, name)
+    refuse_stray(whole, lambda row, what: refuse(name, f"edge_label, row {row}: {what}", _GAPLESS))
+    split, alone = _split(held, len(y), name)
+    carried = _carried(held, ends[:, kept], kept, True, name) or Carried(ends[:, kept], True)
+    made = Dataset(
+        name=name,
+        x=compact(_narrowed(_numbers(held["x"], "x", _FEATURES, name), name)),
+        edges=skeleton(ends, nodes),
+        carried=carried._replace(directed=directed, examples=True),
+        y=whole[kept],
+        classes=int(whole.max(initial=-1)) + 1,
+        sens=_whole(held["sens"].reshape(-1), "sens", _GROUPS, name)[kept] if "sens" in held else None,
+        public=None if split is None else split[:, kept],
+        ids=() if kept.all() else tuple(map(str, np.flatnonzero(kept).tolist())),
+        notes=alone,
+    )
+    return check(made, name)
 
 
 def _several(data: Any, name: str) -> list[Any]:

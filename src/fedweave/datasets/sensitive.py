@@ -57,16 +57,21 @@ def without_sens(data: Dataset, where: str | Path, sens_feature: bool) -> Datase
         DataError: see `refuse_repeated`.
     """
     if not sens_feature:
-        refuse_repeated(data.x, _of_nodes(data), data.columns, where)
+        refuse_repeated(*_seen(data), where)
     return data
 
 
 def has_sens(data: Dataset) -> bool:
     """Whether one of the features is the sensitive attribute."""
-    sens = _of_nodes(data)
-    return sens is not None and len(repeated(data.x, sens)) > 0
+    x, sens, _ = _seen(data)
+    return sens is not None and len(repeated(x, sens)) > 0
 
 
-def _of_nodes(data: Dataset) -> np.ndarray | None:
-    """int64 [n], the group of each node, or of its small graph."""
-    return data.sens if data.sens is None or data.graph_of is None else data.sens[data.graph_of]
+def _seen(data: Dataset) -> tuple["np.ndarray | sp.csr_matrix", np.ndarray | None, Sequence[str]]:
+    """The features of nodes, the group of each or of its small graph, and what the features are called; of edges, where
+    these are the examples."""
+    if data.carried is not None and data.carried.examples:
+        held = data.carried.features
+        return np.zeros((data.examples, 0), np.float32) if held is None else held, data.sens, data.carried.columns
+    sens = data.sens if data.sens is None or data.graph_of is None else data.sens[data.graph_of]
+    return data.x, sens, data.columns

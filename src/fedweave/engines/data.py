@@ -84,7 +84,7 @@ def accepted(new: object, old: Graph, classes: int, where: str) -> Graph:
 def _faults(new: Graph, old: Graph) -> Iterator[str]:
     """Where the form of a graph differs from that of the `old` one, or its padding does not hold neutral values."""
     rows, real = new.nodes, int(new.real.sum())
-    examples = rows if old.graph_of is None else len(new.y)
+    examples = rows if old.example == "node" else len(new.y)
     if rows % BLOCK or not torch.equal(new.real, torch.arange(rows, device=new.device) < real):
         yield f"its real nodes are not the first of whole blocks of {BLOCK} rows"
     if not isinstance(new.edges, Edges) or [own.nodes for own in new.edges.members] != [rows]:
@@ -100,12 +100,12 @@ def _faults(new: Graph, old: Graph) -> Iterator[str]:
                 yield f"{name} is {'absent' if now is None else 'there'}, unlike before"
         elif isinstance(was, Sparse) != isinstance(now, Sparse) or now.dtype != was.dtype or tuple(now.shape) != shape:
             yield f"{name} is {_form(now)}, not {_form(was, shape)}"
-    graphs = real if new.graph_of is None else int(new.graph_of.max()) + 1
-    padding = {"x": (0, real), "y": (-1, graphs), "masks": (0, graphs), "sens": (-1, graphs), "graph_of": (-1, real)}
+    own = len(graph_arrays(new).y)
+    padding = {"x": (0, real), "y": (-1, own), "masks": (0, own), "sens": (-1, own), "graph_of": (-1, real)}
     for name, (value, count) in padding.items():
         own = getattr(new, name)
         if own is not None and not _padded(own, count, value, 1 if name == "masks" else 0):
-            yield f"{name} does not end with {value} behind its {count} real {'nodes' if count == real else 'graphs'}"
+            yield f"{name} does not end with {value} behind its {count} real {'nodes' if count == real else 'examples'}"
 
 
 def _padded(values: "Tensor | Sparse", real: int, neutral: int, dim: int) -> bool:

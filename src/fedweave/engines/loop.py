@@ -101,7 +101,8 @@ class Loop:
         if work.info.replaces_data:
             self._replace(client, made, work.name)
         own = MemoryIsolation([*given, *view.graph, *(made or ())])
-        self._states.put(group, map_leaves(lambda leaf: as_row(own.copy(leaf)), view.state))
+        if not work.info.apart:
+            self._states.put(group, map_leaves(lambda leaf: as_row(own.copy(leaf)), view.state))
         return map_leaves(lambda leaf: as_row(own.copy(leaf)), reply)
 
     def _graph(self, client: str) -> Graph:

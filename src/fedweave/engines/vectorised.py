@@ -119,7 +119,7 @@ class Vectorised(Loop):
         refuse_changes(work.name, before, messages)
         watched.refuse_changes(work.name, f"clients {group[0]!r} to {group[-1]!r}")
         self._readers.note(work.step, states, held)
-        return self._kept(group, state, reply, graphs, [messages.shared, mine])
+        return self._kept(group, None if work.info.apart else state, reply, graphs, [messages.shared, mine])
 
     def _ids_of(self, group: Group) -> Tensor:
         """What each client's randomness is made of, int64 [P]."""
@@ -134,12 +134,13 @@ class Vectorised(Loop):
         first, last = (len(pytree.tree_leaves(own)) for own in (graphs, (self.test, self._members)))
         return Lasting(version, frozenset((*range(first), *range(operands - last, operands))))
 
-    def _kept(self, group: Group, state: Tree, reply: Tree, graphs: Graph, told: list[Tree]) -> Tree:
-        """Keep what the batch left, in memory of its own; its replies."""
+    def _kept(self, group: Group, state: Tree | None, reply: Tree, graphs: Graph, told: list[Tree]) -> Tree:
+        """Keep what the batch left, unless its states stay as they were, in memory of its own; its replies."""
         own = MemoryIsolation([leaf for leaf in pytree.tree_leaves((graphs, *told)) if isinstance(leaf, Tensor)])
         matrix = matrix_of(graphs)
-        kept, sent = ({path: own.copy(settled(leaf, matrix)) for path, leaf in leaves(t)} for t in (state, reply))
-        self._states.put(group, nest(kept))
+        kept, sent = ({path: own.copy(settled(leaf, matrix)) for path, leaf in leaves(t)} for t in (state or {}, reply))
+        if state is not None:
+            self._states.put(group, nest(kept))
         return nest(sent)
 
     def _find_culprit(self, work: Work, group: Group) -> None:

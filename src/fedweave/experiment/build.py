@@ -1,7 +1,7 @@
 """From a config to everything that a run needs: data, partition, clients' graphs, algorithm and federation."""
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -9,12 +9,11 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
-from fedweave import datasets
 from fedweave.core.algorithm import Algorithm, capabilities, needs
 from fedweave.core.arrays import DTYPES
 from fedweave.core.edge_list import MotifTable
 from fedweave.core.federation import Placement
-from fedweave.core.graph import TEST, Graph, make_graph
+from fedweave.core.graph import Graph, make_graph
 from fedweave.core.maker import maker_of
 from fedweave.core.model import Model
 from fedweave.core.records import Record
@@ -35,18 +34,23 @@ from fedweave.experiment.demands import (
     check_people,
     check_pooling,
     check_scaling,
+    check_time,
     judged,
 )
+from fedweave.experiment.prepared import prepared, seen_by
 from fedweave.incentives.tables import tables
 from fedweave.incentives.vocabulary import Vocabulary, vocabulary_of
 from fedweave.learn.losses import by_number
 from fedweave.models import directed
+from fedweave.models.edges import on_examples
 from fedweave.ops.recording import When
-from fedweave.partition import cut, unused
+from fedweave.partition import unused
 from fedweave.partition.base import Part, Partition, client_ids
-from fedweave.partition.ego_networks import crossing_edges, induced_carried, induced_edges, labels_of
+from fedweave.partition.ego_networks import crossing_edges
+from fedweave.partition.external import Appended, meter_exchange
 from fedweave.partition.pooling import pooled
 from fedweave.partition.scaling import meter_scaling
+from fedweave.partition.shares import global_test_part, shares
 
 _LOG = logging.getLogger(__name__)
 
@@ -84,6 +88,7 @@ class Ingredients(NamedTuple):
     seen: Partition
     model: Model
     algorithm: Algorithm
+    exchange: Appended | None = None
 
 
 def ingredients(config: Config) -> Ingredients:
@@ -92,18 +97,17 @@ def ingredients(config: Config) -> Ingredients:
     Raises:
         ConfigError, DataError: the data is absent or refused, or a plug-in refuses its values.
     """
-    seed = config.general.seed
-    data = datasets.load(config.data.name, path=config.folder, seed=seed, **config.data.values)
-    partition = cut(config.partition.make(), data, seed)
-    if config.noise is not None:
-        data, partition = config.noise.applied(data, partition, seed)
-    seen = pooled(partition) if capabilities(config.algorithm.kind).pooled else partition
+    data, partition, exchange = prepared(config)
+    seen = seen_by(config.algorithm, partition, data)
     check_labels_and_nodes(config, data, seen)
-    model = suited(config, data).build(width(data, seen), data.classes)
+    kind = suited(config, data)
+    data = directed.ported(data, kind)
+    model = on_examples(kind, data).build(width(data, seen), data.classes)
     check_pooling(config, data, model)
     check_edges(config, model)
-    algorithm = weighted(config.algorithm, data.labels, data.classes)
-    return Ingredients(data, partition, seen, model, algorithm.make(model))
+    algorithm = weighted(config.algorithm, data.labels, data.classes).make(model)
+    check_time(config, seen, algorithm)
+    return Ingredients(data, partition, seen, model, algorithm, exchange)
 
 
 def weighted(algorithm: Choice, labels: Sequence[str], classes: int) -> Choice:
@@ -150,6 +154,8 @@ def build(config: Config) -> Built:
     fed.judged = judged(config, fed.clients)
     meter_scaling(fed.ledger, fed.clients, seen, data.features, config.data.values.get("normalise", "none"))
     meter_scaling(fed.ledger, fed.clients, seen, data.edge_features, scaled_edges, "edge")
+    if made.exchange is not None:
+        meter_exchange(fed.ledger, fed.clients, made.exchange)
     return Built(data, made.partition, algorithm, fed, motifs, close)
 
 
@@ -245,7 +251,7 @@ def federation(
     place = chosen(device, mode == "vmap", "device")
     maker = maker_of(algorithm)  # of a preset, which says what it can do
     one = len(partition.parts) > 1 and capabilities(algorithm if maker is None else maker.plugin).pooled
-    seen = pooled(partition) if one else partition
+    seen = pooled(partition, data) if one else partition
     fed = _simulation(data, seen, algorithm, dtype, seed=seed, device=place, **options)
     fed.origin = Origin(data, partition, seed, options | {"device": device, "dtype": str(dtype).removeprefix("torch.")})
     return fed
@@ -329,42 +335,6 @@ def placements(data: Dataset, partition: Partition) -> dict[str, Placement]:
         client: Placement(torch.from_numpy(nodes.copy()), torch.from_numpy(crossing))
         for client, nodes, crossing in zip(ids, groups, crossing_edges(data, groups), strict=True)
     }
-
-
-def global_test_part(data: Dataset, partition: Partition) -> Part | None:
-    """What a global model is judged on: `Partition.judged`, else the global test examples with every labelled one in
-    the TEST mask; None without a global test set."""
-    if partition.test is None or partition.judged is not None:
-        return partition.judged
-    masks = np.zeros((3, len(partition.test)), bool)
-    masks[TEST] = data.y[partition.test] >= 0
-    return Part.of(data, partition.test, masks)
-
-
-def shares(data: Dataset, parts: Sequence[Part]) -> Iterator[Dataset]:
-    """What each client holds, a dataset of its own whose split is how it uses its examples; without labels y is -1.
-    Parties of a vertical cut get no ids: their nodes are the same, in the same order."""
-    groups = [part.nodes for part in parts]
-    for part, induced, carried in zip(parts, induced_edges(data, groups), induced_carried(data, groups), strict=True):
-        y, x, nodes = data.y[part.examples], data.x[part.nodes], part.nodes
-        own = () if part.columns is None or not data.columns else tuple(data.columns[i] for i in part.columns)
-        edges = induced if part.edges is None else np.searchsorted(nodes, part.edges)
-        yield replace(
-            data,
-            x=x if part.columns is None else x[:, part.columns],
-            columns=data.columns if part.columns is None else own,
-            edges=edges,
-            y=y if part.labels else np.full_like(y, -1),
-            sens=None if data.sens is None else data.sens[part.examples],
-            owner=None if data.owner is None else data.owner[part.examples],
-            public=part.masks & (y >= 0),
-            parties=None,
-            ids=tuple(data.ids[i] for i in part.examples) if data.ids and part.columns is None else (),
-            graph_of=None if data.graph_of is None else np.searchsorted(part.examples, data.graph_of[nodes]),
-            node_labels=None if data.node_labels is None else data.node_labels[nodes],
-            edge_labels=labels_of(data, nodes[edges]),
-            carried=carried if part.edges is None else None,
-        )
 
 
 def graph_of(

@@ -68,6 +68,20 @@ def check_examples(config: Config, data: Dataset) -> None:
             f"algorithm {config.algorithm.name!r} needs small graphs as examples, but those of {data.name} are "
             f"{data.example}s; choose data such as 'proteins' (see `fedweave list datasets`)."
         )
+    if capabilities(config.algorithm.kind).nodes and data.example == "edge":
+        raise ConfigError(
+            f"algorithm {config.algorithm.name!r} is about nodes and their neighbours, but the examples of {data.name} "
+            "are edges; take fedavg, or another of its family, or local."
+        )
+
+
+def check_time(config: Config, partition: Partition, algorithm: object) -> None:
+    """Raise ConfigError where messages depend on time, and the algorithm goes by neighbours whenever they are some."""
+    if any(part.until is not None for part in partition.parts) and needs(algorithm).nodes:
+        raise ConfigError(
+            f"algorithm {config.algorithm.name!r} is about nodes and their neighbours at all times, but split = 'time' "
+            "holds back later edges; take fedavg, or another of its family, or split = 'random'."
+        )
 
 
 UNTESTED = (
@@ -136,12 +150,12 @@ def check_edges(config: Config, model: Model) -> None:
 
 def check_pooling(config: Config, data: Dataset, model: Model) -> None:
     """Raise ConfigError unless the model has one row of results per example."""
-    if models.pools(model) == (data.example == "graph"):
+    if models.example(model) == data.example:
         return
     own = f"model {config.model.name!r} with pool = {config.model.values.get('pool', 'none')!r}"
-    if data.example == "node":
+    if data.example != "graph":
         raise ConfigError(
-            f"{own} pools small graphs, but the examples of {data.name!r} are nodes; set model.pool = 'none'."
+            f"{own} pools small graphs, but the examples of {data.name!r} are {data.example}s; set model.pool = 'none'."
         )
     pooling = [name for name, kind in registry("model").items() if "pool" in parameters("model", kind)]
     raise ConfigError(

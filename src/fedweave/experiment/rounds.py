@@ -16,10 +16,10 @@ from fedweave.core.graph import TEST
 from fedweave.core.members import of_members
 from fedweave.core.tree import Tree, check, leaves, to
 from fedweave.errors import FedweaveError, ReplyRefused, UserError, told_diverged, told_of_part
-from fedweave.metrics.best_rounds import BEST, best_validated, fairest
-from fedweave.metrics.judging import PLAIN, Judging, judged_by, positive_of
+from fedweave.metrics.best_rounds import best_validated, fairest
+from fedweave.metrics.judging import BEST, PLAIN, Judging, judged_by, positive_of
 from fedweave.metrics.measured import GLOBAL, METRICS_SCHEMA, OF, SAMPLED, measure, of_splits, positive_class
-from fedweave.metrics.pooled import Alarm, pooled
+from fedweave.metrics.pooled import Alarm, pooled, pooled_sums
 
 SERVER = "server"
 
@@ -147,9 +147,10 @@ class _Referee:
         if judged := self.fed.judged:
             measured |= {SAMPLED: float(len(judged)), OF: float(len(self.fed.clients))}
         best = best_validated(number, rows, measured, before)
-        chosen = best.get(f"{BEST}/round") == number and judged_by(measured) != PLAIN
+        asked = judged_by(measured) != PLAIN or self.judging != Judging()
+        chosen = best.get(f"{BEST}/round") == number and asked
         if chosen or number == self.rounds:
-            together = self._together(state, measured)
+            together = self._together(state, measured, found.total)
             told = {name: float(own[TEST]) for name, own in together.items() if not math.isnan(own[TEST])}
             best |= {f"{BEST}/{name}": value for name, value in told.items() if chosen}
             if number == self.rounds:
@@ -158,15 +159,17 @@ class _Referee:
         best |= fairest(number, rows, measured, before, self.fair_margin)
         return rows, measured | best
 
-    def _together(self, state: Tree, measured: Mapping[str, float]) -> dict[str, np.ndarray]:
-        """What only a simulation can say of all examples together: float64 [3] by name."""
+    def _together(self, state: Tree, measured: Mapping[str, float], total: Tree | None) -> dict[str, np.ndarray]:
+        """What only a simulation, or sums over all clients, can say of all examples together: float64 [3] by name."""
+        how = self.judging.threshold
+        how = "f1" if how == "auto" and positive_of(measured) is not None else how
+        alarm = Alarm(positive_class(self.judging, measured), how)
+        if total is not None:
+            return pooled_sums(total, alarm)
         if not (isinstance(self.fed, HoldsGraphs) and isinstance(self.algorithm, Deployable)):
             return {}
         if (w := self.algorithm.judged_model(state)) is None:
             return {}
-        how = self.judging.threshold
-        how = "f1" if how == "auto" and positive_of(measured) is not None else how
-        alarm = Alarm(positive_class(self.judging, measured), how)
         graphs = [self.fed.graphs[client] for client in self.fed.judged or self.fed.clients]
         return pooled(self.algorithm.net, w, graphs, alarm)
 

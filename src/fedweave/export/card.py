@@ -8,6 +8,7 @@ from fedweave.core.records import Record
 from fedweave.core.text import counted, printable
 from fedweave.experiment.runs.form import Form
 from fedweave.export.source import AT_SITES, HANDED_OUT, Source
+from fedweave.metrics.judging import of_best
 from fedweave.report.disclosure import disclose
 from fedweave.report.groups import GAPS, NOTES
 from fedweave.report.notes import notes
@@ -49,13 +50,16 @@ _SCALED = {
 
 def card(run: Run, source: Source, client: str | None, usage: str) -> str:
     """Markdown. client: whose model it is, if not the server's; usage: how its files are used."""
-    algorithm, dataset = run.summary["algorithm"], run.summary["dataset"]
+    algorithm, dataset, metrics = run.summary["algorithm"], run.summary["dataset"], run.summary["metrics"]
+    best, rounds = source.when == "best", counted(run.summary["rounds"], "round")
+    after = f"round {metrics['best_val/round']:g}, of {rounds} the best on validation examples," if best else rounds
+    metrics = of_best(metrics) if best else metrics
     whose = "the server's global model" if source.which == "global" else f"the {source.which} model of {client}"
     own = (leaf for name, leaf in source.weights.items() if not name.endswith(".eps"))  # PyG's GIN has it, always 0
     weights = sum(leaf.numel() for leaf in own)
     parts = [
         f"# {plain(f'{algorithm} on {dataset}')}",
-        f"This is {plain(whose)} after {counted(run.summary['rounds'], 'round')} with "
+        f"This is {plain(whose)} after {after} with "
         f"{counted(run.summary['clients'], 'client')} (seed {run.summary['seed']}), exported by fedweave.",
         usage,
         "## Architecture",
@@ -63,10 +67,11 @@ def card(run: Run, source: Source, client: str | None, usage: str) -> str:
         "## Data form",
         _listed(_form(source.form)),
         "## Metrics",
-        "Of the whole run, after its last evaluation; this model's own share in them is not told apart.",
+        f"Of the whole run, after {'that round' if best else 'its last evaluation'}; this model's own share in them is "
+        "not told apart.",
         *([plain(said)] if (said := _judged(run)) else []),
         *([_flagged(source)] if source.flagging is not None else []),
-        _listed(f"{about}: {run.summary['metrics'][name]:.4f}" for name, about in _shown(run)),
+        _listed(f"{about}: {metrics[name]:.4f}" for name, about in _shown(metrics)),
         "## What left whom",
         _listed(disclose(run).sentences),
         "A model can reveal something of the data that it was trained on. Whoever gets these files gets that, too.",
@@ -87,9 +92,8 @@ def _flagged(source: Source) -> str:
     return f"An example is flagged as {plain(str(name))} from the probability {threshold:.4g} on (model.json)."
 
 
-def _shown(run: Run) -> list[tuple[str, str]]:
+def _shown(found: Record) -> list[tuple[str, str]]:
     """Metrics and what they are; the "global" AUC only where it is not that within members."""
-    found = run.summary["metrics"]
     members = counted(int(found.get("within/members") or 0), "member")
     same = found.get("within/auc") is not None and found["within/auc"] == found.get("global/auc")
     return [

@@ -9,6 +9,7 @@ directions of every edge, without self loops. The module is for prediction: it h
 """
 
 import json
+import math
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,110 @@ class EgoConv(nn.Module):
         return out
 
 
+def spread(x: Tensor, edge_index: Tensor) -> Tensor:
+    """D^-1/2 (A + I) D^-1/2 x, D being the degrees of A + I."""
+    source, target = edge_index
+    apart = (source != target).to(x.dtype)[:, None]
+    scale = (1 + x.new_zeros(x.shape[0], 1).index_add(0, target, apart)).rsqrt()
+    scaled = scale * x
+    result: Tensor = scale * (scaled + torch.zeros_like(x).index_add(0, target, apart * scaled[source]))
+    return result
+
+
+class Whole(nn.Module):
+    """A model that is no chain of such layers; its weights are called by layer and name, such as "0_weight"."""
+
+    def __init__(self, sizes: dict[str, tuple[int, ...]]) -> None:
+        super().__init__()
+        self.w = nn.ParameterDict({name: nn.Parameter(_any(size)) for name, size in sizes.items()})
+
+
+class SGC(Whole):
+    """K times the graph's messages, linear (Wu et al. 2019)."""
+
+    def __init__(self, features: int, classes: int, given: dict[str, Any]) -> None:
+        self.hops: int = given["layers"]
+        super().__init__({"0_weight": (features, classes), f"{self.hops}_bias": (classes,)})
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        """[n, features] -> [n, classes]."""
+        x = x @ self.w["0_weight"]
+        for _ in range(self.hops):
+            x = spread(x, edge_index)
+        out: Tensor = x + self.w[f"{self.hops}_bias"]
+        return out
+
+
+class GPRGNN(Whole):
+    """Weighted hops of an MLP's logits (Chien et al. 2021)."""
+
+    def __init__(self, features: int, classes: int, given: dict[str, Any]) -> None:
+        self.hops, wide = int(given["layers"]), given["hidden"]
+        sizes = {"0_weight": (features, wide), "0_bias": (wide,), "1_weight": (wide, classes), "1_bias": (classes,)}
+        super().__init__(sizes | {f"{self.hops + 2}_gamma": (self.hops + 1, 1)})
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        """[n, features] -> [n, classes]."""
+        w, gamma = self.w, self.w[f"{self.hops + 2}_gamma"]
+        x = torch.relu(x @ w["0_weight"] + w["0_bias"]) @ w["1_weight"] + w["1_bias"]
+        out: Tensor = gamma[0] * x
+        for k in range(self.hops):
+            x = spread(x, edge_index)
+            out = out + gamma[k + 1] * x
+        return out
+
+
+class ACMGCN(Whole):
+    """Three channels that every node mixes (Luan et al. 2022)."""
+
+    channels = ("low", "high", "own")
+
+    def __init__(self, features: int, classes: int, given: dict[str, Any]) -> None:
+        self.depth: int = given["layers"]
+        sizes: dict[str, tuple[int, ...]] = {}
+        for i, pair in enumerate(pairwise([features, *[given["hidden"]] * (self.depth - 1), classes])):
+            sizes |= {f"{i}_{one}": pair for one in self.channels}
+            sizes |= {f"{i}_score_{one}": (pair[1], 1) for one in self.channels} | {f"{i}_mix": (3, 3)}
+        super().__init__(sizes)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        """[n, features] -> [n, classes]."""
+        for i in range(self.depth):
+            low, high, own = (x @ self.w[f"{i}_{one}"] for one in self.channels)
+            found = [spread(low, edge_index), high - spread(high, edge_index), own]
+            mixed = [torch.relu(one) for one in found]
+            told = [one @ self.w[f"{i}_score_{name}"] for one, name in zip(mixed, self.channels, strict=True)]
+            share = torch.softmax(torch.sigmoid(torch.cat(told, 1)) @ self.w[f"{i}_mix"] / 3, 1)
+            x = 3 * (share[:, :1] * mixed[0] + share[:, 1:2] * mixed[1] + share[:, 2:] * mixed[2])
+            x = torch.relu(x) if i < self.depth - 1 else x
+        return x
+
+
+class H2GCN(Whole):
+    """Own embedding, neighbours' and those at distance two (Zhu et al. 2020); takes memory for every two nodes."""
+
+    def __init__(self, features: int, classes: int, given: dict[str, Any]) -> None:
+        self.rounds, wide = int(given["layers"]), given["hidden"]
+        last = f"{self.rounds + 1}_weight"
+        super().__init__({"0_weight": (features, wide), last: (wide * (2 ** (self.rounds + 1) - 1), classes)})
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        """[n, features] -> [n, classes]."""
+        number = torch.arange(x.shape[0], device=x.device)
+        one = (number[:, None] == number).to(x.dtype)
+        joined = one.new_zeros(x.shape[0], x.shape[0]).index_add(0, edge_index[1], one[edge_index[0]])
+        near = (joined > 0).to(x.dtype) * (1 - one)
+        far = (near @ near > 0).to(x.dtype) * (1 - near) * (1 - one)
+        h = torch.relu(x @ self.w["0_weight"])
+        kept = [h]
+        for _ in range(self.rounds):
+            scales = [(a, a.sum(1, keepdim=True).clamp(min=1).rsqrt()) for a in (near, far)]
+            h = torch.cat([scale * (a @ (scale * h)) for a, scale in scales], 1)
+            kept.append(h)
+        out: Tensor = torch.cat(kept, 1) @ self.w[f"{self.rounds + 1}_weight"]
+        return out
+
+
 class Net(nn.Module):
     """Layers one after the other, each with its activation ("relu", "elu" or None); from features to logits."""
 
@@ -76,6 +181,9 @@ class Net(nn.Module):
 
 def build(about: dict[str, Any]) -> Net:
     """The module that a model.json describes."""
+    wholes = {"sgc": SGC, "gprgnn": GPRGNN, "acmgcn": ACMGCN, "h2gcn": H2GCN}
+    if about["model"] in wholes:
+        return Net([(wholes[about["model"]](about["features"], about["classes"], about["settings"]), None)])
     makers = {"gcn": gcn, "gat": gat, "sage": sage, "gin": gin, "mlp": mlp, "gcnii": gcnii, "ego": ego}
     return Net(makers[about["model"]](about["features"], about["classes"], about["settings"]))
 
@@ -146,6 +254,11 @@ def ego(features: int, classes: int, given: dict[str, Any]) -> list[tuple[nn.Mod
         for kind, pair in zip(kinds, sizes, strict=True)
     ]
     return [*made, (nn.Linear(size, classes), None)]
+
+
+def _any(size: tuple[int, ...]) -> Tensor:
+    """Weights until those of the file are loaded."""
+    return torch.linspace(-40, 40, math.prod(size)).cos().reshape(size)
 
 
 def _chain(layer: Any, features: int, last: int, given: dict[str, Any]) -> list[tuple[nn.Module, str | None]]:

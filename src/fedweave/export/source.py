@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedweave.core.model import Layer, Model
 from fedweave.core.records import Record
-from fedweave.core.tree import Tree
+from fedweave.core.tree import Tree, leaves
 from fedweave.errors import UserError
 from fedweave.experiment.runs.form import Form, form_of_config, read_form
 from fedweave.models.masked import SUFFIX, pruned
@@ -18,10 +18,12 @@ from fedweave.models.masked import SUFFIX, pruned
 if TYPE_CHECKING:
     from fedweave.core.tree import Tree
     from fedweave.experiment.config import Config
+    from fedweave.experiment.runs.checkpoint import When
     from fedweave.metrics.judging import Flagging
 
 
-KNOWN = ("gcn", "gat", "sage", "gin", "mlp", "gcnii", "ego")
+WHOLE = ("sgc", "gprgnn", "acmgcn", "h2gcn")  # modules that are no chains of layers
+KNOWN = ("gcn", "gat", "sage", "gin", "mlp", "gcnii", "ego", *WHOLE)
 AT_SITES = "sites"  # how features are scaled that each site reads by itself
 HANDED_OUT = "handed out"  # how those are that `sites init --split` cut
 
@@ -29,13 +31,14 @@ HANDED_OUT = "handed out"  # how those are that `sites init --split` cut
 @dataclass(frozen=True)
 class Source:
     """A model to export. which: "global", "personal" or "trained". weights: under PyTorch Geometric's names. flagging:
-    which examples the run flags, if it looks for a class."""
+    which examples the run flags, if it looks for a class. when: after which round it is."""
 
     config: "Config"
     which: str
     weights: "Tree"
     form: Form
     flagging: "Flagging | None" = None
+    when: "When" = "last"
 
     def described(self) -> Record:
         """What `pyg.build` needs to know, and who prepares data for it."""
@@ -72,7 +75,9 @@ def exportable(directory: Path) -> "Config":
     return config
 
 
-def source(directory: Path, model: str | None, client: str | None, form: Form | None = None) -> Source:
+def source(
+    directory: Path, model: str | None, client: str | None, form: Form | None = None, when: "When" = "last"
+) -> Source:
     """The `model` of the run in `directory`: the global one where there is one, else that of the `client`.
 
     form: what a site that trained it says of its data; of a run between sites alone.
@@ -85,20 +90,20 @@ def source(directory: Path, model: str | None, client: str | None, form: Form | 
     if not config.between_sites:
         if form is not None:
             raise UserError(f"{directory} was not trained between sites; use fedweave export {directory}.")
-        return _simulated(directory, config, model, client)
+        return _simulated(directory, config, model, client, when)
     if client is not None or model not in (None, "global"):
         raise UserError(
             f"{directory} was trained between sites, where each one's own models are; the global model alone can be "
             "exported. `fedweave sites predict --model personal` predicts at the sites."
         )
-    return _of_sites(directory, config, form)
+    return _of_sites(directory, config, form, when)
 
 
-def _simulated(directory: Path, config: "Config", model: str | None, client: str | None) -> Source:
+def _simulated(directory: Path, config: "Config", model: str | None, client: str | None, when: "When") -> Source:
     from fedweave.experiment.runs.scoring import flagging_of
     from fedweave.experiment.runs.trained import trained
 
-    run = trained(directory, config, "")
+    run = trained(directory, config, "", when)
     algorithm, data = run.algorithm, run.built.data
     which = model or ("global" if client is None and algorithm.global_model(run.state) is not None else "personal")
     if which != "global" and client is None:
@@ -107,13 +112,15 @@ def _simulated(directory: Path, config: "Config", model: str | None, client: str
         raise UserError("in the run each client has columns of its own, so that no one module fits them.")
     w = run.model_of(which, client or run.built.fed.clients[0])
     form = read_form(directory) or form_of_config(config, data)
-    return Source(config, which, _weights(config, algorithm, w, form), form, flagging_of(run))
+    found = flagging_of(run, {client: w} if client else {})
+    own = found.get(client or "") if isinstance(found, dict) else found
+    return Source(config, which, _weights(config, algorithm, w, form), form, own, when)
 
 
-def _of_sites(directory: Path, config: "Config", form: Form | None) -> Source:
+def _of_sites(directory: Path, config: "Config", form: Form | None, when: "When") -> Source:
     from fedweave.experiment.runs.files import SUMMARY, read_summary
     from fedweave.experiment.runs.trained import joint
-    from fedweave.metrics.judging import flagging
+    from fedweave.metrics.judging import flagging, of_best
 
     told = read_summary(directory / SUMMARY)
     if not {"features", "class_count"} <= told.keys():
@@ -126,9 +133,10 @@ def _of_sites(directory: Path, config: "Config", form: Form | None) -> Source:
             f"the site holds {form.example}s with {form.features} features of {form.classes} classes, the model is for "
             f"{example}s with {features} of {classes}. Name the folder of a site that trained it."
         )
-    algorithm, w = joint(directory, config, features, classes)
-    own = flagging(config.evaluation.of(form.labels, classes), told["metrics"]) if classes == 2 else None
-    return Source(config, "global", _weights(config, algorithm, w, form), form, own)
+    algorithm, w = joint(directory, config, features, classes, when)
+    metrics = of_best(told["metrics"]) if when == "best" else told["metrics"]
+    own = flagging(config.evaluation.of(form.labels, classes), metrics) if classes == 2 else None
+    return Source(config, "global", _weights(config, algorithm, w, form), form, own, when)
 
 
 def _weights(config: "Config", algorithm: object, w: "Tree", form: Form) -> "Tree":
@@ -146,7 +154,10 @@ def _weights(config: "Config", algorithm: object, w: "Tree", form: Form) -> "Tre
     net = config.model.make().build(form.features, form.classes)
     given = config.model.values
     heads = [*[given["heads"]] * (len(net) - 1), given["output_heads"]] if config.model.name == "gat" else []
-    return state_dict(net, w if masks is None else unmasked(w, masks.threshold), heads)
+    plain = w if masks is None else unmasked(w, masks.threshold)
+    if config.model.name in WHOLE:
+        return {f"layers.0.w.{path.replace('/', '_')}": leaf.float().contiguous() for path, leaf in leaves(plain)}
+    return state_dict(net, plain, heads)
 
 
 def state_dict(model: Model, w: Tree, heads: Sequence[int] = ()) -> dict[str, Tensor]:

@@ -1,7 +1,7 @@
 """The loss of classification over a client's own choice of examples, and how it may weigh classes that are rare."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import torch
 import torch.nn.functional as F
@@ -36,6 +36,7 @@ class ClassLoss:
     focal:            gamma of -w_c (1 - p_c)^gamma log p_c (Lin et al. 2017).
     logit_adjustment: tau; trains on the logits + tau log(n_c / n) (Menon et al. 2021), where a class without an
                       example counts as if it had one.
+    counts:           training examples of each class [c], in place of those that the client counts by itself.
 
     Raises:
         ValueError: a weight or another number is negative or not finite, or the weights have another name.
@@ -44,6 +45,7 @@ class ClassLoss:
     class_weight: ClassWeight = "none"
     focal: float = 0.0
     logit_adjustment: float = 0.0
+    counts: Tensor | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         given = self.class_weight
@@ -74,7 +76,7 @@ class ClassLoss:
 
     def of(self, logits: Tensor, target: Tensor, weight: Tensor, y: Tensor, train: Tensor) -> Tensor:
         """The same, with the classes counted among the `train`ing examples, bool [e], of classes `y` int64 [e]."""
-        counts = class_counts(y, train, logits.shape[-1]) if self.counts_classes else None
+        counts = class_counts(y, train, logits.shape[-1]) if self.counts_classes and self.counts is None else None
         return self(logits, target, weight, counts)
 
     def soft(self, logits: Tensor, truth: Tensor, counts: Tensor | None = None) -> Tensor:
@@ -82,6 +84,7 @@ class ClassLoss:
         if self.plain:
             found: Tensor = -(truth * F.log_softmax(logits, -1)).sum(-1).mean()
             return found
+        counts = counts if self.counts is None else self.counts
         counts = torch.ones_like(logits[0]) if counts is None else counts.to(logits.dtype)
         if self.tau:
             logits = logits + self.tau * torch.log(counts.clamp(min=1) / counts.sum().clamp(min=1))
@@ -92,6 +95,10 @@ class ClassLoss:
         weighted = truth * self._weights(counts)
         total = weighted.sum()
         return (each * weighted).sum() / torch.where(total > 0, total, torch.ones_like(total))
+
+    def by(self, counts: Tensor | None) -> "ClassLoss":
+        """The same with these `counts`, if there are any."""
+        return self if counts is None else replace(self, counts=counts)
 
     @property
     def counts_classes(self) -> bool:

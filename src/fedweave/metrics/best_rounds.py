@@ -7,10 +7,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fedweave.metrics import between_groups
-from fedweave.metrics.judging import OF_POSITIVE, judged_by
+from fedweave.metrics.judging import BEST, OF_POSITIVE, judged_by
 from fedweave.metrics.measured import GLOBAL, MISSING, SELECTION
 
-BEST = "best_val"
 FAIREST = "best_fair"
 _SELECTION = between_groups.SELECTION + between_groups.OTHERWISE
 _OF_FAIREST = ("global/accuracy", "global/auc", "global/classes_predicted", "local/accuracy", "local/auc")
@@ -31,6 +30,7 @@ def best_validated(
     by = judged_by(summary)
     validation = f"{BEST}/val/{by}"
     own = pc.and_(pc.equal(metrics["metric"], by), pc.not_equal(metrics["client"], GLOBAL))
+    own = pc.or_(own, pc.equal(metrics["metric"], f"local/{by}"))  # where single clients' are not known
     found = pc.mean(metrics.filter(pc.and_(own, pc.equal(metrics["split"], "val")))["value"]).as_py()
     missing = summary.get(MISSING, 0.0)
     if found is None or (validation in before and (-missing, found) <= (-_missing(before, BEST), before[validation])):

@@ -50,22 +50,22 @@ def summarised(own: Mapping[str, np.ndarray], pooled: Mapping[str, np.ndarray]) 
 
 
 def selection(pairs: Mapping[str, np.ndarray], metric: str = PLAIN, positive: int = 1) -> dict[str, float]:
-    """What a round is chosen by (`fairest`), from the clients' pairs [P, 3, …] on their validation examples, added up:
+    """What a round is chosen by (`fairest`), from the clients' pairs [3, …] on their validation examples, added up:
     "gaps" SP + EO of people of a known group; of all people "accuracy", and "constant", the accuracy of the better
     constant prediction; "alike", 1 if one class is predicted for nearly everybody, else 0; and where another metric
     judges, "score", its value, and "chance", that of the best constant prediction. {} without groups; NaN where a group
     is empty."""
     if "groups" not in pairs:
         return {}
-    gaps = group_fairness.values({"groups": pairs["groups"].sum(0)[VAL]})
-    right, labels = (pairs[name].sum(0)[VAL, at] for name, at in (("f1", _TRUE_POSITIVES), ("classes", TRUE)))
+    gaps = group_fairness.values({"groups": pairs["groups"][VAL]})
+    right, labels = (pairs[name][VAL, at] for name, at in (("f1", _TRUE_POSITIVES), ("classes", TRUE)))
     shares = {"accuracy": right.sum() / 2, "constant": labels.max()}
     found = {"gaps": gaps["sp"] + gaps["eo"]} | {k: float(ratio(v, labels.sum())) for k, v in shares.items()}
-    predicted, true = (ratio(pairs["classes"].sum(0)[VAL, at, 1], labels.sum()) for at in (PREDICTED, TRUE))
+    predicted, true = (ratio(pairs["classes"][VAL, at, 1], labels.sum()) for at in (PREDICTED, TRUE))
     found["alike"] = float(near_constant(float(predicted), float(true)))
     if metric == PLAIN:
         return found
-    value = classification.values({name: pair.sum(0)[VAL] for name, pair in pairs.items()}, positive)[metric]
+    value = classification.values({name: pair[VAL] for name, pair in pairs.items()}, positive)[metric]
     return found | {"score": float(value), "chance": reference.chance(metric, labels, positive)}
 
 

@@ -195,6 +195,33 @@ class _Argsort(Operation):
         return _Argsort.apply(score.movedim(in_dims[0], 0)), 0
 
 
+def means(pairs: Tree) -> Tree:
+    """What `values` says of one client's `counts`, float64 [S, 2] each, or [S, 2, c] of each of two classes: the value
+    and 1, or zeros where it is not defined; so that sums of them over clients give means. Works under `vmap`."""
+    found = {name: _defined(pairs[name][:, 0], pairs[name][:, 1]) for name in ("loss", "accuracy")}
+    f1 = _defined(pairs["f1"][:, 0], pairs["f1"][:, 1])
+    found["macro_f1"] = _defined(f1[:, 0].sum(-1), f1[:, 1].sum(-1))
+    area = _defined(pairs["auc"][:, 0], pairs["auc"][:, 1])
+    if "average_precision" not in pairs:
+        return found | {"auc": _defined(area[:, 0].sum(-1), area[:, 1].sum(-1))}
+    (flagged, true), hits = pairs["classes"].unbind(1), pairs["f1"][:, 0] / 2
+    found |= {name: _defined(pairs[name][:, 0], pairs[name][:, 1]) for name in _OF_TWO}
+    found |= {"auc": area[..., 1], "recall": _defined(hits, true), "precision": _defined(hits, flagged)}
+    return found | {"f1_positive": f1 * (true > 0)[:, None]}
+
+
+def _defined(total: Tensor, count: Tensor) -> Tensor:
+    there = (count > 0).to(torch.float64)
+    return torch.stack([total / count.clamp(min=1) * there, there], 1)
+
+
+def mean_values(sums: Values, positive: int = 1) -> dict[str, np.ndarray]:
+    """The means over clients, float64 [S], of the sums of their `means`; NaN where none has any."""
+    pair = {name: np.asarray(value, np.float64) for name, value in sums.items()}
+    one = {name: value if value.ndim == 2 else value[..., positive] for name, value in pair.items()}
+    return {name: ratio(value[:, 0], value[:, 1]) for name, value in one.items()}
+
+
 def merge(trees: Sequence[Tree]) -> Tree:
     """The pairs of several clients, added.
 

@@ -2,12 +2,13 @@
 score on an example is flagged. All of it on the host, from the scores of examples side by side."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from scipy.special import expit
 
-from fedweave.metrics.judging import HALF
+from fedweave.metrics.judging import HALF, Flagging, Judging, looked_for
 
 ALERTED = {"recall_at_1": 0.01, "recall_at_5": 0.05}
 BINS = 15
@@ -82,17 +83,45 @@ def threshold(p: np.ndarray, truth: np.ndarray, how: Any) -> float:
     order = np.argsort(-p, kind="stable")
     ranked, hits = p[order], np.cumsum(truth[order])
     last = np.append(ranked[1:] != ranked[:-1], True)  # equal probabilities are flagged together
-    count = np.arange(1, len(p) + 1)
-    if isinstance(how, str):
-        worth = 2 * hits / (count + truth.sum())
-    elif "recall_at" in how:
-        worth = -np.abs(count - how["recall_at"] * len(p))
-    else:
-        worth = -(how["cost"]["miss"] * (truth.sum() - hits) + how["cost"]["alarm"] * (count - hits)).astype(np.float64)
-        if worth[last].max() < -how["cost"]["miss"] * truth.sum():  # nothing flagged is cheaper
-            return float((1 + ranked[0]) / 2) if ranked[0] < 1 else float(np.nextafter(1, 2))
+    worth = _worth(hits, np.arange(1, len(p) + 1), how)
+    if worth[last].max() < _of_none(int(truth.sum()), how):
+        return float((1 + ranked[0]) / 2) if ranked[0] < 1 else float(np.nextafter(1, 2))
     best = int(np.argmax(np.where(last, worth, -np.inf)))
     return float((ranked[best] + ranked[best + 1]) / 2) if best + 1 < len(p) else float(ranked[best] / 2)
+
+
+def by_validation(judging: Judging, metrics: Mapping[str, float | None], p: np.ndarray, y: np.ndarray) -> Flagging:
+    """Which examples of two classes are flagged, by validation examples of one model: probabilities [n, 2], classes."""
+    positive = looked_for(judging, metrics)
+    how = "f1" if judging.threshold == "auto" else judging.threshold
+    return Flagging(positive, threshold(p[:, positive].astype(np.float64), y == positive, how))
+
+
+def threshold_of_counts(negative: np.ndarray, positive: np.ndarray, how: Any) -> int:
+    """The first flagged bin of examples that are counted by bins of rising scores [b], the middle one where no example
+    is positive, or nothing is asked for; `how` as `threshold` has it, a number apart."""
+    hits = np.cumsum(positive[::-1])
+    if how == "auto" or not hits[-1]:
+        return len(positive) // 2
+    worth = _worth(hits, np.cumsum((positive + negative)[::-1]), how)
+    return len(positive) if worth.max() < _of_none(int(hits[-1]), how) else len(positive) - 1 - int(np.argmax(worth))
+
+
+def _worth(hits: np.ndarray, count: np.ndarray, how: Any) -> np.ndarray:
+    """Of flagging so many examples, falling by score, the last of which are all."""
+    positives, n = hits[-1], count[-1]
+    if isinstance(how, str):
+        found: np.ndarray = 2 * hits / (count + positives)
+    elif "recall_at" in how:
+        found = -np.abs(count - how["recall_at"] * n)
+    else:
+        found = -(how["cost"]["miss"] * (positives - hits) + how["cost"]["alarm"] * (count - hits))
+    return found.astype(np.float64)
+
+
+def _of_none(positives: int, how: Any) -> float:
+    """What it is worth to flag nothing, where that may be the cheapest."""
+    return -how["cost"]["miss"] * positives if isinstance(how, Mapping) and "cost" in how else -math.inf
 
 
 def _ratio(total: float, count: float) -> float:

@@ -14,6 +14,7 @@ from fedweave.errors import ConfigError
 OF_POSITIVE = ("average_precision", "recall_at_1", "precision_at_1", "recall", "precision", "f1_positive")
 OF_SCORES = OF_POSITIVE[:3]  # whatever the threshold
 PLAIN, RARE_OF_TWO, RARE_OF_MANY = "accuracy", "average_precision", "macro_f1"
+BEST = "best_val"  # "best_val/<metric>" in a summary: of the round that was best on validation examples
 JUDGED = "judged"  # "judged/<metric>" in a summary: the positive class's number, NONE of a metric without one
 NONE = -1.0
 NEARLY = 0.1
@@ -109,17 +110,40 @@ def flagging(judging: Judging, metrics: Mapping[str, float | None]) -> Flagging 
 
     judging: with the number of the positive class. metrics: of the run's summary.
     """
-    positive = positive_of(metrics)
-    if positive is None and judging.positive is None and judging.threshold == "auto":
+    if not looks_for(judging, metrics):
         return None
-    given = judging.positive if isinstance(judging.positive, int) else 1
     chosen, how = metrics.get(THRESHOLD), judging.threshold
     if chosen is None and isinstance(how, float | int):
         chosen = how
     if chosen is None and how != "auto":
         return None
-    at = HALF if chosen is None else chosen
-    return Flagging(given if positive is None else positive, float(at))
+    return Flagging(looked_for(judging, metrics), float(HALF if chosen is None else chosen))
+
+
+def looks_for(judging: Judging, metrics: Mapping[str, float | None]) -> bool:
+    """Whether a class is looked for."""
+    return positive_of(metrics) is not None or judging.positive is not None or judging.threshold != "auto"
+
+
+def chooses(judging: Judging, metrics: Mapping[str, float | None]) -> bool:
+    """Whether a threshold is to be chosen on validation examples."""
+    given = isinstance(judging.threshold, float | int)
+    return not given and (judging.threshold != "auto" or positive_of(metrics) is not None)
+
+
+def looked_for(judging: Judging, metrics: Mapping[str, float | None]) -> int:
+    """The number of the class that is looked for; `judging` with the number of the positive class."""
+    positive = positive_of(metrics)
+    given = judging.positive if isinstance(judging.positive, int) else 1
+    return given if positive is None else positive
+
+
+def of_best(metrics: Mapping[str, float | None]) -> dict[str, float | None]:
+    """What a summary says of the round that was best on validation examples, and by what it was judged."""
+    kept = (f"{JUDGED}/", RAREST)
+    found = {name: value for name, value in metrics.items() if name.startswith(kept)}
+    best = {name.removeprefix(f"{BEST}/"): value for name, value in metrics.items() if name.startswith(f"{BEST}/")}
+    return found | {name: value for name, value in best.items() if "/" in name and not name.startswith("val/")}
 
 
 def near_constant(predicted: float, true: float) -> bool:

@@ -15,8 +15,9 @@ from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree, leaves
 from fedweave.errors import FedweaveError, told_diverged
 from fedweave.metrics import between_groups, reference
-from fedweave.metrics.classification import by_class, ratio, values
+from fedweave.metrics.classification import by_class, mean_values, ratio, values
 from fedweave.metrics.client_fairness import client_fairness
+from fedweave.metrics.histograms import MARGINS
 from fedweave.metrics.judging import JUDGED, PLAIN, RAREST, Judging, judged_by, positive_of
 from fedweave.metrics.personal import personal
 
@@ -30,6 +31,7 @@ METRICS_SCHEMA = pa.schema(
     ]
 )
 GLOBAL = "global"  # in the place of a client: of all examples together
+UNCOUNTED = "scores/uncounted"
 ROUNDED_SCORES = "scores/coarse"  # number of clients that sent hits alone, or no losses where others did
 SAMPLED, OF = "scores/sampled", "scores/clients"  # number of clients that were asked alone, and of all of them
 MISSING = "scores/missing"  # number of clients that were asked for scores and sent none
@@ -59,7 +61,9 @@ def measure(
     "scores/missing" those that sent none. "within/auc" compares examples of the same member alone, whatever "global" is
     of; "within/members" counts the members with both positives and negatives, whom it and "local/auc" are of.
     "scores/rarest" is the share of the rarest class of the training examples, where it is small (`reference.rarest`);
-    "scores/diverged" a mean loss on some split's examples that no model has that learns.
+    "scores/diverged" a mean loss on some split's examples that no model has that learns. Where scores are known as sums
+    alone (`Evaluation.total`), nothing is said of single clients; "scores/uncounted" is then the share of the examples
+    that are in no histogram, if there are any.
 
     judging: by what the run is judged, and `before` the summary of the evaluation before, which has decided it: says
     "judged/…" (`judging.Judging.verdict`). last: whether "per_class/…" is told, on the examples of "global".
@@ -71,25 +75,25 @@ def measure(
     scores, server = _scores(replies, evaluation.server)
     pairs, judged = _pairs(scores, "own"), _pairs(scores, "global_test")
     _check_finite(round, pairs.get("loss"), replies.clients)
+    summed = {} if evaluation.total is None else _on_host(dict(leaves(evaluation.total)))
     everyone = {name: pair.sum(0) for name, pair in pairs.items()}
+    everyone |= {name: own for name, own in summed.items() if "/" not in name and own.any()}
     judging = judging or Judging()
     by = _verdict(everyone, judging, before or {})
     positive = positive_class(judging, by)
-    own, of_groups = _measured(pairs, _majority(pairs), positive)
-    common = _majority(everyone)
+    own, of_groups = _measured(pairs, _majority(pairs), positive) if pairs else ({}, {})
+    common, mean = _majority(everyone), mean_values(_pairs(summed, "mean"), positive)
     pooled, groups = _outside(server, judged, common, positive) or _measured(everyone, common, positive)
     after = {f"trained/{name}": value for name, value in values(_pairs(scores, "trained")).items()}
-    fairness, _ = client_fairness(
-        own["loss"][:, TEST], own["accuracy"][:, TEST], own["loss"][:, TRAIN], replies.clients
-    )
-    fairness |= _ends(own, judged_by(by))
-    whole = _within(own, everyone, positive)
+    fairness = _between(own, judged_by(by), replies.clients) if own else {}
+    whole = _within(_with_pairs(own, summed), everyone, positive)
     summary = {f"global/{name}": float(value[2]) for name, value in pooled.items()}
     summary |= {name: float(value[TEST]) for name, value in whole.items()}
     summary |= {f"local/{name}": _mean(value[:, 2]) for name, value in own.items()}
+    summary |= {f"local/{name}": float(value[TEST]) for name, value in mean.items()}
     summary |= _matched(own) | {name: _mean(value[:, 2]) for name, value in after.items()} | fairness
     summary |= between_groups.summarised(of_groups, groups)
-    chosen = between_groups.selection(pairs, judged_by(by), positive)
+    chosen = between_groups.selection(everyone, judged_by(by), positive)
     single = {("train" if name.startswith(TRAINING) else "test", name): value for name, value in fairness.items()}
     single |= {("val", SELECTION + name): value for name, value in chosen.items()}
     warned = _warned(everyone, after)
@@ -102,10 +106,13 @@ def measure(
     summary |= warned | by
     each = {("train", name): value for name, value in _pairs(scores, "measures").items()}
     each |= {("test", name): value for name, value in personal(judged).items()}
-    if (coarse := _coarse(pairs)).any():
+    if (left := _uncounted(summed)) > 0:
+        summary[UNCOUNTED] = left
+    if pairs and (coarse := _coarse(pairs)).any():
         summary[ROUNDED_SCORES], each["test", ROUNDED_SCORES] = float(coarse.sum()), np.where(coarse, 1.0, math.nan)
     if replies.missing:
         summary[MISSING] = float(len(replies.missing))
+    whole |= {f"local/{name}": value for name, value in mean.items()}
     rows = _rows(round, replies.clients, own | of_groups | after, pooled | groups | whole, single, each)
     return rows, {k: v for k, v in summary.items() if not math.isnan(v)}
 
@@ -149,6 +156,19 @@ def _each_class(
     return {f"per_class/{name}": v for name, v in by_class({k: pair[TEST] for k, pair in pairs.items()}).items()}
 
 
+def _between(own: Mapping[str, np.ndarray], metric: str, clients: Sequence[str]) -> dict[str, float]:
+    """How evenly clients are served, also by the metric that judges."""
+    loss, accuracy = own["loss"], own["accuracy"]
+    return client_fairness(loss[:, TEST], accuracy[:, TEST], loss[:, TRAIN], clients)[0] | _ends(own, metric)
+
+
+def _uncounted(summed: Mapping[str, np.ndarray]) -> float:
+    """The share of examples of the sums that are in none of the histograms."""
+    if not summed or not (examples := summed["accuracy"][:, 1].sum()):
+        return 0.0
+    return float(1 - summed[f"histogram/{MARGINS}"][:, 0].sum() / examples)
+
+
 def _ends(own: Mapping[str, np.ndarray], metric: str) -> dict[str, float]:
     """The client served worst and the one served best by the metric that judges; {} of the accuracy, of which more is
     said."""
@@ -160,12 +180,19 @@ def _ends(own: Mapping[str, np.ndarray], metric: str) -> dict[str, float]:
 _BOTH: dict[str, Callable[[np.ndarray], float]] = {"worst": np.min, "best": np.max}
 
 
-def _within(own: Mapping[str, np.ndarray], everyone: Mapping[str, np.ndarray], positive: int) -> dict[str, np.ndarray]:
-    """Over pairs of examples of the same member the AUC, float64 [3], how many members have such pairs, and of two
+def _with_pairs(own: Mapping[str, np.ndarray], summed: Mapping[str, np.ndarray]) -> np.ndarray:
+    """How many members have examples of several classes, float64 [3], as far as that is known."""
+    if summed:
+        return summed["mean/auc"][:, 1]
+    found: np.ndarray = (~np.isnan(own.get("auc", np.full((1, 3), math.nan)))).sum(0).astype(np.float64)
+    return found
+
+
+def _within(members: np.ndarray, everyone: Mapping[str, np.ndarray], positive: int) -> dict[str, np.ndarray]:
+    """Over pairs of examples of the same member the AUC, float64 [3], how many `members` have such pairs, and of two
     classes the average precision at members and the recall at a share of each one's alerts."""
     if "auc" not in everyone:
         return {}
-    members = (~np.isnan(own["auc"])).sum(0).astype(np.float64)
     ordered = {name: everyone[name] for name in ("auc", "average_precision", "recall_at_1") if name in everyone}
     return {f"{WITHIN}/{name}": value for name, value in values(ordered, positive).items()} | {
         f"{WITHIN}/members": np.where(members > 0, members, math.nan),

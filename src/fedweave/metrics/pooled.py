@@ -1,8 +1,9 @@
-"""Scores of one model over the examples of all members together, where somebody holds them all: in a simulation.
+"""Scores of one model over the examples of all members together: where somebody holds them all, in a simulation, or
+from sums of histograms.
 
 Examples of different members are compared with each other there, so that these numbers are no sums over members. What
-orders examples (AUC) needs only their logits side by side; no member sends these, and between organisations there is
-nothing of the kind.
+orders examples (AUC) needs their logits side by side, which no member sends; members send how many have which score, in
+a sum over all (`histograms`).
 """
 
 from collections.abc import Iterable
@@ -16,6 +17,7 @@ from fedweave.core import model as models
 from fedweave.core.graph import VAL, Graph
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree, device_of
+from fedweave.metrics import histograms
 from fedweave.metrics.classification import ordered, values
 from fedweave.metrics.flagging import probabilities, scores, threshold
 from fedweave.metrics.judging import Threshold
@@ -38,13 +40,22 @@ def pooled(model: Model, w: Tree, graphs: Iterable[Graph], alarm: Alarm | None =
     with torch.no_grad():
         for graph in (graph.to(device) for graph in graphs):
             used = graph.masks.any(0)
-            found.append((models.apply(model, w, graph)[used], graph.y[used], graph.masks[:, used]))
+            found.append((models.judged(model, w, graph)[used], graph.y[used], graph.masks[:, used]))
         logits, y, masks = (torch.cat(own, dim) for own, dim in zip(zip(*found, strict=True), (0, 0, 1), strict=True))
         pairs = torch.cat([ordered(logits[mask], y[mask], mask[mask][None]) for mask in masks])
     whole = {"auc": np.asarray(values({"auc": pairs.cpu()})["auc"])}
     if alarm is not None and logits.shape[-1] == 2:
         whole |= _flagged(logits.cpu(), y.cpu().numpy(), masks.cpu().numpy(), alarm)
     return {f"{POOLED}/{name}": value for name, value in whole.items()}
+
+
+def pooled_sums(total: Tree, alarm: Alarm) -> dict[str, np.ndarray]:
+    """The same from sums of clients' histograms (`algorithms.scoring.totals`), with bounds of the error; {} where no
+    client has any."""
+    found = {name: own.cpu().numpy() for name, own in total["histogram"].items()}
+    if not found[histograms.MARGINS].any():
+        return {}
+    return {f"{POOLED}/{name}": v for name, v in histograms.pooled(found, alarm.positive, alarm.threshold).items()}
 
 
 def _flagged(logits: Tensor, y: np.ndarray, masks: np.ndarray, alarm: Alarm) -> dict[str, np.ndarray]:

@@ -1,6 +1,7 @@
 """Models: each a frozen dataclass with `build(features, classes) -> Model`."""
 
 from fedweave.models.acmgcn import ACMGCN
+from fedweave.models.edges import OnEdges
 from fedweave.models.ego import Ego
 from fedweave.models.gat import GAT
 from fedweave.models.gcn import GCN
@@ -32,6 +33,7 @@ __all__ = [
     "SGC",
     "Ego",
     "ModuleKind",
+    "OnEdges",
     "Star",
 ]
 

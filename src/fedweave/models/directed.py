@@ -12,6 +12,7 @@ from fedweave.core.carried import Carried, named
 from fedweave.core.graph import Graph
 from fedweave.core.model import Hidden, Layer
 from fedweave.core.tree import Tree
+from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
 from fedweave.models import blocks
 from fedweave.ops.linear import linear
@@ -67,6 +68,26 @@ def of_features(graph: Graph, what: str, way: str, weight: Tensor) -> Tensor:
     return result
 
 
+def read(model: Any) -> int:
+    """How many features of edges a plug-in's model reads, ports included."""
+    return (getattr(model, "edge_features", None) or 0) + 2 * getattr(model, "ports", False)
+
+
+def ported(data: Dataset, model: Any) -> Dataset:
+    """The data whose edges have ports, where the plug-in asks for them.
+
+    Raises:
+        ConfigError: its edges have no direction, or the model leaves out their features.
+    """
+    if not getattr(model, "ports", False):
+        return data
+    if data.carried is None or not data.carried.directed:
+        raise ConfigError(f"model ports = true, but the edges of {data.name!r} have no direction (data.directed).")
+    if data.carried.width and not model.edge_features:
+        raise ConfigError("model ports = true with edge_features = 0: ports are read with the edges' features.")
+    return dataclasses.replace(data, carried=data.carried._replace(ports=True))
+
+
 def fitted(model: Any, carried: Carried | None) -> Any:
     """The plug-in with those of its settings that are None as what edges carry needs them: how many features, and
     whether they are weighted."""
@@ -80,6 +101,8 @@ def at_site(model: Any, carried: Carried | None) -> Any:
     Raises:
         ConfigError: a setting is None that the data has something for; says what to set.
     """
+    if getattr(model, "ports", False):
+        raise ConfigError("model ports = true: sites do not number ports; set it to false.")
     if needed := {name: value for name, value in _free(model, carried).items() if value}:
         name, value = next(iter(needed.items()))
         there, say, off = ("weights", "true", "false") if value is True else (f"{value} features", value, 0)

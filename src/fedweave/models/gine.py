@@ -32,6 +32,7 @@ class GINE:
     directed:      "none", messages go both ways alike; "forward", from sources to targets; "both", with separate
                    weights for either way.
     edge_features: how many features edges have; None is as many as the data's. Between sites, say it.
+    ports:         two more features of edges, their ports (Egressy et al. 2024) among the member's; not between sites.
 
     Raises:
         ConfigError: a size below 1, a dropout outside [0, 0.99], an unknown pool or use of directions.
@@ -43,6 +44,7 @@ class GINE:
     pool: Literal["none", "sum", "mean"] = "none"
     directed: Literal["none", "forward", "both"] = "none"
     edge_features: int | None = None
+    ports: bool = False
 
     def __post_init__(self) -> None:
         blocks.check(self.hidden, self.layers, self.dropout, self.pool)
@@ -51,7 +53,7 @@ class GINE:
     @noted
     def build(self, features: int, classes: int) -> Model:
         """The model from `features` columns to `classes` logits."""
-        made = partial(convolution, edge_features=self.edge_features or 0, along=self.directed)
+        made = partial(convolution, edge_features=ways.read(self), along=self.directed)
         return around(made, features, classes, self.hidden, self.layers, self.dropout, self.pool)
 
 

@@ -222,7 +222,8 @@ def _dense(h: "Tensor | Sparse") -> Tensor:
 
 
 def _edge_index(graph: Graph) -> Tensor:
-    [own] = graph.own_edges.members
+    edges = graph.own_edges
+    own = edges.members[0].seen(edges.split)
     return torch.tensor(own.index, device=graph.device)  # a copy, as others' layers may write into it
 
 

@@ -39,6 +39,7 @@ class PNA:
     directed:      "none", messages go both ways alike; "forward", from sources to targets; "both", with separate
                    weights for either way.
     edge_features: how many features edges have; None is as many as the data's. Between sites, say it.
+    ports:         two more features of edges, their ports (Egressy et al. 2024) among the member's; not between sites.
 
     Raises:
         ConfigError: a size below 1, a dropout outside [0, 0.99], a delta not above 0, an unknown pool or use of
@@ -52,6 +53,7 @@ class PNA:
     pool: Literal["none", "sum", "mean"] = "none"
     directed: Literal["none", "forward", "both"] = "none"
     edge_features: int | None = None
+    ports: bool = False
 
     def __post_init__(self) -> None:
         blocks.check(self.hidden, self.layers, self.dropout, self.pool)
@@ -62,7 +64,7 @@ class PNA:
     @noted
     def build(self, features: int, classes: int) -> Model:
         """The model from `features` columns to `classes` logits."""
-        made = partial(convolution, edge_features=self.edge_features or 0, delta=self.delta, along=self.directed)
+        made = partial(convolution, edge_features=ways.read(self), delta=self.delta, along=self.directed)
         return around(made, features, classes, self.hidden, self.layers, self.dropout, self.pool)
 
 

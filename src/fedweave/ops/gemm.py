@@ -45,7 +45,7 @@ def add_gram(total: Tensor, h: Tensor, g: Tensor) -> None:
     """Add Σ over rows of h [P, n, k] times g [P, n, m] to `total` [P, k, m], by oneDNN."""
     for own, other, into in zip(h.unbind(), g.unbind(), total.unbind(), strict=True):
         for rows, slope in zip(own.split(ROWS), other.split(ROWS), strict=True):
-            into.add_(_linear(rows.mT, slope))
+            into.add_(_linear(slope.mT.contiguous(), rows).mT)  # the same bits as of rows.mT, which would be copied
 
 
 def _linear(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:

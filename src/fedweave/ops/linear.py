@@ -29,11 +29,12 @@ def linear(h: Tensor | Sparse, w: Tensor) -> Tensor:
 @kernel
 def _product(h: Tensor, w: Tensor) -> Tensor:
     """h [P, n, in] times w [P, in, out]."""
-    wide, h = _widen(_widen(w, 2), 1), _widen(h, 2)
+    wide = _widen(w, 2)
     out = h.new_empty(*h.shape[:2], wide.shape[2])
-    if gemm.by_onednn(wide.shape[1], wide.shape[2], h):
+    if gemm.by_onednn(_wide(w.shape[1]), wide.shape[2], h):  # whose bits are those of padded columns: no copy of h
         gemm.multiply(h, wide, out)
         return _narrow(out, w.shape[2])
+    wide, h = _widen(wide, 1), _widen(h, 2)
     for part, into in zip(blocks(h), blocks(out), strict=True):
         _sum(part, wide, into)
     return _narrow(out, w.shape[2])
@@ -54,12 +55,12 @@ def _sum(h: Tensor, w: Tensor, out: Tensor) -> None:
 @kernel
 def _gram(h: Tensor, g: Tensor) -> Tensor:
     """Σ over nodes of h [P, n, in] times g [P, n, out]: [P, in, out]."""
-    wide_h, wide_g = _widen(h, 2), _widen(g, 2)
-    if gemm.by_onednn(wide_h.shape[2], wide_g.shape[2], h):
-        first = h.new_zeros(len(h), wide_h.shape[2], wide_g.shape[2])
-        gemm.add_gram(first, wide_h, wide_g)
+    wide_g = _widen(g, 2)
+    if gemm.by_onednn(_wide(h.shape[2]), wide_g.shape[2], h):
+        first = h.new_zeros(len(h), h.shape[2], wide_g.shape[2])
+        gemm.add_gram(first, h, wide_g)
     else:
-        pairs = iter(zip(blocks(wide_h), blocks(wide_g), strict=True))
+        pairs = iter(zip(blocks(_widen(h, 2)), blocks(wide_g), strict=True))
         a, b = next(pairs)
         first = torch.bmm(a.mT, b)
         for a, b in pairs:
@@ -86,8 +87,12 @@ def blocks(tensor: Tensor, rows: int = ROWS) -> tuple[Tensor, ...]:
     return result
 
 
+def _wide(size: int) -> int:
+    return size + -size % WIDTH
+
+
 def _widen(tensor: Tensor, dim: int) -> Tensor:
-    missing = -tensor.shape[dim] % WIDTH
+    missing = _wide(tensor.shape[dim]) - tensor.shape[dim]
     if missing == 0:
         return tensor
     return torch.nn.functional.pad(tensor, (0, missing) if dim == 2 else (0, 0, 0, missing))

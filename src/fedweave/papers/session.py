@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from fedweave.core.text import counted
+from fedweave.errors import listed
 from fedweave.papers import curves, grid, planes, stacks
 from fedweave.papers.differences import HEADS, Difference, differences, save_differences, told
 from fedweave.papers.display import Progression, show_lines, show_table
@@ -39,25 +40,24 @@ class Session:
         notes = list(table.notes)
         if self.quick:
             fewer = grid.quick(table, self.stock)
-            rounds, of = (max(cell.document["rounds"] for cell in each.cells) for each in (fewer, table))
-            notes.insert(0, f"QUICK LOOK, NOT COMPARABLE WITH THE PAPER: one seed, {rounds} rounds instead of {of}.")
+            notes = [_looked(fewer, table), *(f"Of the whole table, not of this look: {note}" for note in notes)]
             table, name = fewer, f"{name}-quick"
         planned = grid.plan(table, self.out, self.stock, None if self.quick else self.seeds)
         self._run(heading, planned)
-        rows, title, stem = assemble(planned, self.failed), f"{heading}: {table.title}", self.out / name
+        rows, stem = assemble(planned, self.failed), self.out / name
+        title = f"{heading}: {table.title}" + (" (quick look)" if self.quick else "")
         notes += [BEST_NOTE] if any(row.best_on_test is not None for row in rows) else []
         save(stem, title, notes, rows)
         show_table(self.console, title, notes, rows)
         files = [f"{stem}.md", f"{stem}.parquet"]
         if table.against:
             files += self._compare(stem, title, notes, differences(rows, table.against))
-        above = title + (" (quick look)" if self.quick else "")
         if table.over:
-            files += curves.draw(stem, above, table.over, planned, rows)
+            files += curves.draw(stem, title, table.over, planned, rows)
         if table.plane is not None:
-            files += planes.draw(stem, above, table.plane, rows)
+            files += planes.draw(stem, title, table.plane, rows)
         if table.stacked:
-            files += stacks.draw(stem, above, rows)
+            files += stacks.draw(stem, title, rows)
         self.console.print(f"files: {', '.join(files)}\n", highlight=False, soft_wrap=True, markup=False)
         return not any(row.status.startswith("failed") for row in rows)
 
@@ -73,6 +73,22 @@ class Session:
         runs = [run for run in todo if run.name not in self.failed]
         left = partial(grid.unfinished, planned)
         self.failed |= watched(self.console, runs, self.jobs, total, left, " of this table")
+
+
+def _looked(fewer: PaperTable, table: PaperTable) -> str:
+    """What a quick look has run, and what the whole table would be."""
+    (rounds, sets), (of, all_sets) = (
+        (
+            max(cell.document["rounds"] for cell in each.cells),
+            list(dict.fromkeys(cell.document["data"]["name"] for cell in each.cells)),
+        )
+        for each in (fewer, table)
+    )
+    data = f"on {sets[0]}" + (f" alone of {listed(all_sets)}" if len(all_sets) > 1 else "")
+    return (
+        f"QUICK LOOK, NOT COMPARABLE WITH THE PAPER: one seed of {table.seeds}, {rounds} rounds of {of}, {data}. A "
+        "number near the printed one, or above it, is no reproduction of it."
+    )
 
 
 def watched(

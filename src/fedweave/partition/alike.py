@@ -3,6 +3,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -11,32 +12,27 @@ from fedweave.core.random import generator
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
 from fedweave.partition.base import Partition
+from fedweave.partition.divided import Divided
 from fedweave.partition.louvain import communities
 from fedweave.partition.metis import Metis, held, parts_of
-from fedweave.partition.splits import check_clients, check_enough, check_ratios, divide
+from fedweave.partition.splits import check_clients, check_enough
 
 
 @dataclass(frozen=True)
-class LouvainPlus:
+class LouvainPlus(Divided):
     """Disjoint clients, each of the Louvain communities whose shares of labels k-means puts together. Sizes differ
     much, and labels more than by `louvain`.
 
     clients:          how many, P.
     resolution:       of Louvain; more gives more and smaller communities.
-    train, val, test: ratios of every client's labelled nodes, stratified by label.
-    public_split:     take the dataset's published masks instead of the ratios.
     """
 
     clients: int = 10
     resolution: float = 1.0
-    train: float = 0.2
-    val: float = 0.4
-    test: float = 0.4
-    public_split: bool = False
 
     def __post_init__(self) -> None:
         check_clients(self.clients)
-        check_ratios(self.train, self.val, self.test)
+        super().__post_init__()
         if not 0 < self.resolution < math.inf:
             raise ConfigError(f"[partition] resolution = {self.resolution}: must be a number above 0, such as 1.")
 
@@ -50,7 +46,7 @@ class LouvainPlus:
         check_enough(data.nodes, self.clients)
         rng = generator(seed, "partition/louvain_plus")
         owner = _alike(data, communities(data, self.resolution, rng), self.clients, rng, "raise resolution")
-        parts = divide(data, held(owner, self.clients), (self.train, self.val, self.test), self.public_split, seed)
+        parts = self.divided(data, held(owner, self.clients), seed)
         return Partition(parts)
 
 
@@ -62,6 +58,7 @@ class MetisPlus(Metis):
     communities: how many parts METIS makes.
     """
 
+    examples: ClassVar[tuple[str, ...]] = ("node",)
     communities: int = 100
 
     def __post_init__(self) -> None:
@@ -80,7 +77,7 @@ class MetisPlus(Metis):
         check_enough(data.nodes, self.communities)
         rng = generator(seed, "partition/metis_plus")
         owner = _alike(data, parts_of(data, self.communities, rng), self.clients, rng, "raise communities")
-        parts = divide(data, held(owner, self.clients), (self.train, self.val, self.test), self.public_split, seed)
+        parts = self.divided(data, held(owner, self.clients), seed)
         return Partition(parts)
 
 

@@ -21,8 +21,12 @@ class Part:
     columns: int64 [d_i], sorted numbers of the feature columns that the client holds; None is all.
     edges:   int64 [2, E_i], its own edges among its nodes, global numbers, both directions; None is all the dataset's.
     labels:  whether it sees the labels of its examples; the masks say how these are used either way.
-    graphs:  int64 [e_i], sorted numbers of the small graphs that `nodes` are all nodes of; None where nodes are the
+    graphs:  int64 [e_i], sorted numbers of the small graphs that `nodes` are all nodes of; None where these are not the
              examples.
+    carried: int64 [e_i], sorted numbers of all the edges of `Dataset.carried` among `nodes`; None where these are not
+             the examples.
+    until:   the last times of training and of validation, beyond which their examples get no messages
+             (`Carried.until`); None where the split is not by time.
     """
 
     nodes: np.ndarray
@@ -31,17 +35,20 @@ class Part:
     edges: np.ndarray | None = None
     labels: bool = True
     graphs: np.ndarray | None = None
+    carried: np.ndarray | None = None
+    until: tuple[float, float] | None = None
 
     @classmethod
     def of(cls, data: Dataset, examples: np.ndarray, masks: np.ndarray) -> "Part":
         """The part that holds `examples` int64 [e_i], sorted, and uses them as `masks` [3, e_i] say."""
-        graphs = None if data.graph_of is None else examples
-        return cls(data.nodes_of(examples), masks, graphs=graphs)
+        graphs, edges = (examples if data.example == what else None for what in ("graph", "edge"))
+        return cls(data.nodes_of(examples), masks, graphs=graphs, carried=edges)
 
     @property
     def examples(self) -> np.ndarray:
         """int64 [e_i]: numbers of the examples."""
-        return self.nodes if self.graphs is None else self.graphs
+        own = self.carried if self.graphs is None else self.graphs
+        return self.nodes if own is None else own
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,11 @@ def check(found: object, data: Dataset, name: str) -> Partition:
 def _fault(part: object, data: Dataset) -> str:
     if not isinstance(part, Part):
         return f"it is {type(part).__name__}, not a Part"
-    for what, numbers, most in (("nodes", part.nodes, data.nodes), ("graphs", part.graphs, data.examples)):
+    for what, numbers, most in (
+        ("nodes", part.nodes, data.nodes),
+        ("graphs", part.graphs, data.examples),
+        ("carried", part.carried, data.examples),
+    ):
         if numbers is not None and (fault := _of_numbers(numbers, most)):
             return f"{what} {fault}"
     masks, size = np.asarray(part.masks), len(part.examples)

@@ -10,14 +10,15 @@ from fedweave.core.random import generator
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
 from fedweave.partition.base import Partition
-from fedweave.partition.splits import check_clients, check_enough, check_ratios, divide, group
+from fedweave.partition.divided import Divided
+from fedweave.partition.splits import check_clients, check_enough, group
 
 _DRAWS = 100  # a setting that fails this often is asking for the improbable
 _MOST_ALPHA = 1e9  # concentration far above which shares are the same, and some are no numbers
 
 
 @dataclass(frozen=True)
-class Dirichlet:
+class Dirichlet(Divided):
     """Disjoint clients; each label's nodes, or small graphs, spread over them in proportions ~ Dirichlet(alpha).
 
     The cut of Hsu, Qi and Brown (2019, "Measuring the effects of non-identical data distribution") in the per-label
@@ -26,22 +27,16 @@ class Dirichlet:
     alpha:            concentration, > 0; small is heterogeneous, large approaches equal shares.
     min_nodes:        least examples per client; proportions are redrawn, at most 100 times, until all have as many.
     clients:          how many, P.
-    train, val, test: ratios of every client's labelled examples, stratified by label.
-    public_split:     take the dataset's published masks instead of the ratios.
     """
 
     examples: ClassVar[tuple[str, ...]] = ("node", "graph")
     clients: int = 10
     alpha: float = 0.5
     min_nodes: int = 5
-    train: float = 0.2
-    val: float = 0.4
-    test: float = 0.4
-    public_split: bool = False
 
     def __post_init__(self) -> None:
         check_clients(self.clients)
-        check_ratios(self.train, self.val, self.test)
+        super().__post_init__()
         if not 0 < self.alpha <= _MOST_ALPHA:
             allowed = f"must be above 0 and at most {_MOST_ALPHA:g}; 0.5 is common, 100 nearly uniform"
             raise ConfigError(f"[partition] alpha = {self.alpha}: {allowed}, and the partition random is uniform.")
@@ -63,7 +58,7 @@ class Dirichlet:
         owner = np.empty(data.examples, dtype=np.int64)
         owner[order] = np.repeat(np.tile(np.arange(self.clients), len(counts)), counts.ravel())
         held = group(owner, self.clients)
-        return Partition(divide(data, held, (self.train, self.val, self.test), self.public_split, seed))
+        return Partition(self.divided(data, held, seed))
 
     def _counts(self, sizes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """int64 [1 + c, P]: examples of each label per client; `sizes` int64 [1 + c], the unlabelled first."""

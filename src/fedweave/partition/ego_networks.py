@@ -31,6 +31,18 @@ def induced_carried(data: Dataset, groups: list[np.ndarray]) -> Iterator[Carried
     if carried is None:
         yield from (None for _ in groups)
         return
+    for own, index in _induced(data, carried, groups):
+        yield carried.taken(own, index)
+
+
+def edges_among(data: Dataset, groups: list[np.ndarray]) -> list[np.ndarray]:
+    """For each group of sorted node numbers, the sorted numbers of the edges of `data.carried` among them."""
+    carried = data.carried
+    return [] if carried is None else [own for own, _ in _induced(data, carried, groups)]
+
+
+def _induced(data: Dataset, carried: Carried, groups: list[np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """For each group the numbers of the edges among its nodes, and their ends as positions within the group."""
     order = np.argsort(carried.ends[0], kind="stable")
     starts = np.searchsorted(carried.ends[0, order], np.arange(data.nodes + 1))
     place = np.full(data.nodes, -1)
@@ -42,7 +54,7 @@ def induced_carried(data: Dataset, groups: list[np.ndarray]) -> Iterator[Carried
         index = place[carried.ends[:, own]]
         inside = index[1] >= 0
         place[nodes] = -1
-        yield carried.taken(own[inside], index[:, inside])
+        yield own[inside], index[:, inside]
 
 
 def crossing_edges(data: Dataset, groups: list[np.ndarray]) -> Iterator[np.ndarray]:

@@ -3,7 +3,7 @@
 import heapq
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import scipy.sparse as sp
@@ -15,7 +15,9 @@ from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
 from fedweave.partition.base import Partition
 from fedweave.partition.dealing import dealt
-from fedweave.partition.splits import check_clients, check_enough, check_ratios, divide, group
+from fedweave.partition.divided import Divided
+from fedweave.partition.ego_networks import edges_among
+from fedweave.partition.splits import check_clients, check_enough, group
 
 _FINER = 1.3  # least growth of the resolution per level; 2 keeps 1 % fewer of Cora's edges
 _HASTE = 1 / 3  # further growth by the power of (largest / allowed size); loses no edges, 1/2 would, 0 is half as fast
@@ -23,7 +25,7 @@ _LEVELS = 40  # _FINER ** 40 = 36,000; what still holds together then is cut alo
 
 
 @dataclass(frozen=True)
-class Louvain:
+class Louvain(Divided):
     """Disjoint clients made of Louvain communities (Blondel et al., 2008), as in FedEgo section 5.4 and FedSage.
 
     Communities above the largest client size are split by Louvain at a finer resolution; then, largest first, each
@@ -31,28 +33,23 @@ class Louvain:
     without edges are spread so that sizes even out. No client is empty or holds above ceil(n / P (1 + slack)) nodes.
 
     clients:          how many, P.
-    train, val, test: ratios of every client's labelled nodes, stratified by label.
     slack:            how far sizes may deviate from n / P, relative; more slack keeps more edges.
     packing:          "linked" as above, or "in_turn": too large communities are chopped in the order of nodes, and
                       all dealt to the clients in turn, largest first, as in FedEgo's released code and in
                       FederatedScope (`dealing.dealt`). Clients are more alike then, and more edges are cut.
     holdout:          the community whose size is closest to n / (P + 1) becomes the global test set and is held by no
                       client; of it, only the labelled nodes are kept. In turn, it is what the first of P + 1 gets.
-    public_split:     take the dataset's published masks instead of the ratios.
     """
 
+    examples: ClassVar[tuple[str, ...]] = ("node", "edge")
     clients: int = 10
-    train: float = 0.2
-    val: float = 0.4
-    test: float = 0.4
     slack: float = 0.1
     packing: Literal["linked", "in_turn"] = "linked"
     holdout: bool = False
-    public_split: bool = False
 
     def __post_init__(self) -> None:
         check_clients(self.clients)
-        check_ratios(self.train, self.val, self.test)
+        super().__post_init__()
         if not 0 <= self.slack < math.inf:
             raise ConfigError(f"[partition] slack = {self.slack}: must be a number >= 0, such as 0.1.")
         if self.packing == "in_turn" and self.slack >= 1:
@@ -78,8 +75,9 @@ class Louvain:
         else:
             hand = self._linked(graph, labels, rng)
         out, *held = group(hand, self.clients + 1)
-        parts = divide(data, held, (self.train, self.val, self.test), self.public_split, seed)
-        return Partition(parts, out[data.y[out] >= 0] if self.holdout else None)
+        parts = self.divided(data, held, seed)
+        tested = edges_among(data, [out])[0] if data.example == "edge" else out
+        return Partition(parts, tested[data.y[tested] >= 0] if self.holdout else None)
 
     def _linked(self, graph: sp.csr_matrix, labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """int64 [n]: the client of every node, counted from 1; 0 is the global test."""

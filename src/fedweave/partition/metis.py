@@ -2,6 +2,7 @@
 quality multilevel scheme for partitioning irregular graphs")."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -11,28 +12,24 @@ from fedweave.core.random import generator
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError, UserError
 from fedweave.partition.base import Partition
-from fedweave.partition.splits import check_clients, check_enough, check_ratios, divide, group
+from fedweave.partition.divided import Divided
+from fedweave.partition.splits import check_clients, check_enough, group
 
 
 @dataclass(frozen=True)
-class Metis:
+class Metis(Divided):
     """Disjoint clients by METIS: sizes within a few per cent, few edges cut, as in FED-PUB and what follows it. Needs
     `pip install 'fedweave[metis]'`.
 
     clients:          how many, P.
-    train, val, test: ratios of every client's labelled nodes, stratified by label.
-    public_split:     take the dataset's published masks instead of the ratios.
     """
 
+    examples: ClassVar[tuple[str, ...]] = ("node", "edge")
     clients: int = 10
-    train: float = 0.2
-    val: float = 0.4
-    test: float = 0.4
-    public_split: bool = False
 
     def __post_init__(self) -> None:
         check_clients(self.clients)
-        check_ratios(self.train, self.val, self.test)
+        super().__post_init__()
 
     @noted
     def cut(self, data: Dataset, seed: int) -> Partition:
@@ -44,9 +41,7 @@ class Metis:
         """
         check_enough(data.nodes, self.clients)
         owner = parts_of(data, self.clients, generator(seed, "partition/metis"))
-        return Partition(
-            divide(data, held(owner, self.clients), (self.train, self.val, self.test), self.public_split, seed)
-        )
+        return Partition(self.divided(data, held(owner, self.clients), seed))
 
 
 def parts_of(data: Dataset, parts: int, rng: np.random.Generator) -> np.ndarray:

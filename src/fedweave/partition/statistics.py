@@ -10,7 +10,20 @@ from fedweave.core.graph import TEST
 from fedweave.datasets.base import Dataset
 
 MOST = 20  # clients that a summary shows
-SHOWN = ("client", "graphs", "nodes", "features", "edges_kept", "edges_cut", "edges_added", "train", "val", "test")
+SHOWN = (
+    "client",
+    "graphs",
+    "examples",
+    "nodes",
+    "features",
+    "edges_kept",
+    "edges_cut",
+    "edges_added",
+    "train",
+    "val",
+    "test",
+)
+_COUNTED = {"graph": "graphs", "edge": "examples"}  # what examples that are no nodes are called in columns
 SHARED = {"overlap": "nodes", "overlap_links": "links"}  # columns, and the partition's matrices that they are means of
 
 
@@ -39,7 +52,8 @@ def statistics(data: Dataset, partition: Cut) -> dict[str, list[Any]]:
     client: number; nodes: held; edges_kept: undirected edges of the dataset that the client sees; edges_cut: own nodes'
     ends of the dataset's edges that it does not see (an edge to a node that it does not hold has one such end, an edge
     between own nodes that a vertical cut withholds has two); train, val, test: mask sizes; labels: list of c counts of
-    the examples whose label it sees. Only where there are such: graphs: small graphs held; features: feature columns
+    the examples whose label it sees. Only where there are such: graphs: small graphs held; examples: edges held, where
+    these are the examples; features: feature columns
     held, of some; edges_added: undirected edges that it sees and the dataset does not have; overlap, overlap_links: the
     mean share of its nodes and links that another client has too, where the partition says so. Where the data has a
     sensitive attribute, groups: list of counts of the examples of each value; test_groups: of its test examples;
@@ -59,7 +73,7 @@ def statistics(data: Dataset, partition: Cut) -> dict[str, list[Any]]:
     widths = [data.features if part.columns is None else len(part.columns) for part in parts]
     return {
         "client": list(range(len(parts))),
-        **({} if data.graph_of is None else {"graphs": [len(part.examples) for part in parts]}),
+        **({} if data.example == "node" else {_COUNTED[data.example]: [len(part.examples) for part in parts]}),
         "nodes": [len(part.nodes) for part in parts],
         "edges_kept": kept.tolist(),
         "edges_cut": [0] * len(parts) if vertical else (degree - 2 * kept).tolist(),
@@ -77,8 +91,9 @@ def statistics(data: Dataset, partition: Cut) -> dict[str, list[Any]]:
 def totals(data: Dataset, partition: Cut) -> dict[str, int]:
     """Numbers of the whole cut.
 
-    nodes, edges (undirected), graphs (if these are the examples): the dataset's; held: examples with at least one
-    client; global_test: examples of the global test set; edges_kept: undirected edges that at least one client sees;
+    nodes, edges (undirected), graphs or examples (where small graphs or edges are these): the dataset's; held: examples
+    with at least one client; global_test: examples of the global test set; edges_kept: undirected edges that at least
+    one client sees;
     edges_lost: those that no client does.
     Where the data has a sensitive attribute, without_sp: clients that have no test example of one of the first two
     groups, so that statistical parity is not defined there; without_eo: none of class 1 of one (equal opportunity).
@@ -89,7 +104,7 @@ def totals(data: Dataset, partition: Cut) -> dict[str, int]:
     edges = data.edges.shape[1] // 2
     return {
         "nodes": data.nodes,
-        **({} if data.graph_of is None else {"graphs": data.examples}),
+        **({} if data.example == "node" else {_COUNTED[data.example]: data.examples}),
         "held": len(np.unique(np.concatenate([part.examples for part in parts]))),
         "global_test": 0 if partition.test is None else len(partition.test),
         "edges": edges,

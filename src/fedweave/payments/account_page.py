@@ -1,15 +1,15 @@
-"""A statement of account as a page to print."""
+"""A statement of account as a document to print."""
 
 from decimal import Decimal
-from importlib.metadata import version
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
+import pyarrow as pa
 
 from fedweave.core.text import counted
 from fedweave.incentives.statement import MEASURES, totals
 from fedweave.payments.accounts import Account
-from fedweave.report.template import HEAD, STYLE
+from fedweave.report.document import Document, Section, grid
+from fedweave.report.flows import period
 
 NAMES = {
     "alignment": "alignment φ",
@@ -27,103 +27,80 @@ MEANT = {
     "leave_one_out": "Leave-one-out is what the member's update adds to a round's joint model: the gain in {gains}.",
     "density": "Reward is the share of the joint update's entries that a member got.",
 }
-
-_PAGE = (
-    HEAD
-    + """<title>{{ title }}</title>
-<style>{{ style | safe }}
-.sum td, .sum th { font-weight: 700; border-top: 1.5px solid var(--ink); }
-.fine { color: var(--alarm); }
-#rounds td.word:last-child { min-width: 14rem; }
-</style>
-</head>
-<body>
-<header>
-<h1>{{ title }}</h1>
-<p class="lead">{{ lead }}</p>
-{%- for note in notes %}
-<p class="warn">{{ note }}</p>
-{%- endfor %}
-</header>
-<section id="totals">
-<h2>Totals</h2>
-<p class="small">Measures are means over rounds here.
-{%- for name in measures %} {{ meant[name] }}{% endfor %}</p>
-<div class="scroll"><table>
-<thead><tr><th scope="col" class="word">member</th><th scope="col">rounds</th>
-{%- for name in measures %}<th scope="col">{{ names[name] }}</th>{% endfor %}
-<th scope="col">paid</th><th scope="col">fined</th><th scope="col">total, {{ currency }}</th></tr></thead>
-<tbody>
-{%- for row in totals %}
-<tr><th scope="row" class="word">{{ row.member }}</th><td>{{ row.rounds }}</td>
-{%- for name in measures %}<td>{{ number(row[name]) }}</td>{% endfor %}
-<td>{{ money(row.paid) }}</td><td>{{ money(row.fined) }}</td>
-<td{% if row.pay < 0 %} class="fine"{% endif %}>{{ money(row.pay) }}</td></tr>
-{%- endfor %}
-{%- if totals | length > 1 %}
-<tr class="sum"><th scope="row" class="word">all members</th><td>{{ rounds }}</td>
-{%- for name in measures %}<td></td>{% endfor %}
-<td>{{ money(sum.paid) }}</td><td>{{ money(sum.fined) }}</td><td>{{ money(sum.pay) }}</td></tr>
-{%- endif %}
-</tbody></table></div>
-</section>
-<section id="rounds">
-<h2>Round by round</h2>
-<div class="scroll"><table class="dense">
-<thead><tr><th scope="col">round</th><th scope="col" class="word">member</th>
-{%- for name in measures %}<th scope="col">{{ names[name] }}</th>{% endfor %}
-<th scope="col">pay, {{ currency }}</th><th scope="col" class="word">why</th></tr></thead>
-<tbody>
-{%- for row in lines %}
-<tr><td>{{ row.round }}</td><td class="word">{{ row.member }}</td>
-{%- for name in measures %}<td>{{ number(row[name]) }}</td>{% endfor %}
-<td{% if row.pay < 0 %} class="fine"{% endif %}>{{ money(row.pay) }}</td><td class="word">{{ row.reason }}</td></tr>
-{%- endfor %}
-</tbody></table></div>
-</section>
-<section id="seal">
-<h2>How to check this</h2>
-<p class="small">The hashes stand for the run (its configuration and every member's ledger) and for all lines of the
-whole statement. A member checks its lines, with its own ledger, by</p>
-<pre>{{ command }}</pre>
-<pre>run       {{ run }}
-statement {{ digest }}</pre>
-</section>
-<footer class="small">Written by fedweave {{ version }}. This page loads nothing from elsewhere.</footer>
-</body>
-</html>
-"""
+_SEALED = (
+    "The hashes stand for the run (its configuration and every member's ledger) and for all lines of the whole "
+    "statement. A member checks its lines, with its own ledger, by"
 )
 
 
-def page(whole: Account, table: Any, about: str, command: str) -> str:
-    """The page of the lines `table`, all of a statement or one member's; about: what the run is called."""
+def document(whole: Account, table: pa.Table, about: str, command: str, ledger: pa.Table) -> Document:
+    """The lines `table`, all of a statement or one member's; about: what the run is called. ledger: the run's, whose
+    times are the period."""
     rows, found = table.to_pylist(), totals(table).to_pylist()
     rounds = len({row["round"] for row in rows})
     measures = [name for name in MEASURES if any(row[name] is not None for row in rows)]
-    summed = {name: sum((row[name] for row in found), Decimal()) for name in ("pay", "paid", "fined")}
+    means = [MEANT[name].format(gains=whole.gains) for name in measures]
     one = f" of {found[0]['member']}" if len(found) == 1 else ""
-    environment = Environment(autoescape=True, undefined=StrictUndefined)
-    return environment.from_string(_PAGE).render(
+    pay = sum((row["pay"] for row in found), Decimal())
+    numbers = f"{rows[0]['round']} to {rows[-1]['round']}" if rounds > 1 else str(rows[0]["round"])
+    return Document(
         title=f"Statement of account{one}: {about}",
-        lead=_lead(whole, len(found), rounds, summed["pay"]),
-        notes=[f"In rounds {', '.join(map(str, whole.empty))} there was nothing to divide."] if whole.empty else [],
-        style=STYLE,
-        names=NAMES,
-        meant=MEANT | {"leave_one_out": MEANT["leave_one_out"].format(gains=whole.gains)},
-        measures=measures,
-        totals=found,
-        rounds=rounds,
-        sum=summed,
-        lines=rows,
-        currency=whole.terms.currency,
-        number=lambda value: "-" if value is None else f"{value:.4f}",
-        money=money,
-        command=command,
-        run=whole.run,
-        digest=whole.digest.digest,
-        version=version("fedweave"),
+        number=(number := f"SA-{whole.digest.digest[:12].upper()}{f'/{one[4:]}' if one else ''}"),
+        facts=(
+            ("number", number),
+            ("period", f"{period(ledger)}; {counted(rounds, 'round')} with pay, {numbers}"),
+            ("members", ", ".join(row["member"] for row in found)),
+            ("currency", whole.terms.currency),
+        ),
+        lead=(_lead(whole, len(found), rounds, pay),),
+        warnings=_empty(whole),
+        sections=(
+            Section(
+                "Totals", (" ".join(["Measures are means over rounds here.", *means]),), grid=_totals(found, measures)
+            ),
+            Section("Round by round", grid=grid([_line(row, measures) for row in rows], ("member", "why"))),
+            Section(
+                "How to check this", (_SEALED,), code=(command, f"run {whole.run}", f"statement {whole.digest.digest}")
+            ),
+        ),
     )
+
+
+def money(amount: Decimal) -> str:
+    """An amount with its cents, such as 1,234.50, with a proper minus sign."""
+    return f"{amount:,.2f}".replace("-", "\N{MINUS SIGN}")
+
+
+def _empty(whole: Account) -> tuple[str, ...]:
+    rounds = ", ".join(map(str, whole.empty))
+    return (f"In rounds {rounds} there was nothing to divide.",) if rounds else ()
+
+
+def _totals(found: list[dict[str, Any]], measures: list[str]) -> Any:
+    rows = [_total(row["member"], str(row["rounds"]), row, measures) for row in found]
+    if len(found) < 2:
+        return grid(rows, ("member",))
+    amounts: dict[str, Any] = {name: sum((row[name] for row in found), Decimal()) for name in ("paid", "fined", "pay")}
+    whole = amounts | {"currency": found[0]["currency"]}
+    return grid(
+        [*rows, _total("all members", str(max(row["rounds"] for row in found)), whole, measures)], ("member",), 1
+    )
+
+
+def _total(name: str, rounds: str, row: dict[str, Any], measures: list[str]) -> dict[str, str]:
+    means = {NAMES[one]: _number(row[one]) if one in row else "" for one in measures}
+    amounts = {"paid": money(row["paid"]), "fined": money(row["fined"]), f"total, {row['currency']}": money(row["pay"])}
+    return {"member": name, "rounds": rounds, **means, **amounts}
+
+
+def _line(row: dict[str, Any], measures: list[str]) -> dict[str, str]:
+    shown = {NAMES[one]: _number(row[one]) for one in measures}
+    pay = {f"pay, {row['currency']}": money(row["pay"])}
+    return {"round": str(row["round"]), "member": row["member"], **shown, **pay, "why": row["reason"]}
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
 
 
 def _lead(whole: Account, members: int, rounds: int, pay: Decimal) -> str:
@@ -132,8 +109,3 @@ def _lead(whole: Account, members: int, rounds: int, pay: Decimal) -> str:
     if members == 1:
         return f"{money(pay)} {currency} over {during}, of {budget} {currency} that all members share in a round."
     return f"{budget} {currency} a round over {during}: {money(pay)} {currency} among {members} members."
-
-
-def money(amount: Decimal) -> str:
-    """An amount with its cents, such as 1,234.50, with a proper minus sign."""
-    return f"{amount:,.2f}".replace("-", "\N{MINUS SIGN}")

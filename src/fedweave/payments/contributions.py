@@ -23,14 +23,17 @@ if TYPE_CHECKING:  # the command line imports this module, and should start quic
     from fedweave.incentives.shapley import Value
 
 REPEATED = 0.05  # of a model's norm: how far off it may end where a run is repeated, since machines round otherwise
+TRIED_AS = {"leave_one_out": "leave_one_out", "shapley": "shapley", "error": "shapley_error"}  # column: measure
 SHARED = {"equal": "", "union": "leave_one_out", "individual": "individual", "shapley": "shapley"}  # scheme: by what
 
 
-def measured(directory: Path, rounds: str = "last", metric: str = "accuracy", permutations: int = 200) -> "pa.Table":
+def measured(directory: Path, rounds: str = "last", metric: str = "auto", permutations: int = 200) -> "pa.Table":
     """A row per round and client: "leave_one_out", "shapley" and its standard "error" (0 up to 12 clients),
     "individual", the client's "cosine" with the round's update and "cosine_shapley", the Shapley value of coalitions'
     cosines that it stands for (Xu et al. 2021), and its "equal_share", "union_share",
     "individual_share" and "shapley_share" of a budget (NaN where these gains do not sum to more than 0).
+
+    metric: what a model is worth by; "auto" is what judges the run (`metrics.judging.Judging`).
 
     The table's metadata say on which examples gains were measured, and in what (`incentives.coalitions`).
 
@@ -62,8 +65,6 @@ def left_out(directory: Path, rounds: str = "all", metric: str = "accuracy") -> 
 
 def _table(directory: Path, rounds: str, metric: str, found: "Callable[..., list[Record]]") -> "pa.Table":
     """The rows that `found` (number, what was heard, its value function, the seed) makes of each of the `rounds`."""
-    if metric not in ("accuracy", "loss"):
-        raise UserError(f"--metric {metric}: choose accuracy or loss.")
     import pyarrow as pa
 
     from fedweave.algorithms.fedavg import FedAvg
@@ -76,11 +77,8 @@ def _table(directory: Path, rounds: str, metric: str, found: "Callable[..., list
 
     config = finished(directory)
     if config.between_sites:
-        raise UserError(
-            f"{directory} was trained between sites, whose single updates nobody keeps; contributions are measured by "
-            "training again in one process, where all members' data are: fedweave run CONFIG.toml. Where they may not "
-            "be in one place, the algorithm itself has to value members, as fairgraphfl and cgsv do."
-        )
+        return between_sites(directory, rounds, metric, config.general.rounds)
+    metric, positive = _judged(directory, metric)
     built, wanted = simulated(config), _numbers(rounds, config.general.rounds)
     algorithm = built.algorithm
     means = isinstance(algorithm, FedAvg) and not any(map(algorithm.composed.owner, ("step", "aggregate")))
@@ -101,8 +99,67 @@ def _table(directory: Path, rounds: str, metric: str, found: "Callable[..., list
             _check_repeated(algorithm.one_model(state), algorithm.one_model(reached.state), directory)
         if number in wanted:
             _, graphs = judging(built.fed)  # of the data as they are now
-            rows += found(number, round, worth(round, net, graphs, metric), config.general.seed)
+            rows += found(number, round, worth(round, net, graphs, metric, positive), config.general.seed)
     return pa.Table.from_pylist(rows).replace_schema_metadata({MEASURED_ON: where, GAINS_IN: metric})
+
+
+def between_sites(directory: Path, rounds: str, metric: str, last: int) -> "pa.Table":
+    """What the part coalition_value has measured while sites trained, with shares of it.
+
+    Raises:
+        UserError: it was no part of the run, or measured nothing in these rounds or in this metric.
+    """
+    import pyarrow as pa
+    import torch
+
+    from fedweave.incentives.coalitions import GAINS_IN, MEASURED_ON
+    from fedweave.incentives.payoffs import divided
+    from fedweave.report.reading import read_run
+
+    run, wanted = read_run(directory), _numbers(rounds, last)
+    known = {column: run.known(name) for column, name in TRIED_AS.items()}
+    if not known["shapley"] or metric not in ("auto", "accuracy"):
+        raise UserError(
+            f"{directory} was trained between sites, where nobody can train again without the members' data; what they "
+            "brought is measured as they train, in accuracy, by the part coalition_value: algorithm.parts = "
+            "['coalition_value']. Or run the same experiment in one process, if all data may be there.",
+            code="contributions.unmeasured",
+        )
+    clients, rows = sorted(known["shapley"]), list[Record]()
+    for number in sorted(wanted):
+        found = {column: [own[client].get(number, float("nan")) for client in clients] for column, own in known.items()}
+        if found["shapley"][0] == found["shapley"][0]:  # no NaN: the round was valued
+            for scheme, name in SHARED.items():
+                if not name or name in found:
+                    gains = torch.tensor(found[name], device="cpu") if name else torch.ones(len(clients), device="cpu")
+                    found[f"{scheme}_share"] = divided(gains.double()).tolist()
+            rows += [
+                {"round": number, "client": client, **{name: own[at] for name, own in found.items()}}
+                for at, client in enumerate(clients)
+            ]
+    if not rows:
+        raise UserError(
+            f"nothing was measured in round {rounds} of {directory}; see the part's `every`, or --rounds all."
+        )
+    where = b"all members' test examples, which each counted for itself"
+    return pa.Table.from_pylist(rows).replace_schema_metadata({MEASURED_ON: where, GAINS_IN: "accuracy"})
+
+
+def _judged(directory: Path, metric: str) -> tuple[str, int]:
+    """The metric of which gains are, and the number of the positive class."""
+    from fedweave.experiment.runs.files import SUMMARY, read_summary
+    from fedweave.incentives.coalitions import ORDERING, PLAIN
+    from fedweave.metrics.judging import judged_by, positive_of
+
+    metrics = read_summary(directory / SUMMARY)["metrics"]
+    positive, name = positive_of(metrics), judged_by(metrics) if metric == "auto" else metric
+    of_two = name in ORDERING and name not in ("macro_f1", "auc") and positive is None and metric != "auto"
+    if name not in (*PLAIN, *ORDERING) or of_two:
+        raise UserError(
+            f"--metric {metric}: choose {', '.join((*PLAIN, *ORDERING))}; those of one class where such a one judges "
+            "the run ([evaluation] metric)."
+        )
+    return name, 1 if positive is None else positive
 
 
 def unpayable(summed: "pa.Table") -> list[str]:
@@ -142,6 +199,8 @@ def totals(table: "pa.Table") -> "pa.Table":
     if "error" in names:
         found = found.set_column(found.column_names.index("error"), "error", pc.sqrt(found["error"]))
     for scheme, name in SHARED.items():
+        if name and name not in names:
+            continue  # of runs between sites
         gains = torch.from_numpy(found[name].to_numpy().copy()) if name else torch.ones(len(found), device="cpu")
         found = found.append_column(f"{scheme}_share", pa.array(divided(gains.double()).numpy()))
     return found

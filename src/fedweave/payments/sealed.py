@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,14 +11,15 @@ import pyarrow.compute as pc
 
 from fedweave.core.purposes import TRAINING
 from fedweave.core.records import Record
-from fedweave.errors import UserError
+from fedweave.errors import UserError, listed
 from fedweave.experiment.config import Document, load_saved
 from fedweave.experiment.runs.files import CONFIG, LEDGER, read, read_table
-from fedweave.incentives.statement import Digest, Terms, check, of_member
+from fedweave.incentives.statement import SCHEMA, Digest, Terms, check, of_member
 from fedweave.payments.accounts import account, config_hash, ledger_hash, of_client, run_hash, terms_of
 from fedweave.payments.dues import check_pay
 from fedweave.report.reading import Run
 
+DIFFERS = "statement.differs"
 SEAL, LEAVE_ONE_OUT = "statement.json", "leave_one_out"  # the latter only once contributions were measured
 
 
@@ -60,6 +61,48 @@ def _read(seal: Record) -> Seal:
         raise ValueError("a sum is none")
     terms = Terms(seal["budget"], seal["currency"])
     return Seal(terms, whole, str(seal["config"]), dict(seal["ledgers"]), str(seal["run"]), sums)
+
+
+def check_same(folders: Sequence[Path]) -> str:
+    """Compare the seals that members hold, which have no line of anybody: of one statement they are the same; returns
+    that in words, with the members whose seal was not compared.
+
+    Raises:
+        UserError: a seal contradicts itself, or is not what most members have; names these, and the first difference.
+    """
+    held = {_whose(folder): read_seal(folder) for folder in folders}
+    if len(held) < 2:
+        raise UserError("name the copies of two members or more: --compare DIR --compare DIR.")
+    for seal in held.values():
+        check(pa.Table.from_pylist([], SCHEMA), "", seal.digest, seal.terms, seal.run, seal.sums)
+    said = [seal.digest.digest for seal in held.values()]
+    most = max(said, key=said.count)
+    odd = [name for name, seal in held.items() if seal.digest.digest != most]
+    if odd and 2 * said.count(most) <= len(said):
+        raise UserError(f"the statements of {listed([*held])} differ, and no one is what most have.", code=DIFFERS)
+    if odd:
+        same = next(seal for seal in held.values() if seal.digest.digest == most)
+        why = "; ".join(f"{name}: {_difference(held[name], same)}" for name in odd)
+        raise UserError(f"not what most members were given: {why}. Ask who wrote them.", code=DIFFERS)
+    left = sorted(name for name in next(iter(held.values())).ledgers if name not in held)
+    more = f"; not compared: {listed(left)}" if left else ""
+    return f"the statements of {listed([*held])} are the same, digest {most[:16]}{more}"
+
+
+def _whose(folder: Path) -> str:
+    """The member whose copy a folder is; its path, if it does not say."""
+    names = [path.stem.removeprefix("statement-") for path in sorted(folder.glob("statement-*.parquet"))]
+    return names[0] if len(names) == 1 else str(folder)
+
+
+def _difference(one: Seal, other: Seal) -> str:
+    if (one.terms, one.run) != (other.terms, other.run):
+        return "it is of another run, budget or currency"
+    for number in sorted(one.sums.keys() | other.sums.keys()):
+        if one.sums.get(number) != other.sums.get(number):
+            mine, theirs = (each.sums.get(number) for each in (one, other))
+            return f"in round {number} pay is divided by {mine}, and by {theirs} elsewhere"
+    return "its lines are others"
 
 
 def check_in_run(own: pa.Table, seal: Seal, member: str, run: Run) -> None:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from scipy.special import log_ndtr, ndtr
@@ -78,6 +79,7 @@ class GaussianRows:
         return Clipped(self.clip), Gaussian(self.sigma * self.clip, 2 * self.clip, "row", self.delta)
 
 
+@lru_cache(maxsize=4096)  # many members spend the same
 def total_epsilon(cost: Cost, delta: float) -> float:
     """ε of what `cost` counts, at δ = `delta`: pure ones added to that of all Gaussian releases together.
 

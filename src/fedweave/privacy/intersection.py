@@ -47,15 +47,16 @@ class Opening(NamedTuple):
 
 @dataclass
 class Party:
-    """One party in one meeting. sites: all parties, in order. key: of the hash, the same at all."""
+    """One party in one meeting. sites: all parties, in order. key: of the hash, the same at all. order: which of its
+    names stands at each place of its list."""
 
     name: str
     identity: Identity
     run: str
     sites: tuple[str, ...]
     key: bytes
+    order: list[int] = field(default_factory=list)
     _turn: int = 0
-    _order: list[int] = field(default_factory=list)
     _own: Opening | None = None
     _openings: dict[str, Opening] = field(default_factory=dict)
     _meeting: bytes = b""
@@ -65,9 +66,9 @@ class Party:
 
     def open(self, names: Sequence[str]) -> tuple[np.ndarray, Opening]:
         """Its list, uint8 [n, 32] in a random order, and what it signs of it."""
-        self._order = list(range(len(names)))
-        secrets.SystemRandom().shuffle(self._order)
-        points = _rows([multiple(self._secret, hashed(self.key, self.run, names[row])) for row in self._order])
+        self.order = list(range(len(names)))
+        secrets.SystemRandom().shuffle(self.order)
+        points = _rows([multiple(self._secret, hashed(self.key, self.run, names[row])) for row in self.order])
         nonce, found = os.urandom(16), digest(points)
         signed = self.identity.sign(opens(self.run, self.name, nonce, len(points), found))
         self._own = Opening(self.identity.certificate, nonce, len(points), found, signed)
@@ -127,9 +128,20 @@ class Party:
         """
         if self._turn < len(self.sites) - 1:
             raise CallRefused("alignment: not every list has been blinded yet")
-        if not places or len(set(places)) < len(places) or not 0 <= min(places) <= max(places) < len(self._order):
+        if not places or len(set(places)) < len(places) or not 0 <= min(places) <= max(places) < len(self.order):
             raise CallRefused("alignment: the server names places that this site's list does not have, none, or twice")
-        return [self._order[place] for place in places]
+        return [self.order[place] for place in places]
+
+    def pad(self, name: str, words: int) -> np.ndarray:
+        """uint64 [words] that every party of this meeting has for a name and, without the key, nobody else.
+
+        Raises:
+            CallRefused: the parties have not been heard of yet.
+        """
+        if not self._meeting:
+            raise CallRefused("alignment: nothing is padded before the lists of all parties are known")
+        drawn = hashlib.shake_256(hmac.digest(self.key, self._meeting + told("fedweave: a pad", name), "sha256"))
+        return np.frombuffer(drawn.digest(8 * words), np.uint64)
 
 
 def common(lists: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -49,20 +49,21 @@ def remarks(found: Iterable[Bound]) -> list[str]:
     worst = max((bound.epsilon for bound in found), default=0.0)
     if worst <= WEAK:
         return []
-    odds = f"{math.exp(worst):.2g}" if worst <= VOID else "more than 10^43"
+    odds = f"{float(f'{math.exp(worst):.2g}'):,.0f}" if worst <= 20 else f"10^{math.floor(worst / math.log(10))}"
     return [
         f"An ε above {WEAK} protects little, and one above {VOID} practically nothing: at ε = {worst:.4g} what was "
         f"sent may be {odds} times as likely with a record as without it."
     ]
 
 
-def bounds(ledger: pa.Table) -> list[Bound]:
-    """One for each kind of record in a ledger's table, the largest of any client; none where nothing states a cost.
+def bounds(*ledgers: pa.Table) -> list[Bound]:
+    """One for each kind of record in the tables of one run's ledger, or of several runs', the largest of any client;
+    none where nothing states a cost.
 
     What several clients hold of one record is not added up. Other mechanisms bound nothing and are not in it.
     """
     most: dict[str, Bound] = {}
-    for bound in (bound for own in of_members(ledger).values() for bound in own):
+    for bound in (bound for own in of_members(*ledgers).values() for bound in own):
         so_far = most.get(bound.per, bound)
         most[bound.per] = replace(
             so_far,
@@ -72,16 +73,19 @@ def bounds(ledger: pa.Table) -> list[Bound]:
     return list(most.values())
 
 
-def of_members(ledger: pa.Table) -> dict[str, list[Bound]]:
+def of_members(*ledgers: pa.Table) -> dict[str, list[Bound]]:
     """{client: what all that it sent comes to, one for each kind of record}; without clients that sent nothing under
-    differential privacy."""
+    differential privacy. What a run draws once, the next one draws anew."""
     accounts: dict[tuple[str, str], Account] = defaultdict(Account)
     times: dict[tuple[str, str], int] = defaultdict(int)
     deltas: dict[str, float] = {}
-    for row in _messages(ledger):
+    begun: dict[tuple[str, str], int] = {}
+    for run, row in ((run, row) for run, ledger in enumerate(ledgers) for row in _messages(ledger)):
         applied = read_applied(row["applied"])
         for per, own in _by_unit(applied).items():
             at = per, row["client"]
+            if begun.setdefault(at, run) != run:
+                accounts[at], begun[at] = replace(accounts[at], released=frozenset()), run
             accounts[at] = accounts[at].after(Applied(applied.key, own), row["times"])
             times[at] += row["times"]
             for noise in own:

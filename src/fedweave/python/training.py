@@ -16,6 +16,7 @@ from fedweave.experiment.rounds import RoundResult
 from fedweave.experiment.rounds import train as in_memory
 from fedweave.experiment.runs import run as runs
 from fedweave.experiment.runs.described import check_described, described
+from fedweave.experiment.runs.warm import begin
 from fedweave.metrics.judging import Judging
 from fedweave.python.loading import SavedRun, load_run
 
@@ -80,6 +81,7 @@ def train(
     *,
     out: str | Path | None = None,
     overwrite: bool = False,
+    init_from: str | Path | None = None,
 ) -> Iterator[RoundResult]:
     """Run `rounds` rounds of `algorithm` on `fed`, evaluating every `eval_every` (0: never) and at the end.
 
@@ -88,22 +90,26 @@ def train(
     cannot be named in its config.toml is said. resume: with `out`, whether to continue the run there, on a new
     federation; without, (rounds done, server state) of a checkpoint; the engine must have been restored too. overwrite:
     replace the run that `out` holds. summary: the checkpoint's, for its best rounds. fair_margin: see
-    `metrics.best_rounds.fairest`. judging: by what rounds are judged, with the number of the positive class.
+    `metrics.best_rounds.fairest`. judging: by what rounds are judged, with the number of the positive class. init_from:
+    the directory of an earlier run, whose weights training begins from, while optimisers begin anew.
 
     Raises:
         UserError: fewer than one round, a fresh start on a federation whose clients have trained already, or a state
-            that no checkpoint can hold; `out` holds something else, or the federation was not made by
-            `fedweave.federation`.
+            that no checkpoint can hold; the earlier run cannot be begun from; `out` holds something else, or the
+            federation was not made by `fedweave.federation`.
     """
     if out is None:
         started = None if isinstance(resume, bool) else resume
+        if init_from is not None and started is None:
+            _begin(fed, algorithm, Path(init_from).expanduser())
         return in_memory(algorithm, fed, rounds, eval_every, started, summary, fair_margin, judging)
     if resume is not None and not isinstance(resume, bool):
         raise UserError("with out, resume is True or False: the directory has the state that the run goes on from.")
     if not isinstance(origin := getattr(fed, "origin", None), Origin):
         raise UserError("out needs a federation made by fedweave.federation, which knows its data and partition.")
     directory = Path(out).expanduser()
-    general = General(origin.seed, rounds, eval_every, fair_margin)
+    earlier = None if init_from is None else str(Path(init_from).expanduser())
+    general = General(origin.seed, rounds, eval_every, fair_margin, earlier)
     config, data = described(algorithm, origin, general, directory)
     if judging is not None:
         config = replace(config, evaluation=Evaluation(**asdict(judging)))
@@ -111,3 +117,15 @@ def train(
     check_described(config, built)
     here = runs.RunBackend(build=lambda _: built)
     return runs.running(config, directory, Silent(), bool(resume), here, overwrite)
+
+
+def _begin(fed: Engine, algorithm: Algorithm, earlier: Path) -> None:
+    """Have training begin from an earlier run.
+
+    Raises:
+        UserError: it cannot (`experiment.runs.warm.begin`), or the federation does not know its data.
+    """
+    if not isinstance(origin := getattr(fed, "origin", None), Origin):
+        raise UserError("init_from needs a federation made by fedweave.federation, which knows its data.")
+    for note in begin(fed, algorithm, origin.data, earlier).notes:
+        _LOG.warning("note: %s", note)

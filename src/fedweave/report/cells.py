@@ -1,5 +1,7 @@
 """Cells of tables: how numbers are written, which way is better, and what stands for a missing one."""
 
+import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,6 +11,9 @@ from fedweave.metrics.paired import surely_above
 from fedweave.report.reading import spread
 
 NONE = "-"
+MOST = 25  # rows at either end of a long table
+_LEAST = 1e-9  # below it a number is as good as 0
+_PLAIN_NUMBER = re.compile(r"[-\N{MINUS SIGN}+]?[\d,]+(\.\d+)?")
 
 # Which way is better, by the last part of a metric's name; others are not marked.
 HIGHER = (
@@ -39,6 +44,15 @@ class Table:
     words: int = 1
 
 
+def ends(rows: Sequence[tuple[Cell, ...]]) -> tuple[tuple[Cell, ...], ...]:
+    """The rows or, of many, the first and the last of them, and between these how many there are more."""
+    left_out = len(rows) - 2 * MOST
+    if left_out <= MOST:
+        return tuple(rows)
+    between = (Cell(f"… {left_out:,} more"), *[Cell("")] * (len(rows[0]) - 1))
+    return (*rows[:MOST], between, *rows[-MOST:])
+
+
 def measured(values: Sequence[float | None], form: Callable[[float], str]) -> Cell:
     """One value, or mean ± sample standard deviation over the runs where it is defined."""
     mean, deviation, n = spread(values)
@@ -46,15 +60,22 @@ def measured(values: Sequence[float | None], form: Callable[[float], str]) -> Ce
         return Cell(NONE)
     note = f"in {n} of {len(values)} runs" if n < len(values) else ""
     exact = ", ".join(NONE if value is None else repr(value) for value in values)
-    if n == 1:
-        return Cell(form(mean), exact, note)
-    digits = f"{deviation:.4f}" if form is number and abs(mean) >= 0.001 and deviation >= 0.00005 else form(deviation)
-    return Cell(f"{form(mean)} ± {digits if deviation else 0}", exact, note)
+    return Cell(form(mean) if n == 1 else f"{form(mean)} ± {_beside(deviation, form(mean), form)}", exact, note)
+
+
+def _beside(deviation: float, mean: str, form: Callable[[float], str]) -> str:
+    """A deviation with as many decimals as the mean that it stands beside; "0" only of none at all."""
+    if not _PLAIN_NUMBER.fullmatch(mean):
+        return form(deviation)
+    decimals = len(mean.partition(".")[2])
+    shown, least = f"{deviation:,.{decimals}f}", 10.0**-decimals
+    return "0" if not deviation else shown if deviation >= least / 2 else f"<{least:.{decimals}f}"
 
 
 def number(value: float) -> str:
-    """Four decimals, or three digits of what is smaller than that can show."""
-    return f"{value:.4f}" if value == 0 or abs(value) >= 0.001 else f"{value:.2e}"
+    """Four decimals, or as many as two digits need of what is smaller than that can show."""
+    small = _LEAST <= abs(value) < 0.001
+    return f"{value:.{1 - math.floor(math.log10(abs(value)))}f}" if small else f"{value:.4f}"
 
 
 def signed(value: float) -> str:

@@ -32,6 +32,10 @@ def clients_table(columns: dict[str, list[Any]], whole: dict[str, int], classes:
     if "graphs" in whole:
         tested = f"{whole['global_test']:,} of {whole['graphs']:,} graphs are the global test set"
         caption = tested if whole["global_test"] else f"{counted(whole['graphs'], 'graph')}, all of them clients'"
+    if "examples" in whole:
+        lost = whole["examples"] - whole["held"] - whole["global_test"]
+        share = lost / max(whole["examples"], 1)
+        caption = f"{lost:,} of {whole['examples']:,} edges ({share:.1%}) lost, as no client holds both ends"
     if "overlap" in columns:
         caption += f"\nof a client's nodes another one holds {np.mean(columns['overlap']):.3f} on average"
     if whole.get("without_sp"):
@@ -46,7 +50,7 @@ def clients_table(columns: dict[str, list[Any]], whole: dict[str, int], classes:
     shown = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), caption=caption, caption_justify="left")
     for name, heading in headings.items():
         shown.add_column(heading, justify="left" if name == "client" else "right", no_wrap=True)
-    what = "graphs" if "graphs" in columns else "nodes"
+    what = "graphs" if "graphs" in columns else "edges" if "examples" in columns else "nodes"
     names = f":\n{unmarked(', '.join(classes))}" if classes and len(", ".join(classes)) <= _NAMES else ""
     shown.add_column(f"{what} of each class{names}")
     numbers = [columns[name] for name in headings if name != "client"]
@@ -74,7 +78,7 @@ def _headings(columns: dict[str, list[Any]]) -> dict[str, str]:
     """What the columns of numbers are called."""
     if "features" in columns:
         return _VERTICAL
-    first = {"client": "client", **({"graphs": "graphs"} if "graphs" in columns else {})}
+    first = {"client": "client"} | {name: name for name in ("graphs", "examples") if name in columns}
     added = {"edges_added": "edges\nadded"} if "edges_added" in columns else {}
     shared = {name: heading for name, heading in _SHARED.items() if name in columns}
     edges = {name: _HEADINGS[name] for name in ("nodes", "edges_kept", "edges_cut")}

@@ -12,8 +12,11 @@ from fedweave.algorithms.preset import Preset
 from fedweave.core.algorithm import capabilities
 from fedweave.core.purposes import EVALUATION, FRAMING, PREDICTION
 from fedweave.core.records import Record
+from fedweave.errors import listed
 from fedweave.privacy.spent import Bound, bounds, of_members, remarks, states_bound
-from fedweave.report.flows import WAYS, Flow, flows, members
+from fedweave.report.cells import NONE, Cell, Table, ends
+from fedweave.report.flows import WAYS, Flow, flows, members, stamp, who
+from fedweave.report.ledger import called, protected, told
 from fedweave.report.message_parts import parts
 from fedweave.report.pooling import pooled
 from fedweave.report.reading import Run
@@ -68,6 +71,8 @@ def disclose(run: Run) -> Disclosure:
     sentences += _protection(sent + shown)
     costs = of_members(run.ledger)
     sentences += [*map(str, bounds(run.ledger)), *remarks(bound for own in costs.values() for bound in own)]
+    together = [Bound(**own) for own in run.summary.get("privacy_total", ())]
+    sentences += [f"With the runs that it began from, one after the other: {bound}" for bound in together]
     if costs and not run.between_sites:
         sentences.append(SIMULATED)
     if costs and any(one.direction == "up" and one.purpose == EVALUATION for one in kinds):
@@ -196,3 +201,31 @@ def _between(low: object, high: object, form: str) -> str:
 
 def _size(bounds: tuple[int, int]) -> str:
     return _between(decimal(bounds[0]), decimal(bounds[1]), "{}")
+
+
+def ledger(found: Disclosure, times: bool = True) -> Table:
+    """A line for each kind of message, with the times of its first and last, if they are those of one run."""
+    everyone, rows = len(found.members), []
+    for one in found.flows:
+        both = [Cell(who(own, everyone), listed(own)) for own in (one.senders, one.receivers)]
+        words = (Cell(called(one)), Cell(told(one)), Cell(protected(one)))
+        sizes = (Cell(f"{one.messages:,}"), Cell(decimal(one.bytes), f"{one.bytes} bytes"))
+        dates = (Cell(stamp(one.first)), Cell(stamp(one.last, one.first))) if times else ()
+        rows.append((Cell(one.purpose or "not said"), *both, *words, *sizes, *dates))
+    head = ("what for", "from", "to", "call and key", "what the receiver learns", "mechanism", "messages", "bytes")
+    return Table((*head, *(("first (UTC)", "last (UTC)") if times else ())), tuple(rows), words=6)
+
+
+def spent(found: Disclosure) -> Table:
+    """The ε of all that each member sent, members with the same in one row, the largest first; no row where none
+    follows."""
+    alike: dict[Bound, list[str]] = {}
+    for name, own in found.costs:
+        alike.setdefault(own, []).append(name)
+    rows = [
+        (Cell(who(names, len(found.members))), Cell(f"per {own.per}"), Cell(own.remark),
+         Cell(f"{own.epsilon:.4g}", repr(own.epsilon)), Cell(NONE if own.delta is None else f"{own.delta:g}"),
+         Cell(f"{own.messages:,}"))
+        for own, names in sorted(alike.items(), key=lambda item: -item[0].epsilon)
+    ]  # fmt: skip
+    return Table(("member", "of what", "which", "ε", "δ", "messages"), ends(rows), words=3)

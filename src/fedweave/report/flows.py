@@ -105,6 +105,14 @@ def stamp(time: datetime | None, after: datetime | None = None) -> str:
     return f"{time:%H:%M:%S}" if after and after.date() == time.date() else f"{time:%Y-%m-%d %H:%M:%S}"
 
 
+def period(ledger: pa.Table) -> str:
+    """From the first to the last message of a ledger, UTC; "not known" of one without times."""
+    ends = pc.min_max(ledger["at"]).as_py() if "at" in ledger.column_names else {"min": None, "max": None}
+    if ends["min"] is None:
+        return "not known"
+    return f"{ends['min']:%Y-%m-%d %H:%M} to {ends['max']:%Y-%m-%d %H:%M} UTC"
+
+
 def totals(ledger: pa.Table) -> Iterator[tuple[str, dict[str, int]]]:
     """(purpose, {"up", "peer", "down": bytes}) of what was sent for each purpose."""
     sums: dict[str, dict[str, int]] = defaultdict(lambda: dict.fromkeys(WAYS, 0))

@@ -1,9 +1,10 @@
 """What joining brings each member: its test accuracy in a run, or what else the run is judged by, less what it has by
 training alone on the same split."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from fedweave.errors import listed
 from fedweave.experiment.config.toml import differences
 from fedweave.metrics.judging import WORDS
 from fedweave.metrics.paired import interval
@@ -15,6 +16,7 @@ from fedweave.report.reading import BY_FEATURES, Group, Run, distinct, spread
 from fedweave.report.training import conditions
 
 ALONE = ("local", "standalone")  # the second for parties that hold different features of the same nodes
+MANY = 8  # runs that a sentence names
 PANELS = 4  # splits that are drawn
 BESIDE = 0.7  # of a member's width, over which the dots of several runs are spread
 SYMBOLS = ("circle", "diamond", "square", "cross", "triangle")
@@ -87,6 +89,26 @@ def sentences(found: Sequence[Gain]) -> list[str]:
         words += f"; {len(down)} {'loses' if len(down) == 1 else 'lose'}, by {-spread(down)[0]:.3f}" if down else ""
         said.append(f"{words}.")
     return said
+
+
+def headline(found: Sequence[Gain]) -> str:
+    """What joining changes in each group of runs, in one sentence; "" of one group or none."""
+    means = {
+        group[0].group.label: spread([value for gain in group for value in gain.of_clients.values()])[0]
+        for group in distinct(found, lambda one, other: one.group is other.group)
+    }
+    if len(means) < 2:
+        return ""
+    told = ranked(means, lambda value: ("+" if value > 0 else "\N{MINUS SIGN}") + f"{abs(value):.3f}")
+    metrics = listed([WORDS[name] for name in dict.fromkeys(gain.run.judged for gain in found)], " or ")
+    return f"Against training alone, joining changes members' mean {metrics} by {told}."
+
+
+def ranked(values: Mapping[str, float], form: Callable[[float], str]) -> str:
+    """Names with their values, the highest first; of many the first ones and the last."""
+    order = [f"{form(value)} ({name})" for name, value in sorted(values.items(), key=lambda item: -item[1])]
+    few = order if len(order) <= MANY else [*order[: MANY - 2], f"… {order[-1]}"]
+    return ", ".join(few)
 
 
 def _over(group: Sequence[Gain]) -> str:

@@ -1,35 +1,29 @@
 """The report: one HTML page that holds all it needs."""
 
-import re
+import math
 from collections.abc import Callable, Sequence
-from importlib.metadata import version
 
-from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from fedweave.core.records import Record
 from fedweave.core.text import counted
-from fedweave.errors import listed
 from fedweave.experiment.config import written
 from fedweave.metrics.judging import OF_POSITIVE, PLAIN, WORDS
-from fedweave.report import figures, gain, svg, tables, traffic
+from fedweave.report import figures, gain, tables, traffic
 from fedweave.report.absences import absent, mostly
 from fedweave.report.cells import Table
 from fedweave.report.compare import NOTE, compared
-from fedweave.report.disclosure import disclose
-from fedweave.report.fairness_tradeoff import sentences
+from fedweave.report.disclosure import disclose, ledger, spent
+from fedweave.report.fairness_tradeoff import tradeoff
 from fedweave.report.groups import between_groups, favourable, named_groups
 from fedweave.report.motifs import NUMBERS, drawing, kinds_of
 from fedweave.report.notes import notes, of_fairest
 from fedweave.report.panels import Figure
-from fedweave.report.reading import Group, Run, distinct, grouped, judged_alike
-from fedweave.report.template import FIGURE, PAGE, STYLE
+from fedweave.report.reading import Group, Run, distinct, grouped, judged_alike, spread
+from fedweave.report.template import rendered
 from fedweave.report.training import unlike
 
 Owner = tuple[Group, Run]
-_DRAWING = Environment(autoescape=True, undefined=StrictUndefined)
-_DRAWING.filters |= {"panel": lambda it: Markup(svg.panel(it)), "symbol": lambda it: Markup(svg.symbol(it))}
-_FIGURES = _DRAWING.from_string(FIGURE)
 
 
 def render(runs: Sequence[Run], more: Sequence[str] = ()) -> str:
@@ -41,26 +35,26 @@ def render(runs: Sequence[Run], more: Sequence[str] = ()) -> str:
     owners = [(group, run) for group in groups for run in group.runs]
     accuracies = [[run.clients(run.judged) for run in group.runs] for group in groups]
     gained, seeds = gain.gains(groups), any(len(group.runs) > 1 for group in groups)
-    prices = sentences(groups) if tables.comparable(groups) else []
     judged = judged_alike(groups)
-    environment = Environment(autoescape=True, undefined=StrictUndefined)
-    environment.filters |= {"coded": coded, "listed": listed}
-    return environment.from_string(PAGE).render(
+    return rendered(
+        "report.html",
         title=_title(groups),
-        leads=[_lead(run) for _, run in owners] if len(owners) == 1 else [*gain.sentences(gained), *prices],
+        leads=[_lead(run) for _, run in owners] if len(owners) == 1 else _headlines(groups, gained),
         warnings=[*more, *_warnings(groups, [run for _, run in owners])],
-        style=STYLE,
-        version=version("fedweave"),
         facts=tables.facts(groups),
-        summary=tables.metrics(groups, ("global", "pooled", "within", "local", "trained", "best_val", "per_class")),
+        gain_sentences=gain.sentences(gained),
+        summary=tables.metrics(groups, ("global", "pooled", "within", "local", "trained", "best_val")),
+        per_class=tables.metrics(groups, ("per_class",)),
         costs=tables.costs(groups),
         paired=compared(groups) if tables.comparable(groups) and seeds else Table((), ()),
         paired_note=NOTE,
         fairness=tables.metrics(groups, ("fairness",)),
+        tradeoff=tradeoff(groups) if tables.comparable(groups) else Table((), ()),
+        first=groups[0].label,
         between=between_groups(groups),
         favourable=favourable(groups),
         people=named_groups(groups),
-        fairest=[warning for group in groups for warning in _noted(group, of_fairest)],
+        fairest=_noted(groups, of_fairest),
         alone=tables.reward_fairness(groups),
         seeds=seeds,
         unequal=len({frozenset(run.config.get("seed") for run in group.runs) for group in groups}) > 1,
@@ -99,28 +93,44 @@ def _warnings(groups: Sequence[Group], runs: Sequence[Run]) -> list[str]:
     unfinished = [f"{run.directory}: {tables.rounds(run)}." for run in runs if not run.finished]
     missing = [f"{run.directory}: {said}" for run in runs if (said := absent(run.metrics))]
     joining = [f"{run.directory}: {run.summary['note']}." for run in runs if "note" in run.summary]
-    in_metrics = [said for group in groups for said in _noted(group, notes)]
+    in_metrics = _noted(groups, notes)
     why = tables.incomparable(groups) if len(groups) > 1 else ""
     apart = [f"Nothing is compared on this page, because {why}."] if why else []
     return [*apart, *unfinished, *in_metrics, *missing, *joining, *unlike(groups)]
 
 
-def _noted(group: Group, notes: Callable[[Record], dict[str, str]]) -> list[str]:
-    """What must not be overlooked in a group's metrics: a sentence for each thing, once for all seeds."""
-    found: dict[str, list[str]] = {}
-    for run in group.runs:
-        for what, sentence in notes(run.summary["metrics"]).items():
-            found.setdefault(what, []).append(sentence)
-    if len(group.runs) == 1:
-        return [f"{group.label}: {said[0]}" for said in found.values()]
-    runs = f"of {len(group.runs)} runs"
-    return [f"{group.label}, {len(said)} {runs} (numbers of one): {said[0]}" for said in found.values()]
+def _noted(groups: Sequence[Group], notes: Callable[[Record], dict[str, str]]) -> list[str]:
+    """What must not be overlooked in groups' metrics: a sentence for each thing, once for all seeds, and for all groups
+    of which the same is said."""
+    alike: dict[tuple[str, str], list[str]] = {}
+    for group in groups:
+        found: dict[str, list[str]] = {}
+        for run in group.runs:
+            for what, sentence in notes(run.summary["metrics"]).items():
+                found.setdefault(what, []).append(sentence)
+        for said in found.values():
+            over = f", {len(said)} of {len(group.runs)} runs (numbers of one)" if len(group.runs) > 1 else ""
+            alike.setdefault((over, said[0]), []).append(group.label)
+    return [f"{', '.join(labels)}{over}: {said}" for (over, said), labels in alike.items()]
 
 
 def _title(groups: Sequence[Group]) -> str:
     algorithms = ", ".join(dict.fromkeys(str(group.first.summary["algorithm"]) for group in groups))
     datasets = ", ".join(dict.fromkeys(str(group.first.summary["dataset"]) for group in groups))
     return f"{algorithms} on {datasets}"
+
+
+def _headlines(groups: Sequence[Group], gained: Sequence[gain.Gain]) -> list[str]:
+    """How several groups of runs came out, in a sentence, and what joining changes in another; or one group's gain."""
+    metric = judged_alike(groups)
+    means = {group.label: spread(group.values(f"local/{metric}"))[0] for group in groups}
+    known = {label: mean for label, mean in means.items() if math.isfinite(mean)}
+    said = []
+    if metric and len(known) > 1 and not tables.incomparable(groups):
+        seeds = "" if any(len(group.runs) > 1 for group in groups) else "; with other seeds the order may be another"
+        said.append(f"Members' mean test {WORDS[metric]}: {gain.ranked(known, '{:.3f}'.format)}{seeds}.")
+    alone = gain.headline(gained)
+    return [*said, *([alone] if alone else gain.sentences(gained))]
 
 
 def _lead(run: Run) -> str:
@@ -149,12 +159,7 @@ def drawn(figure: Figure | None, name: str) -> Markup:
     """The figure as HTML; "" of None. name: unique on the page."""
     if figure is None:
         return Markup("")
-    return Markup(_FIGURES.render(figure=figure, name=name))
-
-
-def coded(words: str) -> Markup:
-    """A sentence as HTML; what stands in it between backticks is code."""
-    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(words))))
+    return Markup(rendered("figure.html", figure=figure, name=name))
 
 
 def _caption(groups: Sequence[Sequence[dict[str, float]]], judged: str) -> str:
@@ -215,8 +220,8 @@ def _disclosures(owners: Sequence[Owner]) -> list[Record]:
             "whose": _whose([owner for owner, _ in alike]),
             "sentences": alike[0][1].sentences,
             "members": alike[0][1].members,
-            "spent": tables.spent(alike[0][1]),
-            "table": tables.ledger(alike[0][1], times=len(alike) == 1),
+            "spent": spent(alike[0][1]),
+            "table": ledger(alike[0][1], times=len(alike) == 1),
         }
         for alike in found
     ]

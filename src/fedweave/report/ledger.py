@@ -60,6 +60,20 @@ def flow_table(found: Sequence[Flow], everyone: int, delta: float = DELTA) -> Ta
     return table
 
 
+def row(one: Flow, delta: float = DELTA) -> dict[str, str]:
+    """The same as a row of what left one member, for a page."""
+    return {
+        "what for": one.purpose or "not said",
+        "to": who(one.receivers, 0),
+        "call and key": called(one),
+        "what the receiver learns": told(one),
+        "mechanism": protected(one, delta),
+        "messages": f"{one.messages:,}",
+        "bytes": f"{one.bytes:,}",
+        "first, last (UTC)": f"{stamp(one.first)}, {stamp(one.last, one.first)}".strip(", "),
+    }
+
+
 def protected(one: Flow, delta: float = DELTA) -> str:
     """What was done to it, and the ε that all messages of the kind cost the member who sent most."""
     cost = one.account.cost

@@ -12,82 +12,14 @@ from pathlib import Path
 from fedweave.core.records import Record
 from fedweave.errors import FedweaveError, UserError
 from fedweave.experiment.runs.files import CHECKPOINT, CONFIG, LEDGER, METRICS, RUN, SUMMARY
+from fedweave.metrics.judging import WORDS
 from fedweave.report import figures, traffic
 from fedweave.report.absences import FAULTS, faults
 from fedweave.report.html import drawn
 from fedweave.report.reading import Run, grouped, read_run
-from fedweave.report.template import STYLE
+from fedweave.report.template import rendered
 
-PAGE = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>fedweave watch</title>
-<style>STYLE
-#done { width: 100%; height: .7rem; }
-#plots > div { margin: 1.2rem 0; }
-</style>
-</head>
-<body>
-<h1 id="title">fedweave watch</h1>
-<p id="state" role="status">Asking for the run's files …</p>
-<progress id="done" value="0" max="1" aria-label="rounds done"></progress>
-<p class="small" id="saved"></p>
-<div id="plots"></div>
-<section id="members" hidden><h2>Members</h2>
-<p class="small">Test accuracy and loss of the last evaluation; calls that a member missed, was refused or answered
-late.</p>
-<div class="scroll"><table><thead></thead><tbody></tbody></table></div></section>
-<script>
-"use strict";
-const PAUSE = 2000;
-const byId = (id) => document.getElementById(id);
-const amount = (value) => value === null ? "-" : value.toFixed(4);
-
-function cells(row, tag, texts) {
-  for (const text of texts) row.appendChild(document.createElement(tag)).textContent = text;
-}
-
-function show(now) {
-  if (now.waiting) { byId("state").textContent = "Nothing to show yet: " + now.waiting; return; }
-  byId("title").textContent = now.title;
-  document.title = now.title + " · round " + now.round;
-  const reached = "round " + now.round + " of " + now.rounds;
-  byId("state").textContent = now.finished ? "Finished: " + reached + "." : "Running: " + reached + ".";
-  byId("done").max = Math.max(1, now.rounds); byId("done").value = now.round;
-  const since = now.finished ? "." : "; rounds since then are not in it.";
-  byId("saved").textContent = now.directory + ", as saved at " + now.saved + since;
-  const drawn = new DOMParser().parseFromString(now.figures, "text/html");
-  byId("plots").replaceChildren(...drawn.body.childNodes);
-  const [head, body] = [byId("members").querySelector("thead"), byId("members").querySelector("tbody")];
-  head.replaceChildren(document.createElement("tr")); body.replaceChildren();
-  cells(head.firstChild, "th", ["member", "accuracy", "loss", "missing", "refused", "late"]);
-  for (const one of now.members) {
-    cells(body.appendChild(document.createElement("tr")), "td",
-      [one.name, amount(one.accuracy), amount(one.loss), one.missing, one.refused, one.late]);
-  }
-  byId("members").hidden = !now.members.length;
-}
-
-async function ask() {
-  try {
-    const answer = await fetch("state.json", {cache: "no-store"});
-    const now = await answer.json();
-    show(now);
-    if (now.finished) return;
-  } catch (error) {
-    byId("state").textContent =
-      "The page's server has ended; this is what it said last. `fedweave watch` shows the rest.";
-    return;
-  }
-  setTimeout(ask, PAUSE);
-}
-ask();
-</script>
-</body>
-</html>
-""".replace("STYLE", STYLE)
+PAGE = rendered("live.html")
 
 
 PROJECT_RUNS = "server/runs"  # where the server keeps a run of sites
@@ -113,8 +45,8 @@ def stamp(directory: Path) -> tuple[float, ...]:
 def state(directory: Path) -> Record:
     """All that the page shows, as JSON; "waiting" says why there is nothing yet, or no more.
 
-    "members" are rows of the last evaluation: name, test accuracy, test loss, and how often it was missing, refused or
-    late. "figures" is HTML.
+    "members" are rows of the last evaluation: name, what judges ("metric") and the loss on test examples, and how often
+    it was missing, refused or late. "figures" is HTML.
     """
     try:
         run = read_run(followed(directory))
@@ -128,6 +60,7 @@ def state(directory: Path) -> Record:
         "round": run.done,
         "rounds": rounds,
         "saved": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(run.when)),
+        "metric": WORDS[run.judged],
         "members": _members(run),
         "figures": _figures(run),
     }
@@ -140,12 +73,12 @@ def _figures(run: Run) -> str:
 
 
 def _members(run: Run) -> list[Record]:
-    accuracy, loss = run.clients("accuracy"), run.clients("loss")
+    value, loss = run.clients(run.judged), run.clients("loss")
     found = faults(run.metrics)
-    names, none = sorted({*accuracy, *loss, *found}), dict[str, dict[int, int]]()
+    names, none = sorted({*value, *loss, *found}), dict[str, dict[int, int]]()
     calls = {name: {what: sum(found.get(name, none).get(what, {}).values()) for what in FAULTS} for name in names}
     return [
-        {"name": name, "accuracy": _finite(accuracy.get(name)), "loss": _finite(loss.get(name)), **calls[name]}
+        {"name": name, "judged": _finite(value.get(name)), "loss": _finite(loss.get(name)), **calls[name]}
         for name in names
     ]
 

@@ -81,6 +81,12 @@ def notes(metrics: Mapping[str, float | None]) -> dict[str, str]:
         )
     found |= _cut(metrics)
     found |= _lacking("best_val", f"best validation {WORDS[judged]}", metrics)
+    return found | _kept_back(metrics)
+
+
+def _kept_back(metrics: Mapping[str, float | None]) -> dict[str, str]:
+    """What sites do not tell of their scores."""
+    found = {}
     if coarse := metrics.get("scores/coarse"):
         found["coarse"] = (
             f"scores of {coarse:g} {'site' if coarse == 1 else 'sites'} left without all measures "
@@ -88,7 +94,13 @@ def notes(metrics: Mapping[str, float | None]) -> dict[str, str]:
             "possibly far off for a site with few examples, the best and the worst client's among them; what they keep "
             "back (losses, AUC, or also F1, the constant prediction and all else that is counted by class or group of "
             "members' own examples) is of the others alone, if there are any. "
-            "metrics.parquet names the sites (scores/coarse)."
+            "metrics.parquet names the sites (scores/coarse). As sums over all members alone more may leave: scores = "
+            '"sum" in [algorithm].'
+        )
+    if left := metrics.get("scores/uncounted"):
+        found["uncounted"] = (
+            f"of {left:.1%} of all members' examples no histogram of scores has left: pooled AUC, average precision "
+            'and alerts are of the others, if there are any. Sites name "histogram" in policy.measures.'
         )
     return found
 

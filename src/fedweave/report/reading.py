@@ -223,7 +223,7 @@ def grouped(runs: Sequence[Run]) -> list[Group]:
     together: dict[tuple[object, ...], list[Run]] = {}
     seen: Counter[tuple[object, ...]] = Counter()
     for run in runs:
-        alike = {key: value for key, value in run.config.items() if key != "seed"}
+        alike = {key: value for key, value in run.config.items() if key not in ("seed", "requester", "purpose")}
         same = (json.dumps(alike, sort_keys=True, default=str), run.finished, run.done)
         occurrence = seen[(*same, run.config.get("seed"))]
         seen[(*same, run.config.get("seed"))] += 1

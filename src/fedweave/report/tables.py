@@ -5,6 +5,8 @@ import shlex
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,11 +14,8 @@ from rich.filesize import decimal
 
 from fedweave.metrics.judging import WORDS
 from fedweave.metrics.reward_fairness import pearson, per_group
-from fedweave.report.cells import NONE, Cell, Table, marked, measured, number
-from fedweave.report.disclosure import Disclosure
-from fedweave.report.flows import stamp, who
+from fedweave.report.cells import MOST, NONE, Cell, Table, ends, marked, measured, number
 from fedweave.report.gain import alone
-from fedweave.report.ledger import called, protected, told
 from fedweave.report.reading import Group, Run, judged_alike, spread
 from fedweave.report.training import recipe
 
@@ -61,8 +60,8 @@ COUNTED = ("undefined_clients", "members", "round", "classes_predicted")
 PROPER = {"f1": "F1", "macro": "macro", "auc": "AUC", "sp": "SP", "eo": "EO"}
 
 
-def facts(groups: Sequence[Group]) -> Table:
-    """What was run: one column per group."""
+def facts(groups: Sequence[Group]) -> tuple[Table, Table]:
+    """What was run: what all groups have alike, a pair in each row; and what differs, a row per group."""
     rows: dict[str, list[str]] = {}
     for group in groups:
         run = group.first
@@ -79,13 +78,22 @@ def facts(groups: Sequence[Group]) -> Table:
             "Seeds" if any(len(one.runs) > 1 for one in groups) else "Seed": seeds,
             "Engine": " ".join([*(str(engine[key]) for key in _ENGINE if key in engine), *devices]) or NONE,
             "When": when(max(one.when for one in group.runs)),
-            "Directory": ", ".join(str(one.directory) for one in group.runs),
+            "Directory": _places([one.directory for one in group.runs]),
         }
         for name, entry in entries.items():
             rows.setdefault(name, []).append(str(entry))
-    head = ("", *(group.label for group in groups)) if len(groups) > 1 else ()
-    found = tuple(tuple(map(Cell, (name, *entries))) for name, entries in rows.items())
-    return Table(head, found, words=len(groups) + 1)
+    same = tuple((Cell(name), Cell(own[0])) for name, own in rows.items() if len({*own}) == 1)
+    odd = [name for name, own in rows.items() if len({*own}) > 1 and own != [group.label for group in groups]]
+    lines = tuple((Cell(group.label), *(Cell(rows[name][at]) for name in odd)) for at, group in enumerate(groups))
+    return Table((), same, words=2), Table(("run", *odd), lines if odd else (), words=1 + len(odd))
+
+
+def _places(directories: Sequence[Path]) -> str:
+    """The directories of a group's runs; of several in one place how many, since each run's stands below its name."""
+    places = {path.parent for path in directories}
+    if len(directories) > 1 == len(places):
+        return f"{len(directories)} in {places.pop()}"
+    return ", ".join(map(str, directories))
 
 
 def _union(run: Run) -> str:
@@ -154,14 +162,24 @@ def metrics(groups: Sequence[Group], families: Sequence[str]) -> Table:
     rows = []
     for name in names:
         family, last = name.partition("/")[0], name.rpartition("/")[2]
-        form = (lambda value: f"{value:.4g}") if last in COUNTED else number
+        form = number if last not in COUNTED else tenths if family == "local" else counted_number
         cells = [measured(group.values(name), form) for group in groups]
         if comparable(groups):
             cells = marked(cells, [group.by_seed(name) for group in groups], last, judged_alike(groups))
-        rows.append(
-            (Cell(readable(last if family == "fairness" else name), note=NOTES.get(name, NOTES.get(last, ""))), *cells)
-        )
-    return Table(heads(groups), tuple(rows))
+        shown = readable(last if family in ("fairness", "per_class") else name)
+        rows.append((Cell(shown, note=NOTES.get(name, NOTES.get(last, ""))), *cells))
+    return Table(heads(groups), tuple(_merged(rows)))
+
+
+def _merged(rows: Sequence[tuple[Cell, ...]]) -> list[tuple[Cell, ...]]:
+    """The rows with a micro F1 that is the accuracy before it, as it is with one label each, named in that one's."""
+    found: list[tuple[Cell, ...]] = []
+    for row in rows:
+        if found and row[0].note == NOTES["f1"] and row[1:] == found[-1][1:]:
+            found[-1] = (replace(found[-1][0], note=f"also F1, {NOTES['f1']}"), *row[1:])
+        else:
+            found.append(row)
+    return found
 
 
 def costs(groups: Sequence[Group]) -> Table:
@@ -194,8 +212,8 @@ def extremes(groups: Sequence[Group]) -> Table:
         for run in group.runs:
             accuracy = run.clients(run.judged)
             if accuracy:
-                ends = (end(accuracy.values()) for end in (min, max))
-                named = [Cell(number(end), repr(end), named_clients(accuracy, end)) for end in ends]
+                both = (end(accuracy.values()) for end in (min, max))
+                named = [Cell(number(end), repr(end), named_clients(accuracy, end)) for end in both]
                 mean = spread(accuracy.values())[0]
                 about = (Cell(group.label), Cell(str(run.summary.get("seed", NONE))))
                 rows.append((*about, named[0], Cell(number(mean), repr(mean)), named[1]))
@@ -221,7 +239,7 @@ def incentives(run: Run) -> Table:
             cells.append(Cell(number(over(values)), repr(over(values))) if values else Cell(NONE))
         rows.append((Cell(client), *cells))
     head = [f"{name}, {EARNED[name]}{' before rounding to cents' * (name == 'payoff')}" for name in shown]
-    return Table(("client", *head), tuple(rows))
+    return Table(("client", *head), ends(rows))
 
 
 def qualities(run: Run) -> Table:
@@ -263,8 +281,8 @@ def splits(parts: Iterable[tuple[str, Any]]) -> Table:
     for whose, table in parts:
         nodes = sorted(size for size in table["nodes"].to_pylist() if size is not None)
         kept, cut = (_total(table[name].to_pylist()) for name in ("edges_kept", "edges_cut"))
-        ends = 0 if kept is None or cut is None else 2 * kept + cut
-        share = f"{(cut or 0) / ends:.1%}" if ends else NONE
+        all_ends = 0 if kept is None or cut is None else 2 * kept + cut
+        share = f"{(cut or 0) / all_ends:.1%}" if all_ends else NONE
         middle = f"{statistics.median(nodes):,.1f}".removesuffix(".0") if nodes else NONE
         sizes = (_count(nodes[0] if nodes else None), middle, _count(nodes[-1] if nodes else None))
         rows.append(tuple(map(Cell, (whose, f"{len(table):,}", *sizes, _count(kept), _count(cut), share))))
@@ -273,20 +291,22 @@ def splits(parts: Iterable[tuple[str, Any]]) -> Table:
 
 
 def clients(run: Run) -> Table:
-    """One row per client of a run: its part of the data and the final test accuracy there, or what else judges."""
+    """One row per client of a run: its part of the data and the final test accuracy there, or what else judges; of very
+    many the largest and the smallest."""
     accuracy, rows = run.clients(run.judged), []
     if run.partition is None:
         return Table((), ())
     names = [name for name in ("graphs", "nodes", "edges_kept", "edges_cut") if name in run.partition.column_names]
     names += ["train", "val", "test"]
     shares = [name for name in ("overlap", "overlap_links") if name in run.partition.column_names]
-    for part in run.partition.to_pylist():
+    parts = run.partition.to_pylist()
+    for part in parts if len(parts) <= 3 * MOST else sorted(parts, key=lambda part: -(part["nodes"] or 0)):
         counts = [_count(part[name]) for name in names] + [number(part[name]) for name in shares]
         own = accuracy.get(part["client"])
         last = Cell(NONE) if own is None else Cell(number(own), repr(own))
         rows.append((Cell(part["client"]), *map(Cell, counts), last))
     head = ("client", *(name.replace("_", " ") for name in (*names, *shares)), f"test {WORDS[run.judged]}")
-    return Table(head, tuple(rows))
+    return Table(head, ends(rows))
 
 
 def pairs(run: Run) -> Table:
@@ -300,30 +320,17 @@ def pairs(run: Run) -> Table:
         (Cell(str(client)), *(Cell(f"{own[at]:.4f}", repr(float(own[at]))) for own in shares))
         for at, client in enumerate(run.partition["client"].to_pylist())
     ]
-    return Table(("client", *(name.replace("_", " ") for name in sums)), tuple(rows))
+    return Table(("client", *(name.replace("_", " ") for name in sums)), ends(rows))
 
 
-def ledger(found: Disclosure, times: bool = True) -> Table:
-    """A line for each kind of message, with the times of its first and last, if they are those of one run."""
-    everyone, rows = len(found.members), []
-    for one in found.flows:
-        ends = [Cell(who(own, everyone), " ".join(own)) for own in (one.senders, one.receivers)]
-        words = (Cell(called(one)), Cell(told(one)), Cell(protected(one)))
-        sizes = (Cell(f"{one.messages:,}"), Cell(decimal(one.bytes), f"{one.bytes} bytes"))
-        dates = (Cell(stamp(one.first)), Cell(stamp(one.last, one.first))) if times else ()
-        rows.append((Cell(one.purpose or "not said"), *ends, *words, *sizes, *dates))
-    head = ("what for", "from", "to", "call and key", "what the receiver learns", "mechanism", "messages", "bytes")
-    return Table((*head, *(("first (UTC)", "last (UTC)") if times else ())), tuple(rows), words=6)
+def tenths(value: float) -> str:
+    """A mean of counts over clients."""
+    return f"{value:,.1f}"
 
 
-def spent(found: Disclosure) -> Table:
-    """The ε of all that each member sent; no row where none follows."""
-    rows = [
-        (Cell(name), Cell(f"per {own.per}"), Cell(own.remark), Cell(f"{own.epsilon:.4g}", repr(own.epsilon)),
-         Cell(NONE if own.delta is None else f"{own.delta:g}"), Cell(f"{own.messages:,}"))
-        for name, own in found.costs
-    ]  # fmt: skip
-    return Table(("member", "of what", "which", "ε", "δ", "messages"), tuple(rows), words=3)
+def counted_number(value: float) -> str:
+    """A count or, of several runs, a mean of counts."""
+    return f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"
 
 
 def _total(numbers: list[int | None]) -> int | None:
@@ -337,9 +344,13 @@ def _count(count: int | None) -> str:
 
 
 def heads(groups: Sequence[Group]) -> tuple[str, ...]:
-    """The head of a table with a column per group."""
-    counted = (f"{group.label} ({len(group.runs)} seeds)" if len(group.runs) > 1 else group.label for group in groups)
-    return ("", *counted)
+    """The head of a table with a column per group, with its seeds where groups have other numbers of them."""
+    if len({len(group.runs) for group in groups}) == 1 < len(groups):
+        return ("", *(group.label for group in groups))
+    return (
+        "",
+        *(f"{group.label} ({len(group.runs)} seeds)" if len(group.runs) > 1 else group.label for group in groups),
+    )
 
 
 def readable(name: str) -> str:

@@ -84,7 +84,8 @@ class Terminal:
         from fedweave.report.clients import clients_table
 
         engine = config.engine.plain()
-        graphs = f"{counted(built.data.examples, 'graph')}, " if built.data.example == "graph" else ""
+        of_nodes = built.data.example == "node"
+        graphs = "" if of_nodes else f"{counted(built.data.examples, built.data.example)}, "
         parts = [
             f"[bold]{unmarked(built.data.name)}[/] ({graphs}{counted(built.data.nodes, 'node')})",
             f"{counted(len(built.fed.clients), 'client')} by {unmarked(config.partition.label)}",

@@ -21,6 +21,8 @@ _ASIDE = (
     "fair_margin",
     "evaluation",
     "privacy",
+    "requester",
+    "purpose",
 )  # what a comparison may differ in
 
 
@@ -50,7 +52,10 @@ def _trained_unlike(groups: Sequence[Group]) -> list[str]:
         ways.setdefault(str(group.first.summary["algorithm"]), {})[recipe(group.first)] = None
     if all(not one.keys().isdisjoint(other) for one in ways.values() for other in ways.values()):
         return []
-    return [UNLIKE.format(told="; ".join(f"{name} with {' or '.join(found)}" for name, found in ways.items()))]
+    alike: dict[str, list[str]] = {}
+    for name, found in ways.items():
+        alike.setdefault(" or ".join(found), []).append(name)
+    return [UNLIKE.format(told="; ".join(f"{', '.join(names)} with {way}" for way, names in alike.items()))]
 
 
 def conditions(one: Run, other: Run) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedweave.experiment.config import flat
-from fedweave.metrics.best_rounds import BEST
+from fedweave.metrics.judging import BEST
 from fedweave.report.cells import Cell, Table, measured, number
 from fedweave.report.reading import Group, judged_alike, spread
 

@@ -2,10 +2,11 @@
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from fedweave import datasets
@@ -26,6 +27,7 @@ from fedweave.experiment.config import (
 )
 from fedweave.experiment.config.plugins import lookup
 from fedweave.experiment.config.toml import inline
+from fedweave.experiment.prepared import prepared
 from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.files import CHECKPOINT
 from fedweave.papers.grid import PlannedRun, planned_run
@@ -46,32 +48,61 @@ def planned(
     Raises:
         ConfigError: a name, key or value is not valid. UserError: nothing or too much is asked for.
     """
-    if seeded := [text for text in (*settings, *grid) if text.partition("=")[0].strip() == "seed"]:
-        raise ConfigError(f"{seeded[0]}: give the seeds of a sweep with --seeds, such as --seeds 5,6.")
-    base = load(config)
-    tried = {f"algorithm.{key}": [inline(value) for value in values] for key, values in tuned(base).items()}
-    tried |= dict(_values(text) for text in grid)
-    documents, notes = list[Document](), list[str]()
-    for name in algorithms.split(",") if algorithms else [None]:
-        exchanged = Exchanged()
-        document = base
-        if name is not None:
-            document, exchanged = with_algorithm(base, name.strip(), "--algorithms")
-        document = deepcopy(document)
-        apart = [text for text in settings if not _takes(document, text.partition("=")[0].strip(), "--set")]
-        for text in settings:
-            if text not in apart:
-                override(document, text)
-        combined = _combined(document, [*tried.items()])
-        documents += combined
-        notes += _told((name or "").strip(), exchanged, apart, combined[0])
-    numbers = _seeds(seeds)
+    tried = tries(config, settings, grid)
+    if ranges := [key for key, values in tried.items() if range_of(values)]:
+        raise ConfigError(f"--grid {ranges[0]}: values from a range are sought with --search N; or list some.")
+    made, notes = algorithms_of(config, algorithms, settings)
+    documents = [one for document in made for one in combined(document, tried)]
+    numbers = numbers_of(seeds)
     if len(numbers) * len(documents) > MOST:
         raise UserError(f"these are {len(numbers) * len(documents):,} runs; ask for at most {MOST:,}.")
     runs = [planned_run(document | {"seed": seed}, out / "runs") for seed in numbers for document in documents]
     for run in runs[: len(documents)]:
         run.config.check_made()
     return list({run.name: run for run in runs}.values()), notes
+
+
+def tries(config: Path, settings: Sequence[str], grid: Sequence[str]) -> dict[str, list[str]]:
+    """{key: values as TOML} of the grid, and of [algorithm] tune where no grid has the key.
+
+    Raises:
+        ConfigError: seeds are among them.
+    """
+    if seeded := [text for text in (*settings, *grid) if text.partition("=")[0].strip() == "seed"]:
+        raise ConfigError(f"{seeded[0]}: give the seeds of a sweep with --seeds, such as --seeds 5,6.")
+    own = {f"algorithm.{key}": [inline(value) for value in values] for key, values in tuned(load(config)).items()}
+    return own | dict(_values(text) for text in grid)
+
+
+def range_of(values: Sequence[str]) -> tuple[float | int, float | int, bool] | None:
+    """(least, most, whether by magnitude) of ["1e-3..1", "log"]; None of values that are listed. Whole numbers are
+    those of a range whose ends are."""
+    low, dots, high = values[0].partition("..")
+    with suppress(ValueError):
+        whole = all(re.fullmatch(r"[+-]?\d+", end.strip()) for end in (low, high))
+        ends = [int(end) if whole else float(end) for end in (low, high)] if dots else []
+        if ends and ends[0] < ends[1] and values[1:] in ([], ["log"]) and (len(values) == 1 or ends[0] > 0):
+            return ends[0], ends[1], len(values) > 1
+    return None
+
+
+def algorithms_of(config: Path, algorithms: str, settings: Sequence[str]) -> tuple[list[Document], list[str]]:
+    """The document of every algorithm, with those settings that it has; and notes on those that it does not have."""
+    base, documents, notes = load(config), list[Document](), list[str]()
+    tuned(base)  # which are values to try, not a setting
+    for name in algorithms.split(",") if algorithms else [None]:
+        exchanged = Exchanged()
+        document = base
+        if name is not None:
+            document, exchanged = with_algorithm(base, name.strip(), "--algorithms")
+        document = deepcopy(document)
+        apart = [text for text in settings if not takes(document, text.partition("=")[0].strip(), "--set")]
+        for text in settings:
+            if text not in apart:
+                override(document, text)
+        documents.append(document)
+        notes += _told((name or "").strip(), exchanged, apart, document)
+    return documents, notes
 
 
 def keys_of(config: Path, grid: Sequence[str]) -> tuple[str, ...]:
@@ -110,9 +141,9 @@ def _told(name: str, exchanged: Exchanged, apart: Sequence[str], document: Docum
     return [f"{note}." for note in (*without, *exchanged.told(name, resolve(document).algorithm.values))]
 
 
-def _combined(document: Document, grid: Sequence[tuple[str, list[str]]]) -> list[Document]:
+def combined(document: Document, grid: Mapping[str, Sequence[str]]) -> list[Document]:
     """The document with every combination of the values of those keys that it can have."""
-    taken = [(key, values) for key, values in grid if _takes(document, key)]
+    taken = [(key, values) for key, values in grid.items() if takes(document, key)]
     found = []
     for chosen in itertools.product(*(values for _, values in taken)):
         changed = deepcopy(document)
@@ -122,7 +153,7 @@ def _combined(document: Document, grid: Sequence[tuple[str, list[str]]]) -> list
     return found
 
 
-def _takes(document: Document, key: str, option: str = "--grid") -> bool:
+def takes(document: Document, key: str, option: str = "--grid") -> bool:
     """Whether the algorithm has the key; any other key is for all, right or wrong."""
     section, _, name = key.partition(".")
     if section != "algorithm" or "." in name:
@@ -145,7 +176,7 @@ def _values(text: str) -> tuple[str, list[str]]:
     return key.strip(), found
 
 
-def _seeds(text: str) -> list[int]:
+def numbers_of(text: str) -> list[int]:
     """ "0-2,7" as [0, 1, 2, 7]."""
     found: list[int] = []
     for part in text.split(","):
@@ -182,10 +213,13 @@ def _changed(run: PlannedRun, known: dict[str, dict[str, str]]) -> list[str]:
     code = plugins.digests(run.config.plain())
     if (folder is None and not code) or not (run.directory / CHECKPOINT).exists():
         return []
-    key = repr((data.plain(), folder, seed))
+    crossing = run.config.external != "refuse"
+    key = repr((run.config.plain() | {"rounds": 0} if crossing else data.plain(), folder, seed))
+    if key not in known and folder is None:
+        known[key] = {}
     if key not in known:
-        own = folder is not None
-        known[key] = digests(datasets.load(data.name, path=folder, seed=seed, **data.values)) if own else {}
+        load = partial(datasets.load, data.name, path=folder, seed=seed, **data.values)
+        known[key] = digests(prepared(run.config)[0] if crossing else load())
     with suppress(FedweaveError):  # what is wrong with a directory, running it will say
         return changes(Checkpoint.load(run.directory / CHECKPOINT).source, known[key] | code)
     return []

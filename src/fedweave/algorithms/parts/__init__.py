@@ -4,6 +4,7 @@ An algorithm of the family is an ordered list of them. Parts that belong to one 
 `algorithms.PARTS` names them all.
 """
 
+from fedweave.algorithms.parts.class_counts import ClassCounts
 from fedweave.algorithms.parts.composition import Composition
 from fedweave.algorithms.parts.context import Context
 from fedweave.algorithms.parts.dp import MemberNoise
@@ -27,6 +28,7 @@ from fedweave.algorithms.parts.weigh import BySize, Uniform, UniformTrained
 
 __all__ = [
     "BySize",
+    "ClassCounts",
     "Clip",
     "Composition",
     "Context",

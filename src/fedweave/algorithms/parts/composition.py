@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Literal, Protocol, runtime_checkable
 
@@ -14,7 +14,7 @@ from fedweave.algorithms.parts import answers
 from fedweave.algorithms.parts.conflicts import check, mechanisms
 from fedweave.algorithms.parts.context import KEEP, Context
 from fedweave.algorithms.parts.objective import CrossEntropy
-from fedweave.algorithms.parts.part import ChangesData, FollowsData, Part, Trains, has
+from fedweave.algorithms.parts.part import ChangesData, FollowsData, Part, Trains, TriesModels, has
 from fedweave.algorithms.parts.round import Round
 from fedweave.core.arrays import GraphArrays, graph_arrays
 from fedweave.core.federation import Federation, Sends, Step
@@ -193,14 +193,21 @@ class Composition(dict[str, Part]):
         answers.alike(f"{owner}.train", "the trained weights", made.w, ctx.start)
         return made
 
-    def download(self, name: str, memory: Tree, at: Tensor) -> tuple[Tree, ...]:
-        """What a part sends (see `Part.download`).
+    def downloads(self, memory: Tree, at: Tensor, asked: Collection[str]) -> tuple[Tree, Tree, Tree]:
+        """({part: what all clients get}, {part: what each gets, [P, …]}, {"w": each one's reward}) of those parts that
+        are `asked`, without those that send nothing (see `Part.download`).
 
         Raises:
-            ConfigError: it is something else.
+            ConfigError: a part sends something else.
         """
-        weights = name == self.owner("receive")
-        return answers.download(f"{name}.download", self[name].download(memory[name], at), len(at), weights)
+        shared, each, rewards = dict[str, Tree](), dict[str, Tree](), dict[str, Tree]()
+        for name in (name for name in self if name in asked):
+            found, rewarded = self[name].download(memory[name], at), name == self.owner("receive")
+            to_all, to_each, *reward = answers.download(f"{name}.download", found, len(at), rewarded)
+            shared |= {name: to_all} if to_all else {}
+            each |= {name: to_each} if to_each else {}
+            rewards |= {"w": reward[0]} if reward else {}
+        return shared, each, rewards
 
     def apply_release(self, name: str, ctx: Context, update: Tree) -> Tree:
         """An update as a part's `release` leaves it.
@@ -327,6 +334,19 @@ class Composition(dict[str, Part]):
     def setup(self) -> tuple[Step, ...]:
         """The steps that the parts run before the first round."""
         return tuple(step for part in self.values() for step in part.setup)
+
+    def tried(self, memory: Tree, round: Round, share: Callable[[Tree], Tensor]) -> Tree:
+        """{part: its state} once those that have clients try models have done so."""
+        return memory | {name: part.tried(memory[name], round, share) for name, part in self._trying}
+
+    def queries(self, clients: int, rounds: Sequence[int] | None = None) -> int:
+        """How many models clients try at most in these rounds, counted from 1; None: in the one with most."""
+        most = [(part.due, part.queries(clients)) for _, part in self._trying]
+        return sum(count * (1 if rounds is None else sum(map(due, rounds))) for due, count in most)
+
+    @property
+    def _trying(self) -> list[tuple[str, TriesModels]]:
+        return [(name, part) for name, part in self.items() if isinstance(part, TriesModels)]
 
     @property
     def most_rounds(self) -> int | None:

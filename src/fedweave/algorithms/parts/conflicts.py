@@ -7,7 +7,7 @@ from types import FunctionType
 from typing import Literal
 
 from fedweave.algorithms.parts.objective import CrossEntropy
-from fedweave.algorithms.parts.part import BoundsExamples, ChangesData, FollowsData, Part, Trains, has
+from fedweave.algorithms.parts.part import BoundsExamples, ChangesData, FollowsData, Part, Trains, TriesModels, has
 from fedweave.core.federation import Sends, step_info
 from fedweave.core.mechanism import Gaussian, Mechanism
 
@@ -82,8 +82,12 @@ def _of_all(part: Part) -> bool:
     return part.protection.hides and not part.protection.stateless
 
 
+def _tries(part: Part) -> bool:
+    return isinstance(part, TriesModels)
+
+
 def _looks(part: Part) -> bool:
-    return bool(part.sends) or _has(*LOOKS)(part)
+    return bool(part.sends) or _has(*LOOKS)(part) or _tries(part)
 
 
 def _becomes(part: Part) -> bool:
@@ -111,6 +115,12 @@ def _adds_to_the_loss(part: Part) -> bool:
 Order = Literal["any", "first behind", "first before"]
 # A first part, a second one, which of them is listed first, and why they do not go together.
 BETWEEN_PARTS: tuple[tuple[Test, Test, Order, str], ...] = (
+    (
+        _tries,
+        _has("step", "aggregate"),
+        "any",
+        "{one} values clients' parts in a mean of updates, and {other} makes another model; leave out one of them",
+    ),
     (
         lambda part: part.needs.supervised,
         lambda part: part.needs.supervised,

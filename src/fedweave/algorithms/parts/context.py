@@ -6,7 +6,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fedweave.algorithms.parts.training import Training
+from fedweave.algorithms.parts.training import COUNTS, Training
 from fedweave.core import model as models
 from fedweave.core.federation import Client
 from fedweave.core.graph import TRAIN
@@ -162,4 +162,5 @@ class Context:
         graph = self.client.graph
         logits = self.outputs(w)
         train = graph.masks[TRAIN]
-        return self.training.loss.of(logits, graph.y.clamp(min=0), train.to(logits.dtype), graph.y, train)
+        loss = self.training.loss.by(self.message.get(COUNTS, {}).get("classes"))
+        return loss.of(logits, graph.y.clamp(min=0), train.to(logits.dtype), graph.y, train)

@@ -32,7 +32,7 @@ class EgoCrossEntropy(Part):
     fan_out: int = 6
     epochs: int = 0
     share: float = 1.0
-    needs = Needs(supervised=True, bounds=("batch", "epochs", "share"))
+    needs = Needs(supervised=True, nodes=True, bounds=("batch", "epochs", "share"))
 
     def __post_init__(self) -> None:
         self.egos  # noqa: B018  refuses impossible sizes

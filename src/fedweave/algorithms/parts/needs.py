@@ -35,6 +35,8 @@ class Needs:
     judged_global:  `judged` gives the received weights, so that clients use the global model.
     tunes:          `judged` trains the received weights, so that clients are sent what all parts' terms of the
                     objective need.
+    nodes:          it is about nodes and who their neighbours are, so that edges are no examples for it, and messages
+                    cannot depend on time.
     bounds:         settings that bound the number of examples in a training step; sites may require more than a few.
     """
 
@@ -59,6 +61,7 @@ class Needs:
     judged_apart: bool = False
     judged_global: bool = False
     tunes: bool = False
+    nodes: bool = False
     bounds: tuple[str, ...] = ("batch",)
 
 

@@ -11,7 +11,7 @@ from fedweave.algorithms.parts.context import Context
 from fedweave.algorithms.parts.needs import Needs
 from fedweave.algorithms.parts.outputs import Forward, Outputs
 from fedweave.algorithms.parts.part import BoundsExamples, Part, has
-from fedweave.algorithms.parts.training import Training
+from fedweave.algorithms.parts.training import COUNTS, Training
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.federation import Client
@@ -19,7 +19,8 @@ from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.tree import Tree, leaves, nest, sub
 from fedweave.learn import Fit, Optimiser, Penalty, fit
 
-_WITHIN, _SHARE = "within", "share"  # in what the loss finds, beside what parts do: weights that rest
+# In what the loss finds, beside what parts do: weights that rest, and all clients' classes.
+_WITHIN, _SHARE, _COUNTS = "within", "share", "class counts"
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,10 @@ class Objective:
         if not self._terms:
             raise ValueError("parts: none of them is a term of the objective that depends on data; add cross_entropy")
         for name, part in self.parts.items():
+            if part.needs.nodes and models.example(self.training.model) == "edge":
+                raise ValueError(
+                    f"{name} is about nodes and their neighbours, but the examples are edges; take another"
+                )
             part.check(self.training)
             if part.protection.plain_loss and not self.training.loss.plain:
                 raise ValueError(
@@ -105,7 +110,8 @@ class Objective:
         optimiser = training.optimiser if optimiser is None else optimiser
         own = self._penalties if anchor is not None and penalty is None else {}
         args = {name: found for name, found in (given or {}).items() if name in self._terms or name in own}
-        args |= {key: found for key, found in ((_WITHIN, within), (_SHARE, share)) if found is not None}
+        counts = (given or {}).get(COUNTS, {}).get("classes")
+        args |= {k: own for k, own in ((_WITHIN, within), (_SHARE, share), (_COUNTS, counts)) if own is not None}
         moves_all = limit is not None and (training.weight_decay > 0 or own or penalty)
         drawn = {
             name: part.draw(training.model, graph, random.fold(key, "minibatches", name), steps)
@@ -145,7 +151,8 @@ class Objective:
         drawn = args.get("drawn", {})
         if _WITHIN in args:
             w = _merged(w, args[_WITHIN], args.get(_SHARE))
-        outputs = Outputs(Forward(w, self.training.model, graph, key, self.training.loss), {}, {})
+        loss = self.training.loss.by(args.get(_COUNTS))
+        outputs = Outputs(Forward(w, self.training.model, graph, key, loss), {}, {})
         return _sum(
             {
                 f"{name}.objective": part.objective(outputs.of(args.get(name, {}), drawn.get(name, {})))

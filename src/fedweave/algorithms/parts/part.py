@@ -1,6 +1,6 @@
 """The common form of all parts of the FedAvg family: hooks for client and server, of which any may be absent."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
@@ -29,7 +29,8 @@ class Part:
     `release` and `report`; `judged` when models are evaluated. `layers` gives the model that is trained and used.
     `state` is the part's memory at the server: a tree, saved in checkpoints. A part that changes clients' data from
     round to round, or has to know of it, is `ChangesData` or `FollowsData` as well; one whose training steps can be on
-    few examples `BoundsExamples`, and one that decides how a client trains `Trains`.
+    few examples `BoundsExamples`, one that decides how a client trains `Trains`, and one that has clients try models
+    `TriesModels`.
 
     sends:         {key of what `report` adds: what the receiver learns from it}.
     client_learns: what a client learns from `download`, as a sentence or {key of it: a sentence}; "" if it gets
@@ -174,6 +175,24 @@ class FollowsData(Protocol):
     def changed(self, ctx: Context, nodes: Tensor) -> None:
         """Update what the part keeps at a client some of whose `nodes`, bool [n] with padding, have other data from now
         on."""
+        ...
+
+
+@runtime_checkable
+class TriesModels(Protocol):
+    """A part that has all clients try models on their test examples, once a round's updates are in."""
+
+    def due(self, round: int) -> bool:
+        """Whether it does so in a round, counted from 1."""
+        ...
+
+    def queries(self, clients: int) -> int:
+        """How many models that are then, at most."""
+        ...
+
+    def tried(self, state: Tree, round: Round, share: Callable[[Tree], Tensor]) -> Tree:
+        """The part's state once `share` has told of models, leaves [c, …], what share of all clients' test examples
+        each of them gets right, float64 [c]."""
         ...
 
 

@@ -52,6 +52,17 @@ class Round:
         """w + Δ_i, the shared weights that the clients' updates lead to: leaves [P, …]."""
         return nest({path: leaf + self.update(path) for path, leaf in leaves(self.w)})
 
+    def mixed(self, own: Tree) -> Tree:
+        """Every client's weights, leaves [N, …], after the round: w_i ← Σ_j weights[i, j] (w_j + Δ_j) for its P
+        clients."""
+        trained = dict(leaves(self.trained))
+
+        def mix(path: str, leaf: Tensor) -> Tensor:
+            now = torch.tensordot(self.weights, trained[path].double(), 1)
+            return leaf.index_copy(0, self.at, now.to(leaf.dtype))
+
+        return nest({path: mix(path, leaf) for path, leaf in leaves(own)})
+
     def weighted(self) -> Tree:
         """Σ_i weights_i Δ_i."""
         result: Tree = self.replies.weighted_sum(

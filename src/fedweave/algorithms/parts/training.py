@@ -9,6 +9,7 @@ from fedweave.learn import OPTIMISERS, ClassLoss, Optimiser, check_training
 
 OptimizerName = Literal["adam", "sgd"]
 OptimizerState = Literal["kept", "fresh"]
+COUNTS = "ClassCounts"  # the part that sends how many training examples of each "classes" all clients have
 ClassWeights = Literal["none", "balanced"] | tuple[float, ...] | dict[str, float]
 
 

@@ -5,10 +5,14 @@ from pathlib import Path
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
+from cryptography.hazmat.primitives.hashes import SHA256, Hash
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import NameOID
 
 from fedweave.errors import UserError
 from fedweave.experiment.runs.files import read
+from fedweave.privacy.aggregation import REFUSED, REVOKED, read_root
 
 
 def certificate(path: Path) -> x509.Certificate:
@@ -26,12 +30,35 @@ def certificate(path: Path) -> x509.Certificate:
 
 
 def days_left(path: Path) -> int:
-    """Days for which the certificate in a file is still valid; below 0 once it is not.
+    """Days for which the certificate in a file, and the authority's beside it, are both still valid; below 0 after.
 
     Raises:
-        UserError: it holds none.
+        UserError: a file holds none.
     """
-    return (certificate(path).not_valid_after_utc - datetime.now(UTC)).days
+    both = (path, path.with_name("rootCA.pem"))
+    return min((certificate(each).not_valid_after_utc - datetime.now(UTC)).days for each in both)
+
+
+def fingerprint(key: CertificatePublicKeyTypes) -> str:
+    """SHA-256 of a public key, for two people to compare."""
+    digest = Hash(SHA256())
+    digest.update(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo))
+    return digest.finalize().hex(":").upper()
+
+
+def check_revoked(path: Path) -> None:
+    """Refuse a certificate that is on the list of revoked ones beside it.
+
+    Raises:
+        UserError: names the file.
+    """
+    own = certificate(path)
+    if own.serial_number in read_root(path.parent).revoked:
+        raise UserError(
+            f"the authority has revoked {path} ({REVOKED} beside it). Make a new key, `fedweave sites request "
+            f"{path.parents[1]}`, and have it signed.",
+            code=REFUSED,
+        )
 
 
 def check_issuer(path: Path, root: Path) -> None:

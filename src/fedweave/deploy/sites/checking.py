@@ -16,14 +16,15 @@ from fedweave.deploy.flare.parties.agreements import uncompared
 from fedweave.deploy.flare.policy.admission import check_of_sites
 from fedweave.deploy.flare.server.data import check_alike, server_graphs, server_test
 from fedweave.deploy.flare.server.federation import Flare
+from fedweave.deploy.flare.server.provision import STATE
 from fedweave.deploy.flare.site.sitefile import IDS_KEY, SECRET, read_secret
 from fedweave.deploy.flare.wire.answers import Answer
-from fedweave.deploy.flare.wire.requests import ADMIN, release
-from fedweave.deploy.sites.certificates import certificate
-from fedweave.deploy.sites.findings import Found, compare, compare_splits
+from fedweave.deploy.flare.wire.requests import ADMIN, AUTHORITY, release
+from fedweave.deploy.sites.certificates import certificate, fingerprint
+from fedweave.deploy.sites.findings import Found, compare, compare_scales, compare_splits
 from fedweave.deploy.sites.handshake import Closed, NoHost, greet, reach
 from fedweave.deploy.sites.ports import check_metrics_port, check_port
-from fedweave.deploy.sites.processes import ROOT, SiteProcess, check_startup, found
+from fedweave.deploy.sites.processes import ROOT, SiteProcess, check_private, check_startup, found
 from fedweave.deploy.sites.project import Project
 from fedweave.deploy.sites.site_check import check_site
 from fedweave.engines.calls import with_test
@@ -43,6 +44,8 @@ def examine(directory: Path, project: Project, config: Config | None = None) -> 
         told.notes.append((", ".join(absent), "not on this machine, so not looked at"))
     for member in here:
         told.attempt(member.folder.name, partial(_member, member, project, config, told))
+    if (directory / AUTHORITY).is_dir():
+        told.attempt(AUTHORITY, partial(check_private, directory / AUTHORITY / STATE))
     if (directory / ADMIN / "startup").is_dir():
         told.attempt(ADMIN, partial(_certificate, directory / ADMIN, told))
     if "server" not in names and told.attempt("server", partial(_reach, project, told)):
@@ -57,6 +60,7 @@ def examine(directory: Path, project: Project, config: Config | None = None) -> 
         told.notes.append((", ".join(name for name, has in named.items() if not has), note))
     compare(told, vertical=config is not None and capabilities(config.algorithm.kind).vertical)
     compare_splits(told)
+    compare_scales(told)
     return told
 
 
@@ -87,7 +91,8 @@ def _member(member: SiteProcess, project: Project, config: Config | None, told: 
         told.attempt(name, partial(check_port, member, project.port))
         return
     told.attempt(name, partial(read_secret, folder / SECRET))
-    told.forms[name] = {"key of ids": told.attempt(name, partial(read_secret, folder / IDS_KEY))}
+    form = told.forms.setdefault(name, {})
+    form["key of ids"] = told.attempt(name, partial(read_secret, folder / IDS_KEY))
     told.attempt(name, partial(check_site, folder, config, project.sites, told))
 
 
@@ -138,7 +143,9 @@ def _certificate(folder: Path, told: Found) -> None:
     told.facts.append(
         (folder.name, f"certificate valid until {own.not_valid_after_utc:%Y-%m-%d}, {counted(days, 'day')}")
     )
-    told.forms.setdefault(folder.name, {})["authority"] = f"{certificate(path.with_name(ROOT)).serial_number:x}"
+    signer = certificate(path.with_name(ROOT)).public_key()  # the same before and after the authority renews its own
+    told.forms.setdefault(folder.name, {})["authority"] = fingerprint(signer)
+    told.attempt(folder.name, partial(check_private, path.with_suffix(".key")))
     if days < SOON:
         told.notes.append(
             (folder.name, f"its certificate ends in {counted(days, 'day')}; see “Certificates” in docs/deployment.md")

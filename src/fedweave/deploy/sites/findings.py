@@ -5,10 +5,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fedweave.core.records import Record
 from fedweave.core.text import counted
 from fedweave.datasets.check import Refused
 from fedweave.errors import FedweaveError
+
+APART = 30  # times as large as at another site: more than units' and samples' usual differences
+SHOWN = 5  # columns
 
 
 @dataclass
@@ -61,6 +66,25 @@ def compare(told: Found, vertical: bool) -> None:
         for name, value in values.items():
             if value != most and not (key == "columns" and _count(told, name) != _count(told, same)):  # said above
                 told.faults.append((name, f"{key}: {_differ(told.forms, key, name, same)}. {remedy}."))
+
+
+def compare_scales(told: Found) -> None:
+    """Note columns whose values that are not 0 are, by their root mean square, more than `APART` times as large at one
+    site as at another: they may be in other units."""
+    scales = {name: form["scales"] for name, form in told.forms.items() if form.get("scales") is not None}
+    if len({len(own) for own in scales.values()}) != 1 or len(scales) < 2:
+        return
+    names, table = list(scales), np.stack(list(scales.values()))
+    least, most = np.where(table > 0, table, np.inf).min(0), table.max(0)
+    apart = np.flatnonzero((most > 0) & (least < np.inf) & (most > APART * least))
+    columns = next((form["columns"] for form in told.forms.values() if form.get("columns")), None)
+    for at in apart[:SHOWN].tolist():
+        what = f"column {columns[at]!r}" if columns else f"column {at + 1}"
+        times, low = most[at] / least[at], names[int(np.flatnonzero(table[:, at] == least[at])[0])]
+        said = f"{what} is {times:,.0f} times as large as at {low}. Give it the same unit at all sites, or scale it"
+        told.notes.append((names[int(table[:, at].argmax())], said))
+    if len(apart) > SHOWN:
+        told.notes.append((", ".join(names), f"{len(apart) - SHOWN:,} more columns are of such unlike scales"))
 
 
 def compare_splits(told: Found) -> None:

@@ -10,13 +10,16 @@ from pathlib import Path
 
 from fedweave.deploy.flare.server import session
 from fedweave.deploy.flare.wire.requests import ADMIN
+from fedweave.deploy.flare.wire.revoked import load_revoked
 from fedweave.deploy.sites.processes import ROOT, check_startup
 from fedweave.deploy.sites.project import FILE, Project, read_project
 from fedweave.errors import FedweaveError, UserError
+from fedweave.privacy.aggregation import REFUSED
 
 SECONDS = 2.0  # for the server to take a connection, and to answer
 _ASK = b"GET / HTTP/1.1\r\nHost: fedweave\r\n\r\n"  # answered by whoever has accepted the certificate
 _DATES = {9, 10}  # OpenSSL's codes: not valid yet, and no more
+_REVOKED = 23  # OpenSSL's code
 _KIT = "Take the whole folder startup of the `fedweave sites init` that the server's is of"
 
 
@@ -54,7 +57,7 @@ def greet(certificate: Path, project: Project, seconds: float = SECONDS) -> None
         UserError: one does not take the other's certificate, or what answers is no server of a project. Closed: see
             `reach`.
     """
-    context = ssl.create_default_context(cafile=str(certificate.with_name(ROOT)))
+    context = load_revoked(ssl.create_default_context(cafile=str(certificate.with_name(ROOT))), certificate.parent)
     context.check_hostname = False
     context.load_cert_chain(certificate, certificate.with_suffix(".key"))
     where = f"{project.host}:{project.port}"
@@ -63,7 +66,7 @@ def greet(certificate: Path, project: Project, seconds: float = SECONDS) -> None
             secure.sendall(_ASK)
             taken = secure.recv(1) != b""
     except ssl.SSLCertVerificationError as error:
-        raise UserError(_unknown(certificate, where, error)) from error
+        raise _unknown(certificate, where, error) from error
     except TimeoutError:
         return  # it says nothing, of certificates neither
     except (ssl.SSLError, ConnectionError) as error:
@@ -73,7 +76,9 @@ def greet(certificate: Path, project: Project, seconds: float = SECONDS) -> None
     if not taken:
         raise UserError(
             f"the server on {where} ends the connection when it sees {certificate}, which is valid by this machine's "
-            f"clock, {_now()}. {_KIT}, correct the server's clock, or the address in {FILE}."
+            f"clock, {_now()}. {_KIT}, correct the server's clock, or the address in {FILE}; or, if the authority has "
+            f"revoked it, make a new key: `fedweave sites request {certificate.parents[1]}`.",
+            code="certificate.refused",
         )
 
 
@@ -88,14 +93,21 @@ def barred(folder: Path, project: Project) -> str:
     return ""
 
 
-def _unknown(certificate: Path, where: str, error: ssl.SSLCertVerificationError) -> str:
+def _unknown(certificate: Path, where: str, error: ssl.SSLCertVerificationError) -> UserError:
+    """Why the server's certificate is not taken."""
+    if error.verify_code == _REVOKED:
+        return UserError(
+            f"the authority has revoked the certificate of the server on {where}. Have the server's owner make a new "
+            "key, and have that signed.",
+            code=REFUSED,
+        )
     if error.verify_code in _DATES:
-        return (
+        return UserError(
             f"the certificate of the server on {where} is not valid by this machine's clock, {_now()} "
             f"({error.verify_message}). Correct the clock, or ask the project's operator for new certificates."
         )
     root = certificate.with_name(ROOT)
-    return (
+    return UserError(
         f"the server on {where} is of another project than {certificate.parent}: {root.name} there did not sign its "
         f"certificate ({error.verify_message}). {_KIT}, or correct the address in {FILE}."
     )

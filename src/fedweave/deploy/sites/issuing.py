@@ -1,130 +1,155 @@
-"""Keys that are made where they are used: a site asks for a certificate of its key, the authority signs it, and the
-site takes it up. No private key travels; the certificates have the form of those that NVFlare's provisioning makes."""
+"""A member's side of certificates: keys are made where they are used, and what the authority sends is taken up after it
+was looked at. No private key travels; certificates have the form of those that NVFlare's provisioning makes."""
 
-import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPublicKey, generate_private_key
-from cryptography.hazmat.primitives.hashes import SHA256, Hash
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    PublicFormat,
-    load_pem_private_key,
-)
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 from cryptography.x509.oid import NameOID
 
-from fedweave.deploy.flare.server.provision import STATE, is_name, issued
-from fedweave.deploy.flare.site.private import private_file
-from fedweave.deploy.sites.certificates import certificate, check_certificate, check_issuer, common_names
+from fedweave.deploy.flare.server.provision import kind
+from fedweave.deploy.flare.site.private import private_file, replace_private
+from fedweave.deploy.sites.certificates import certificate, check_certificate, check_issuer, common_names, fingerprint
+from fedweave.deploy.sites.processes import ROOT, member_name
 from fedweave.errors import UserError
 from fedweave.experiment.runs.files import read
+from fedweave.privacy.aggregation import REVOKED, STARTUP, revoked_by
 
-KEY, CERTIFICATE, ROOT = "startup/client.key", "startup/client.crt", "startup/rootCA.pem"
-NEW_KEY, REQUEST = "startup/client.key.new", "startup/request.pem"
-_BITS = 2048  # as NVFlare's keys
+REQUEST = "startup/request.pem"
+BITS = 2048  # as NVFlare's keys
+
+
+class Taken(NamedTuple):
+    """What `accept` took up: the SHA-256 fingerprint of a certificate, by which other sites' policies may know a
+    member, how many are on a list of revoked ones, and until when the authority's own is valid; None of what was not
+    in the file."""
+
+    mark: str | None = None
+    revoked: int | None = None
+    until: datetime | None = None
+
+
+def key_files(folder: Path) -> tuple[Path, Path, Path]:
+    """The key and the certificate of the member in `folder`, and the key that waits for a certificate."""
+    own = folder / STARTUP / f"{kind(folder)}.key"
+    return own, own.with_suffix(".crt"), own.with_name(f"{own.name}.new")
 
 
 def request(folder: Path) -> tuple[Path, str]:
-    """Make a new key for the site in `folder`, which waits there for its certificate, and a request for one.
+    """Make a new key for the member in `folder`, which waits there for its certificate, and a request for one.
 
     Returns the request's file and the public key's fingerprint.
 
     Raises:
-        UserError: `folder` is not one of a site.
+        UserError: `folder` is not one of a site, server or administrator.
     """
-    if not (folder / "startup/fed_client.json").exists():
-        raise UserError(f"{folder} is no site's folder: it has no startup/fed_client.json. Name one as bank/bank-a.")
-    key = generate_private_key(public_exponent=65537, key_size=_BITS)
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, folder.resolve().name)])
-    asked = x509.CertificateSigningRequestBuilder().subject_name(name).sign(key, SHA256())
-    (folder / NEW_KEY).unlink(missing_ok=True)
-    with open(folder / NEW_KEY, "wb", opener=private_file) as file:
+    if not list((folder / STARTUP).glob("fed_*.json")):
+        raise UserError(f"{folder} is no member's folder: it has no startup/fed_client.json. Name one as bank/bank-a.")
+    key, (_, own, waiting) = generate_private_key(public_exponent=65537, key_size=BITS), key_files(folder)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, member_name(folder))])
+    asked = x509.CertificateSigningRequestBuilder().subject_name(name)
+    if kind(folder) == "server":  # the names of its machine go on
+        named = certificate(own).extensions.get_extension_for_class(x509.SubjectAlternativeName)
+        asked = asked.add_extension(named.value, named.critical)
+    waiting.unlink(missing_ok=True)
+    with open(waiting, "wb", opener=private_file) as file:
         file.write(key.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption()))
-    (folder / REQUEST).write_bytes(asked.public_bytes(Encoding.PEM))
+    (folder / REQUEST).write_bytes(asked.sign(key, SHA256()).public_bytes(Encoding.PEM))
     return folder / REQUEST, fingerprint(key.public_key())
 
 
-def sign(authority: Path, asked: Path) -> tuple[str, bytes, str]:
-    """The name in a request, its certificate in PEM, and the public key's fingerprint.
-
-    authority: the folder that `sites init` made.
+def accept(folder: Path, given: Path) -> Taken:
+    """Take up what the authority has sent to the member in `folder`: a certificate, for the key that waits there; a
+    list of revoked ones; a new certificate of its own. Nothing is changed where one of them is refused.
 
     Raises:
-        UserError: `authority` is none, or the request is none, is damaged, or is of a name that no site can have.
+        UserError: it is of another key, member or authority, is not valid now, or is older than what is here.
     """
+    new, taken = dict[Path, bytes](), Taken()
+    content = read(given)
     try:
-        found = x509.load_pem_x509_csr(read(asked))
-        names = common_names(found)
-        key = found.public_key()
-        if not found.is_signature_valid or not isinstance(key, RSAPublicKey) or len(names) != 1:
-            raise ValueError("its signature is not valid, or it is of no RSA key or no name")
-        if key.key_size < _BITS:
-            raise ValueError(f"its RSA key has {key.key_size} bits, and {_BITS} are needed")
-        if not is_name(names[0]):
-            raise ValueError(f"{names[0]!r} is no name that a site can have")
-    except (ValueError, InvalidSignature, UnsupportedAlgorithm) as error:
-        raise UserError(f"{asked} is no request ({error}). Make one at the site: fedweave sites request.") from error
-    made: x509.Certificate = issued(names[0], _root_key(authority / STATE), key)
-    return names[0], made.public_bytes(Encoding.PEM), fingerprint(key)
+        found = x509.load_pem_x509_certificates(content) if b"BEGIN CERTIFICATE" in content else []
+    except ValueError as error:
+        raise UserError(f"{given} is damaged ({error}). Have it sent again.") from error
+    roots = [each for each in found if each.subject == each.issuer]
+    if roots:
+        new[folder / STARTUP / ROOT] = _checked_root(folder, given, roots[0])
+        taken = taken._replace(until=roots[0].not_valid_after_utc)
+    if b"BEGIN X509 CRL" in content:
+        new[folder / STARTUP / REVOKED], count = _checked_list(folder, given, content)
+        taken = taken._replace(revoked=count)
+    key, own, waiting = key_files(folder)
+    if (certified := [each for each in found if each not in roots]) or not new:
+        new |= {key: _checked(folder, given, certified), own: b"".join(_pem(each) for each in certified)}
+        taken = taken._replace(mark=certified[0].fingerprint(SHA256()).hex(":").upper())
+    for path, made in new.items():
+        replace_private(path, made)
+    if taken.mark is not None:
+        waiting.unlink()  # once both are in place: after an interruption `accept` does it all again
+        (folder / REQUEST).unlink(missing_ok=True)
+    return taken
 
 
-def accept(folder: Path, signed: Path) -> str:
-    """Take up the certificate in the file `signed`, and the key that waits for it in a site's `folder`; returns the
-    certificate's SHA-256 fingerprint, by which other sites' policies may know its members.
-
-    Raises:
-        UserError: it is of another key, site or authority, or is not valid now.
-    """
-    if not (folder / NEW_KEY).exists():
+def _checked(folder: Path, given: Path, certified: Sequence[x509.Certificate]) -> bytes:
+    """The key that waits in `folder` for the certificate in the file `given`."""
+    waiting, name = key_files(folder)[2], member_name(folder)
+    if not waiting.exists():
         raise UserError(f"no key waits in {folder} for a certificate: begin with `fedweave sites request {folder}`.")
-    own_name, named = folder.resolve().name, common_names(certificate(signed))
-    if named != [own_name]:
+    named = common_names(certificate(given))
+    if named != [name]:
         raise UserError(
-            f"{signed} is the certificate of {', '.join(named) or 'nobody'}, and {folder} is the folder of {own_name}. "
-            f"Accept the one that was signed for {own_name}."
+            f"{given} is the certificate of {', '.join(named) or 'nobody'}, and {folder} is the folder of {name}. "
+            f"Accept the one that was signed for {name}."
         )
-    check_issuer(signed, folder / ROOT)
-    check_certificate(signed)
-    key = load_pem_private_key(read(folder / NEW_KEY), None)
-    own = certificate(signed).public_key()
+    check_issuer(given, folder / STARTUP / ROOT)
+    check_certificate(given)
+    content = read(waiting)
+    key, own = load_pem_private_key(content, None), certified[0].public_key()
     if (
         not isinstance(key, RSAPrivateKey)
         or not isinstance(own, RSAPublicKey)
         or fingerprint(own) != fingerprint(key.public_key())
     ):
-        raise UserError(f"{signed} is of another key than {folder / NEW_KEY}. Have the present {REQUEST} signed.")
-    _put(folder / KEY, read(folder / NEW_KEY))
-    _put(folder / CERTIFICATE, read(signed))
-    (folder / NEW_KEY).unlink()  # once both are in place: after an interruption `accept` does it all again
-    (folder / REQUEST).unlink(missing_ok=True)
-    return certificate(signed).fingerprint(SHA256()).hex(":").upper()
+        raise UserError(f"{given} is of another key than {waiting}. Have the present {REQUEST} signed.")
+    return content
 
 
-def _put(path: Path, content: bytes) -> None:
-    """Replace a file as a whole by one that its owner alone can read."""
-    beside = path.with_name(f"{path.name}.beside")
-    beside.unlink(missing_ok=True)
-    with open(beside, "wb", opener=private_file) as file:
-        file.write(content)
-    beside.replace(path)
+def _checked_list(folder: Path, given: Path, content: bytes) -> tuple[bytes, int]:
+    """A list of revoked certificates, and how many those are, if it has all that the list in `folder` has."""
+    here, root = folder / STARTUP / REVOKED, certificate(folder / STARTUP / ROOT)
+    pem = content[content.index(b"-----BEGIN X509 CRL") :]
+    revoked = revoked_by(root, pem, given)
+    if here.exists() and not revoked >= revoked_by(root, read(here), here):
+        raise UserError(
+            f"{given} lacks certificates that {here} revokes. Take the authority's latest list.", code="certificate.old"
+        )
+    return pem, len(revoked)
 
 
-def fingerprint(key: RSAPublicKey) -> str:
-    """SHA-256 of a public key, for two people to compare."""
-    digest = Hash(SHA256())
-    digest.update(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo))
-    return digest.finalize().hex(":").upper()
-
-
-def _root_key(state: Path) -> RSAPrivateKey:
+def _checked_root(folder: Path, given: Path, root: x509.Certificate) -> bytes:
+    """The authority's certificate, if it is of the same key as the one in `folder` and lasts longer."""
+    here = certificate(folder / STARTUP / ROOT)
+    own, other = here.public_key(), root.public_key()
+    alike = isinstance(own, RSAPublicKey) and isinstance(other, RSAPublicKey) and fingerprint(own) == fingerprint(other)
+    later = root.not_valid_after_utc >= here.not_valid_after_utc and root.not_valid_before_utc <= datetime.now(UTC)
     try:
-        key = load_pem_private_key(json.loads(read(state))["root_pri_key"].encode(), None)
-        if not isinstance(key, RSAPrivateKey):
-            raise ValueError("it holds no RSA key")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{state} holds no key of an authority ({error}); name the folder of `sites init`.") from error
-    return key
+        root.verify_directly_issued_by(root)
+    except (InvalidSignature, ValueError, TypeError):
+        alike = False
+    if not alike or not later:
+        raise UserError(
+            f"{given} is no later certificate of the authority of {folder}: it has another key, or ends before the one "
+            "that is here. Ask the authority's owner for what `fedweave sites renew` wrote.",
+            code="certificate.authority",
+        )
+    return _pem(root)
+
+
+def _pem(made: x509.Certificate) -> bytes:
+    return made.public_bytes(Encoding.PEM)

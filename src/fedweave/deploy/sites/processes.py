@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -16,7 +17,13 @@ from fedweave.core.text import printable
 from fedweave.deploy.flare.server.provision import USER, close_inside, kind, limit_classes, settle
 from fedweave.deploy.flare.site.private import private_file
 from fedweave.deploy.flare.wire.requests import SERVER
-from fedweave.deploy.sites.certificates import certificate, check_certificate, check_issuer, check_name
+from fedweave.deploy.sites.certificates import (
+    certificate,
+    check_certificate,
+    check_issuer,
+    check_name,
+    check_revoked,
+)
 from fedweave.deploy.sites.noted import last_error
 from fedweave.errors import FedweaveError, UserError
 from fedweave.experiment.runs.files import read
@@ -27,7 +34,7 @@ AGAIN = "Ask the project's operator for the folder again"
 
 def check_startup(folder: Path) -> Path:
     """Refuse the folder of a member, or of the administrator, whose certificate is not valid now, or not its own by the
-    authority and with the key beside it; or whose settings are damaged. Returns the certificate's file.
+    authority, was revoked, or has not the key beside it; or whose settings are damaged. Returns the certificate's file.
 
     Raises:
         UserError: names the file.
@@ -35,17 +42,18 @@ def check_startup(folder: Path) -> Path:
     path = folder / "startup" / f"{kind(folder)}.crt"
     check_certificate(path)
     check_issuer(path, path.with_name(ROOT))
-    check_name(path, _name(folder))
+    check_name(path, member_name(folder))
+    check_revoked(path)
     check_key(path.with_suffix(".key"), path)
     check_settings(folder)
     return path
 
 
-def _name(folder: Path) -> str:
+def member_name(folder: Path) -> str:
     """In whose name the certificate in a folder is to be; NVFlare has a site go by its folder's."""
     if (folder / "startup/fed_admin.json").exists():
         return USER
-    return SERVER if kind(folder) == "server" else folder.name
+    return SERVER if kind(folder) == "server" else folder.resolve().name
 
 
 def check_key(path: Path, own: Path) -> None:
@@ -66,6 +74,16 @@ def check_key(path: Path, own: Path) -> None:
         raise UserError(f"{path} is not the key of {own}: they are of different folders. {AGAIN}.")
 
 
+def check_private(path: Path) -> None:
+    """Refuse a key's file that others than its owner can read.
+
+    Raises:
+        UserError: names it.
+    """
+    if path.exists() and stat.S_IMODE(path.stat().st_mode) & 0o077:
+        raise UserError(f"{path} can be read by others. Make it yours alone: chmod 600 {path}")
+
+
 def check_settings(folder: Path) -> None:
     """Refuse a file of settings of the process in `folder` that is damaged.
 
@@ -84,7 +102,7 @@ _TAIL = 100_000  # bytes of a log that are looked at
 _LOOK = 0.5  # seconds between two looks at processes that are attended to
 _GRACE = 10.0  # seconds that processes have to end by themselves
 _MODULES = {
-    "server": "fedweave.deploy.flare.server.resident",
+    "server": "fedweave.deploy.flare.server.gatekeeper",
     "client": "fedweave.deploy.flare.site.doorkeeper",
 }
 

@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -21,10 +22,11 @@ from fedweave.deploy.sites.handshake import administer
 from fedweave.deploy.sites.project import STATUS, Project, read_project
 from fedweave.errors import FedweaveError, UserError
 from fedweave.experiment.config import Config, Document, resolve, written
-from fedweave.experiment.runs.checkpoint import Checkpoint
+from fedweave.experiment.runs.checkpoint import Checkpoint, When
 from fedweave.experiment.runs.files import (
     CHECKPOINT,
     CONFIG,
+    EARLIER_LEDGER,
     LEDGER,
     METRICS,
     PARTITION,
@@ -40,7 +42,7 @@ from fedweave.experiment.runs.files import (
 from fedweave.experiment.runs.resuming import check_replaceable, examine, recover, replacing
 from fedweave.experiment.runs.trained import finished, saved
 
-FILES = (CONFIG, PARTITION, METRICS, LEDGER, CHECKPOINT, SUMMARY)
+FILES = (CONFIG, PARTITION, METRICS, LEDGER, EARLIER_LEDGER, CHECKPOINT, SUMMARY)
 START = "Start them with `fedweave sites start`; `fedweave sites check` on their machines looks for what bars them"
 _POLL = 0.5
 
@@ -65,6 +67,22 @@ def for_sites(document: Document) -> Config:
     known = parameters("engine", registry("engine")["flare"])
     kept = {key: value for key, value in engine.items() if key in known}
     return resolve({**document, "engine": {**kept, "name": "flare"}})
+
+
+def begun_from(config: Config, earlier: Path | None) -> Config:
+    """The same experiment, begun from the run in `earlier`, or in the directory that its `init_from` says: by that
+    run's number, for the server keeps its own files of it.
+
+    Raises:
+        UserError: the directory holds no run between sites.
+    """
+    where = earlier if earlier is not None else Path(config.general.init_from or "")
+    if earlier is None and (config.general.init_from is None or not where.is_dir()):
+        return config
+    if not (where / RUN).is_file():
+        told = f"{where} is not the directory of a run between sites: it has no {RUN}. Give one of this project's."
+        raise UserError(f"init_from: {told}", code="init.run")
+    return replace(config, general=replace(config.general, init_from=number_of(where)))
 
 
 def run(
@@ -214,7 +232,9 @@ def _end_earlier(admin: Admin, directory: Path, told: Told) -> None:
             admin.fetch(job, lambda found: bring(found, directory))
 
 
-def predict(project: Path, directory: Path, told: Told, model: str = "", patience: float = 60.0) -> list[Path]:
+def predict(
+    project: Path, directory: Path, told: Told, model: str = "", patience: float = 60.0, when: When = "last"
+) -> list[Path]:
     """Have the models of the finished run in `directory`, which are at the sites of `project`, predict: jointly those
     of a vertical run, else each site alone with the `model` that it has or is sent, "personal" by default. What left
     the sites is added to the run's ledger. Returns where the predictions of each site are, from the project's folder;
@@ -228,9 +248,11 @@ def predict(project: Path, directory: Path, told: Told, model: str = "", patienc
     joint = capabilities(config.algorithm.kind).predicts
     if joint and model:
         raise UserError("the parties of a vertical run predict jointly; leave out --model.")
+    if when == "best" and model == "trained":
+        raise UserError("sites keep what their own training left last; take --round last, or another --model.")
     if config.engine.name != "flare" or not (directory / RUN).exists():
         raise UserError(f"{directory} was not trained between sites; use fedweave predict {directory}.")
-    saved(directory, config)  # with the plug-ins that made it
+    saved(directory, config).at(when)  # with the plug-ins that made it
     number = _number(project, about, directory, resume=True)
     with administer(project) as admin, locked(directory):
         _end_earlier(admin, directory, told)
@@ -238,7 +260,8 @@ def predict(project: Path, directory: Path, told: Told, model: str = "", patienc
         if absent := [site for site in about.sites if site not in here]:
             raise FedweaveError(f"{', '.join(absent)}: not connected, and every site is needed. {START}.")
         told({"status": "predicting", "sites": list(about.sites)})
-        last = _job(admin, config, about, here, number, directory, told, predict=model or "personal")
+        asked = f"{model or 'personal'}@{when}"
+        last = _job(admin, config, about, here, number, directory, told, predict=asked)
         told(last)
     if last["status"] != "done":
         raise (UserError if last["mistake"] else FedweaveError)(last["error"] or "the job was ended")

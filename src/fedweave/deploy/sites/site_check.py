@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from scipy.sparse import csr_matrix
 
 from fedweave.core.algorithm import Algorithm, Calls, calls_of, capabilities
 from fedweave.core.federation import step_info, step_name
@@ -119,12 +120,20 @@ def _holder(
         "classes": own.classes,
         "class names": fingerprint(own.labels) or None,
         "group names": fingerprint(own.groups) or None,
+        "scales": _scales(own),
     }
     if data.test is not None:
         test = told.attempt(name, partial(global_test, folder / data.test, data, torch.float32))
         if test is not None and test.x.shape[1] != own.features:
             why = f"it has {counted(test.x.shape[1], 'feature')}, the site's data {own.features}"
             told.faults.append((name, f"{folder / data.test}: {why}. Use the same columns."))
+
+
+def _scales(own: Dataset) -> np.ndarray:
+    """Of each column the root mean square of its values that are not 0, as the algorithm sees them; 0 without any."""
+    x = csr_matrix(own.x, dtype=np.float64)
+    total, count = (np.asarray(each.sum(0), np.float64).ravel() for each in (x.power(2), x != 0))
+    return np.sqrt(total / np.maximum(count, 1))
 
 
 def _crowds(folder: Path, own: Dataset, rules: Rules, told: Found) -> None:
@@ -199,7 +208,7 @@ def _rehearse(
     told.notes.extend((name, said) for said in _unprotected(calls))
     spent, done = _so_far(folder, pin(config.plain(), list(sites)))
     told.attempt(name, partial(_whole, folder, rules), Path(SITE_FILE))
-    judged = partial(unjudged, rules, spent, calls, config.general)
+    judged = partial(unjudged, rules, spent, algorithm, calls, config.general, len(sites))
     told.noted(name, judged, "a run that begins now would be refused: ")
     again = partial(check_target, rules, targeted(algorithm, calls), done, config.general.rounds)
     told.noted(name, again, "a run that begins now would be refused: ")

@@ -12,10 +12,12 @@ from fedweave.datasets.sensitive import has_sens
 from fedweave.deploy.flare.site.sitefile import FINE, SITE_FILE, write_site_file
 from fedweave.deploy.flare.wire.requests import SERVER
 from fedweave.errors import UserError
-from fedweave.experiment.build import global_test_part, shares
 from fedweave.experiment.config import Config
+from fedweave.experiment.prepared import ready
 from fedweave.partition import cut
 from fedweave.partition.base import Partition, client_ids
+from fedweave.partition.external import named, outsides
+from fedweave.partition.shares import global_test_part, shares
 
 DATA, TEST = "data.npz", "test.npz"
 
@@ -30,7 +32,10 @@ def split(config: Config, sites: tuple[str, ...]) -> tuple[Dataset, Partition]:
     seed = config.general.seed
     if config.noise is not None:
         raise UserError("[noise] is of simulations, and sites are handed what the data says; leave it out.")
-    data = datasets.load(config.data.name, path=config.folder, seed=seed, **config.data.values)
+    values = config.data.values
+    if config.external != "refuse" and "normalise" in values:
+        values = values | {"normalise": "none"}  # each site scales all its columns together
+    data = datasets.load(config.data.name, path=config.folder, seed=seed, **values)
     partition = cut(config.partition.make(), data, seed)
     if len(partition.parts) != len(sites):
         more = f"add --set partition.clients={len(sites)}, or " if "clients" in config.partition.values else ""
@@ -45,24 +50,39 @@ def split(config: Config, sites: tuple[str, ...]) -> tuple[Dataset, Partition]:
     return data, partition
 
 
-def hand_out(data: Dataset, partition: Partition, project: Path, sites: tuple[str, ...]) -> None:
+def hand_out(
+    data: Dataset, partition: Partition, project: Path, sites: tuple[str, ...], config: Config | None = None
+) -> None:
     """Write a part into each site's folder, and the global test graph, if there is one, into the server's and every
     site's; what else the server holds, into the server's. Of a vertical cut a site gets its columns, its edges, the
-    split and, if it sees them, the labels. Nobody gets ids but of its own examples."""
-    part = global_test_part(data, partition)
-    tests = () if part is None else tuple(shares(data, [part]))
+    split and, if it sees them, the labels. Nobody gets ids but of its own examples and, where `config` makes something
+    of edges between sites, of those that its edges lead to."""
+    if data.example == "edge":
+        raise UserError(f"the examples of {data.name} are edges; between sites they are nodes or small graphs.")
+    part, external = global_test_part(data, partition), "refuse" if config is None else config.external
+    own_parts, whole = shares(data, partition.parts), data
+    policy: Record = {"measures": list(FINE)}  # all that a simulation measures
+    across: Record = {}
+    if config is not None and external != "refuse":
+        data = named(data)
+        pairs = zip(shares(data, partition.parts), outsides(data, partition.parts), strict=True)
+        own_parts = (replace(own, outside=outside) for own, outside in pairs)
+        whole = ready(data, partition, config)
+        across = {"external": external, "normalise": config.data.values.get("normalise", "none")}
+        policy |= {"exchange": config.external_least} if external == "exchange" else {}
+    tests = () if part is None else tuple(shares(whole, [part]))
     clients = client_ids(len(sites), partition.names)
-    for site, client, own in zip(sites, clients, shares(data, partition.parts), strict=True):
+    for site, client, own in zip(sites, clients, own_parts, strict=True):
         npz.write(own, project / site / DATA)
-        named = {"labels": list(data.labels)} if data.labels else {"classes": data.classes}
-        about: Record = {"path": DATA, **named, "random_id": client}
+        called = {"labels": list(data.labels)} if data.labels else {"classes": data.classes}
+        about: Record = {"path": DATA, **called, "random_id": client, **across}
         about |= {} if data.carried is None else {"loops": "keep"}
         if any(map(has_sens, (own, *tests))):  # the whole was let in, by its configuration or as a part cannot tell
             about["sens_feature"] = True
         more: Record = {} if partition.test is None else {"test": TEST}
-        write_site_file(project / site / SITE_FILE, about | more, measures=list(FINE))  # all that a simulation measures
-    for whole in tests:
+        write_site_file(project / site / SITE_FILE, about | more, **policy)
+    for test in tests:
         for folder in (SERVER, *sites):
-            npz.write(replace(whole, ids=()), project / folder / TEST)
-    for role, own in zip(partition.held, shares(data, [*partition.held.values()]), strict=True):
+            npz.write(replace(test, ids=()), project / folder / TEST)
+    for role, own in zip(partition.held, shares(whole, [*partition.held.values()]), strict=True):
         npz.write(replace(own, ids=()), project / SERVER / f"{role}.npz")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from fedweave.core.plugins import check_trusted
 from fedweave.core.records import Record, Values
+from fedweave.datasets.outside import EXTERNAL, check_external
 from fedweave.errors import ConfigError
 from fedweave.experiment.config.choice import Choice, accepts, checked_values, choose, taken
 from fedweave.experiment.config.names import Faults, check_keys
@@ -43,7 +44,8 @@ _OF_SIMULATIONS = "Of simulations: every site read its own data and split, as it
 @dataclass(frozen=True)
 class Config:
     """One run, resolved: every key has its value. `folder` is the user's `[data] path` or None; `noise` is None where
-    the document has no [noise]."""
+    the document has no [noise]; `external` and `external_least` are those of [data], whatever the data
+    (`partition.external`)."""
 
     general: General
     data: Choice
@@ -54,6 +56,8 @@ class Config:
     folder: str | None = None
     evaluation: Evaluation = field(default_factory=Evaluation)
     noise: "Noise | None" = None
+    external: str = "refuse"
+    external_least: int = 1
 
     @property
     def between_sites(self) -> bool:
@@ -77,9 +81,11 @@ class Config:
         sections = {name: getattr(self, name).plain() for name in REGISTRIES}
         if self.folder is not None:
             sections["data"]["path"] = self.folder
+        if self.external != "refuse":
+            sections["data"] |= {"external": self.external, "external_least": self.external_least}
         noise = {} if self.noise is None else {"noise": dataclasses.asdict(self.noise)}
         more = {"evaluation": self.evaluation.plain(), **noise, "privacy": {}}
-        return {**dataclasses.asdict(self.general), **sections, **more}
+        return {**self.general.plain(), **sections, **more}
 
     def check_made(self) -> None:
         """Refuse settings that the model or the algorithm refuses whatever the data.
@@ -277,12 +283,13 @@ def resolve(document: Document) -> Config:
         check_keys("", document, known, hint=partial(_in_sections, document))
     with faults:
         top = checked_values("", document, general)
-    folder = None
+    folder, across = None, Record()
     for name in REGISTRIES:
         with faults:
             table = section(document, name)
             if name == "data":
                 table, folder = _located(table)
+                across = _across(table)
             sections[name] = _chosen(name, table)
     evaluation = Evaluation()
     with faults:
@@ -297,7 +304,8 @@ def resolve(document: Document) -> Config:
     with faults:
         noise = _noise(document)
     faults.refuse()
-    config = Config(General(**top), **sections, folder=folder, evaluation=evaluation, noise=noise)
+    across |= {**sections, "folder": folder, "evaluation": evaluation, "noise": noise}
+    config = Config(General(**top), **across)
     if evaluation.clients and config.between_sites:
         raise ConfigError("evaluation.clients: is of simulations; between sites set it to 0, which is all")
     if noise is not None and config.between_sites:
@@ -339,6 +347,18 @@ def _of_others(path: str, key: str) -> str:
     return f" It is a key of {', '.join(found)}." if 0 < len(found) <= MOST_OTHERS else ""
 
 
+def _across(table: Document) -> Record:
+    """What [data] says of edges between members, of whatever data."""
+    external, least = table.get("external", EXTERNAL[0]), table.get("external_least", 1)
+    try:
+        check_external(external)
+    except ConfigError as error:
+        raise ConfigError(f"data.{error}", code=error.code) from error
+    if type(least) is not int or least < 1:
+        raise ConfigError(f"data.external_least: must be a whole number >= 1, got {least!r}", code="config.value")
+    return {"external": external, "external_least": least}
+
+
 def _located(table: Document) -> tuple[Document, str | None]:
     """[data] without `path`, which says where the data is and so, without a name, of which kind."""
     data = dict(table)
@@ -360,7 +380,7 @@ def _chosen(path: str, table: Document) -> Choice:
             code="config.missing",
         )
     name, kind = lookup(f"{path}.name", path, name)
-    more = ["path"] if path == "data" else []
+    more = ["path", "external", "external_least"] if path == "data" else []
     if path == "algorithm" and TUNE in table:
         raise ConfigError(f"{_FOR_SWEEPS}; leave it out here")
     choice = choose(path, name, kind, parameters(path, kind), table, more, hint=partial(_of_others, path))

@@ -1,7 +1,7 @@
 """The settings that no plug-in brings along: the top level and the engines."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field
@@ -29,12 +29,21 @@ Device = Annotated[str, AfterValidator(_device)]
 class General:
     """The top-level keys: `seed` of everything random, `rounds` of training, rounds between evaluations (0: only
     at the end), and by how much a round's validation accuracy must exceed that of the better constant prediction for
-    its gaps between groups to count (`metrics.best_rounds.fairest`; data with a sensitive attribute)."""
+    its gaps between groups to count (`metrics.best_rounds.fairest`; data with a sensitive attribute). `init_from` is
+    the directory of an earlier run whose weights training begins from; between sites, that run's number. `requester`
+    and `purpose` say who asks for a run and what for, in words that sites note and their reports show."""
 
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     rounds: Annotated[int, Field(ge=1)] = 100
     eval_every: Annotated[int, Field(ge=0)] = 1
     fair_margin: Annotated[float, Field(ge=-1, le=1)] = 0.0
+    init_from: str | None = None
+    requester: Annotated[str, Field(max_length=500)] = ""
+    purpose: Annotated[str, Field(max_length=500)] = ""
+
+    def plain(self) -> Record:
+        """The keys of a document, without those that say nothing."""
+        return {key: value for key, value in asdict(self).items() if value not in (None, "")}
 
 
 Metric = Literal["auto", "accuracy", "macro_f1", "auc", "average_precision", "recall_at_1", "f1_positive"]

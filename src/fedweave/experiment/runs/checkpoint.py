@@ -2,13 +2,17 @@
 
 import hashlib
 import json
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
+from typing import Literal
 
 from fedweave.core.records import Record
 from fedweave.core.tree import Tree, decode, encode, leaves, map_leaves, nest
-from fedweave.errors import ReplyRefused
+from fedweave.errors import ReplyRefused, UserError
 from fedweave.experiment.runs.files import damaged, read, write
+from fedweave.metrics.judging import BEST
+
+When = Literal["last", "best"]  # of which round models are
 
 
 @dataclass(frozen=True)
@@ -18,7 +22,8 @@ class Checkpoint:
     seconds: of training, evaluation and writing so far, over all sessions. metrics, ledger: rows of the two tables that
     belong to it. summary: of the last evaluation. state: the server's. fed: the clients' (`snapshot`). data: what
     became of their data (`snapshot_data`); empty as long as it is as loaded. source: digests of what was loaded
-    (`datasets.contents`); empty where sites hold it.
+    (`datasets.contents`); empty where sites hold it. best: the "round" that was best on validation examples, with its
+    "state" and, where models are not of that alone, its "fed"; empty where it is this one, or there is none.
     """
 
     round: int = 0
@@ -30,6 +35,21 @@ class Checkpoint:
     fed: Tree = field(default_factory=dict)
     data: Tree = field(default_factory=dict)
     source: dict[str, str] = field(default_factory=dict)
+    best: Tree = field(default_factory=dict)
+
+    def at(self, when: When) -> "Checkpoint":
+        """The same with the models of the last round, or of the best one.
+
+        Raises:
+            UserError: there is none, or its models are not kept.
+        """
+        number = self.summary.get(f"{BEST}/round")
+        if when == "last" or number == self.round:
+            return self
+        if number is None or self.best.get("round") != number:
+            why = "no round was judged on validation examples" if number is None else "the run keeps none of that round"
+            raise UserError(f"--round best: {why}. Take the last round's models (--round last).")
+        return replace(self, state=self.best.get("state", {}), fed=self.best.get("fed", {}))
 
     def save(self, path: Path) -> None:
         """Write the one file, with a digest of its content; no leaf is sparse, so that a small file is small in memory.
@@ -56,6 +76,7 @@ class Checkpoint:
             if tree.pop("digest", None) != hashlib.sha256(encode(tree)).hexdigest():
                 raise ReplyRefused("its content does not match its digest")
             tree = _arranged(json.loads(tree["structure"]), tree)
+            tree.setdefault("best", {})  # versions before had none
             _check_kinds(tree)
             return cls(**{**tree, "summary": dict(leaves(tree["summary"]))})
         except (ReplyRefused, TypeError, KeyError, ValueError, AttributeError, RecursionError) as error:

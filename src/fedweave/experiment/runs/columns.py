@@ -78,6 +78,7 @@ PREDICTIONS = {"client": Column(_WORDS), "predicted": Column(_ANY)}
 OF_TABLE = {
     "metrics.parquet": METRICS,
     "ledger.parquet": LEDGER,
+    "earlier-ledger.parquet": {**LEDGER, "run": Column(_WHOLE)},
     "partition.parquet": PARTITION,
     "columns.parquet": COLUMNS,
     "contributions.parquet": CONTRIBUTIONS,

@@ -32,11 +32,12 @@ EARLIER = "earlier-predictions.parquet"  # at a site: what the last but one `sit
 KINDS = (b"node kinds", b"edge kinds")  # metadata of motifs.parquet: JSON lists of names, empty where kinds are numbers
 PAIRS = "pairs.npz"  # what is known of every two clients; only where there is something
 CHECKPOINT, SUMMARY, LOCK = "checkpoint/state.safetensors", "summary.json", ".lock"
+EARLIER_LEDGER = "earlier-ledger.parquet"  # what was sent under a mechanism in the runs that it began from
 RUN = "run.json"  # of a run between sites: which run of the project it is
-OF_A_RUN = (CONFIG, COLUMNS, PARTITION, METRICS, LEDGER, MOTIFS, PAIRS, CHECKPOINT, SUMMARY, RUN)
+OF_A_RUN = (CONFIG, COLUMNS, PARTITION, METRICS, LEDGER, EARLIER_LEDGER, MOTIFS, PAIRS, CHECKPOINT, SUMMARY, RUN)
 EXPORT, STATEMENT = "export", "statement"  # folders
 OF_MODEL = (CONTRIBUTIONS, "report.html", PREDICTIONS, NEW_PREDICTIONS)  # of a run as it is, whatever its rounds
-OF_COMMANDS = (*OF_MODEL, EXPORT, STATEMENT)
+OF_COMMANDS = (*OF_MODEL, *(f"compliance.{kind}" for kind in ("html", "pdf", "json")), EXPORT, STATEMENT)
 
 _IN_SUMMARY = {
     "algorithm": str,
@@ -48,11 +49,14 @@ _IN_SUMMARY = {
     "groups": list,
     "devices": list,
     "privacy": list,
+    "privacy_total": list,
+    "init_from": str,
     "note": str,
     "missed": dict,
 }
 _NAMES = ("classes", "groups", "devices")
 _PAGE = b"<!doctype html"
+_PDF = b"%pdf-"
 READABLE = "It must be a file that this user may read (chmod u+r)"
 _WORDS = pa.dictionary(pa.int32(), pa.string())
 # Columns of the ledger that older ones lack, in the order of `core.ledger.SCHEMA`.
@@ -81,18 +85,19 @@ def write(path: Path, fill: Callable[[BinaryIO], Any]) -> None:
                 temporary.unlink(missing_ok=True)
 
 
-def write_page(path: Path, page: str) -> None:
-    """`write` an HTML page, in the place of another page alone.
+def write_page(path: Path, page: str | bytes) -> None:
+    """`write` an HTML page or, as bytes, a PDF, in the place of another of its kind alone.
 
     Raises:
         UserError: the file is something else, which somebody may still want.
     """
+    start, kind = (_PAGE, "HTML page") if isinstance(page, str) else (_PDF, "PDF")
     with plain_errors(path):
         if path.is_file() and path.stat().st_size:
             with open(path, "rb") as file:
-                if not file.read(len(_PAGE)).lower().startswith(_PAGE):
-                    raise UserError(f"{path} exists and is no HTML page; name another file with --out.")
-    write(path, lambda file: file.write(page.encode()))
+                if not file.read(len(start)).lower().startswith(start):
+                    raise UserError(f"{path} exists and is no {kind}; name another file with --out.")
+    write(path, lambda file: file.write(page.encode() if isinstance(page, str) else page))
 
 
 def write_table(path: Path, table: pa.Table) -> None:

@@ -18,6 +18,7 @@ from fedweave.datasets import described
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.features import OVER_NODES, scaling
 from fedweave.experiment.config import Config
+from fedweave.experiment.prepared import prepared
 from fedweave.experiment.runs.files import COLUMNS, damaged, read_table, write_table
 
 _ABOUT = b"form"  # metadata of the table: JSON of what is not of a single column
@@ -28,8 +29,8 @@ class Form:
     """What data a model wants.
 
     columns, labels: names of the features and of the classes in order; () where they have none, or where sites alone
-    know them. example: "node" or "graph". scaling: of the features, "how", and where that depends on the run's nodes
-    "shift" and "divisor" of every column, the latter None for those that become 0.
+    know them. example: "node", "graph" or "edge". scaling: of the features, "how", and where that depends on the run's
+    nodes "shift" and "divisor" of every column, the latter None for those that become 0.
     """
 
     features: int
@@ -64,6 +65,8 @@ def form_of_config(config: Config, data: Dataset) -> Form:
 
 def unscaled(config: Config) -> Any:
     """The features of the run's data as they are."""
+    if config.external != "refuse":
+        return prepared(config, with_scaling=False)[0].x
     raw = {**config.data.values, "normalise": "none"}
     return datasets.load(config.data.name, path=config.folder, seed=config.general.seed, **raw).x
 
@@ -100,7 +103,7 @@ def read_form(directory: Path) -> Form | None:
         held = {key: table[key].to_pylist() for key in ("shift", "divisor")} if how in OVER_NODES else {}
         known = () if all(map(described.is_unnamed, names)) else tuple(names)
         labels, example = tuple(map(str, about["labels"])), about["example"]
-        if example not in ("node", "graph") or len(labels) not in (0, about["classes"]):
+        if example not in ("node", "graph", "edge") or len(labels) not in (0, about["classes"]):
             raise ValueError(f"it is of {example}s of {about['classes']} classes, of which {len(labels)} have names")
         return Form(len(names), about["classes"], known, labels, example, {"how": how, **held})
     except (ValueError, KeyError, TypeError) as error:

@@ -18,16 +18,29 @@ from fedweave.datasets.features import compact, rescaled
 from fedweave.datasets.folder import Folder
 from fedweave.datasets.graph_folder import GraphFolder
 from fedweave.datasets.members import Members
+from fedweave.datasets.outside import EXTERNAL
 from fedweave.datasets.recognise import found
 from fedweave.datasets.table import find, read
 from fedweave.errors import DataError
 from fedweave.experiment.config import Config
 from fedweave.experiment.runs.form import Form
+from fedweave.partition.external import alone
 
 _LOG = logging.getLogger(__name__)
 # Settings by which new tables are read, too.
 _OF_EDGES = tuple(name for name in SETTINGS if name != "edge_normalise")
-_OF_TABLES = ("categories", "groups", "owner", "columns", "ignore", "unlabelled", "loops", *_OF_EDGES)
+_OF_TABLES = (
+    "categories",
+    "groups",
+    "owner",
+    "node_time",
+    "columns",
+    "ignore",
+    "unlabelled",
+    "loops",
+    "task",
+    *_OF_EDGES,
+)
 _ENCODED = ("label", "degree")  # kinds of columns that nodes of small graphs have without being told
 
 
@@ -58,6 +71,10 @@ def like(before: Before, path: Path) -> Dataset:
         about = "New examples are read by the [data] settings of the run, which stay as they are."
         raise DataError(f"{error}\n{about}") from error
     _check_example(data.example, before, path)
+    if before.config.external != EXTERNAL[0]:
+        data = alone(data, before.config.external)
+    if before.config.external == EXTERNAL[-1]:
+        _LOG.warning("note: %s: what other members know of new nodes is not asked for here; it counts as nothing", path)
     return replace(
         data,
         x=compact(rescaled(compact(_matched(data, before, path)), **before.form.scaling)),
@@ -88,7 +105,7 @@ def _carried(data: Dataset, before: Before, path: Path) -> Carried | None:
         order = [now.columns.index(name) for name in was.columns]
         features = None if now.features is None else np.ascontiguousarray(now.features[:, order])
         now = now._replace(features=features, columns=was.columns)
-    return scaled_like(now, was, before.config.data.values.get("edge_normalise", "none"))
+    return scaled_like(now._replace(ports=was.ports), was, before.config.data.values.get("edge_normalise", "none"))
 
 
 def _read(before: Before, path: Path) -> Dataset:
@@ -102,10 +119,12 @@ def _read(before: Before, path: Path) -> Dataset:
         return tu.read(path, tu.holds(path)[0], attributes, labelled=False)
     named: Record = {"labels": tuple(form.labels)} if form.labels else {"classes": form.classes}
     of_graphs = "graphs" in kinds or (form.example == "graph" and not kinds)
-    _check_example("graph" if of_graphs else "node", before, path)
+    _check_example("graph" if of_graphs else "edge" if form.example == "edge" else "node", before, path)
     kind = GraphFolder if of_graphs else Members if "parties" in kinds else Folder
     taken = {own.name for own in fields(kind)}
     own = {name: value for name, value in before.config.data.values.items() if name in _OF_TABLES and name in taken}
+    if "external" in taken:
+        own["external"] = before.config.external
     if kind is Members and (owner := own.pop("owner", None)):  # a column that its folders stand in for
         own["ignore"] = (*(own.get("ignore") or ()), owner)
     if not own.get("categories") and any(path.glob("nodes.*")):

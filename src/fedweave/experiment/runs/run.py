@@ -5,11 +5,12 @@ which notes how many of their rows it stands for; what is beyond is cut off on r
 """
 
 import json
+import logging
 import math
 import resource
 import signal
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -34,6 +35,7 @@ from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.files import (
     CHECKPOINT,
     CONFIG,
+    EARLIER_LEDGER,
     KINDS,
     LEDGER,
     METRICS,
@@ -61,10 +63,13 @@ from fedweave.experiment.runs.resuming import (
     replacing,
 )
 from fedweave.experiment.runs.saving import Ready, RunFiles, Sites
+from fedweave.experiment.runs.warm import Begun, begin, earlier_ledgers
 from fedweave.metrics.judging import Judging
 from fedweave.metrics.measured import METRICS_SCHEMA
 from fedweave.metrics.pooled import POOLED
 from fedweave.privacy.spent import bounds
+
+_LOG = logging.getLogger(__name__)
 
 
 class RunObserver(Protocol):
@@ -118,7 +123,7 @@ class RunBackend:
     build: everything that the run needs. columns: those of partition.parquet. noted: (federation, round) -> further
     rows of metrics.parquet, or None. stop: who may ask it to stop. source: what its data is known by later. before:
     federation -> the clients' states and data after the last whole round, None if they cannot go back to it; saved
-    where a round fails.
+    where a round fails. earlier: the directory of the run that `init_from` names.
     """
 
     build: Callable[[Config], Any] = simulated
@@ -127,6 +132,7 @@ class RunBackend:
     stop: Stop | None = None
     source: Callable[[Any], dict[str, str]] = lambda built: digests(built.data)
     before: Callable[[Any], Sites | None] = lambda fed: None
+    earlier: Callable[[str], Path] = Path
 
 
 def run(
@@ -177,12 +183,15 @@ def running(
         columns = here.columns(built)
         check_trained(columns["train"])  # before the directory is made
         judging = config.evaluation.of(built.data.labels, built.data.classes)
+        begun = _begun(config, built, directory, here, overwrite)
         stack.enter_context(locked(directory))
         stack.enter_context(replacing(directory) if overwrite else nullcontext())
         if not overwrite:
             examine(config, directory, resume)  # again: now nobody else writes
         source = here.source(built) | plugins.digests(config.plain())
         start, metrics = _prepare(config, built, directory, columns, source)
+        if begun.ledger is not None:
+            write_table(directory / EARLIER_LEDGER, begun.ledger)
         watch.begin(config, built, directory, start.round)
         files = RunFiles(directory, built, metrics, start, source)
         with here.stop or Stop(watch.stopping) as stop:
@@ -196,9 +205,26 @@ def running(
                 raise
             finally:
                 watch.end()
-        summary = _summary(config, built, files.reached, files.missed)
+        summary = _summary(config, built, files, directory, begun.notes)
         write(directory / SUMMARY, lambda file: file.write(json.dumps(summary, indent=2).encode() + b"\n"))
     return summary
+
+
+def _begun(config: Config, built: Ready, directory: Path, here: RunBackend, overwrite: bool) -> Begun:
+    """The earlier run that a run begins from, if any, as its federation's start."""
+    where = config.general.init_from
+    if where is None:
+        return Begun()
+    goes_on = (directory / CHECKPOINT).exists() and not overwrite
+    try:
+        found = begin(built.fed, built.algorithm, built.data, here.earlier(where))
+    except UserError:
+        if not goes_on:
+            raise
+        return Begun()  # the earlier run is gone, and not needed any more
+    for note in () if goes_on else found.notes:
+        _LOG.warning("note: %s", note)
+    return found
 
 
 def _prepare(
@@ -255,7 +281,7 @@ def _train(
         files.add(here.noted(built.fed, step.round))
         seconds = time.monotonic() - began
         summary = step.summary or files.reached.summary
-        files.reached = Checkpoint(step.round, seconds, summary=summary, state=step.state)
+        files.reach(Checkpoint(step.round, seconds, summary=summary, state=step.state))
         watch.step(replace(files.reached, summary=step.summary))
         if stop.signal is not None or step.round == general.rounds or time.monotonic() >= due:
             files.save()
@@ -270,21 +296,28 @@ def _train(
             raise
 
 
-def _summary(config: Config, built: Ready, last: Checkpoint, missed: dict[str, int]) -> Record:
-    spent = [{key: _finite(value) for key, value in asdict(own).items()} for own in bounds(built.fed.ledger.table())]
+def _summary(config: Config, built: Ready, files: RunFiles, directory: Path, notes: Sequence[str]) -> Record:
+    ledger, before, last = built.fed.ledger.table(), earlier_ledgers(directory), files.reached
+    spent, total = (
+        [{key: _finite(value) for key, value in asdict(own).items()} for own in bounds(*tables)]
+        for tables in ([ledger], [*before, ledger])
+    )
+    began = config.general.init_from
+    noted = [built.note] if built.note else []  # of what sites hold
+    noted += [f"training began from the weights of the run {began}", *notes] if began else []
     return {
         "algorithm": config.algorithm.label,
         "dataset": built.data.name,
         **({"classes": list(built.data.labels)} if built.data.labels else {}),
         **({"groups": list(built.data.groups)} if built.data.groups else {}),
-        **({"note": built.note} if built.note else {}),  # of what sites hold
+        **({"note": "; ".join(noted)} if noted else {}),
         "features": built.data.features,
         "class_count": built.data.classes,
         "clients": len(built.fed.clients),
         **({"members": len(built.fed.members)} if built.fed.members else {}),  # of the one client
         **({"devices": list(devices)} if (devices := built.fed.computes_on) else {}),  # sites know their own
         "rounds": last.round,
-        **({"missed": missed} if missed else {}),  # rounds, by client
+        **({"missed": missed} if (missed := files.missed) else {}),  # rounds, by client
         "seed": config.general.seed,
         "seconds": last.seconds,
         "seconds_per_round": last.seconds / last.round,
@@ -293,7 +326,9 @@ def _summary(config: Config, built: Ready, last: Checkpoint, missed: dict[str, i
         "bytes_down": built.fed.ledger.bytes_down,
         **({"bytes_peer": built.fed.ledger.bytes_peer} if built.fed.ledger.bytes_peer else {}),
         "bytes_evaluation": built.fed.ledger.bytes_evaluation,
+        **({"init_from": began} if began else {}),
         **({"privacy": spent} if spent else {}),
+        **({"privacy_total": total} if before else {}),  # with that of the runs that it began from
         "metrics": {name: _finite(value) for name, value in last.summary.items()},
     }
 

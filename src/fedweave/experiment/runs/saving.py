@@ -8,13 +8,16 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from torch import Tensor
 
+from fedweave.algorithms.deployment import Deployable
 from fedweave.core.algorithm import Algorithm, MeasuresPairs
-from fedweave.core.engine import Engine
-from fedweave.core.tree import Tree
+from fedweave.core.engine import Engine, HoldsGraphs
+from fedweave.core.tree import Tree, map_leaves
 from fedweave.experiment.rounds import RoundResult
 from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.files import CHECKPOINT, LEDGER, METRICS, PAIRS, write_arrays, write_table
+from fedweave.metrics.judging import BEST
 
 Sites = tuple[Tree, Tree]  # what a checkpoint keeps of a federation: its clients' states, and their data
 
@@ -75,7 +78,8 @@ class Ready(Protocol):
 class RunFiles:
     """Saves what a run has reached.
 
-    reached: after the last whole round, saved or not. saved: the round of the last checkpoint.
+    reached: after the last whole round, saved or not. saved: the round of the last checkpoint. best: what a checkpoint
+    keeps of the best round, which is not written a second time where that is the one that it is of.
     """
 
     def __init__(
@@ -83,6 +87,20 @@ class RunFiles:
     ) -> None:
         self.directory, self.built, self._metrics, self._source = directory, built, [metrics], source
         self.reached, self.saved = start, start.round
+        self.best = start.best or {"round": start.round, "state": start.state, "fed": start.fed}
+
+    def reach(self, reached: Checkpoint) -> None:
+        """Note how far the run is, and keep the models of the round if no earlier one was better on validation."""
+        self.reached = reached
+        if reached.summary.get(f"{BEST}/round") == reached.round:
+            kept = {} if self._of_state() or not isinstance(self.built.fed, HoldsGraphs) else self.built.fed.snapshot()
+            copied = map_leaves(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, kept)
+            self.best = {"round": reached.round, "state": reached.state, "fed": copied}
+
+    def _of_state(self) -> bool:
+        """Whether the server's state says which models all clients use."""
+        algorithm = self.built.algorithm
+        return isinstance(algorithm, Deployable) and algorithm.judged_model(self.reached.state) is not None
 
     def add(self, metrics: pa.Table | None) -> None:
         """Keep rows of metrics.parquet for the next save."""
@@ -108,9 +126,15 @@ class RunFiles:
         if pairs := pairs_of(self.built, self.reached.state):
             write_arrays(self.directory / PAIRS, pairs)
         fed, data = clients or (self.built.fed.snapshot(), self.built.fed.snapshot_data())
-        kept = replace(self.reached, fed=fed, data=data, source=self._source)
+        best = {} if self.best["round"] == self.reached.round or not self._keeps_best() else self.best
+        kept = replace(self.reached, fed=fed, data=data, source=self._source, best=best)
         replace(kept, metrics=len(self._metrics[0]), ledger=len(ledger)).save(self.directory / CHECKPOINT)
         self.saved = self.reached.round
+
+    def _keeps_best(self) -> bool:
+        """Whether what is kept is of the best round, and enough for its models."""
+        chosen = self.reached.summary.get(f"{BEST}/round") == self.best["round"]
+        return chosen and (bool(self.best["fed"]) or self._of_state())
 
     def saving(self, rounds: Iterator[RoundResult], before: Callable[[Any], Sites | None]) -> Iterator[RoundResult]:
         """Yield the `rounds`; where one fails, save the last whole one first, unless it is saved or the clients cannot

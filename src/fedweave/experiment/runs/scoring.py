@@ -10,24 +10,26 @@ from torch import Tensor
 
 from fedweave.core import model as models
 from fedweave.core.engine import graphs_of
-from fedweave.core.graph import Graph
+from fedweave.core.graph import VAL, Graph
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree, device_of
 from fedweave.errors import UserError
-from fedweave.experiment.build import global_test_part, graph_of
+from fedweave.experiment.build import graph_of
 from fedweave.experiment.runs.files import SUMMARY, read_summary
 from fedweave.experiment.runs.form import form_of_config, read_form
 from fedweave.experiment.runs.new_data import Before, like
-from fedweave.experiment.runs.predictions import Predicted, predictions_table
+from fedweave.experiment.runs.predictions import Predicted, ends_of, predictions_table
 from fedweave.experiment.runs.trained import Trained
-from fedweave.metrics.judging import Flagging, flagging
+from fedweave.metrics.flagging import by_validation
+from fedweave.metrics.judging import THRESHOLD, Flagging, chooses, flagging, of_best
 from fedweave.metrics.measured import GLOBAL
+from fedweave.partition.shares import global_test_part
 
 
 def probabilities(model: Model, w: Tree, graph: Graph) -> Tensor:
     """[e, c] of the classes, padding included, on the host; the model runs where its weights lie."""
     with torch.no_grad():
-        return torch.softmax(models.apply(model, w, graph.to(device_of(w))), -1).cpu()
+        return torch.softmax(models.judged(model, w, graph.to(device_of(w))), -1).cpu()
 
 
 def of_own(run: Trained, model: str | None = None, client: str | None = None) -> pa.Table:
@@ -55,7 +57,8 @@ def of_own(run: Trained, model: str | None = None, client: str | None = None) ->
         p = probabilities(run.algorithm.test_net, w, built.fed.test)
         found.append(Predicted(GLOBAL, p, test.examples, test.masks))
     data = built.data
-    return predictions_table(found, data.ids, data.labels, data.example, data.y, flagging_of(run))
+    by = flagging_of(run, chosen)
+    return predictions_table(found, data.ids, data.labels, data.example, data.y, by, ends_of(data))
 
 
 def of_new(run: Trained, path: Path, model: str | None = None, client: str | None = None) -> pa.Table:
@@ -72,21 +75,36 @@ def of_new(run: Trained, path: Path, model: str | None = None, client: str | Non
     data = like(Before(run.config, form, built.data), path)
     which = model or ("personal" if client is not None or run.algorithm.global_model(run.state) is None else "global")
     chosen = _chosen(run, client, which)
+    by = flagging_of(run, chosen)
     if which == "global":
         chosen = {client or GLOBAL: next(iter(chosen.values()))}
     graph, examples = graph_of(data, data.features, built.fed.dtype), np.arange(data.examples)
     net = run.algorithm.test_net
     found = [Predicted(name, probabilities(net, w, graph), examples) for name, w in chosen.items()]
-    return predictions_table(found, data.ids, built.data.labels, data.example, data.y, flagging_of(run))
+    named = data.ids, built.data.labels, data.example
+    return predictions_table(found, *named, data.y, by, ends_of(data))
 
 
-def flagging_of(run: Trained) -> Flagging | None:
-    """Which examples the run flags; None where it looks for no class, or has more than two."""
+def flagging_of(
+    run: Trained, chosen: Mapping[str, Tree], predicted: Mapping[str, Tensor] | None = None
+) -> Flagging | dict[str, Flagging] | None:
+    """Which examples the run flags; None where it looks for no class, or has more than two. Where no one model serves
+    all clients, {client: which} by the validation examples of each, of the `chosen` weights {client: w} or, of its own
+    examples, as they are `predicted`."""
     data = run.built.data
     if data.classes != 2:
         return None
     metrics = read_summary(run.directory / SUMMARY)["metrics"]
-    return flagging(run.config.evaluation.of(data.labels, data.classes), metrics)
+    metrics = of_best(metrics) if run.when == "best" else metrics
+    judging = run.config.evaluation.of(data.labels, data.classes)
+    if metrics.get(THRESHOLD) is not None or not chooses(judging, metrics):
+        return flagging(judging, metrics)
+    graphs, found = graphs_of(run.built.fed), dict[str, Flagging]()
+    own = predicted or {name: probabilities(run.algorithm.net, w, graphs[name]) for name, w in chosen.items()}
+    for client, p in own.items():
+        y, val = graphs[client].y.cpu().numpy()[: len(p)], graphs[client].masks[VAL].cpu().numpy()[: len(p)]
+        found[client] = by_validation(judging, metrics, p.cpu().numpy()[: len(y)][val], y[val])
+    return found
 
 
 def _chosen(run: Trained, client: str | None, which: str) -> Mapping[str, Tree]:

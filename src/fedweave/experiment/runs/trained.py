@@ -16,7 +16,7 @@ from fedweave.errors import UserError, listed
 from fedweave.experiment.build import Built, build
 from fedweave.experiment.config import Config, read_saved
 from fedweave.experiment.runs.again import check_again, check_fits
-from fedweave.experiment.runs.checkpoint import Checkpoint
+from fedweave.experiment.runs.checkpoint import Checkpoint, When
 from fedweave.experiment.runs.files import CHECKPOINT, CONFIG, SUMMARY
 from fedweave.partition.base import Partition
 from fedweave.partition.pooling import pooled
@@ -26,12 +26,13 @@ MODELS: tuple[str, ...] = get_args(Which)
 
 @dataclass(frozen=True)
 class Trained:
-    """A finished run, with its clients as they were left. state: the server's."""
+    """A finished run, with its clients as they were left. state: the server's. when: after which round both are."""
 
     directory: Path
     config: Config
     built: Built
     state: Tree
+    when: When = "last"
 
     @property
     def algorithm(self) -> Deployable:
@@ -46,7 +47,7 @@ class Trained:
     def seen(self) -> Partition:
         """What the clients hold, whose order is that of the federation's clients."""
         one = capabilities(self.config.algorithm.kind).pooled
-        return pooled(self.built.partition) if one else self.built.partition
+        return pooled(self.built.partition, self.built.data) if one else self.built.partition
 
     def models(self, which: str) -> Mapping[str, Tree]:
         """{client: its weights} of the model `which` (`algorithms.deployment.Deployable`).
@@ -110,14 +111,14 @@ def saved(directory: Path, config: Config) -> Checkpoint:
     return reached
 
 
-def joint(directory: Path, config: Config, features: int, classes: int) -> tuple[Any, Tree]:
+def joint(directory: Path, config: Config, features: int, classes: int, when: When = "last") -> tuple[Any, Tree]:
     """The algorithm of a run between sites, made for so many features and classes, and the joint model that it left.
 
     Raises:
         UserError: it left none, or a file that it names a plug-in in has changed.
     """
     algorithm = config.algorithm.make(config.model.make().build(features, classes))
-    w = algorithm.one_model(saved(directory, config).state)
+    w = algorithm.one_model(saved(directory, config).at(when).state)
     return algorithm, check_fits(w, algorithm.test_net, directory)
 
 
@@ -127,7 +128,7 @@ def here(config: Config) -> Config:
     return alone if usable(alone.engine.values["device"]) else alone.on_device(CPU)
 
 
-def trained(directory: Path, config: Config, instead: str) -> Trained:
+def trained(directory: Path, config: Config, instead: str, when: When = "last") -> Trained:
     """The finished run in `directory` of `config`; instead: what to do about one that sites made.
 
     Raises:
@@ -138,6 +139,7 @@ def trained(directory: Path, config: Config, instead: str) -> Trained:
         raise UserError(f"{directory} was trained between sites, where its models are. {instead}")
     built, reached = build(here(config)), Checkpoint.load(directory / CHECKPOINT)
     check_again(directory, config, built, reached)
+    reached = reached.at(when)
     built.fed.restore(reached.fed, reached.data)
-    built.fed.begin(reached.round)
-    return Trained(directory, config, built, to(reached.state, built.fed.device))
+    built.fed.begin(int(reached.best["round"]) if when == "best" and reached.best else reached.round)
+    return Trained(directory, config, built, to(reached.state, built.fed.device), when)

@@ -12,14 +12,28 @@ tells the seed of its self mask besides the shares of others', so that shares ar
 longer do. Sealed shares wait at the server until they are needed, for all sums of an epoch.
 """
 
-from fedweave.privacy.aggregation.identity import Identity, check_signed, read_identity, read_root
+from fedweave.privacy.aggregation.identity import (
+    REFUSED,
+    REVOKED,
+    STARTUP,
+    Authority,
+    Identity,
+    check_signed,
+    read_identity,
+    read_root,
+    revoked_by,
+)
 from fedweave.privacy.aggregation.messages import Advert, Answers, Group, Use, advertised, survived
 from fedweave.privacy.aggregation.opening import leftover
 from fedweave.privacy.aggregation.participant import Participant
 
 __all__ = [
+    "REFUSED",
+    "REVOKED",
+    "STARTUP",
     "Advert",
     "Answers",
+    "Authority",
     "Group",
     "Identity",
     "Participant",
@@ -29,5 +43,6 @@ __all__ = [
     "leftover",
     "read_identity",
     "read_root",
+    "revoked_by",
     "survived",
 ]

@@ -1,4 +1,4 @@
-"""Who a site is: a certificate that the project's authority issued, and the key that goes with it."""
+"""Who a site is: a certificate that the project's authority issued and has not revoked, and the key to it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,20 +17,35 @@ from cryptography.x509.oid import NameOID
 
 from fedweave.errors import CallRefused, ConfigError
 
-STARTUP = "startup"  # the folder of NVFlare's kit, with the three files below
+STARTUP = "startup"  # the folder of NVFlare's kit, with the files below
+REVOKED = "revoked.pem"  # beside them, if the authority has revoked any: its list (X.509), signed with its key
+REFUSED = "certificate.revoked"  # the code of every refusal of one on that list
 _PSS = padding.PSS(padding.MGF1(SHA256()), padding.PSS.DIGEST_LENGTH)
 
 
 @dataclass(frozen=True)
+class Authority:
+    """A project's authority: its certificate, and the serial numbers of those that it has revoked."""
+
+    certificate: x509.Certificate
+    revoked: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
 class Identity:
-    """A site's certificate (DER) and key, and the certificate of the authority that it trusts. members: {site: SHA-256
+    """A site's certificate (DER) and key, and the authority that it trusts. members: {site: SHA-256
     fingerprint of the only certificate of others that it takes for that site's}; without an entry, any of that
     authority's."""
 
     certificate: bytes
     key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey
-    root: x509.Certificate
+    root: Authority
     members: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Whose certificate it is."""
+        return _names(x509.load_der_x509_certificate(self.certificate))[0]
 
     def sign(self, message: bytes) -> bytes:
         """A signature that `check` accepts with the certificate."""
@@ -46,18 +61,16 @@ class Identity:
         check_signed(site, certificate, signature, message, self.root)
 
 
-def check_signed(
-    site: str, certificate: bytes, signature: bytes, message: bytes, root: x509.Certificate | None
-) -> None:
-    """Refuse a message that `site` has not signed, or whose certificate the authority of `root` has not issued for it;
-    without `root` nobody asks who has issued it.
+def check_signed(site: str, certificate: bytes, signature: bytes, message: bytes, root: Authority | None) -> None:
+    """Refuse a message that `site` has not signed, or whose certificate the authority has not issued for it or has
+    revoked; without `root` nobody asks who has issued it.
 
     Raises:
         CallRefused: names the site and what is wrong.
     """
     try:
-        theirs = _issued(certificate, root)
-        named = [own.value for own in theirs.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+        theirs = _issued(certificate, None if root is None else root.certificate)
+        named = _names(theirs)
         if named != [site] or not theirs.not_valid_before_utc <= datetime.now(UTC) <= theirs.not_valid_after_utc:
             raise ValueError(f"its certificate is for {named}, or not valid now")
         key = theirs.public_key()
@@ -70,6 +83,12 @@ def check_signed(
     except (InvalidSignature, ValueError, TypeError) as error:
         why = str(error) or "the signature is not of that message and that certificate's key"
         raise CallRefused(f"what is said to be from {site!r} is not signed by it: {why}") from error
+    if root is not None and theirs.serial_number in root.revoked:
+        raise CallRefused(f"the certificate of {site!r} was revoked by the project's authority", code=REFUSED)
+
+
+def _names(certificate: x509.Certificate) -> list[str]:
+    return [str(own.value) for own in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
 
 
 @lru_cache(maxsize=4096)
@@ -80,32 +99,50 @@ def _issued(certificate: bytes, root: x509.Certificate | None) -> x509.Certifica
     return found
 
 
-def read_root(kit: Path) -> x509.Certificate:
-    """The certificate of the project's authority in a kit's folder.
+def read_root(kit: Path) -> Authority:
+    """The project's authority, by its certificate and its list of revoked ones in a kit's folder.
 
     Raises:
-        ConfigError: it is absent or cannot be read.
+        ConfigError: one cannot be read, or the certificate is absent, or it did not sign the list.
     """
     try:
-        return x509.load_pem_x509_certificate((kit / "rootCA.pem").read_bytes())
+        root = x509.load_pem_x509_certificate((kit / "rootCA.pem").read_bytes())
     except (OSError, ValueError) as error:
         raise ConfigError(f"signatures need the authority's certificate in {kit}: {error}") from error
+    path = kit / REVOKED
+    return Authority(root, revoked_by(root, path.read_bytes(), path) if path.exists() else frozenset())
+
+
+def revoked_by(root: x509.Certificate, given: bytes, path: Path) -> frozenset[int]:
+    """The serial numbers on an authority's list of revoked certificates, which was read from `path`.
+
+    Raises:
+        ConfigError: it is no such list, or `root` did not sign it.
+    """
+    try:
+        found = x509.load_pem_x509_crl(given)
+        if not found.is_signature_valid(root.public_key()):  # type: ignore[arg-type]
+            raise ValueError("the authority of this folder has not signed it")
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"{path} is no list of revoked certificates: {error}") from error
+    return frozenset(each.serial_number for each in found)
 
 
 def read_identity(folder: Path, members: Mapping[str, str] = MappingProxyType({})) -> Identity:
-    """What provisioning left in a site's `folder`; members: see `Identity`.
+    """What provisioning left in the `folder` of a site, an administrator or the server; members: see `Identity`.
 
     Raises:
         ConfigError: a file is absent or cannot be read.
     """
     kit = folder / STARTUP
+    kind = "server" if (kit / "server.crt").exists() else "client"
     try:
-        own = x509.load_pem_x509_certificate((kit / "client.crt").read_bytes())
-        key = load_pem_private_key((kit / "client.key").read_bytes(), None)
+        own = x509.load_pem_x509_certificate((kit / f"{kind}.crt").read_bytes())
+        key = load_pem_private_key((kit / f"{kind}.key").read_bytes(), None)
     except (OSError, ValueError, TypeError) as error:
         raise ConfigError(
             f"signatures need the certificate and key that provisioning wrote to {kit}: {error}"
         ) from error
     if not isinstance(key, rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey):
-        raise ConfigError(f"{kit / 'client.key'} is neither an RSA nor an EC key; provision the project anew.")
+        raise ConfigError(f"the key in {kit} is neither an RSA nor an EC key; provision the project anew.")
     return Identity(own.public_bytes(Encoding.DER), key, read_root(kit), members)

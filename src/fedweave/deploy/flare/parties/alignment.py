@@ -89,7 +89,7 @@ def meet(replies: Replies, ask: Ask) -> dict[str, Tree]:
     if silent := [site for site, reply in told.items() if reply["features"] < 1]:
         raise UserError(f"{', '.join(silent)}: the policy keeps back `features`, without which no model can be built.")
     width = widest(replies)
-    lists = {site: _points(site, reply["ids"]) for site, reply in told.items()}
+    lists = {site: points_of(site, reply["ids"]) for site, reply in told.items()}
     if not any(map(len, lists.values())):
         return {site: {"width": width} for site in told}  # an .npz file has no ids; its nodes are in the common order
     if silent := [site for site, own in lists.items() if not len(own)]:
@@ -98,7 +98,7 @@ def meet(replies: Replies, ask: Ask) -> dict[str, Tree]:
             "tables as its [data] path (an .npz file has no ids), and a policy that does not deny `ids`."
         )
     sizes = ", ".join(f"{site} has {len(own)}" for site, own in lists.items())
-    found = common({site: own.numpy() for site, own in _blinded(lists, told, ask).items()})
+    found = common({site: own.numpy() for site, own in blinded(lists, told, ask).items()})
     if not all(map(len, found.values())):
         raise UserError(
             f"no id is common to all sites ({sizes}). The same ids must be written alike everywhere, and every site "
@@ -112,8 +112,12 @@ def widest(replies: Replies) -> int:
     return max(int(replies[site]["features"]) for site in replies.clients)
 
 
-def _blinded(lists: dict[str, Tensor], told: Mapping[str, Tree], ask: Ask) -> dict[str, Tensor]:
-    """The lists, once every site has blinded every one."""
+def blinded(lists: dict[str, Tensor], told: Mapping[str, Tree], ask: Ask) -> dict[str, Tensor]:
+    """The lists, once every site has blinded every one; what each `told` of its own is "signed".
+
+    Raises:
+        FedweaveError: what came are no blinded ids.
+    """
     sites = list(lists)
     openings = {
         site: told[site]["signed"] | {"size": len(own), "digest": tensor(digest(own.numpy()))}
@@ -126,14 +130,19 @@ def _blinded(lists: dict[str, Tensor], told: Mapping[str, Tree], ask: Ask) -> di
         sent = {site: {"ids": lists[of], "signature": signatures[of]} | more for site, of in owner.items()}
         replies = ask(turn, sent)
         for site, of in owner.items():
-            before, lists[of] = len(lists[of]), _points(site, replies[site]["ids"])
+            before, lists[of] = len(lists[of]), points_of(site, replies[site]["ids"])
             signatures[of] = replies[site]["signature"]
             if len(lists[of]) != before:
                 raise FedweaveError(f"{site}: it was to blind {before} ids, and sent {len(lists[of])}.")
     return lists
 
 
-def _points(site: str, ids: object) -> Tensor:
+def points_of(site: str, ids: object) -> Tensor:
+    """The list uint8 [n, 32] that a site sent.
+
+    Raises:
+        FedweaveError: it is of another form.
+    """
     if not isinstance(ids, Tensor) or ids.dtype != torch.uint8 or ids.shape[1:] != (POINT,):
         raise FedweaveError(f"{site}: what came from there are no blinded ids; install the same fedweave everywhere.")
     return ids

@@ -5,11 +5,14 @@ from pathlib import Path
 
 from fedweave.core import plugins
 from fedweave.core.algorithm import capabilities
-from fedweave.deploy.flare.policy.policy import PolicyViolation
-from fedweave.deploy.flare.site.sitefile import Rules
+from fedweave.datasets.outside import EXTERNAL
+from fedweave.deploy.flare.policy.policy import PolicyViolation, least_told
+from fedweave.deploy.flare.site.sitefile import Rules, SiteData
 from fedweave.deploy.flare.wire.requests import RESERVED
-from fedweave.errors import CallRefused, UserError
+from fedweave.errors import CallRefused, ConfigError, UserError
 from fedweave.experiment.config import Choice, Config, Document, own_parameters, resolve
+
+EXCHANGE = EXTERNAL[-1]
 
 
 def admitted(rules: Rules, document: Document) -> Config:
@@ -37,6 +40,23 @@ def check_sites(rules: Rules, name: str, sites: Sequence[str]) -> None:
     if own := sorted(RESERVED & set(sites)):
         raise CallRefused(f"the server names {', '.join(own)} as a site, which is no member of any project")
     check_members(rules, name, sites)
+
+
+def check_exchange(rules: Rules, data: SiteData, config: Config) -> None:
+    """Refuse a job over edges to other sites' nodes unless the site's own file is for that, too; and any other, where
+    its file is for that.
+
+    Raises:
+        ConfigError: the two differ. PolicyViolation: the policy does not allow it.
+    """
+    if (wanted := config.external == EXCHANGE) != (data.external == EXCHANGE):
+        job = "exchanges" if wanted else "does not exchange"
+        raise ConfigError(
+            f"data.external: the job {job} over edges to other sites' nodes, and site.toml says {data.external!r}; "
+            f'[data] external = "{EXCHANGE}" is to stand in the experiment and in every site.toml, or in none.'
+        )
+    if wanted:
+        least_told(rules)
 
 
 def check_members(rules: Rules, name: str, sites: Sequence[str]) -> None:

@@ -9,10 +9,12 @@ from typing import Any
 
 from fedweave.algorithms import ALGORITHMS, PARTS
 from fedweave.algorithms.parts.composition import MadeOfParts
+from fedweave.algorithms.score_sums import HISTOGRAM, MEAN
 from fedweave.core import plugins
 from fedweave.core.federation import StepInfo, is_step, step_info, step_name
 from fedweave.core.plugins import is_file
 from fedweave.deploy.flare.parties.alignment import MEETING
+from fedweave.deploy.flare.parties.exchange import CLAIMING
 from fedweave.deploy.flare.site.joining import JOINING
 from fedweave.deploy.flare.site.sitefile import Rules, SiteData, read_site_file
 from fedweave.deploy.flare.wire.scores import COUNTED
@@ -21,6 +23,7 @@ from fedweave.experiment.config import registry
 from fedweave.experiment.config.names import check_name, nearest
 from fedweave.metrics import classification, group_fairness
 from fedweave.models import MODELS
+from fedweave.partition.external import ADDING
 
 
 def spelled(files: Iterable[Path]) -> frozenset[str]:
@@ -61,7 +64,8 @@ def _names(tree: ast.Module) -> set[str]:
     return texts | functions | classes | {f"{kind}.{name}" for kind in classes for name in functions}
 
 
-_SCORES = (*classification.COUNTED, *group_fairness.COUNTED)  # leaves of `COUNTED`; not all are declared apart
+# Leaves of `COUNTED`; not all are declared apart.
+_SCORES = (*classification.COUNTED, *group_fairness.COUNTED, MEAN, HISTOGRAM)
 
 
 def read_checked(path: Path) -> tuple[SiteData, Rules]:
@@ -129,18 +133,22 @@ def _unknown(key: str) -> str:
 def known_steps() -> tuple[str, ...]:
     """What `policy.calls` may name: every step by its own name, and with that of its algorithm or part; and jobs."""
     steps = {step_name(step) for kind in ALGORITHMS.values() for step in _steps(_made(kind))}
-    return ("join", "blind", "align", "pad", *sorted({*steps, *(name.rpartition(".")[2] for name in steps)}))
+    steps |= {step_name(step) for kind in PARTS.values() for step in kind().setup}
+    jobs = ("join", "blind", "align", "pad", "match", "exchange", "take")
+    return (*jobs, *sorted({*steps, *(name.rpartition(".")[2] for name in steps)}))
 
 
 @cache
 def known() -> frozenset[str]:
     """All declared keys of replies, of algorithms and parts with their default settings."""
-    found = {*JOINING, *MEETING}
+    found = {*JOINING, *MEETING, *CLAIMING, *ADDING}
     for kind in ALGORITHMS.values():
         for step in _steps(_made(kind)):
             found |= step_info(step).sends.keys()
-    for part in PARTS.values():
-        found |= StepInfo.of(part().sends).sends.keys()
+    for part in (kind() for kind in PARTS.values()):
+        found |= StepInfo.of(part.sends).sends.keys()
+        for step in part.setup:
+            found |= step_info(step).sends.keys()
     return frozenset(found)
 
 

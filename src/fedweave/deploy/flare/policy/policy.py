@@ -1,8 +1,10 @@
 """A site's policy, enforced on the site before anything is sent."""
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from fedweave.algorithms.trying import TRIED
 from fedweave.core.algorithm import LimitsExamples, TakesBatches
 from fedweave.core.federation import StepInfo
 from fedweave.core.graph import SPLITS, TRAIN, Graph
@@ -14,7 +16,13 @@ from fedweave.deploy.flare.site.sitefile import Rules
 from fedweave.errors import CallRefused
 from fedweave.privacy.gaussian import total_epsilon
 
+_COUNT = re.compile(r"\d+")
 SCORES = "own"  # the key of evaluations' replies that every algorithm needs
+# What makes sums of what is sent for training, and of scores.
+_AS_SUM = (
+    'Run it with the part secure_sum (algorithm.parts = ["secure_sum"]; GLASU: secure_sum = true)',
+    'Have scores added up (algorithm.scores = "sum")',
+)
 
 
 class PolicyViolation(CallRefused):
@@ -52,8 +60,9 @@ class Spent:
         if entry.direction != "up":
             return spent
         scored = any(own.key.split("/")[0] == SCORES for own in entry.keys)
+        tried = sum(int(_COUNT.findall(own.shape)[0]) for own in entry.keys if own.key == TRIED)
         calls = {**self.calls, entry.step: self.calls.get(entry.step, 0) + 1}
-        return replace(spent, calls=calls, evaluations=self.evaluations + scored)
+        return replace(spent, calls=calls, evaluations=self.evaluations + scored + tried)
 
     def after(self, size: int, applied: Iterable[Applied]) -> "Spent":
         """What will have left after one more message of `size` bytes to which that was `applied`."""
@@ -73,14 +82,14 @@ def replies_of(spent: Spent, name: str) -> int:
     return sum(times for step, times in spent.calls.items() if is_of(step, name))
 
 
-def check_calls(rules: Rules, spent: Spent, step: str, scores: bool = False) -> None:
+def check_calls(rules: Rules, spent: Spent, step: str, scores: int = 0) -> None:
     """Refuse a call of a step that has replied as often as it may, by its own name or with that of its algorithm, or
-    as often as `scores` may leave, if it sends these.
+    as often as `scores` may leave, if it sends these: of so many models.
 
     Raises:
         PolicyViolation: names the step and how often.
     """
-    check_evaluations(rules, spent, int(scores))
+    check_evaluations(rules, spent, scores)
     for name, most in rules.calls.items():
         if is_of(step, name) and (done := replies_of(spent, name)) >= most:
             raise PolicyViolation(
@@ -126,6 +135,20 @@ def check_lists(rules: Rules, counts: Mapping[str, int]) -> None:
             raise PolicyViolation(
                 f"policy.max_ids: the list of {site} has {count} ids, and {rules.max_ids} are allowed"
             )
+
+
+def least_told(rules: Rules) -> int:
+    """The fewest of the site's nodes of which it tells the sum of their features over edges to others' nodes.
+
+    Raises:
+        PolicyViolation: the policy lets it tell none.
+    """
+    if not rules.exchange:
+        raise PolicyViolation(
+            "policy.exchange: nothing may be told over edges to nodes of other sites; the site's owner can allow it "
+            "(exchange = true, or the fewest nodes of which a sum is told)"
+        )
+    return int(rules.exchange)
 
 
 def check_crowd(rules: Rules, graph: Graph) -> None:
@@ -233,6 +256,11 @@ def _fitting(cost: Cost, cap: float, delta: float) -> str:
 
 def _check_leaf(rules: Rules, path: str, mechanisms: tuple[Mechanism, ...]) -> None:
     applied = f"the algorithm applies {str(Applied(path, mechanisms))!r} to {path}"
+    if path == TRIED and (rules.score_epsilon is not None or rules.round_scores > 1):
+        which = "round_scores" if rules.score_epsilon is None else "score_epsilon"
+        raise PolicyViolation(
+            f"policy.{which}: {TRIED} are hits on labels as they are; leave out the part coalition_value"
+        )
     for key in rules.deny:
         if covers(key, path):
             raise PolicyViolation(f"policy.deny: {key} may not leave")
@@ -249,8 +277,7 @@ def _check_leaf(rules: Rules, path: str, mechanisms: tuple[Mechanism, ...]) -> N
             allow = (
                 ". Set policy.partial_sums = true if sites may be missing"
                 if sums
-                else '. Run it with the part secure_sum (algorithm.parts = ["secure_sum"]; GLASU: secure_sum = true), '
-                "or have the site's owner take out the rule"
+                else f". {_AS_SUM[key.split('/')[0] == SCORES]}, or have the site's owner take out the rule"
             )
             raise PolicyViolation(f"policy.secure_sum: {key} may only leave in a secure sum{of}, {applied}{allow}")
 

@@ -7,6 +7,7 @@ from functools import partial
 from itertools import accumulate
 from typing import Any
 
+from fedweave.algorithms.fedavg import FedAvg
 from fedweave.core.algorithm import Calls, capabilities
 from fedweave.core.federation import Step, StepInfo, step_info, step_name
 from fedweave.core.mechanism import LDP, Account, Applied, Gaussian, Mechanism, release_of
@@ -45,11 +46,21 @@ def refusals(rules: Rules, calls: Calls, labels: bool, sites: int) -> Iterator[t
     for step in dict.fromkeys(calls.setup + calls.round + calls.evaluation):
         if step in calls.labelled and not labels:
             continue
-        for key, why in _of_step(rules, told(step), sites).items():
+        for key, why in refused(rules, told(step), sites).items():
             yield why, step_name(step), step not in calls.evaluation or key == SCORES
 
 
-def _of_step(rules: Rules, info: StepInfo, sites: int) -> dict[str, str]:
+def check_told(rules: Rules, info: StepInfo, sites: int) -> None:
+    """Refuse what a job of that many sites has them send before its first step.
+
+    Raises:
+        PolicyViolation: names every rule and key.
+    """
+    if reasons := refused(rules, info, sites):
+        raise PolicyViolation(". ".join(reasons.values()))
+
+
+def refused(rules: Rules, info: StepInfo, sites: int) -> dict[str, str]:
     """{key: why} of what a step declares to send and a policy refuses, without what is below such a key."""
     found: dict[str, str] = {}
     for key in sorted(info.sends):
@@ -99,15 +110,19 @@ def overspent(rules: Rules, spent: Spent, calls: Calls, general: General, done: 
     )
 
 
-def unjudged(rules: Rules, spent: Spent, calls: Calls, general: General, done: int = -1) -> None:
-    """Refuse a run that goes on after round `done`, -1 if it begins, and has more evaluations than the policy leaves.
+def unjudged(
+    rules: Rules, spent: Spent, algorithm: object, calls: Calls, general: General, sites: int, done: int = -1
+) -> None:
+    """Refuse a run between so many `sites` that goes on after round `done`, -1 if it begins, and has more evaluations
+    than the policy leaves: each model that is scored, or tried, is one.
 
     Raises:
         PolicyViolation: says how many.
     """
     rounds = range(max(done, 0) + 1, general.rounds + 1)
     planned = sum(evaluated(round, general.rounds, general.eval_every) for round in rounds)
-    check_evaluations(rules, spent, planned * len(scoring_steps(calls)))
+    tried = algorithm.composed.queries(sites, rounds) if isinstance(algorithm, FedAvg) else 0
+    check_evaluations(rules, spent, planned * len(scoring_steps(calls)) + tried)
 
 
 def _declared(rules: Rules, calls: Calls, labels: bool) -> Callable[[Step], StepInfo]:

@@ -79,6 +79,11 @@ def _all(before: bool, now: bool) -> bool:
     return before and now
 
 
+def _fewest(before: bool | int, now: bool | int) -> bool | int:
+    """Nothing, or only sums of as many nodes as both ask for."""
+    return max(before, now) if before and now else False
+
+
 _STRICTER: dict[str, Callable[[Any, Any], Any]] = (
     dict.fromkeys(("deny", "secure_sum"), _both)
     | dict.fromkeys(("unbounded", "measures"), _common)
@@ -86,5 +91,5 @@ _STRICTER: dict[str, Callable[[Any, Any], Any]] = (
     | dict.fromkeys(("partial_sums", "repeats", "true_labels"), _all)
     | dict.fromkeys(("epsilon", "delta", "bytes", "max_ids", "max_change", "score_epsilon", "evaluations"), _least)
     | dict.fromkeys(("min_nodes", "min_sites", "min_summed", "round_scores"), max)
-    | {"calls": _of_each(min)}
+    | {"calls": _of_each(min), "exchange": _fewest}
 )

@@ -16,8 +16,11 @@ from fedweave.core.purposes import PREDICTION, SETUP
 from fedweave.core.records import Record
 from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree, map_leaves
+from fedweave.datasets.outside import EXTERNAL
 from fedweave.deploy.flare.parties.agreements import misshapen, unlike
-from fedweave.deploy.flare.parties.alignment import BLINDING, MEETING, TOLD, meet
+from fedweave.deploy.flare.parties.alignment import BLINDING, MEETING, Ask, meet
+from fedweave.deploy.flare.parties.exchange import CLAIMING, HEARD, matched
+from fedweave.deploy.flare.parties.exchange import INFO as SHARING
 from fedweave.deploy.flare.parties.lengths import longest, without
 from fedweave.deploy.flare.server.data import DataVersions
 from fedweave.deploy.flare.server.inspection import Faults, Inspector
@@ -34,7 +37,10 @@ from fedweave.engines.resending import LastSent
 from fedweave.engines.summing import check_alike
 from fedweave.errors import FedweaveError
 from fedweave.experiment.config import Document
+from fedweave.partition.external import ADD, SUMS, TOTALS
+from fedweave.privacy.aggregation import Authority
 
+EXCHANGE = EXTERNAL[-1]
 JOIN, BLIND, ALIGN, PAD = "(join)", "(blind)", "(align)", "(pad)"
 _NOTHING: Tree = {}
 
@@ -44,9 +50,8 @@ class Flare(Engine):
 
     clients: names of the sites, in the order of the project. quorum: a call goes on with this share of the called sites
     where the algorithm asks for more; None: all are needed, and no setting changes that. ledger: keeps what really
-    happened, also over restarts. root: the authority's certificate, see `sums.Sums`. resend: send again what sites have
-    from the message before. heads: the last entries of the
-    sites' accounts, also of earlier runs.
+    happened, also over restarts. root: see `sums.Sums`. resend: send again what sites have from the message
+    before. heads: the last entries of the sites' accounts, also of earlier runs.
     """
 
     def __init__(
@@ -61,7 +66,7 @@ class Flare(Engine):
         held: Mapping[str, Graph] | None = None,
         quorum: float | None = None,
         limit: int = 512_000_000,
-        root: object = None,
+        root: Authority | None = None,
         resend: bool = True,
         heads: Heads | None = None,
     ) -> None:
@@ -74,8 +79,8 @@ class Flare(Engine):
         self._keys, self._last = Keys(seed), LastSent(resend)
         self._out: dict[str, str] = {}
         self._saved = self._snapshot = -1
-        self._pin = ""
-        self.apart: dict[str, tuple[int, int]] = {}  # {party: nodes on its list, and those of them that all have}
+        # apart: {party: nodes on its list, and those of them that all have}
+        self._pin, self.apart = "", dict[str, tuple[int, int]]()
         self._faults, self._wrote = Faults(), set[str]()
         self._versions, self._heads = DataVersions(), heads or Heads()
         self._sums = Sums(self._ask, self.clients, root=root, ledger=ledger)
@@ -118,25 +123,42 @@ class Flare(Engine):
         about = {"sites": sites, "versions": versions(document)} | known | more
         request = {"kind": "join", "run": run, "document": document} | about
         self._pin, self._sums.run = pin(document, sites), run
-        replies = self._arrive(JOIN, MEETING if vertical else JOINING, request, dict.fromkeys(here, _NOTHING))
-        if not vertical:
-            odd = unlike(replies, self._quorum * len(self.clients))  # who cannot be left out is refused by the server
-            return self._padded(self._left_out(replies, odd), more)
+        exchange = not vertical and document["data"].get("external") == EXCHANGE
+        tells = MEETING if vertical else {**JOINING, **CLAIMING} if exchange else JOINING
+        replies = self._arrive(JOIN, tells, request, dict.fromkeys(here, _NOTHING))
 
         def ask(turn: int, sent: Mapping[str, Tree]) -> Replies:
             return self._arrive(BLIND, BLINDING.sends, {"kind": "blind", "turn": turn, "pin": self._pin} | more, sent)
 
+        if not vertical:
+            odd = unlike(replies, self._quorum * len(self.clients))  # who cannot be left out is refused by the server
+            replies = self._left_out(replies, odd)
+            if exchange:
+                self._exchange(replies, more, ask)
+            return self._padded(replies, more)
         met = meet(replies, ask)
         self.apart = {site: (len(replies[site]["ids"]), len(own.get("common", ()))) for site, own in met.items()}
         return self._arrive(ALIGN, JOINING, {"kind": "align", "pin": self._pin} | more, met)
 
     def _arrive(self, name: str, tells: Declaration, request: Record, sent: Mapping[str, Tree]) -> Replies:
-        info = StepInfo.of(tells, True, hears=TOLD)
+        info = StepInfo.of(tells, True, hears=HEARD)
         replies, _ = self._call(name, info, request, encoded(sent), sent, self.clients)
-        if tells is JOINING:
+        if "split" in tells:
             replies = self._left_out(replies, misshapen(replies))
         check_quorum(name.strip("()"), self._quorum, len(self.clients), replies.missing, self._fixed)
         return replies
+
+    def _exchange(self, replies: Replies, more: Record, ask: Ask) -> None:
+        """Have the sites tell each other of the nodes that their edges lead to (`parties.exchange`)."""
+        count, sent, held = matched(replies, ask)
+        request, told, everyone = {"pin": self._pin} | more, {"slots": count}, list(sent)
+        self._arrive("(match)", {}, request | {"kind": "match"}, sent)
+        message = dict.fromkeys(everyone, told)
+        about = {"kind": ADD, "step": ADD, "again": 0, "sum": self._sums.prepare(ADD, SHARING, everyone)} | request
+        arrived, notes = self._call(f"({ADD})", SHARING, about, encoded(message), message, everyone)
+        total = self._sums.opened(ADD, SHARING, about, arrived, told, notes).total(SUMS)
+        rows = {site: {TOTALS: total[own]} for site, own in held.items()}
+        self._arrive("(take)", {}, request | {"kind": "take"}, rows)
 
     def _left_out(self, replies: Replies, odd: Mapping[str, str]) -> Replies:
         self._out |= odd

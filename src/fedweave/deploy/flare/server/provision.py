@@ -19,9 +19,11 @@ from nvflare.lighter.impl.signature import SignatureBuilder
 from nvflare.lighter.impl.static_file import StaticFileBuilder
 from nvflare.lighter.impl.workspace import WorkspaceBuilder
 from nvflare.lighter.provisioner import Provisioner
+from nvflare.lighter.utils import load_crt
+from nvflare.private.fed.utils.identity_utils import get_cn_from_cert
 
 from fedweave.core.records import Record
-from fedweave.deploy.flare.site.private import private_file
+from fedweave.deploy.flare.site.private import replace_private
 from fedweave.deploy.flare.site.sitefile import IDS_KEY, SECRET
 from fedweave.deploy.flare.wire.requests import ADMIN, AUTHORITY, RESERVED, SERVER
 from fedweave.errors import FedweaveError, UserError
@@ -29,6 +31,7 @@ from fedweave.errors import FedweaveError, UserError
 PROJECT = "fedweave"
 USER = "admin@fedweave.org"
 STATE = "cert.json"  # in the authority's folder: its key and certificate
+ISSUED = "issued.json"  # beside it: {"name", "serial", "until"} of each certificate that it has signed
 BEFORE = timedelta(days=1)  # for which certificates are valid before they are made: other clocks may be slow
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
@@ -132,6 +135,7 @@ def provision(directory: Path, sites: Sequence[str], host: str, port: int) -> No
                 script.unlink()  # they start NVFlare's own client, which does more for others than `doorkeeper`
             (directory / name / README).write_text(_ABOUT.format(name=name, directory=directory.name))
         shutil.move(made / USER, directory / ADMIN)
+        (directory / ADMIN).chmod(0o700)
         _allow_storage(directory / SERVER)
         shutil.move(made.parent / "state", directory / AUTHORITY)
         _keep_authority(directory / AUTHORITY)
@@ -145,9 +149,23 @@ def _keep_authority(folder: Path) -> None:
     """Leave the authority's own key and certificate in its folder, for its owner alone: nobody keeps others' keys."""
     told = json.loads((folder / STATE).read_text())
     (folder / STATE).unlink()
-    with open(folder / STATE, "w", opener=private_file) as file:
-        json.dump({name: told[name] for name in ("root_cert", "root_pri_key")}, file)
+    keep(folder / STATE, {name: told[name] for name in ("root_cert", "root_pri_key")})
     folder.chmod(0o700)
+    for path in sorted(folder.parent.glob("*/startup/*.crt")):
+        note_issued(folder, load_crt(path))
+
+
+def keep(path: Path, content: object) -> None:
+    """Replace a file of the authority's as a whole by one that its owner alone can read."""
+    replace_private(path, json.dumps(content).encode())
+
+
+def note_issued(authority: Path, made: Any) -> None:
+    """Remember a certificate in the authority's folder, for `sites revoke`."""
+    path = authority / ISSUED
+    before = json.loads(path.read_text()) if path.exists() else []
+    until = f"{made.not_valid_after_utc:%Y-%m-%d}"
+    keep(path, [*before, {"name": get_cn_from_cert(made), "serial": f"{made.serial_number:x}", "until": until}])
 
 
 def _make(directory: Path) -> None:
@@ -184,10 +202,14 @@ class _Certificates(CertBuilder):
         return CertBuilder._generate_cert(*about, not_valid_before=first, **more)
 
 
-def issued(name: str, root: Any, key: Any) -> Any:
-    """A certificate of the public `key` of the site `name`, signed with the authority's `root` key, of the form that
-    provisioning gives them."""
-    return _Certificates._generate_cert(name, name.replace("-", "_"), PROJECT, root, key)
+def issued(name: str, root: Any, key: Any, hosts: Sequence[str] = ()) -> Any:
+    """A certificate of the public `key` of the member `name`, signed with the authority's `root` key, of the form that
+    provisioning gives them. hosts: of a server's machine."""
+    org = PROJECT if name in (SERVER, USER) else name.replace("-", "_")
+    more: Record = {"server_default_host": hosts[0], "server_additional_hosts": list(hosts)} if hosts else {}
+    if name == USER:
+        more["role"] = "project_admin"
+    return _Certificates._generate_cert(name, org, PROJECT, root, key, **more)
 
 
 def _made(scratch: Path, project: Project) -> Path:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import shutil
 import signal
 import tomllib
@@ -9,13 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import torch
 from nvflare.collab import collab
 
-from fedweave.algorithms.deployment import deployable
+from fedweave.algorithms.deployment import Which, deployable
 from fedweave.core.algorithm import Algorithm, PredictsJointly, capabilities
 from fedweave.core.arrays import DTYPES
 from fedweave.core.ledger import Ledger
@@ -36,7 +36,7 @@ from fedweave.deploy.flare.wire.journal import Journal, journal_path
 from fedweave.deploy.flare.wire.link import CollabLink
 from fedweave.errors import ClientsMissing, FedweaveError, UserError
 from fedweave.experiment.config import Config, resolve
-from fedweave.experiment.runs.checkpoint import Checkpoint
+from fedweave.experiment.runs.checkpoint import Checkpoint, When
 from fedweave.experiment.runs.files import CHECKPOINT, LEDGER, SUMMARY, write_table
 from fedweave.experiment.runs.resuming import Interrupted, Stop
 from fedweave.experiment.runs.run import RunBackend, run
@@ -47,6 +47,8 @@ from fedweave.privacy.aggregation.identity import STARTUP
 
 RESULT, TOPIC = "fedweave", "fedweave"  # the folder of a job's results, and of messages to a running job
 
+_WHEN: dict[str, When] = {"last": "last", "best": "best"}
+_MODELS: dict[str, Which] = {"global": "global", "personal": "personal", "trained": "trained"}
 RECENT = 20  # rounds that a watcher is told of at once
 
 
@@ -136,7 +138,8 @@ class Server:
 
     run: names the run's folder at the server and at every site. sites: all sites of the project, in order. document:
     the configuration as TOML, for NVFlare would take its tables for components. predict: have the finished run's models
-    predict instead of training them: which ones (`algorithms.deployment.Which`; of a vertical run it does not matter).
+    predict instead of training them: which ones (`algorithms.deployment.Which`; of a vertical run it does not matter),
+    "@" and after which round (`experiment.runs.checkpoint.When`).
     """
 
     def __init__(self, run: str, sites: Sequence[str], document: str, predict: str = "") -> None:
@@ -157,7 +160,7 @@ class Server:
             if self.predict:
                 progress.note = _predict(partial(build, config), folder, self.predict)
             else:
-                run(config, folder, progress, True, backend(build, stop))
+                run(config, folder, progress, True, backend(build, stop, root))
             progress.status = "done"
         except Interrupted:
             progress.status = "stopped"
@@ -210,28 +213,36 @@ class Server:
         return Joined(algorithm, fed, replies, data, "; ".join(filter(None, (uncompared(named), *unsure))))
 
 
-def backend(build: Callable[[Config], Joined], stop: Stop) -> RunBackend:
-    """Where a run of sites takes what it needs."""
-    return RunBackend(build, _held, _noted, stop, source=lambda built: {}, before=Flare.before_round)
+def backend(build: Callable[[Config], Joined], stop: Stop, root: Path = Path()) -> RunBackend:
+    """Where a run of sites takes what it needs; root: the server's folder, which has its files of earlier runs."""
+
+    def earlier(number: str) -> Path:
+        if not re.fullmatch(r"[A-Za-z0-9]{1,64}", number):
+            raise UserError(f"init_from: {number!r} is no number of a run between sites.", code="init.run")
+        return root / RUNS / number
+
+    return RunBackend(build, _held, _noted, stop, source=lambda built: {}, before=Flare.before_round, earlier=earlier)
 
 
-def _predict(build: Callable[[], Joined], folder: Path, which: Any) -> str:
-    """Prediction with the models of the finished run in `folder`, joint or at each site; what left the sites is added
-    to its ledger. Returns what is to be noted on parties' nodes without a score.
+def _predict(build: Callable[[], Joined], folder: Path, asked: str) -> str:
+    """Prediction with the models of the finished run in `folder`, joint or at each site, as it is `asked` (`Server`);
+    what left the sites is added to its ledger. Returns what is to be noted on parties' nodes without a score.
 
     Raises:
         UserError: there is none. FedweaveError: a site that was to predict did not; names each, and those that did.
     """
     if not (folder / SUMMARY).exists():
         raise UserError("the server has no finished run of that number. Finish it with `fedweave sites run --resume`.")
+    which, _, when = asked.partition("@")
+    chosen = Checkpoint.load(folder / CHECKPOINT).at(_WHEN.get(when, "last"))
     built, reached = build(), Checkpoint.load(folder / CHECKPOINT)
     built.fed.restore(reached.fed)
     built.fed.begin(reached.round)
     try:
         if isinstance(built.algorithm, PredictsJointly):
-            built.algorithm.predict(reached.state, built.fed)
+            built.algorithm.predict(chosen.state, built.fed)
         else:
-            deployable(built.algorithm).deploy(reached.state, built.fed, which)
+            deployable(built.algorithm).deploy(chosen.state, built.fed, _MODELS.get(which, "personal"))
         wanted = predicting(built.algorithm, reached.state, built.fed.clients)
         check_written(wanted, built.fed.unwritten(wanted))
     finally:

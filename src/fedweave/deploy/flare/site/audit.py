@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import pyarrow as pa
@@ -26,7 +27,7 @@ from fedweave.report.flows import Flow, flows
 @dataclass(frozen=True)
 class Run:
     """What a site's journal says of one run. joined, lists, aligned, policy, refused, cut: its notes
-    (`journal.Journal.note`). flows: what left. damaged: lines that cannot be read."""
+    (`journal.Journal.note`). ledger: what left (`core.ledger.SCHEMA`). damaged: lines that cannot be read."""
 
     name: str
     joined: tuple[Record, ...]
@@ -35,8 +36,13 @@ class Run:
     policy: tuple[Record, ...]
     refused: tuple[Record, ...]
     cut: tuple[Record, ...]
-    flows: tuple[Flow, ...]
+    ledger: pa.Table
     damaged: int
+
+    @cached_property
+    def flows(self) -> tuple[Flow, ...]:
+        """What left, a kind of messages each."""
+        return tuple(flows(self.ledger))
 
     @property
     def heading(self) -> str:
@@ -82,7 +88,7 @@ def _run(name: str, records: Records) -> Run:
 
     title = "outside of any run" if name == NO_RUN else name
     told = (notes("joined"), notes("lists"), notes("aligned"), notes("policy"), notes("refused"), notes("cut"))
-    return Run(title, *told, tuple(flows(_table([records]))), len(records.damaged))
+    return Run(title, *told, _table([records]), len(records.damaged))
 
 
 def _table(records: Iterable[Records]) -> pa.Table:

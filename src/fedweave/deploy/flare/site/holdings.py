@@ -22,11 +22,15 @@ from fedweave.datasets.contents import content
 from fedweave.datasets.features import OVER_NODES, compact, normalise
 from fedweave.datasets.folder import Folder
 from fedweave.datasets.graph_folder import GraphFolder, check_named, is_of_graphs
+from fedweave.datasets.outside import EXTERNAL
 from fedweave.datasets.sensitive import without_sens
 from fedweave.deploy.flare.site.sitefile import SiteData
 from fedweave.errors import ConfigError, DataError, FedweaveError
 from fedweave.experiment.build import graph_of
 from fedweave.experiment.config import Config
+from fedweave.partition.external import alone, check_inside
+
+REFUSE, FEATURES, EXCHANGE = EXTERNAL
 
 
 class LabelVersion(NamedTuple):
@@ -56,13 +60,15 @@ class LabelVersion(NamedTuple):
 class Holdings:
     """A site's graph and the global test graph, as models see them, the site's data as read, and the names of what its
     features stand for (`kinds`), where they have names. version: of its labels, where noise on these may be drawn.
-    apart: a party's nodes that not all parties have, which are none of these."""
+    whole: the data with features not scaled, where more is to be heard of its nodes (`parties.exchange`). apart: a
+    party's nodes that not all parties have, which are none of these."""
 
     graph: Graph
     test: Graph | None
     data: Dataset
     kinds: tuple[str, ...] = ()
     version: LabelVersion | None = None
+    whole: Dataset | None = None
     apart: int = 0
 
     @property
@@ -83,7 +89,8 @@ def hold(site: SiteData, folder: Path, config: Config) -> Holdings:
         DataError: a file is absent or refused, has no split, or the two graphs do not fit together.
     """
     dtype = DTYPES[config.engine.values["dtype"]]
-    data = own_graph(site, folder)
+    whole = across(folder / site.path, site) if site.external == EXCHANGE else None
+    data = own_graph(site, folder, whole)
     test = None if site.test is None else global_test(folder / site.test, site, dtype)
     if test is not None and test.x.shape[1] != data.features:
         refuse(
@@ -92,17 +99,17 @@ def hold(site: SiteData, folder: Path, config: Config) -> Holdings:
             "Use the same columns.",
         )
     version = LabelVersion.of(data, np.arange(data.examples))
-    return Holdings(graph_of(data, data.features, dtype), test, data, kinds_of(site), version)
+    return Holdings(graph_of(data, data.features, dtype), test, data, kinds_of(site), version, whole)
 
 
-def own_graph(site: SiteData, folder: Path) -> Dataset:
-    """The graph, or the small graphs, that a site trains on.
+def own_graph(site: SiteData, folder: Path, whole: Dataset | None = None) -> Dataset:
+    """The graph, or the small graphs, that a site trains on; whole: where it has been read, its features not scaled.
 
     Raises:
         DataError: it is absent or refused, or has no split. ConfigError: `site.toml` says of it what means nothing.
     """
     path = folder / site.path
-    data = read_graph(path, site)
+    data = read_graph(path, site) if whole is None else _scaled(whole, site)
     check_split(path, data)
     check_meant(path, site)
     return data
@@ -127,6 +134,8 @@ def check_meant(path: Path, site: SiteData) -> None:
         )
     of_graphs = ("node_labels", "edge_labels", "degrees")
     kind = "npz" if not path.is_dir() else "graphs" if is_of_graphs(path) else "nodes"
+    if site.external != REFUSE and kind == "graphs":
+        raise ConfigError(f"data.external: means nothing where {path} holds small graphs; leave it out of site.toml.")
     of_edges = ("directed", "edge_features", "edge_weight", "edge_time", "missing")
     of_tables = ("categories", "groups", "columns", "ignore", "unlabelled", *of_edges)
     odd = {"npz": (*of_tables, *of_graphs), "graphs": of_edges, "nodes": of_graphs}[kind]
@@ -136,7 +145,7 @@ def check_meant(path: Path, site: SiteData) -> None:
 
 def tables(site: SiteData) -> Folder:
     """How a folder with nodes and edges is read."""
-    carrying: Record = {name: getattr(site, name) for name in SETTINGS}
+    carrying: Record = {name: getattr(site, name) for name in (*SETTINGS, "external")}
     return Folder(**_classified(site), **carrying, categories=site.categories)
 
 
@@ -165,6 +174,31 @@ def read_graph(path: Path, site: SiteData) -> Dataset:
         DataError: it is absent or refused, or has a label beyond `site.class_count`.
         ConfigError: small graphs have labels that are names, and no order of these that all sites could share.
     """
+    if site.external != REFUSE:
+        return _scaled(across(path, site), site)
+    data = _read(path, site)
+    check_inside(data)
+    return data
+
+
+def across(path: Path, site: SiteData) -> Dataset:
+    """The graph at `path`, features not scaled, with columns made of its edges to nodes that it does not have.
+
+    Raises:
+        DataError, ConfigError: see `read_graph`; or nothing says by what ids others know its nodes.
+    """
+    data = _read(path, replace(site, normalise="none"))
+    if not data.ids and site.external == EXCHANGE:
+        refuse(path, "its nodes have no ids, by which other sites could know them", "Give ids, or take tables.")
+    return alone(data, site.external)
+
+
+def _scaled(data: Dataset, site: SiteData) -> Dataset:
+    return replace(data, x=normalise(data.x, site.normalise, data.name))
+
+
+def _read(path: Path, site: SiteData) -> Dataset:
+    """What the file or folder itself holds."""
     if require(path).is_dir():
         if not is_of_graphs(path):
             return tables(site).load(path, 0)
@@ -173,6 +207,8 @@ def read_graph(path: Path, site: SiteData) -> Dataset:
         check_named(path, kind)
         return kind.load(path, 0)
     data = without_sens(npz.read(path, path.stem, loops=site.loops), path, site.sens_feature)
+    if data.example == "edge":
+        refuse(path, "the examples are edges", "Between sites, examples are nodes or small graphs.")
     data = numbered(path, data, site)
     carried = None if data.carried is None else scaled(data.carried, site.edge_normalise, path)
     return replace(data, x=normalise(compact(data.x), site.normalise, path.name), carried=carried)
@@ -209,12 +245,12 @@ def check_split(path: Path, data: Dataset) -> None:
 
 def global_test(path: Path, site: SiteData, dtype: torch.dtype, use: int = TEST) -> Graph:
     """The global test graph, or graphs, with the split or, if there is none, every labelled example in the TEST mask,
-    or that of another `use`.
+    or that of another `use`. Where a site makes columns of edges to nodes elsewhere, it has all columns, scaled.
 
     Raises:
         DataError: see `read_graph`.
     """
-    data = read_graph(path, site)
+    data = read_graph(path, site if site.external == REFUSE else replace(site, external=REFUSE, normalise="none"))
     masks = np.zeros((3, data.examples), bool)
     masks[use] = data.y >= 0
     masks = masks if data.public is None else data.public

@@ -57,9 +57,11 @@ def describe(holdings: Holdings, deny: Sequence[str]) -> Tree:
 
 
 def withheld(rules: Rules) -> tuple[str, ...]:
-    """The keys that a site with these rules keeps back when it joins: what it denies and, under a cap on ε, counts."""
+    """The keys that a site with these rules keeps back when it joins: what it denies, how many examples each class has
+    unless it tells that and, under a cap on ε, all counts."""
     counts = [key for key in JOINING if key not in (*FORM, *rules.unbounded)] if rules.epsilon is not None else []
-    return tuple(dict.fromkeys((*rules.deny, *counts)))
+    labels = () if "classes" in rules.measures else ("labels",)
+    return tuple(dict.fromkeys((*rules.deny, *labels, *counts)))
 
 
 def kept_back(told: Tree, deny: Sequence[str]) -> Tree:

@@ -10,50 +10,51 @@ import torch
 
 from fedweave.core import random
 from fedweave.core.algorithm import capabilities
-from fedweave.core.arrays import DTYPES
 from fedweave.core.federation import Declaration, StepInfo, step_info
 from fedweave.core.purposes import PREDICTION, SETUP, TRAINING
 from fedweave.core.tree import Tree, check, decode, encode, leaves, to
-from fedweave.deploy.flare.parties.alignment import BLINDING, MEETING
+from fedweave.deploy.flare.parties.alignment import MEETING
+from fedweave.deploy.flare.parties.exchange import CLAIMING, entered
+from fedweave.deploy.flare.parties.exchange import INFO as SHARING
 from fedweave.deploy.flare.parties.lengths import said
-from fedweave.deploy.flare.parties.party import PartyData, read_own
-from fedweave.deploy.flare.policy.admission import admitted, check_sites
+from fedweave.deploy.flare.parties.party import read_own
+from fedweave.deploy.flare.policy.admission import admitted, check_exchange, check_sites
 from fedweave.deploy.flare.policy.keys import read_checked
-from fedweave.deploy.flare.policy.policy import PolicyViolation, check_aligned, check_calls, check_reply
+from fedweave.deploy.flare.policy.policy import PolicyViolation, check_calls, check_reply
 from fedweave.deploy.flare.policy.precheck import check_target
 from fedweave.deploy.flare.policy.tightening import PolicyFile
-from fedweave.deploy.flare.server.federation import ALIGN, BLIND, JOIN, PAD
+from fedweave.deploy.flare.server.federation import JOIN
+from fedweave.deploy.flare.site import beginning
 from fedweave.deploy.flare.site.accounts import CallLog
 from fedweave.deploy.flare.site.forms import note_form
 from fedweave.deploy.flare.site.holdings import Holdings, hold, marks
 from fedweave.deploy.flare.site.joining import FORM, JOINING, as_kept_back, describe, kept_back, withheld
 from fedweave.deploy.flare.site.participation import Participation
 from fedweave.deploy.flare.site.predicted import leave, set_aside
-from fedweave.deploy.flare.site.sitefile import SECRET, SITE_FILE, Rules, read_machine
+from fedweave.deploy.flare.site.sitefile import SECRET, SITE_FILE, Rules, read_about
 from fedweave.deploy.flare.site.steps import carry_out, client_on, read_received, with_fingerprints
 from fedweave.deploy.flare.wire.answers import FORBIDDEN, MISTAKEN, Answer
 from fedweave.deploy.flare.wire.chain import told_heads
 from fedweave.deploy.flare.wire.peers import HEARD, WRITTEN, Post, Receipt
 from fedweave.deploy.flare.wire.requests import (
+    Add,
     Agree,
-    Align,
-    Blind,
     Call,
     Join,
     Open,
-    Pad,
     Request,
     check_versions,
     described,
     read_request,
 )
-from fedweave.deploy.flare.wire.scores import is_scoring
+from fedweave.deploy.flare.wire.scores import models_scored
 from fedweave.engines.calls import check_declared, check_way, of_client
 from fedweave.engines.data import taken
 from fedweave.engines.devices import CPU, chosen
 from fedweave.engines.steps import find_step
-from fedweave.engines.summing import INFO
+from fedweave.engines.summing import INFO, fingerprint
 from fedweave.errors import CallRefused, DiskFull, FedweaveError, StepFailed
+from fedweave.partition.external import ADD
 
 LOG = "fedweave.log"
 _WAYS = {"step": "map", "send": "send", "replace": "replace_data"}  # what asks for a step, by the kind of a request
@@ -63,13 +64,14 @@ _OWNER = f"its owner finds the reason in {LOG} in the site's folder"
 class Member:
     """Answers the server's calls, one at a time, and takes what other sites send at any time.
 
-    folder: the site's. post: carries what the site sends to others. submitter: who submitted the job, as the server
-    says. Every call and every error is written to the owner's log; the server hears the reason of an error only where
-    it tells nothing of the data.
+    folder: the site's. post: carries what the site sends to others. Every call and every error is written to the
+    owner's log; the server hears the reason of an error only where it tells nothing of the data. submitter: whose
+    certificate the job came with.
     """
 
     def __init__(self, folder: Path, name: str, post: Post, submitter: str = "") -> None:
-        self._folder, self._name, self._post, self._lock = folder, name, post, threading.Lock()
+        self._folder, self._name, self._submitter = folder, name, submitter
+        self._post, self._lock = post, threading.Lock()
         self._job: Participation | None = None
         self._joined, self._stopped = False, ""
         self._device = torch.device(CPU)
@@ -134,9 +136,11 @@ class Member:
         told = decode(blob, self._job.limit)
         if isinstance(asked, Agree | Open):
             return self._prepare(self._job, asked, told), ""
-        if isinstance(asked, Pad | Blind):
-            return self._pad(asked, told) if isinstance(asked, Pad) else self._blind(asked, told), ""
-        return (self._align(asked, told), "") if isinstance(asked, Align) else self._step(asked, told)
+        if isinstance(asked, Add):
+            return self._add(self._job, asked, told)
+        if not isinstance(asked, Call):
+            return self._tell(asked.round, *beginning.answered(self._job, asked, told, self._log)), ""
+        return self._step(asked, told)
 
     def _refused(self, asked: Request | None, error: Exception) -> Answer:
         """Tell the owner why the site takes no further part in the job."""
@@ -151,7 +155,7 @@ class Member:
         check_versions(asked.versions, {})  # another release's document could mean something else
         policy = PolicyFile(self._folder)  # before it is read: what changes while the data is loaded is news
         data, rules = read_checked(self._folder / SITE_FILE)
-        self._device = chosen(read_machine(self._folder / SITE_FILE).device, where="site.device")
+        self._device = chosen(read_about(self._folder / SITE_FILE).device, where="site.device")
         config = admitted(rules, asked.document)
         check_versions(asked.versions, asked.document)  # files that the policy allows to be read
         if config.engine.name != "flare":
@@ -160,52 +164,36 @@ class Member:
         if config.engine.values["threads"]:
             torch.set_num_threads(config.engine.values["threads"])
         vertical = capabilities(config.algorithm.kind).vertical
+        check_exchange(rules, data, config)
         found = (
             read_own(data, self._folder, asked.run, asked.sites, self._name, rules.members)
             if vertical
             else hold(data, self._folder, config)
         )
-        job = self._job = Participation(
-            self._folder, asked, config, found, rules, policy, data.random_id or self._name, self._name
-        )
+        who = data.random_id or self._name, self._name, self._submitter
+        job = self._job = Participation(self._folder, asked, config, found, rules, policy, *who)
         self._warn(job)
         job.go_back()
         job.check_version(asked.data[self._name].version if self._name in asked.data else 0)
         if isinstance(found, Holdings):
             job.check_marks(marks(found.data, data.normalise))
             note_form(asked, data, self._folder, found.data)
+            if found.whole is not None:
+                job.exchange = entered(self._folder, asked, self._name, rules, found.whole, data.normalise)
             job.begin(found, found.features, data.normalise)
             told = describe(found, withheld(rules)) | kept_back(said(job.needed), withheld(rules))
             if asked.predict:  # how many new records there are is the site's own affair
                 told = {key: told[key] for key in FORM}
-            return self._tell(asked.round, JOIN, told, JOINING)
+            if job.exchange is None:
+                return self._tell(asked.round, JOIN, told, JOINING)
+            told |= kept_back(job.exchange.greeting(), withheld(rules))
+            return self._tell(asked.round, JOIN, told, {**JOINING, **CLAIMING})
         return self._tell(asked.round, JOIN, kept_back(found.greeting(), withheld(rules)), MEETING)
 
     def _warn(self, job: Participation) -> None:
         """Say which lines of the site's journals count for nothing."""
         for name, lines in job.accounts.damaged.items():
             self._log.warning("ledgers/%s: damaged lines: %d; what they say has left is counted no more", name, lines)
-
-    def _blind(self, asked: Blind, told: Tree) -> bytes:
-        """This party's turn with another one's ids (`privacy.intersection`)."""
-        job = self._job
-        if job is None or (asked.round, asked.predict) != job.begun:
-            raise CallRefused("a party of a vertical federation blinds ids right after it has joined")
-        return self._tell(asked.round, BLIND, job.blind(asked.turn, told), BLINDING.sends)
-
-    def _align(self, asked: Align, told: Tree) -> bytes:
-        """Keep of a party's nodes those that all parties have."""
-        job = self._job
-        if job is None or not isinstance(job.found, PartyData) or (asked.round, asked.predict) != job.begun:
-            raise CallRefused("a party of a vertical federation aligns its nodes once, right after it has joined")
-        if job.found.meeting is not None:
-            check_aligned(job.rules, len(told["common"]))
-        holdings = job.found.align(told, DTYPES[job.config.engine.values["dtype"]])
-        if job.found.data.ids:
-            self._log.info("%s", job.aligned(job.found, holdings))
-        job.check_marks(job.found.marks(holdings.data))
-        job.begin(holdings, told["width"])
-        return self._tell(asked.round, ALIGN, describe(holdings, withheld(job.rules)), JOINING)
 
     def _prepare(self, job: Participation, asked: Agree | Open, told: Tree) -> bytes:
         """What secure sums need besides the terms; no policy speaks of it."""
@@ -214,13 +202,11 @@ class Member:
         info, reply = INFO[asked.kind], job.prepare_sum(asked, told)
         return self._send(asked.round, f"({asked.kind})", reply, info, job.rules.freed(info.sends))
 
-    def _pad(self, asked: Pad, told: Tree) -> bytes:
-        """Take the lengths of lists that all sites agreed on."""
-        job = self._job
-        if job is None or (asked.round, asked.predict) != job.begun:
-            raise CallRefused("lengths are agreed on for the job that the site has joined")
-        job.pad(told)
-        return self._tell(asked.round, PAD, {}, {})
+    def _add(self, job: Participation, asked: Add, told: Tree) -> tuple[bytes, str]:
+        """Tell, in a secure sum, of the nodes that edges lead to (`parties.exchange`)."""
+        reply, heard = beginning.added(job, asked, told), fingerprint(told)
+        reply = job.masking.masked(asked, SHARING, heard, reply)
+        return self._send(asked.round, f"({ADD})", reply, SHARING), json.dumps({HEARD: heard})
 
     def _tell(self, round: int, name: str, told: Tree, sends: Declaration) -> bytes:
         """What the site says of itself, from which its policy has already taken what it denies."""
@@ -307,7 +293,7 @@ class Member:
             raise CallRefused("nothing may leave before the site has joined a job")
         copies, way = (1, "up") if to is None else (len(to), "peer")
         with job.accounts.open(job.ledger):
-            check_calls(job.rules, job.accounts.spent, name, is_scoring(info) and bool(reply))
+            check_calls(job.rules, job.accounts.spent, name, models_scored(info, reply))
             if name in job.target:
                 check_target(job.rules, job.target, job.accounts.repeated(job.pin), 1)
             check_reply(rules or job.rules, job.accounts.spent, reply, copies * len(blob), info)

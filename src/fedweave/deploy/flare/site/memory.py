@@ -117,7 +117,10 @@ class Memory:
         return hashlib.sha256(f"{past} {step} {fingerprint(message)}".encode()).hexdigest()
 
     def keep(self, state: Tree, heard: str, info: StepInfo) -> None:
-        """The state after a call. What the step `heard` counts if it changed the state, or the data."""
+        """The state after a call, unless that is `apart`. What the step `heard` counts if it changed the state, or the
+        data."""
+        if info.apart:
+            return
         if self.chained and (info.replaces_data or not _same(dict(leaves(self._state.tree)), dict(leaves(state)))):
             past = torch.tensor(list(bytes.fromhex(heard)), dtype=torch.uint8, device="cpu")
             self._told.keep({_PAST: past})  # first: no state outlives a process without what made it

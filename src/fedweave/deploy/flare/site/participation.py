@@ -7,7 +7,6 @@ from pathlib import Path
 from types import MappingProxyType
 
 import torch
-from torch import Tensor
 
 from fedweave.core.algorithm import Algorithm, Calls, calls_of, capabilities, check_rounds
 from fedweave.core.arrays import DTYPES
@@ -17,12 +16,21 @@ from fedweave.core.graph import Graph
 from fedweave.core.records import Record
 from fedweave.core.tree import Tree
 from fedweave.datasets.base import Dataset
-from fedweave.deploy.flare.parties.alignment import read_openings
+from fedweave.deploy.flare.parties.exchange import INFO as SHARING
+from fedweave.deploy.flare.parties.exchange import Exchange
 from fedweave.deploy.flare.parties.lengths import checked
 from fedweave.deploy.flare.parties.party import PartyData
 from fedweave.deploy.flare.policy.admission import admitted, check_sites
-from fedweave.deploy.flare.policy.policy import PolicyViolation, check_batches, check_crowd, check_lists
-from fedweave.deploy.flare.policy.precheck import check_declared, check_target, needs_all, overspent, targeted, unjudged
+from fedweave.deploy.flare.policy.policy import PolicyViolation, check_batches, check_crowd
+from fedweave.deploy.flare.policy.precheck import (
+    check_declared,
+    check_target,
+    check_told,
+    needs_all,
+    overspent,
+    targeted,
+    unjudged,
+)
 from fedweave.deploy.flare.policy.tightening import PolicyFile, changed, stricter
 from fedweave.deploy.flare.site.accounts import Accounts
 from fedweave.deploy.flare.site.downloads import Downloads
@@ -30,7 +38,7 @@ from fedweave.deploy.flare.site.holdings import Holdings, LabelVersion, check_as
 from fedweave.deploy.flare.site.memory import Memory, Order, Store
 from fedweave.deploy.flare.site.private import private_folder
 from fedweave.deploy.flare.site.sitefile import Rules
-from fedweave.deploy.flare.sums.masking import Masking, data, tensor
+from fedweave.deploy.flare.sums.masking import Masking
 from fedweave.deploy.flare.wire.journal import Journal, journal_path
 from fedweave.deploy.flare.wire.peers import VERSION, Inbox
 from fedweave.deploy.flare.wire.requests import Agree, Call, Join, Open, pin, versions
@@ -47,6 +55,7 @@ from fedweave.experiment.runs.files import write
 from fedweave.incentives.tables import LIST, needed, own_table, padded
 from fedweave.incentives.vocabulary import vocabulary_of
 from fedweave.models import directed
+from fedweave.partition.external import ADD
 
 RUNS, MOTIFS, MARKS = "runs", "motifs", "marks.json"
 # Bytes of a message with its sparse leaves filled in, whatever `engine.reply_mb` the server names.
@@ -65,6 +74,7 @@ class Participation:
     ready = False  # for steps
     _moved: tuple[int, Graph] | None = None  # the version of the data that was moved, and where to
     _calls: Calls | None = None
+    exchange: Exchange | None = None  # over edges to other sites' nodes, until it is done
     target: Mapping[str, int] = MappingProxyType({})  # see `policy.precheck.targeted`
 
     def __init__(
@@ -77,6 +87,7 @@ class Participation:
         policy: PolicyFile,
         random_id: str,
         name: str,
+        submitter: str = "",
     ) -> None:
         engine, own = config.engine.values, folder / RUNS / asked.run
         self.limit = min(int(engine["reply_mb"] * 1e6), MOST_FILLED)
@@ -94,6 +105,8 @@ class Participation:
             self.ledger.chain = self.accounts.chain
             self._saved = self._check_history()
             what = {"algorithm": config.algorithm.name, "after": asked.round, "predict": asked.predict}
+            told = {"requester": config.general.requester, "purpose": config.general.purpose, "submitter": submitter}
+            what |= {"sites": asked.sites, "policy": rules.plain(), **{key: word for key, word in told.items() if word}}
             self.ledger.note("joined", **what, pin=self.pin, **versions({}))
             self.accounts.skip(self.ledger)
             self.accounts.pins[self.ledger.path.name] = self.pin
@@ -187,32 +200,6 @@ class Participation:
         check_as_before(path, self.run, marks if not self.asked.predict else fitting(marks))
         return None
 
-    def aligned(self, own: PartyData, kept: Holdings) -> str:
-        """Note in the journal how many of its `own` nodes the site has `kept`; in words, for the owner."""
-        with self.accounts.open(self.ledger):
-            self.ledger.note("aligned", common=kept.data.nodes, own=own.data.nodes)
-        return own.kept(kept.data)
-
-    def blind(self, turn: int, told: Tree) -> Tree:
-        """A turn with another party's ids; how long all lists are is in the journal, and the policy may bound it.
-
-        Raises:
-            CallRefused: the site sends no ids itself, or what it is `told` is not what it is to blind now.
-        """
-        meeting = self.found.meeting if isinstance(self.found, PartyData) else None
-        if meeting is None or "ids" in self.rules.deny:
-            raise CallRefused("alignment: only a party of a vertical federation that sends ids blinds others'")
-        if turn == 1:
-            meeting.hear(read_openings(told.get("openings")))
-            check_lists(self.rules, {site: count for site, count in meeting.counts.items() if site != meeting.name})
-            with self.accounts.open(self.ledger):
-                self.ledger.note("lists", counts=meeting.counts)
-        points = told.get("ids")
-        if not isinstance(points, Tensor) or points.dtype != torch.uint8:
-            raise CallRefused("alignment: what is to be blinded is no list of ids")
-        blinded, signature = meeting.blind(turn, points.numpy(), data(told.get("signature")))
-        return {"ids": torch.from_numpy(blinded), "signature": tensor(signature)}
-
     def begin(self, found: Holdings, width: int, scaling: str = "none") -> None:
         """Make the model, for graphs of `width` features that are scaled so (`datasets.features`), and what the
         algorithm asks of the data; if that is `needed` in a length that the sites are yet to agree on, no step can be
@@ -236,7 +223,8 @@ class Participation:
         self.found = found
         known = vocabulary_of(self.algorithm)
         if known is None or self.asked.predict:
-            self._take_up(found)
+            self.take_up(found)
+            self.ready = self.exchange is None
         else:
             self._waiting = found, own_table(found.data, known, self.folder / MOTIFS)
 
@@ -246,9 +234,12 @@ class Participation:
         Raises:
             PolicyViolation: says why.
         """
+        if self.exchange is not None:
+            check_told(self.rules, SHARING, len(self.asked.sites))
         check_declared(self.rules, calls, labels, len(self.asked.sites))
         self.target, general, done = targeted(self.algorithm, calls), self.config.general, self.asked.round
-        unjudged(self.rules, self.accounts.spent, calls, general, done)
+        sites = len(self.asked.sites)
+        unjudged(self.rules, self.accounts.spent, self.algorithm, calls, general, sites, done)
         left = general.rounds - max(done, 0)
         check_target(self.rules, self.target, self.accounts.repeated(self.pin), left)
         why = overspent(self.rules, self.accounts.spent, calls, general, done, labels)
@@ -273,9 +264,9 @@ class Participation:
         sizes, dtype = checked(told, self.needed), DTYPES[self.config.engine.values["dtype"]]
         graph = graph_of(found.data, found.features, dtype, motifs=padded(motifs, sizes[LIST]))
         self._waiting = None
-        self._take_up(replace(found, graph=graph))
+        self.take_up(replace(found, graph=graph))
 
-    def _take_up(self, found: Holdings) -> None:
+    def take_up(self, found: Holdings) -> None:
         """Take up the data as the run has changed it, unless what was loaded is wanted."""
         self.found, self.ready = found, True
         self._data = ClientData({self.random_id: found.graph}, found.classes)
@@ -324,7 +315,7 @@ class Participation:
             return self.masking.open(asked, told)
         if self.algorithm is None:
             raise CallRefused("secure sum: keys were asked for before the site knew the job's algorithm")
-        info = step_info(find_step(self.algorithm, asked.step))
+        info = SHARING if asked.step == ADD else step_info(find_step(self.algorithm, asked.step))
         with self.accounts.open(self.ledger):
             return self.masking.agree(asked, info, told)
 

@@ -20,7 +20,7 @@ from fedweave.errors import FedweaveError, UserError
 from fedweave.experiment.runs.files import EARLIER, PREDICTIONS, write_table
 from fedweave.experiment.runs.predictions import Predicted, predictions_table
 from fedweave.experiment.runs.scoring import probabilities
-from fedweave.metrics.flagging import threshold
+from fedweave.metrics.flagging import by_validation
 from fedweave.metrics.judging import OF_POSITIVE, Flagging, Judging
 
 
@@ -63,11 +63,8 @@ def flagged(judging: Judging, data: Dataset, found: Tensor) -> Flagging | None:
     asked = judging.metric in OF_POSITIVE or judging.positive is not None or judging.threshold != "auto"
     if data.classes != 2 or not asked:
         return None
-    named = judging.of(data.labels, data.classes).positive
-    positive = named if isinstance(named, int) else 1
-    val, how = np.asarray(data.public)[VAL], "f1" if judging.threshold == "auto" else judging.threshold
-    score = found[: data.examples, positive].double().cpu().numpy()
-    return Flagging(positive, threshold(score[val], data.y[val] == positive, how))
+    val, p = np.asarray(data.public)[VAL], found[: data.examples].cpu().numpy()
+    return by_validation(judging.of(data.labels, data.classes), {}, p[val], data.y[val])
 
 
 def predicting(algorithm: object, state: Tree, sites: Sequence[str]) -> list[str]:

@@ -25,6 +25,15 @@ def private_file(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
+def replace_private(path: Path, content: bytes) -> None:
+    """Replace a file as a whole by one that its owner alone can read."""
+    beside = path.with_name(f"{path.name}.beside")
+    beside.unlink(missing_ok=True)
+    with open(beside, "wb", opener=private_file) as file:
+        file.write(content)
+    beside.replace(path)
+
+
 class _Printable(logging.Formatter):
     """What others sent may stand in a message, and must not steer the terminal of whoever reads the log."""
 

@@ -14,6 +14,8 @@ from fedweave.deploy.flare.site.member import LOG, Member
 from fedweave.deploy.flare.site.private import log_to
 from fedweave.deploy.flare.wire.answers import Answer
 from fedweave.deploy.flare.wire.link import steady
+from fedweave.deploy.flare.wire.revoked import obey
+from fedweave.privacy.aggregation import STARTUP
 
 
 class Site:
@@ -31,6 +33,7 @@ class Site:
         steady()
         folder = Path(collab.workspace.get_root_dir())
         log_to(folder / LOG)
+        obey(folder / STARTUP)
         job = collab.fl_ctx.get_prop(FLContextKey.JOB_META) or {}
         self._member = Member(folder, collab.site_name, _post, str(job.get(JobMetaKey.SUBMITTER_NAME, "")))
 

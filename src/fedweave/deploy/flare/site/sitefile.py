@@ -2,7 +2,7 @@
 
 import stat
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
@@ -11,6 +11,7 @@ from pydantic import Field
 from fedweave.core.records import Record
 from fedweave.datasets.edges import check_loops
 from fedweave.datasets.features import check_normalise
+from fedweave.datasets.outside import check_external
 from fedweave.errors import ConfigError
 from fedweave.experiment.config import dumps, load, own_parameters
 from fedweave.experiment.config.choice import checked_values
@@ -21,11 +22,14 @@ SITE_FILE, SECRET, IDS_KEY = "site.toml", "privacy.secret", "ids.key"  # in a si
 SERVER_FILE = "server.toml"  # in the server's, if its owner has written one
 Port = Annotated[int, Field(ge=0, lt=65536)]
 
-# What is told of an evaluation besides hits and counts by class or group (`Rules.measures`).
-Measure = Literal["loss", "auc", "group_auc", "average_precision", "recall_at_1", "precision_at_1"]
+# What is told of an evaluation besides hits (`Rules.measures`).
+Measure = Literal[
+    "classes", "loss", "auc", "group_auc", "average_precision", "recall_at_1", "precision_at_1", "histogram"
+]
 FINE: tuple[Measure, ...] = get_args(Measure)
 HEAD = r"^(0|[1-9][0-9]{0,14}):([0-9a-f]{32}|)$"  # an entry of a site's accounts, see `chain.Head`
 T = TypeVar("T")
+_Word = Annotated[str, Field(max_length=500)]
 # As openssl prints it, or without colons.
 _Fingerprint = Annotated[str, Field(pattern=r"^([0-9A-Fa-f]{2}:?){31}[0-9A-Fa-f]{2}$")]
 
@@ -46,6 +50,8 @@ class SiteData:
     loops:     edges of a node with itself: "refuse", "drop", or "keep" where edges carry something.
     directed, edge_features, edge_weight, edge_time, edge_normalise, parallel: what edges carry (`datasets.carrying`).
     missing:   columns that may have empty cells (`datasets.carrying`).
+    external:  edges to nodes that the site does not have: "refuse"; "features" of them, of which nothing leaves; or
+               "exchange" with the sites that have these nodes, if `policy.exchange` allows it (`partition.external`).
     categories, groups: of tables whose columns or sens are text (`datasets.folder`); sites with the same columns all
                give the same.
     node_labels, edge_labels, degrees: of small graphs (`datasets.graph_folder`); every site gives the same.
@@ -70,6 +76,7 @@ class SiteData:
     edge_normalise: str = "none"
     parallel: str = "keep"
     missing: tuple[str, ...] | None = None
+    external: str = "refuse"
     categories: dict[str, tuple[str, ...]] | None = None
     groups: tuple[str, ...] | None = None
     node_labels: tuple[str, ...] | None = None
@@ -82,6 +89,7 @@ class SiteData:
         try:
             check_normalise(self.normalise)
             check_loops(self.loops, carries=True)
+            check_external(self.external)
         except ConfigError as error:
             raise ConfigError(f"data.{error}") from error
         if self.classes is not None and self.labels is not None:
@@ -123,11 +131,15 @@ class Rules:
     members:    {site: SHA-256 fingerprint of its certificate}; a run with a site that is not listed is refused, and so
                 is what another certificate has signed: keys of secure sums, lists of ids. Empty allows any.
     min_summed: fewest sites whose terms a secure sum is of, whatever the algorithm says.
+    exchange:   whether sums of its nodes' features may be told of nodes that other sites hold, over edges to these; or
+                the fewest of its nodes of which it tells one.
     max_ids:    most ids on the list of any party that the site blinds in an alignment. None allows any number.
     round_scores: scores leave as multiples of this, and then without all that is counted by class or group; 1 leaves
                 them as they are.
-    measures:   losses and what tells how examples are ordered (`FINE`) that leave with scores, besides counts of hits;
-                a server that chooses what is scored reads dozens of labels off one of them.
+    measures:   what leaves with scores besides counts of hits (`FINE`): losses and what tells how examples are ordered,
+                off one of which a server that chooses what is scored reads dozens of labels; "classes" is all that is
+                counted by class or group, and how many examples of each class the site says to have as it joins. In a
+                secure sum counts leave anyway; "histogram", how many have which score, leaves in one alone.
     score_epsilon: scores are of labels that randomised response with this ε has drawn, once for good; hits alone leave
                 then, corrected for what the draw changes, and none of models that the client has trained on others.
     true_labels: whether scores may be of labels as they are where the algorithm itself trains on drawn ones alone.
@@ -155,6 +167,7 @@ class Rules:
     min_sites: Annotated[int, Field(ge=1)] = 1
     members: dict[str, _Fingerprint] = field(default_factory=dict)
     min_summed: Annotated[int, Field(ge=2)] = 2
+    exchange: bool | Annotated[int, Field(ge=1)] = False
     max_ids: Annotated[int, Field(ge=1)] | None = None
     round_scores: Annotated[int, Field(ge=1)] = 1
     measures: tuple[Measure, ...] = ()
@@ -163,21 +176,41 @@ class Rules:
     evaluations: Annotated[int, Field(ge=0)] | None = None
     max_change: Annotated[float, Field(gt=0)] | None = None
 
+    def plain(self) -> Record:
+        """The rules that say something else than they do when they are left out, for JSON."""
+        odd = {key: value for key, value in asdict(self).items() if value != getattr(Rules(), key)}
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in odd.items()}
+
+    @classmethod
+    def read(cls, plain: object) -> "Rules":
+        """Undo `plain`.
+
+        Raises:
+            ConfigError: it is not of that form.
+        """
+        return _table({"policy": plain}, "policy", cls)
+
     def freed(self, keys: Iterable[str]) -> "Rules":
         """The rules for what no owner can deny: nothing is, and the `keys` may leave without a bound."""
         return replace(self, deny=(), unbounded=(*self.unbounded, *keys))
 
 
 @dataclass(frozen=True)
-class Machine:
-    """The table [site]: the machine that the site's steps run on.
+class About:
+    """The table [site]: the machine that the site's steps run on, and whose site it is.
 
-    device: "cpu", "cuda", "cuda:1", or "auto", which takes a GPU where there is one.
+    device:     "cpu", "cuda", "cuda:1", or "auto", which takes a GPU where there is one.
     metrics_port: of the loopback interface, on which the site's process tells what monitors it; 0 for none.
+    legal_name: of the site's owner, as its reports name it.
+    contact:    who answers for the site's data, such as its data protection officer.
+    parties:    {site, or "server": legal name of its owner} of the others, as agreed with them.
     """
 
     device: Device = "cpu"
     metrics_port: Port = 0
+    legal_name: _Word = ""
+    contact: _Word = ""
+    parties: dict[str, _Word] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -190,14 +223,14 @@ class ServersMachine:
     metrics_port: Port = 0
 
 
-def read_machine(path: Path) -> Machine:
+def read_about(path: Path) -> About:
     """The table [site], checked.
 
     Raises:
         ConfigError: see `read_site_file`.
     """
     try:
-        return _table(load(path), "site", Machine)
+        return _table(load(path), "site", About)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
 
@@ -209,7 +242,7 @@ def metrics_port(folder: Path) -> int:
         ConfigError: see `read_site_file`.
     """
     if (path := folder / SITE_FILE).exists():
-        return read_machine(path).metrics_port
+        return read_about(path).metrics_port
     if not (path := folder / SERVER_FILE).exists():
         return 0
     document = load(path)
@@ -229,7 +262,7 @@ def read_site_file(path: Path) -> tuple[SiteData, Rules]:
     document = load(path)
     try:
         check_keys("", document, ["data", "policy", "site"])
-        _table(document, "site", Machine)
+        _table(document, "site", About)
         return _table(document, "data", SiteData), _table(document, "policy", Rules)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedweave.core.federation import StepInfo
 from fedweave.core.tree import Tree, leaves, nest
 from fedweave.deploy.flare.wire.journal import Journal, last_epoch
-from fedweave.deploy.flare.wire.requests import Agree, Call, Open
+from fedweave.deploy.flare.wire.requests import Add, Agree, Call, Open
 from fedweave.engines.summing import SEED, SHARE
 from fedweave.errors import CallRefused, FedweaveError, told_diverged
 from fedweave.privacy.aggregation import Advert, Answers, Group, Participant, Use, read_identity
@@ -61,7 +61,7 @@ class Masking:
         rows = [dealt.get(site, [bytes(SHARE)] * group.slots) for site in here]
         return {"shares": torch.stack([torch.stack([tensor(letter) for letter in row]) for row in rows])}
 
-    def masked(self, asked: Call, info: StepInfo, heard: str, reply: Tree) -> Tree:
+    def masked(self, asked: Call | Add, info: StepInfo, heard: str, reply: Tree) -> Tree:
         """The reply with what it has for a sum masked; heard: the fingerprint of what it was made of (`Memory.heard`).
 
         Raises:
@@ -89,7 +89,7 @@ class Masking:
         participant.mask(use, [unsigned(flat[path]) for path in paths])
         return nest(flat)
 
-    def _tell_cut(self, asked: Call, cut: int, values: int) -> None:
+    def _tell_cut(self, asked: Call | Add, cut: int, values: int) -> None:
         """Say at the site, and to nobody else, how many of its numbers a sum has not as they were."""
         if cut:
             self._ledger.note("cut", round=asked.round, step=asked.step, cut=cut, values=values)

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 
@@ -19,7 +19,7 @@ from fedweave.deploy.flare.wire.journal import Journal, last_epoch
 from fedweave.deploy.flare.wire.peers import read_heard
 from fedweave.engines.summing import INFO, SEED, SHARE, fingerprint
 from fedweave.errors import CallRefused, ClientsMissing, FedweaveError
-from fedweave.privacy.aggregation import Advert, Group, Use, advertised, check_signed, leftover, survived
+from fedweave.privacy.aggregation import Advert, Authority, Group, Use, advertised, check_signed, leftover, survived
 
 Ask: TypeAlias = Callable[[str, StepInfo, Record, Mapping[str, Tree]], Replies]
 _NOTHING: Tree = {}
@@ -31,14 +31,14 @@ class Sums:
     """The secure sums of one job.
 
     ask: one exchange: its name, what may be replied, the request and {site: message}. sites: all of the run. root: the
-    authority's certificate, if the server has it: what a site has not signed would make all others refuse. ledger: of
-    the run; where it is kept, it remembers the last epoch, after which the next one is even if the clock was set back.
+    authority, if the server knows it: what a site has not signed would make all others refuse. ledger: of the run;
+    where it is kept, it remembers the last epoch, after which the next one is even if the clock was set back.
     """
 
     ask: Ask
     sites: tuple[str, ...]
     run: str = ""
-    root: Any = None
+    root: Authority | None = None
     ledger: Ledger = field(default_factory=Ledger)
     _group: Group | None = None
     _adverts: dict[str, Advert] = field(default_factory=dict)

@@ -89,6 +89,16 @@ class Pad:
 
 
 @dataclass(frozen=True)
+class Meet:
+    """Take numbers of the nodes that edges between sites lead to, or what others told of those (`parties.exchange`)."""
+
+    kind: Literal["match", "take"]
+    pin: str
+    round: _Mark
+    predict: bool = False
+
+
+@dataclass(frozen=True)
 class Received:
     """Which call left what a step is to find of its peers."""
 
@@ -147,9 +157,23 @@ class Call:
     sum: Sum | None = None
 
 
-Request: TypeAlias = Join | Blind | Align | Pad | Call | Agree | Open
+@dataclass(frozen=True)
+class Add:
+    """Tell, in a secure sum, of the nodes that edges lead to."""
+
+    kind: Literal["exchange"]
+    pin: str
+    step: _Name
+    round: _Mark
+    again: _Count
+    sum: Sum
+    predict: bool = False
+
+
+Request: TypeAlias = Join | Blind | Align | Pad | Meet | Add | Call | Agree | Open
 _FORMS: dict[str, TypeAdapter[Any]] = {"join": TypeAdapter(Join), "align": TypeAdapter(Align), "pad": TypeAdapter(Pad)}
-_FORMS |= {"blind": TypeAdapter(Blind)}
+_FORMS |= {"blind": TypeAdapter(Blind), "exchange": TypeAdapter(Add)}
+_FORMS |= dict.fromkeys(("match", "take"), TypeAdapter(Meet))
 _FORMS |= dict.fromkeys(("step", "send", "replace"), TypeAdapter(Call))
 _FORMS |= dict.fromkeys(("advertise", "share"), TypeAdapter(Agree)) | dict.fromkeys(
     ("survivors", "reveal"), TypeAdapter(Open)

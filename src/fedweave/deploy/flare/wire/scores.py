@@ -8,20 +8,25 @@ from itertools import chain
 import torch
 from torch import Tensor
 
+from fedweave.algorithms.score_sums import MEAN
+from fedweave.algorithms.trying import TRIED
 from fedweave.algorithms.vertical.labels import DRAWN, LabelRelease
 from fedweave.core.algorithm import Calls
 from fedweave.core.federation import Client, Step, StepInfo, step_info
-from fedweave.core.mechanism import LDP, Derived
+from fedweave.core.mechanism import LDP, Derived, SecureSum
 from fedweave.core.records import Record
 from fedweave.core.tree import Tree, leaves, nest
 from fedweave.deploy.flare.site.sitefile import FINE, Rules
 from fedweave.deploy.flare.wire.peers import SCORED, read_scored
 from fedweave.privacy.ldp import kept_probability
 
+LABELS = "labels"  # what a site tells of them as it joins
 COUNTED = ("own", "trained", "global_test")  # what holds pairs of `metrics.classification`
 _OWN, _, _PUBLIC = COUNTED
 _PLAIN = "accuracy"  # what is counted, and not by class or group
-_WHOLE = (_PLAIN, "f1", "classes", "groups")  # of whole examples; of all others `measures` says whether they leave
+# What is counted by these; of all others `measures` names each by itself.
+_CLASSES = "classes"
+_BY_CLASS = ("f1", "classes", "groups", "macro_f1", "recall", "precision", "f1_positive")
 NOTHING = "nothing: zeros in place of losses, of what is counted by class or group, and of whatever else it measures"
 _OF_DRAWN = ("labels of randomised response with", "a model that knows labels by randomised response alone, with")
 
@@ -36,12 +41,14 @@ class Scoring:
               and nothing else leaves; None: of labels as they are.
     bounded:  those of `COUNTED` of which hits leave then: models that depend on labels by that draw alone, or by what
               left before.
+    in_sum:   the measures that leave where scores are in a secure sum.
     """
 
     step: int = 1
     measures: tuple[str, ...] = ()
     epsilon: float | None = None
     bounded: tuple[str, ...] = COUNTED
+    in_sum: tuple[str, ...] = ()
 
     def show(self, client: Client, classes: int) -> Tree:
         """Have the client's step see labels as they are drawn, once for good; returns the entry of a state that says
@@ -58,6 +65,11 @@ class Scoring:
 
     def left(self, reply: Tree, info: StepInfo, classes: int) -> tuple[Tree, StepInfo, Record]:
         """A scoring step's reply as it may leave, what is declared of it, and what the site notes beside it."""
+        if info.sums:
+            return replace(self, measures=self.in_sum)._left(reply, info, classes)
+        return self._left(reply, info, classes)
+
+    def _left(self, reply: Tree, info: StepInfo, classes: int) -> tuple[Tree, StepInfo, Record]:
         if not self.changes:
             return reply, info, {}
         reply = self.leave(reply, classes)
@@ -73,13 +85,14 @@ class Scoring:
         drawn = () if self.epsilon is None else (LDP(self.epsilon, "label", DRAWN, one_draw=True),)
         for path in paths:
             own = info.sends[info.covering(path) or path.split("/")[0]]
+            hides = tuple(one for one in own.mechanisms if isinstance(one, SecureSum))
             if not self._leaves(path):
-                mechanism = ((Derived(first),) if first else drawn) if drawn else own.mechanism
+                mechanism = (*((Derived(first),) if first else drawn), *hides) if drawn else own.mechanism
                 sends[path] = replace(own, reveals=NOTHING, mechanism=mechanism)
             elif self.coarse:
                 told = "how many hits and examples" + (f", as multiples of {self.step}" if self.step > 1 else "")
                 told += f", by {_OF_DRAWN[path.startswith(_PUBLIC)]} ε = {self.epsilon:g}" if self.epsilon else ""
-                sends[path] = replace(own, reveals=told, mechanism=drawn or own.mechanism)
+                sends[path] = replace(own, reveals=told, mechanism=(*drawn, *hides) if drawn else own.mechanism)
         return replace(info, sends=sends)
 
     def foretold(self, info: StepInfo) -> StepInfo:
@@ -109,7 +122,9 @@ class Scoring:
         key = path.partition("/")[0]
         if self.coarse:
             return _is_hits(path) and (self.epsilon is None or key in self.bounded)
-        return key not in COUNTED or path.rpartition("/")[2] in {*_WHOLE, *self.measures}
+        first, _, rest = path.partition("/")[2].partition("/")
+        name = rest if first == MEAN else first
+        return key not in COUNTED or (_CLASSES if name in _BY_CLASS else name) in {_PLAIN, *self.measures}
 
     def _shown(self, path: str, leaf: Tensor, classes: int) -> Tensor:
         if not self._leaves(path):
@@ -119,15 +134,20 @@ class Scoring:
         if self.step == 1:
             return leaf
         coarse = (leaf / self.step).round() * self.step
-        return coarse * (coarse[:, 1:] > 0)  # no examples have no hits
+        return (coarse * (coarse[:, 1:] > 0)).to(leaf.dtype)  # no examples have no hits
 
 
-AS_THEY_ARE = Scoring(measures=FINE)
+AS_THEY_ARE = Scoring(measures=FINE, in_sum=FINE)
 
 
 def is_scoring(info: StepInfo) -> bool:
     """Whether a step declares scores, and no more than prepares them."""
     return any(key in COUNTED for key in info.sends)
+
+
+def models_scored(info: StepInfo, reply: Tree) -> int:
+    """Of how many models a reply has scores: an evaluation each."""
+    return len(reply.get(TRIED, ())) + int(is_scoring(info) and bool(reply))
 
 
 def scoring_steps(calls: Calls) -> tuple[Step, ...]:
@@ -165,7 +185,8 @@ def _corrected(pairs: Tensor, kept: float, classes: int) -> Tensor:
     hits, examples = pairs.unbind(1)
     other = (1 - kept) / (classes - 1) if classes > 1 else 0.0
     true = hits if kept <= other else (hits - other * examples) / (kept - other)
-    return torch.stack([true.clamp(min=0).minimum(examples), examples], 1)
+    found = torch.stack([true.clamp(min=0).minimum(examples), examples], 1)
+    return found if pairs.is_floating_point() else found.round().to(pairs.dtype)
 
 
 def scoring_of(rules: Rules, calls: Calls, labels: bool) -> Scoring:
@@ -177,7 +198,9 @@ def scoring_of(rules: Rules, calls: Calls, labels: bool) -> Scoring:
     asked = [] if rules.score_epsilon is None else [rules.score_epsilon]
     epsilon = min((*drawn, *asked), default=None) if labels else None
     bounded = COUNTED if _label_draws(calls) else (_OWN, _PUBLIC) if _of_received(scoring_steps(calls)) else ()
-    return Scoring(rules.round_scores, tuple(sorted({*rules.measures})), epsilon, bounded)
+    named = {*rules.measures} & {"loss"} if LABELS in rules.deny else {*rules.measures}  # others tell how many
+    in_sum = tuple(sorted({*rules.measures, _CLASSES}))
+    return Scoring(rules.round_scores, tuple(sorted(named)), epsilon, bounded, in_sum)
 
 
 def _of_received(steps: Iterable[Step]) -> bool:

@@ -1,0 +1,174 @@
+"""FGSSL: Huang, Wan, Ye and Du 2023, "Federated graph semantic and structural learning", eqs. 3 to 9.
+
+A client's embeddings of a strongly altered view of its graph are pulled to the received model's of a weakly altered one
+by node and class, and its similarities of neighbours to that model's. Neither released code trains this: the authors'
+trainer overwrites the first term by one between two views of the local model, weighted 3, and never adds the second
+(variant = "authors"); OpenFGL, whence the tables for graphs, computes both contrasts, drops them, and adds .1 times a
+divergence between the softmax over columns of |h_u − h_v| of each edge (variant = "openfgl", as read there; the views
+are the text's). Deviations: cosines of all nodes of a class in one step, n × n at a client;
+those of vectors shorter than .01 are smaller; the temperature ω of the similarities, which the text leaves open, is .5;
+the text's denominator is others_only.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from fedweave.algorithms.fairaug import drawn_edges, ends_of, uniform
+from fedweave.algorithms.parts import Context, Needs, Outputs, Part, Training
+from fedweave.algorithms.preset import preset_of
+from fedweave.core import model as models
+from fedweave.core import random
+from fedweave.core.graph import TRAIN, Graph
+from fedweave.core.model import Model
+from fedweave.core.records import Record
+from fedweave.core.tree import Tree
+from fedweave.ops.hashing import bits
+from fedweave.ops.rows import gather_rows
+from fedweave.sampling.graphs import BatchEdges
+
+LEAST = 0.01  # a shorter vector counts as so long in a cosine: logits close to 0 would have gradients without a bound
+WEAK, STRONG = (0.7, 0.7), (0.2, 0.5)  # how likely an edge stays, and a column of features
+
+
+@dataclass(frozen=True)
+class SemanticStructure(Part):
+    """λ_C times the contrast of training nodes between a strong view by the client's weights and a weak view by the
+    received ones, −mean_v mean_p∈P_v log(e^(cos(h_v, h̄_p)/τ) / Z), P_v being v's class, and λ_D times the mean over
+    nodes of KL(softmax cos(z̄_v, z̄_u)/ω ‖ softmax cos(z_v, z_u)/ω) over v and its neighbours, by logits z.
+
+    contrast:    λ_C.
+    structure:   λ_D.
+    tau:         τ.
+    omega:       ω.
+    others_only: Z sums over p and the nodes of other classes (the text) instead of all training nodes.
+    variant:     the "text", or what the code of the "authors" or of "openfgl" trains, at these strengths.
+    """
+
+    contrast: float = 1.0
+    structure: float = 1.0
+    tau: float = 0.1
+    omega: float = 0.5
+    others_only: bool = False
+    variant: Literal["text", "authors", "openfgl"] = "text"
+    needs = Needs(received=True, whole_features=True, nodes=True)
+
+    def __post_init__(self) -> None:
+        if min(self.contrast, self.structure) < 0 or not min(self.tau, self.omega) > 0:
+            raise ValueError(
+                f"contrast, structure, tau and omega are {self.contrast}, {self.structure}, {self.tau} and "
+                f"{self.omega}; the first two must not be negative, the others must be positive"
+            )
+
+    def check(self, training: Training) -> None:
+        """Refuse models without embeddings, of small graphs, or that need more of a graph than products."""
+        models.check_embeds(training.model, "fgssl")
+        net = training.model
+        if models.pools(net) or not net[0].by_feature or any(layer.reads != "product" for layer in net):
+            raise ValueError(
+                "FGSSL draws other edges in every step, which attention, h2gcn, a torch.nn.Module and models of small "
+                "graphs cannot read; choose model gcn, sage, gcnii or gin"
+            )
+
+    def recall(self, ctx: Context) -> Tree:
+        """{"w": the received weights, "near": bool [n, n], who is next to whom or the same}."""
+        graph, trains = ctx.client.graph, ctx.examples > 0
+        one = torch.eye(graph.nodes, dtype=graph.x.dtype, device=graph.device)
+        near = (graph.edges.operator("sum_with_self") @ one > 0) & graph.real & graph.real[:, None]
+        return {"w": ctx.received, "near": near, "trains": trains.to(graph.x.dtype)}
+
+    def draw(self, model: Model, graph: Graph, key: Tensor, steps: int) -> Tree:
+        """{"weak", "strong": the "features" [steps, d] that stay (0 or 1) and lists of neighbours}; both directions of
+        an edge stay or go."""
+        keys, ends = random.fold(key, torch.arange(steps, device=key.device)), ends_of(graph)
+        first, degree, _ = graph.own_edges.neighbours
+        starts = torch.cat([first, (first + degree)[-1:]])
+        views = {}
+        for name, (edge, feature) in (("weak", WEAK), ("strong", STRONG)):
+            own = random.fold(keys, name)
+            stays = uniform(bits(random.fold(own, "features")[:, None], graph.x.shape[1])) < feature
+            chance = torch.where(ends.real, edge, 0.0).expand(steps, -1)
+            views[name] = {"features": stays.to(graph.x.dtype), **drawn_edges(ends, chance, starts, own)}
+        return views
+
+    def objective(self, outputs: Outputs) -> Tensor:
+        """Both terms, scalar; 0 at a client that does not train."""
+        graph, given = outputs.graph, outputs.given
+        trains: Tensor = given["trains"]
+        if self.contrast == self.structure == 0:
+            return outputs.logits.new_zeros(())
+        weak, strong = outputs.drawn["weak"], outputs.drawn["strong"]
+        h, z = told(outputs.model, outputs.w, graph, strong, random.fold(outputs.key, "strong"))
+        if self.variant == "authors":
+            other, _ = told(outputs.model, outputs.w, graph, weak, random.fold(outputs.key, "weak"))
+            return trains * self.contrast * self.semantic(h, other, graph)
+        with torch.no_grad():
+            far, answers = told(outputs.model, given["w"], graph, weak, None)
+        if self.variant == "openfgl":
+            return trains * self.structure * by_columns(h, far, graph)
+        near = self.structural(z, answers, given["near"], graph.real)
+        return trains * (self.contrast * self.semantic(h, far, graph) + self.structure * near)
+
+    def semantic(self, h: Tensor, other: Tensor, graph: Graph) -> Tensor:
+        """L_C of embeddings [n, d] by two models, scalar."""
+        train = graph.masks[TRAIN]
+        pair = train & train[:, None]
+        same = (graph.y[:, None] == graph.y) & pair
+        s = unit(h) @ unit(other).T / self.tau
+        if self.others_only:
+            apart = torch.where(pair & ~same, s, -torch.inf).logsumexp(1, keepdim=True)
+            each = torch.logaddexp(torch.where(train[:, None], apart, 0.0), s) - s
+        else:
+            each = torch.where(pair, s, -torch.inf).where(train[:, None], 0.0).logsumexp(1, keepdim=True) - s
+        mean = torch.where(same, each, 0.0).sum(1) / same.sum(1).clamp(min=1)
+        return mean.sum() / train.sum().clamp(min=1)
+
+    def structural(self, z: Tensor, other: Tensor, near: Tensor, real: Tensor) -> Tensor:
+        """L_D of logits [n, C] by two models, near bool [n, n], scalar."""
+        near = near | ~real[:, None]  # no row without entries
+        p, q = (
+            torch.log_softmax((unit(own) @ unit(own).T / self.omega).masked_fill(~near, -1e4), 1) for own in (z, other)
+        )
+        each = (q.exp() * torch.where(near, q - p, 0.0)).sum(1)
+        return torch.where(real, each, 0.0).sum() / real.sum().clamp(min=1)
+
+
+def view(graph: Graph, drawn: Tree) -> Graph:
+    """The graph with the edges that were drawn."""
+    return graph._replace(edges=BatchEdges({"nodes": graph.real, **drawn}, graph.x.dtype, graph.own_edges))
+
+
+def unit(h: Tensor) -> Tensor:
+    """The rows of h [n, d] divided by their norms, by `LEAST` where these are less."""
+    return h / h.square().sum(1, keepdim=True).clamp(min=LEAST**2).sqrt()
+
+
+def told(model: Model, w: Tree, graph: Graph, drawn: Tree, key: Tensor | None) -> tuple[Tensor, Tensor]:
+    """(embeddings [n, d], logits [n, C]) of a view: a column that is left out is one whose weights are 0."""
+    layer = {
+        name: leaf * drawn["features"][:, None] if name in model[0].by_feature else leaf
+        for name, leaf in w["0"].items()
+    }
+    *_, h, logits = models.embeddings(model, w | {"0": layer}, view(graph, drawn), key)
+    return models.rows_of(h), logits
+
+
+def by_columns(h: Tensor, other: Tensor, graph: Graph) -> Tensor:
+    """The mean over edges of KL between the softmax over columns of |h_u − h_v| / .1, by two models; scalar."""
+    ends = ends_of(graph)
+    q, p = (
+        torch.log_softmax((gather_rows(own, ends.source) - gather_rows(own, ends.target)).abs() / 0.1, 1)
+        for own in (other, h)
+    )
+    each = torch.where(ends.real, (q.exp() * (q - p)).sum(1), 0.0)
+    return each.sum() / ends.real.sum().clamp(min=1)
+
+
+@preset_of(SemanticStructure)
+class FGSSL:
+    """FedAvg whose clients pull altered views of their graphs to the joint model, by classes and by neighbours."""
+
+    exempt_laws: ClassVar[dict[str, str]] = {"one_client_is_ordinary_training": "clients train on altered views, too"}
+    test_settings: ClassVar[Record] = {"contrast": 0.1, "structure": 0.1, "lr": 0.02}

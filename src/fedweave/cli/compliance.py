@@ -1,0 +1,85 @@
+"""The command `fedweave compliance`."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedweave.errors import UserError
+
+if TYPE_CHECKING:
+    from fedweave.deploy.flare.site.signing import Report
+    from fedweave.report.document import Document
+
+STEM = "compliance"
+
+
+def compliance(
+    directory: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DIR", help="The folder of a site, the directory of a run, or a report's .json to go on with."
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option("-o", "--out", metavar="FILE", help="Where to write, .html or .pdf (DIR/compliance.html)."),
+    ] = None,
+    run: Annotated[str, typer.Option(metavar="NUMBER", help="Of a site: this run alone.")] = "",
+    sign: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FOLDER", help="Sign with the key in this folder of a project, too; repeatable."),
+    ] = None,
+) -> None:
+    """Write what left, for whom, what for and under which rules, for whoever answers for the data: a page, and the same
+    as JSON with its signatures.
+
+    A site's own report is signed with the site's key. Whoever gets the JSON can check it, sign it, and write the page
+    anew, by giving it in place of DIR.
+    """
+    from fedweave.deploy.flare.site.signing import read_report, write_report
+    from fedweave.report.pages import check_page, write_document
+
+    page = out or (directory.with_suffix(".html") if directory.is_file() else directory / f"{STEM}.html")
+    check_page(page)
+    report = read_report(directory) if directory.is_file() else _new(directory, run)
+    for folder in sign or ():
+        report = report.signed(folder)
+    kept = directory if directory.is_file() else page.with_suffix(".json")
+    write_report(kept, report)
+    write_document(page, report.shown())
+    typer.echo(page)
+    typer.echo(kept)
+
+
+def _new(directory: Path, run: str) -> "Report":
+    """The report of a site, signed where its key is there, or of a run.
+
+    Raises:
+        UserError: `directory` is neither.
+    """
+    from fedweave.deploy.flare.site.signing import Report
+    from fedweave.deploy.flare.wire.journal import now
+    from fedweave.experiment.runs.files import LEDGER
+
+    if (directory / "ledgers").is_dir() and not (directory / LEDGER).exists():
+        from fedweave.deploy.flare.site.compliance import of_site
+
+        found = Report(_dated(of_site(directory, run), now()))
+        return found.signed(directory) if (directory / "startup").is_dir() else found
+    if run:
+        raise UserError("--run chooses among the runs of a site; leave it out for the directory of a run.")
+    if not (directory / LEDGER).exists():
+        raise UserError(
+            f"there is no {directory / LEDGER} and no {directory / 'ledgers'}; give the folder of a site that took "
+            "part in a run, the directory of a run, or a report's .json."
+        )
+    from fedweave.report.compliance import of_run
+    from fedweave.report.reading import read_run
+
+    return Report(_dated(of_run(read_run(directory)), now()))
+
+
+def _dated(document: "Document", at: str) -> "Document":
+    return replace(document, facts=(("written", f"{at[:16].replace('T', ' ')} UTC"), *document.facts))

@@ -1,0 +1,235 @@
+"""Graphs in the files that their authors released, each in a form of its own; there is no download."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import scipy.io
+import scipy.sparse as sp
+from scipy.io.matlab import MatReadError
+
+from fedweave.datasets.base import Dataset
+from fedweave.datasets.check import check, check_counts, refuse
+from fedweave.datasets.edges import undirected
+from fedweave.datasets.features import check_normalise, compact, normalise
+from fedweave.datasets.lookup import Facts, NotHeld, cache, shared
+from fedweave.errors import DataError
+
+_DAMAGED = (pa.ArrowException, MatReadError, ValueError, KeyError, OSError, EOFError)
+_AGAIN = "Take the file as it is released."
+
+
+@dataclass(frozen=True)
+class Released:
+    """Base: `files` are looked for in `<name>`, as the authors call the folder, and in the folder itself, of [data]
+    path alone or, without it, of $FEDWEAVE_DATA, then of the cache.
+
+    normalise: how features are scaled: none, row, binary, scale, standard or minmax (docs/data-format.md).
+    """
+
+    normalise: str = "none"
+
+    name: ClassVar[str]
+    facts: ClassVar[Facts]
+    files: ClassVar[tuple[str, ...]]
+    called: ClassVar[str] = ""  # the folder's other name
+    counted: ClassVar[tuple[str, ...]] = ("nodes", "features", "classes")
+    sens_column: ClassVar[int | None] = None
+
+    def __post_init__(self) -> None:
+        check_normalise(self.normalise)
+
+    def load(self, root: Path | None, seed: int) -> Dataset:
+        """The whole graph; `seed` is not used.
+
+        Raises:
+            NotHeld: the files are not in `root`.
+            DataError: they are nowhere (lists all places), damaged, or have other counts than published.
+        """
+        folder = self._find(root)
+        try:
+            held = self.read(folder)
+        except _DAMAGED as error:
+            refuse(folder, f"a file of {', '.join(self.files)} is damaged ({type(error).__name__}: {error})", _AGAIN)
+        check_counts(held, self.facts, folder, self.counted)
+        return check(replace(held, x=normalise(compact(held.x), self.normalise, self.name)), folder)
+
+    def read(self, folder: Path) -> Dataset:
+        """The graph in `folder`, which has all files."""
+        raise NotImplementedError
+
+    def made(self, x: Any, ends: Any, y: np.ndarray, public: np.ndarray | None = None, **more: Any) -> Dataset:
+        """A data set; ends: int [2, m], in any order, loops and duplicates among them."""
+        ends = np.asarray(ends, np.int64)
+        if ends.size and not 0 <= ends.min() <= ends.max() < len(y):
+            raise ValueError(f"an edge ends at {ends.max()}, of {len(y)} nodes")
+        apart = ends[0] != ends[1]
+        edges = undirected(ends[0][apart], ends[1][apart], len(y))
+        x = x.astype(np.float32) if sp.issparse(x) else np.asarray(x, np.float32)
+        return Dataset(self.name, x, edges, y.astype(np.int64), self.facts.classes, public=public, **more)
+
+    def _find(self, root: Path | None) -> Path:
+        places = [*self._places(root)]
+        for place in places:
+            if all((place / file).is_file() for file in self.files):
+                return place
+        if root is not None:
+            raise NotHeld(self.name, places)
+        looked = "".join(f"\n  {place}" for place in places)
+        raise DataError(
+            f"{self.name}: its files were not found.\nLooked at:{looked}\nPut {', '.join(self.files)}, as released, at "
+            "one of these places, or name their folder in [data] path or $FEDWEAVE_DATA."
+        )
+
+    def _places(self, root: Path | None) -> Iterator[Path]:
+        names = [name for name in (self.name, self.called) if name]
+        if (base := root or shared()) is not None:
+            yield from (*(base / name for name in names), base)
+        if root is None:
+            yield cache() / self.name
+
+
+def _columns(path: Path, header: bool = False, **types: pa.DataType) -> np.ndarray:
+    """The numbers of a table [rows, columns], of a `.csv` or `.csv.gz`."""
+    options = pa.csv.ReadOptions(autogenerate_column_names=not header)
+    table = pa.csv.read_csv(path, read_options=options, convert_options=pa.csv.ConvertOptions(column_types=types))
+    return np.stack([column.to_numpy() for column in table.columns], 1)
+
+
+def _masks(nodes: int, *parts: np.ndarray) -> np.ndarray:
+    """bool [3, nodes] of lists of nodes, or of whether each node is one."""
+    masks = np.zeros((len(parts), nodes), bool)
+    for mask, part in zip(masks, parts, strict=True):
+        mask[part] = True
+    return masks
+
+
+class _Ogb(Released):
+    """`raw/edge.csv.gz` and others, as the `ogb` package downloads them."""
+
+    split: ClassVar[str]
+
+    def __init_subclass__(cls) -> None:
+        parts = (f"split/{cls.split}/{part}.csv.gz" for part in ("train", "valid", "test"))
+        cls.files = ("raw/edge.csv.gz", "raw/node-feat.csv.gz", "raw/node-label.csv.gz", *parts)
+
+    def read(self, folder: Path) -> Dataset:
+        ends, x, y, *parts = (_columns(folder / file) for file in self.files)
+        return self.made(x, ends.T, y[:, 0], _masks(len(y), *(part[:, 0] for part in parts)))
+
+
+class Arxiv(_Ogb):
+    """Hu et al. 2020 (OGB); papers by their words' vectors, split by year of publication."""
+
+    name, called, split = "ogbn-arxiv", "ogbn_arxiv", "time"
+    facts = Facts(169343, 1157799, 128, 40)
+    counted = ("nodes", "edges", "features", "classes")
+
+
+class Products(_Ogb):
+    """Hu et al. 2020 (OGB); products bought together, split by their rank in sales."""
+
+    name, called, split = "ogbn-products", "ogbn_products", "sales_ranking"
+    facts = Facts(2449029, 61859140, 100, 47)
+
+
+class WikiCs(Released):
+    """Mernyei and Cangea 2020; articles by word vectors, links either way; the first of 20 published splits."""
+
+    name, files = "wiki-cs", ("data.json",)
+    facts = Facts(11701, 216123, 300, 10)
+
+    def read(self, folder: Path) -> Dataset:
+        """Of lists of links."""
+        held = json.loads((folder / "data.json").read_text())
+        target = [other for links in held["links"] for other in links]
+        source = np.repeat(np.arange(len(held["links"])), [len(links) for links in held["links"]])
+        parts = (held["train_masks"][0], held["val_masks"][0], held["test_mask"])
+        y = np.asarray(held["labels"])
+        masks = _masks(len(y), *(np.asarray(part, bool) for part in parts))
+        return self.made(held["features"], [source, target], y, masks)
+
+
+class Elliptic(Released):
+    """Weber et al. 2019; Bitcoin transactions, licit (0) or illicit (1), most of them unlabelled.
+
+    The split is by time: steps to 29 train, to 34 validate, later ones test as in the paper.
+
+    normalise: how features are scaled: none, row, binary, scale, standard or minmax (docs/data-format.md).
+    """
+
+    name = "elliptic"
+    files = ("elliptic_txs_features.csv", "elliptic_txs_classes.csv", "elliptic_txs_edgelist.csv")
+    called = "elliptic_bitcoin_dataset"
+    facts = Facts(203769, 234355, 165, 2)
+    counted = ("nodes", "edges", "features", "classes")
+
+    def read(self, folder: Path) -> Dataset:
+        """Of three tables, whose rows are in any order."""
+        x = _columns(folder / self.files[0])
+        number, kind = _columns(folder / self.files[1], header=True, **{"class": pa.string()}).T
+        place = {int(row): at for at, row in enumerate(x[:, 0].tolist())}
+        ends = _columns(folder / self.files[2], header=True)
+        y = np.full(len(x), -1)
+        y[[place[int(row)] for row in number]] = [{"1": 1, "2": 0}.get(one, -1) for one in kind]
+        step, known = x[:, 1], y >= 0
+        masks = _masks(len(x), known & (step < 30), known & (step >= 30) & (step < 35), known & (step >= 35))
+        return self.made(x[:, 2:], [[place[int(row)] for row in column] for column in ends.T], y, masks)
+
+
+@dataclass(frozen=True)
+class _Fraud(Released):
+    """Dou et al. 2020 (CARE-GNN's files): reviews or users by hand-made features; fraud (1) or not (0).
+
+    relation: which of the graph's relations: "homo", all of them, or one.
+    """
+
+    relation: str = "homo"
+
+    def read(self, folder: Path) -> Dataset:
+        held = scipy.io.loadmat(folder / self.files[0])
+        relations = [key for key in held if key == "homo" or key.startswith("net_")]
+        if self.relation not in relations:
+            refuse(folder, f"there is no relation {self.relation!r}", f"Set one of {', '.join(sorted(relations))}.")
+        y = np.asarray(held["label"]).ravel()
+        ends = sp.coo_matrix(held[self.relation])
+        return self.made(sp.csr_matrix(held["features"]), [ends.row, ends.col], self.labels(y.astype(np.int64)))
+
+    def labels(self, y: np.ndarray) -> np.ndarray:
+        """As they are."""
+        return y
+
+
+@dataclass(frozen=True)
+class YelpChi(_Fraud):
+    """Dou et al. 2020; reviews of hotels and restaurants that Yelp filtered (1) or recommended (0).
+
+    relation: "homo", all of the graph's relations, or "net_rur", "net_rtr" or "net_rsr" of them.
+    """
+
+    name, files, called = "yelpchi", ("YelpChi.mat",), "YelpChi"
+    facts = Facts(45954, 3846979, 32, 2)
+
+
+@dataclass(frozen=True)
+class AmazonFraud(_Fraud):
+    """Dou et al. 2020; users who review instruments, fraudulent (1) or not (0); the first 3,305 are unlabelled.
+
+    relation: "homo", all of the graph's relations, or "net_upu", "net_usu" or "net_uvu" of them.
+    """
+
+    name, files, called = "amazon-fraud", ("Amazon.mat",), "Amazon"
+    facts = Facts(11944, 4398392, 25, 2)
+    unlabelled: ClassVar[int] = 3305
+
+    def labels(self, y: np.ndarray) -> np.ndarray:
+        """Without those of the first, of whom nobody knows."""
+        return np.where(np.arange(len(y)) < self.unlabelled, -1, y)
+
+
+RELEASED: tuple[type[Released], ...] = (Arxiv, Products, WikiCs, Elliptic, YelpChi, AmazonFraud)

@@ -1,0 +1,272 @@
+"""Transfers between accounts of several banks, with planted rings that launder money, of any size."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from fedweave.core.carried import Carried
+from fedweave.core.random import generator
+from fedweave.datasets.base import Dataset
+from fedweave.datasets.carrying import as_edges, skeleton
+from fedweave.datasets.lookup import NotHeld
+from fedweave.datasets.rings import LEAST, LONGEST, draw_rings, placed, times
+from fedweave.errors import ConfigError
+
+PRESETS = {  # accounts, transfers, share of frauds
+    "banks": (30_000, 150_000, 0.01),
+    "small": (600, 3_000, 0.05),
+    "large": (1_000_000, 10_000_000, 0.0005),
+}
+CLASSES, OF_TRANSFERS = ("honest", "fraud"), ("ordinary", "laundering")
+CUSTOMERS, CHANNELS = ("private", "business", "merchant"), ("transfer", "instant", "card", "foreign")
+SHARES = (0.6, 0.2, 0.2)  # of the transfers, by time, that are of train, val and test
+_OF_CUSTOMERS = ((0.85, 0.12, 0.03), (0.78, 0.2, 0.02))  # honest, frauds
+_OF_CHANNELS = ((0.5, 0.25, 0.2, 0.05), (0.38, 0.42, 0.05, 0.15))  # ordinary, laundering
+_AGE, _TURNOVER, _AMOUNT = (6.8, 0.9), (9.5, 1.1), (4.6, 1.2)  # means and deviations of logarithms
+_LARGE = 0.03  # of the ordinary transfers are large for an account, such as for a car
+_EPOCH = np.datetime64("2024-01-01", "us")
+
+
+Columns = tuple[np.ndarray, ...]  # of transfers: source, target, amount, channel, time
+
+
+class Drawn(NamedTuple):
+    """One draw: n accounts, and M transfers in order of time.
+
+    bank, customer: int64 [n]. age: float64 [n], days. turnover: float64 [n], declared, a year. fraud: bool [n].
+    source, target: int64 [M]. amount: float64 [M]. channel: int64 [M]. time: float64 [M], days.
+    laundering: bool [M], whether it is a ring's.
+    """
+
+    bank: np.ndarray
+    customer: np.ndarray
+    age: np.ndarray
+    turnover: np.ndarray
+    fraud: np.ndarray
+    source: np.ndarray
+    target: np.ndarray
+    amount: np.ndarray
+    channel: np.ndarray
+    time: np.ndarray
+    laundering: np.ndarray
+
+
+@dataclass(frozen=True)
+class Transfers:
+    """Accounts of several banks and the transfers between them, of which rings launder money.
+
+    Rings are fan-ins, fan-outs, cycles and layered chains; all their members are frauds, who also pay and are paid as
+    others do. Groups of honest accounts pay each other in the same shapes. Frauds tend to have young accounts, and
+    laundered amounts to be large for the account, in haste and at any hour; no feature alone gives them away.
+    Examples are accounts (`y`), whose owners are banks, or transfers, as `task` says; these have labels of their own
+    (`carried.y`) and a split by time (`carried.split`): the first .6 of them, the next .2 and the last .2.
+
+    preset:    how large it is where nothing else is said: "banks" (30,000 accounts, 150,000 transfers, 1 % frauds),
+               "small" (600, 3,000, 5 %) or "large" (1 million, 10 million, .05 %).
+    accounts:  how many.
+    transfers: how many, those of rings included.
+    fraud:     share of accounts that are in rings.
+    banks:     how many, of equally many accounts.
+    crossing:  share of the ordinary transfers that go to another bank.
+    spanning:  share of the rings whose members are at several banks.
+    decoys:    members of honest groups for each fraud.
+    days:      that the transfers take.
+    task:      what is classified: "nodes", the accounts, or "edges", the transfers.
+    """
+
+    preset: str = "banks"
+    accounts: int | None = None
+    transfers: int | None = None
+    fraud: float | None = None
+    banks: int = 3
+    crossing: float = 0.3
+    spanning: float = 0.6
+    decoys: float = 2.0
+    days: float = 180.0
+    task: Literal["nodes", "edges"] = "nodes"
+
+    def __post_init__(self) -> None:
+        if self.preset not in PRESETS:
+            raise ConfigError(f"transfers: preset = {self.preset!r} is not known; choose one of {', '.join(PRESETS)}.")
+        accounts, transfers, frauds = self.sizes
+        for ok, key, value, allowed in (
+            (
+                1 <= self.banks <= accounts / 10,
+                "banks",
+                self.banks,
+                f"at least 1, and a tenth of {accounts:,} accounts",
+            ),
+            (accounts < 2**31, "accounts", accounts, "below 2^31"),
+            (LEAST <= frauds <= accounts / 5, "fraud", frauds / accounts, f"{LEAST} accounts or more, up to a fifth"),
+            (0 <= self.crossing <= 1, "crossing", self.crossing, "in 0..1"),
+            (0 <= self.spanning <= 1, "spanning", self.spanning, "in 0..1"),
+            (0 <= self.decoys <= 3, "decoys", self.decoys, "in 0..3"),
+            (self.days > LONGEST, "days", self.days, f"above {LONGEST:g}, which a ring may take"),
+            (
+                transfers >= 5 * (1 + self.decoys) * frauds,
+                "transfers",
+                transfers,
+                "5 or more for each member of a group",
+            ),
+        ):
+            if not ok:
+                raise ConfigError(f"transfers: {key} = {value} is not allowed; it must be {allowed}.")
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """(accounts, transfers, frauds)."""
+        usual = PRESETS[self.preset]
+        given = (self.accounts, self.transfers, self.fraud)
+        accounts, transfers, fraud = (own if mine is None else mine for mine, own in zip(given, usual, strict=True))
+        return int(accounts), int(transfers), round(fraud * accounts)
+
+    def load(self, root: Path | None, seed: int) -> Dataset:
+        """One draw for `seed`; `root` must be None.
+
+        Raises:
+            ConfigError: a bank has fewer accounts than rings have members there.
+        """
+        if root is not None:
+            raise NotHeld("transfers")
+        drawn = self.drawn(seed)
+        ends = np.stack([drawn.source, drawn.target])
+        hour = np.cos(2 * np.pi * drawn.time)
+        kinds = [drawn.channel == channel for channel in range(len(CHANNELS))]
+        features = np.stack([_scaled(drawn.amount, _AMOUNT), hour, *kinds], 1, dtype=np.float32)
+        split = np.searchsorted(np.cumsum(SHARES[:-1]), (np.arange(len(hour)) + 0.5) / len(hour))
+        customers = [drawn.customer == customer for customer in range(len(CUSTOMERS))]
+        data = Dataset(
+            name="transfers",
+            x=np.stack([_scaled(drawn.age, _AGE), _scaled(drawn.turnover, _TURNOVER), *customers], 1, dtype=np.float32),
+            edges=skeleton(ends, len(drawn.bank)),
+            y=drawn.fraud.astype(np.int64),
+            classes=2,
+            columns=("log age", "log turnover", *CUSTOMERS),
+            labels=CLASSES,
+            owner=drawn.bank,
+            owners=_names(self.banks),
+            carried=Carried(
+                ends,
+                directed=True,
+                features=features,
+                time=drawn.time,
+                columns=("log amount", "night", *CHANNELS),
+                y=drawn.laundering.astype(np.int64),
+                split=split,
+            ),
+        )
+        return as_edges(data, OF_TRANSFERS) if self.task == "edges" else data
+
+    def tables(self, seed: int) -> tuple[pa.Table, pa.Table]:
+        """The same draw as a bank would have it: accounts (id, bank, customer, age in days, turnover, label) and
+        transfers (source, target, amount, channel, date, kind), in order of time."""
+        drawn = self.drawn(seed)
+        accounts = {
+            "id": np.arange(len(drawn.bank)),
+            "bank": _words(drawn.bank, _names(self.banks)),
+            "customer": _words(drawn.customer, CUSTOMERS),
+            "age": drawn.age.round(),
+            "turnover": drawn.turnover.round(),
+            "label": _words(drawn.fraud, CLASSES),
+        }
+        transfers = {
+            "source": drawn.source,
+            "target": drawn.target,
+            "amount": drawn.amount.round(2),
+            "channel": _words(drawn.channel, CHANNELS),
+            "date": _EPOCH + (drawn.time * 86_400).astype("timedelta64[s]"),
+            "kind": _words(drawn.laundering, OF_TRANSFERS),
+        }
+        return pa.table(accounts), pa.table(transfers)
+
+    def drawn(self, seed: int) -> Drawn:
+        """What both are made of.
+
+        Raises:
+            ConfigError: see `load`.
+        """
+        accounts, transfers, frauds = self.sizes
+        rng = generator(seed, "transfers accounts")
+        bank = rng.permutation(np.arange(accounts) % self.banks)
+        fraud = np.zeros(accounts, bool)
+        members, paid = self._group(bank, frauds, fraud, generator(seed, "transfers rings"))
+        fraud[members] = True
+        if fraud.sum() < frauds:
+            raise ConfigError(f"transfers: banks = {self.banks} have too few accounts for {frauds} frauds; set fewer.")
+        customer = (rng.random((accounts, 1)) > np.cumsum(_OF_CUSTOMERS, 1)[fraud.astype(int), :-1]).sum(1)
+        wealth = rng.standard_normal(accounts) + 0.8 * (customer > 0) - 0.2 * fraud
+        age = rng.standard_normal(accounts) - 1.2 * fraud
+        parts = [paid]
+        if decoys := round(self.decoys * frauds):
+            parts.append(self._group(bank, max(decoys, LEAST), fraud, generator(seed, "transfers decoys"), False)[1])
+        count = transfers - sum(len(part[0]) for part in parts)
+        rng = generator(seed, "transfers ordinary")
+        parts.append(_ordinary(*_pairs(bank, customer, self.crossing, count, rng), wealth, self.days, rng))
+        columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+        order, laundering = np.argsort(columns[-1], kind="stable"), np.arange(transfers) < len(paid[0])
+        ages, turnover = (np.exp(mean + by * own) for (mean, by), own in ((_AGE, age), (_TURNOVER, wealth)))
+        return Drawn(bank, customer, ages, turnover, fraud, *(own[order] for own in [*columns, laundering]))
+
+    def _group(
+        self, bank: np.ndarray, members: int, taken: np.ndarray, rng: np.random.Generator, launder: bool = True
+    ) -> tuple[np.ndarray, Columns]:
+        """Accounts int64 [S] of rings of so many members, and their transfers, if they `launder`, or else of honest
+        groups."""
+        rings = draw_rings(members, rng)
+        account = placed(rings, bank, taken, self.spanning, rng)
+        payment, time = times(rings, rng.integers(2, 5, len(rings.size)), self.days, 1 + (not launder), rng)
+        base = rng.normal(_AMOUNT[0] + (1.8 if launder else 0.6), 0.7, len(rings.size))[rings.ring[rings.source]]
+        amount = np.exp((base - 0.06 * rings.stage)[payment] + rng.normal(0, 0.2, len(payment)))
+        channel = rng.choice(len(CHANNELS), len(payment), p=_OF_CHANNELS[launder])
+        return account, (account[rings.source][payment], account[rings.target][payment], amount, channel, time)
+
+
+def _pairs(
+    bank: np.ndarray, customer: np.ndarray, crossing: float, count: int, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Source and target int64 [count] of ordinary transfers: few accounts pay or are paid much, and two fifths of the
+    transfers repeat another."""
+    banks, fresh = int(bank.max()) + 1, count - count * 2 // 5
+    held = np.bincount(bank, minlength=banks)
+    first = held.cumsum() - held
+
+    def among(favoured: str, at: np.ndarray) -> np.ndarray:
+        order = np.lexsort((rng.random(len(bank)), customer != CUSTOMERS.index(favoured), bank))
+        rank = (rng.random(len(at)) ** 2 * held[at]).astype(np.int64)
+        result: np.ndarray = order[first[at] + rank]
+        return result
+
+    home = rng.choice(banks, fresh, p=held / held.sum())
+    away = (home + rng.integers(1, max(banks, 2), fresh)) % banks
+    source, target = among("business", home), among("merchant", np.where(rng.random(fresh) < crossing, away, home))
+    apart = source != target
+    again = np.append(np.arange(apart.sum()), rng.integers(apart.sum(), size=count - apart.sum()))
+    return source[apart][again], target[apart][again]
+
+
+def _ordinary(
+    source: np.ndarray, target: np.ndarray, wealth: np.ndarray, days: float, rng: np.random.Generator
+) -> Columns:
+    """Those transfers, of amounts that go with the payer's wealth, mostly by day."""
+    count = len(source)
+    usual = rng.normal(_AMOUNT[0], 1.1, count) + 0.5 * wealth[source]
+    amount = np.exp(usual + 2.2 * (rng.random(count) < _LARGE))
+    channel = (rng.random((count, 1)) > np.cumsum(_OF_CHANNELS[0])[:-1]).sum(1)
+    time = np.floor(rng.random(count) * np.floor(days)) + rng.normal(14, 4, count) % 24 / 24
+    return source, target, amount, channel, time
+
+
+def _scaled(values: np.ndarray, by: tuple[float, float]) -> np.ndarray:
+    result: np.ndarray = (np.log(values) - by[0]) / by[1]
+    return result
+
+
+def _names(banks: int) -> tuple[str, ...]:
+    return tuple(f"bank-{number:0{len(str(banks))}}" for number in range(1, banks + 1))
+
+
+def _words(numbers: np.ndarray, names: tuple[str, ...]) -> pa.Array:
+    return pa.DictionaryArray.from_arrays(pa.array(numbers.astype(np.int32)), pa.array(names)).cast(pa.string())

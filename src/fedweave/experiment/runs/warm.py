@@ -1,0 +1,252 @@
+"""Training that begins from an earlier run: its weights, fitted to new columns and classes, and its ledgers."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+from torch import Tensor
+
+from fedweave.algorithms.fedavg import FedAvg
+from fedweave.core.algorithm import Algorithm
+from fedweave.core.engine import Engine
+from fedweave.core.model import Model, feature_rows
+from fedweave.core.tree import Tree, leaves, nest
+from fedweave.datasets import described
+from fedweave.datasets.base import Dataset
+from fedweave.errors import UserError, listed
+from fedweave.experiment.runs.checkpoint import Checkpoint
+from fedweave.experiment.runs.files import (
+    CHECKPOINT,
+    EARLIER_LEDGER,
+    LEDGER,
+    PARTITION,
+    SUMMARY,
+    read_summary,
+    read_table,
+)
+from fedweave.experiment.runs.form import read_form
+
+RUN = "run"  # the column of `EARLIER_LEDGER` that counts runs, 0 the first
+
+
+class Names(Protocol):
+    """What is known of a run's data (see `saving.Described`)."""
+
+    @property
+    def features(self) -> int:
+        """How many."""
+        ...
+
+    @property
+    def classes(self) -> int:
+        """How many."""
+        ...
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """What the classes are called; () where they are numbers."""
+        ...
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """What an earlier run leaves to begin from.
+
+    weights: the joint model's by path or, with a row for each of its `members`, everybody's own. features, classes:
+    how many. columns, labels: what they are called; () where nobody said.
+    """
+
+    directory: Path
+    weights: Mapping[str, Tensor]
+    members: tuple[str, ...]
+    features: int
+    classes: int
+    columns: Sequence[str]
+    labels: Sequence[str]
+
+    @classmethod
+    def read(cls, directory: Path) -> "Earlier":
+        """What the finished run in `directory` left.
+
+        Raises:
+            UserError: it is no finished run's, or its server keeps no weights. FedweaveError: a file is damaged.
+        """
+        if not (directory / SUMMARY).is_file():
+            _refuse("run", f"{directory} holds no finished run", "Give the --out of one, and finish it first.")
+        summary = read_summary(directory / SUMMARY, "algorithm")
+        state = Checkpoint.load(directory / CHECKPOINT).state
+        held = state.get("w") or state.get("own")
+        if not isinstance(held, dict):
+            told = f"the server of {directory} ({summary['algorithm']}) keeps no weights of a model"
+            _refuse("algorithm", told, "Begin from a run of FedAvg or one of its family.")
+        members = () if "w" in state else tuple(read_table(directory, PARTITION)["client"].to_pylist())
+        form = read_form(directory)
+        labels = form.labels if form else tuple(summary.get("classes", ()))
+        columns = form.columns if form else ()
+        counts = int(summary["features"]), int(summary["class_count"])
+        weights = {path: leaf for path, leaf in leaves(held) if isinstance(leaf, Tensor)}
+        return cls(directory, weights, members, *counts, columns, labels)
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """Puts an earlier run's weights in the place of fresh ones (`core.federation.Federation.initial`).
+
+    rows, classes: (their places now, their places before) of the input features and of the classes that both runs have;
+    None where these are the same. by_feature: paths of weights with a row for each feature.
+    """
+
+    earlier: Earlier
+    rows: tuple[list[int], list[int]] | None
+    classes: tuple[list[int], list[int]] | None
+    by_feature: frozenset[str]
+
+    def __call__(self, fresh: Tree, clients: Sequence[str] = ()) -> Tree:
+        """`fresh` with what it has of the earlier weights.
+
+        clients: those whose own weights are the rows of `fresh`; () of a joint model. Whoever is new begins from the
+        mean of the others.
+
+        Raises:
+            UserError: it is of another model.
+        """
+        last = max((int(path.partition("/")[0]) for path, _ in leaves(fresh)), default=0)
+        found = {}
+        for path, leaf in leaves(fresh):
+            if not clients:
+                found[path] = self._fitted(path, self._of(path, ""), leaf, last)
+                continue
+            each = [
+                self._fitted(path, self._of(path, name), own, last) for name, own in zip(clients, leaf, strict=True)
+            ]
+            found[path] = torch.stack(each)
+        return nest(found)
+
+    def _of(self, path: str, client: str) -> Tensor:
+        """An earlier weight, of a client where each had its own."""
+        if path not in self.earlier.weights:
+            self._unlike(path, "is absent there")
+        held, members = self.earlier.weights[path], self.earlier.members
+        if not members:
+            return held
+        return held[members.index(client)] if client in members else held.mean(0)
+
+    def _fitted(self, path: str, old: Tensor, new: Tensor, last: int) -> Tensor:
+        old = old.to(new)
+        layer = int(path.partition("/")[0])
+        rows = self.rows if layer == 0 else None
+        classes = self.classes if layer == last else None
+        if rows is not None and path in self.by_feature:
+            old = _moved(old, new, rows, 0)
+        elif rows is not None and old.shape[:1] == (self.earlier.features,):
+            _refuse("features", f"{path} takes features together, and they are others now", "Take those of before.")
+        if classes is not None and old.ndim and old.shape[-1] == self.earlier.classes:
+            old = _moved(old, new, classes, -1)
+        if old.shape != new.shape:
+            self._unlike(path, f"is {list(old.shape)} there and {list(new.shape)} here")
+        return old.clone()
+
+    def _unlike(self, path: str, told: str) -> NoReturn:
+        remedy = "Take the same [model], and an algorithm that shares the same weights."
+        _refuse("model", f"{self.earlier.directory} has another model: {path} {told}", remedy)
+
+
+def _moved(old: Tensor, new: Tensor, places: tuple[list[int], list[int]], dim: int) -> Tensor:
+    """`old` with as many entries along `dim` as `new`: its own at `places`, and elsewhere the fresh ones, where the two
+    are alike otherwise, or zeros."""
+    now, before = (torch.tensor(own, dtype=torch.int64, device=old.device) for own in places)
+    shape = list(old.shape)
+    shape[dim] = new.shape[dim]
+    out = new.clone() if list(new.shape) == shape else old.new_zeros(shape)
+    return out.index_copy(dim, now, old.index_select(dim, before))
+
+
+def fitting(earlier: Earlier, algorithm: Algorithm, data: Any) -> tuple[Fitting, list[str]]:
+    """How the earlier weights are put into the model of `algorithm` on `data`, and what to say of it.
+
+    data: a dataset, or what sites said of theirs (`Names`).
+
+    Raises:
+        UserError: the algorithm does not train from weights of its server's, or features or classes cannot be told
+            apart.
+    """
+    if not isinstance(algorithm, FedAvg) or not algorithm.share or algorithm.composed.owner("receive"):
+        told = f"{type(algorithm).__name__} has no weights at the server that members train from"
+        _refuse("algorithm", told, "Take FedAvg or one of its family.")
+    columns = () if not isinstance(data, Dataset) else described.names(data)
+    columns = () if all(map(described.is_unnamed, columns)) else columns
+    rows, notes = _common("features", (earlier.features, earlier.columns), (data.features, columns))
+    classes, more = _common("classes", (earlier.classes, earlier.labels), (data.classes, data.labels))
+    kept = ["what members keep to themselves of the model begins anew"] if algorithm.share != ("*",) else []
+    model: Model = algorithm.trained
+    return Fitting(earlier, rows, classes, feature_rows(model)), [*notes, *more, *kept]
+
+
+def _common(
+    what: str, before: tuple[int, Sequence[str]], now: tuple[int, Sequence[str]]
+) -> tuple[tuple[list[int], list[int]] | None, list[str]]:
+    """(their places now, their places before) of what both have, None if that is all, and what to say of the rest."""
+    (old, earlier), (new, names) = before, now
+    if not (earlier and names):
+        if old == new:
+            return None, []
+        remedy = "Name them, so that each can be found again, or take as many as before."
+        _refuse(what, f"the earlier run has {old} {what}, this one {new}, and they have no names", remedy)
+    if tuple(earlier) == tuple(names):
+        return None, []
+    at = {name: place for place, name in enumerate(earlier)}
+    both = [(place, at[name]) for place, name in enumerate(names) if name in at]
+    if not both:
+        _refuse(what, f"none of the {what} is one of the earlier run's", "Begin anew, or rename them as before.")
+    fresh, gone = [name for name in names if name not in at], [name for name in earlier if name not in names]
+    told = [f"{what} that are new begin with fresh weights: {listed(fresh)}"] if fresh else []
+    told += [f"{what} of the earlier run that are gone: {listed(gone)}"] if gone else []
+    return ([now for now, _ in both], [old for _, old in both]), told
+
+
+def begin(fed: Engine, algorithm: Algorithm, data: Any, directory: Path) -> "Begun":
+    """Have `algorithm` begin on `fed` from the run in `directory`; what to keep of that.
+
+    Raises:
+        UserError: it cannot; see `fitting` and `Earlier.read`.
+    """
+    earlier = Earlier.read(directory)
+    fed.initial, notes = fitting(earlier, algorithm, data)
+    if earlier.members and (new := [name for name in fed.clients if name not in earlier.members]):
+        notes.append(f"members that are new begin from the mean of the others: {listed(new)}")
+    return Begun(tuple(notes), _ledgers(directory))
+
+
+@dataclass(frozen=True)
+class Begun:
+    """What to say of where a run begins, and what was sent under a mechanism in all runs before it."""
+
+    notes: tuple[str, ...] = ()
+    ledger: pa.Table | None = field(default=None, repr=False)
+
+
+def _ledgers(directory: Path) -> pa.Table | None:
+    """The rows of the earlier run's ledger, and of those before it, that state a mechanism; None without any."""
+    before = earlier_ledgers(directory)
+    own = read_table(directory, LEDGER)
+    every = [table.filter(pc.is_valid(table["applied"])) for table in (*before, own)]
+    counted = [table.append_column(RUN, pa.array([run] * len(table), pa.int32())) for run, table in enumerate(every)]
+    found = pa.concat_tables(counted, promote_options="default")
+    return found if len(found) else None
+
+
+def earlier_ledgers(directory: Path) -> list[pa.Table]:
+    """What was sent under a mechanism in each run that the one in `directory` began from, the first one first."""
+    if not (directory / EARLIER_LEDGER).exists():
+        return []
+    found = read_table(directory, EARLIER_LEDGER)
+    runs = sorted(pc.unique(found[RUN]).to_pylist())
+    return [found.filter(pc.field(RUN) == run).drop_columns([RUN]) for run in runs]
+
+
+def _refuse(what: str, told: str, remedy: str) -> NoReturn:
+    raise UserError(f"init_from: {told}. {remedy}", code=f"init.{what}")

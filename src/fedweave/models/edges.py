@@ -1,0 +1,76 @@
+"""A head by which any model of nodes classifies edges: an MLP on both ends' embeddings and the edge's own features."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedweave.core import model as models
+from fedweave.core import random
+from fedweave.core.carried import OWN, SOURCE, TARGET
+from fedweave.core.graph import Graph
+from fedweave.core.maker import Maker, note
+from fedweave.core.model import Hidden, Layer, Model, rows_of
+from fedweave.core.tree import Tree
+from fedweave.datasets.base import Dataset
+from fedweave.errors import ConfigError
+from fedweave.models import blocks
+from fedweave.ops.linear import linear
+
+WIDTH = 64  # of a model that has no `hidden`
+
+
+@dataclass(frozen=True)
+class OnEdges:
+    """A model for edges as examples: `of` gives each node an embedding h, and an edge (u, v) with features e has the
+    logits MLP([h_u ‖ h_v ‖ e]), of one hidden layer. Width and dropout are those of `of`.
+
+    of:            the model, such as models.GINE(), whose `pool` is "none".
+    edge_features: how many features edges have.
+    """
+
+    of: Any
+    edge_features: int = 0
+
+    def build(self, features: int, classes: int) -> Model:
+        """The model from `features` columns to `classes` logits of each edge.
+
+        Raises:
+            ConfigError: `of` gives no row to each node.
+        """
+        blocks.check_shape(features, classes)
+        width, dropout = getattr(self.of, "hidden", WIDTH), getattr(self.of, "dropout", 0.0)
+        nodes: Model = self.of.build(features, width)
+        if models.example(nodes) != "node":
+            raise ConfigError("the examples are edges, and the model pools small graphs; set model.pool = 'none'.")
+        read = blocks.activated(readout(width, width, self.edge_features), dropout)
+        return note((*nodes, read, blocks.affine(width, classes)), Maker(self.of, (features, classes)))
+
+
+def on_examples(model: Any, data: Dataset) -> Any:
+    """The plug-in `model`, with a head of its own where the examples are edges, which reads what models do of them."""
+    if data.carried is None or not data.carried.examples:
+        return model
+    return OnEdges(model, data.carried.width + 2 * data.carried.ports)
+
+
+def readout(fan_in: int, fan_out: int, edge_features: int) -> Layer:
+    """W [ReLU(h_u) ‖ ReLU(h_v) ‖ e_uv] + b of every edge (u, v) that is an example: [n, in] -> [e, out], initialised
+    like `torch.nn.Linear`."""
+
+    def init(key: Tensor) -> Tree:
+        sizes = {"_source": fan_in, "_target": fan_in} | ({"_edge": edge_features} if edge_features else {})
+        whole = sum(sizes.values())
+        made = {
+            f"weight{i}": blocks.lecun(random.fold(key, "weight", i), (s, fan_out), whole) for i, s in sizes.items()
+        }
+        return made | {"bias": blocks.lecun(random.fold(key, "bias"), (fan_out,), whole)}
+
+    def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
+        h, edges = torch.relu(rows_of(h)), graph.edges
+        z: Tensor = edges.operator(SOURCE) @ linear(h, w["weight_source"]) + w["bias"]
+        z = z + edges.operator(TARGET) @ linear(h, w["weight_target"])
+        return z + edges.operator(OWN) @ w["weight_edge"] if edge_features else z
+
+    return Layer(init, apply, operator=SOURCE)

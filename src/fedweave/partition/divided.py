@@ -1,0 +1,125 @@
+"""How clients' examples are divided into train, val and test, where the cut itself does not say: by ratios, by the
+data's own split, or by time."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from fedweave.datasets.base import Dataset
+from fedweave.errors import ConfigError
+from fedweave.partition.base import Part
+from fedweave.partition.ego_networks import edges_among
+from fedweave.partition.splits import check_ratios, divide
+
+SHARES = (0.6, 0.8)  # of the examples until the ends of training and of validation
+_DAY = 86_400e6  # microseconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Divided:
+    """A cut whose clients' examples are divided.
+
+    train, val, test: ratios of every client's labelled examples, stratified by label.
+    public_split:     take the data's own split instead of the ratios.
+    split:            "random" draws by the ratios; "time" trains on examples up to `train_until`, validates on those up
+                      to `val_until` and tests on later ones, and no message for an example goes along an edge that is
+                      later than the end of its split.
+    train_until, val_until: a time in the data's unit, a date such as "2024-03-31", or a share of the labelled examples
+                      of all clients, below 1; by default .6 and .8.
+    """
+
+    train: float = 0.2
+    val: float = 0.4
+    test: float = 0.4
+    public_split: bool = False
+    split: Literal["random", "time"] = "random"
+    train_until: float | str | None = None
+    val_until: float | str | None = None
+
+    def __post_init__(self) -> None:
+        check_ratios(self.train, self.val, self.test)
+        by_time = self.split == "time"
+        if self.split not in ("random", "time"):
+            raise ConfigError(f"[partition] split = {self.split!r}: choose random or time.")
+        if by_time and self.public_split:
+            raise ConfigError('[partition] split = "time" with public_split = true: set one of them.')
+        if not by_time and (self.train_until, self.val_until) != (None, None):
+            raise ConfigError('[partition] train_until and val_until are of split = "time".')
+        for name in ("train_until", "val_until"):
+            moment(name, getattr(self, name))  # refuses what is no date
+
+    def divided(self, data: Dataset, held: Sequence[np.ndarray], seed: int) -> tuple[Part, ...]:
+        """Parts over `held`, the sorted nodes of each client, or small graphs where these are the examples. Edges as
+        examples are of the client that holds both ends.
+
+        Raises:
+            ConfigError: the data has no split, or no times, although these are asked for.
+        """
+        examples = edges_among(data, list(held)) if data.example == "edge" else held
+        if self.split == "time":
+            parts = _by_time(data, examples, self._ends(data))
+        else:
+            parts = divide(data, examples, (self.train, self.val, self.test), self.public_split, seed)
+        if data.example != "edge":
+            return parts
+        return tuple(replace(part, nodes=own) for part, own in zip(parts, held, strict=True))
+
+    def _ends(self, data: Dataset) -> tuple[float, float]:
+        """The last times of training and of validation."""
+        if data.time is None:
+            what = "edge_time" if data.example == "edge" else "node_time"
+            raise ConfigError(
+                f'[partition] split = "time", but nobody says when the {data.example}s of {data.name!r} are; name the '
+                f"column in [data] {what}."
+            )
+        if data.carried is None or data.carried.time is None:
+            raise ConfigError(
+                f'[partition] split = "time", but nobody says when the edges of {data.name!r} are, along which '
+                "messages go; name the column in [data] edge_time."
+            )
+        times = np.sort(data.time[data.y >= 0])
+        given = (self.train_until, self.val_until)
+        first, second = (
+            _at(moment(name, SHARES[at] if own is None else own), times)
+            for at, (name, own) in enumerate(zip(("train_until", "val_until"), given, strict=True))
+        )
+        counts = np.diff([0, *np.searchsorted(times, [first, second], "right"), len(times)])
+        if first >= second or counts[0] == 0:
+            told = f"{counts[0]:,} train, {counts[1]:,} val, {counts[2]:,} test"
+            raise ConfigError(
+                f"[partition] train_until = {first:.10g}, val_until = {second:.10g} of times {times[0]:.10g} to "
+                f"{times[-1]:.10g} ({told}): give two times or shares, the second later."
+            )
+        return first, second
+
+
+def moment(name: str, given: float | str | None) -> float:
+    """A number as it is, a date or time as days since 1970; NaN of None.
+
+    Raises:
+        ConfigError: it is no date.
+    """
+    if not isinstance(given, str):
+        return float("nan") if given is None else float(given)
+    try:
+        return float(np.datetime64(given, "us").astype(np.int64) / _DAY)
+    except ValueError as error:
+        raise ConfigError(
+            f"[partition] {name} = {given!r}: give a time, a date such as 2024-03-31, or a share below 1."
+        ) from error
+
+
+def _at(until: float, times: np.ndarray) -> float:
+    """The time `until`, or until which there is such a share of the sorted `times`."""
+    if not 0 < until < 1 or not len(times):
+        return until
+    return float(times[max(0, int(np.ceil(until * len(times) - 1e-9)) - 1)])
+
+
+def _by_time(data: Dataset, held: Sequence[np.ndarray], until: tuple[float, float]) -> tuple[Part, ...]:
+    time = np.asarray(data.time)
+    split = np.searchsorted(until, time)  # an example at an end is before it
+    masks = (split == np.arange(3)[:, None]) & (data.y >= 0)
+    return tuple(replace(Part.of(data, own, masks[:, own]), until=until) for own in held)

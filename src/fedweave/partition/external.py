@@ -1,0 +1,268 @@
+"""Edges between members: columns of features made of them, before any algorithm runs.
+
+`"features"` are what a member can say of its own edges (`datasets.outside.summary`). `"exchange"` adds what FedGCN
+exchanges (Yao et al. 2023): for a node, the features of the nodes of other members that these members' own records join
+to it, as their number and mean for each direction. A member adds up the features of its own nodes at every end that it
+does not hold; the members' sums are added up as words of a secure sum, and each total goes to who holds that end. So
+the member whose records name an edge decides what of its nodes is told of it, and who holds the other end hears it.
+
+Here the partition knows all edges. Between organisations ends are matched by a private set intersection
+(`deploy.flare.parties.exchange`), with the same sums and the same rounding.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+
+from fedweave.core.carried import Carried
+from fedweave.core.federation import Declaration, Sends, StepInfo
+from fedweave.core.ledger import Ledger
+from fedweave.core.mechanism import SecureSum
+from fedweave.core.purposes import SETUP
+from fedweave.datasets.base import Dataset
+from fedweave.datasets.described import names as columns_of
+from fedweave.datasets.edges import distinct
+from fedweave.datasets.outside import Ends, Outside, beside, ends_at, once, summary, ways
+from fedweave.errors import ConfigError, DataError
+from fedweave.partition.base import Part, Partition
+from fedweave.privacy.secure_sum import FixedPoint
+
+ADD = "exchange"  # what the step is called by which members add up
+SUMS, TOTALS, TELLERS = "sums", "totals", 1  # words of a row that count who told of it
+SUM = SecureSum(everyone=True, bits=64, fraction=24)
+ADDING: Declaration = {
+    SUMS: Sends(
+        "for each node that some member holds and others have edges to: how many of its nodes these edges join to it, "
+        "and the sum of their features, of which the member that holds the node hears the total over all members",
+        SUM,
+    )
+}
+HEARS = {
+    "slots": "how many nodes there are that some member holds and others have edges to",
+    TOTALS: "how many nodes of other members their records join to each of its nodes, and the sum of their features",
+}
+WORDS = FixedPoint.of(SUM)
+
+
+class Appended(NamedTuple):
+    """Data with its further columns. shared: the nodes that others told of; words: in what was told of each."""
+
+    data: Dataset
+    shared: int = 0
+    words: int = 0
+
+
+def appended(data: Dataset, partition: Partition, how: str, least: int = 1) -> Appended:
+    """The data with columns made of edges between the parts of a partition, and to nodes that the data does not have.
+
+    how: "features" or "exchange". least: the fewest nodes of a member of which it tells a sum.
+
+    Raises:
+        ConfigError: these are no parts of one graph, each of nodes of its own. DataError: two members hold one id.
+    """
+    holder = _holders(data, partition)
+    every = _every(data, [part.until for part in partition.parts])
+    known = np.append(holder, np.full(0 if data.outside is None else len(data.outside.names), -1))
+    ends = ends_at(every, known)
+    made, more = summary(data.nodes, every, known, ends)
+    x, names = beside(data.x, made), (*columns_of(data), *more)
+    if how != "exchange":
+        return Appended(_with(data, x, names))
+    parts, ends = len(partition.parts), ends._replace(far=_known(data)[ends.far])
+    members = (holder >= 0) & (holder < parts)
+    told = ends.only((ends.far >= 0) & members[ends.near] & members[ends.far])
+    shared, slot = np.unique(told.far, return_inverse=True)
+    form = len(shared), len(ways(every.directed))
+    total = np.zeros((form[0], form[1] * (1 + data.features)), np.int64)
+    for part in range(parts):
+        own = holder[told.near] == part
+        total += words(terms(data.x, told._replace(far=slot).only(own), form, least), parts)
+    heard = np.zeros((data.nodes, total.shape[1]), np.float32)
+    heard[shared] = means(total, form[1])
+    more = exchanged_names(columns_of(data), every.directed)
+    return Appended(_with(data, beside(x, heard), (*names, *more)), *total.shape)
+
+
+def check_inside(data: Dataset) -> None:
+    """Refuse edges to nodes that the data does not have, where nobody says what becomes of them.
+
+    Raises:
+        DataError: there are such.
+    """
+    if data.outside is not None and data.outside.carried.total:
+        raise DataError(
+            f"{data.name}: {data.outside.carried.total:,} edges lead to nodes that it does not have. Remove them, or "
+            'make features of them: [data] external = "features".'
+        )
+
+
+def alone(data: Dataset, how: str) -> Dataset:
+    """What one member holds of it by itself: columns made of its edges to nodes that it does not have; those that are
+    to be exchanged are 0."""
+    every = _every(data)
+    outside = data.outside or Outside(every.taken(np.empty(0, np.int64), np.empty((2, 0), np.int64)), ())
+    holder = own_holder(data.nodes, outside)
+    made, more = summary(data.nodes, every, holder, ends_at(every, holder))
+    names = (*columns_of(data), *more)
+    if how == "exchange":
+        told = exchanged_names(columns_of(data), every.directed)
+        made, names = np.pad(made, ((0, 0), (0, len(told)))), (*names, *told)
+    return replace(_with(data, beside(data.x, made), names), outside=outside)
+
+
+def columns_told(data: Dataset) -> int:
+    """Of data that `alone` made for an exchange: how many of its first columns others are told sums of."""
+    every, none = _every(data), np.empty(0, np.int64)
+    many, own = len(ways(every.directed)), len(summary(0, every, np.append(none, -1), Ends(none, none, none, none))[1])
+    return (data.features - own - many) // (1 + many)
+
+
+def own_holder(nodes: int, outside: Outside) -> np.ndarray:
+    """int64 [n + F]: 0 of a member's own nodes, -1 of those elsewhere."""
+    return np.append(np.zeros(nodes, np.int64), np.full(len(outside.names), -1))
+
+
+def exchanged_names(names: Sequence[str], directed: bool) -> tuple[str, ...]:
+    """What the columns are called that come of an exchange of those called `names`."""
+    each = ("log neighbours", *(f"mean of {name}" for name in names))
+    return tuple(f"exchanged {way} {name}".replace("  ", " ") for way in ways(directed) for name in each)
+
+
+def terms(x: "np.ndarray | sp.csr_matrix", ends: Ends, form: tuple[int, int], least: int) -> np.ndarray:
+    """float64 [S, w (1 + d)]: for S nodes elsewhere and each of w directions that an edge has for them, how many nodes
+    are joined to them, and the sum of these nodes' features; 0 where they are fewer than `least`.
+
+    x: [n, d]. ends: of edges at a member's nodes, `far` the places of the other ends. form: S and w.
+    """
+    slots, many = form
+    way = ends.way if many == 1 else 1 - ends.way  # what leaves here arrives there
+    codes = np.unique((ends.far * many + way) * x.shape[0] + ends.near)  # a node counts once, however many edges
+    row, near = np.divmod(codes, x.shape[0])
+    count = np.bincount(row, minlength=slots * many)
+    enough = count[row] >= least
+    adds = sp.csr_matrix((np.ones(enough.sum()), (row[enough], near[enough])), shape=(slots * many, x.shape[0]))
+    sums = adds @ x.astype(np.float64)
+    sums = sums.toarray() if sp.issparse(sums) else sums
+    return np.concatenate([np.where(count >= least, count, 0)[:, None], sums], 1).reshape(
+        slots, many * (1 + x.shape[1])
+    )
+
+
+def words(values: np.ndarray, members: int) -> np.ndarray:
+    """int64: the words that stand for float64 values in a sum of so many members.
+
+    Raises:
+        DataError: one is too large.
+    """
+    most, given = ((1 << 62) - 1) // members, torch.from_numpy(values)
+    if WORDS.beyond(given, most):
+        bound = most * 2.0**-WORDS.fraction
+        raise DataError(
+            f"external: sums of features beyond {bound:.3g} cannot be exchanged; scale them ([data] normalise)."
+        )
+    return WORDS.encode(given, float(most)).numpy()
+
+
+def means(total: np.ndarray, many: int) -> np.ndarray:
+    """float32 [S, w (1 + d)]: logarithms of numbers and 1, and means, of what int64 words [S, w (1 + d)] add up, in
+    `many` directions."""
+    rows, wide = total.shape
+    found = WORDS.decode(torch.from_numpy(total), torch.float64).numpy().reshape(rows, many, wide // many)
+    found[..., 1:] /= found[..., :1].clip(1)
+    found[..., 0] = np.log1p(found[..., 0])
+    return found.reshape(total.shape).astype(np.float32)
+
+
+def outsides(data: Dataset, parts: Sequence[Part]) -> Iterator[Outside]:
+    """For each part, the edges between its nodes and all others, as its own files would name them."""
+    every = _every(data, [part.until for part in parts])
+    called = (*named(data).ids, *(() if data.outside is None else data.outside.names))
+    place = np.full(len(called), -1)
+    for part in parts:
+        place[part.nodes] = np.arange(len(part.nodes))
+        held = place[every.ends] >= 0
+        edge = np.flatnonzero(held[0] != held[1])
+        ends, leaves = every.ends[:, edge], held[0, edge]
+        far, at = np.unique(np.where(leaves, *ends[::-1]), return_inverse=True)
+        pair = place[np.where(leaves, *ends)], len(part.nodes) + at
+        place[part.nodes] = -1
+        yield Outside(every.taken(edge, np.where(leaves, pair, pair[::-1])), tuple(called[i] for i in far))
+
+
+def named(data: Dataset) -> Dataset:
+    """The data with ids, by which its members find their common ends."""
+    return data if data.ids else replace(data, ids=tuple(map(str, range(data.nodes))))
+
+
+def meter_exchange(ledger: Ledger, clients: Sequence[str], made: Appended) -> None:
+    """Note in a `ledger` what `clients` would send and hear in an exchange."""
+    if made.words:
+        row = torch.zeros((made.shared, TELLERS + made.words), dtype=torch.int64, device="cpu")
+        ledger.purpose = SETUP
+        ledger.record(0, 0, f"({ADD})", clients, "up", {SUMS: row}, 0.0, StepInfo.of(ADDING))
+        ledger.record(0, 0, f"({ADD})", clients, "down", {TOTALS: row}, 0.0, StepInfo.of(HEARS))
+
+
+def _holders(data: Dataset, partition: Partition) -> np.ndarray:
+    """int64 [n]: which part has each node, then which of the sets that the server judges or holds; -1 is none.
+
+    Raises:
+        ConfigError: see `appended`.
+    """
+    parts = partition.parts
+    if data.example != "node" or any(part.columns is not None or part.edges is not None for part in parts):
+        raise ConfigError(
+            "external: columns are made of edges to other members' nodes where nodes of one graph are the examples, "
+            "and each member holds all columns of its own."
+        )
+    tests = () if partition.test is None else (partition.test,)
+    groups = [*(part.nodes for part in parts), *tests, *(part.nodes for part in partition.held.values())]
+    if partition.judged is not None or sum(map(len, groups)) > len(distinct(np.concatenate(groups))):
+        raise ConfigError("external: members share nodes here, and no edge is known to lead elsewhere; leave it out.")
+    holder = np.full(data.nodes, -1)
+    for number, nodes in enumerate(groups):
+        holder[nodes] = number
+    return holder
+
+
+def _every(data: Dataset, until: Sequence[tuple[float, float] | None] = ()) -> Carried:
+    """All edges: those between the data's nodes, and those to others, which have the numbers from n on; where any of
+    `until` ends training at a time (`Part.until`), those up to the first such time."""
+    every, limit = _both(data), min((ends[0] for ends in until if ends is not None), default=np.inf)
+    return every if every.time is None or limit == np.inf else every.taken(every.time <= limit)
+
+
+def _both(data: Dataset) -> Carried:
+    inside = once(data.edges) if data.carried is None else data.carried._replace(y=None, split=None, until=None)
+    if data.outside is None:
+        return inside
+    both = [inside.arrays(), data.outside.carried.arrays()]
+    kept = [key for key in ("weight", "features", "time") if key in both[0]]
+    rows: dict[str, Any] = {key: np.concatenate([own[key] for own in both]) for key in kept}
+    return inside._replace(ends=np.concatenate([inside.ends, data.outside.carried.ends], 1), **rows)
+
+
+def _known(data: Dataset) -> np.ndarray:
+    """int64 [n + F]: which of the data's nodes each end is, of those that it has by name; -1 is none.
+
+    Raises:
+        DataError: two members hold the same id.
+    """
+    own = np.arange(data.nodes)
+    if data.outside is None or not data.outside.names:
+        return own
+    of = ["" if data.owner is None else f"{data.owners[at]}/" for at in (own if data.owner is None else data.owner)]
+    ids = [name.removeprefix(member) for name, member in zip(named(data).ids, of, strict=True)]
+    place = dict(zip(ids, own.tolist(), strict=True))
+    if len(place) < len(ids):
+        twice = next(name for at, name in enumerate(ids) if place[name] != at)
+        raise DataError(f"external: two members hold the node {twice!r}, which is one's alone; give it to one of them.")
+    return np.append(own, np.array([place.get(name, -1) for name in data.outside.names], np.int64))
+
+
+def _with(data: Dataset, x: "np.ndarray | sp.csr_matrix", columns: tuple[str, ...]) -> Dataset:
+    return replace(data, x=x, columns=columns)

@@ -1,0 +1,134 @@
+"""Settings that Optuna proposes one after the other, by how the ones before did on validation examples."""
+
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedweave.errors import ConfigError, UserError
+from fedweave.experiment.config import Document
+from fedweave.metrics.judging import BEST
+from fedweave.papers.grid import PlannedRun, planned_run
+from fedweave.report.reading import grouped, judged_alike, read_runs, spread
+from fedweave.sweep.choosing import conditions
+from fedweave.sweep.plan import algorithms_of, combined, numbers_of, range_of, takes, tries
+
+SAMPLERS = {"tpe": "TPESampler", "random": "RandomSampler", "qmc": "QMCSampler", "gp": "GPSampler"}
+Execute = Callable[[list[PlannedRun]], dict[str, str]]  # the runs that are to be there -> {name: why it failed}
+
+
+@dataclass
+class Search:
+    """One algorithm's settings, in one condition.
+
+    document: its experiment. space: {key: values as TOML}, or ranges of numbers.
+    """
+
+    document: Document
+    space: Mapping[str, Sequence[str]]
+    sampler: str
+    seed: int
+    study: Any = None
+    trial: Any = None
+    runs: list[PlannedRun] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            sampler = getattr(optuna.samplers, SAMPLERS[self.sampler])(seed=self.seed)
+        self.study = optuna.create_study(direction="maximize", sampler=sampler)
+
+    def propose(self, seeds: Sequence[int], out: Path) -> list[PlannedRun]:
+        """The next setting's runs; four digits of a number from a range are taken."""
+        import optuna
+
+        named: dict[str, Any] = {}
+        for key, values in self.space.items():
+            found = range_of(values)
+            if found is None:
+                named[key] = optuna.distributions.CategoricalDistribution(list(values))
+            elif isinstance(found[0], int):
+                named[key] = optuna.distributions.IntDistribution(found[0], int(found[1]), log=found[2])
+            else:
+                named[key] = optuna.distributions.FloatDistribution(found[0], found[1], log=found[2])
+        self.trial = self.study.ask(named)
+        chosen = {key: f"{v:.3e}" if isinstance(v, float) else str(v) for key, v in self.trial.params.items()}
+        [document] = combined(self.document, {key: [value] for key, value in chosen.items()})
+        self.runs = [planned_run(document | {"seed": seed}, out / "runs") for seed in seeds]
+        self.runs[0].config.check_made()
+        return self.runs
+
+    def tell(self, failed: Mapping[str, str]) -> None:
+        """How the proposed setting did, the mean over seeds; that it failed, if any run did."""
+        import optuna
+
+        value = math.nan
+        if not any(run.name in failed for run in self.runs):
+            groups = grouped(read_runs([run.directory for run in self.runs]))
+            metric = judged_alike(groups)
+            value = spread(groups[0].values(f"{BEST}/val/{metric}"))[0]
+        if math.isnan(value):
+            self.study.tell(self.trial, state=optuna.trial.TrialState.FAIL)
+        else:
+            self.study.tell(self.trial, value)
+
+
+def check(sampler: str) -> None:
+    """Refuse an unknown sampler, or a search where Optuna is not installed.
+
+    Raises:
+        ConfigError: there is no such sampler. UserError: Optuna is not installed; says how to install it.
+    """
+    if sampler not in SAMPLERS:
+        raise ConfigError(f"--sampler {sampler}: choose one of {', '.join(SAMPLERS)}.")
+    try:
+        import optuna  # noqa: F401
+    except ImportError as error:
+        raise UserError("--search needs Optuna: pip install 'fedweave[search]'.") from error
+
+
+def searched(
+    config: Path,
+    out: Path,
+    seeds: str,
+    algorithms: str,
+    settings: Sequence[str],
+    grid: Sequence[str],
+    over: Sequence[str],
+    count: int,
+    sampler: str,
+    execute: Execute,
+) -> tuple[list[PlannedRun], dict[str, str], list[str]]:
+    """All runs of `count` settings of each algorithm in each condition, {name: why it failed}, and notes. The same
+    again proposes the same settings, of whose runs those that are done are used.
+
+    Raises:
+        ConfigError: a name, key or value is not valid, or nothing is sought.
+    """
+    tried = tries(config, settings, grid)
+    apart = conditions(tuple(tried), over)
+    if not (sought := {key: values for key, values in tried.items() if key not in apart}):
+        raise ConfigError("--search: say where, such as --grid algorithm.lr=1e-3..1e-1,log, a range or values.")
+    if odd := [key for key in apart if range_of(tried[key])]:
+        raise ConfigError(f"--grid {odd[0]}: algorithms are compared over it, so that it needs values, not a range.")
+    documents, notes = algorithms_of(config, algorithms, settings)
+    numbers = numbers_of(seeds)
+    searches = [
+        Search(one, {key: values for key, values in sought.items() if takes(one, key)}, sampler, numbers[0])
+        for document in documents
+        for one in combined(document, {key: tried[key] for key in apart})
+    ]
+    runs, failed = dict[str, PlannedRun](), dict[str, str]()
+    for number in range(count):
+        going = [search for search in searches if search.space or not number]
+        asked = {run.name: run for search in going for run in search.propose(numbers, out)}
+        failed |= execute(list(asked.values()))
+        runs |= asked
+        for search in going:
+            search.tell(failed)
+    return list(runs.values()), failed, notes

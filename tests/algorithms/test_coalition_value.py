@@ -1,0 +1,62 @@
+"""Values of what clients brought to a round, by models that are tried at all of them."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from fedweave.algorithms import PARTS
+from fedweave.errors import ConfigError
+from fedweave.experiment.build import build
+from fedweave.experiment.config import resolve
+from fedweave.experiment.rounds import train
+from fedweave.incentives.coalitions import judging, worth
+from fedweave.incentives.shapley import exact, leave_one_out
+from fedweave.payments.contributions import _heard
+
+CONFIG: dict[str, Any] = {
+    "data": {"name": "synthetic", "nodes": 200, "classes": 3, "features": 6},
+    "partition": {"name": "random", "clients": 4},
+    "model": {"name": "gcn", "hidden": 4},
+    "engine": {"mode": "loop"},
+}
+
+
+def states(rounds: int, **settings: Any) -> list[dict[str, Any]]:
+    built = build(
+        resolve(CONFIG | {"algorithm": {"name": "fedavg", "parts": [{"name": "coalition_value"} | settings]}})
+    )
+    return [step.state["parts"]["CoalitionValue"] for step in train(built.algorithm, built.fed, rounds, eval_every=0)]
+
+
+def test_values_are_those_of_the_run_done_again() -> None:
+    built = build(resolve(CONFIG | {"algorithm": {"name": "fedavg"}}))
+    _, graphs = judging(built.fed)
+    for (_, round, _), found in zip(_heard(built.algorithm, built.fed, 2), states(2), strict=True):
+        value = worth(round, built.algorithm.net, graphs, "accuracy")
+        with torch.no_grad():
+            assert torch.allclose(found["shapley"], exact(value, 4).values, atol=1e-6)
+            assert torch.allclose(found["leave_one_out"], leave_one_out(value, 4), atol=1e-6)
+        assert not found["shapley_error"].any()
+
+
+def test_many_clients_are_valued_by_orders_of_joining_and_rounds_between_not_at_all() -> None:
+    first, second = states(2, exact=1, permutations=200, every=2)
+    assert all(first[name].isnan().all() for name in ("shapley", "leave_one_out"))
+    _, exactly = states(2)
+    assert (second["shapley_error"] > 0).any()
+    assert ((second["shapley"] - exactly["shapley"]).abs() <= 4 * second["shapley_error"] + 1e-9).all()
+    assert torch.equal(second["leave_one_out"], exactly["leave_one_out"])
+    assert float(second["shapley"].sum()) == pytest.approx(float(exactly["shapley"].sum()))
+
+
+@pytest.mark.parametrize("other", ["secure_sum", "median", "server_adam", "functional_mix"])
+def test_what_hides_updates_or_makes_another_model_of_them_is_refused(other: str) -> None:
+    with pytest.raises(ConfigError, match="CoalitionValue"):
+        build(resolve(CONFIG | {"algorithm": {"name": "fedavg", "parts": ["coalition_value", other]}}))
+
+
+def test_settings_that_value_nobody_are_refused() -> None:
+    for settings in ({"every": 0}, {"exact": 13}, {"permutations": 5}):
+        with pytest.raises(ValueError, match=next(iter(settings))):
+            PARTS["coalition_value"](**settings)

@@ -1,0 +1,127 @@
+"""A site's compliance report: its contents, and the signatures that hold it."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
+from typer.testing import CliRunner
+
+from fedweave.cli import app
+from fedweave.deploy.flare.site.accounts import note_refusal
+from fedweave.deploy.flare.site.audit import audit
+from fedweave.deploy.flare.site.compliance import of_site
+from fedweave.deploy.flare.site.signing import read_report
+from fedweave.errors import UserError
+from fedweave.experiment.rounds import train
+from fedweave.report.document import Document, Grid
+from tests.deploy.projects import copied, experiment
+from tests.deploy.test_in_process import joined
+
+BY, FOR = "Consortium, Dr. Leiter", "fraud model, annex C"
+ABOUT = """
+[site]
+legal_name = "Łódź Bank S.A."
+contact = "dpo@b"
+parties = {bank-a = "A AG", server = "Consortium e.V."}
+"""
+
+
+@pytest.fixture(scope="module")
+def site(provisioned: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of bank-b, after two jobs between which its owner has changed the policy, and a refusal."""
+    project = copied(provisioned, tmp_path_factory.mktemp("reported") / "project")
+    site = project / "bank-b"
+    file = site / "site.toml"
+    file.write_text(file.read_text() + ABOUT)
+    config = experiment("fedavg", rounds=1)
+    config = replace(config, general=replace(config.general, requester=BY, purpose=FOR))
+    for run, more in (("r1", ""), ("r2", "bytes = 5000000\nmin_sites = 3\n")):
+        file.write_text(file.read_text().replace("[policy]\n", f"[policy]\n{more}"))
+        fed, algorithm, _ = joined(project, config, run, submitter="admin@example.org")
+        list(train(algorithm, fed, 1))
+    note_refusal(site, "r2", "step FedAvg.peek", "policy.deny: egos may not leave")
+    return site
+
+
+def table(document: Document, heading: str) -> tuple[Grid, list[dict[str, str]]]:
+    found = next(one for one in document.sections if one.heading.startswith(heading)).grid
+    assert found is not None
+    return found, [dict(zip(found.head, row, strict=True)) for row in found.rows]
+
+
+def test_it_says_who_asked_for_what_and_what_left_whom(site: Path) -> None:
+    found = of_site(site)
+    facts = dict(found.facts)
+    assert "Łódź Bank S.A." in found.title + facts["of"]
+    assert facts["contact"] == "dpo@b"
+    assert BY in facts["asked by"]
+    assert "admin@example.org" in facts["asked by"]
+    assert FOR in facts["purpose"]
+    assert "A AG" in facts["other parties"]
+    assert "bank-c" in facts["other parties"]
+    sent = table(found, "What left")[1]
+    assert {row["who received it"] for row in sent} == {"Consortium e.V."}
+    assert any("change of the model weights" in row["what the receiver learns"] for row in sent)
+    assert next(row["used for"] for row in sent) == "training"
+    asked = table(found, "What was asked")[1]
+    assert [row["run"] for row in asked] == ["r1", "r2"]
+    assert all(row["purpose"] == FOR and row["configuration"] for row in asked)
+    assert [row["run"] for row in table(of_site(site, "r2"), "What was asked")[1]] == ["r2"]
+    with pytest.raises(UserError):
+        of_site(site, "r3")
+
+
+def test_it_says_what_is_spent_and_left_and_under_which_policy(site: Path) -> None:
+    found, spent = of_site(site), audit(site).spent
+    cost = {row["what"]: row for row in table(found, "What it cost")[1]}
+    assert cost["bytes"]["left"] == f"{5_000_000 - spent.bytes:,}"
+    assert next(row for what, row in cost.items() if what.startswith("ε"))["spent"] == "none holds"
+    rules = {row["rule"]: row["value"] for row in table(found, "Policy in force")[1]}
+    assert (rules["bytes"], rules["min_sites"], rules["epsilon"]) == ("5,000,000", "3", "not set")
+    assert "bytes, min_sites tightened" in table(found, "Changes")[1][0]["what"]
+    refused = next(one for one in found.sections if one.heading == "What was refused")
+    assert len(refused.warnings) == 1
+
+
+def test_audit_says_who_asked(site: Path) -> None:
+    told = " ".join(CliRunner().invoke(app, ["audit", str(site)]).output.split())
+    assert BY in told
+    assert FOR in told
+
+
+def test_the_site_and_the_server_sign_it_and_a_change_is_found(site: Path, tmp_path: Path) -> None:
+    own = Path(shutil.copytree(site, tmp_path / "bank-b"))
+    page = tmp_path / "report.html"
+    words = ["compliance", str(own), "-o", str(page), "--sign", str(site.parent / "server")]
+    told = CliRunner().invoke(app, words)
+    assert told.exit_code == 0, told.output
+    kept = page.with_suffix(".json")
+    report = read_report(kept)
+    assert [one.name for one in report.signatures] == ["bank-b", "server"]
+    shown = report.shown()
+    assert shown.number in page.read_text()
+    assert report.document.digest in page.read_text()
+    assert "<script" not in page.read_text()
+    assert table(shown, "Signatures")[0].rows[0][0] == "bank-b"
+    text = kept.read_text()
+    kept.write_text(text.replace("5,000,000", "9,000,000"))
+    with pytest.raises(UserError, match="changed after bank-b"):
+        read_report(kept)
+    kept.write_text(json.dumps(json.loads(text) | {"kind": "other"}))
+    assert CliRunner().invoke(app, ["compliance", str(kept)]).exit_code == 2
+
+
+def test_a_pdf_of_the_same_contents_is_the_same(site: Path, tmp_path: Path) -> None:
+    pytest.importorskip("reportlab")
+    first = CliRunner().invoke(app, ["compliance", str(site), "-o", str(tmp_path / "report.pdf")])
+    assert first.exit_code == 0, first.output
+    before = (tmp_path / "report.pdf").read_bytes()
+    assert before.startswith(b"%PDF-")
+    again = ["compliance", str(tmp_path / "report.json"), "-o", str(tmp_path / "report.pdf")]
+    assert CliRunner().invoke(app, again).exit_code == 0
+    assert (tmp_path / "report.pdf").read_bytes() == before
+    assert CliRunner().invoke(app, ["compliance", str(site), "-o", str(tmp_path / "report.doc")]).exit_code == 2

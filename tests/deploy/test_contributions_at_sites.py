@@ -1,0 +1,91 @@
+"""What members brought, measured between sites: secure sums of what coalitions' models get right."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
+import torch
+from typer.testing import CliRunner
+
+from fedweave.cli import app
+from fedweave.core.tree import map_leaves
+from fedweave.deploy.flare.wire.journal import journal_path, read
+from fedweave.errors import ClientsMissing, UserError
+from fedweave.experiment.rounds import train
+from fedweave.payments.contributions import measured
+from fedweave.report.reading import read_run
+from tests.contract.federations import distance
+from tests.deploy.projects import SITES, experiment
+from tests.deploy.test_in_process import deny, joined, project, simulated
+from tests.deploy.test_refused_rounds import job
+
+__all__ = ["project"]  # a fixture
+COALITIONS = 8  # of three sites
+
+
+def valued(**settings: Any) -> Any:
+    return experiment(rounds=2, algorithm_settings={"parts": ["coalition_value"]} | settings)
+
+
+def test_sites_value_each_other_as_the_simulation_does(project: Path, tmp_path: Path) -> None:
+    config, out = valued(), tmp_path / "out"
+    job(project, out, config)
+    expected, sim = simulated(config)
+    names = dict(zip(sim.clients, SITES, strict=True))
+    table = measured(out, "all").to_pylist()
+    last = expected.state["parts"]["CoalitionValue"]
+    for name in ("shapley", "leave_one_out"):
+        found = {row["client"]: row[name] for row in table if row["round"] == 2}
+        assert found == pytest.approx(
+            {names[client]: own for client, own in zip(sim.clients, last[name].tolist(), strict=True)}
+        )
+    run, [shares] = read_run(out), [[row["equal_share"] for row in table if row["round"] == 1]]
+    assert shares == pytest.approx([1 / 3] * 3)
+    ledger = [row for row in run.ledger.to_pylist() if row["key"] == "tried" and row["direction"] == "up"]
+    assert {(row["shape"], "secure sum" in row["mechanism"]) for row in ledger} == {(f"[{COALITIONS}] int64", True)}
+    assert "an evaluation for each" in ledger[0]["reveals"]
+    said = CliRunner().invoke(app, ["contributions", str(out), "--rounds", "all"])
+    assert said.exit_code == 0, said.output
+    assert "which each counted for itself" in " ".join(said.output.split())
+
+
+def test_a_run_of_sites_without_the_part_names_it(project: Path, tmp_path: Path) -> None:
+    job(project, tmp_path / "out", experiment(rounds=1))
+    with pytest.raises(UserError, match=r"algorithm\.parts = ") as error:
+        measured(tmp_path / "out")
+    assert error.value.code == "contributions.unmeasured"
+
+
+def test_each_model_is_an_evaluation_of_the_policy(project: Path) -> None:
+    planned = 2 * (COALITIONS + 1)
+    deny(project, f"evaluations = {planned - 1}")
+    with pytest.raises(ClientsMissing, match=r"policy\.evaluations: .* 18 more do not fit"):
+        joined(project, valued())
+    deny(project, f"evaluations = {planned}")
+    fed, algorithm, _ = joined(project, valued())
+    *_, last = train(algorithm, fed, 2)
+    assert distance(last.state, simulated(valued())[0].state) <= 1e-5
+    entries = read(journal_path(project / "bank-b", "r1")).entries
+    assert sum(entry.step.endswith("try_out") and entry.direction == "up" for entry in entries) == 2
+    with pytest.raises(ClientsMissing, match=r"policy\.evaluations"):
+        joined(project, valued(), run="r2")
+
+
+def test_a_server_that_tries_more_models_than_it_said_is_refused(project: Path) -> None:
+    """A message with thousands of models would be an oracle for labels."""
+    deny(project, "evaluations = 40")
+    fed, algorithm, _ = joined(project, valued())
+    state = algorithm.init(fed)
+    fed.map(algorithm.train, {"w": state["w"]})
+    many = map_leaves(lambda leaf: torch.stack([leaf] * 41), state["w"])
+    with pytest.raises(ClientsMissing, match=r"bank-b: .*policy\.evaluations"):
+        fed.map(algorithm.try_out, {"models": many})
+
+
+@pytest.mark.parametrize("rule", ["score_epsilon = 1.0", "round_scores = 10"])
+def test_hits_on_labels_as_they_are_stay_where_scores_are_coarser(project: Path, rule: str) -> None:
+    deny(project, rule)
+    with pytest.raises(ClientsMissing, match=rf"policy\.{rule.split()[0]}: tried"):
+        joined(project, valued())

@@ -1,0 +1,236 @@
+"""Edges to other sites' nodes: what sites make of them, tell each other over them, and keep from the server."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
+
+from fedweave.cli import app
+from fedweave.core.arrays import graph_arrays
+from fedweave.core.ledger import Ledger
+from fedweave.core.tree import decode, encode
+from fedweave.deploy.flare.server.federation import Flare
+from fedweave.deploy.flare.site.sitefile import SITE_FILE, write_site_file
+from fedweave.deploy.sites.running import run
+from fedweave.deploy.sites.splitting import hand_out, split
+from fedweave.errors import ClientsMissing, UserError
+from fedweave.experiment.config import Config, resolve
+from fedweave.experiment.rounds import train
+from tests.contract.federations import distance
+from tests.deploy.projects import SITES, InProcess, experiment
+from tests.deploy.test_carrying_at_sites import bank
+from tests.deploy.test_in_process import joined, project, simulated
+from tests.deploy.test_prediction_at_home import predict
+from tests.deploy.test_sites import Watcher
+
+__all__ = ["project"]
+EDGES = {"directed": True, "edge_features": "amount", "edge_weight": "amount", "loops": "keep"}
+
+
+def across(path: Path, external: str, least: int = 1, holdout: bool = False, **data: Any) -> Config:
+    """Three banks and the transfers between them."""
+    own = {"name": "folder", "path": str(path), "external": external, "external_least": least, **EDGES, **data}
+    cut = {"name": "louvain", "clients": 3, "holdout": True} if holdout else {"name": "random", "clients": 3}
+    document = experiment(rounds=2).plain()
+    return resolve({**document, "data": own, "partition": cut, "model": {"name": "sage", "hidden": 8}})
+
+
+def handed(project: Path, config: Config) -> Path:
+    (project / "server/test.npz").unlink(missing_ok=True)
+    hand_out(*split(config, SITES), project, SITES, config)
+    return project
+
+
+@pytest.mark.often("exchange-2-False-row")
+@pytest.mark.parametrize(
+    ("external", "least", "holdout", "normalise"),
+    [("features", 1, False, "none"), ("exchange", 1, True, "row"), ("exchange", 2, False, "row")],
+)
+def test_sites_give_the_numbers_of_the_simulation(
+    project: Path, tmp_path: Path, external: str, least: int, holdout: bool, normalise: str
+) -> None:
+    nodes = 400 if holdout else 160
+    config = across(bank(tmp_path / "data", nodes=nodes), external, least, holdout, normalise=normalise)
+    fed, algorithm, link = joined(handed(project, config), config)
+    expected, sim = simulated(config)
+    for site, client in zip(SITES, sim.clients, strict=True):
+        here, there = (graph_arrays(graph).x for graph in (link.members[site]._job.graph, sim.graphs[client]))
+        np.testing.assert_allclose(dense(here), dense(there), atol=1e-6)
+        assert (dense(here)[:, -3:] != 0).any()
+    *_, last = train(algorithm, fed, 2)
+    assert distance(last.state, expected.state) <= 1e-5
+    assert last.summary == pytest.approx(expected.summary, abs=1e-5)
+
+
+def dense(x: Any) -> np.ndarray:
+    return x.toarray() if hasattr(x, "toarray") else x
+
+
+# Accounts of three banks: age of each, and transfers as each bank's own records name them.
+AGES = {"bank-a": {"a1": 1, "a2": 2, "a3": 3}, "bank-b": {"b1": 10, "b2": 20, "b3": 30}, "bank-c": {"c1": 7, "c2": 9}}
+TRANSFERS = {
+    "bank-a": ["a1,b1", "b2,a1", "c1,a1", "a2,a3", "a2,x1"],
+    "bank-b": ["a1,b1", "b2,a1", "b1,x1", "b2,x1", "b3,x1"],
+    "bank-c": ["c1,a1", "c1,a1", "c1,c2"],
+}
+
+
+class Watched(InProcess):
+    """What passes through the server is kept; `change` is what it makes of what it sends."""
+
+    def __init__(self, project: Path, change: Any = lambda message: message) -> None:
+        super().__init__(project)
+        self.seen, self.change = list[bytes](), change
+
+    def exchange(self, request: str, blobs: Any) -> Any:
+        sent = {site: encode(self.change(decode(blob, 1 << 24))) for site, blob in blobs.items()}
+        answers, lost = super().exchange(request, sent)
+        self.seen += [request.encode(), *sent.values(), *(answer.blob for answer in answers.values())]
+        return answers, lost
+
+
+def joins(project: Path, config: Config, link: InProcess | None = None, run: str = "r1") -> tuple[Flare, Any]:
+    link = link or InProcess(project)
+    fed = Flare(link, SITES, ledger=Ledger())
+    fed.join(config.plain(), run, -1)
+    return fed, link
+
+
+def tables(project: Path, ages: Any = AGES, external: str = "exchange", **policy: Any) -> Config:
+    """Every site with its own accounts and transfers, and the experiment for them."""
+    for site, own in ages.items():
+        rows = [f"iban-{name},{age},{at % 2},{('train', 'test')[at % 2]}" for at, (name, age) in enumerate(own.items())]
+        (project / site / "own").mkdir(exist_ok=True)
+        (project / site / "own/nodes.csv").write_text("\n".join(["id,age,label,split", *rows]) + "\n")
+        ends = [f"iban-{pair.replace(',', ',iban-')}" for pair in TRANSFERS[site]]
+        (project / site / "own/edges.csv").write_text("\n".join(["source,target", *ends]) + "\n")
+        about = {"path": "own", "classes": 2, "directed": True, "external": external}
+        write_site_file(project / site / SITE_FILE, about, **({"min_nodes": 1, "exchange": True} | policy))
+    (project / "server/test.npz").unlink(missing_ok=True)
+    data = {"name": "digits", "external": "exchange"}
+    return resolve({**experiment(rounds=1).plain(), "data": data, "model": {"name": "sage", "hidden": 4}})
+
+
+def heard(link: Any, site: str) -> dict[str, dict[str, float]]:
+    """{column: {node: what the site knows of it}}."""
+    job = link.members[site]._job
+    data = job.found.data
+    ids = [name.removeprefix("iban-") for name in data.ids]
+    return {name: dict(zip(ids, own, strict=True)) for name, own in zip(data.columns, dense(data.x).T, strict=True)}
+
+
+def test_who_has_an_edge_in_its_records_tells_of_its_node_whoever_holds_the_other_end(project: Path) -> None:
+    fed, link = joins(project, tables(project))
+    of_a, of_b, of_c = (heard(link, site) for site in SITES)
+    assert of_a["exchanged in mean of age"] == {"a1": 13.5, "a2": 0, "a3": 0}  # c1 pays twice
+    assert of_a["exchanged in log neighbours"]["a1"] == pytest.approx(np.log(3))
+    assert of_a["exchanged out mean of age"]["a1"] == 10
+    assert of_b["exchanged in mean of age"] == {"b1": 1, "b2": 0, "b3": 0}
+    assert of_c["exchanged out mean of age"]["c1"] == 1
+    counts = {"b1": 1, "b2": 2, "b3": 1}  # to x1 of nobody here, too
+    assert of_b["external out log count"] == pytest.approx({node: np.log1p(count) for node, count in counts.items()})
+    rows = [row for row in fed.ledger.table().to_pylist() if row["step"] == "(exchange)" and row["direction"] == "up"]
+    assert all("secure sum of all clients" in row["mechanism"] for row in rows if row["key"] == "sums")
+    assert {row["key"] for row in rows} == {"sums", "(names and framing)"}
+
+
+def test_a_site_tells_only_of_as_many_nodes_at_once_as_its_policy_asks_for(project: Path) -> None:
+    """Bank A claims x1, an account of a bank that takes no part, to hear who pays into it."""
+    claims = {**AGES, "bank-a": AGES["bank-a"] | {"x1": 0}}
+    config = tables(project, claims)
+    site = project / "bank-b" / SITE_FILE
+    for exchange, told in (("3", 20.0), ("4", 0.0)):
+        site.write_text(site.read_text().replace("exchange = true", f"exchange = {exchange}"))
+        _, link = joins(project, config, run=f"r{exchange}")
+        assert heard(link, "bank-a")["exchanged in mean of age"]["x1"] == told
+        site.write_text(site.read_text().replace(f"exchange = {exchange}", "exchange = true"))
+
+
+def test_an_id_that_two_sites_claim_stops_all_before_anything_is_told(project: Path) -> None:
+    link = Watched(project)
+    with pytest.raises(UserError, match="bank-a and bank-c: 1"):
+        joins(project, tables(project, {**AGES, "bank-c": AGES["bank-c"] | {"a1": 0}}), link)
+    assert not any(b'"kind": "match"' in blob or b'"kind": "exchange"' in blob for blob in link.seen)
+
+
+@pytest.mark.parametrize(
+    ("policy", "external", "said"),
+    [
+        ({"exchange": False}, "exchange", "policy.exchange"),
+        ({}, "features", "data.external"),
+        ({"deny": ["sums"]}, "exchange", "policy.deny"),
+        ({"epsilon": 1.0, "unbounded": ["ids", "owned"]}, "exchange", "policy.epsilon"),
+    ],
+)
+def test_nothing_is_told_that_an_owner_does_not_allow(
+    project: Path, policy: Any, external: str, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(ClientsMissing):
+        joins(project, tables(project, external=external, **policy))
+    assert said in caplog.text
+
+
+def test_a_policy_allows_no_exchange_unless_it_says_so(project: Path) -> None:
+    config = tables(project)
+    site = project / "bank-b" / SITE_FILE
+    site.write_text(site.read_text().replace("exchange = true\n", ""))
+    with pytest.raises(ClientsMissing, match=r"bank-b: .*policy\.exchange"):
+        joins(project, config)
+
+
+def test_the_server_learns_neither_ids_nor_what_is_told_of_them(project: Path) -> None:
+    """It sees how many points are on two lists; names, ages and counts are in nothing that passes through it, and what
+    it hands out is another each time."""
+    config, totals = tables(project), list[np.ndarray]()
+    for number in ("r1", "r2"):
+        _, link = joins(project, config, Watched(project), number)
+        told = [decode(blob, 1 << 24) for blob in link.seen if b'"kind"' not in blob]
+        totals.append(np.concatenate([tree["totals"].numpy().ravel() for tree in told if "totals" in tree]))
+        assert heard(link, "bank-a")["exchanged in mean of age"]["a1"] == 13.5
+        assert not any(b"iban" in blob for blob in link.seen)
+    assert (totals[0] != totals[1]).all()
+    assert np.abs(totals[0].astype(float)).min() > 2.0**40  # no count, no age, no sum is among them
+
+
+def test_a_server_that_hands_out_other_nodes_sums_is_found_out(project: Path) -> None:
+    """Nobody can read what was told of a node without its id."""
+
+    def swapped(message: dict[str, Any]) -> dict[str, Any]:
+        return message | {"totals": message["totals"].flip(0)} if "totals" in message else message
+
+    with pytest.raises(ClientsMissing, match="exchange"):
+        joins(project, tables(project), Watched(project, swapped))
+
+
+@pytest.mark.slow
+def test_a_restarted_server_and_prediction_exchange_anew_and_find_the_same(project: Path, tmp_path: Path) -> None:
+    config = across(bank(tmp_path / "data", nodes=160), "exchange")
+    fed, algorithm, link = joined(handed(project, config), config)
+    steps = train(algorithm, fed, 2)
+    first = next(steps)
+    saved, was = fed.snapshot(), {site: dense(graph_arrays(link.members[site]._job.graph).x) for site in SITES}
+    again, algorithm, link = joined(project, config, after=1)
+    for site in SITES:
+        np.testing.assert_array_equal(dense(graph_arrays(link.members[site]._job.graph).x), was[site])
+    again.restore(saved)
+    *_, last = train(algorithm, again, 2, resume=(1, first.state), summary=first.summary)
+    assert last.summary == pytest.approx(simulated(config)[0].summary, abs=1e-5)
+    ledger = predict(project, config, algorithm, last.state, "global")
+    assert {row["step"] for row in ledger.table().to_pylist() if row["direction"] == "up"} >= {"(exchange)", "(join)"}
+    assert all((project / site / "runs/r1/predictions.parquet").exists() for site in SITES)
+
+
+@pytest.mark.slow
+def test_processes_exchange_as_the_simulation_does(owned: Path, tmp_path: Path) -> None:
+    config = across(bank(tmp_path / "data", nodes=160), "exchange")
+    summary = run(config, handed(owned, config), tmp_path / "out", False, Watcher())
+    expected, _ = simulated(config)
+    assert summary["metrics"] == pytest.approx(expected.summary, abs=1e-5)
+    for about in (owned / "bank-b", tmp_path / "out"):
+        told = CliRunner().invoke(app, ["ledger", str(about)], env={"COLUMNS": "300"})
+        assert told.exit_code == 0, told.output
+        assert "exchange" in told.output

@@ -1,0 +1,290 @@
+"""Edges as examples, and splits by time: from tables to scores and predictions."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from fedweave import datasets
+from fedweave.algorithms import ALGORITHMS
+from fedweave.cli.predict import predictions
+from fedweave.contract.wire import ShardedRecorder
+from fedweave.core import carried as carried_edges
+from fedweave.core import model as models
+from fedweave.core.algorithm import capabilities
+from fedweave.core.arrays import graph_tree, tree_graph
+from fedweave.core.carried import Carried
+from fedweave.core.graph import TEST, TRAIN, VAL
+from fedweave.core.tree import decode, encode, leaves
+from fedweave.errors import ConfigError
+from fedweave.experiment.build import build
+from fedweave.experiment.config import resolve
+from tests.runs.test_predictions import made
+
+ACCOUNTS, TRANSFERS = 60, 400
+NODES_ALONE = {"adafgl", "f2gnn", "fairaug", "fedaux", "fedego", "fedgcn", "fedgta", "fedsage", "fedsage_plus"}
+NODES_ALONE |= {"fedtad", "fgssl"}
+# Others that this data, or a model of edges' features, is nothing for.
+OTHERS = {"cffl", "fairgfl", "fairgraphfl", "fedstar"}
+OTHERS |= {name for name, kind in ALGORITHMS.items() if capabilities(kind).vertical}
+DATA = {"name": "folder", "task": "edges", "directed": True, "edge_features": ["amount"], "edge_time": "day"}
+DATA |= {"loops": "keep", "unlabelled": "unknown", "owner": "bank"}
+CUT = {"name": "column", "split": "time", "train_until": 0.5, "val_until": "1970-02-15"}
+MODEL = {"name": "gine", "hidden": 8, "directed": "both", "dropout": 0.0}
+
+
+def tables(folder: Path, seed: int = 0, more: pd.DataFrame | None = None) -> Path:
+    """Accounts of two banks, and transfers of which the large ones are fraud, over sixty days."""
+    draw = np.random.default_rng(seed)
+    bank = np.arange(ACCOUNTS) % 2
+    source = draw.integers(0, ACCOUNTS, TRANSFERS)
+    target = draw.integers(0, ACCOUNTS // 2, TRANSFERS) * 2 + np.where(draw.random(TRANSFERS) < 0.9, source % 2, 0)
+    amount, label = draw.normal(size=TRANSFERS), np.full(TRANSFERS, "fine", object)
+    label[amount > 1.0], label[draw.random(TRANSFERS) < 0.05] = "fraud", "unknown"
+    edges = {"id": [f"t{at}" for at in range(TRANSFERS)], "source": source, "target": target, "amount": amount}
+    edges |= {"day": draw.integers(0, 60, TRANSFERS), "label": label, "sens": draw.choice(["cash", "wire"], TRANSFERS)}
+    table = pd.DataFrame(edges)
+    folder.mkdir(parents=True, exist_ok=True)
+    nodes = {"id": range(ACCOUNTS), "age": draw.normal(size=ACCOUNTS), "bank": np.array(["east", "west"])[bank]}
+    pd.DataFrame(nodes).to_csv(folder / "nodes.csv", index=False)
+    (table if more is None else pd.concat([table, more])).to_csv(folder / "edges.csv", index=False)
+    return folder
+
+
+def document(folder: Path, algorithm: str = "fedavg", **more: object) -> dict[str, object]:
+    sections = {
+        "data": {**DATA, "path": str(folder)},
+        "partition": CUT,
+        "model": MODEL,
+        "algorithm": {"name": algorithm},
+    }
+    return {"rounds": 2, **sections, "engine": {"threads": 1}, **more}
+
+
+def trained(folder: Path, algorithm: str = "fedavg", rounds: int = 2, mode: str = "vmap", **more: object):
+    """A federation after some rounds: what was built, the server's state and its scores."""
+    built = build(resolve(document(folder, algorithm, engine={"threads": 1, "mode": mode}, **more)))
+    built.fed.begin(0)
+    state = built.algorithm.init(built.fed)
+    for round in range(1, rounds + 1):
+        built.fed.begin(round)
+        state = built.algorithm.round(state, built.fed)
+    return built, state, built.algorithm.evaluate(state, built.fed)
+
+
+def test_an_edge_is_of_the_member_that_holds_both_ends_and_split_by_time(tmp_path):
+    config = resolve(document(tables(tmp_path)))
+    built = build(config)
+    data, day = built.data, built.data.carried.time
+    first = np.sort(day[data.y >= 0])[(np.count_nonzero(data.y >= 0) + 1) // 2 - 1]
+    held = np.zeros(data.examples, bool)
+    for at, part in enumerate(built.partition.parts):
+        ends = data.carried.ends[:, part.examples]
+        assert (data.owner[ends] == at).all()
+        held[part.examples] = True
+        known = data.y[part.examples] >= 0
+        wanted = [day[part.examples] <= first, (day[part.examples] > first) & (day[part.examples] <= 45)]
+        assert np.array_equal(part.masks[TRAIN], wanted[0] & known)
+        assert np.array_equal(part.masks[VAL], wanted[1] & known)
+        assert np.array_equal(part.masks.any(0), known)
+    assert np.array_equal(held, data.owner[data.carried.ends[0]] == data.owner[data.carried.ends[1]])
+    table = built.partition.table()
+    assert table["examples"].to_pylist() == [len(part.examples) for part in built.partition.parts]
+    assert data.labels == ("fine", "fraud")
+    assert (data.y < 0).any()
+
+
+@pytest.mark.parametrize("model", [{**MODEL, "ports": True}, {"name": "sage"}, {"name": "gcn", "weighted": False}])
+def test_later_edges_that_give_labels_away_change_nothing_before(tmp_path, model):
+    """Planted after the end of validation, with features of it and between the same accounts, whatever the model."""
+    draw = np.random.default_rng(5)
+    source = draw.integers(0, ACCOUNTS // 2, 300) * 2
+    late = {"id": [f"late{at}" for at in range(300)], "source": source, "target": (source + 2) % ACCOUNTS}
+    late |= {"amount": 50.0, "day": 50, "label": "fraud", "sens": "cash"}
+    cut = {**CUT, "train_until": 25.0, "val_until": 45.0}
+    found = []
+    for name, more in (("plain", None), ("planted", pd.DataFrame(late))):
+        folder = tables(tmp_path / name, more=more)
+        data = {**DATA, "path": str(folder), "edge_normalise": "standard"}
+        found.append(trained(folder, partition=cut, model=model, data=data))
+    (_, one, before), (_, two, after) = found
+    for (path, own), (_, other) in zip(leaves(one["w"]), leaves(two["w"]), strict=True):
+        assert torch.equal(own, other), path
+    for name in ("own/loss", "own/auc", "own/classes"):
+        own, other = (evaluation.clients.stack(name) for evaluation in (before, after))
+        assert torch.equal(own[:, :TEST], other[:, :TEST]), name
+        assert not torch.equal(own[:, TEST], other[:, TEST]), name
+
+
+def test_each_split_is_judged_with_the_edges_until_its_end(tmp_path):
+    built, state, _ = trained(tables(tmp_path))
+    model, graph = built.algorithm.net, next(iter(built.fed.graphs.values()))
+    with torch.no_grad():
+        whole = models.judged(model, state["w"], graph)
+        for split in (TRAIN, VAL, TEST):
+            seen = graph.own_edges.members[0].seen(split)
+            assert seen.carried.time.max() <= (*graph.own_edges.members[0].carried.until, 60.0)[split]
+            own = models.apply(model, state["w"], graph.at(split))
+            assert torch.equal(whole[graph.masks[split]], own[graph.masks[split]])
+            assert split == TRAIN or not torch.equal(whole[graph.masks[TRAIN]], own[graph.masks[TRAIN]])
+
+
+@pytest.mark.often("fedavg", "dfedgnn", "fcfl", "fedpub", "centralized")
+@pytest.mark.parametrize("name", sorted(set(ALGORITHMS) - NODES_ALONE - OTHERS))
+def test_algorithms_learn_from_edges_as_the_loop_does(tmp_path, name):
+    folder = tables(tmp_path)
+    loop, vmap = (trained(folder, name, mode=mode, rounds=1) for mode in ("loop", "vmap"))
+    for (path, own), (_, other) in zip(leaves(loop[1]), leaves(vmap[1]), strict=True):
+        assert torch.equal(torch.as_tensor(own).nan_to_num(), torch.as_tensor(other).nan_to_num()), path
+    assert torch.equal(loop[2].clients.stack("own/accuracy"), vmap[2].clients.stack("own/accuracy"))
+
+
+@pytest.mark.parametrize("name", sorted(NODES_ALONE))
+def test_algorithms_of_nodes_refuse_edges_by_name(tmp_path, name):
+    model = {"name": "gcn" if name in ("fedgcn", "fedtad", "fairaug", "fgssl") else "sage", "hidden": 8}
+    with pytest.raises(ConfigError, match="about nodes"):
+        build(resolve(document(tables(tmp_path), name, model=model)))
+
+
+def test_predictions_have_the_edges_ids_and_new_edges_are_scored(tmp_path):
+    folder, data = tables(tmp_path / "data"), {**DATA}
+    cut = {"name": "random", "clients": 1, "train": 0.5, "val": 0.2, "test": 0.3}
+    own = {"name": "fedavg", "optimizer": "adam", "lr": 0.02, "local_steps": 10}
+    found = made(tmp_path / "run", own, {**data, "path": str(folder)}, rounds=10, partition=cut, model=dict(MODEL))
+    assert found["pooled/average_precision"] > 0.8
+    table = predictions(tmp_path / "run", None, None, None).to_pandas()
+    read = pd.read_csv(folder / "edges.csv")
+    assert table["id"].tolist() == read["id"].tolist()
+    assert table["edge"].tolist() == list(range(TRANSFERS))
+    assert table["source"].tolist() == read["source"].astype(str).tolist()
+    assert {"target", "p_fraud", "split"} <= {*table.columns}
+    again = predictions(tmp_path / "run", folder, None, None).to_pandas()
+    assert np.allclose(again["p_fraud"], table["p_fraud"], atol=1e-5)
+    assert again["target"].tolist() == read["target"].astype(str).tolist()
+
+
+def test_nodes_are_split_by_their_own_times_too(tmp_path):
+    folder = tables(tmp_path)
+    nodes = pd.read_csv(folder / "nodes.csv").assign(label=np.arange(ACCOUNTS) % 2, opened=np.arange(ACCOUNTS))
+    nodes.to_csv(folder / "nodes.csv", index=False)
+    own = {"name": "folder", "path": str(folder), "directed": True, "edge_time": "day", "node_time": "opened"}
+    own |= {"ignore": ["edges.id", "edges.label", "edges.sens", "amount"], "loops": "keep", "owner": "bank"}
+    built = build(resolve(document(folder, data=own, model={"name": "gcn", "hidden": 8})))
+    until = built.partition.parts[0].until
+    assert until == (29.0, 45.0)
+    for part in built.partition.parts:
+        assert np.array_equal(part.masks, np.searchsorted(until, part.nodes) == np.arange(3)[:, None])
+    assert all(graph.timed for graph in built.fed.graphs.values())
+
+
+@pytest.mark.parametrize(
+    ("partition", "said"),
+    [
+        ({**CUT, "train_until": "soon"}, "train_until"),
+        ({**CUT, "train_until": 0.9}, "second later"),
+        ({"name": "column", "train_until": 0.5}, "split"),
+        ({**CUT, "public_split": True}, "public_split"),
+        ({"name": "dirichlet"}, "edges"),
+    ],
+)
+def test_splits_that_cannot_be(tmp_path, partition, said):
+    with pytest.raises(ConfigError, match=said):
+        build(resolve(document(tables(tmp_path), partition=partition)))
+
+
+def test_a_run_without_times_refuses_a_split_by_time(tmp_path):
+    data = {**DATA, "path": str(tables(tmp_path)), "edge_time": None, "ignore": ["day"]}
+    with pytest.raises(ConfigError, match="edge_time"):
+        build(resolve(document(tmp_path, data={k: v for k, v in data.items() if v is not None})))
+
+
+FRAMES = {"task": "edges", "directed": True, "loops": "keep", "edge_features": "amount", "edge_time": "day"}
+
+
+def test_doors_give_the_same_edges(tmp_path):
+    folder = tables(tmp_path / "data")
+    own = datasets.load("folder", str(folder), unlabelled="unknown", **FRAMES, ignore=["bank"])
+    nodes, edges = pd.read_csv(folder / "nodes.csv").drop(columns="bank"), pd.read_csv(folder / "edges.csv")
+    frames = datasets.from_frames(nodes, edges, unlabelled="unknown", **FRAMES)
+    file = datasets.load("npz", str(own.save(tmp_path / "own.npz")), loops="keep")
+    for other in (frames, file):
+        assert other.example == "edge"
+        assert other.ids == own.ids
+        assert other.node_ids == own.node_ids
+        assert np.array_equal(other.y, own.y)
+        assert np.array_equal(other.sens, own.sens)
+        assert np.array_equal(other.carried.ends, own.carried.ends)
+        assert other.labels == own.labels
+        assert np.array_equal(other.carried.features, own.carried.features)
+    split = np.random.default_rng(0).choice(["train", "test", ""], len(edges))
+    split[own.y < 0] = ""
+    table = datasets.from_frames(nodes, edges.assign(split=split), unlabelled="unknown", **FRAMES)
+    again = datasets.load("npz", str(table.save(tmp_path / "split.npz")), loops="keep")
+    assert np.array_equal(again.public, table.public)
+    assert table.public[TEST].tolist() == (split == "test").tolist()
+
+
+def test_pyg_and_members_bring_their_own_edges(tmp_path):
+    from torch_geometric.data import Data
+
+    folder = tables(tmp_path / "all" / "north")
+    tables(tmp_path / "all" / "south", seed=1)
+    for member in ("north", "south"):
+        for name in ("nodes", "edges"):
+            path = tmp_path / "all" / member / f"{name}.csv"
+            pd.read_csv(path).drop(columns={"nodes": "bank", "edges": "id"}[name]).to_csv(path, index=False)
+    own = datasets.load("members", str(tmp_path / "all"), unlabelled="unknown", **FRAMES)
+    assert own.example == "edge"
+    assert own.examples == 2 * TRANSFERS
+    assert own.ids[TRANSFERS] == "south/0"
+    edges = pd.read_csv(folder / "edges.csv")
+    index = torch.from_numpy(edges[["source", "target"]].to_numpy().T.copy())
+    label = torch.from_numpy((edges["label"] == "fraud").to_numpy().astype(np.int64))
+    held = Data(
+        x=torch.eye(ACCOUNTS),
+        edge_index=index,
+        edge_label=label,
+        edge_attr=torch.from_numpy(edges[["amount"]].to_numpy()),
+    )
+    pyg = datasets.from_pyg(held, task="edges", loops="keep")
+    assert pyg.example == "edge"
+    assert pyg.carried.directed
+    assert pyg.y.tolist() == label.tolist()
+    assert np.allclose(pyg.carried.features[:, 0], edges["amount"])
+    assert np.array_equal(pyg.carried.ends, own.carried.ends[:, :TRANSFERS])
+
+
+def test_ports_number_neighbours_in_order_of_time():
+    ends = np.array([[0, 1, 0, 2, 0, 1], [3, 3, 3, 3, 1, 0]])
+    carried = Carried(ends, True, time=np.array([5.0, 1.0, 9.0, 7.0, 2.0, 2.0]), ports=True)
+    into, out_of = carried_edges.ports_of(carried).T
+    assert into.tolist() == [1, 0, 1, 2, 0, 0]  # 3 is reached from 1, then from 0, then from 2
+    assert out_of.tolist() == [1, 0, 1, 0, 0, 1]  # 0 reaches 1, then 3; 1 reaches 3, then 0
+    early = carried.taken(carried.time <= 5)
+    assert carried_edges.ports_of(early).tolist() == carried_edges.ports_of(carried)[carried.time <= 5].tolist()
+    assert np.allclose(carried.read[:, 0], np.log1p(into))
+
+
+def test_shards_and_bytes_keep_edges_as_they_are(tmp_path):
+    config = resolve(document(tables(tmp_path), model={**MODEL, "ports": True}))
+    built = build(config)
+    graph = next(iter(built.fed.graphs.values()))
+    again = tree_graph(decode(encode(graph_tree(graph))), built.data.features)
+    assert again.example == "edge"
+    assert again.timed
+    assert torch.equal(again.masks, graph.masks)
+    found = []
+    for fed in (
+        built.fed,
+        ShardedRecorder(built.fed.graphs, classes=2, shards=2, rebuild=lambda: build(config).algorithm),
+    ):
+        fed.begin(0)
+        state = built.algorithm.init(fed)
+        fed.begin(1)
+        state = built.algorithm.round(state, fed)
+        found.append((state["w"], built.algorithm.evaluate(state, fed).clients.stack("own/accuracy")))
+    (one, scores), (other, others) = found
+    assert all(torch.equal(own, leaf) for (_, own), (_, leaf) in zip(leaves(one), leaves(other), strict=True))
+    assert torch.equal(scores, others)
