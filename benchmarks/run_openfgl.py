@@ -84,7 +84,11 @@ def main(data: Path, parts: Path, algorithm: str, seed: int, rounds: int, folder
     torch.manual_seed(seed)
     cut = Cut(data, parts, folder)
     settings = {"use_cuda": False, "dataset": ["Cora"], "model": ["gcn"], "metrics": ["accuracy"], "debug": True}
-    settings |= {"num_clients": len(cut.local_data), "num_rounds": rounds, "fl_algorithm": NAMES.get(algorithm, algorithm)}
+    settings |= {
+        "num_clients": len(cut.local_data),
+        "num_rounds": rounds,
+        "fl_algorithm": NAMES.get(algorithm, algorithm),
+    }
     args = SimpleNamespace(**vars(config.args) | settings | {"seed": seed, "log_root": str(folder)})
     theirs.FGLDataset = lambda given: cut
     with contextlib.redirect_stdout(io.StringIO()):

@@ -34,10 +34,10 @@ def headline(metrics: Mapping[str, float | None]) -> str:
 
 def covered(metrics: Mapping[str, float | None], clients: int | None) -> str:
     """How many members a mean AUC within members is of; "" where that is not known or they are all."""
-    members, clients = metrics.get("within/members"), metrics.get("scores/sampled") or clients
-    if members is None or clients is None or members >= clients:
+    members, asked = metrics.get("within/members"), metrics.get("scores/sampled") or clients
+    if members is None or asked is None or members >= asked:
         return ""
-    return f"AUC within members is of {members:g} of {clients}: the others' test examples are of one class."
+    return f"AUC within members is of {members:g} of {asked:g}: the others' test examples are of one class."
 
 
 _UNTESTED = (
