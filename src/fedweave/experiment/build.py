@@ -35,6 +35,7 @@ from fedweave.experiment.demands import (
     check_pooling,
     check_scaling,
     check_time,
+    judged,
 )
 from fedweave.experiment.prepared import prepared, seen_by
 from fedweave.incentives.tables import tables
@@ -150,6 +151,7 @@ def build(config: Config) -> Built:
     scaled_edges = config.data.values.get("edge_normalise", "none") if data.edge_features else "none"
     check_scaling(scaled_edges, algorithm, ("example",))
     fed, motifs, close = _on_cluster(config, made) if config.engine.name == "ray" else _in_process(config, made)
+    fed.judged = judged(config, fed.clients)
     meter_scaling(fed.ledger, fed.clients, seen, data.features, config.data.values.get("normalise", "none"))
     meter_scaling(fed.ledger, fed.clients, seen, data.edge_features, scaled_edges, "edge")
     if made.exchange is not None:
@@ -210,9 +212,8 @@ def worker(document: Document, clients: Sequence[str]) -> Worker:
     given["test"] = global_test_graph(made.data, made.seen, dtype)
     mode = _mode(made.model, "vmap")
     given["device"] = chosen(engine.device, mode == "vmap")
-    if mode == "loop":
-        return Worker(Loop(own, **given), made.algorithm)
-    return Worker(Vectorised(own, **given, chunk=engine.chunk, record=engine.record), made.algorithm)
+    more: Record = {"chunk": engine.chunk, "record": engine.record}
+    return Worker(Loop(own, **given) if mode == "loop" else Vectorised(own, **given, **more), made.algorithm)
 
 
 def _mode(model: Model, wanted: str) -> str:
@@ -355,4 +356,4 @@ def _widened(x: "np.ndarray | sp.csr_matrix", columns: int) -> "np.ndarray | sp.
     """x with zeros on the right up to `columns`; sparse stays sparse."""
     if isinstance(x, sp.csr_matrix):
         return sp.csr_matrix((x.data, x.indices, x.indptr), shape=(x.shape[0], columns))
-    return np.pad(x, ((0, 0), (0, columns - x.shape[1])))
+    return np.pad(x, ((0, 0), (0, columns - x.shape[1]))) if columns > x.shape[1] else x

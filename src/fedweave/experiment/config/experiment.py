@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from fedweave.core.plugins import check_trusted
 from fedweave.core.records import Record, Values
-from fedweave.datasets.outside import EXTERNAL, check_external
 from fedweave.errors import ConfigError
 from fedweave.experiment.config.choice import Choice, accepts, checked_values, choose, taken
 from fedweave.experiment.config.names import Faults, check_keys
@@ -306,6 +305,8 @@ def resolve(document: Document) -> Config:
     faults.refuse()
     across |= {**sections, "folder": folder, "evaluation": evaluation, "noise": noise}
     config = Config(General(**top), **across)
+    if evaluation.clients and config.between_sites:
+        raise ConfigError("evaluation.clients: is of simulations; between sites set it to 0, which is all")
     if noise is not None and config.between_sites:
         raise ConfigError("noise: simulations alone make it; between sites everybody reads data of their own")
     return config
@@ -347,6 +348,8 @@ def _of_others(path: str, key: str) -> str:
 
 def _across(table: Document) -> Record:
     """What [data] says of edges between members, of whatever data."""
+    from fedweave.datasets.outside import EXTERNAL, check_external
+
     external, least = table.get("external", EXTERNAL[0]), table.get("external_least", 1)
     try:
         check_external(external)

@@ -78,11 +78,19 @@ Threshold = Literal["auto", "f1"] | Annotated[float, Field(ge=0, le=1)] | AtShar
 
 @dataclass(frozen=True)
 class Evaluation(Judging):
-    """The section [evaluation], whose values are checked against these types."""
+    """The section [evaluation], whose values are checked against these types.
+
+    clients: how many clients are evaluated, drawn once for a run, the same in every round; 0 for all. Of simulations.
+    """
 
     metric: Metric = "auto"
     positive: str | Annotated[int, Field(ge=0)] | None = None
     threshold: Threshold = "auto"
+    clients: Annotated[int, Field(ge=0)] = 0
+
+    def plain(self) -> Record:
+        """See `Judging.plain`; a sample that nobody asked for is left out."""
+        return {key: value for key, value in super().plain().items() if (key, value) != ("clients", 0)}
 
 
 @dataclass(frozen=True)
