@@ -197,13 +197,19 @@ def test_the_server_learns_neither_ids_nor_what_is_told_of_them(project: Path) -
 
 
 def test_a_server_that_hands_out_other_nodes_sums_is_found_out(project: Path) -> None:
-    """Nobody can read what was told of a node without its id."""
+    """Nobody can read what was told of a node without its id, nor change it unseen without the sites' key."""
 
     def swapped(message: dict[str, Any]) -> dict[str, Any]:
         return message | {"totals": message["totals"].flip(0)} if "totals" in message else message
 
-    with pytest.raises(ClientsMissing, match="exchange"):
-        joins(project, tables(project), Watched(project, swapped))
+    def raised(message: dict[str, Any]) -> dict[str, Any]:
+        if "totals" in message:
+            message["totals"][:, -1] += 1 << 24
+        return message
+
+    for number, change in enumerate((swapped, raised)):
+        with pytest.raises(ClientsMissing, match="exchange"):
+            joins(project, tables(project), Watched(project, change), f"r{number}")
 
 
 @pytest.mark.slow
