@@ -1,5 +1,6 @@
 """Edges to other sites' nodes: what sites make of them, tell each other over them, and keep from the server."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +149,8 @@ def test_a_site_tells_only_of_as_many_nodes_at_once_as_its_policy_asks_for(proje
         _, link = joins(project, config, run=f"r{exchange}")
         assert heard(link, "bank-a")["exchanged in mean of age"]["x1"] == told
         site.write_text(site.read_text().replace(f"exchange = {exchange}", "exchange = true"))
+    _, link = joins(project, replace(config, external_least=4), run="r5")
+    assert heard(link, "bank-a")["exchanged in mean of age"]["x1"] == 0
 
 
 def test_an_id_that_two_sites_claim_stops_all_before_anything_is_told(project: Path) -> None:
