@@ -16,6 +16,8 @@ from fedweave.core.ledger import Ledger
 from fedweave.core.tree import decode, encode
 from fedweave.deploy.flare.server.federation import Flare
 from fedweave.deploy.flare.site.sitefile import SITE_FILE, write_site_file
+from fedweave.deploy.sites.checking import examine
+from fedweave.deploy.sites.project import read_project
 from fedweave.deploy.sites.running import run
 from fedweave.deploy.sites.splitting import hand_out, split
 from fedweave.errors import ClientsMissing, UserError
@@ -80,6 +82,9 @@ TRANSFERS = {
 }
 
 
+RULES = ("data.external", "policy.exchange", "policy.deny", "policy.epsilon")
+
+
 class Watched(InProcess):
     """What passes through the server is kept; `change` is what it makes of what it sends."""
 
@@ -125,7 +130,9 @@ def heard(link: Any, site: str) -> dict[str, dict[str, float]]:
 
 
 def test_who_has_an_edge_in_its_records_tells_of_its_node_whoever_holds_the_other_end(project: Path) -> None:
-    fed, link = joins(project, tables(project))
+    config = tables(project)
+    fed, link = joins(project, config)
+    assert not any(word in why for _, why in examine(project, read_project(project), config).faults for word in RULES)
     of_a, of_b, of_c = (heard(link, site) for site in SITES)
     assert of_a["exchanged in mean of age"] == {"a1": 13.5, "a2": 0, "a3": 0}  # c1 pays twice
     assert of_a["exchanged in log neighbours"]["a1"] == pytest.approx(np.log(3))
@@ -172,9 +179,12 @@ def test_an_id_that_two_sites_claim_stops_all_before_anything_is_told(project: P
 def test_nothing_is_told_that_an_owner_does_not_allow(
     project: Path, policy: Any, external: str, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    config = tables(project, external=external, **policy)
     with pytest.raises(ClientsMissing):
-        joins(project, tables(project, external=external, **policy))
+        joins(project, config)
     assert said in caplog.text
+    found = examine(project, read_project(project), config)
+    assert all(any(site == whose and said in why for whose, why in found.faults) for site in SITES), found.faults
 
 
 def test_a_policy_allows_no_exchange_unless_it_says_so(project: Path) -> None:
