@@ -66,7 +66,7 @@ def test_it_says_who_asked_for_what_and_what_left_whom(site: Path) -> None:
     assert "Łódź Bank S.A." in found.title + facts["of"]
     assert facts["contact"] == "dpo@b"
     assert BY in facts["asked by"]
-    assert "admin@example.org" in facts["asked by"]
+    assert "as the server says, with the certificate of admin@example.org" in facts["asked by"]
     assert FOR in facts["purpose"]
     assert "A AG" in facts["other parties"]
     assert "bank-c" in facts["other parties"]
@@ -96,7 +96,7 @@ def test_it_says_what_is_spent_and_left_and_under_which_policy(site: Path) -> No
 
 def test_audit_says_who_asked(site: Path) -> None:
     told = " ".join(CliRunner().invoke(app, ["audit", str(site)]).output.split())
-    assert BY in told
+    assert f"asked by {BY} (submitted, as the server says, with" in told
     assert FOR in told
 
 
