@@ -3,20 +3,27 @@
 import json
 import shutil
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import NameOID
 from typer.testing import CliRunner
 
 from fedweave.cli import app
 from fedweave.deploy.flare.site.accounts import note_refusal
 from fedweave.deploy.flare.site.audit import audit
 from fedweave.deploy.flare.site.compliance import of_site
-from fedweave.deploy.flare.site.signing import read_report
+from fedweave.deploy.flare.site.signing import Report, read_report, write_report
 from fedweave.errors import UserError
 from fedweave.experiment.rounds import train
+from fedweave.privacy.aggregation.identity import Identity, read_root
 from fedweave.report.document import Document, Grid
 from tests.deploy.projects import copied, experiment
 from tests.deploy.test_in_process import joined
@@ -59,7 +66,7 @@ def test_it_says_who_asked_for_what_and_what_left_whom(site: Path) -> None:
     assert "Łódź Bank S.A." in found.title + facts["of"]
     assert facts["contact"] == "dpo@b"
     assert BY in facts["asked by"]
-    assert "admin@example.org" in facts["asked by"]
+    assert "as the server says, with the certificate of admin@example.org" in facts["asked by"]
     assert FOR in facts["purpose"]
     assert "A AG" in facts["other parties"]
     assert "bank-c" in facts["other parties"]
@@ -89,7 +96,7 @@ def test_it_says_what_is_spent_and_left_and_under_which_policy(site: Path) -> No
 
 def test_audit_says_who_asked(site: Path) -> None:
     told = " ".join(CliRunner().invoke(app, ["audit", str(site)]).output.split())
-    assert BY in told
+    assert f"asked by {BY} (submitted, as the server says, with" in told
     assert FOR in told
 
 
@@ -113,6 +120,43 @@ def test_the_site_and_the_server_sign_it_and_a_change_is_found(site: Path, tmp_p
         read_report(kept)
     kept.write_text(json.dumps(json.loads(text) | {"kind": "other"}))
     assert CliRunner().invoke(app, ["compliance", str(kept)]).exit_code == 2
+
+
+def self_made(folder: Path, name: str, days: tuple[int, int]) -> Identity:
+    """One of a certificate that its own key has issued, valid between these days from now."""
+    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
+    named = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    first, last = (now + timedelta(days=day) for day in days)
+    made = x509.CertificateBuilder(named, named, key.public_key(), 1, first, last).sign(key, SHA256())
+    (folder / "rootCA.pem").write_bytes(made.public_bytes(Encoding.PEM))
+    return Identity(made.public_bytes(Encoding.DER), key, read_root(folder))
+
+
+def test_a_report_outlives_its_signers_certificate(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    own, kept = self_made(tmp_path, "bank-a", (-9, -2)), tmp_path / "report.json"
+    monkeypatch.setattr("fedweave.privacy.aggregation.identity.read_identity", lambda folder: own)
+    for days, refused in ((-5, False), (-1, True)):
+        at = (datetime.now(UTC) + timedelta(days=days)).isoformat()
+        monkeypatch.setattr("fedweave.deploy.flare.site.signing.now", lambda at=at: at)
+        write_report(kept, Report(Document("What left")).signed(tmp_path))  # in place of the one before
+        if not refused:
+            assert read_report(kept).signatures
+            continue
+        with pytest.raises(UserError, match="not valid then") as error:
+            read_report(kept)
+        assert "changed" not in str(error.value)
+        write_report(kept, Report(Document("What left")))
+
+
+def test_whose_authority_issued_a_certificate_is_asked_where_it_is_named(site: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "report.json"
+    write_report(kept, Report(of_site(site)).signed(site))
+    assert read_report(kept, site / "startup").signatures
+    self_made(tmp_path, "bank-b", (-1, 1))
+    assert CliRunner().invoke(app, ["compliance", str(kept)]).exit_code == 0
+    told = CliRunner().invoke(app, ["compliance", str(kept), "--authority", str(tmp_path)])
+    assert told.exit_code == 2
+    assert "changed" not in told.output
 
 
 def test_a_pdf_of_the_same_contents_is_the_same(site: Path, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Edges to other sites' nodes: what sites make of them, tell each other over them, and keep from the server."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from fedweave.core.ledger import Ledger
 from fedweave.core.tree import decode, encode
 from fedweave.deploy.flare.server.federation import Flare
 from fedweave.deploy.flare.site.sitefile import SITE_FILE, write_site_file
+from fedweave.deploy.sites.checking import examine
+from fedweave.deploy.sites.project import read_project
 from fedweave.deploy.sites.running import run
 from fedweave.deploy.sites.splitting import hand_out, split
 from fedweave.errors import ClientsMissing, UserError
@@ -79,6 +82,9 @@ TRANSFERS = {
 }
 
 
+RULES = ("data.external", "policy.exchange", "policy.deny", "policy.epsilon")
+
+
 class Watched(InProcess):
     """What passes through the server is kept; `change` is what it makes of what it sends."""
 
@@ -124,7 +130,9 @@ def heard(link: Any, site: str) -> dict[str, dict[str, float]]:
 
 
 def test_who_has_an_edge_in_its_records_tells_of_its_node_whoever_holds_the_other_end(project: Path) -> None:
-    fed, link = joins(project, tables(project))
+    config = tables(project)
+    fed, link = joins(project, config)
+    assert not any(word in why for _, why in examine(project, read_project(project), config).faults for word in RULES)
     of_a, of_b, of_c = (heard(link, site) for site in SITES)
     assert of_a["exchanged in mean of age"] == {"a1": 13.5, "a2": 0, "a3": 0}  # c1 pays twice
     assert of_a["exchanged in log neighbours"]["a1"] == pytest.approx(np.log(3))
@@ -148,6 +156,8 @@ def test_a_site_tells_only_of_as_many_nodes_at_once_as_its_policy_asks_for(proje
         _, link = joins(project, config, run=f"r{exchange}")
         assert heard(link, "bank-a")["exchanged in mean of age"]["x1"] == told
         site.write_text(site.read_text().replace(f"exchange = {exchange}", "exchange = true"))
+    _, link = joins(project, replace(config, external_least=4), run="r5")
+    assert heard(link, "bank-a")["exchanged in mean of age"]["x1"] == 0
 
 
 def test_an_id_that_two_sites_claim_stops_all_before_anything_is_told(project: Path) -> None:
@@ -169,9 +179,12 @@ def test_an_id_that_two_sites_claim_stops_all_before_anything_is_told(project: P
 def test_nothing_is_told_that_an_owner_does_not_allow(
     project: Path, policy: Any, external: str, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    config = tables(project, external=external, **policy)
     with pytest.raises(ClientsMissing):
-        joins(project, tables(project, external=external, **policy))
+        joins(project, config)
     assert said in caplog.text
+    found = examine(project, read_project(project), config)
+    assert all(any(site == whose and said in why for whose, why in found.faults) for site in SITES), found.faults
 
 
 def test_a_policy_allows_no_exchange_unless_it_says_so(project: Path) -> None:
@@ -197,13 +210,19 @@ def test_the_server_learns_neither_ids_nor_what_is_told_of_them(project: Path) -
 
 
 def test_a_server_that_hands_out_other_nodes_sums_is_found_out(project: Path) -> None:
-    """Nobody can read what was told of a node without its id."""
+    """Nobody can read what was told of a node without its id, nor change it unseen without the sites' key."""
 
     def swapped(message: dict[str, Any]) -> dict[str, Any]:
         return message | {"totals": message["totals"].flip(0)} if "totals" in message else message
 
-    with pytest.raises(ClientsMissing, match="exchange"):
-        joins(project, tables(project), Watched(project, swapped))
+    def raised(message: dict[str, Any]) -> dict[str, Any]:
+        if "totals" in message:
+            message["totals"][:, -1] += 1 << 24
+        return message
+
+    for number, change in enumerate((swapped, raised)):
+        with pytest.raises(ClientsMissing, match="exchange"):
+            joins(project, tables(project), Watched(project, change), f"r{number}")
 
 
 @pytest.mark.slow

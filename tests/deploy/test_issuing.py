@@ -150,7 +150,11 @@ def test_a_certificate_is_taken_up_again_after_an_interruption(
 
 @pytest.mark.parametrize(
     ("name", "bits", "why"),
-    [("bank-b", 1024, "has 1024 bits, and 2048 are needed"), ("Bank B", 2048, "'Bank B' is no name that a site can")],
+    [
+        ("bank-b", 1024, "has 1024 bits, and 2048 are needed"),
+        ("Bank B", 2048, "'Bank B' is no name that a site can"),
+        ("server", 2048, "SubjectAlternativeName"),
+    ],
 )
 def test_a_weak_key_or_a_name_of_no_site_is_not_signed(
     project: Path, tmp_path: Path, name: str, bits: int, why: str
@@ -159,7 +163,8 @@ def test_a_weak_key_or_a_name_of_no_site_is_not_signed(
     key = rsa.generate_private_key(public_exponent=65537, key_size=bits)
     asked = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, SHA256())
     (tmp_path / "asked.pem").write_bytes(asked.public_bytes(Encoding.PEM))
-    said = sites("sign", project / "authority", tmp_path / "asked.pem", code=2)
+    whose = ("--for", name) if name == "server" else ()
+    said = sites("sign", project / "authority", tmp_path / "asked.pem", *whose, code=2)
     assert "asked.pem is no request" in said
     assert why in said
     assert "--sites" not in said

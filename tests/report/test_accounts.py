@@ -213,6 +213,11 @@ def test_a_statement_has_a_number_and_a_period_and_a_pdf_says_the_same(copied: P
     assert totals is not None
     assert totals.rows[-1][-1] == money(sum(whole.table["pay"].to_pylist(), ZERO))
     assert totals.sums == 1
+    odd = [(row["round"] + (row["member"] == "client-0")) % 2 == 0 for row in whole.table.to_pylist()]
+    some = whole.table.filter(pa.array(odd))  # of each member other rounds
+    totals = next(one.grid for one in document(whole, some, "x", "y", run.ledger).sections if one.heading == "Totals")
+    assert totals is not None
+    assert int(totals.rows[-1][1]) == len({row["round"] for row in some.to_pylist()})
     fedweave("statement", copied, "--pdf")
     before = (copied / "statement/statement.pdf").read_bytes()
     fedweave("statement", copied, "--pdf")

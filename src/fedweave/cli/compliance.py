@@ -31,6 +31,14 @@ def compliance(
         list[Path] | None,
         typer.Option(metavar="FOLDER", help="Sign with the key in this folder of a project, too; repeatable."),
     ] = None,
+    authority: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Of a report's .json: take signatures by certificates alone that the rootCA.pem in this folder issued "
+            "and its revoked.pem, if there is one, does not name, such as bank/bank-a/startup.",
+        ),
+    ] = None,
 ) -> None:
     """Write what left, for whom, what for and under which rules, for whoever answers for the data: a page, and the same
     as JSON with its signatures.
@@ -43,7 +51,7 @@ def compliance(
 
     page = out or (directory.with_suffix(".html") if directory.is_file() else directory / f"{STEM}.html")
     check_page(page)
-    report = read_report(directory) if directory.is_file() else _new(directory, run)
+    report = read_report(directory, authority) if directory.is_file() else _new(directory, run)
     for folder in sign or ():
         report = report.signed(folder)
     kept = directory if directory.is_file() else page.with_suffix(".json")

@@ -56,7 +56,9 @@ def document(whole: Account, table: pa.Table, about: str, command: str, ledger: 
         warnings=_empty(whole),
         sections=(
             Section(
-                "Totals", (" ".join(["Measures are means over rounds here.", *means]),), grid=_totals(found, measures)
+                "Totals",
+                (" ".join(["Measures are means over rounds here.", *means]),),
+                grid=_totals(found, measures, rounds),
             ),
             Section("Round by round", grid=grid([_line(row, measures) for row in rows], ("member", "why"))),
             Section(
@@ -76,15 +78,13 @@ def _empty(whole: Account) -> tuple[str, ...]:
     return (f"In rounds {rounds} there was nothing to divide.",) if rounds else ()
 
 
-def _totals(found: list[dict[str, Any]], measures: list[str]) -> Any:
+def _totals(found: list[dict[str, Any]], measures: list[str], rounds: int) -> Any:
     rows = [_total(row["member"], str(row["rounds"]), row, measures) for row in found]
     if len(found) < 2:
         return grid(rows, ("member",))
     amounts: dict[str, Any] = {name: sum((row[name] for row in found), Decimal()) for name in ("paid", "fined", "pay")}
     whole = amounts | {"currency": found[0]["currency"]}
-    return grid(
-        [*rows, _total("all members", str(max(row["rounds"] for row in found)), whole, measures)], ("member",), 1
-    )
+    return grid([*rows, _total("all members", str(rounds), whole, measures)], ("member",), 1)
 
 
 def _total(name: str, rounds: str, row: dict[str, Any], measures: list[str]) -> dict[str, str]:

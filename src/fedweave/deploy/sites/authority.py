@@ -51,6 +51,7 @@ def sign(authority: Path, asked: Path, whose: str = "") -> tuple[str, bytes, str
             raise ValueError(f"its RSA key has {key.key_size} bits, and {BITS} are needed")
         if not is_name(names[0]) and names[0] not in (SERVER, USER):
             raise ValueError(f"{names[0]!r} is no name that a site can have")
+        hosts = _hosts(found) if whose == names[0] == SERVER else ()
     except (ValueError, InvalidSignature, UnsupportedAlgorithm) as error:
         raise UserError(f"{asked} is no request ({error}). Make one at the site: fedweave sites request.") from error
     if whose != names[0] and (whose or not is_name(names[0])):
@@ -59,7 +60,7 @@ def sign(authority: Path, asked: Path, whose: str = "") -> tuple[str, bytes, str
             f"from there: --for {names[0]}.",
             code="certificate.name",
         )
-    made: x509.Certificate = issued(names[0], _root_key(authority), key, _hosts(found) if whose == SERVER else ())
+    made: x509.Certificate = issued(names[0], _root_key(authority), key, hosts)
     note_issued(authority, made)
     revoked = authority / REVOKED
     given = made.public_bytes(Encoding.PEM) + (revoked.read_bytes() if revoked.exists() else b"")
@@ -117,8 +118,15 @@ def renew(authority: Path) -> tuple[bytes, datetime]:
 
 
 def _hosts(asked: x509.CertificateSigningRequest) -> list[str]:
-    """Of the server's machine, as its request names them."""
-    named = asked.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    """Of the server's machine, as its request names them.
+
+    Raises:
+        ValueError: it names none.
+    """
+    try:
+        named = asked.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound as error:
+        raise ValueError("it does not name the server's machine (SubjectAlternativeName)") from error
     return [str(each.value) for each in named]
 
 

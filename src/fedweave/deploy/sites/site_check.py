@@ -16,11 +16,20 @@ from fedweave.core.text import counted
 from fedweave.datasets.alike import not_composed
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.odd_data import odd_data, odd_features
+from fedweave.deploy.flare.parties.exchange import INFO as SHARING
 from fedweave.deploy.flare.parties.party import read_own
-from fedweave.deploy.flare.policy.admission import check_algorithm, check_files, check_members
+from fedweave.deploy.flare.policy.admission import EXCHANGE, check_algorithm, check_exchange, check_files, check_members
 from fedweave.deploy.flare.policy.keys import read_checked
 from fedweave.deploy.flare.policy.policy import Spent, check_batches, is_of, replies_of
-from fedweave.deploy.flare.policy.precheck import check_target, needs_all, overspent, refusals, targeted, unjudged
+from fedweave.deploy.flare.policy.precheck import (
+    check_target,
+    check_told,
+    needs_all,
+    overspent,
+    refusals,
+    targeted,
+    unjudged,
+)
 from fedweave.deploy.flare.site.holdings import global_test, own_graph
 from fedweave.deploy.flare.site.joining import fingerprint, withheld
 from fedweave.deploy.flare.site.participation import suited
@@ -73,7 +82,7 @@ def check_site(folder: Path, config: Config | None, sites: Sequence[str], told: 
     data, rules = read_checked(folder / SITE_FILE)
     told.attempt(folder.name, partial(check_members, rules, folder.name, sites), folder / SITE_FILE)
     if config is not None:
-        _allowed(folder, data, rules, config, told)
+        _allowed(folder, data, rules, config, sites, told)
     if config is not None and capabilities(config.algorithm.kind).vertical:
         _party(folder, data, rules, config, sites, told)
     else:
@@ -166,11 +175,14 @@ def _check_algorithm_fits(
         told.attempt(folder.name, partial(check_batches, rules, algorithm, graph, {}))
 
 
-def _allowed(folder: Path, data: SiteData, rules: Rules, config: Config, told: Found) -> None:
+def _allowed(folder: Path, data: SiteData, rules: Rules, config: Config, sites: Sequence[str], told: Found) -> None:
     """See whether a site's policy lets a configuration run, and note the scaling that the site does not follow."""
     name, file = folder.name, folder / SITE_FILE
     told.attempt(name, partial(check_files, rules, config.plain()), file)
     told.attempt(name, partial(check_algorithm, rules, config.algorithm), file)
+    told.attempt(name, partial(check_exchange, rules, data, config), file)
+    if config.external == EXCHANGE:
+        told.attempt(name, partial(check_told, rules, SHARING, len(sites)), file)
     if kept := [key for key in ("features", "classes") if key in withheld(rules)]:
         why = f"policy.deny keeps back how many {' and '.join(kept)} there are, without which no model can be built"
         told.faults.append((name, f"{file}: {why}. Allow it."))

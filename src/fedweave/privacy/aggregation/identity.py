@@ -20,6 +20,7 @@ from fedweave.errors import CallRefused, ConfigError
 STARTUP = "startup"  # the folder of NVFlare's kit, with the files below
 REVOKED = "revoked.pem"  # beside them, if the authority has revoked any: its list (X.509), signed with its key
 REFUSED = "certificate.revoked"  # the code of every refusal of one on that list
+CHANGED = "signature.wrong"  # the code of a refusal of a signature that is not of the message
 _PSS = padding.PSS(padding.MGF1(SHA256()), padding.PSS.DIGEST_LENGTH)
 
 
@@ -53,26 +54,30 @@ class Identity:
             return self.key.sign(message, _PSS, SHA256())
         return self.key.sign(message, ec.ECDSA(SHA256()))
 
-    def check(self, site: str, certificate: bytes, signature: bytes, message: bytes) -> None:
+    def check(
+        self, site: str, certificate: bytes, signature: bytes, message: bytes, at: datetime | None = None
+    ) -> None:
         """`check_signed` with the authority that the site trusts, and the certificates that it knows."""
         pinned = self.members.get(site)
         if pinned is not None and sha256(certificate).hexdigest() != pinned.replace(":", "").lower():
             raise CallRefused(f"what is said to be from {site!r} is signed with another certificate than its own")
-        check_signed(site, certificate, signature, message, self.root)
+        check_signed(site, certificate, signature, message, self.root, at)
 
 
-def check_signed(site: str, certificate: bytes, signature: bytes, message: bytes, root: Authority | None) -> None:
+def check_signed(
+    site: str, certificate: bytes, signature: bytes, message: bytes, root: Authority | None, at: datetime | None = None
+) -> None:
     """Refuse a message that `site` has not signed, or whose certificate the authority has not issued for it or has
-    revoked; without `root` nobody asks who has issued it.
+    revoked, or that was not valid `at` a time, now if none; without `root` nobody asks who has issued it.
 
     Raises:
         CallRefused: names the site and what is wrong.
     """
     try:
         theirs = _issued(certificate, None if root is None else root.certificate)
-        named = _names(theirs)
-        if named != [site] or not theirs.not_valid_before_utc <= datetime.now(UTC) <= theirs.not_valid_after_utc:
-            raise ValueError(f"its certificate is for {named}, or not valid now")
+        named, valid = _names(theirs), (theirs.not_valid_before_utc, theirs.not_valid_after_utc)
+        if named != [site] or not valid[0] <= (at or datetime.now(UTC)) <= valid[1]:
+            raise ValueError(f"its certificate is for {named}, or not valid {'then' if at else 'now'}")
         key = theirs.public_key()
         if isinstance(key, rsa.RSAPublicKey):
             key.verify(signature, message, _PSS, SHA256())
@@ -82,7 +87,8 @@ def check_signed(site: str, certificate: bytes, signature: bytes, message: bytes
             raise TypeError("its certificate has a key of another kind than RSA and EC")
     except (InvalidSignature, ValueError, TypeError) as error:
         why = str(error) or "the signature is not of that message and that certificate's key"
-        raise CallRefused(f"what is said to be from {site!r} is not signed by it: {why}") from error
+        code = CHANGED if isinstance(error, InvalidSignature) else ""
+        raise CallRefused(f"what is said to be from {site!r} is not signed by it: {why}", code=code) from error
     if root is not None and theirs.serial_number in root.revoked:
         raise CallRefused(f"the certificate of {site!r} was revoked by the project's authority", code=REFUSED)
 

@@ -113,8 +113,9 @@ class Exchange:
         padded = made.view(np.uint64)
         for at, place in self._other.items():
             if made[at].any():
-                padded[at, 0] = 1
-                padded[at] += self.meeting.pad(names[place], made.shape[1])
+                pad, weights = self._pad(names[place])
+                padded[at, :TELLERS] = np.uint64(1) + padded[at] @ weights
+                padded[at] += pad
         return {SUMS: torch.from_numpy(made)}
 
     def take(self, told: Tree, sites: int) -> Dataset:
@@ -136,11 +137,17 @@ class Exchange:
 
     def _opened(self, row: int, total: np.ndarray, sites: int) -> np.ndarray:
         """int64 [width]: what others told of a node, without their pads."""
-        pad, given = self.meeting.pad(self.data.ids[row], len(total)), total.view(np.uint64)
+        (pad, weights), given = self._pad(self.data.ids[row]), total.view(np.uint64)
         for tellers in range(sites):
-            if (opened := given - np.uint64(tellers) * pad)[0] == tellers:
+            opened = given - np.uint64(tellers) * pad
+            if (opened[:TELLERS] - opened @ weights == tellers).all():
                 return opened[TELLERS:].view(np.int64)
         raise CallRefused("exchange: what the server tells of a node was not told of it")
+
+    def _pad(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+        """uint64 [1 + w], twice: the pad of a row that tells of a node, and by what its values are checked."""
+        pad, weights = self.meeting.pad(name, 2 * (TELLERS + self.width)).reshape(2, -1)
+        return pad, weights * (np.arange(len(weights)) >= TELLERS)
 
     @property
     def width(self) -> int:

@@ -70,10 +70,11 @@ def check_begun(job: Participation, asked: Add | Align | Blind | Meet | Pad) -> 
 
 
 def _exchange(job: Participation) -> Exchange:
-    """Its part in the exchange that is under way, which its policy may have narrowed since it began."""
+    """Its part in the exchange that is under way, which its policy may have narrowed since it began: sums of as many
+    nodes as that and the experiment ask for."""
     if job.exchange is None:
         raise CallRefused("exchange: sites tell each other of nodes once, right after they have joined")
-    job.exchange.least = least_told(job.rules)
+    job.exchange.least = max(job.config.external_least, least_told(job.rules))
     return job.exchange
 
 

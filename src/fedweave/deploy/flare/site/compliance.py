@@ -71,7 +71,7 @@ def _facts(
     stated = {key: listed(sorted({str(note[key]) for note in notes if note.get(key)})) for key in _STATED}
     by = [
         stated["requester"] or "not stated",
-        *([f"certificate of {stated['submitter']}"] if stated["submitter"] else []),
+        *([f"as the server says, with the certificate of {stated['submitter']}"] if stated["submitter"] else []),
     ]
     owner = f"{about.legal_name} (site {name})" if about.legal_name else f"site {name}; its site.toml has no legal_name"
     server = [f"{called[SERVER]} (the server)"] if SERVER in called else []

@@ -65,8 +65,8 @@ class Member:
     """Answers the server's calls, one at a time, and takes what other sites send at any time.
 
     folder: the site's. post: carries what the site sends to others. Every call and every error is written to the
-    owner's log; the server hears the reason of an error only where it tells nothing of the data. submitter: whose
-    certificate the job came with.
+    owner's log; the server hears the reason of an error only where it tells nothing of the data. submitter: with
+    whose certificate the job was submitted, as the server says.
     """
 
     def __init__(self, folder: Path, name: str, post: Post, submitter: str = "") -> None:

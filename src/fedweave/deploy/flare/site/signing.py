@@ -3,6 +3,7 @@
 import base64
 import json
 from dataclasses import asdict, dataclass, replace
+from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,13 +17,14 @@ from fedweave.report.document import Document, Section, grid
 
 KIND = "fedweave compliance report"
 _SAID = (
-    "Each signature is of the SHA-256 of this report's contents, by the key of a certificate that the project's "
-    "authority issued; fedweave compliance REPORT.json checks them. Compare fingerprints with those that owners name."
+    "Each signature is of the SHA-256 of this report's contents, by the key of the certificate whose fingerprint is "
+    "shown. fedweave compliance REPORT.json checks that, and with --authority that the project's authority issued the "
+    "certificate to that member. Without it, compare fingerprints with those that owners name."
 )
 
 
 if TYPE_CHECKING:
-    from fedweave.privacy.aggregation.identity import Identity
+    from fedweave.privacy.aggregation.identity import Authority, Identity
 
 
 @dataclass(frozen=True)
@@ -85,37 +87,48 @@ def write_report(path: Path, report: Report) -> None:
         UserError: the file is something else.
     """
     if path.exists():
-        read_report(path)
+        _unchecked(path)
     text = json.dumps(asdict(report), indent=1, ensure_ascii=False)
     write(path, lambda file: file.write(text.encode() + b"\n"))
 
 
-def read_report(path: Path) -> Report:
-    """A report, whose signatures are checked.
+def read_report(path: Path, authority: Path | None = None) -> Report:
+    """A report, whose signatures are checked; authority: a folder with the certificate of whoever must have issued the
+    signers' (rootCA.pem), and the list of revoked ones if there is one (revoked.pem).
 
     Raises:
-        UserError: the file is none, or a signature is not of what it says.
+        UserError: the file is none, or a signature is not of what it says, or not by a certificate of that authority.
     """
+    from fedweave.privacy.aggregation.identity import read_root
+
+    found, root = _unchecked(path), None if authority is None else read_root(authority)
+    for one in found.signatures:
+        _check(one, found.document, root)
+    return found
+
+
+def _unchecked(path: Path) -> Report:
     try:
         found: Report = TypeAdapter(Report).validate_json(read(path))
         if found.kind != KIND:
             raise ValueError("it says to be of another kind")
     except (ValidationError, ValueError, RecursionError) as error:
         raise UserError(f"{path} is no report that `fedweave compliance` wrote ({type(error).__name__}).") from error
-    for one in found.signatures:
-        _check(one, found.document, None)
     return found
 
 
-def _check(one: Signature, document: Document, by: "Identity | None") -> None:
-    from fedweave.privacy.aggregation.identity import check_signed
+def _check(one: Signature, document: Document, by: "Identity | Authority | None") -> None:
+    """See whether a signature fits the document, by a certificate that was valid when it was made."""
+    from fedweave.privacy.aggregation.identity import CHANGED, Identity, check_signed
 
     try:
-        made, certificate = _bytes(one.signature), _bytes(one.certificate)
+        made, certificate, at = _bytes(one.signature), _bytes(one.certificate), datetime.fromisoformat(one.at)
         told = one.name, certificate, made, _message(document, one.name, one.at)
-        check_signed(*told, None) if by is None else by.check(*told)
+        by.check(*told, at) if isinstance(by, Identity) else check_signed(*told, by, at)
     except (CallRefused, ValueError) as error:
-        raise UserError(f"{error}: the report was changed after {one.name} had signed it; ask for it again.") from error
+        changed = not isinstance(error, CallRefused) or error.code == CHANGED
+        why = f": the report was changed after {one.name} had signed it" if changed else ""
+        raise UserError(f"{error}{why}; ask for it again.") from error
 
 
 def _message(document: Document, name: str, at: str) -> bytes:

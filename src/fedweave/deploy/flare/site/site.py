@@ -34,7 +34,7 @@ class Site:
         folder = Path(collab.workspace.get_root_dir())
         log_to(folder / LOG)
         obey(folder / STARTUP)
-        job = collab.fl_ctx.get_prop(FLContextKey.JOB_META) or {}
+        job = collab.fl_ctx.get_prop(FLContextKey.JOB_META) or {}  # as the server writes it
         self._member = Member(folder, collab.site_name, _post, str(job.get(JobMetaKey.SUBMITTER_NAME, "")))
 
     @collab.publish

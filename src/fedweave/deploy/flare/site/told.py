@@ -38,10 +38,10 @@ def job(note: Record) -> str:
 
 
 def by_whom(note: Record) -> str:
-    """Who asked for a job, as the request says it and as the certificate does that submitted it."""
+    """Who asked for a job, as the request says it, and with whose certificate it was submitted, as the server says."""
     named, submitter = (str(note.get(key) or "") for key in ("requester", "submitter"))
     said = f"asked by {named}" if named else "the request does not say who asked"
-    return f"{said} (submitted with the certificate of {submitter})" if submitter else said
+    return f"{said} (submitted, as the server says, with the certificate of {submitter})" if submitter else said
 
 
 def what_for(note: Record) -> str:
