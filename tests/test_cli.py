@@ -269,6 +269,23 @@ def test_interrupted_run_tells_how_to_continue(
     assert "continuing after round 2 of 3" in out
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--set", "evaluation.positive=fraud"), "there is no class 'fraud'"),
+        (("--set", "evaluation.positive=10"), "evaluation.positive"),
+        (("--init-from", "nowhere"), "init_from: nowhere"),
+    ],
+)
+def test_check_refuses_what_a_run_refuses_of_judging_and_an_earlier_run(
+    small: Path, words: tuple[str, ...], said: str
+) -> None:
+    for command in ("check", "run"):
+        code, _, err = fedweave(command, "small.toml", *words)
+        assert code == 2
+        assert said in err
+
+
 @pytest.mark.parametrize("words", ["data.nodes=10_000_000_000_000", "model={name='gcnii', hidden=1_000_000}"])
 def test_more_memory_than_there_is_is_told(small: Path, words: str) -> None:
     code, _, err = fedweave("check", "small.toml", "--set", words)

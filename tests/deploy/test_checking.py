@@ -5,6 +5,7 @@ import shutil
 import socket
 import subprocess
 import time
+import tomllib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,12 +18,13 @@ from scipy.sparse import csr_matrix
 from typer.testing import CliRunner
 
 from fedweave.cli import app
+from fedweave.cli.init import shipped
 from fedweave.cli.sites import Teller
 from fedweave.core.ledger import Entry
-from fedweave.datasets import npz
+from fedweave.datasets import load, npz
 from fedweave.deploy.flare.server.provision import provision
 from fedweave.deploy.flare.site.member import LOG
-from fedweave.deploy.flare.site.sitefile import read_site_file
+from fedweave.deploy.flare.site.sitefile import read_site_file, write_site_file
 from fedweave.deploy.sites import ports, processes, reasons, status
 from fedweave.deploy.sites.authority import renew
 from fedweave.deploy.sites.checking import examine
@@ -30,9 +32,9 @@ from fedweave.deploy.sites.noted import last_error, last_record
 from fedweave.deploy.sites.processes import SiteProcess, check_alive
 from fedweave.deploy.sites.project import Project, read_project
 from fedweave.deploy.sites.reasons import own_reasons
-from fedweave.deploy.sites.running import with_engine
-from fedweave.deploy.sites.splitting import hand_out, split
-from fedweave.errors import DataError, FedweaveError, UserError
+from fedweave.deploy.sites.running import judged_by_number, with_engine
+from fedweave.deploy.sites.splitting import hand_out, split, unknown_to_server
+from fedweave.errors import ConfigError, DataError, FedweaveError, UserError
 from fedweave.experiment.config import read, resolve
 from tests.deploy.projects import SITES, bring, copied, experiment, tables
 from tests.deploy.test_refused_rounds import job
@@ -608,3 +610,50 @@ def test_a_project_of_one_site_is_told_of_in_the_singular(tmp_path: Path) -> Non
     refused = runner.invoke(app, [*words, "--split", str(config)])
     assert "2 clients for 1 site; " in " ".join(refused.stderr.split())
     assert ": 1 site, server on" in runner.invoke(app, words).output
+
+
+NAMES, CLASSES = '["honest", "fraud"]', '["ordinary", "fraud"]'
+
+
+@pytest.mark.parametrize(
+    ("named", "positive", "found"),
+    [
+        ((f"labels = {NAMES}",) * 3, "fraud", 1),
+        ((f"labels = {NAMES}",) * 3, 0, 0),
+        ((f"labels = {NAMES}",) * 3, "laundering", None),
+        ((f"labels = {NAMES}", f"labels = {CLASSES}", f"labels = {NAMES}"), "fraud", None),
+        (("classes = 2",) * 3, "fraud", None),
+        ((), "fraud", None),
+    ],
+)
+def test_a_positive_class_is_found_by_what_the_sites_here_call_it(
+    tmp_path: Path, named: tuple[str, ...], positive: str | int, found: int | None
+) -> None:
+    for site, text in zip(SITES, named, strict=False):
+        (tmp_path / site).mkdir()
+        (tmp_path / site / "site.toml").write_text(f'[data]\npath = "own"\n{text}\n')
+    config = resolve({**experiment().plain(), "evaluation": {"positive": positive}})
+    if found is None:
+        with pytest.raises(ConfigError, match=r"evaluation\.positive"):
+            judged_by_number(config, tmp_path, SITES)
+    else:
+        assert judged_by_number(config, tmp_path, SITES).evaluation.positive == found
+
+
+@pytest.mark.parametrize("positive", ["fraud", 10])
+def test_check_finds_a_positive_class_that_no_site_has(project: Path, positive: str | int) -> None:
+    config = resolve({**experiment().plain(), "evaluation": {"positive": positive}})
+    told = examine(project, read_project(project), config)
+    assert any("evaluation.positive" in what for _, what in told.faults)
+
+
+def test_a_split_says_what_the_experiment_for_sites_is_to_say() -> None:
+    config = resolve(tomllib.loads(shipped()["fraud"]))
+    data = load("transfers", accounts=1000, transfers=4000)
+    assert unknown_to_server(config, data) == ["[model] edge_features = 6", "[evaluation] positive = 1"]
+
+
+def test_a_site_file_says_how_weak_an_exchange_of_one_is(tmp_path: Path) -> None:
+    for policy, said in (({"exchange": 1}, True), ({}, False)):
+        write_site_file(tmp_path / "site.toml", {"path": "own", "classes": 2}, **policy)
+        assert ("# exchange" in (tmp_path / "site.toml").read_text()) == said

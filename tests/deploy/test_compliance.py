@@ -17,7 +17,7 @@ from cryptography.x509.oid import NameOID
 from typer.testing import CliRunner
 
 from fedweave.cli import app
-from fedweave.deploy.flare.site.accounts import note_refusal
+from fedweave.deploy.flare.site.accounts import CallLog, note_refusal
 from fedweave.deploy.flare.site.audit import audit
 from fedweave.deploy.flare.site.compliance import of_site
 from fedweave.deploy.flare.site.signing import Report, read_report, write_report
@@ -51,6 +51,7 @@ def site(provisioned: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         fed, algorithm, _ = joined(project, config, run, submitter="admin@example.org")
         list(train(algorithm, fed, 1))
     note_refusal(site, "r2", "step FedAvg.peek", "policy.deny: egos may not leave")
+    CallLog("bank-b", "").refused(site, "r2", None, IndexError("index 9 is out of bounds"))
     return site
 
 
@@ -74,6 +75,8 @@ def test_it_says_who_asked_for_what_and_what_left_whom(site: Path) -> None:
     assert {row["who received it"] for row in sent} == {"Consortium e.V."}
     assert any("change of the model weights" in row["what the receiver learns"] for row in sent)
     assert next(row["used for"] for row in sent) == "training"
+    assert next(row["what the receiver learns"] for row in sent if row["key"] == "labels").startswith("how many")
+    assert "2 of 2 runs" in found.lead[0]
     asked = table(found, "What was asked")[1]
     assert [row["run"] for row in asked] == ["r1", "r2"]
     assert all(row["purpose"] == FOR and row["configuration"] for row in asked)
@@ -91,7 +94,8 @@ def test_it_says_what_is_spent_and_left_and_under_which_policy(site: Path) -> No
     assert (rules["bytes"], rules["min_sites"], rules["epsilon"]) == ("5,000,000", "3", "not set")
     assert "bytes, min_sites tightened" in table(found, "Changes")[1][0]["what"]
     refused = next(one for one in found.sections if one.heading == "What was refused")
-    assert len(refused.warnings) == 1
+    assert len(refused.warnings) == 2
+    assert "an error of the program (IndexError" in refused.warnings[1]
 
 
 def test_audit_says_who_asked(site: Path) -> None:

@@ -48,16 +48,20 @@ def handed(project: Path, config: Config) -> Path:
     return project
 
 
-@pytest.mark.often("exchange-2-False-row")
+@pytest.mark.often("exchange-2-timed")
 @pytest.mark.parametrize(
-    ("external", "least", "holdout", "normalise"),
-    [("features", 1, False, "none"), ("exchange", 1, True, "row"), ("exchange", 2, False, "row")],
+    ("external", "least", "holdout", "data"),
+    [
+        pytest.param("features", 1, False, {}, id="features"),
+        pytest.param("exchange", 1, True, {"normalise": "row"}, id="exchange-holdout"),
+        pytest.param("exchange", 2, False, {"normalise": "row", "edge_time": "amount"}, id="exchange-2-timed"),
+    ],
 )
 def test_sites_give_the_numbers_of_the_simulation(
-    project: Path, tmp_path: Path, external: str, least: int, holdout: bool, normalise: str
+    project: Path, tmp_path: Path, external: str, least: int, holdout: bool, data: dict[str, Any]
 ) -> None:
     nodes = 400 if holdout else 160
-    config = across(bank(tmp_path / "data", nodes=nodes), external, least, holdout, normalise=normalise)
+    config = across(bank(tmp_path / "data", nodes=nodes), external, least, holdout, **data)
     fed, algorithm, link = joined(handed(project, config), config)
     expected, sim = simulated(config)
     for site, client in zip(SITES, sim.clients, strict=True):

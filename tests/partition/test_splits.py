@@ -1,5 +1,7 @@
 """Masks inside clients: totals by hand, stratification and coverage as laws."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,6 +9,8 @@ from hypothesis import strategies as st
 
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
+from fedweave.partition import Random, unused
+from fedweave.partition.base import Partition
 from fedweave.partition.splits import check_ratios, divide, group, per_class, published, role_sizes, stratify
 
 RATIOS = st.sampled_from([(0.2, 0.4, 0.4), (0.6, 0.2, 0.2), (1.0, 0.0, 0.0), (0.1, 0.2, 0.3), (0.01, 0.5, 0.49)])
@@ -137,3 +141,12 @@ def test_too_few_of_a_class_or_to_validate_are_refused(train: int, val: float) -
     data = labelled(np.repeat([0, 1, 2, 3], [60, 40, 25, 75]))
     with pytest.raises(ConfigError, match=rf"train_per_class = {train}, val = {val} .* smallest class of 'toy' has 25"):
         per_class(data, train, val, 0.1, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [({"split": "time", "train": 0.1}, "partition.train is"), ({"split": "time"}, ""), ({"train": 0.1}, "")],
+)
+def test_ratios_that_a_split_by_time_does_not_use_are_named(given: dict[str, Any], said: str) -> None:
+    data, cut = labelled([0, 1, 0, 1]), Partition((), None)
+    assert [note[: len(said)] for note in unused(Random(2, **given), data, cut)] == [said] * bool(said)

@@ -26,7 +26,8 @@ from fedweave.partition.base import Part, Partition
 from fedweave.partition.scaling import meter_scaling
 from fedweave.privacy.gaussian import epsilon
 from fedweave.privacy.spent import of_members
-from fedweave.report.flows import flows, of_member
+from fedweave.report.compliance import sent
+from fedweave.report.flows import flows, of_member, period
 from fedweave.report.ledger import show_ledger
 
 SENT = StepInfo.of({"h": Sends("rows", (Clipped(1.0), Gaussian(0.5, 2.0))), "n": "a count"})
@@ -176,3 +177,20 @@ def test_of_many_members_few_are_named() -> None:
     assert len(told) < 2000
     with pytest.raises(UserError, match="no member 'x'; it has 10,000 members: c0000, c0001, … c9999"):
         of_member(kept.table(), "x")
+
+
+def test_a_compliance_report_says_all_that_is_learnt_of_each_key_a_line_for_each() -> None:
+    kept, tells = Ledger(), "nothing by itself; with the others' the mean of: the model"
+    for purpose, keys in ((TRAINING, {"update": tells}), (SETUP, {"names": "a fingerprint; 0 if none", "labels": "n"})):
+        kept.purpose = purpose
+        kept.record(1, 0, "A.x", ["a", "b"], "up", dict.fromkeys(keys, 1), 0.0, StepInfo.of(keys))
+    found = sent(flows(kept.table()), 2).grid
+    assert found is not None
+    rows = [dict(zip(found.head, row, strict=True)) for row in found.rows]
+    told = {row["key"]: row["what the receiver learns"] for row in rows if row["key"]}
+    assert told == {"update": tells, "names": "a fingerprint; 0 if none", "labels": "n"}
+
+
+def test_a_period_is_of_all_that_was_asked(ledger: pa.Table) -> None:
+    assert period(ledger) == "2023-11-14 22:14 to 2023-11-14 22:15 UTC"
+    assert period(ledger, ["2023-11-14T22:09:01+00:00"]) == "2023-11-14 22:09 to 2023-11-14 22:15 UTC"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedweave.cli.options import Experiment, Settings, Trust, check_consent
+from fedweave.cli.options import Earlier, Experiment, Settings, Trust, beginning, check_consent
 from fedweave.core.text import counted
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ def check(
     algorithm: Annotated[
         str | None, typer.Option(metavar="NAME", help="Check the same experiment with another algorithm.")
     ] = None,
+    init_from: Earlier = None,
     trust: Trust = False,
 ) -> None:
     """Load and cut the data, build model and algorithm, and say what is odd; no client trains, nothing is written."""
@@ -33,9 +34,11 @@ def check(
 
     console = screen()
     check_consent(config, trust)
-    chosen, notes = read(config, settings or [], algorithm)
+    chosen, notes = read(config, beginning(settings, init_from), algorithm)
     built = build(chosen.in_process())
     check_trained([int(part.masks[0].sum()) for part in built.partition.parts])
+    if not chosen.between_sites:  # whose data may be of other classes
+        chosen.evaluation.of(built.data.labels, built.data.classes)
     notes += begun(chosen, built)
     Terminal(console).header(chosen, built)
     for line in (*facts(chosen, built), *(f"note: {text}" for text in (*oddities(chosen, built), *notes))):

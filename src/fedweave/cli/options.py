@@ -1,5 +1,6 @@
 """Arguments that several commands take, and how they speak to the user."""
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +17,11 @@ Earlier = Annotated[
 ]
 
 Trust = Annotated[bool, typer.Option("--trust", help="Run the Python files that the configuration names plug-ins in.")]
+
+
+def beginning(settings: list[str] | None, init_from: Path | None) -> list[str]:
+    """The settings, with the earlier run that --init-from names."""
+    return [*(settings or []), *([] if init_from is None else [f"init_from={json.dumps(str(init_from))}"])]
 
 
 def check_consent(config: Path, trust: bool) -> None:

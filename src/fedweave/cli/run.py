@@ -1,6 +1,5 @@
 """The command `fedweave run`: imports what it needs when it runs, so that its help is quick."""
 
-import json
 import shlex
 from contextlib import nullcontext
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from fedweave.cli.options import Earlier, Experiment, Settings, escaped, say
+from fedweave.cli.options import Earlier, Experiment, Settings, beginning, escaped, say
 from fedweave.core.text import counted
 from fedweave.errors import UserError
 
@@ -44,7 +43,7 @@ def run(
 
     if resume and overwrite:
         raise UserError("--resume continues a run and --overwrite replaces it; choose one of them.")
-    settings = [*(settings or []), *([] if init_from is None else [f"init_from={json.dumps(str(init_from))}"])]
+    settings = beginning(settings, init_from)
     chosen, notes = read(config, settings, algorithm)
     for note in notes:
         say(escape(f"note: {note}"))

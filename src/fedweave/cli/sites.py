@@ -56,7 +56,7 @@ def init(
     from fedweave.deploy.flare.site.sitefile import SITE_FILE, write_site_file
     from fedweave.deploy.sites.ports import free_port
     from fedweave.deploy.sites.project import Project
-    from fedweave.deploy.sites.splitting import hand_out
+    from fedweave.deploy.sites.splitting import hand_out, unknown_to_server
     from fedweave.deploy.sites.splitting import split as cut
     from fedweave.experiment.config import read
 
@@ -80,6 +80,8 @@ def init(
         typer.echo(f"each has the data of a client: {pairs}")
     if chosen is not None and (how := chosen.data.values.get("normalise")) in OVER_NODES:
         typer.echo(f"note: normalise = {how!r} scaled the data by numbers over all nodes before it was cut")
+    if chosen is not None and parts is not None and (lines := unknown_to_server(chosen, parts[0])):
+        typer.echo(f"note: the server knows no data; write into the experiment for sites: {', '.join(lines)}")
 
 
 for command in (request, sign, accept, revoke, renew, start, stop, status):
@@ -142,8 +144,9 @@ def run(
     """Run an experiment at the sites and bring its files back."""
     from fedweave.deploy.sites.checking import check_experiment
     from fedweave.deploy.sites.observing import Observed
+    from fedweave.deploy.sites.project import read_project
     from fedweave.deploy.sites.reasons import own_reasons
-    from fedweave.deploy.sites.running import begun_from, for_sites, with_engine
+    from fedweave.deploy.sites.running import begun_from, for_sites, judged_by_number, with_engine
     from fedweave.deploy.sites.running import run as submit
     from fedweave.experiment.config import read
     from fedweave.experiment.runs.resuming import terminable
@@ -156,6 +159,7 @@ def run(
     for note in notes:
         typer.echo(printable(f"note: {note}"), err=True)
     chosen = begun_from(for_sites(chosen.plain()), init_from)
+    chosen = judged_by_number(chosen, project, read_project(project).sites)
     check_experiment(chosen)
     directory = out or Path("runs") / f"{config.stem}-{chosen.algorithm.name}-s{chosen.general.seed}-sites"
     console = screen()

@@ -103,7 +103,7 @@ def at_site(model: Any, carried: Carried | None) -> Any:
     """
     if getattr(model, "ports", False):
         raise ConfigError("model ports = true: sites do not number ports; set it to false.")
-    if needed := {name: value for name, value in _free(model, carried).items() if value}:
+    if needed := to_say(model, carried):
         name, value = next(iter(needed.items()))
         there, say, off = ("weights", "true", "false") if value is True else (f"{value} features", value, 0)
         raise ConfigError(
@@ -112,6 +112,11 @@ def at_site(model: Any, carried: Carried | None) -> Any:
         )
     check_fits(model, carried)
     return model
+
+
+def to_say(model: Any, carried: Carried | None) -> dict[str, Any]:
+    """What a server, which does not know what edges carry, is to be told of the plug-in's settings that are None."""
+    return {name: value for name, value in _free(model, carried).items() if value}
 
 
 def _free(model: Any, carried: Carried | None) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from fedweave.partition.alike import LouvainPlus, MetisPlus
 from fedweave.partition.base import Part, Partition
 from fedweave.partition.check import check
 from fedweave.partition.dirichlet import Dirichlet
+from fedweave.partition.divided import Divided
 from fedweave.partition.ego_networks import EgoNetworks
 from fedweave.partition.graph_skew import GraphSkew
 from fedweave.partition.graphs import GraphsIID, Perturbed
@@ -105,7 +106,16 @@ def unused(partition: object, data: Dataset, found: Partition) -> list[str]:
     """What to say of what came with the data and is not used: what its reader notes, and a split and owners that the
     cut `found`, which `partition` made (None where that is not known), does not go by."""
     owners = [] if data.owner is None or found.names == data.owners else [OWNERS]
-    return [*data.notes, *_unused_split(partition, data, found), *owners]
+    return [*data.notes, *_unused_split(partition, data, found), *_unused_ratios(partition), *owners]
+
+
+def _unused_ratios(partition: object) -> list[str]:
+    if not isinstance(partition, Divided) or partition.split != "time":
+        return []
+    given = [name for name in SPLITS if getattr(partition, name) != getattr(type(partition), name)]
+    verb = "is" if len(given) == 1 else "are"
+    remedy = "a split by time ends where train_until and val_until say"
+    return [f"partition.{', partition.'.join(given)} {verb} not used: {remedy}"] if given else []
 
 
 def _unused_split(partition: object, data: Dataset, found: Partition) -> list[str]:

@@ -27,7 +27,7 @@ class Divided:
                       to `val_until` and tests on later ones, and no message for an example goes along an edge that is
                       later than the end of its split.
     train_until, val_until: a time in the data's unit, a date such as "2024-03-31", or a share of the labelled examples
-                      of all clients, below 1; by default .6 and .8.
+                      of the data, those that no client holds included, below 1; by default .6 and .8.
     """
 
     train: float = 0.2

@@ -116,8 +116,9 @@ def alone(data: Dataset, how: str) -> Dataset:
 
 def columns_told(data: Dataset) -> int:
     """Of data that `alone` made for an exchange: how many of its first columns others are told sums of."""
-    every, none = _every(data), np.empty(0, np.int64)
-    many, own = len(ways(every.directed)), len(summary(0, every, np.append(none, -1), Ends(none, none, none, none))[1])
+    none = np.empty(0, np.int64)
+    every = _every(data).taken(none, np.empty((2, 0), np.int64))
+    many, own = len(ways(every.directed)), len(summary(0, every, none, Ends(none, none, none, none))[1])
     return (data.features - own - many) // (1 + many)
 
 

@@ -61,23 +61,24 @@ def sent(found: Sequence[Flow], everyone: int, receivers: dict[str, str] | None 
     kinds = defaultdict[tuple[str, ...], list[Flow]](list)
     for one in (one for one in found if one.direction != "down"):
         to = who([(receivers or {}).get(name, name) for name in one.receivers], everyone)
-        about = FRAMING if one.key == FRAMING else SETUP if one.purpose == SETUP else learnt(one)
+        about = FRAMING if one.key == FRAMING else learnt(one)
         kinds[about, to, one.mechanism if about != FRAMING else "", one.purpose if about != FRAMING else ""].append(one)
     rows = [
         {
-            "what the receiver learns": "; ".join(sorted({learnt(one).partition(";")[0] for one in own})),
+            "what the receiver learns": learnt(own[0]),
+            "key": ", ".join(sorted({one.key for one in own})) if about != FRAMING else "",
             "who received it": to,
             "protection": protection,
             "used for": purpose if about == FRAMING else purpose or "not stated",
             "sent by": who(sorted({name for one in own for name in one.senders}), everyone),
-            "messages": f"{max(one.messages for one in own) if about == SETUP else sum(one.messages for one in own):,}",
+            "messages": f"{sum(one.messages for one in own):,}",
             "size": decimal(sum(one.bytes for one in own)),
         }
         for (about, to, protection, purpose), own in sorted(kinds.items(), key=lambda item: _PLACES.get(item[0][3], 1))
     ]
     if len({name for one in found if one.direction != "down" for name in one.senders}) < 2:
         rows = [{name: word for name, word in row.items() if name != "sent by"} for row in rows]
-    words = ("what the receiver learns", "who received it", "protection", "used for", "sent by")
+    words = ("what the receiver learns", "key", "who received it", "protection", "used for", "sent by")
     return Section("What left, and what it tells", () if rows else ("Nothing has left.",), grid=grid(rows, words))
 
 

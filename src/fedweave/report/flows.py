@@ -105,12 +105,13 @@ def stamp(time: datetime | None, after: datetime | None = None) -> str:
     return f"{time:%H:%M:%S}" if after and after.date() == time.date() else f"{time:%Y-%m-%d %H:%M:%S}"
 
 
-def period(ledger: pa.Table) -> str:
-    """From the first to the last message of a ledger, UTC; "not known" of one without times."""
-    ends = pc.min_max(ledger["at"]).as_py() if "at" in ledger.column_names else {"min": None, "max": None}
-    if ends["min"] is None:
-        return "not known"
-    return f"{ends['min']:%Y-%m-%d %H:%M} to {ends['max']:%Y-%m-%d %H:%M} UTC"
+def period(ledger: pa.Table, noted: Iterable[str] = ()) -> str:
+    """From the first to the last message of a ledger, UTC, or what was `noted` before or after, in times as text of
+    ISO 8601; "not known" without times."""
+    ends = pc.min_max(ledger["at"]).as_py().values() if "at" in ledger.column_names else ()
+    times = [f"{time:%Y-%m-%d %H:%M}" for time in ends if time is not None]
+    times += [at[:16].replace("T", " ") for at in noted]
+    return f"{min(times)} to {max(times)} UTC" if times else "not known"
 
 
 def totals(ledger: pa.Table) -> Iterator[tuple[str, dict[str, int]]]:

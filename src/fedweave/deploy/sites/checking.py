@@ -26,6 +26,7 @@ from fedweave.deploy.sites.handshake import Closed, NoHost, greet, reach
 from fedweave.deploy.sites.ports import check_metrics_port, check_port
 from fedweave.deploy.sites.processes import ROOT, SiteProcess, check_private, check_startup, found
 from fedweave.deploy.sites.project import Project
+from fedweave.deploy.sites.running import judged_by_number
 from fedweave.deploy.sites.site_check import check_site
 from fedweave.engines.calls import with_test
 from fedweave.errors import ConfigError
@@ -53,6 +54,7 @@ def examine(directory: Path, project: Project, config: Config | None = None) -> 
             told.attempt(name, partial(greet, directory / name / "startup/client.crt", project))
     if config is not None:
         told.attempt("experiment", partial(check_experiment, config))
+        config = told.attempt("experiment", partial(judged_by_number, config, directory, project.sites)) or config
         if "server" in names and not any(whose == "experiment" for whose, _ in told.faults):
             told.attempt("server", partial(_begin, directory / "server", project, config, told))
     named = {name: form["columns"] for name, form in told.forms.items() if "columns" in form}
@@ -110,6 +112,8 @@ def _begin(folder: Path, project: Project, config: Config, told: Found) -> None:
     features, classes = form.get("features", ANY_FEATURES), form.get("classes", ANY_CLASSES)
     if form and not capabilities(config.algorithm.kind).vertical:
         check_alike(folder, with_test(held, test), features, classes)
+    if form:
+        config.evaluation.of(tuple(config.data.values.get("labels") or ()), classes)
     try:
         algorithm = config.algorithm.make(config.model.make().build(features, classes))
     except ConfigError:

@@ -16,11 +16,12 @@ from fedweave.core.records import Record
 from fedweave.deploy.flare.server.session import Admin
 from fedweave.deploy.flare.site.participation import RUNS
 from fedweave.deploy.flare.site.predicted import predicting
+from fedweave.deploy.flare.site.sitefile import SITE_FILE, read_site_file
 from fedweave.deploy.flare.wire.link import ABSENT
 from fedweave.deploy.flare.wire.requests import ADMIN
 from fedweave.deploy.sites.handshake import administer
 from fedweave.deploy.sites.project import STATUS, Project, read_project
-from fedweave.errors import FedweaveError, UserError
+from fedweave.errors import ConfigError, FedweaveError, UserError
 from fedweave.experiment.config import Config, Document, resolve, written
 from fedweave.experiment.runs.checkpoint import Checkpoint, When
 from fedweave.experiment.runs.files import (
@@ -83,6 +84,27 @@ def begun_from(config: Config, earlier: Path | None) -> Config:
         told = f"{where} is not the directory of a run between sites: it has no {RUN}. Give one of this project's."
         raise UserError(f"init_from: {told}", code="init.run")
     return replace(config, general=replace(config.general, init_from=number_of(where)))
+
+
+def judged_by_number(config: Config, project: Path, sites: Sequence[str]) -> Config:
+    """The same experiment with the number of the positive class that it names, by what the `sites` whose folders are
+    here call classes: the server hears fingerprints of names alone. Labels in its own [data] it compares with these.
+
+    Raises:
+        ConfigError: the sites here do not all name the same classes, or this is none of them.
+    """
+    judging = config.evaluation
+    if not isinstance(judging.positive, str) or config.data.values.get("labels"):
+        return config
+    here = [project / site / SITE_FILE for site in sites if (project / site / SITE_FILE).is_file()]
+    named = {read_site_file(file)[0].labels for file in here}
+    labels = named.pop() if len(named) == 1 else None
+    if not labels:
+        raise ConfigError(
+            f"evaluation.positive: is {judging.positive!r}, and the server does not know what classes are called, nor "
+            "do all sites whose folders are here name the same (labels in site.toml). Give the number of the class."
+        )
+    return replace(config, evaluation=replace(judging, positive=judging.of(labels, len(labels)).positive))
 
 
 def run(

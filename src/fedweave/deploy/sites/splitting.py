@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedweave import datasets
+from fedweave.core.algorithm import capabilities
 from fedweave.core.records import Record
 from fedweave.core.text import counted
 from fedweave.datasets import npz
@@ -14,6 +15,7 @@ from fedweave.deploy.flare.wire.requests import SERVER
 from fedweave.errors import UserError
 from fedweave.experiment.config import Config
 from fedweave.experiment.prepared import ready
+from fedweave.models.directed import to_say
 from fedweave.partition import cut
 from fedweave.partition.base import Partition, client_ids
 from fedweave.partition.external import named, outsides
@@ -48,6 +50,16 @@ def split(config: Config, sites: tuple[str, ...]) -> tuple[Dataset, Partition]:
     if wrong := [f"{site} that of {name}" for site, name in zip(sites, names, strict=True) if site != name in sites]:
         raise UserError(f"the sites would get each other's data ({', '.join(wrong)}): give --sites {','.join(names)}.")
     return data, partition
+
+
+def unknown_to_server(config: Config, data: Dataset) -> list[str]:
+    """Settings, as TOML, that a simulation finds in the data and a server of sites is told."""
+    vertical = capabilities(config.algorithm.kind).vertical
+    said = {} if vertical else to_say(config.model.make(), data.carried)
+    lines = [f"[model] {name} = {'true' if value is True else value}" for name, value in said.items()]
+    if isinstance(config.evaluation.positive, str):
+        lines.append(f"[evaluation] positive = {config.evaluation.of(data.labels, data.classes).positive}")
+    return lines
 
 
 def hand_out(

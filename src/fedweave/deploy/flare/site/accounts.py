@@ -147,7 +147,8 @@ class CallLog:
         self.log.error("%s [%s]", error, self._told(run, what), exc_info=None if expected else error)
         code = error.code if isinstance(error, FedweaveError) else FedweaveError.code
         with suppress(OSError):  # a full disk must not keep the server from hearing of it
-            note_refusal(folder, run, what, f"{type(error).__name__}: {error}", code)
+            why = f"{type(error).__name__}: {error}"
+            note_refusal(folder, run, what, why if expected else f"an error of the program ({why})", code)
 
     def _told(self, run: str, what: str) -> str:
         return f"run {run or 'none'} of {self._submitter}, {what}"

@@ -38,15 +38,17 @@ def of_site(folder: Path, run: str = "") -> Document:
     ledger = runs[0].ledger if run else found.ledger
     kinds, name = flows(ledger), folder.resolve().name
     notes = [note for one in runs for note in one.joined]
+    begun = [one for one in runs if one.joined or one.flows]
+    times = [str(note["at"]) for one in runs for note in (*one.joined, *one.refused)]
     others = sorted({str(site) for note in notes for site in note.get("sites", ())} - {name})
     called = {who: about.parties[who] for who in (*others, SERVER) if who in about.parties}
     size = moved(kinds)
     readers = sorted({name for one in kinds if one.direction != "down" for name in one.receivers})
     return Document(
         title=f"What left {about.legal_name or name}",
-        facts=tuple(_facts(name, about, called, others, notes, period(ledger), run).items()),
+        facts=tuple(_facts(name, about, called, others, notes, period(ledger, times), run).items()),
         lead=(
-            f"{size} left the site in {counted(sum(bool(one.flows) for one in runs), 'run')}, to "
+            f"{size} left the site in {sum(bool(one.flows) for one in runs):,} of {counted(len(begun), 'run')}, to "
             f"{listed([called.get(who, f'the {who}' if who == SERVER else who) for who in readers])} and nobody else: "
             "the site's own journals, written before anything is sent, show no other message."
             if size

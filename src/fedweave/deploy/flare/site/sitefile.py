@@ -292,6 +292,8 @@ def write_site_file(path: Path, data: Record, **policy: Any) -> None:
         head += (
             '# Say below [data] how many classes all sites have, classes = 2, or their names, labels = ["a", "b"].\n'
         )
+    if policy.get("exchange"):
+        head += "# exchange: the fewest nodes of which others are told a sum; 1, which hides no node, is the weakest.\n"
     path.write_text(head + dumps({"data": data, "policy": {"deny": []} | policy}), encoding="utf-8")
 
 
