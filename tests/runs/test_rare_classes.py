@@ -40,6 +40,8 @@ def test_the_terminal(runs: tuple[bool, Path, str]) -> None:
     assert found["best_val/val/average_precision" if rare else "best_val/val/accuracy"] > 0
     assert found["fairness/worst_average_precision" if rare else "fairness/worst_accuracy"] > 0
     assert found["pooled/threshold"] == 0.5 or rare
+    assert ("caught at 1 % of alerts: " in said, "of 3 positives among 1 alerts" in said) == (rare, rare)
+    assert ("3 test examples of all members are of the positive class, 1 at the member" in said) == rare
 
 
 def test_pages(runs: tuple[bool, Path, str]) -> None:
@@ -56,6 +58,14 @@ def test_pages(runs: tuple[bool, Path, str]) -> None:
         assert ("members gain" in leads or "gains" in leads) == (name == "two")
         assert judged in leads
         assert ("accuracy" in leads) == (not rare)
+        assert ("aught at 1 % of alerts" in leads, bool(re.search(r"alerts: .*\d of 3", leads))) == (rare, rare)
+
+
+def test_comparing(runs: tuple[bool, Path, str]) -> None:
+    rare, root, _ = runs
+    said = " ".join(called("compare", root / "local", root / "fedavg").output.split())
+    assert ("Caught at 1 % of alerts: all members together, fedavg" in said) == rare
+    assert ("each member by itself, local" in said) == rare
 
 
 def test_a_sweep(runs: tuple[bool, Path, str]) -> None:

@@ -10,9 +10,10 @@ from fedweave.core.text import counted
 from fedweave.experiment.config import written
 from fedweave.metrics.judging import OF_POSITIVE, PLAIN, WORDS
 from fedweave.report import figures, gain, tables, traffic
+from fedweave.report import notes as noting
 from fedweave.report.absences import absent, mostly
 from fedweave.report.cells import Table
-from fedweave.report.compare import NOTE, compared
+from fedweave.report.compare import NOTE, caught, compared
 from fedweave.report.disclosure import disclose, ledger, spent
 from fedweave.report.fairness_tradeoff import tradeoff
 from fedweave.report.groups import between_groups, favourable, named_groups
@@ -129,6 +130,8 @@ def _headlines(groups: Sequence[Group], gained: Sequence[gain.Gain]) -> list[str
     if metric and len(known) > 1 and not tables.incomparable(groups):
         seeds = "" if any(len(group.runs) > 1 for group in groups) else "; with other seeds the order may be another"
         said.append(f"Members' mean test {WORDS[metric]}: {gain.ranked(known, '{:.3f}'.format)}{seeds}.")
+    if (found := caught(groups)) and not tables.incomparable(groups):
+        said.append(found)
     alone = gain.headline(gained)
     return [*said, *([alone] if alone else gain.sentences(gained))]
 
@@ -141,7 +144,7 @@ def _lead(run: Run) -> str:
         f"global/{metric}": f"global test {WORDS[metric]}",
         f"local/{metric}": "mean over clients",
     }
-    found_by = {"pooled/recall_at_1": "recall at 1 % of alerts", "pooled/recall": "recall from the threshold on"}
+    found_by = {"pooled/recall": "recall from the threshold on"}
     parts, more = (
         [f"{words} {found[name]:.3f}" for name, words in own.items() if found.get(name) is not None]
         for own in (shown, found_by if metric in OF_POSITIVE else {})
@@ -151,7 +154,8 @@ def _lead(run: Run) -> str:
         worst, best = (tables.named_clients(accuracy, end) for end in (low, high))
         alone = f"of {worst} alone" if len(accuracy) == 1 else f"from {low:.3f} ({worst}) to {high:.3f} ({best})"
         parts.append(alone)
-    result = "; ".join(filter(None, [", ".join(parts), ", ".join(more)])) or f"no {WORDS[metric]} was measured"
+    alerts = noting.caught(found, run.classes)
+    result = "; ".join(filter(None, [", ".join(parts), alerts, ", ".join(more)])) or f"no {WORDS[metric]} was measured"
     return " ".join(filter(None, (f"After {counted(run.evaluated, 'round')}: {result}.", mostly(run.metrics))))
 
 
