@@ -54,6 +54,16 @@ def test_pages(runs: tuple[bool, Path, str]) -> None:
         judged = "average precision" if rare else "accuracy"
         assert f"best mean validation {judged}" in text
         assert "worst client" in text
+        summary = text[text.index('<section id="summary">') :].partition("</section>")[0]
+        first, _, further = summary.partition("All other metrics")
+        assert ("Best val pooled recall at 1 %" in first, "Global loss" in further, "Global loss" in first) == (
+            (True, True, False) if rare else (False, False, True)
+        )
+        assert ("always predicting the most frequent" in text.partition("</section>")[0]) == (not rare)
+        if rare:
+            notes = dict(re.findall(r'scope="row"[^>]*>\s*([^<]*?)\s*<span class="note">([^<]*)', summary))
+            assert all("more probable class" in notes[name] for name in ("Global recall", "Best val local recall"))
+            assert all("threshold" in notes[name] for name in ("Pooled recall", "Best val pooled recall"))
         leads = " ".join(re.findall('<p class="lead">([^<]*)', text))
         assert ("members gain" in leads or "gains" in leads) == (name == "two")
         assert judged in leads

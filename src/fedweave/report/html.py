@@ -8,11 +8,11 @@ from markupsafe import Markup
 from fedweave.core.records import Record
 from fedweave.core.text import counted
 from fedweave.experiment.config import written
-from fedweave.metrics.judging import OF_POSITIVE, PLAIN, WORDS
+from fedweave.metrics.judging import OF_POSITIVE, PLAIN, THRESHOLD, WORDS
 from fedweave.report import figures, gain, tables, traffic
 from fedweave.report import notes as noting
 from fedweave.report.absences import absent, mostly
-from fedweave.report.cells import Table
+from fedweave.report.cells import Table, leading
 from fedweave.report.compare import NOTE, caught, compared
 from fedweave.report.disclosure import disclose, ledger, spent
 from fedweave.report.fairness_tradeoff import tradeoff
@@ -25,6 +25,7 @@ from fedweave.report.template import rendered
 from fedweave.report.training import unlike
 
 Owner = tuple[Group, Run]
+FAMILIES = ("global", "pooled", "within", "local", "trained", "best_val")
 
 
 def render(runs: Sequence[Run], more: Sequence[str] = ()) -> str:
@@ -44,7 +45,6 @@ def render(runs: Sequence[Run], more: Sequence[str] = ()) -> str:
         warnings=[*more, *_warnings(groups, [run for _, run in owners])],
         facts=tables.facts(groups),
         gain_sentences=gain.sentences(gained),
-        summary=tables.metrics(groups, ("global", "pooled", "within", "local", "trained", "best_val")),
         per_class=tables.metrics(groups, ("per_class",)),
         costs=tables.costs(groups),
         paired=compared(groups) if tables.comparable(groups) and seeds else Table((), ()),
@@ -76,7 +76,19 @@ def render(runs: Sequence[Run], more: Sequence[str] = ()) -> str:
         disclosures=_disclosures(owners),
         repeats=[_repeat(group, run) for group, run in owners],
         **_splits(owners),
+        **_summary(groups, judged),
     )
+
+
+def _summary(groups: Sequence[Group], judged: str) -> Record:
+    """What judges and what alerts find, all else, and what to know of curves and thresholds."""
+    first, runs = leading(judged), [run for group in groups for run in group.runs]
+    return {
+        "summary": tables.metrics(groups, FAMILIES, first),
+        "further": tables.metrics(groups, FAMILIES, lambda name: not first(name)),
+        "own_thresholds": any(run.between_sites and THRESHOLD in run.summary["metrics"] for run in runs),
+        "constants": figures.constants(groups),
+    }
 
 
 def _of_first(groups: Sequence[Group], draw: Callable[[Run], Figure | None], name: str) -> list[Record]:
