@@ -10,7 +10,10 @@ from fedweave.core.algorithm import Evaluation
 from fedweave.core.portions import Batch
 from fedweave.core.replies import Replies
 from fedweave.errors import FedweaveError
+from fedweave.metrics.classification import counts
+from fedweave.metrics.judging import Judging
 from fedweave.metrics.measured import DIVERGED, MISSING, ROUNDED_SCORES, measure
+from fedweave.report.notes import caught, notes
 
 NAMES = ("a", "b", "c")
 
@@ -53,6 +56,31 @@ def test_the_mean_over_clients_is_not_that_over_examples() -> None:
     assert summary["local/accuracy"] == pytest.approx(0.6)  # of the two that have test examples
     assert summary["global/accuracy"] == pytest.approx((12 + 8) / 40)
     assert summary["fairness/undefined_clients"] == 1
+
+
+def test_positives_and_alerts_are_counted() -> None:
+    """Of 150, 20 and 30 test examples 2, 0 and 1 are positive; a hundredth is 2 together, and 2, 1 and 1 at members."""
+    own = []
+    for examples, positives in ((150, 2), (20, 0), (30, 1)):
+        y, split = torch.zeros(examples + 10, dtype=torch.int64), torch.arange(examples + 10) < examples
+        y[:positives] = y[-1] = 1
+        score = torch.where(y == 1, 1.0, 0.0).double()
+        own.append(counts(torch.stack([-score, score], 1), y, torch.stack([~split, ~split, split])))
+    pairs = {name: torch.stack([one[name] for one in own]) for name in own[0]}
+    told = Evaluation(Replies(NAMES, [Batch((0, 1, 2), {"own": pairs})], {}))
+    rows, found = measure(1, told, Judging(metric="average_precision", positive=1))
+    counted = {name.removeprefix("positives/"): v for name, v in found.items() if name.startswith("positives/")}
+    assert counted == {"test": 3, "test_fewest": 0, "val": 3, "val_fewest": 1, "alerts": 2, "alerts_within": 4}
+    assert (found["fairness/undefined_average_precision"], found["fairness/undefined_clients"]) == (1, 0)
+    assert "positives/alerts" in rows["metric"].to_pylist()
+    assert caught(found, ["honest", "fraud"]) == (
+        "caught at 1 % of alerts: 3 of 3 “fraud” among 4 alerts (1.000), each member by itself"
+    )
+    assert "0 at the member with the fewest" in notes(found)["few"]
+    assert "best round" not in notes(found)["few"]
+    assert "3 such validation examples" in notes(found | {"best_val/round": 1})["few"]
+    assert "few" not in notes(found | {"positives/test_fewest": 20.0})
+    assert not [name for name in measure(1, told)[1] if name.startswith("positives/")]  # accuracy judges
 
 
 def test_who_was_asked_for_scores_and_sent_none_is_counted() -> None:

@@ -21,7 +21,7 @@ from fedweave.core.graph import make_graph
 from fedweave.errors import ConfigError
 from fedweave.experiment.config import resolve
 from fedweave.metrics import reference
-from fedweave.metrics.classification import by_class, counts, merge, values
+from fedweave.metrics.classification import by_class, counts, mean_values, means, merge, values
 from fedweave.metrics.flagging import calibration_error, hits_of_alerts, probabilities, scores, threshold
 from fedweave.metrics.judging import Judging, flagging, judged_by, near_constant, positive_of
 from fedweave.metrics.pooled import Alarm, pooled
@@ -61,10 +61,27 @@ def test_equal_scikit_learn(seed: int, n: int, coarse: bool, positive: int) -> N
         assert exact["brier"] == pytest.approx(brier_score_loss(truth, probabilities(score)), abs=1e-12)
         assert got["recall"][row] == pytest.approx(recall_score(truth, guess), abs=1e-12)
         assert got["f1_positive"][row] == pytest.approx(f1_score(truth, guess), abs=1e-12)
-        if guess.any():
-            assert got["precision"][row] == pytest.approx(precision_score(truth, guess), abs=1e-12)
+        assert got["precision"][row] == pytest.approx(precision_score(truth, guess, zero_division=0), abs=1e-12)
         assert got["recall_at_1"][row] == pytest.approx(exact["recall_at_1"], abs=1e-8)
         assert got["precision_at_1"][row] == pytest.approx(exact["precision_at_1"], abs=1e-8)
+
+
+def test_means_over_members_of_the_positive_class_are_of_those_that_have_it() -> None:
+    """One member without a positive example is in no mean, one that finds none counts as 0 in all."""
+    positive, names = 1, ("average_precision", "recall_at_1", "precision_at_1", "recall", "precision", "f1_positive")
+    guesses = [([0, 1, 1], [0, 0, 0]), ([1, 0, 0], [0, 1, 0]), ([0, 0, 0], [1, 0, 0])]  # guessed, true
+    pairs = []
+    for guessed, true in guesses:
+        logits = torch.nn.functional.one_hot(torch.tensor(guessed), 2).double()
+        pairs.append(counts(logits, torch.tensor(true), torch.ones(1, 3, dtype=torch.bool)))
+    got = [values(own, positive) for own in pairs]
+    assert [math.isnan(got[0][name][0]) for name in names] == [True] * 6
+    assert not any(math.isnan(one[name][0]) for one in got[1:] for name in names)
+    assert got[2]["precision"][0] == 0
+    summed = merge([means(own) for own in pairs])
+    for name in names:
+        assert summed[name][0, 1, positive] == 2
+        assert mean_values(summed, positive)[name][0] == pytest.approx((got[1][name][0] + got[2][name][0]) / 2)
 
 
 def test_average_precision_of_ties_by_hand() -> None:

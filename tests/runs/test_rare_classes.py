@@ -40,6 +40,8 @@ def test_the_terminal(runs: tuple[bool, Path, str]) -> None:
     assert found["best_val/val/average_precision" if rare else "best_val/val/accuracy"] > 0
     assert found["fairness/worst_average_precision" if rare else "fairness/worst_accuracy"] > 0
     assert found["pooled/threshold"] == 0.5 or rare
+    assert ("caught at 1 % of alerts: " in said, "of 3 positives among 1 alerts" in said) == (rare, rare)
+    assert ("3 test examples of all members are of the positive class, 1 at the member" in said) == rare
 
 
 def test_pages(runs: tuple[bool, Path, str]) -> None:
@@ -52,10 +54,28 @@ def test_pages(runs: tuple[bool, Path, str]) -> None:
         judged = "average precision" if rare else "accuracy"
         assert f"best mean validation {judged}" in text
         assert "worst client" in text
+        summary = text[text.index('<section id="summary">') :].partition("</section>")[0]
+        first, _, further = summary.partition("All other metrics")
+        assert ("Best val pooled recall at 1 %" in first, "Global loss" in further, "Global loss" in first) == (
+            (True, True, False) if rare else (False, False, True)
+        )
+        assert ("always predicting the most frequent" in text.partition("</section>")[0]) == (not rare)
+        if rare:
+            notes = dict(re.findall(r'scope="row"[^>]*>\s*([^<]*?)\s*<span class="note">([^<]*)', summary))
+            assert all("more probable class" in notes[name] for name in ("Global recall", "Best val local recall"))
+            assert all("threshold" in notes[name] for name in ("Pooled recall", "Best val pooled recall"))
         leads = " ".join(re.findall('<p class="lead">([^<]*)', text))
         assert ("members gain" in leads or "gains" in leads) == (name == "two")
         assert judged in leads
         assert ("accuracy" in leads) == (not rare)
+        assert ("aught at 1 % of alerts" in leads, bool(re.search(r"alerts: .*\d of 3", leads))) == (rare, rare)
+
+
+def test_comparing(runs: tuple[bool, Path, str]) -> None:
+    rare, root, _ = runs
+    said = " ".join(called("compare", root / "local", root / "fedavg").output.split())
+    assert ("Caught at 1 % of alerts: all members together, fedavg" in said) == rare
+    assert ("each member by itself, local" in said) == rare
 
 
 def test_a_sweep(runs: tuple[bool, Path, str]) -> None:

@@ -31,7 +31,7 @@ def compare(
 ) -> None:
     """Compare runs with those given first: paired tests over the seeds that both have, with intervals."""
     from fedweave.errors import UserError
-    from fedweave.report.compare import NOTE, compared
+    from fedweave.report.compare import NOTE, caught, compared
     from fedweave.report.reading import grouped, read_runs
     from fedweave.report.tables import incomparable
     from fedweave.report.terminal import screen, show_cells
@@ -49,7 +49,7 @@ def compare(
         raise UserError(f"{groups[0].label} shares no seed with the others; give runs with the same seeds.")
     console = screen()
     show_cells(console, found)
-    for note in (NOTE, *unlike(groups)):
+    for note in (*filter(None, [caught(groups)]), NOTE, *unlike(groups)):
         console.print(note, highlight=False, markup=False)
 
 

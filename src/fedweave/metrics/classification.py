@@ -206,8 +206,10 @@ def means(pairs: Tree) -> Tree:
         return found | {"auc": _defined(area[:, 0].sum(-1), area[:, 1].sum(-1))}
     (flagged, true), hits = pairs["classes"].unbind(1), pairs["f1"][:, 0] / 2
     found |= {name: _defined(pairs[name][:, 0], pairs[name][:, 1]) for name in _OF_TWO}
-    found |= {"auc": area[..., 1], "recall": _defined(hits, true), "precision": _defined(hits, flagged)}
-    return found | {"f1_positive": f1 * (true > 0)[:, None]}
+    found |= {"auc": area[..., 1], "recall": _defined(hits, true), "f1_positive": f1}
+    there = (true > 0).to(torch.float64)
+    found["precision"] = torch.stack([hits / flagged.clamp(min=1), there], 1)
+    return found | {name: found[name] * there[:, None] for name in ("precision", "precision_at_1", "f1_positive")}
 
 
 def _defined(total: Tensor, count: Tensor) -> Tensor:
@@ -238,7 +240,8 @@ def values(pairs: Values, positive: int = 1) -> Record:
 
     Of two classes also those of the class `positive`: "average_precision" (merged, the mean over its examples of their
     precision at their own client), "recall_at_1" and "precision_at_1" of the hundredth of each client's examples with
-    the highest scores, and by the model's own decision "recall", "precision" and "f1_positive".
+    the highest scores, and by the model's own decision "recall", "precision" (0 where it finds none) and "f1_positive":
+    all NaN where no example is of that class, so that means over clients are of the same ones.
 
     "loss" is the mean, "f1" micro F1, "macro_f1" the mean over classes that occur in truth or prediction. "auc" is that
     of class 1 if there are two classes, else the mean over classes that have both positives and negatives. NaN where
@@ -257,12 +260,14 @@ def values(pairs: Values, positive: int = 1) -> Record:
         out["auc"] = each[..., 1] if each.shape[-1] == 2 else _mean(each)
     for one in [name for name in _OF_TWO if name in pair]:
         out[one] = ratio(*np.moveaxis(pair[one][..., positive], -1, 0))
+    if "precision_at_1" in out and "recall_at_1" in pair:
+        out["precision_at_1"] = np.where(pair["recall_at_1"][..., 1, positive] > 0, out["precision_at_1"], np.nan)
     if "classes" in pair and "f1" in pair and pair["f1"].shape[-1] == 2:
         hits, both = np.moveaxis(pair["f1"][..., positive], -1, 0)
         flagged, true = np.moveaxis(pair["classes"][..., positive], -1, 0)
         out |= {
             "recall": ratio(hits / 2, true),
-            "precision": ratio(hits / 2, flagged),
+            "precision": np.where(true > 0, hits / 2 / np.maximum(flagged, 1), np.nan),
             "f1_positive": np.where(true > 0, ratio(hits, both), np.nan),
         }
     return {name: value if value.ndim else float(value) for name, value in out.items()}

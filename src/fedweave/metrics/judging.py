@@ -20,6 +20,7 @@ NONE = -1.0
 NEARLY = 0.1
 THRESHOLD, HALF = "pooled/threshold", 0.5
 RAREST = "scores/rarest"  # share of the training examples that are of the rarest class, where accuracy says little
+POSITIVES = "positives"  # "positives/test" in a summary: how many examples are of the class looked for
 WORDS = {
     "accuracy": "accuracy",
     "macro_f1": "macro F1",

@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 
 from fedweave.core.algorithm import Evaluation
-from fedweave.core.graph import SPLITS, TEST, TRAIN
+from fedweave.core.graph import SPLITS, TEST, TRAIN, VAL
 from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree, leaves
 from fedweave.errors import FedweaveError, told_diverged
 from fedweave.metrics import between_groups, reference
-from fedweave.metrics.classification import by_class, mean_values, ratio, values
+from fedweave.metrics.classification import ALERTS, by_class, mean_values, ratio, values
 from fedweave.metrics.client_fairness import client_fairness
 from fedweave.metrics.histograms import MARGINS
-from fedweave.metrics.judging import JUDGED, PLAIN, RAREST, Judging, judged_by, positive_of
+from fedweave.metrics.judging import JUDGED, PLAIN, POSITIVES, RAREST, Judging, judged_by, positive_of
 from fedweave.metrics.personal import personal
 
 METRICS_SCHEMA = pa.schema(
@@ -65,6 +65,11 @@ def measure(
     alone (`Evaluation.total`), nothing is said of single clients; "scores/uncounted" is then the share of the examples
     that are in no histogram, if there are any.
 
+    Where a metric of the positive class judges and members tell their counts, "positives/test" and "positives/val" say
+    how many examples are of that class, "positives/test_fewest" and "positives/val_fewest" at the member with the
+    fewest of them, "positives/alerts" how many a hundredth of all test examples is and "positives/alerts_within"
+    of each member's own; "fairness/undefined_<metric>" counts members where it is not defined.
+
     judging: by what the run is judged, and `before` the summary of the evaluation before, which has decided it: says
     "judged/…" (`judging.Judging.verdict`). last: whether "per_class/…" is told, on the examples of "global".
 
@@ -98,12 +103,11 @@ def measure(
     single |= {("val", SELECTION + name): value for name, value in chosen.items()}
     warned = _warned(everyone, after)
     single |= {("train", name): value for name, value in warned.items()}
-    if last:
-        each_class = _each_class(evaluation.server, judged, everyone)
-        single |= {("test", name): value for name, value in each_class.items()}
-        summary |= each_class
+    counted = _positives(pairs, positive) if positive_of(by) is not None else {}
+    counted |= _each_class(evaluation.server, judged, everyone) if last else {}
+    single |= {("test", name): value for name, value in counted.items()}
     single |= {("train", name): value for name, value in by.items()}
-    summary |= warned | by
+    summary |= counted | warned | by
     each = {("train", name): value for name, value in _pairs(scores, "measures").items()}
     each |= {("test", name): value for name, value in personal(judged).items()}
     if (left := _uncounted(summed)) > 0:
@@ -169,12 +173,27 @@ def _uncounted(summed: Mapping[str, np.ndarray]) -> float:
     return float(1 - summed[f"histogram/{MARGINS}"][:, 0].sum() / examples)
 
 
+def _positives(pairs: Mapping[str, np.ndarray], positive: int) -> dict[str, float]:
+    """How many examples are of the positive class, and alerts of test examples; {} where a member keeps that back."""
+    if "recall_at_1" not in pairs or _coarse(pairs).any():
+        return {}
+    held, examples = pairs["recall_at_1"][..., 1, positive], pairs["accuracy"][..., 1]
+    found = {}
+    for name, split in (("test", TEST), ("val", VAL)):
+        own = held[examples[:, split] > 0, split]
+        found |= {f"{POSITIVES}/{name}": float(own.sum()), f"{POSITIVES}/{name}_fewest": float(min(own, default=0))}
+    within = pairs["precision_at_1"][:, TEST, 1, positive].sum()
+    together = math.ceil(examples[:, TEST].sum() / ALERTS)
+    return found | {f"{POSITIVES}/alerts": float(together), f"{POSITIVES}/alerts_within": float(within)}
+
+
 def _ends(own: Mapping[str, np.ndarray], metric: str) -> dict[str, float]:
-    """The client served worst and the one served best by the metric that judges; {} of the accuracy, of which more is
-    said."""
+    """The client served worst and the one served best by the metric that judges, and how many have no such value; {} of
+    the accuracy, of which more is said."""
     value = own[metric][:, TEST] if metric != PLAIN and metric in own else np.array([math.nan])
     defined = value[~np.isnan(value)]
-    return {f"fairness/{end}_{metric}": float(at(defined)) for end, at in _BOTH.items() if len(defined)}
+    found = {f"fairness/{end}_{metric}": float(at(defined)) for end, at in _BOTH.items() if len(defined)}
+    return found | ({f"fairness/undefined_{metric}": float(len(value) - len(defined))} if found else {})
 
 
 _BOTH: dict[str, Callable[[np.ndarray], float]] = {"worst": np.min, "best": np.max}

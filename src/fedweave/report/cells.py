@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedweave.metrics.judging import OF_POSITIVE, PLAIN
+from fedweave.metrics.judging import BEST, OF_POSITIVE, PLAIN
 from fedweave.metrics.paired import surely_above
 from fedweave.report.reading import spread
 
@@ -23,6 +23,48 @@ HIGHER = (
 )
 ACCURACIES = (*("accuracy", "f1", "worst_accuracy", "best_accuracy"), *("accuracy_deviation", "tradeoff_accuracy"))
 LOWER = ("loss", "brier", "calibration_error", "test_loss_variance", "accuracy_deviation", "sp", "eo", "equalised_odds")
+
+NOTES = {
+    "loss": "mean cross-entropy, nats",
+    "f1": "micro average",
+    "macro_f1": "mean over classes",
+    "auc": "one class against the rest",
+    "pooled/auc": "one model's, all members' examples compared with each other",
+    "within/auc": "over pairs of examples of the same member",
+    "within/members": "that AUC within members is of, global or local: those with examples of two classes",
+    "average_precision": "of the positive class; its share of the examples by chance",
+    "recall_at_1": "positives among the hundredth of examples with the highest scores",
+    "recall_at_5": "the same of a twentieth",
+    "precision_at_1": "positives among these",
+    "recall": "positives for which that is the more probable class",
+    "precision": "positives among those for which it is the more probable class",
+    "f1_positive": "of these two",
+    "pooled/recall": "positives that are flagged: from the threshold on",
+    "pooled/precision": "positives among the flagged",
+    "pooled/f1_positive": "of these two",
+    "brier": "mean squared error of probabilities",
+    "calibration_error": "probabilities less shares, 15 bins",
+    "flagged": "share of examples from the threshold on",
+    "threshold": "probability from which on an example is flagged, by all members' validation examples",
+    "within/average_precision": "mean over positives, each at its own member",
+    "majority": "accuracy of always predicting the most frequent class of training",
+    "matched_accuracy": "of the clients with training examples, whom majority is of",
+    "classes_predicted": "how many classes the model predicts",
+    "test_loss_variance": "0 if every client has the same test loss",
+    "test_loss_entropy": "nats; highest if all test losses are equal",
+    "accuracy_deviation": "standard deviation over clients of the test accuracy",
+    "train_loss_variance": "of training losses, FairGFL's definition; small wherever models memorise",
+    "train_loss_entropy": "the same",
+    "worst_accuracy": "of the client served worst",
+    "best_accuracy": "of the client served best",
+    "round": "with the best mean over clients on validation examples",
+    "undefined_clients": "without a loss or a test accuracy",
+    "sp": "statistical parity gap; 0 is fair",
+    "eo": "equal opportunity gap; 0 is fair",
+    "pearson": "correlation of contribution and reward",
+}
+ALERTING = ("recall_at_1", "precision_at_1")  # and what the threshold finds, where one class is looked for
+FLAGGING = ("pooled/threshold", "pooled/recall", "pooled/precision", "pooled/flagged")
 
 
 @dataclass(frozen=True)
@@ -101,3 +143,18 @@ def marked(cells: list[Cell], values: Sequence[Mapping[Any, float]], last: str, 
         for i, own in enumerate(oriented)
     ]
     return [replace(cell, best=is_best) for cell, is_best in zip(cells, best, strict=True)]
+
+
+def leading(judged: str) -> Callable[[str], bool]:
+    """Whether a metric of the summary is to be seen first: all of them, but what judges and what alerts find where a
+    positive class is looked for."""
+    last = (judged, *ALERTING)
+    return lambda name: judged not in OF_POSITIVE or name.rpartition("/")[2] in last or name in FLAGGING
+
+
+def explained(name: str) -> str:
+    """What a metric is, whatever round it is of."""
+    within, last = name.removeprefix(f"{BEST}/"), name.rpartition("/")[2]
+    if last.startswith("undefined_"):
+        return NOTES.get(last, "without a positive test example, or a score: in no mean over clients of these metrics")
+    return NOTES.get(within, NOTES.get(last, ""))

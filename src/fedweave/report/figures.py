@@ -46,6 +46,12 @@ def curves(groups: Sequence[Group]) -> Figure | None:
     return Figure(tuple(panels), legend_of(panels[0].marks) if len(groups) > 1 else ())
 
 
+def constants(groups: Sequence[Group]) -> bool:
+    """Whether `curves` draws the accuracy of always predicting one class."""
+    drawn = curves(groups)
+    return drawn is not None and any(panel.levels for panel in drawn.panels)
+
+
 def client_accuracy(groups: Sequence[Group]) -> Figure | None:
     """Final test accuracy of the clients, or what else judges: sorted bars, or a histogram of more than 50.
 

@@ -8,11 +8,12 @@ from markupsafe import Markup
 from fedweave.core.records import Record
 from fedweave.core.text import counted
 from fedweave.experiment.config import written
-from fedweave.metrics.judging import OF_POSITIVE, PLAIN, WORDS
+from fedweave.metrics.judging import OF_POSITIVE, PLAIN, THRESHOLD, WORDS
 from fedweave.report import figures, gain, tables, traffic
+from fedweave.report import notes as noting
 from fedweave.report.absences import absent, mostly
-from fedweave.report.cells import Table
-from fedweave.report.compare import NOTE, compared
+from fedweave.report.cells import Table, leading
+from fedweave.report.compare import NOTE, caught, compared
 from fedweave.report.disclosure import disclose, ledger, spent
 from fedweave.report.fairness_tradeoff import tradeoff
 from fedweave.report.groups import between_groups, favourable, named_groups
@@ -24,6 +25,7 @@ from fedweave.report.template import rendered
 from fedweave.report.training import unlike
 
 Owner = tuple[Group, Run]
+FAMILIES = ("global", "pooled", "within", "local", "trained", "best_val")
 
 
 def render(runs: Sequence[Run], more: Sequence[str] = ()) -> str:
@@ -43,7 +45,6 @@ def render(runs: Sequence[Run], more: Sequence[str] = ()) -> str:
         warnings=[*more, *_warnings(groups, [run for _, run in owners])],
         facts=tables.facts(groups),
         gain_sentences=gain.sentences(gained),
-        summary=tables.metrics(groups, ("global", "pooled", "within", "local", "trained", "best_val")),
         per_class=tables.metrics(groups, ("per_class",)),
         costs=tables.costs(groups),
         paired=compared(groups) if tables.comparable(groups) and seeds else Table((), ()),
@@ -75,7 +76,19 @@ def render(runs: Sequence[Run], more: Sequence[str] = ()) -> str:
         disclosures=_disclosures(owners),
         repeats=[_repeat(group, run) for group, run in owners],
         **_splits(owners),
+        **_summary(groups, judged),
     )
+
+
+def _summary(groups: Sequence[Group], judged: str) -> Record:
+    """What judges and what alerts find, all else, and what to know of curves and thresholds."""
+    first, runs = leading(judged), [run for group in groups for run in group.runs]
+    return {
+        "summary": tables.metrics(groups, FAMILIES, first),
+        "further": tables.metrics(groups, FAMILIES, lambda name: not first(name)),
+        "own_thresholds": any(run.between_sites and THRESHOLD in run.summary["metrics"] for run in runs),
+        "constants": figures.constants(groups),
+    }
 
 
 def _of_first(groups: Sequence[Group], draw: Callable[[Run], Figure | None], name: str) -> list[Record]:
@@ -129,6 +142,8 @@ def _headlines(groups: Sequence[Group], gained: Sequence[gain.Gain]) -> list[str
     if metric and len(known) > 1 and not tables.incomparable(groups):
         seeds = "" if any(len(group.runs) > 1 for group in groups) else "; with other seeds the order may be another"
         said.append(f"Members' mean test {WORDS[metric]}: {gain.ranked(known, '{:.3f}'.format)}{seeds}.")
+    if (found := caught(groups)) and not tables.incomparable(groups):
+        said.append(found)
     alone = gain.headline(gained)
     return [*said, *([alone] if alone else gain.sentences(gained))]
 
@@ -141,7 +156,7 @@ def _lead(run: Run) -> str:
         f"global/{metric}": f"global test {WORDS[metric]}",
         f"local/{metric}": "mean over clients",
     }
-    found_by = {"pooled/recall_at_1": "recall at 1 % of alerts", "pooled/recall": "recall from the threshold on"}
+    found_by = {"pooled/recall": "recall from the threshold on"}
     parts, more = (
         [f"{words} {found[name]:.3f}" for name, words in own.items() if found.get(name) is not None]
         for own in (shown, found_by if metric in OF_POSITIVE else {})
@@ -151,7 +166,8 @@ def _lead(run: Run) -> str:
         worst, best = (tables.named_clients(accuracy, end) for end in (low, high))
         alone = f"of {worst} alone" if len(accuracy) == 1 else f"from {low:.3f} ({worst}) to {high:.3f} ({best})"
         parts.append(alone)
-    result = "; ".join(filter(None, [", ".join(parts), ", ".join(more)])) or f"no {WORDS[metric]} was measured"
+    alerts = noting.caught(found, run.classes)
+    result = "; ".join(filter(None, [", ".join(parts), alerts, ", ".join(more)])) or f"no {WORDS[metric]} was measured"
     return " ".join(filter(None, (f"After {counted(run.evaluated, 'round')}: {result}.", mostly(run.metrics))))
 
 

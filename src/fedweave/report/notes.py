@@ -4,8 +4,20 @@ clients, and a fairest round that is not one."""
 from collections.abc import Mapping, Sequence
 
 from fedweave.core.text import counted
-from fedweave.metrics.judging import OF_POSITIVE, PLAIN, RAREST, WORDS, judged_by, near_constant
+from fedweave.metrics.judging import (
+    BEST,
+    OF_POSITIVE,
+    PLAIN,
+    POSITIVES,
+    RAREST,
+    WORDS,
+    judged_by,
+    near_constant,
+    positive_of,
+)
 
+FEW = 20  # positive examples, below which one more or less moves a score much
+WHOSE = {"pooled": "all members together", "within": "each member by itself"}
 _DIVERGED = "scores/diverged"  # `metrics.measured`, which takes long to import
 
 _REFERENCES = {
@@ -30,6 +42,50 @@ def headline(metrics: Mapping[str, float | None]) -> str:
     values = {kind: metrics.get(f"{kind}/{name}") for kind in ("global", "local")}
     known = ", ".join(f"{kind} {value:.4f}" for kind, value in values.items() if value is not None)
     return f"{shown} {known}" if known else ""
+
+
+def caught(metrics: Mapping[str, float | None], classes: Sequence[str] = ()) -> str:
+    """ "caught at 1 % of alerts: 7 of 24 “fraud” among 24 alerts (0.292), all members together; …" where a metric of
+    the positive class judges; "" else, or where it is not known."""
+    if judged_by(metrics) not in OF_POSITIVE:
+        return ""
+    positive = positive_of(metrics)
+    noun = f"“{classes[positive]}”" if positive is not None and positive < len(classes) else "positives"
+    said = []
+    for kind, whose in WHOSE.items():
+        value = metrics.get(f"{kind}/recall_at_1")
+        count = metrics.get(f"{POSITIVES}/alerts{'_within' * (kind == 'within')}")
+        of = hits(value, metrics.get(f"{POSITIVES}/test"))
+        told = f"{of} {noun} among {count:,.0f} alerts" if of and count is not None else ""
+        if value is not None:
+            said.append(f"{told} ({value:.3f}), {whose}" if told else f"{value:.3f}, {whose}")
+    return f"caught at 1 % of alerts: {'; '.join(said)}" if said else ""
+
+
+def hits(recall: float | None, positives: float | None) -> str:
+    """ "7 of 24"; "" where one is not known. Of equal scores at the border each counts by its chance."""
+    if recall is None or not positives:
+        return ""
+    return " of ".join(f"{count:,.1f}".removesuffix(".0") for count in (recall * positives, positives))
+
+
+def _few(metrics: Mapping[str, float | None]) -> dict[str, str]:
+    """Where so few examples are of the positive class that a score of it, or the chosen round, is one of chance."""
+    known = {name: metrics.get(f"{POSITIVES}/{name}") for name in ("test", "test_fewest", "val", "val_fewest")}
+    found = {name: f"{count:,.0f}" for name, count in known.items() if count is not None}
+    few = {name for name, count in known.items() if name.endswith("fewest") and count is not None and count < FEW}
+    said = []
+    if "test_fewest" in few:
+        said.append(
+            f"{found['test']} test examples of all members are of the positive class, {found['test_fewest']} at "
+            "the member with the fewest: scores move much with each of them; compare over several seeds"
+        )
+    if "val_fewest" in few and known["val"] and f"{BEST}/round" in metrics:
+        said.append(
+            f"the best round is chosen by {found['val']} such validation examples ({found['val_fewest']} at the "
+            "member with the fewest), and may be the best by chance"
+        )
+    return {"few": f"{'; '.join(said)}."} if said else {}
 
 
 def covered(metrics: Mapping[str, float | None], clients: int | None) -> str:
@@ -69,7 +125,7 @@ def notes(metrics: Mapping[str, float | None]) -> dict[str, str]:
         )
     elif judged != PLAIN:
         found["judged"] = f"{WORDS[judged]} judges here ([evaluation] metric), and not accuracy."
-    found |= _sampled(metrics) | _missed(metrics)
+    found |= _sampled(metrics) | _missed(metrics) | _few(metrics)
     if alike and metrics.get("global/majority") == 1:
         found["alike"] = "all test examples are of one class, so that no score says anything."
     if judged == PLAIN and alike:

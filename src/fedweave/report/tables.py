@@ -1,6 +1,7 @@
 """The tables of the report as plain data; the page's template escapes and lays them out."""
 
 import math
+import re
 import shlex
 import statistics
 import time
@@ -14,47 +15,11 @@ from rich.filesize import decimal
 
 from fedweave.metrics.judging import WORDS
 from fedweave.metrics.reward_fairness import pearson, per_group
-from fedweave.report.cells import MOST, NONE, Cell, Table, ends, marked, measured, number
+from fedweave.report.cells import MOST, NONE, NOTES, Cell, Table, ends, explained, marked, measured, number
 from fedweave.report.gain import alone
 from fedweave.report.reading import Group, Run, judged_alike, spread
 from fedweave.report.training import recipe
 
-NOTES = {
-    "loss": "mean cross-entropy, nats",
-    "f1": "micro average",
-    "macro_f1": "mean over classes",
-    "auc": "one class against the rest",
-    "pooled/auc": "one model's, all members' examples compared with each other",
-    "within/auc": "over pairs of examples of the same member",
-    "within/members": "that AUC within members is of, global or local: those with examples of two classes",
-    "average_precision": "of the positive class; its share of the examples by chance",
-    "recall_at_1": "positives among the hundredth of examples with the highest scores",
-    "recall_at_5": "the same of a twentieth",
-    "precision_at_1": "positives among these",
-    "recall": "positives that are flagged",
-    "precision": "positives among the flagged",
-    "f1_positive": "of the positive class",
-    "brier": "mean squared error of probabilities",
-    "calibration_error": "probabilities less shares, 15 bins",
-    "flagged": "share of examples from the threshold on",
-    "threshold": "probability from which on an example is flagged",
-    "within/average_precision": "mean over positives, each at its own member",
-    "majority": "accuracy of always predicting the most frequent class of training",
-    "matched_accuracy": "of the clients with training examples, whom majority is of",
-    "classes_predicted": "how many classes the model predicts",
-    "test_loss_variance": "0 if every client has the same test loss",
-    "test_loss_entropy": "nats; highest if all test losses are equal",
-    "accuracy_deviation": "standard deviation over clients of the test accuracy",
-    "train_loss_variance": "of training losses, FairGFL's definition; small wherever models memorise",
-    "train_loss_entropy": "the same",
-    "worst_accuracy": "of the client served worst",
-    "best_accuracy": "of the client served best",
-    "round": "with the best mean over clients on validation examples",
-    "undefined_clients": "without a loss or a test accuracy",
-    "sp": "statistical parity gap; 0 is fair",
-    "eo": "equal opportunity gap; 0 is fair",
-    "pearson": "correlation of contribution and reward",
-}
 _ENGINE = "name", "mode", "dtype"
 COUNTED = ("undefined_clients", "members", "round", "classes_predicted")
 PROPER = {"f1": "F1", "macro": "macro", "auc": "AUC", "sp": "SP", "eo": "EO"}
@@ -149,25 +114,28 @@ def incomparable(groups: Sequence[Group]) -> str:
     return f"not all runs are finished: {'; '.join(odd)}" if odd else ""
 
 
-def metrics(groups: Sequence[Group], families: Sequence[str]) -> Table:
-    """The metrics "family/…" of the final models: a row per metric, a column per group."""
+def metrics(
+    groups: Sequence[Group], families: Sequence[str], shown: Callable[[str], bool] = lambda name: True
+) -> Table:
+    """The metrics "family/…" of the final models that are `shown`: a row per metric, a column per group."""
     names = dict.fromkeys(
         name
         for family in families
         for group in groups
         for run in group.runs
         for name in run.summary["metrics"]
-        if name.startswith(f"{family}/")
+        if name.startswith(f"{family}/") and shown(name)
     )
     rows = []
     for name in names:
         family, last = name.partition("/")[0], name.rpartition("/")[2]
-        form = number if last not in COUNTED else tenths if family == "local" else counted_number
+        counted = last in COUNTED or last.startswith("undefined_")
+        form = number if not counted else tenths if family == "local" else counted_number
         cells = [measured(group.values(name), form) for group in groups]
         if comparable(groups):
             cells = marked(cells, [group.by_seed(name) for group in groups], last, judged_alike(groups))
-        shown = readable(last if family in ("fairness", "per_class") else name)
-        rows.append((Cell(shown, note=NOTES.get(name, NOTES.get(last, ""))), *cells))
+        title = readable(last if family in ("fairness", "per_class") else name)
+        rows.append((Cell(title, note=explained(name)), *cells))
     return Table(heads(groups), tuple(_merged(rows)))
 
 
@@ -355,6 +323,7 @@ def heads(groups: Sequence[Group]) -> tuple[str, ...]:
 
 def readable(name: str) -> str:
     """A metric's name in words."""
+    name = re.sub(r"at_(\d+)$", r"at_\1_%", name)
     words = [PROPER.get(word, word) for word in name.replace("/", "_").split("_")]
     text = " ".join(words)
     return text[0].upper() + text[1:]

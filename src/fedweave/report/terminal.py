@@ -16,10 +16,20 @@ from fedweave.core.records import Values
 from fedweave.core.text import counted, printable
 from fedweave.experiment.config import Config
 from fedweave.experiment.runs.files import METRICS, read_table
-from fedweave.metrics.judging import OF_POSITIVE, OF_SCORES, WORDS, judged_by
+from fedweave.metrics.judging import OF_POSITIVE, OF_SCORES, POSITIVES, WORDS, judged_by
 from fedweave.report.absences import absent, mostly
 from fedweave.report.markup import unmarked
-from fedweave.report.notes import compared_people, covered, fallen_back, headline, notes, of_fairest, of_gaps
+from fedweave.report.notes import (
+    caught,
+    compared_people,
+    covered,
+    fallen_back,
+    headline,
+    hits,
+    notes,
+    of_fairest,
+    of_gaps,
+)
 
 if TYPE_CHECKING:  # the command line imports this module, and should start quickly
     import pyarrow as pa
@@ -148,6 +158,8 @@ def show_result(console: Console, summary: Values, directory: Path) -> None:
     console.print(Columns(_scores(metrics)))
     if some := covered(metrics, summary.get("members", summary.get("clients"))):
         console.print(some, highlight=False, soft_wrap=True, markup=False)
+    if found := caught(metrics, summary.get("classes") or ()):
+        console.print(found, highlight=False, soft_wrap=True, markup=False)
     for note in (*notes(metrics).values(), *_absences(directory)):
         console.print(f"[bold yellow]note: {unmarked(note)}[/]", highlight=False, soft_wrap=True)
     if "groups/median/sp_undefined" in metrics:
@@ -197,9 +209,13 @@ def _chosen(metrics: Values, judged: str) -> str:
     """Which round is the best on validation examples, and what it finds where a positive class is looked for."""
     which = f"best mean validation {WORDS[judged]} after round {metrics['best_val/round']}"
     shown = (judged, "recall_at_1", "recall") if judged in OF_POSITIVE else ()
+    of = hits(metrics.get("best_val/pooled/recall_at_1"), metrics.get(f"{POSITIVES}/test"))
     told = {name: metrics.get(f"best_val/pooled/{name}") for name in dict.fromkeys(shown)}
     words = {name: WORDS[name] + " from its threshold on" * (name not in OF_SCORES) for name in told}
-    known = ", ".join(f"{words[name]} {value:.4f}" for name, value in told.items() if value is not None)
+    counts = {"recall_at_1": f" ({of})"} if of else {}
+    known = ", ".join(
+        f"{words[name]} {value:.4f}{counts.get(name, '')}" for name, value in told.items() if value is not None
+    )
     return f"{which}; pooled: {known}" if known else which
 
 
