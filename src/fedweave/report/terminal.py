@@ -14,6 +14,7 @@ from rich.table import Table
 from fedweave.core.records import Values
 from fedweave.core.text import counted, printable
 from fedweave.experiment.config import Config
+from fedweave.experiment.config.members import models_told
 from fedweave.experiment.runs.files import METRICS, read_table
 from fedweave.metrics.judging import OF_POSITIVE, OF_SCORES, WORDS, judged_by
 from fedweave.report.absences import absent
@@ -87,7 +88,7 @@ class Terminal:
             f"[bold]{unmarked(built.data.name)}[/] ({graphs}{counted(built.data.nodes, 'node')})",
             f"{counted(len(built.fed.clients), 'client')} by {unmarked(config.partition.label)}",
             f"[bold]{unmarked(config.algorithm.label)}[/]",
-            unmarked(config.model.label),
+            unmarked(models_told(config.plain()["model"])),
             f"{engine['name']} ({', '.join((self._how(engine, built), *built.fed.computes_on, engine['dtype']))})",
             f"seed {config.general.seed}",
         ]
