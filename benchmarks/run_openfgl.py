@@ -25,7 +25,7 @@ from openfgl import config
 from openfgl.flcore import trainer as theirs
 from torch_geometric.data import Data
 
-ALGORITHMS = {"fedavg": "fedavg", "fedprox": "fedprox", "local": "isolate"}
+NAMES = {"local": "isolate"}  # where OpenFGL has another name for an algorithm
 SPLITS = ("train", "val", "test")
 
 
@@ -84,7 +84,11 @@ def main(data: Path, parts: Path, algorithm: str, seed: int, rounds: int, folder
     torch.manual_seed(seed)
     cut = Cut(data, parts, folder)
     settings = {"use_cuda": False, "dataset": ["Cora"], "model": ["gcn"], "metrics": ["accuracy"], "debug": True}
-    settings |= {"num_clients": len(cut.local_data), "num_rounds": rounds, "fl_algorithm": ALGORITHMS[algorithm]}
+    settings |= {
+        "num_clients": len(cut.local_data),
+        "num_rounds": rounds,
+        "fl_algorithm": NAMES.get(algorithm, algorithm),
+    }
     args = SimpleNamespace(**vars(config.args) | settings | {"seed": seed, "log_root": str(folder)})
     theirs.FGLDataset = lambda given: cut
     with contextlib.redirect_stdout(io.StringIO()):

@@ -209,7 +209,9 @@ def test_a_starter_for_parties_runs_on_their_tables(tmp_path: Path, monkeypatch:
         (tmp_path / "parties" / party / "nodes.csv").write_text("id,label,seen\n" + "".join(rows))
         edges = [f"p{i},p{i + 1 + at}\n" for i in range(37)]
         (tmp_path / "parties" / party / "edges.csv").write_text("source,target\n" + "".join(edges))
-    run("init", "mine.toml", "--from", "own-parties")
+    assert "--labels holders" in run("init", "mine.toml", "--from", "own-parties")
+    run("init", "holders.toml", "--from", "own-parties", "--labels", "holders")
+    assert tomllib.loads((tmp_path / "holders.toml").read_text())["partition"]["labels"] == "holders"
     assert "no fault found" in run("check", "mine.toml")
     run("run", "mine.toml", "--set", "rounds=2", "--out", "out")
     assert json.loads((tmp_path / "out/summary.json").read_text())["clients"] == 2

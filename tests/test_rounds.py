@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 import torch
 
@@ -15,12 +16,14 @@ from fedweave.algorithms.parts import Part, Round
 from fedweave.core import model as models
 from fedweave.core.graph import TEST
 from fedweave.core.tree import Tree
-from fedweave.errors import FedweaveError, UserError
+from fedweave.errors import ConfigError, FedweaveError, UserError
+from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
 from fedweave.experiment.config.experiment import override
 from fedweave.experiment.rounds import train
 from fedweave.metrics.best_rounds import best_validated, fairest
 from fedweave.metrics.measured import METRICS_SCHEMA, SELECTION
+from fedweave.report.notes import covered, notes
 from tests.contract.federations import algorithm, federation, model
 
 
@@ -217,3 +220,38 @@ def test_the_fairest_round_is_one_that_lacks_the_fewest_clients() -> None:
         best = fairest(number, table, summary, summary | best)
         chosen.append((best["best_fair/round"], best.get("best_fair/missing")))
     assert chosen == [(1, 1.0), (2, None), (2, None), (4, None)]
+
+
+def test_evaluation_of_a_sample_has_its_clients_numbers_and_changes_no_training() -> None:
+    document = {
+        "rounds": 2,
+        "data": {"name": "synthetic", "nodes": 240, "features": 8, "classes": 2},
+        "partition": {"name": "random", "clients": 8},
+        "algorithm": {"name": "fedavg", "participation": 0.5, "local_steps": 1},
+    }
+    whole, some = (build(resolve(document | more)) for more in ({}, {"evaluation": {"clients": 3}}))
+    everyone, sample = ([*train(own.algorithm, own.fed, 2)] for own in (whole, some))
+    assert torch.equal(everyone[-1].state["w"]["0"]["weight"], sample[-1].state["w"]["0"]["weight"])
+    assert len(some.fed.judged) == 3
+    for before, after in zip(everyone, sample, strict=True):
+        scores = after.of_clients("accuracy")
+        assert scores == {client: before.of_clients("accuracy")[client] for client in some.fed.judged}
+        assert (after.summary["scores/sampled"], after.summary["scores/clients"]) == (3, 8)
+        assert "scores/sampled" not in before.summary
+    assert "3 of 8 clients" in notes(sample[-1].summary)["sampled"]
+    assert covered({"within/members": 3.0, "scores/sampled": 3.0}, 8) == ""
+    rows = some.fed.ledger.table().filter(pc.field("purpose") == "evaluation")
+    assert {*rows["client"].to_pylist()} == {*some.fed.judged}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"engine": {"name": "flare"}},
+        {"algorithm": {"name": "glasu"}, "partition": {"name": "vertical", "clients": 3}, "model": {"name": "gcnii"}},
+    ],
+)
+def test_evaluation_of_a_sample_is_refused_where_nobody_can_be_left_out(more: dict[str, Any]) -> None:
+    data = {"name": "synthetic", "nodes": 60, "features": 8}
+    with pytest.raises(ConfigError, match=r"evaluation\.clients"):
+        build(resolve({"data": data, "evaluation": {"clients": 2}} | more))

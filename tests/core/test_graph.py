@@ -11,6 +11,7 @@ from torch.utils import _pytree as pytree
 
 from fedweave.core.edge_list import EdgeList
 from fedweave.core.graph import TEST, TRAIN, VAL, Graph, make_graph, stack
+from fedweave.core.operators import OPERATORS
 from fedweave.core.sizes import BLOCK
 from fedweave.ops.sparse import Sparse
 from fedweave.sampling.ego import EgoEdges
@@ -240,3 +241,27 @@ def test_a_sample_has_no_edges_of_its_own_to_sample_from() -> None:
     assert graph.own_edges is graph.edges
     with pytest.raises(TypeError, match="EgoEdges are edges of a sample"):
         graph._replace(edges=EgoEdges(2, 2)).own_edges  # noqa: B018
+
+
+@pytest.mark.parametrize("kind", [*OPERATORS])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_operators_of_many_graphs_at_once_are_those_of_each_to_the_bit(kind: str, dtype: torch.dtype) -> None:
+    def graphs() -> list[Graph]:
+        rng = np.random.default_rng(0)
+        sparse = [sp.random(n, n, share, random_state=rng) for n, share in ((30, 0.2), (1, 0.0), (25, 0.1), (3, 0.0))]
+        whole = [own + own.T - sp.diags((own + own.T).diagonal()) for own in map(sp.csr_matrix, sparse)]
+        edges = [np.stack(own.nonzero()).astype(np.int64) for own in whole]
+        sizes = [own.shape[0] for own in whole]
+        return [
+            make_graph(
+                np.eye(n, 4, dtype=np.float32), own, np.zeros(n, np.int64), np.ones((3, n), bool), None, dtype, 32
+            )
+            for n, own in zip(sizes, edges, strict=True)
+        ]
+
+    together = stack(graphs()).own_edges.cache.operator(kind).members
+    alone = [graph.own_edges.members[0].operator(kind) for graph in graphs()]
+    for ours, theirs in zip(together, alone, strict=True):
+        assert [ours.rows, ours.cols] == [theirs.rows, theirs.cols]
+        assert all(torch.equal(one, other) for one, other in zip(ours[:3], theirs[:3], strict=True))
+        assert all(one.dtype == other.dtype for one, other in zip(ours[:3], theirs[:3], strict=True))

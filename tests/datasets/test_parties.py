@@ -14,6 +14,7 @@ from fedweave.datasets.folder import Folder
 from fedweave.datasets.parties import read_party, restricted
 from fedweave.errors import ConfigError, DataError
 from fedweave.experiment import build, config
+from fedweave.partition.vertical import Parties
 
 BANK = "id,income,age\nben,2,7\nanna,1,6\ndora,9,9\ncleo,3,8\n"
 BANK_EDGES = "source,target\nanna,ben\ndora,anna\n"
@@ -59,7 +60,8 @@ def test_what_is_dropped_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixtur
         (warned,) = caplog.records
         assert warned.levelno == logging.WARNING
         assert warned.getMessage() == (
-            "note: 3 nodes are common to all 2 parties: bank drops 1 of 4 nodes and 1 of 2 edges"
+            "note: 3 nodes are common to all 2 parties: bank drops 1 of 4 nodes and 1 of 2 edges; what not all "
+            "parties have is neither trained on nor predicted"
         )
         caplog.clear()
         loaded(two(tmp_path, BANK.replace("dora,9,9\n", ""), bank_edges="source,target\nanna,ben\n"))
@@ -239,3 +241,13 @@ def test_text_and_groups_of_parties_worked_by_hand(tmp_path: Path) -> None:
     np.testing.assert_array_equal(alone.sens, [0, 1, 1])
     with pytest.raises(DataError, match=r"no party has a column 'jobs', which \[data\] categories names"):
         loaded(root, categories=given["categories"] | {"jobs": ("clerk",)})
+
+
+def test_that_every_party_is_taken_to_see_labels_which_some_alone_have_is_noted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = loaded(two(tmp_path))
+    Parties("holders", public_split=True).cut(data, 0)
+    assert "partition.labels" not in caplog.text
+    Parties(public_split=True).cut(data, 0)
+    assert "labels are in the tables of shop alone, and partition.labels = 'all'" in caplog.text

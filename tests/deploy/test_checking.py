@@ -486,7 +486,7 @@ def test_status_answers_in_time_without_a_server_and_says_how_far_the_run_was(pr
     began = time.monotonic()
     said = runner.invoke(app, ["sites", "status", str(project)])
     assert time.monotonic() - began < 2.0
-    assert said.exit_code == 0
+    assert said.exit_code == 1
     assert "run runs/x: running, 12 of 40 rounds done, waiting for bank-a" in said.output
     assert "? server: the server takes no connection" in said.output
     assert "? bank-b: the server takes no connection" in said.output

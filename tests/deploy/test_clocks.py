@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -28,8 +29,9 @@ def test_a_clock_that_is_set_forward_ends_no_call(monkeypatch: pytest.MonkeyPatc
     """NVFlare measured its waits by the time of day: all sites were lost at once, "timed out after 630 seconds"."""
     monkeypatch.setattr(waiter_utils, "time", time)  # and what it is now comes back after the test
     workspace = SimpleNamespace(get_root_dir=lambda: ".")
+    about: dict[str, Any] = {"fl_ctx": SimpleNamespace(get_prop=lambda name: None), "workspace": workspace}
     for module in (link, site):
-        monkeypatch.setattr(module, "collab", SimpleNamespace(clients=[], site_name="bank-a", workspace=workspace))
+        monkeypatch.setattr(module, "collab", SimpleNamespace(clients=[], site_name="bank-a", **about))
     for name in ("Member", "log_to"):
         monkeypatch.setattr(site, name, lambda *about: None)
     monkeypatch.setattr(site.os, "umask", lambda mask: mask)

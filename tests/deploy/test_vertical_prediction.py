@@ -57,8 +57,9 @@ def told(project: Path, site: str = "bank-a") -> dict[str, np.ndarray]:
 @pytest.mark.often("settings0")
 @pytest.mark.parametrize("settings", [{}, {"secure_sum": True}, {"exchanges": 1}])
 def test_sites_predict_what_the_simulation_predicts_and_keep_it(
-    project: Path, tmp_path: Path, settings: dict[str, Any]
+    project: Path, tmp_path: Path, settings: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO", "fedweave")
     config, algorithm, state = trained(project, tmp_path, **settings)
     before = {site: private(project, site) for site in SITES}
     ledger = predict(project, config, algorithm, state)
@@ -71,6 +72,8 @@ def test_sites_predict_what_the_simulation_predicts_and_keep_it(
     assert found["id"].tolist() == sorted(f"person{i}" for i in range(60))
     assert not [site for site in SITES[1:] if (project / site / "runs/r1/predictions.parquet").exists()]
     assert private(project, "bank-a").keys() == before["bank-a"].keys()
+    said = "20 of 80 nodes get no score: not all parties have them"
+    assert said in caplog.text
     steps = {(row["step"], row["key"]) for row in ledger.table().to_pylist() if row["direction"] == "up"}
     assert {key for step, key in steps if step.startswith("GLASU.")} <= {"h", "beyond", "(names and framing)"}
 

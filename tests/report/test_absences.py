@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from rich.console import Console
 
 from fedweave.experiment.build import build
@@ -13,7 +14,7 @@ from fedweave.experiment.config import Config, resolve
 from fedweave.experiment.runs.files import METRICS
 from fedweave.experiment.runs.run import RunBackend, run
 from fedweave.metrics.measured import METRICS_SCHEMA
-from fedweave.report.absences import absent, faults
+from fedweave.report.absences import absent, faults, mostly
 from fedweave.report.html import render
 from fedweave.report.notes import notes, of_fairest
 from fedweave.report.reading import read_run
@@ -42,6 +43,23 @@ def test_those_most_often_missing_come_first_with_the_reason() -> None:
     )
     many = rows(*((1, name, "missing", 1.0) for name in "edcba"))
     assert "of a in 1 round, of b in 1 round, of c in 1 round and of 2 more:" in absent(many)
+
+
+def test_who_missed_half_of_the_rounds_is_in_the_headline_and_in_the_summary(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = rows((1, "b", "missing", 1), (2, "b", "missing", 2), (2, "a", "missing", 1), (4, "a", "accuracy", 1))
+    assert mostly(table) == "This result is mostly without some members: of 4 rounds b in 2 took no part."
+    assert mostly(table.slice(1)) == mostly(table.slice(0, 0)) == ""
+    lost = RunBackend(noted=lambda fed, round: rows((round, "client-1", "missing", 1)) if round > 1 else None)
+    directory = tmp_path / "run"
+    summary = run(resolve(DOCUMENT | {"rounds": 4}), directory, Terminal(screen(quiet=True)), here=lost)
+    assert summary["missed"] == {"client-1": 3}
+    show_result(screen(), summary, directory)
+    said = "of 4 rounds client-1 in 3 took no part"
+    assert said in " ".join(capsys.readouterr().out.split())[:200]
+    page = render([read_run(directory)])
+    assert said in page[page.index('class="lead"') :][:600]
 
 
 def test_a_best_round_that_lacks_clients_is_noted() -> None:

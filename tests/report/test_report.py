@@ -26,6 +26,7 @@ from fedweave.core.federation import Sends, StepInfo
 from fedweave.core.ledger import Ledger
 from fedweave.core.mechanism import LDP, Clipped, Gaussian, Mixup
 from fedweave.core.purposes import PREDICTION
+from fedweave.experiment.config import dumps
 from fedweave.privacy.gaussian import epsilon
 from fedweave.privacy.spent import bounds, over_rounds, states_bound
 from fedweave.report import figures, gain, svg, tables
@@ -272,6 +273,20 @@ def test_runs_of_other_lengths_are_compared_with_a_word_on_it_and_of_other_clien
     assert "Nothing is compared on this page, because these runs are of other numbers" in render(
         read_runs([runs["s0"], other])
     )
+
+
+def test_parties_who_hold_the_same_people_are_compared_with_one_that_holds_everything(tmp_path: Path) -> None:
+    vertical = {"name": "vertical", "clients": 3}
+    data = {"name": "synthetic", "nodes": 60, "features": 9, "classes": 2}
+    about = {"rounds": 1, "data": data, "partition": vertical, "model": {"name": "gcn", "hidden": 8}}
+    for name, more in (("glasu", {}), ("pooled_gnn", {}), ("other", {"data": data | {"nodes": 90}})):
+        kind = "pooled_gnn" if name == "other" else name
+        (tmp_path / f"{name}.toml").write_text(dumps(about | {"algorithm": {"name": kind}} | more))
+        assert fedweave("run", str(tmp_path / f"{name}.toml"), "--out", str(tmp_path / name))[0] == 0
+    code, told, _ = fedweave("compare", str(tmp_path / "glasu"), str(tmp_path / "pooled_gnn"))
+    assert (code, "difference to glasu" in told) == (0, True)
+    code, _, problem = fedweave("compare", str(tmp_path / "glasu"), str(tmp_path / "other"))
+    assert (code, "(glasu: 24 test nodes; pooled_gnn: 36 test nodes)" in problem) == (2, True)
 
 
 def test_compare_says_which_runs_cannot_be_compared_and_why(runs: dict[str, Path], tmp_path: Path) -> None:

@@ -161,7 +161,7 @@ def test_predictions_have_the_edges_ids_and_new_edges_are_scored(tmp_path):
     assert table["edge"].tolist() == list(range(TRANSFERS))
     assert table["source"].tolist() == read["source"].astype(str).tolist()
     assert {"target", "p_fraud", "split"} <= {*table.columns}
-    with pytest.raises(UserError, match="classifies"):
+    with pytest.raises(UserError, match="cannot be exported"):
         source(tmp_path / "run", None, None)
     again = predictions(tmp_path / "run", folder, None, None).to_pandas()
     assert np.allclose(again["p_fraud"], table["p_fraud"], atol=1e-5)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -13,16 +14,27 @@ from fedweave.core.federation import Federation
 def sample(fed: Federation, share: float) -> list[str]:
     """round(share · P) clients, at least one, without replacement, in client order. Who they are depends on clients'
     names, and not on the order in which these are listed."""
-    named, count = sorted(fed.clients, key=_natural), max(1, round(share * len(fed.clients)))
-    drawn = torch.argsort(random.bits(fed.key("participation"), len(named)))[:count]
-    chosen = {named[at] for at in drawn.tolist()}
-    return [client for client in fed.clients if client in chosen]
+    return drawn(fed.clients, fed.key("participation"), max(1, round(share * len(fed.clients))))
+
+
+def drawn(clients: tuple[str, ...], key: Tensor, count: int) -> list[str]:
+    """So many of them, likewise."""
+    named = _in_order(clients)
+    first = torch.argsort(random.bits(key, len(named)))[:count]
+    chosen = {named[at] for at in first.tolist()}
+    return [client for client in clients if client in chosen]
 
 
 def places(fed: Federation, clients: Sequence[str]) -> Tensor:
     """int64 [P]: the places of `clients` among all."""
     place = {client: at for at, client in enumerate(fed.clients)}
     return torch.tensor([place[client] for client in clients], device=fed.device)
+
+
+@lru_cache(maxsize=4)
+def _in_order(clients: tuple[str, ...]) -> tuple[str, ...]:
+    """Clients in the order of their names, found once: of many it takes longer than their draw."""
+    return tuple(sorted(clients, key=_natural))
 
 
 def _natural(name: str) -> tuple[list[tuple[bool, int, str]], str]:

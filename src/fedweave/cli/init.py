@@ -1,5 +1,6 @@
 """The command `fedweave init`: a configuration to start from."""
 
+import sys
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated
@@ -9,6 +10,7 @@ import typer
 from fedweave.errors import UserError
 
 SUFFIX = ".toml"
+HOLDERS = ("all", "holders")
 
 
 def init(
@@ -16,6 +18,10 @@ def init(
     origin: Annotated[
         str, typer.Option("--from", metavar="NAME", help="Which of the experiments that come with fedweave.")
     ] = "digits",
+    labels: Annotated[
+        str | None,
+        typer.Option(metavar="all|holders", help="Of parties: who sees the labels. Asked for on a terminal."),
+    ] = None,
 ) -> None:
     """Write the configuration of an experiment, to be changed and run."""
     from fedweave.experiment.config import check_name
@@ -27,9 +33,31 @@ def init(
         raise UserError(f"{path}: name a file that ends in {SUFFIX}.")
     if path.exists():
         raise UserError(f"{path} exists; name another file, or remove it.")
-    text = there[origin]
+    text = _with_labels(there[origin], origin, labels)
     write(path, lambda file: file.write(text.encode()))
     typer.echo(f"{path}: try it with `fedweave check {path}`, then `fedweave run {path}`")
+
+
+def _with_labels(text: str, origin: str, labels: str | None) -> str:
+    """The experiment with who sees the labels, where parties differ in that; asked for where somebody can answer.
+
+    Raises:
+        UserError: it is said of another experiment, or is none of the two.
+    """
+    line = f'labels = "{HOLDERS[0]}"'
+    if "\n" + line not in text:
+        if labels is not None:
+            raise UserError(f"--labels is of parties (--from own-parties); {origin} has none.")
+        return text
+    if labels is None and sys.stdin.isatty():
+        labels = typer.prompt(
+            "Who sees the labels: all parties, or the holders alone, whose tables have them", "holders"
+        )
+    if labels is None:
+        typer.echo("note: all parties see the labels; --labels holders leaves them to those whose tables have them")
+    elif labels not in HOLDERS:
+        raise UserError(f"--labels {labels}: is all, or holders: those parties alone whose tables have a label.")
+    return text.replace(line, f'labels = "{labels or HOLDERS[0]}"')
 
 
 def shipped() -> dict[str, str]:

@@ -1,8 +1,6 @@
 """The commands `fedweave sites init|check|start|status|stop|run|predict|export|request|sign|accept|revoke|renew`."""
 
-import sys
 import time
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,14 +11,13 @@ from fedweave.cli.certificates import accept, renew, request, revoke, sign
 from fedweave.cli.export import Format, Kind, Out
 from fedweave.cli.options import Earlier, Experiment, Settings, Trust, check_consent
 from fedweave.cli.predict import Chosen, Round, When
+from fedweave.cli.processes import Directory, start, status, stop
 from fedweave.core.records import Record
 from fedweave.core.text import counted, printable
 from fedweave.errors import UserError
-from fedweave.experiment.config.settings import MOST_THREADS
 
 sites = typer.Typer(no_args_is_help=True, help="Run federations of real sites on NVIDIA FLARE.")
 
-Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The project's directory.")]
 SILENCE = 5.0  # seconds without news after which is said what is waited for
 WORDS = {
     "waiting": "waiting until connected, {seconds:g} s at most",
@@ -30,7 +27,6 @@ WORDS = {
     "predicting": "predicting",
     "ending": "an earlier job of this run is still at work; ending it after its round",
 }
-Only = Annotated[list[str] | None, typer.Option("--only", metavar="NAME", help="Only this one; repeatable.")]
 
 
 @sites.callback()
@@ -86,64 +82,8 @@ def init(
         typer.echo(f"note: normalise = {how!r} scaled the data by numbers over all nodes before it was cut")
 
 
-for command in (request, sign, accept, revoke, renew):
+for command in (request, sign, accept, revoke, renew, start, stop, status):
     sites.command()(command)
-
-
-@sites.command()
-def start(
-    directory: Directory,
-    only: Only = None,
-    threads: Annotated[
-        int, typer.Option(min=0, max=MOST_THREADS, help="Threads that each process may use; 0 leaves the default.")
-    ] = 0,
-) -> None:
-    """Start the server and the sites whose folders are on this machine."""
-    from fedweave.deploy.flare.policy.keys import read_checked
-    from fedweave.deploy.flare.site.sitefile import SITE_FILE
-    from fedweave.deploy.sites.handshake import Closed, greet
-    from fedweave.deploy.sites.ports import check_port, wait_until_open
-    from fedweave.deploy.sites.processes import check_alive, check_startup, members
-    from fedweave.deploy.sites.project import read_project
-
-    project, here = read_project(directory), members(directory, tuple(only or ()))
-    for member in here:  # before any of them is started
-        if member.kind == "server":
-            check_port(member, project.port)
-        else:
-            read_checked(member.folder / SITE_FILE)
-        if member.pid() is None:
-            check_startup(member.folder)
-    for member in here:
-        already = member.pid() is not None
-        if member.kind == "client" and not already:
-            with suppress(Closed):  # the server may be started later
-                greet(check_startup(member.folder), project)
-        typer.echo(f"{member.folder.name}: {'runs already, as ' * already}process {member.start(threads)}")
-        if member.kind == "server":
-            wait_until_open(member, project.host, project.port)
-    check_alive(here)
-
-
-@sites.command()
-def stop(directory: Directory, only: Only = None) -> None:
-    """Stop the server and the sites on this machine."""
-    from fedweave.deploy.sites.processes import members
-
-    for member in reversed(members(directory, tuple(only or ()))):
-        typer.echo(f"{member.folder.name}: {'stopped' if member.stop() else 'was not running'}")
-
-
-@sites.command()
-def status(directory: Directory) -> None:
-    """Show what runs on this machine, how far the run is that is watched here, and which sites answer the server; it
-    takes five seconds at most, mostly about two."""
-    from fedweave.deploy.sites.project import read_project
-    from fedweave.deploy.sites.status import lines
-
-    shown = sys.stdout  # NVFlare's client, which may still be at work in another thread, has its own words swallowed
-    for line in lines(directory, read_project(directory)):
-        typer.echo(line, file=shown)
 
 
 @sites.command()

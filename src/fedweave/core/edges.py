@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from fedweave.core.edge_list import EdgeList
+from fedweave.core.edge_list import EdgeList, operators
 from fedweave.ops.csr import StackedCsr
 from fedweave.ops.rows import rounded
 from fedweave.ops.sparse import Sparse
@@ -52,7 +52,7 @@ class BatchCache:
     @derived
     def operator(self, kind: str, split: int = 0) -> StackedCsr:
         """See `Edges.operator`."""
-        made = [member.operator(kind, split) for member in self.members]
+        made = operators(self.members, kind, split)
         return StackedCsr(made, max(one.rows for one in made), max(one.cols for one in made), self.device)
 
     @property

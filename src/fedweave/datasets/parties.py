@@ -275,6 +275,8 @@ def _report(given: list[_Given], rows: list[np.ndarray]) -> None:
         if common < len(party.ids):
             rest = len(party.ids) - common
             dropped.append(f"{party.name} drops {rest:,} of {len(party.ids):,} nodes and {lost:,} of {edges:,} edges")
+    if dropped:
+        dropped.append("what not all parties have is neither trained on nor predicted")
     if dropped and (more := _written_unlike(given, common)):
         dropped.append(more)
     level = logging.WARNING if dropped else logging.INFO

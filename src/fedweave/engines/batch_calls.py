@@ -149,6 +149,7 @@ class Batches:
         self._kept = self._room or _BYTES_KEPT
         self._plans: OrderedDict[tuple[str, ...], list[tuple[str, ...]]] = OrderedDict()
         self._stacked: OrderedDict[tuple[str, ...], tuple[int, Graph]] = OrderedDict()
+        self._sizes: dict[int, int] = {}  # bytes, by version
         self._version = 0
 
     def plan(self, clients: Sequence[str]) -> list[tuple[str, ...]]:
@@ -165,9 +166,10 @@ class Batches:
         if batch not in self._stacked:
             graph = stack([self._graphs[client] for client in batch]).to(self._device)
             self._version += 1
-            self._stacked[batch] = self._version, graph
-            while len(self._stacked) > 1 and sum(_bytes(own) for _, own in self._stacked.values()) > self._kept:
-                self._stacked.popitem(last=False)
+            self._stacked[batch], self._sizes[self._version] = (self._version, graph), _bytes(graph)
+            while len(self._stacked) > 1 and sum(self._sizes.values()) > self._kept:
+                _, (old, _) = self._stacked.popitem(last=False)
+                del self._sizes[old]
         self._stacked.move_to_end(batch)
         return self._stacked[batch]
 
@@ -175,7 +177,7 @@ class Batches:
         """Forget what was computed from the data of `clients`, which has changed."""
         self._plans.clear()
         for batch in [batch for batch in self._stacked if not set(clients).isdisjoint(batch)]:
-            del self._stacked[batch]
+            del self._sizes[self._stacked.pop(batch)[0]]
 
     def _split(self, clients: tuple[str, ...]) -> list[tuple[str, ...]]:
         batches: list[tuple[str, ...]] = []

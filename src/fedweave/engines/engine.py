@@ -15,6 +15,7 @@ from fedweave.core.ledger import Ledger
 from fedweave.core.members import by_size
 from fedweave.core.names import TAKEN
 from fedweave.core.portions import Portion
+from fedweave.core.purposes import EVALUATION
 from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree
 from fedweave.engines.calls import (
@@ -106,7 +107,10 @@ class LocalEngine(Engine):
         name, info = call.name, call.info
         key = self._keys.step(name, self._keys.occurrence(name))
         check_way(name, info, call.way)
-        here, missing = self._present(name, receivers(name, call.clients, call.received), call.quorum)
+        clients = call.clients
+        if clients is None and self.judged and self.ledger.purpose == EVALUATION:
+            clients = self.judged
+        here, missing = self._present(name, receivers(name, clients, call.received), call.quorum)
         check_summed(name, info, len(here), self.clients, missing)
         peers = cast(DeliveredReplies, call.received).open() if call.received else None
         messages = Messages(name, call.shared, call.each, [*here, *missing], self.clients, peers, self.device)

@@ -39,6 +39,7 @@ from fedweave.experiment.demands import (
     check_scaling,
     check_time,
     check_widths,
+    judged,
 )
 from fedweave.experiment.prepared import prepared, seen_by, weighted
 from fedweave.incentives.tables import tables
@@ -132,18 +133,17 @@ def _algorithm(config: Config, data: Dataset, seen: Partition, kind: Any) -> Alg
 
 def _own_algorithms(config: Config, data: Dataset, seen: Partition, algorithm: Algorithm) -> dict[str, Algorithm]:
     """{client: its own algorithm}, one for all of the same model, of those whose model is not [model]'s."""
-    ids, found, made = client_ids(len(seen.parts), seen.names), dict[str, Algorithm](), dict[str, Algorithm]()
+    ids, found = client_ids(len(seen.parts), seen.names), dict[str, Algorithm]()
+    made = {json.dumps(config.model.plain(), sort_keys=True): algorithm}
     check_own_models(config, algorithm, ids)
     for client in ids:
         its = config.of_member(client, ids)
-        if (model := its.model.plain()) == config.model.plain():
-            continue
-        if (same := json.dumps(model, sort_keys=True)) not in made:
+        if (same := json.dumps(its.model.plain(), sort_keys=True)) not in made:
             kind = suited(its, data)
             check_ports(config, kind)
             made[same] = _algorithm(its, directed.ported(data, kind), seen, kind)
         found[client] = made[same]
-    return found
+    return {client: own for client, own in found.items() if own is not algorithm}
 
 
 def suited(config: Config, data: Dataset) -> Any:
@@ -175,6 +175,7 @@ def build(config: Config) -> Built:
     scaled_edges = config.data.values.get("edge_normalise", "none") if data.edge_features else "none"
     check_scaling(scaled_edges, algorithm, ("example",))
     fed, motifs, close = _on_cluster(config, made) if config.engine.name == "ray" else _in_process(config, made)
+    fed.judged = judged(config, fed.clients)
     meter_scaling(fed.ledger, fed.clients, seen, data.features, config.data.values.get("normalise", "none"))
     meter_scaling(fed.ledger, fed.clients, seen, data.edge_features, scaled_edges, "edge")
     if made.exchange is not None:
@@ -236,9 +237,8 @@ def worker(document: Document, clients: Sequence[str]) -> Worker:
     given |= {"test": global_test_graph(made.data, made.seen, dtype), "own": made.own}
     mode = _mode(made.nets, "vmap")
     given["device"] = chosen(engine.device, mode == "vmap")
-    if mode == "loop":
-        return Worker(Loop(own, **given), made.algorithm)
-    return Worker(Vectorised(own, **given, chunk=engine.chunk, record=engine.record), made.algorithm)
+    more: Record = {"chunk": engine.chunk, "record": engine.record}
+    return Worker(Loop(own, **given) if mode == "loop" else Vectorised(own, **given, **more), made.algorithm)
 
 
 def _mode(nets: Sequence[Model], wanted: str) -> str:
@@ -381,4 +381,4 @@ def _widened(x: "np.ndarray | sp.csr_matrix", columns: int) -> "np.ndarray | sp.
     """x with zeros on the right up to `columns`; sparse stays sparse."""
     if isinstance(x, sp.csr_matrix):
         return sp.csr_matrix((x.data, x.indices, x.indptr), shape=(x.shape[0], columns))
-    return np.pad(x, ((0, 0), (0, columns - x.shape[1])))
+    return np.pad(x, ((0, 0), (0, columns - x.shape[1]))) if columns > x.shape[1] else x

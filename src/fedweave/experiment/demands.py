@@ -8,6 +8,7 @@ import torch
 from fedweave.algorithms.deployment import Deployable, deployable
 from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.fedproto import ONE_WIDTH, WIDTHS
+from fedweave.algorithms.participation import drawn
 from fedweave.core import carried as carrying
 from fedweave.core import model as models
 from fedweave.core import random
@@ -207,3 +208,18 @@ def check_pooling(config: Config, data: Dataset, model: Model) -> None:
         f"{own} has a result for each node, but the examples of {data.name!r} are graphs; set model.pool = 'sum' or "
         f"'mean', with model.name one of {', '.join(pooling)}."
     )
+
+
+def judged(config: Config, clients: Sequence[str]) -> tuple[str, ...]:
+    """Whom evaluations call: as many clients as [evaluation] clients says, the same in every round of a run; () for
+    all.
+
+    Raises:
+        ConfigError: the parties of a vertical algorithm cannot be judged apart.
+    """
+    most = config.evaluation.clients
+    if not 0 < most < len(clients):
+        return ()
+    if capabilities(config.algorithm.kind).vertical:
+        raise ConfigError("evaluation.clients: parties of a vertical run predict jointly; set it to 0, which is all")
+    return tuple(drawn(tuple(clients), random.fold(random.key(config.general.seed), "evaluation"), most))

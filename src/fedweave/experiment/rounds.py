@@ -18,7 +18,7 @@ from fedweave.core.tree import Tree, check, leaves, to
 from fedweave.errors import FedweaveError, ReplyRefused, UserError, told_diverged, told_of_part
 from fedweave.metrics.best_rounds import best_validated, fairest
 from fedweave.metrics.judging import BEST, PLAIN, Judging, judged_by, positive_of
-from fedweave.metrics.measured import GLOBAL, METRICS_SCHEMA, measure, of_splits, positive_class
+from fedweave.metrics.measured import GLOBAL, METRICS_SCHEMA, OF, SAMPLED, measure, of_splits, positive_class
 from fedweave.metrics.pooled import Alarm, pooled, pooled_sums
 
 SERVER = "server"
@@ -144,6 +144,8 @@ class _Referee:
         found = found._replace(clients=of_members(found.clients, self.fed.members))
         rows, measured = measure(number, found, self.judging, before, number == self.rounds)
         measured |= of_all(self.algorithm, state)
+        if judged := self.fed.judged:
+            measured |= {SAMPLED: float(len(judged)), OF: float(len(self.fed.clients))}
         best = best_validated(number, rows, measured, before)
         asked = judged_by(measured) != PLAIN or self.judging != Judging()
         chosen = best.get(f"{BEST}/round") == number and asked
@@ -168,7 +170,8 @@ class _Referee:
             return {}
         if (w := self.algorithm.judged_model(state)) is None:
             return {}
-        return pooled(self.algorithm.net, w, self.fed.graphs.values(), alarm)
+        graphs = [self.fed.graphs[client] for client in self.fed.judged or self.fed.clients]
+        return pooled(self.algorithm.net, w, graphs, alarm)
 
 
 def evaluated(number: int, rounds: int, eval_every: int) -> bool:

@@ -33,6 +33,7 @@ METRICS_SCHEMA = pa.schema(
 GLOBAL = "global"  # in the place of a client: of all examples together
 UNCOUNTED = "scores/uncounted"
 ROUNDED_SCORES = "scores/coarse"  # number of clients that sent hits alone, or no losses where others did
+SAMPLED, OF = "scores/sampled", "scores/clients"  # number of clients that were asked alone, and of all of them
 MISSING = "scores/missing"  # number of clients that were asked for scores and sent none
 DIVERGED = "scores/diverged"  # the largest mean loss on some examples, where it is that of no model that learns
 EXPLODED = 1e3  # nats; guessing has log(classes)
@@ -336,8 +337,16 @@ def _labels(
     each: tuple[tuple[str, str], ...],
 ) -> tuple[pa.Array, ...]:
     """The columns client, split and metric, which are the same in every round."""
-    rows = [(client, split, name) for name in own for client in clients for split in SPLITS]
-    rows += [(GLOBAL, split, name) for name in pooled for split in SPLITS]
-    rows += [(GLOBAL, *own) for own in single]
-    rows += [(client, *own) for own in each for client in clients]
-    return tuple(pa.array(column) for column in zip(*rows, strict=True))
+    count, three = len(clients), len(SPLITS)
+    everyone = np.arange(count)
+    metrics = [*own, *pooled, *(name for _, name in single), *(name for _, name in each)]
+    often = [*[count * three] * len(own), *[three] * len(pooled), *[1] * len(single), *[count] * len(each)]
+    whose = [np.tile(everyone.repeat(three), len(own)), np.full(three * len(pooled) + len(single), count)]
+    alone, apart = (np.array([SPLITS.index(split) for split, _ in some], np.int64) for some in (single, each))
+    which = np.concatenate([np.tile(np.arange(three), count * len(own) + len(pooled)), alone, apart.repeat(count)])
+    columns: tuple[tuple[Sequence[str], np.ndarray], ...] = (
+        ((*clients, GLOBAL), np.concatenate([*whose, np.tile(everyone, len(each))])),
+        (SPLITS, which),
+        (metrics, np.arange(len(metrics)).repeat(often)),
+    )
+    return tuple(pa.array(names, pa.string()).take(pa.array(at, pa.int64())) for names, at in columns)

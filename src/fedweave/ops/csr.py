@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -51,6 +52,19 @@ class Csr(NamedTuple):
         starts = self.starts.new_zeros(self.cols + 1)
         starts[1:] = torch.bincount(self.columns, minlength=self.cols).cumsum(0)
         return Csr(starts, row[order], self.values[order], self.cols, self.rows)
+
+    def blocks(self, rows: int) -> "list[Csr]":
+        """Of a block-diagonal matrix the blocks [rows, rows]; their values are views of this one's."""
+        count = self.rows // rows
+        ends = self.starts[::rows].tolist()
+        first = torch.repeat_interleave(
+            torch.arange(count, device="cpu") * rows, torch.tensor(ends, device="cpu").diff()
+        )
+        sizes = [after - before for before, after in pairwise(ends)]
+        columns, values = (self.columns - first.int()).split(sizes), self.values.split(sizes)
+        starts = (self.starts[:-1].view(count, rows) - self.starts[:-1:rows, None]).unbind()
+        whole = [torch.cat([own, own.new_tensor([size])]) for own, size in zip(starts, sizes, strict=True)]
+        return [Csr(*own, rows, rows) for own in zip(whole, columns, values, strict=True)]
 
     def to(self, device: torch.device | str) -> "Csr":
         """The same matrix on a device."""

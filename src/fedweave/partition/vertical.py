@@ -1,5 +1,6 @@
 """Vertical cuts: all clients hold the same nodes, each its own features and edges."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -13,6 +14,8 @@ from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
 from fedweave.partition.base import Part, Partition
 from fedweave.partition.splits import check_clients, check_ratios, divide, per_class
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -128,6 +131,13 @@ class Parties:
             raise ConfigError(
                 f"[partition] name = 'parties', but {data.name!r} is one party's; take 'vertical' to cut its features "
                 "into blocks, or a folder of parties with [data] name = 'parties'."
+            )
+        holders = [party.name for party in data.parties if party.labels]
+        if self.labels == "all" and len(holders) < len(data.parties):
+            _LOG.warning(
+                "note: labels are in the tables of %s alone, and partition.labels = 'all' lets every party see them; "
+                "'holders' is what sites would do",
+                ", ".join(holders),
             )
         ratios = (self.train, self.val, self.test)
         whole = every_node(data, ratios, self.public_split, self.train_rest, seed)

@@ -6,6 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fedweave.core.text import counted
+from fedweave.errors import listed
 
 FAULTS = ("missing", "refused", "late")
 _MOST = 3  # clients that a sentence names
@@ -31,6 +32,19 @@ def absent(metrics: pa.Table) -> str:
         f"replies are missing {', '.join(said)}{more}: these rounds went on with the others. The server's fedweave.log "
         "gives the reasons."
     )
+
+
+def mostly(metrics: pa.Table) -> str:
+    """A sentence for the headline on those who missed at least half of the rounds: a result is not theirs; "" if
+    nobody did."""
+    if not len(metrics):
+        return ""
+    rounds = pc.max(metrics["round"]).as_py()
+    missed = {client: len(own["missing"]) for client, own in faults(metrics).items()}
+    most = sorted((client for client, count in missed.items() if 2 * count >= rounds), key=lambda own: -missed[own])
+    told = listed([f"{client} in {missed[client]}" for client in most])
+    said = f"This result is mostly without some members: of {counted(rounds, 'round')} {told} took no part."
+    return said if most else ""
 
 
 def _told(own: dict[str, dict[int, int]]) -> str:

@@ -12,11 +12,10 @@ from fedweave.report.cells import NONE, Cell, Table, signed
 from fedweave.report.colours import of_run
 from fedweave.report.figures import NAMED
 from fedweave.report.panels import Dots, Figure, Panel, legend_of
-from fedweave.report.reading import Group, Run, distinct, spread
+from fedweave.report.reading import BY_FEATURES, Group, Run, distinct, spread
 from fedweave.report.training import conditions
 
 ALONE = ("local", "standalone")  # the second for parties that hold different features of the same nodes
-BY_FEATURES = ("vertical", "parties")  # partitions of such parties
 MANY = 8  # runs that a sentence names
 PANELS = 4  # splits that are drawn
 BESIDE = 0.7  # of a member's width, over which the dots of several runs are spread

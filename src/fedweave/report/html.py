@@ -10,7 +10,7 @@ from fedweave.core.text import counted
 from fedweave.experiment.config import written
 from fedweave.metrics.judging import OF_POSITIVE, PLAIN, WORDS
 from fedweave.report import figures, gain, tables, traffic
-from fedweave.report.absences import absent
+from fedweave.report.absences import absent, mostly
 from fedweave.report.cells import Table
 from fedweave.report.compare import NOTE, compared
 from fedweave.report.disclosure import disclose, ledger, spent
@@ -152,7 +152,7 @@ def _lead(run: Run) -> str:
         alone = f"of {worst} alone" if len(accuracy) == 1 else f"from {low:.3f} ({worst}) to {high:.3f} ({best})"
         parts.append(alone)
     result = "; ".join(filter(None, [", ".join(parts), ", ".join(more)])) or f"no {WORDS[metric]} was measured"
-    return f"After {counted(run.evaluated, 'round')}: {result}."
+    return " ".join(filter(None, (f"After {counted(run.evaluated, 'round')}: {result}.", mostly(run.metrics))))
 
 
 def drawn(figure: Figure | None, name: str) -> Markup:

@@ -34,10 +34,10 @@ def headline(metrics: Mapping[str, float | None]) -> str:
 
 def covered(metrics: Mapping[str, float | None], clients: int | None) -> str:
     """How many members a mean AUC within members is of; "" where that is not known or they are all."""
-    members = metrics.get("within/members")
-    if members is None or clients is None or members >= clients:
+    members, asked = metrics.get("within/members"), metrics.get("scores/sampled") or clients
+    if members is None or asked is None or members >= asked:
         return ""
-    return f"AUC within members is of {members:g} of {clients}: the others' test examples are of one class."
+    return f"AUC within members is of {members:g} of {asked:g}: the others' test examples are of one class."
 
 
 _UNTESTED = (
@@ -69,7 +69,7 @@ def notes(metrics: Mapping[str, float | None]) -> dict[str, str]:
         )
     elif judged != PLAIN:
         found["judged"] = f"{WORDS[judged]} judges here ([evaluation] metric), and not accuracy."
-    found |= _missed(metrics)
+    found |= _sampled(metrics) | _missed(metrics)
     if alike and metrics.get("global/majority") == 1:
         found["alike"] = "all test examples are of one class, so that no score says anything."
     if judged == PLAIN and alike:
@@ -103,6 +103,14 @@ def _kept_back(metrics: Mapping[str, float | None]) -> dict[str, str]:
             'and alerts are of the others, if there are any. Sites name "histogram" in policy.measures.'
         )
     return found
+
+
+def _sampled(metrics: Mapping[str, float | None]) -> dict[str, str]:
+    count, of = metrics.get("scores/sampled"), metrics.get("scores/clients")
+    if count is None or of is None:
+        return {}
+    told = f"scores are of {count:,.0f} of {of:,.0f} clients, drawn once for all rounds ([evaluation] clients); "
+    return {"sampled": told + "what is trained, sent and counted in bytes is of all."}
 
 
 def _missed(metrics: Mapping[str, float | None]) -> dict[str, str]:

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from fedweave.core import plugins
 from fedweave.core.purposes import EVALUATION
 from fedweave.core.records import Record
+from fedweave.core.text import counted
 from fedweave.errors import UserError
 from fedweave.experiment.config import Document, differences, flat, load_saved
 from fedweave.experiment.config.members import models_told
@@ -40,6 +41,7 @@ from fedweave.metrics.measured import DIVERGED, GLOBAL, MISSING, ROUNDED_SCORES
 
 T = TypeVar("T")
 
+BY_FEATURES = ("vertical", "parties")  # partitions of parties with features of their own of the same nodes
 _TOLD = ("algorithm", "dataset", "clients")  # what a page says of every run
 
 
@@ -101,6 +103,14 @@ class Run:
     def members(self) -> int:
         """How many members have data: the clients, unless one holds what all of them do."""
         return int(self.summary.get("members") or self.summary["clients"])
+
+    @property
+    def tested(self) -> str:
+        """Whom it is tested on: so many members or, of parties that hold the same nodes, so many test nodes, whoever
+        trains on them."""
+        if self.partition is None or self.section("partition").get("name") not in BY_FEATURES:
+            return counted(self.members, "client")
+        return counted(pc.max(self.partition["test"]).as_py() or 0, "test node")
 
     @property
     def between_sites(self) -> bool:

@@ -139,7 +139,7 @@ def incomparable(groups: Sequence[Group]) -> str:
     """Why differences between runs say nothing of what they were started for, with whose; "" if they do."""
     about: tuple[tuple[str, Callable[[Run], Any]], ...] = (
         ("of other data", lambda run: run.summary["dataset"]),
-        ("of other numbers of clients", lambda run: run.members),
+        ("of other numbers of clients", lambda run: run.tested),
     )
     for words, value in about:
         if len({value(group.first) for group in groups}) > 1:

@@ -1,6 +1,7 @@
 """What the command line shows of a run: how it goes, and its result."""
 
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +18,13 @@ from fedweave.experiment.config import Config
 from fedweave.experiment.config.members import models_told
 from fedweave.experiment.runs.files import METRICS, read_table
 from fedweave.metrics.judging import OF_POSITIVE, OF_SCORES, WORDS, judged_by
-from fedweave.report.absences import absent
+from fedweave.report.absences import absent, mostly
 from fedweave.report.markup import unmarked
 from fedweave.report.notes import compared_people, covered, fallen_back, headline, notes, of_fairest, of_gaps
 
 if TYPE_CHECKING:  # the command line imports this module, and should start quickly
+    import pyarrow as pa
+
     from fedweave.experiment.build import Built
     from fedweave.experiment.runs.checkpoint import Checkpoint
     from fedweave.experiment.runs.saving import Ready
@@ -32,9 +35,9 @@ WIDTH = 160  # of tables
 FAIREST = ("global/accuracy", "groups/global/sp", "groups/global/eo")  # what is said of the fairest round
 
 
-def _absences(directory: Path) -> list[str]:
+def _absences(directory: Path, tell: "Callable[[pa.Table], str]" = absent) -> list[str]:
     """What to note on clients that were missing from rounds."""
-    said = absent(read_table(directory, METRICS)) if (directory / METRICS).is_file() else ""
+    said = tell(read_table(directory, METRICS)) if (directory / METRICS).is_file() else ""
     return [said] if said else []
 
 
@@ -141,6 +144,8 @@ class Terminal:
 def show_result(console: Console, summary: Values, directory: Path) -> None:
     """The final models on the test split, what they cost, and where the files are."""
     metrics = summary["metrics"]
+    for said in _absences(directory, mostly):
+        console.print(f"[bold red]{unmarked(said)}[/]", highlight=False, soft_wrap=True)
     console.print(Columns(_scores(metrics)))
     if some := covered(metrics, summary.get("members", summary.get("clients"))):
         console.print(some, highlight=False, soft_wrap=True, markup=False)

@@ -23,7 +23,7 @@ from fedweave.deploy.flare.wire.requests import ADMIN, AUTHORITY, release
 from fedweave.deploy.sites.certificates import certificate, fingerprint
 from fedweave.deploy.sites.findings import Found, compare, compare_scales, compare_splits
 from fedweave.deploy.sites.handshake import Closed, NoHost, greet, reach
-from fedweave.deploy.sites.ports import check_port
+from fedweave.deploy.sites.ports import check_metrics_port, check_port
 from fedweave.deploy.sites.processes import ROOT, SiteProcess, check_private, check_startup, found
 from fedweave.deploy.sites.project import Project
 from fedweave.deploy.sites.site_check import check_site
@@ -87,6 +87,7 @@ def _member(member: SiteProcess, project: Project, config: Config | None, told: 
         told.faults.append((name, f"{folder} cannot be written to. Make it the folder of the user who runs {name}."))
     if member.pid() is not None:
         told.facts.append((name, f"runs already, as process {member.pid()}"))
+    told.attempt(name, partial(check_metrics_port, member))
     if member.kind == "server":
         told.attempt(name, partial(check_port, member, project.port))
         return

@@ -5,6 +5,7 @@ import socket
 import time
 from contextlib import suppress
 
+from fedweave.deploy.flare.site.sitefile import metrics_port
 from fedweave.deploy.sites.processes import OUTPUT, SiteProcess
 from fedweave.errors import FedweaveError, UserError
 
@@ -36,6 +37,26 @@ def check_port(server: SiteProcess, port: int) -> None:
             raise UserError(
                 f"port {port} of this machine cannot be listened on ({error.strerror}). End the process that does, or "
                 "provision the project with another --port."
+            ) from error
+
+
+def check_metrics_port(member: SiteProcess) -> None:
+    """Refuse the port on which a member that does not run is to tell what monitors it, where it cannot have that.
+
+    Raises:
+        UserError: another process listens on it. ConfigError: the member's file is not valid.
+    """
+    port = metrics_port(member.folder)
+    if not port or member.pid() is not None:
+        return
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise UserError(
+                f"metrics_port {port} of {member.folder.name} cannot be listened on ({error.strerror}). Every server "
+                "and site of one machine needs one of its own; choose another, or 0 for none."
             ) from error
 
 

@@ -99,6 +99,7 @@ def check_settings(folder: Path) -> None:
 
 PID, OUTPUT, BEGAN = "process.pid", "process.log", "process.began"  # BEGAN: the byte of OUTPUT where it was started
 _TAIL = 100_000  # bytes of a log that are looked at
+_LOOK = 0.5  # seconds between two looks at processes that are attended to
 _GRACE = 10.0  # seconds that processes have to end by themselves
 _MODULES = {
     "server": "fedweave.deploy.flare.server.gatekeeper",
@@ -173,7 +174,8 @@ class SiteProcess:
     def cause(self) -> str:
         """The last error in what it wrote since it was started last; "nothing" if it wrote nothing."""
         with open(self.folder / OUTPUT, "rb") as output:
-            output.seek(max(self._began(), output.seek(0, os.SEEK_END) - _TAIL))
+            end, began = output.seek(0, os.SEEK_END), self._began()
+            output.seek(max(began if began <= end else 0, end - _TAIL))  # it may have been cut by who rotates logs
             return printable(last_error(output.read().decode(errors="replace")))
 
     def _began(self) -> int:
@@ -217,6 +219,31 @@ def found(project: Path) -> list[SiteProcess]:
     folders = {file.parents[1] for file in project.glob("*/startup/fed_*.json")}
     kept = [SiteProcess(each) for each in sorted(folders) if not (each / "startup/fed_admin.json").exists()]
     return sorted(kept, key=lambda member: member.kind == "client")
+
+
+def attend(started: Sequence[SiteProcess]) -> None:
+    """Wait for as long as all of them run, and end them with this process: for whoever runs processes in containers or
+    as services.
+
+    Raises:
+        FedweaveError: one has ended by itself; names it with its cause.
+    """
+
+    def ended(number: int, frame: object) -> None:
+        raise SystemExit(0)
+
+    before = signal.signal(signal.SIGTERM, ended)
+    try:
+        while all(member.pid() is not None for member in started):
+            time.sleep(_LOOK)
+        causes = "; ".join(f"{own.folder.name}: {own.cause()}" for own in started if own.pid() is None)
+        raise FedweaveError(f"ended by itself: {causes} (see {OUTPUT} in the folder).")
+    except KeyboardInterrupt:
+        return
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        for member in reversed(started):
+            member.stop()
 
 
 def check_alive(started: Sequence[SiteProcess], seconds: float = 3.0) -> None:

@@ -20,8 +20,8 @@ def own_reasons(project: Path) -> Iterator[None]:
     try:
         yield
     except FedweaveError as error:
-        said = {name: _since(log, began[name]) for name, log in logs.items() if log.exists()}
-        noted = "".join(f"\n  {name}: {last_record(text)}" for name, text in said.items() if text.strip())
+        said = {name: last_record(_since(log, began[name])) for name, log in logs.items() if log.exists()}
+        noted = "".join(f"\n  {name}: {what}" for name, what in said.items() if what)
         if not noted:
             raise
         kind = UserError if isinstance(error, UserError) else FedweaveError
@@ -30,5 +30,5 @@ def own_reasons(project: Path) -> Iterator[None]:
 
 def _since(path: Path, start: int) -> str:
     with open(path, "rb") as file:
-        file.seek(start)
+        file.seek(start if start <= path.stat().st_size else 0)  # a full log has been followed by a new one
         return file.read().decode(errors="replace")

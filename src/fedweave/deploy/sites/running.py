@@ -262,6 +262,7 @@ def predict(
         told({"status": "predicting", "sites": list(about.sites)})
         asked = f"{model or 'personal'}@{when}"
         last = _job(admin, config, about, here, number, directory, told, predict=asked)
+        told(last)
     if last["status"] != "done":
         raise (UserError if last["mistake"] else FedweaveError)(last["error"] or "the job was ended")
     wrote = predicting(config.algorithm.kind, Checkpoint.load(directory / CHECKPOINT).state, about.sites)

@@ -5,11 +5,12 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
 from fedweave.core.records import Record
 from fedweave.core.text import counted, printable
-from fedweave.deploy.flare.wire.requests import ADMIN
+from fedweave.deploy.flare.wire.requests import ADMIN, SERVER
 from fedweave.deploy.sites.certificates import days_left
 from fedweave.deploy.sites.handshake import Closed, administer, barred, reach
 from fedweave.deploy.sites.processes import found
@@ -19,14 +20,17 @@ from fedweave.errors import FedweaveError, UserError
 SECONDS = 5.0  # that the server has to answer, of which its login takes more than one
 UNHEARD = 60.0  # seconds after which a run that was last heard of as running is followed by nobody any more
 THERE, AWAY, UNKNOWN = "●", "○", "?"
-_SILENT = f"the server has not said within {SECONDS:g} s"
+ASKED_BY = "the administrator alone can ask the server who is there"
+_SILENT = "the server has not said in time"
 
 
 @dataclass
 class Lights:
-    """Which sites the server knows of. listed: are in its list. answering: have answered it, too; None where it has not
-    said in time. why: it said nothing. mistake: why it cannot be asked before that is put right."""
+    """Which sites the server knows of. taken: whether it takes connections. listed: are in its list. answering: have
+    answered it, too; None where it has not said in time. why: it said nothing. mistake: why it cannot be asked before
+    that is put right."""
 
+    taken: bool = False
     listed: set[str] | None = None
     answering: set[str] | None = None
     why: str = ""
@@ -36,6 +40,8 @@ class Lights:
     @property
     def server(self) -> tuple[str, str]:
         """A light and words, of the server itself."""
+        if self.listed is None and self.taken and self.why == ASKED_BY:
+            return THERE, "takes connections"
         return (THERE, "answers") if self.listed is not None else (UNKNOWN, self.why or _SILENT)
 
     def of(self, site: str) -> tuple[str, str]:
@@ -54,8 +60,12 @@ def ask(directory: Path, project: Project, seconds: float = SECONDS) -> Lights:
     lights, deadline = Lights(), time.monotonic() + seconds
     try:
         reach(project, seconds).close()
+        lights.taken = True
     except Closed as error:
         lights.why = str(error)
+        return lights
+    if not (directory / ADMIN / "startup").is_dir():  # on the machine of a site
+        lights.why = ASKED_BY
         return lights
     threading.Thread(target=_ask, args=(directory, lights, seconds), daemon=True).start()
     lights.done.wait(max(0.0, deadline - time.monotonic()))
@@ -76,42 +86,95 @@ def _ask(directory: Path, lights: Lights, seconds: float) -> None:
         lights.done.set()
 
 
-def lines(directory: Path, project: Project) -> Iterator[str]:
-    """What there is to say of a project.
+@dataclass(frozen=True)
+class Standing:
+    """How the server or a site stands. says: words on its `light`, and `more` of them. here: whether its folder is on
+    this machine. process: the number of its process there. days: for which its certificate there is still valid."""
 
-    Raises:
-        UserError: after all lines, where the server cannot be asked before a mistake here is put right.
-    """
+    light: str
+    says: str
+    here: bool = False
+    process: int | None = None
+    days: int | None = None
+    more: tuple[str, ...] = ()
+
+    @property
+    def dead(self) -> bool:
+        """Whether it does not answer, or is to run here and does not."""
+        return self.light == AWAY or (self.here and self.process is None)
+
+    def line(self, name: str) -> str:
+        """For people."""
+        where = f"process {self.process}" if self.process else "not running here"
+        place = where if self.here else "its folder is not on this machine"
+        lasts = () if self.days is None else (f"certificate: {counted(self.days, 'day')} left",)
+        return f"{self.light} {name}: {'; '.join((self.says, place, *self.more, *lasts))}"
+
+    def plain(self) -> Record:
+        """For programs."""
+        told = {"state": _STATES[self.light], "says": self.says, "dead": self.dead, "here": self.here}
+        return {**told, "process": self.process, "certificate_days": self.days, "notes": list(self.more)}
+
+
+_STATES = {THERE: "up", AWAY: "down", UNKNOWN: "unknown"}
+
+
+@dataclass(frozen=True)
+class Status:
+    """How a project stands. members: the server first. run: what was heard last of the job that is watched here, if
+    any. mistake: why the server cannot be asked before that is put right."""
+
+    members: dict[str, Standing]
+    run: Record | None = None
+    mistake: UserError | None = None
+
+    @property
+    def dead(self) -> list[str]:
+        """Who does not answer or run; the server, too, where it does not say who is there."""
+        return [name for name, own in self.members.items() if own.dead or (name == SERVER and own.light == UNKNOWN)]
+
+    def lines(self) -> Iterator[str]:
+        """For people."""
+        yield self.members[SERVER].line(SERVER)
+        if self.run:
+            yield progress(self.run)
+        yield from (own.line(name) for name, own in self.members.items() if name != SERVER)
+
+    def plain(self) -> Record:
+        """For programs, JSON's types alone."""
+        server, *sites = ((name, own.plain()) for name, own in self.members.items())
+        run = None if self.run is None else {**self.run, "seconds_ago": round(time.time() - float(self.run["at"]), 1)}
+        why = None if self.mistake is None else str(self.mistake)
+        told: Record = {"at": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}", "dead": self.dead, "mistake": why}
+        return told | {"server": server[1], "sites": dict(sites), "run": run}
+
+
+def standing(directory: Path, project: Project, seconds: float = SECONDS) -> Status:
+    """How a project stands; the server has so many `seconds` to answer."""
     here = {member.folder.name: member.pid() for member in found(directory)}
-    now, lights = watched(directory), ask(directory, project)
-    light, words = lights.server
-    yield f"{light} server: {words}; {_here(here, 'server')}{_lasts(directory / 'server')}"
-    if now:
-        yield progress(now)
+    now, lights = watched(directory), ask(directory, project, seconds)
     lost = (now or {}).get("lost") or {}
+
+    def of(name: str, light: str, words: str, *more: str) -> Standing:
+        days, damage = _lasts(directory / name)
+        return Standing(light, words, name in here, here.get(name), days, tuple(filter(None, (*more, damage))))
+
+    members = {SERVER: of(SERVER, *lights.server)}
     for site in project.sites:
         light, words = lights.of(site)
-        missing = f"; not in the run: {printable(str(lost[site]))}" if site in lost else ""
+        missing = f"not in the run: {printable(str(lost[site]))}" if site in lost else ""
         barrier = barred(directory / site, project) if light == AWAY and site in here else ""
-        more = f"{missing}{f'; {barrier}' if barrier else ''}{_lasts(directory / site)}"
-        yield f"{light} {site}: {words}; {_here(here, site)}{more}"
-    if lights.mistake is not None:
-        raise lights.mistake
+        members[site] = of(site, light, words, missing, barrier)
+    return Status(members, now, lights.mistake)
 
 
-def _lasts(folder: Path) -> str:
-    """For how many days the certificate in a member's folder is still valid, as the end of a line; "" without one."""
+def _lasts(folder: Path) -> tuple[int | None, str]:
+    """For how many days the certificate in a member's folder is still valid, None without one, and what is wrong."""
     paths = [path for path in (folder / "startup/client.crt", folder / "startup/server.crt") if path.exists()]
     try:
-        return "".join(f"; certificate: {counted(days_left(path), 'day')} left" for path in paths)
+        return (days_left(paths[0]) if paths else None), ""
     except UserError:
-        return "; certificate: damaged"
-
-
-def _here(here: dict[str, int | None], name: str) -> str:
-    if name not in here:
-        return "its folder is not on this machine"
-    return "not running here" if here[name] is None else f"process {here[name]}"
+        return None, "certificate: damaged"
 
 
 def watched(directory: Path) -> Record | None:
@@ -119,8 +182,9 @@ def watched(directory: Path) -> Record | None:
     from fedweave.deploy.sites.project import STATUS
 
     try:
-        return dict(json.loads((directory / ADMIN / STATUS).read_text()))
-    except (OSError, ValueError):
+        told = dict(json.loads((directory / ADMIN / STATUS).read_text()))
+        return told | {"at": float(told["at"])}
+    except (OSError, ValueError, KeyError, TypeError):
         return None
 
 

@@ -315,6 +315,8 @@ def resolve(document: Document) -> Config:
     faults.refuse()
     across |= {**sections, "folder": folder, "evaluation": evaluation, "noise": noise, "own": own_of}
     config = Config(General(**top), **across)
+    if evaluation.clients and config.between_sites:
+        raise ConfigError("evaluation.clients: is of simulations; between sites set it to 0, which is all")
     if noise is not None and config.between_sites:
         raise ConfigError("noise: simulations alone make it; between sites everybody reads data of their own")
     return config

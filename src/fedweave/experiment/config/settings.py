@@ -9,7 +9,6 @@ from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict
 
 from fedweave.core.records import Record, Values
-from fedweave.datasets.outside import EXTERNAL, check_external
 from fedweave.errors import ConfigError
 from fedweave.metrics.judging import Judging
 
@@ -79,11 +78,19 @@ Threshold = Literal["auto", "f1"] | Annotated[float, Field(ge=0, le=1)] | AtShar
 
 @dataclass(frozen=True)
 class Evaluation(Judging):
-    """The section [evaluation], whose values are checked against these types."""
+    """The section [evaluation], whose values are checked against these types.
+
+    clients: how many clients are evaluated, drawn once for a run, the same in every round; 0 for all. Of simulations.
+    """
 
     metric: Metric = "auto"
     positive: str | Annotated[int, Field(ge=0)] | None = None
     threshold: Threshold = "auto"
+    clients: Annotated[int, Field(ge=0)] = 0
+
+    def plain(self) -> Record:
+        """See `Judging.plain`; a sample that nobody asked for is left out."""
+        return {key: value for key, value in super().plain().items() if (key, value) != ("clients", 0)}
 
 
 @dataclass(frozen=True)
@@ -186,6 +193,8 @@ def of_edges(table: Values) -> Record:
     Raises:
         ConfigError: a value is not valid.
     """
+    from fedweave.datasets.outside import EXTERNAL, check_external
+
     external, least = table.get("external", EXTERNAL[0]), table.get("external_least", 1)
     try:
         check_external(external)

@@ -52,6 +52,7 @@ _IN_SUMMARY = {
     "privacy_total": list,
     "init_from": str,
     "note": str,
+    "missed": dict,
 }
 _NAMES = ("classes", "groups", "devices")
 _PAGE = b"<!doctype html"

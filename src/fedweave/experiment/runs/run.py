@@ -205,7 +205,7 @@ def running(
                 raise
             finally:
                 watch.end()
-        summary = _summary(config, built, files.reached, directory, begun.notes)
+        summary = _summary(config, built, files, directory, begun.notes)
         write(directory / SUMMARY, lambda file: file.write(json.dumps(summary, indent=2).encode() + b"\n"))
     return summary
 
@@ -296,8 +296,8 @@ def _train(
             raise
 
 
-def _summary(config: Config, built: Ready, last: Checkpoint, directory: Path, notes: Sequence[str]) -> Record:
-    ledger, before = built.fed.ledger.table(), earlier_ledgers(directory)
+def _summary(config: Config, built: Ready, files: RunFiles, directory: Path, notes: Sequence[str]) -> Record:
+    ledger, before, last = built.fed.ledger.table(), earlier_ledgers(directory), files.reached
     spent, total = (
         [{key: _finite(value) for key, value in asdict(own).items()} for own in bounds(*tables)]
         for tables in ([ledger], [*before, ledger])
@@ -317,6 +317,7 @@ def _summary(config: Config, built: Ready, last: Checkpoint, directory: Path, no
         **({"members": len(built.fed.members)} if built.fed.members else {}),  # of the one client
         **({"devices": list(devices)} if (devices := built.fed.computes_on) else {}),  # sites know their own
         "rounds": last.round,
+        **({"missed": missed} if (missed := files.missed) else {}),  # rounds, by client
         "seed": config.general.seed,
         "seconds": last.seconds,
         "seconds_per_round": last.seconds / last.round,

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from torch import Tensor
 
 from fedweave.algorithms.deployment import Deployable
@@ -105,6 +106,13 @@ class RunFiles:
         """Keep rows of metrics.parquet for the next save."""
         if metrics is not None:
             self._metrics.append(metrics)
+
+    @property
+    def missed(self) -> dict[str, int]:
+        """{client: rounds in which its reply was missing}, of those of whom that is known."""
+        rows = pa.concat_tables(self._metrics).filter(pc.field("metric") == "missing")
+        counts = rows.group_by("client").aggregate([("round", "count_distinct")]).sort_by("client")
+        return dict(zip(counts["client"].to_pylist(), counts["round_count_distinct"].to_pylist(), strict=True))
 
     def save(self, clients: Sites | None = None) -> None:
         """Write what was reached, and a checkpoint last.

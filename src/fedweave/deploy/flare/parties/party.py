@@ -74,7 +74,8 @@ class PartyData:
             data = restricted(data, rows)
         data = replace(data, x=normalise(compact(data.x), self.scaling, self.path.name))
         graph, version = graph_of(data, told["width"], dtype), LabelVersion.of(self.data, rows)
-        return Holdings(graph, None, replace(data, columns=()), version=version)
+        apart = self.data.nodes - len(rows)
+        return Holdings(graph, None, replace(data, columns=()), version=version, apart=apart)
 
     def marks(self, kept: Dataset) -> Record:
         """See `holdings.marks`, of the `kept` nodes."""

@@ -79,7 +79,8 @@ class Flare(Engine):
         self._keys, self._last = Keys(seed), LastSent(resend)
         self._out: dict[str, str] = {}
         self._saved = self._snapshot = -1
-        self._pin = ""
+        # apart: {party: nodes on its list, and those of them that all have}
+        self._pin, self.apart = "", dict[str, tuple[int, int]]()
         self._faults, self._wrote = Faults(), set[str]()
         self._versions, self._heads = DataVersions(), heads or Heads()
         self._sums = Sums(self._ask, self.clients, root=root, ledger=ledger)
@@ -122,7 +123,7 @@ class Flare(Engine):
         about = {"sites": sites, "versions": versions(document)} | known | more
         request = {"kind": "join", "run": run, "document": document} | about
         self._pin, self._sums.run = pin(document, sites), run
-        exchange = not vertical and document["data"].get("external") == EXCHANGE
+        exchange = not vertical and document.get("data", {}).get("external") == EXCHANGE
         tells = MEETING if vertical else {**JOINING, **CLAIMING} if exchange else JOINING
         replies = self._arrive(JOIN, tells, request, dict.fromkeys(here, _NOTHING))
 
@@ -135,7 +136,9 @@ class Flare(Engine):
             if exchange:
                 self._exchange(replies, more, ask)
             return self._padded(replies, more)
-        return self._arrive(ALIGN, JOINING, {"kind": "align", "pin": self._pin} | more, meet(replies, ask))
+        met = meet(replies, ask)
+        self.apart = {site: (len(replies[site]["ids"]), len(own.get("common", ()))) for site, own in met.items()}
+        return self._arrive(ALIGN, JOINING, {"kind": "align", "pin": self._pin} | more, met)
 
     def _arrive(self, name: str, tells: Declaration, request: Record, sent: Mapping[str, Tree]) -> Replies:
         info = StepInfo.of(tells, True, hears=HEARD)

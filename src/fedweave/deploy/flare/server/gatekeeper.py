@@ -1,4 +1,5 @@
-"""The server's long-lived process: NVFlare's, which takes no certificate that the authority has revoked."""
+"""The server's long-lived process: NVFlare's, which takes no certificate that the authority has revoked, and
+tells what monitors it."""
 
 import sys
 from pathlib import Path
@@ -7,6 +8,7 @@ from nvflare.private.fed.app.server import server_train
 from nvflare.private.fed.app.utils import version_check
 
 from fedweave.deploy.flare.wire.revoked import obey
+from fedweave.deploy.sites.gauges import expose
 from fedweave.privacy.aggregation import STARTUP
 
 
@@ -15,6 +17,7 @@ def main() -> int:
     version_check()
     args = server_train.parse_arguments()
     obey(Path(args.workspace) / STARTUP)
+    expose(Path(args.workspace))
     return int(server_train.mpm.run(main_func=server_train.main, run_dir=args.workspace, args=args) or 0)
 
 

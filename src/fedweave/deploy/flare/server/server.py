@@ -28,7 +28,7 @@ from fedweave.deploy.flare.server.data import check_alike, server_graphs, server
 from fedweave.deploy.flare.server.federation import Flare
 from fedweave.deploy.flare.site.member import LOG
 from fedweave.deploy.flare.site.participation import RUNS
-from fedweave.deploy.flare.site.predicted import check_written, predicting
+from fedweave.deploy.flare.site.predicted import check_written, predicting, unscored
 from fedweave.deploy.flare.site.private import log_to
 from fedweave.deploy.flare.wire.answers import mendable
 from fedweave.deploy.flare.wire.chain import HEADS, Heads
@@ -159,7 +159,7 @@ class Server:
             progress.link = CollabLink(config.engine.values["timeout"])
             build = partial(self._join, root=root, folder=folder, link=progress.link)
             if self.predict:
-                _predict(partial(build, config), folder, self.predict)
+                progress.note = _predict(partial(build, config), folder, self.predict)
             else:
                 run(config, folder, progress, True, backend(build, stop, root))
             progress.status = "done"
@@ -226,9 +226,9 @@ def backend(build: Callable[[Config], Joined], stop: Stop, root: Path = Path()) 
     return RunBackend(build, _held, _noted, stop, source=lambda built: {}, before=Flare.before_round, earlier=earlier)
 
 
-def _predict(build: Callable[[], Joined], folder: Path, asked: str) -> None:
+def _predict(build: Callable[[], Joined], folder: Path, asked: str) -> str:
     """Prediction with the models of the finished run in `folder`, joint or at each site, as it is `asked` (`Server`);
-    what left the sites is added to its ledger.
+    what left the sites is added to its ledger. Returns what is to be noted on parties' nodes without a score.
 
     Raises:
         UserError: there is none. FedweaveError: a site that was to predict did not; names each, and those that did.
@@ -249,6 +249,8 @@ def _predict(build: Callable[[], Joined], folder: Path, asked: str) -> None:
         check_written(wanted, built.fed.unwritten(wanted))
     finally:
         write_table(folder / LEDGER, built.fed.ledger.table())
+    listed = {site: own for site, own in built.fed.apart.items() if site in wanted and own[0] > own[1]}
+    return "; ".join(unscored(nodes - common, nodes, f" of {site}") for site, (nodes, common) in listed.items())
 
 
 def mistaken(error: FedweaveError) -> bool:

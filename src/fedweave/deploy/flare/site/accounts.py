@@ -1,19 +1,22 @@
 """What has left a site over all its runs, counted in one place that concurrent jobs share: its journals."""
 
 import fcntl
+import logging
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
 from fedweave.core.ledger import Entry
+from fedweave.core.tree import Tree, leaves
 from fedweave.deploy.flare.policy.policy import Spent
 from fedweave.deploy.flare.site.private import private_file, private_folder
 from fedweave.deploy.flare.wire.chain import Chain
 from fedweave.deploy.flare.wire.journal import Journal, append_note, journal_path, read
-from fedweave.errors import CallRefused
+from fedweave.deploy.flare.wire.requests import Request, described
+from fedweave.errors import CallRefused, FedweaveError, StepFailed
 
 NO_RUN = "no-run"  # the journal of refusals outside of any run; no run has such a name
 _LONGEST = 500  # characters of a reason
@@ -110,7 +113,41 @@ def locked_ledgers(folder: Path) -> Iterator[None]:
         yield
 
 
-def note_refusal(folder: Path, run: str, asked: str, why: str) -> None:
-    """Write into the journal of a run, or of none, that the site refused what was `asked`."""
+def note_refusal(folder: Path, run: str, asked: str, why: str, code: str = FedweaveError.code) -> None:
+    """Write into the journal of a run, or of none, that the site refused what was `asked`; code: the error's."""
     with locked_ledgers(folder):
-        append_note(journal_path(folder, run or NO_RUN), "refused", asked=asked, why=why[:_LONGEST])
+        append_note(journal_path(folder, run or NO_RUN), "refused", asked=asked, why=why[:_LONGEST], code=code)
+
+
+class CallLog:
+    """Writes into the owner's log what the site does in a job, a line for each call: which run, who submitted it, what
+    was asked for, which keys left and their bytes.
+
+    name: the site's. submitter: who submitted the job, as the server says.
+    """
+
+    def __init__(self, name: str, submitter: str) -> None:
+        self.log = logging.getLogger(f"fedweave.site.{name}")
+        self._submitter, self._left = submitter or "nobody named", list[str]()
+
+    def left(self, reply: Tree, size: int, to: Sequence[str]) -> None:
+        """A message of the call that is under way has left: to the server, or `to` each of some peers."""
+        keys = ", ".join(dict.fromkeys(path.split("/")[0] for path, _ in leaves(reply))) or "no key"
+        self._left.append(f"{keys}{' to ' * bool(to)}{', '.join(to)} ({size:,} bytes)")
+
+    def done(self, run: str, asked: Request) -> None:
+        """The call is answered."""
+        self.log.info("%s: left %s", self._told(run, described(asked)), "; ".join(self._left) or "nothing")
+        self._left = []
+
+    def refused(self, folder: Path, run: str, asked: Request | None, error: Exception) -> None:
+        """The site in `folder` takes no further part in the job; in the run's journal, too."""
+        what = "a request of no known form" if asked is None else described(asked)
+        expected = isinstance(error, FedweaveError) and not isinstance(error, StepFailed)
+        self.log.error("%s [%s]", error, self._told(run, what), exc_info=None if expected else error)
+        code = error.code if isinstance(error, FedweaveError) else FedweaveError.code
+        with suppress(OSError):  # a full disk must not keep the server from hearing of it
+            note_refusal(folder, run, what, f"{type(error).__name__}: {error}", code)
+
+    def _told(self, run: str, what: str) -> str:
+        return f"run {run or 'none'} of {self._submitter}, {what}"

@@ -18,6 +18,7 @@ from nvflare.private.fed.app.utils import version_check
 from nvflare.private.fed.client.admin import FedAdminAgent, RequestProcessor
 
 from fedweave.deploy.flare.wire.revoked import obey
+from fedweave.deploy.sites.gauges import expose
 from fedweave.privacy.aggregation import STARTUP
 
 SERVER = "server"  # the only one that may ask
@@ -76,6 +77,7 @@ def main() -> int:
     version_check()
     args = client_train.parse_arguments()
     obey(Path(args.workspace) / STARTUP)
+    expose(Path(args.workspace))
     return int(client_train.mpm.run(main_func=client_train.main, run_dir=args.workspace, args=args) or 0)
 
 

@@ -60,7 +60,8 @@ class LabelVersion(NamedTuple):
 class Holdings:
     """A site's graph and the global test graph, as models see them, the site's data as read, and the names of what its
     features stand for (`kinds`), where they have names. version: of its labels, where noise on these may be drawn.
-    whole: the data with features not scaled, where more is to be heard of its nodes (`parties.exchange`)."""
+    whole: the data with features not scaled, where more is to be heard of its nodes (`parties.exchange`). apart: a
+    party's nodes that not all parties have, which are none of these."""
 
     graph: Graph
     test: Graph | None
@@ -68,6 +69,7 @@ class Holdings:
     kinds: tuple[str, ...] = ()
     version: LabelVersion | None = None
     whole: Dataset | None = None
+    apart: int = 0
 
     @property
     def features(self) -> int:

@@ -1,11 +1,9 @@
 """A site's side of a job: its own data, state, secret and policy. Nothing here knows how calls travel."""
 
 import json
-import logging
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -27,7 +25,7 @@ from fedweave.deploy.flare.policy.precheck import check_target
 from fedweave.deploy.flare.policy.tightening import PolicyFile
 from fedweave.deploy.flare.server.federation import JOIN
 from fedweave.deploy.flare.site import beginning
-from fedweave.deploy.flare.site.accounts import note_refusal
+from fedweave.deploy.flare.site.accounts import CallLog
 from fedweave.deploy.flare.site.forms import note_form
 from fedweave.deploy.flare.site.holdings import Holdings, hold, marks
 from fedweave.deploy.flare.site.joining import FORM, JOINING, as_kept_back, describe, kept_back, withheld
@@ -66,8 +64,9 @@ _OWNER = f"its owner finds the reason in {LOG} in the site's folder"
 class Member:
     """Answers the server's calls, one at a time, and takes what other sites send at any time.
 
-    folder: the site's. post: carries what the site sends to others. Every error is written to the owner's log; the
-    server hears the reason only where it tells nothing of the data. submitter: whose certificate the job came with.
+    folder: the site's. post: carries what the site sends to others. Every call and every error is written to the
+    owner's log; the server hears the reason of an error only where it tells nothing of the data. submitter: whose
+    certificate the job came with.
     """
 
     def __init__(self, folder: Path, name: str, post: Post, submitter: str = "") -> None:
@@ -76,7 +75,8 @@ class Member:
         self._job: Participation | None = None
         self._joined, self._stopped = False, ""
         self._device = torch.device(CPU)
-        self._log = logging.getLogger(f"fedweave.site.{name}")
+        self._calls = CallLog(name, submitter)
+        self._log = self._calls.log
 
     def answer(self, request: str, blob: bytes) -> Answer:
         """Do what `request` asks for (`requests`)."""
@@ -88,6 +88,7 @@ class Member:
             try:
                 asked = read_request(request)
                 reply, note = self._reply(asked, blob)
+                self._calls.done(self._run_of(asked), asked)
                 return Answer(reply, time.perf_counter() - began, note=note, heads=self._heads(asked))
             except PolicyViolation as error:
                 self._stopped = f"{FORBIDDEN}: {error}"
@@ -100,6 +101,9 @@ class Member:
                 known = isinstance(reason, FedweaveError) and not isinstance(reason, DiskFull)
                 self._stopped = f"{MISTAKEN if known else 'it failed'} ({type(reason).__name__}); {_OWNER}"
                 return self._refused(asked, error)
+
+    def _run_of(self, asked: Request | None) -> str:
+        return asked.run if isinstance(asked, Join) else self._job.run if self._job else ""
 
     def _heads(self, asked: Request) -> str:
         job = self._job
@@ -140,12 +144,7 @@ class Member:
 
     def _refused(self, asked: Request | None, error: Exception) -> Answer:
         """Tell the owner why the site takes no further part in the job."""
-        expected = isinstance(error, FedweaveError) and not isinstance(error, StepFailed)
-        self._log.error("%s", error, exc_info=None if expected else error)
-        run = asked.run if isinstance(asked, Join) else self._job.run if self._job else ""
-        what = "a request of no known form" if asked is None else described(asked)
-        with suppress(OSError):  # a full disk must not keep the server from hearing of it
-            note_refusal(self._folder, run, what, f"{type(error).__name__}: {error}")
+        self._calls.refused(self._folder, self._run_of(asked), asked, error)
         return Answer(refusal=self._stopped, final=True)
 
     def _join(self, asked: Join) -> bytes:
@@ -300,4 +299,5 @@ class Member:
             check_reply(rules or job.rules, job.accounts.spent, reply, copies * len(blob), info)
             job.ledger.record(round, 0, name, (self._name,) * copies, way, reply, 0.0, info, to or ())
             job.accounts.count(job.ledger)
+        self._calls.left(reply, copies * len(blob), to or ())
         return blob

@@ -13,6 +13,7 @@ from fedweave.core.graph import VAL
 from fedweave.core.text import counted
 from fedweave.core.tree import Tree
 from fedweave.datasets.base import Dataset
+from fedweave.deploy.flare.site.holdings import Holdings
 from fedweave.deploy.flare.site.participation import RUNS, Participation
 from fedweave.deploy.flare.wire.answers import mendable
 from fedweave.errors import FedweaveError, UserError
@@ -43,8 +44,15 @@ def leave(job: Participation, site: str, state: Tree, log: logging.Logger) -> bo
     own = Predicted(site, found, np.arange(data.examples), data.public)
     flagging = flagged(job.config.evaluation, data, found)
     write_table(path, predictions_table([own], data.ids, data.labels, data.example, data.y, flagging))
-    log.info("%d predictions: %s", data.examples, path)
+    apart = job.found.apart if isinstance(job.found, Holdings) else 0
+    without = f"; {unscored(apart, data.examples + apart)}" if apart else ""
+    log.info("%d predictions: %s%s", data.examples, path, without)
     return True
+
+
+def unscored(apart: int, nodes: int, of: str = "") -> str:
+    """That `apart` of a party's `nodes` get no score, and why. of: whose, where it is not plain."""
+    return f"{apart:,} of {nodes:,} nodes{of} get no score: not all parties have them (ids must be written alike)"
 
 
 def flagged(judging: Judging, data: Dataset, found: Tensor) -> Flagging | None:

@@ -19,6 +19,8 @@ from fedweave.experiment.config.names import check_keys
 from fedweave.experiment.config.settings import Device
 
 SITE_FILE, SECRET, IDS_KEY = "site.toml", "privacy.secret", "ids.key"  # in a site's folder
+SERVER_FILE = "server.toml"  # in the server's, if its owner has written one
+Port = Annotated[int, Field(ge=0, lt=65536)]
 
 # What is told of an evaluation besides hits (`Rules.measures`).
 Measure = Literal[
@@ -198,15 +200,27 @@ class About:
     """The table [site]: the machine that the site's steps run on, and whose site it is.
 
     device:     "cpu", "cuda", "cuda:1", or "auto", which takes a GPU where there is one.
+    metrics_port: of the loopback interface, on which the site's process tells what monitors it; 0 for none.
     legal_name: of the site's owner, as its reports name it.
     contact:    who answers for the site's data, such as its data protection officer.
     parties:    {site, or "server": legal name of its owner} of the others, as agreed with them.
     """
 
     device: Device = "cpu"
+    metrics_port: Port = 0
     legal_name: _Word = ""
     contact: _Word = ""
     parties: dict[str, _Word] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ServersMachine:
+    """The table [server] of the server's own file.
+
+    metrics_port: as that of a site.
+    """
+
+    metrics_port: Port = 0
 
 
 def read_about(path: Path) -> About:
@@ -217,6 +231,24 @@ def read_about(path: Path) -> About:
     """
     try:
         return _table(load(path), "site", About)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def metrics_port(folder: Path) -> int:
+    """The one in the file of the site, or of the server, in `folder`; 0 if it names none.
+
+    Raises:
+        ConfigError: see `read_site_file`.
+    """
+    if (path := folder / SITE_FILE).exists():
+        return read_about(path).metrics_port
+    if not (path := folder / SERVER_FILE).exists():
+        return 0
+    document = load(path)
+    try:
+        check_keys("", document, ["server"])
+        return _table(document, "server", ServersMachine).metrics_port
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
 

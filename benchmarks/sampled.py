@@ -1,0 +1,70 @@
+"""What a run of many clients costs of which each round calls a few: setup, rounds, evaluation, bookkeeping, memory.
+
+FedAvg, 2-layer GCN of width 64, synthetic clients of 50 nodes each; `--called` of them train in each round, and
+evaluations are of `--judged` clients (0: of all). Seconds are of the processor, in one process of one thread, so that
+other work on the machine counts little; a round is the median of all but the first two.
+
+    python -m benchmarks.sampled [--clients 100000] [--called 1000] [--judged 1000] [--rounds 10]
+"""
+
+import argparse
+import resource
+import time
+from itertools import islice
+from statistics import median
+from typing import Any
+
+from fedweave.experiment.build import build
+from fedweave.experiment.config import Config, resolve
+from fedweave.experiment.rounds import train
+from fedweave.metrics.measured import measure
+
+NODES, FEATURES = 50, 32
+MANY = 1_000_000  # rounds, of which some are made
+
+
+def experiment(clients: int, called: int, judged: int) -> Config:
+    """So many clients, of which some are called and some are judged."""
+    return resolve(
+        {
+            "data": {"name": "synthetic", "nodes": NODES * clients, "features": FEATURES, "degree": 4.0},
+            "partition": {"name": "random", "clients": clients},
+            "model": {"name": "gcn", "hidden": 64},
+            "algorithm": {"name": "fedavg", "participation": called / clients},
+            "engine": {"threads": 1},
+            **({"evaluation": {"clients": judged}} if judged else {}),
+        }
+    )
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in (("clients", 100_000), ("called", 1000), ("judged", 1000), ("rounds", 10)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    given = parser.parse_args()
+    began = time.process_time()
+    built = build(experiment(given.clients, given.called, given.judged))
+    told, last, rounds = [f"setup {time.process_time() - began:.1f} s"], time.process_time(), []
+    for step in islice(train(built.algorithm, built.fed, MANY, eval_every=0), given.rounds):
+        now = time.process_time()
+        rounds.append(now - last)
+        last, state = now, step.state
+    told.append(f"a round {median(rounds[2:]):.3f} s ({min(rounds[2:]):.3f} to {max(rounds[2:]):.3f})")
+    built.fed.ledger.purpose = "evaluation"
+    replies: list[Any] = []
+    for name, work in (
+        ("evaluation", lambda: replies.append(built.algorithm.evaluate(state, built.fed))),
+        ("its rows", lambda: measure(given.rounds, replies[0])),
+        ("the ledger's", built.fed.ledger.table),
+        ("clients' states for a checkpoint", built.fed.snapshot),
+    ):
+        began = time.process_time()
+        work()
+        told.append(f"{name} {time.process_time() - began:.2f} s")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(f"{given.clients:,} clients: {', '.join(told)}, {peak:,.0f} MB at peak")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""The commands `fedweave sites start|stop|status`."""
+
+import json
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedweave.experiment.config.settings import MOST_THREADS
+
+Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The project's directory.")]
+Only = Annotated[list[str] | None, typer.Option("--only", metavar="NAME", help="Only this one; repeatable.")]
+
+
+def start(
+    directory: Directory,
+    only: Only = None,
+    threads: Annotated[
+        int, typer.Option(min=0, max=MOST_THREADS, help="Threads that each process may use; 0 leaves the default.")
+    ] = 0,
+    foreground: Annotated[
+        bool, typer.Option("--foreground", help="Stay until they end, and end them with this command.")
+    ] = False,
+) -> None:
+    """Start the server and the sites whose folders are on this machine."""
+    from fedweave.deploy.flare.policy.keys import read_checked
+    from fedweave.deploy.flare.site.sitefile import SITE_FILE
+    from fedweave.deploy.sites.handshake import Closed, greet
+    from fedweave.deploy.sites.ports import check_metrics_port, check_port, wait_until_open
+    from fedweave.deploy.sites.processes import attend, check_alive, check_startup, members
+    from fedweave.deploy.sites.project import read_project
+
+    project, here = read_project(directory), members(directory, tuple(only or ()))
+    for member in here:  # before any of them is started
+        if member.kind == "server":
+            check_port(member, project.port)
+        else:
+            read_checked(member.folder / SITE_FILE)
+        check_metrics_port(member)
+        if member.pid() is None:
+            check_startup(member.folder)
+    for member in here:
+        already = member.pid() is not None
+        if member.kind == "client" and not already:
+            with suppress(Closed):  # the server may be started later
+                greet(check_startup(member.folder), project)
+        typer.echo(f"{member.folder.name}: {'runs already, as ' * already}process {member.start(threads)}")
+        if member.kind == "server":
+            wait_until_open(member, project.host, project.port)
+    check_alive(here)
+    if foreground:
+        attend(here)
+
+
+def stop(directory: Directory, only: Only = None) -> None:
+    """Stop the server and the sites on this machine."""
+    from fedweave.deploy.sites.processes import members
+
+    for member in reversed(members(directory, tuple(only or ()))):
+        typer.echo(f"{member.folder.name}: {'stopped' if member.stop() else 'was not running'}")
+
+
+def status(
+    directory: Directory,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for programs.")] = False,
+    seconds: Annotated[float, typer.Option(min=0.5, help="What the server has to answer.")] = 5.0,
+) -> None:
+    """Show what runs on this machine, how far the run is that is watched here, and which sites answer the server; it
+    takes five seconds at most where no others are given, mostly about two. Exit code 1 where the server or a site does
+    not answer, or does not run on the machine that has its folder."""
+    from fedweave.deploy.sites.project import read_project
+    from fedweave.deploy.sites.status import standing
+
+    shown = sys.stdout  # NVFlare's client, which may still be at work in another thread, has its own words swallowed
+    now = standing(directory, read_project(directory), seconds)
+    for line in [json.dumps(now.plain())] if as_json else now.lines():
+        typer.echo(line, file=shown)
+    if now.mistake is not None:
+        raise now.mistake
+    if now.dead:
+        raise typer.Exit(1)

@@ -1,0 +1,124 @@
+"""What the long-lived process of a site, or of the server, tells whoever monitors it, in Prometheus' form, on loopback.
+
+All of it is read from the journals and the certificate in the member's folder, so that a restart loses nothing and jobs
+know nothing of it.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from fedweave.core.ledger import Entry
+from fedweave.core.purposes import FRAMING
+from fedweave.core.records import Record
+from fedweave.deploy.flare.policy.policy import Spent
+from fedweave.deploy.flare.site.private import log_to
+from fedweave.deploy.flare.site.sitefile import SITE_FILE, Rules, metrics_port, read_site_file
+from fedweave.deploy.flare.wire.journal import journals, read
+from fedweave.deploy.sites.certificates import certificate
+from fedweave.deploy.sites.reasons import LOG
+from fedweave.errors import FedweaveError
+
+HERE = "127.0.0.1"
+
+
+class Gauges(Collector):
+    """What the journals in a member's `folder` come to, read as far as they are new whenever somebody asks."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._site = folder, (folder / SITE_FILE).exists()
+        self._read: dict[Path, int] = {}
+        self._spent, self._damaged = Spent(), 0
+        self._calls, self._refused = Counter[str](), Counter[str]()
+        self._bytes, self._last = Counter[tuple[str, str]](), dict[str, float]()
+
+    def collect(self) -> Iterator[Metric]:
+        """See `prometheus_client`."""
+        damaged = self._damaged + sum(map(self._unreadable, journals(self._folder)))
+        calls = CounterMetricFamily("fedweave_calls", "Replies of steps and of jobs' other calls.", labels=["step"])
+        sent = CounterMetricFamily("fedweave_bytes", "Bytes of messages by key and way.", labels=["key", "direction"])
+        for step, times in sorted(self._calls.items()):
+            calls.add_metric([step], times)
+        for (key, direction), size in sorted(self._bytes.items()):
+            sent.add_metric([key, direction], size)
+        last = GaugeMetricFamily("fedweave_last_reply_seconds", "When it replied last, since 1970.", labels=["client"])
+        for client, at in sorted(self._last.items()):
+            last.add_metric([client], at)
+        yield from (calls, sent, last, *self._certificate())
+        yield GaugeMetricFamily("fedweave_ledger_damaged_lines", "Lines and files that nobody can read.", damaged)
+        if self._site:
+            yield from self._privacy()
+
+    def _unreadable(self, path: Path) -> int:
+        """Count what is new in a journal; 1 if it cannot be read."""
+        try:
+            records = read(path, self._read.get(path, 0))
+        except (FedweaveError, OSError):
+            return 1
+        self._read[path] = records.end
+        self._damaged += len(records.damaged)
+        for entry in records.entries:
+            self._count(entry)
+        self._refused.update(_code(note) for note in records.notes if note["note"] == "refused")
+        return 0
+
+    def _count(self, entry: Entry) -> None:
+        if self._site:
+            self._spent = self._spent.after_entry(entry)
+        for own in entry.keys:
+            self._bytes[own.key.split("/")[0], entry.direction] += own.bytes * len(entry.clients)
+        framing = entry.size - sum(own.bytes for own in entry.keys)
+        self._bytes[FRAMING, entry.direction] += framing * len(entry.clients)
+        if entry.direction == "up":
+            self._calls[entry.step] += len(entry.clients)
+            self._last |= dict.fromkeys(entry.clients, entry.at)
+
+    def _certificate(self) -> Iterator[Metric]:
+        for path in sorted((self._folder / "startup").glob("[cs]*.crt")):
+            with suppress(FedweaveError):
+                days = (certificate(path).not_valid_after_utc - datetime.now(UTC)).total_seconds() / 86_400
+                yield GaugeMetricFamily("fedweave_certificate_days", "Days until the certificate ends.", round(days, 2))
+
+    def _privacy(self) -> Iterator[Metric]:
+        refused = CounterMetricFamily("fedweave_refusals", "Calls that were refused, by error.", labels=["code"])
+        for code, times in sorted(self._refused.items()):
+            refused.add_metric([code], times)
+        yield refused
+        rules = Rules()
+        with suppress(FedweaveError):  # a file that is not valid now is for the log to say
+            rules = read_site_file(self._folder / SITE_FILE)[1]
+        spent = self._spent.epsilon(rules.delta)
+        yield GaugeMetricFamily("fedweave_epsilon_spent", "ε of all that left with a bound.", spent)
+        bare = float(self._spent.account.cost.unbounded)
+        yield GaugeMetricFamily("fedweave_left_unbounded", "1 once something left that no ε bounds.", bare)
+        if rules.epsilon is not None:
+            left = max(0.0, rules.epsilon - spent)
+            yield GaugeMetricFamily("fedweave_epsilon_left", "What policy.epsilon leaves of it.", left)
+        if rules.bytes is not None:
+            bytes_left = max(0, rules.bytes - self._spent.bytes)
+            yield GaugeMetricFamily("fedweave_bytes_left", "What policy.bytes leaves.", bytes_left)
+
+
+def _code(note: Record) -> str:
+    return str(note.get("code") or "unknown")  # of a version without
+
+
+def expose(folder: Path) -> None:
+    """Serve `Gauges` where the member's file names a port; a port that cannot be had costs no more than these."""
+    log_to(folder / LOG)
+    log = logging.getLogger("fedweave.gauges")
+    try:
+        if port := metrics_port(folder):
+            registry = CollectorRegistry()
+            registry.register(Gauges(folder))
+            start_http_server(port, HERE, registry)
+            log.info("metrics on http://%s:%d/metrics", HERE, port)
+    except (FedweaveError, OSError) as error:
+        log.error("no metrics (metrics_port): %s", error)

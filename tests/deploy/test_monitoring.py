@@ -1,0 +1,191 @@
+"""What a site says of itself to its owner's monitoring: its status, its log, and metrics on loopback."""
+
+import json
+import logging
+import os
+import re
+import signal
+import socket
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
+from prometheus_client.parser import text_string_to_metric_families
+from typer.testing import CliRunner
+
+from fedweave.cli import app
+from fedweave.deploy.flare.site import private
+from fedweave.deploy.flare.site.accounts import note_refusal
+from fedweave.deploy.flare.site.member import LOG, Member
+from fedweave.deploy.flare.site.private import log_to
+from fedweave.deploy.flare.site.sitefile import SITE_FILE
+from fedweave.deploy.sites import gauges, processes, status
+from fedweave.deploy.sites.noted import last_record
+from fedweave.deploy.sites.ports import free_port
+from fedweave.deploy.sites.processes import SiteProcess, attend
+from fedweave.errors import FedweaveError
+from fedweave.experiment.config import dumps, load
+from tests.deploy.projects import copied, experiment, join_request
+
+runner = CliRunner()
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def project(provisioned: Path, tmp_path: Path) -> Path:
+    """A copy of the project that the test may change."""
+    return copied(provisioned, tmp_path / "project")
+
+
+@pytest.fixture
+def logger() -> Iterator[logging.Logger]:
+    """fedweave's own, as it was before."""
+    own = logging.getLogger("fedweave")
+    before = own.handlers, own.level, own.propagate
+    yield own
+    for handler in own.handlers:
+        handler.close()
+    own.handlers, own.propagate = before[0], before[2]
+    own.setLevel(before[1])
+
+
+def test_a_dead_site_makes_the_exit_code_1_and_is_named_for_programs(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("server", "bank-a", "bank-b", "bank-c"):
+        (project / folder).rename(project.parent / folder)  # as on the machine of an administrator
+    lights = status.Lights(True, {"bank-a", "bank-b", "bank-c"}, {"bank-a", "bank-b", "bank-c"})
+    monkeypatch.setattr(status, "ask", lambda *about: lights)
+    done = runner.invoke(app, ["sites", "status", str(project), "--json"])
+    assert (done.exit_code, json.loads(done.stdout)["dead"]) == (0, [])
+    lights.answering = {"bank-a", "bank-c"}
+    (project / "admin/status.json").write_text(json.dumps({"status": "running", "round": 3, "rounds": 9, "at": 1.0}))
+    done = runner.invoke(app, ["sites", "status", str(project), "--json"])
+    told = json.loads(done.stdout)
+    assert (done.exit_code, told["dead"]) == (1, ["bank-b"])
+    assert told["sites"]["bank-b"]["state"] == "down"
+    assert told["server"] == told["server"] | {"state": "up", "dead": False, "here": False, "process": None}
+    assert (told["run"]["round"], told["mistake"]) == (3, None)
+    assert told["at"].endswith("Z")
+    assert runner.invoke(app, ["sites", "status", str(project)]).exit_code == 1
+
+
+def test_at_a_site_its_own_process_counts_and_nobody_is_asked(project: Path) -> None:
+    for folder in ("server", "admin", "bank-b", "bank-c"):
+        (project / folder).rename(project.parent / folder)
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", json.loads((project / "project.json").read_text())["port"]))
+        server.listen()
+        done = runner.invoke(app, ["sites", "status", str(project), "--json"])
+    told = json.loads(done.stdout)
+    assert (done.exit_code, told["dead"], told["server"]["state"]) == (1, ["bank-a"], "up")
+    assert told["sites"]["bank-b"]["state"] == "unknown"
+    assert told["sites"]["bank-a"]["certificate_days"] > 300
+
+
+def test_a_sites_log_says_of_each_call_who_asked_what_left_and_when(project: Path, logger: logging.Logger) -> None:
+    log_to(project / "bank-a" / LOG)
+    member = Member(project / "bank-a", "bank-a", lambda *about: {}, "ann@example.org")
+    assert not member.answer(join_request(experiment(), "r7"), b"").refusal
+    assert member.answer("{}", b"").refusal
+    joined, refused = (project / "bank-a" / LOG).read_text().splitlines()
+    assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC INFO run r7 of ann@example.org, join: left features", joined)
+    assert re.search(r"\([\d,]+ bytes\)$", joined)
+    assert " UTC ERROR " in refused
+    assert last_record(f"{joined}\n{refused}\n{joined}\n").startswith("the request is not of fedweave's form")
+    assert last_record(joined) == ""
+
+
+def test_a_process_that_is_attended_to_is_ended_and_one_that_ends_is_named(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = SiteProcess(project / "bank-a")
+    (site.folder / "process.log").write_text("ValueError: it broke\n")
+    began, alive, stopped = signal.getsignal(signal.SIGTERM), iter((7, 7)), []
+    monkeypatch.setattr(processes, "_LOOK", 0.0)
+    monkeypatch.setattr(SiteProcess, "pid", lambda self: next(alive, None))
+    monkeypatch.setattr(SiteProcess, "stop", lambda self: stopped.append(self.folder.name))
+    with pytest.raises(FedweaveError, match="bank-a: ValueError: it broke"):
+        attend([site])
+    monkeypatch.setattr(SiteProcess, "pid", lambda self: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(SystemExit) as ended:
+        attend([site])
+    assert ended.value.code == 0
+    assert stopped == ["bank-a", "bank-a"]
+    assert signal.getsignal(signal.SIGTERM) is began
+
+
+def test_a_full_log_is_followed_by_a_new_one_also_of_another_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logger: logging.Logger
+) -> None:
+    monkeypatch.setattr(private, "MOST", 300)
+    path = tmp_path / LOG
+    log_to(path)
+    [one] = logger.handlers
+    log_to(path)
+    [other] = logger.handlers
+    for number in range(12):
+        record = logging.LogRecord("fedweave", logging.INFO, "", 0, f"line {number:02d} {'x' * 50}", None, None)
+        (one if number % 2 else other).emit(record)
+    one.close()
+    files = [tmp_path / f"{LOG}.{n}" for n in (5, 4, 3, 2, 1)] + [path]
+    found = re.findall(r"line (\d\d)", "".join(file.read_text() for file in files if file.exists()))
+    assert found == [f"{number:02d}" for number in range(12)]
+    assert all(file.stat().st_size <= 300 and file.stat().st_mode & 0o777 == 0o600 for file in tmp_path.iterdir())
+
+
+def test_metrics_are_off_by_default_and_tell_on_loopback_what_left_and_was_refused(
+    project: Path, logger: logging.Logger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, served = project / "bank-a", []
+    monkeypatch.setattr(gauges, "start_http_server", lambda *about: served.append(about))
+    gauges.expose(folder)
+    assert not served
+    monkeypatch.undo()
+    document, port = load(folder / SITE_FILE), free_port()
+    document["policy"] |= {"epsilon": 4.0, "bytes": 10_000, "unbounded": ["own", "n"]}
+    (folder / SITE_FILE).write_text(dumps(document | {"site": {"metrics_port": port}}))
+    before = runner.invoke(app, ["sites", "check", str(project)]).output
+    gauges.expose(folder)
+    assert "metrics_port" not in before
+    assert f"metrics_port {port}" in runner.invoke(app, ["sites", "check", str(project)]).output
+    member = Member(folder, "bank-a", lambda *about: {}, "ann")
+    assert not member.answer(join_request(experiment("local"), "r7"), b"").refusal
+    first = scraped(port)
+    note_refusal(folder, "r7", "step x", "policy.bytes", "call-refused")
+    second = scraped(port)
+    assert first["fedweave_calls_total", "step=(join)"] == 1
+    assert first["fedweave_bytes_total", "direction=up,key=features"] > 0
+    assert first["fedweave_certificate_days", ""] > 300
+    assert first["fedweave_last_reply_seconds", "client=bank-a"] > 1.7e9
+    assert (first["fedweave_epsilon_spent", ""], first["fedweave_epsilon_left", ""]) == (0.0, 4.0)
+    sent = sum(value for (name, _), value in first.items() if name == "fedweave_bytes_total")
+    assert first["fedweave_bytes_left", ""] == 10_000 - sent < 10_000
+    assert ("fedweave_refusals_total", "code=call-refused") not in first
+    assert second["fedweave_refusals_total", "code=call-refused"] == 1
+
+
+def scraped(port: int) -> dict[tuple[str, str], float]:
+    """{(metric, its labels): value} as a monitor reads it."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        families = list(text_string_to_metric_families(answer.read().decode()))
+    samples = (sample for family in families for sample in family.samples)
+    return {(one.name, ",".join(f"{k}={v}" for k, v in sorted(one.labels.items()))): one.value for one in samples}
+
+
+def test_what_operators_are_told_of_is_there(project: Path, logger: logging.Logger) -> None:
+    (project / "bank-a" / SITE_FILE).write_text('[data]\npath = "d"\n[policy]\nepsilon = 1.0\nbytes = 5\n')
+    there = {metric.name for metric in gauges.Gauges(project / "bank-a").collect()}
+    operations = ROOT / "examples/operations"
+    for text in ((ROOT / "docs/operations.md").read_text(), (operations / "alerts.yml").read_text()):
+        named = set(re.findall(r"\bfedweave_[a-z_]+", text))
+        assert named
+        assert {name.removesuffix("_total") for name in named} <= there
+    options = r"--[a-z]+\b"
+    known = re.findall(options, runner.invoke(app, ["sites", "start", "--help"], env={"COLUMNS": "200"}).output)
+    for name in ("compose.yaml", "fedweave@.service"):
+        commands = re.findall(r"start,? .*", (operations / name).read_text())
+        assert {*re.findall(options, "".join(commands))} == {"--only", "--foreground"} <= {*known}
