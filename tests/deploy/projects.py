@@ -64,7 +64,7 @@ def experiment(algorithm: str = "fedavg", **settings: object) -> Config:
         "rounds": settings.pop("rounds", 4),
         "partition": given if "name" in given else cut | given,  # type: ignore[operator]
         "data": DATA.get(algorithm, {"name": "digits"}) | settings.pop("data", {}),  # type: ignore[operator]
-        "model": {"name": MODELS.get(algorithm, "gcn"), "hidden": 16},
+        "model": {"name": MODELS.get(algorithm, "gcn"), "hidden": 16} | settings.pop("model", {}),  # type: ignore[operator]
         "algorithm": {"name": algorithm} | SETTINGS.get(algorithm, {}) | settings.pop("algorithm_settings", {}),  # type: ignore[operator]
         "engine": engine | settings,
     }

@@ -115,6 +115,21 @@ def test_sites_give_the_numbers_of_the_simulation(project: Path, name: str, monk
         assert distance(here, there) <= 1e-5
 
 
+@pytest.mark.often("fedproto")
+@pytest.mark.parametrize("name", ["fedproto", "fedtgp", "local"])
+def test_sites_have_the_models_that_the_experiment_gives_them(project: Path, name: str) -> None:
+    models = {"each": [{}, {"name": "sage", "hidden": 16}, {"name": "mlp", "hidden": 16, "layers": 3}]}
+    fed, algorithm, _ = joined(project, experiment(name, rounds=2, model=models))
+    *_, last = train(algorithm, fed, 2)
+    expected, sim = simulated(experiment(name, rounds=2, model=models))
+    assert distance(last.state, renamed(expected.state, sim)) <= 1e-5
+    assert last.summary == pytest.approx(expected.summary, abs=1e-5)
+    states = [private(project, site) for site in SITES]
+    assert [len(state["w"]) for state in states] == [2, 2, 3]
+    for state, client in zip(states, sim.clients, strict=True):
+        assert distance(state, sim.snapshot()[client]) <= 1e-5
+
+
 @pytest.mark.often("fedavg")
 @pytest.mark.parametrize("name", ["fedavg", "glasu"])
 def test_a_site_computes_on_its_own_device(project: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:

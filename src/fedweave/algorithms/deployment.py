@@ -32,6 +32,11 @@ class Deployable:
     model: Model
     quorum: float
 
+    @property
+    def any_models(self) -> bool:
+        """Whether clients may have models of different forms, as none of their weights' shapes is exchanged."""
+        return False
+
     def take_model(self) -> None:
         """Make layers of a `torch.nn.Module` that is given as the model (`models.module.as_model`)."""
         object.__setattr__(self, "model", as_model(self.model))

@@ -38,6 +38,11 @@ class DFedGNN(Local):
         if not 0 < self.quorum <= 1:
             raise ValueError(f"quorum is {self.quorum}; it must be above 0 and at most 1")
 
+    @property
+    def any_models(self) -> bool:
+        """No: models are averaged."""
+        return False
+
     def init(self, fed: Federation) -> Tree:
         """The key that all clients draw the same first weights from; the server holds no weights."""
         return {"init": fed.key("init")}

@@ -35,6 +35,8 @@ from fedweave.errors import ConfigError
 from fedweave.incentives.vocabulary import Vocabulary
 from fedweave.learn import where_trained
 
+_EXCHANGES = ("init", "setup", "download", "report")  # hooks of what passes between clients and server
+
 
 @dataclass(frozen=True)
 class FedAvg(Deployable, SumsScores):
@@ -135,15 +137,8 @@ class FedAvg(Deployable, SumsScores):
     @cached_property
     def objective(self) -> Objective:
         """The local objective and how it is trained."""
-        training = Training(
-            self.trained,
-            self.local_steps,
-            self.optimizer,
-            self.lr,
-            self.weight_decay,
-            self.optimizer_state,
-            weighing(self),
-        )
+        how = self.optimizer, self.lr, self.weight_decay, self.optimizer_state
+        training = Training(self.trained, self.local_steps, *how, weighing(self))
         return Objective(self.composed, training)
 
     @cached_property
@@ -334,6 +329,12 @@ class FedAvg(Deployable, SumsScores):
     @property
     def _one_model(self) -> bool:
         return not self.composed.personal and not self.composed.private and self.share == ("*",)
+
+    @property
+    def any_models(self) -> bool:
+        """Whether no weights are shared, nor anything of their shapes."""
+        exchange = [part for part in self.composed.values() if any(has(part, hook) for hook in _EXCHANGES)]
+        return not self.share and all(part.needs.any_models for part in exchange)
 
     @property
     def one_judged(self) -> bool:

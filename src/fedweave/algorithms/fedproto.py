@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedweave.algorithms.parts import Context, Outputs, Part, Round, Training
+from fedweave.algorithms.parts import Context, Needs, Outputs, Part, Round, Training
 from fedweave.algorithms.preset import part_of, preset_of
 from fedweave.core import model as models
 from fedweave.core.federation import Sends
@@ -20,7 +20,10 @@ from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Layer
 from fedweave.core.ranges import Whole
 from fedweave.core.tree import Tree
+from fedweave.errors import ConfigError, FedweaveError
 
+WIDTHS = "model.width"  # the code of what is refused so:
+ONE_WIDTH = "prototypes are compared, so that all members' embeddings, what the last layer reads, must be of one width"
 _UNKNOWN = -1e9  # in the place of −∞: the logit of a class without a prototype
 
 
@@ -37,6 +40,7 @@ class ClassPrototypes(Part):
     lam: float = 1.0
     how: Literal["size", "mean"] = "size"
     least: int = 2
+    needs = Needs(any_models=True)
     sends: ClassVar = {
         "prototype": "of each class, the mean embedding of the client's training examples",
         "count": Sends("how many of the client's training examples are of each class", within=Whole()),
@@ -76,7 +80,7 @@ class ClassPrototypes(Part):
 
     def update(self, state: Tree, round: Round) -> Tree:
         """q; that of a class which nobody sent stays."""
-        sent, counts = (round.replies.stack(key) for key in ("prototype", "count"))
+        sent, counts = sent_by(round)
         weight = (counts if self.how == "size" else counts > 0).double()
         mean = torch.einsum("pc,pcd->cd", weight, sent.double()) / weight.sum(0).clamp(min=1)[:, None]
         heard = weight.sum(0) > 0
@@ -106,6 +110,18 @@ class NearestPrototype(ClassPrototypes):
         q = given["prototype"]
         bias = torch.where(given["known"], -q.square().sum(1), _UNKNOWN)
         return own | {str(len(ctx.training.model) - 1): {"weight": 2 * q.T, "bias": bias}}
+
+
+def sent_by(round: Round) -> tuple[Tensor, Tensor]:
+    """Prototypes [P, C, d], and int64 [P, C] of how many examples.
+
+    Raises:
+        ConfigError: clients' models have embeddings of different widths d.
+    """
+    try:
+        return round.replies.stack("prototype"), round.replies.stack("count")
+    except FedweaveError as error:
+        raise ConfigError(f"model: {ONE_WIDTH}; {error}", code=WIDTHS) from error
 
 
 def class_means(h: Tensor, graph: Graph, classes: int) -> tuple[Tensor, Tensor]:

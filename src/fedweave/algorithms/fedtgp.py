@@ -15,7 +15,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedweave.algorithms.fedproto import ClassPrototypes, NearestPrototype
+from fedweave.algorithms.fedproto import ClassPrototypes, NearestPrototype, sent_by
 from fedweave.algorithms.parts import Part, Round
 from fedweave.algorithms.preset import part_of, preset_of
 from fedweave.core import random
@@ -60,7 +60,7 @@ class TrainedPrototypes(ClassPrototypes):
 
     def update(self, state: Tree, round: Round) -> Tree:
         """T, e and q after the server's steps."""
-        sent, counts = (round.replies.stack(key) for key in ("prototype", "count"))
+        sent, counts = sent_by(round)
         rows, told = sent.double(), counts > 0
         w = state["w"] if "w" in state else first(state["key"], *rows.shape[1:])
         if self.steps and told.any():

@@ -72,6 +72,11 @@ class Local(Deployable):
             )
         self.objective  # noqa: B018  refuses what cannot be trained
 
+    @property
+    def any_models(self) -> bool:
+        """Yes."""
+        return True
+
     @staticmethod
     def takes_part(kind: type[Part]) -> bool:
         """Whether a part has something to act on, a term of the training loss, and no need of anything else."""

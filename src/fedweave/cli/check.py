@@ -91,7 +91,7 @@ def facts(config: "Config", built: "Built") -> Iterator[str]:
     if config.external != "refuse":
         own, heard = (sum(name.startswith(kind) for name in data.columns) for kind in ("external ", "exchanged "))
         yield f"edges to other members' nodes: {own} features are made of them, and {heard} of what members exchange"
-    yield f"model: {parameters(built):,} weights"
+    yield f"model: {parameters(built)} weights"
     yield f"{counted(config.general.rounds, 'round')}, evaluated {_every(config.general.eval_every)}"
     yield ", ".join(f"{name} {version(name)}" for name in ("fedweave", "torch", "numpy", "pyarrow"))
 
@@ -183,13 +183,15 @@ def _at_several(built: "Built") -> Iterator[str]:
         )
 
 
-def parameters(built: "Built") -> int:
-    """How many numbers the model's weights are."""
+def parameters(built: "Built") -> str:
+    """How many numbers the model's weights are, of each where members have their own."""
     from fedweave.core import model as models
     from fedweave.core.random import key
     from fedweave.core.tree import leaves
 
-    return sum(leaf.numel() for _, leaf in leaves(models.init(built.algorithm.model, key(0))))
+    nets = {id(own): own.model for own in map(built.algorithm_of, built.fed.clients)}.values()
+    counts = (sum(leaf.numel() for _, leaf in leaves(models.init(net, key(0)))) for net in nets)
+    return ", ".join(f"{count:,}" for count in counts)
 
 
 def _every(rounds: int) -> str:

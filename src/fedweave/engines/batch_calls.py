@@ -134,10 +134,17 @@ class Batches:
     """Plans batches and keeps their stacked graphs.
 
     graphs: {client: its current graph}; call `renew` when one has changed. device: where stacked graphs lie.
+    own: see `Loop`.
     """
 
-    def __init__(self, graphs: Mapping[str, Graph], chunk: int, device: torch.device = _CPU) -> None:
-        self._graphs, self._chunk, self._device = graphs, chunk, device
+    def __init__(
+        self,
+        graphs: Mapping[str, Graph],
+        chunk: int,
+        device: torch.device = _CPU,
+        own: Mapping[str, object] | None = None,
+    ) -> None:
+        self._graphs, self._chunk, self._device, self._own = graphs, chunk, device, own or {}
         self._room = torch.cuda.mem_get_info(device)[0] // _SHARE if device.type == "cuda" else None
         self._kept = self._room or _BYTES_KEPT
         self._plans: OrderedDict[tuple[str, ...], list[tuple[str, ...]]] = OrderedDict()
@@ -174,7 +181,8 @@ class Batches:
 
     def _split(self, clients: tuple[str, ...]) -> list[tuple[str, ...]]:
         batches: list[tuple[str, ...]] = []
-        sizes = [(graph.nodes, len(graph.y)) for graph in (self._graphs[client] for client in clients)]
+        graphs, own = self._graphs, self._own
+        sizes = [(graphs[client].nodes, len(graphs[client].y), id(own.get(client))) for client in clients]
         for size in dict.fromkeys(sizes):
             alike = tuple(client for client, own in zip(clients, sizes, strict=True) if own == size)
             most = self._chunk or self._at_once(self._graphs[alike[0]])

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -19,6 +20,7 @@ from fedweave.engines.devices import named
 from fedweave.engines.executor import Metered, Ran, Work
 from fedweave.engines.ownership import MemoryIsolation
 from fedweave.engines.states import Group, States
+from fedweave.engines.steps import find_step
 from fedweave.engines.summing import check_terms
 from fedweave.engines.watching import Watched, refuse_changes
 from fedweave.errors import ReplyRefused, StepFailed, raised_at
@@ -30,6 +32,7 @@ class Loop:
     graphs: {client: its graph}, in client order. classes: of all graphs. test: the global test graph or None.
     places: {client: where its nodes stand in the whole graph}, for algorithms that ask for it.
     members: of the one client that holds what all members hold, {member: int64, which of its examples are its own}.
+    own:    {client: its own algorithm}, of those whose model is another than that of the calls' algorithm.
     device: where steps run; by default where the graphs lie. Graphs of another device are moved when they are first
             called, and what lies there stays.
     """
@@ -42,13 +45,14 @@ class Loop:
         test: Graph | None = None,
         places: Mapping[str, Placement] | None = None,
         members: Mapping[str, Tensor] | None = None,
+        own: Mapping[str, object] | None = None,
         device: torch.device | None = None,
     ) -> None:
         self.device = next(iter(graphs.values())).device if device is None else device
         self.clients, self.test = tuple(graphs), None if test is None else test.to(self.device)
         self.data = ClientData(graphs, classes)
         self._moved: dict[str, Graph] = {}  # of single clients, where their graphs lie elsewhere
-        self._places, self._states = places or {}, States()
+        self._places, self._states, self._own = places or {}, States(), own or {}
         _, rows = by_size(members or {})
         self._members = tuple(own.to(self.device) for own in rows)
 
@@ -72,9 +76,15 @@ class Loop:
         replies = Batch(at, tree)
         return Ran(replies, (Metered(at, measured(replies.one(0)), seconds),))
 
+    def _of(self, work: Work, client: str) -> Work:
+        """The work with the step of a client's own algorithm."""
+        algorithm = self._own.get(client)
+        return work if algorithm is None else replace(work, step=find_step(algorithm, work.name))
+
     def _alone(self, work: Work, group: Group) -> Tree:
         """One plain call."""
         (client,) = group
+        work = self._of(work, client)
         me, messages = torch.tensor(random.word(client), device=self.device), work.messages
         place = self._places.get(client) if work.info.ragged else None
         place = None if place is None else Placement(*(own.to(self.device) for own in place))

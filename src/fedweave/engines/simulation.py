@@ -24,7 +24,7 @@ class Simulation(LocalEngine):
 
     graphs: {client id: its graph}, in client order. places: {client id: where its nodes stand in the whole graph}.
     mode:   "vmap" runs clients in batches (`engines.vectorised`), "loop" one after the other (`engines.loop`).
-    chunk, record: see `Vectorised`. members, device: see `Loop`. The rest: see `LocalEngine`.
+    chunk, record: see `Vectorised`. members, own, device: see `Loop`. The rest: see `LocalEngine`.
     origin: what it was made of (`experiment.build.Origin`), where `experiment.build.federation` made it.
     """
 
@@ -40,6 +40,7 @@ class Simulation(LocalEngine):
         places: Mapping[str, Placement] | None = None,
         pairs: Mapping[str, Tensor] | None = None,
         members: Mapping[str, Tensor] | None = None,
+        own: Mapping[str, object] | None = None,
         seed: int = 0,
         mode: str = "vmap",
         device: torch.device | None = None,
@@ -53,7 +54,8 @@ class Simulation(LocalEngine):
         check_names(tuple(graphs))
         keep_freed_memory()
         self.mode = mode
-        given: Record = {"classes": classes, "test": test, "places": places, "members": members, "device": device}
+        given: Record = {"classes": classes, "test": test, "places": places, "members": members, "own": own}
+        given["device"] = device
         executor: Loop = (
             Vectorised(graphs, **given, chunk=chunk, record=record) if mode == "vmap" else Loop(graphs, **given)
         )

@@ -36,8 +36,8 @@ _GROUPS = 256  # of clients called together, whose ids are kept
 
 
 class Vectorised(Loop):
-    """Clients of one process, those of one size together. Ragged steps, and messages that cannot be stacked, are
-    calls of single clients as in `Loop`.
+    """Clients of one process, those of one size and model together. Ragged steps, and messages that cannot be
+    stacked, are calls of single clients as in `Loop`.
 
     chunk:  clients run at once; 0 chooses by memory.
     record: when repeated steps are recorded, which changes no number: "auto" from the second time on, "always" from
@@ -52,14 +52,15 @@ class Vectorised(Loop):
         test: Graph | None = None,
         places: Mapping[str, Placement] | None = None,
         members: Mapping[str, Tensor] | None = None,
+        own: Mapping[str, object] | None = None,
         device: torch.device | None = None,
         chunk: int = 0,
         record: When = "auto",
     ) -> None:
         if record not in get_args(When):
             raise ConfigError(f"engine record {record!r} is unknown; choose one of {', '.join(get_args(When))}.")
-        super().__init__(graphs, classes=classes, test=test, places=places, members=members, device=device)
-        self._batches, self._readers = Batches(self.data.graphs, chunk, self.device), Readers()
+        super().__init__(graphs, classes=classes, test=test, places=places, members=members, own=own, device=device)
+        self._batches, self._readers = Batches(self.data.graphs, chunk, self.device, self._own), Readers()
         self._group_ids: dict[Group, Tensor] = {}
         self.recordings = Recordings(record, recorder_for(self.device))
 
@@ -81,6 +82,7 @@ class Vectorised(Loop):
 
     def _together(self, work: Work, group: Group) -> Tree:
         """One call for all clients of a batch."""
+        work = self._of(work, group[0])
         messages = work.messages
         ids = self._ids_of(group)
         (version, graphs), mine = self._batches.graph(group), messages.stacked(group)

@@ -1,8 +1,9 @@
 """From a config to everything that a run needs: data, partition, clients' graphs, algorithm and federation."""
 
+import json
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,21 +27,23 @@ from fedweave.engines.memory import keep_freed_memory
 from fedweave.engines.simulation import Simulation
 from fedweave.engines.vectorised import Vectorised
 from fedweave.engines.worker import Worker
-from fedweave.experiment.config import Choice, Config, Document, resolve
+from fedweave.experiment.config import Config, Document, resolve
 from fedweave.experiment.demands import (
     check_columns,
     check_edges,
     check_labels_and_nodes,
+    check_own_models,
     check_people,
     check_pooling,
+    check_ports,
     check_scaling,
     check_time,
+    check_widths,
     judged,
 )
-from fedweave.experiment.prepared import prepared, seen_by
+from fedweave.experiment.prepared import prepared, seen_by, weighted
 from fedweave.incentives.tables import tables
 from fedweave.incentives.vocabulary import Vocabulary, vocabulary_of
-from fedweave.learn.losses import by_number
 from fedweave.models import directed
 from fedweave.models.edges import on_examples
 from fedweave.ops.recording import When
@@ -59,7 +62,7 @@ _LOG = logging.getLogger(__name__)
 class Built:
     """Everything that a run needs; the partition is as cut, also when a pooled algorithm sees its union. motifs: of
     each client's small graphs, where the algorithm asks for them. close: lets go of what the engine runs on. note: on
-    what could not be looked at, which is nothing here."""
+    what could not be looked at, which is nothing here. own: see `Ingredients`."""
 
     data: Dataset
     partition: Partition
@@ -68,6 +71,11 @@ class Built:
     motifs: Mapping[str, MotifTable] = field(default_factory=dict)
     close: Callable[[], None] = lambda: None
     note: str = ""
+    own: Mapping[str, Algorithm] = field(default_factory=dict)
+
+    def algorithm_of(self, client: str) -> Algorithm:
+        """The algorithm with the model of a client."""
+        return self.own.get(client, self.algorithm)
 
 
 class Origin(NamedTuple):
@@ -81,14 +89,20 @@ class Origin(NamedTuple):
 
 class Ingredients(NamedTuple):
     """What a run is made of before anybody has a graph. seen: the partition that the clients see, which is the union
-    of all where the algorithm is pooled."""
+    of all where the algorithm is pooled. own: {client: its own algorithm}, of those whose model is another."""
 
     data: Dataset
     partition: Partition
     seen: Partition
     model: Model
     algorithm: Algorithm
-    exchange: Appended | None = None
+    exchange: Appended | None
+    own: Mapping[str, Algorithm]
+
+    @property
+    def nets(self) -> list[Model]:
+        """All members' models."""
+        return [self.model, *(algorithm.model for algorithm in self.own.values())]
 
 
 def ingredients(config: Config) -> Ingredients:
@@ -101,25 +115,35 @@ def ingredients(config: Config) -> Ingredients:
     seen = seen_by(config.algorithm, partition, data)
     check_labels_and_nodes(config, data, seen)
     kind = suited(config, data)
-    data = directed.ported(data, kind)
+    ported = directed.ported(data, kind)
+    algorithm = _algorithm(config, ported, seen, kind)
+    own = _own_algorithms(config, data, seen, algorithm) if config.own else {}
+    return Ingredients(ported, partition, seen, algorithm.model, algorithm, exchange, own)
+
+
+def _algorithm(config: Config, data: Dataset, seen: Partition, kind: Any) -> Algorithm:
+    """The algorithm, with the model that its plug-in builds."""
     model = on_examples(kind, data).build(width(data, seen), data.classes)
     check_pooling(config, data, model)
     check_edges(config, model)
-    algorithm = weighted(config.algorithm, data.labels, data.classes).make(model)
+    algorithm: Algorithm = weighted(config.algorithm, data.labels, data.classes).make(model)
     check_time(config, seen, algorithm)
-    return Ingredients(data, partition, seen, model, algorithm, exchange)
+    return algorithm
 
 
-def weighted(algorithm: Choice, labels: Sequence[str], classes: int) -> Choice:
-    """The algorithm with weights of classes in their order, where its class_weight names them.
-
-    Raises:
-        ConfigError: it names a class that there is not.
-    """
-    given = algorithm.values.get("class_weight")
-    if not isinstance(given, Mapping):
-        return algorithm
-    return replace(algorithm, values=algorithm.values | {"class_weight": by_number(given, labels, classes)})
+def _own_algorithms(config: Config, data: Dataset, seen: Partition, algorithm: Algorithm) -> dict[str, Algorithm]:
+    """{client: its own algorithm}, one for all of the same model, of those whose model is not [model]'s."""
+    ids, found = client_ids(len(seen.parts), seen.names), dict[str, Algorithm]()
+    made = {json.dumps(config.model.plain(), sort_keys=True): algorithm}
+    check_own_models(config, algorithm, ids)
+    for client in ids:
+        its = config.of_member(client, ids)
+        if (same := json.dumps(its.model.plain(), sort_keys=True)) not in made:
+            kind = suited(its, data)
+            check_ports(config, kind)
+            made[same] = _algorithm(its, directed.ported(data, kind), seen, kind)
+        found[client] = made[same]
+    return {client: own for client, own in found.items() if own is not algorithm}
 
 
 def suited(config: Config, data: Dataset) -> Any:
@@ -156,7 +180,7 @@ def build(config: Config) -> Built:
     meter_scaling(fed.ledger, fed.clients, seen, data.edge_features, scaled_edges, "edge")
     if made.exchange is not None:
         meter_exchange(fed.ledger, fed.clients, made.exchange)
-    return Built(data, made.partition, algorithm, fed, motifs, close)
+    return Built(data, made.partition, algorithm, fed, motifs, close, own=made.own)
 
 
 _Engine = tuple[LocalEngine, Mapping[str, MotifTable], Callable[[], None]]
@@ -164,10 +188,11 @@ _Engine = tuple[LocalEngine, Mapping[str, MotifTable], Callable[[], None]]
 
 def _in_process(config: Config, made: Ingredients) -> _Engine:
     engine = config.engine.make()
-    mode = _mode(made.model, engine.mode)
+    mode = _mode(made.nets, engine.mode)
     how: Record = {"chunk": engine.chunk, "record": engine.record, "resend": engine.resend, "mode": mode}
     how |= {"device": chosen(engine.device, mode == "vmap"), "seed": config.general.seed}
-    fed = _simulation(made.data, made.seen, made.algorithm, DTYPES[engine.dtype], **how)
+    fed = _simulation(made.data, made.seen, made.algorithm, DTYPES[engine.dtype], own=made.own, **how)
+    check_widths(made.algorithm, made.own, fed.graphs)
     return fed, motifs_in(fed), lambda: None
 
 
@@ -209,15 +234,15 @@ def worker(document: Document, clients: Sequence[str]) -> Worker:
     own = client_graphs(made.data, made.seen, dtype, vocabulary_of(made.algorithm), frozenset(clients))
     places = placements(made.data, made.seen) if needs(made.algorithm).ids else None
     given: Record = {"classes": made.data.classes, "places": places, "members": _members(made.seen)}
-    given["test"] = global_test_graph(made.data, made.seen, dtype)
-    mode = _mode(made.model, "vmap")
+    given |= {"test": global_test_graph(made.data, made.seen, dtype), "own": made.own}
+    mode = _mode(made.nets, "vmap")
     given["device"] = chosen(engine.device, mode == "vmap")
     more: Record = {"chunk": engine.chunk, "record": engine.record}
     return Worker(Loop(own, **given) if mode == "loop" else Vectorised(own, **given, **more), made.algorithm)
 
 
-def _mode(model: Model, wanted: str) -> str:
-    return "loop" if any(layer.runs_alone for layer in model) else wanted
+def _mode(nets: Sequence[Model], wanted: str) -> str:
+    return "loop" if any(layer.runs_alone for net in nets for layer in net) else wanted
 
 
 def federation(
@@ -246,7 +271,7 @@ def federation(
     """
     for note in unused(None, data, partition):
         _LOG.warning("note: %s", note)
-    mode = _mode(getattr(algorithm, "model", ()), mode)
+    mode = _mode([getattr(algorithm, "model", ())], mode)
     options: dict[str, Any] = {"mode": mode, "chunk": chunk, "record": record, "resend": resend}
     place = chosen(device, mode == "vmap", "device")
     maker = maker_of(algorithm)  # of a preset, which says what it can do

@@ -1,20 +1,26 @@
 """What an algorithm and a model demand of data, a partition and each other, checked before anything is computed."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
+import torch
 
+from fedweave.algorithms.deployment import Deployable, deployable
+from fedweave.algorithms.fedavg import FedAvg
+from fedweave.algorithms.fedproto import ONE_WIDTH, WIDTHS
 from fedweave.algorithms.participation import drawn
 from fedweave.core import carried as carrying
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.algorithm import DeclaresCalls, capabilities, needs
 from fedweave.core.federation import step_info
+from fedweave.core.graph import Graph
 from fedweave.core.model import Model
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.features import OVER_NODES
-from fedweave.errors import ConfigError
+from fedweave.errors import ConfigError, listed
 from fedweave.experiment.config import Config, parameters, registry
+from fedweave.experiment.config.members import CODE
 from fedweave.metrics.group_fairness import check_groups
 from fedweave.partition.base import Partition, client_ids
 
@@ -146,6 +152,46 @@ def check_edges(config: Config, model: Model) -> None:
             f"algorithm {config.algorithm.name!r} samples neighbours and does not have what edges carry, which model "
             f"{config.model.name!r} reads; choose model sage, or gcn with weighted = false and directed = 'none'."
         )
+
+
+def check_own_models(config: Config, algorithm: object, members: Sequence[str]) -> None:
+    """Raise ConfigError where members have models of their own and the algorithm shares weights, or one that is named
+    is not there."""
+    if unknown := [name for name in config.own.members if name not in members]:
+        raise ConfigError(
+            f"model.members: there is no member {listed(unknown)}; the members are {listed(members)}.", code=CODE
+        )
+    if config.own and not (isinstance(algorithm, Deployable) and algorithm.any_models):
+        raise ConfigError(
+            f"model.members, model.each: with algorithm {config.algorithm.name!r} members share weights, so that all "
+            "have one model; leave these out, or choose fedproto, fedtgp or local.",
+            code=CODE,
+        )
+
+
+def check_ports(config: Config, own: object) -> None:
+    """Raise ConfigError unless a member's own model numbers ports as [model] does: all have the same data."""
+    if getattr(own, "ports", False) != config.model.values.get("ports", False):
+        raise ConfigError("model.members, model.each: ports = true is for all members' models or for none.", code=CODE)
+
+
+def check_widths(algorithm: object, own: Mapping[str, object], graphs: Mapping[str, Graph]) -> None:
+    """Raise ConfigError unless what the last layers of all clients' models read is of one width, where prototypes of it
+    are compared. own: {client: its own algorithm}."""
+    if not own or not isinstance(algorithm, FedAvg):
+        return
+    least = min(graphs.values(), key=lambda graph: graph.nodes).to(torch.device("cpu"))
+    first, widths = dict[int, tuple[str, Deployable]](), dict[int, str]()
+    for client in graphs:
+        its = deployable(own.get(client, algorithm))
+        first.setdefault(id(its), (client, its))
+    for client, its in first.values():
+        with torch.no_grad():
+            h = models.embedded(its.net, models.init(its.net, random.key(0), least.x.dtype), least)
+        widths.setdefault(h.shape[1], client)
+    if len(widths) > 1:
+        told = ", ".join(f"{width} at {client}" for width, client in widths.items())
+        raise ConfigError(f"model: {ONE_WIDTH}; they are {told}.", code=WIDTHS)
 
 
 def check_pooling(config: Config, data: Dataset, model: Model) -> None:

@@ -1,5 +1,6 @@
 """A run's data and its cut, with the edges between members made features where the configuration says so."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from fedweave import datasets
@@ -9,6 +10,7 @@ from fedweave.datasets.base import Dataset
 from fedweave.datasets.carrying import scaled, scaled_like
 from fedweave.datasets.features import normalise
 from fedweave.experiment.config import Choice, Config
+from fedweave.learn.losses import by_number
 from fedweave.partition import cut
 from fedweave.partition.base import Partition
 from fedweave.partition.external import Appended, appended, check_inside
@@ -63,3 +65,15 @@ def ready(data: Dataset, partition: Partition, config: Config) -> Dataset:
 def seen_by(algorithm: Choice, partition: Partition, data: Dataset) -> Partition:
     """The partition that clients see: the union of all where the algorithm is pooled."""
     return pooled(partition, data) if capabilities(algorithm.kind).pooled else partition
+
+
+def weighted(algorithm: Choice, labels: Sequence[str], classes: int) -> Choice:
+    """The algorithm with weights of classes in their order, where its class_weight names them.
+
+    Raises:
+        ConfigError: it names a class that there is not.
+    """
+    given = algorithm.values.get("class_weight")
+    if not isinstance(given, Mapping):
+        return algorithm
+    return replace(algorithm, values=algorithm.values | {"class_weight": by_number(given, labels, classes)})

@@ -63,7 +63,7 @@ def card(run: Run, source: Source, client: str | None, usage: str) -> str:
         f"{counted(run.summary['clients'], 'client')} (seed {run.summary['seed']}), exported by fedweave.",
         usage,
         "## Architecture",
-        _listed([*_settings(run.section("model")), f"weights: {weights:,} numbers, float32"]),
+        _listed([*_settings(source.config.model.plain()), f"weights: {weights:,} numbers, float32"]),
         "## Data form",
         _listed(_form(source.form)),
         "## Metrics",

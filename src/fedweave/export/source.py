@@ -70,9 +70,15 @@ def exportable(directory: Path) -> "Config":
             "a vertical run has no model that anybody could use alone; take `fedweave predict` or, between sites, "
             "`fedweave sites predict`."
         )
+    if not config.own:
+        check_known(config)
+    return config
+
+
+def check_known(config: "Config") -> None:
+    """Refuse a model that cannot be exported."""
     if config.model.name not in KNOWN:
         raise UserError(f"model {config.model.name!r} cannot be exported; those that can are {', '.join(KNOWN)}.")
-    return config
 
 
 def source(
@@ -110,11 +116,13 @@ def _simulated(directory: Path, config: "Config", model: str | None, client: str
         raise UserError(f"every client has a {which} model of its own; name one of them with --client.")
     if any(part.columns is not None for part in run.seen.parts):
         raise UserError("in the run each client has columns of its own, so that no one module fits them.")
-    w = run.model_of(which, client or run.built.fed.clients[0])
+    whose = client or run.built.fed.clients[0]
+    w, config = run.model_of(which, whose), config.of_member(whose, run.built.fed.clients)
+    check_known(config)
     form = read_form(directory) or form_of_config(config, data)
     found = flagging_of(run, {client: w} if client else {})
     own = found.get(client or "") if isinstance(found, dict) else found
-    return Source(config, which, _weights(config, algorithm, w, form), form, own, when)
+    return Source(config, which, _weights(config, run.built.algorithm_of(whose), w, form), form, own, when)
 
 
 def _of_sites(directory: Path, config: "Config", form: Form | None, when: "When") -> Source:

@@ -20,6 +20,7 @@ from fedweave.core.records import Record
 from fedweave.core.text import counted
 from fedweave.errors import UserError
 from fedweave.experiment.config import Document, differences, flat, load_saved
+from fedweave.experiment.config.members import models_told
 from fedweave.experiment.rounds import SERVER
 from fedweave.experiment.runs.files import (
     CONFIG,
@@ -87,6 +88,11 @@ class Run:
         """A section of the configuration, empty if it is absent."""
         found = self.config.get(name, {})
         return found if isinstance(found, dict) else {}
+
+    @property
+    def models(self) -> str:
+        """The names of the model, or of all members' own; "" where it is not known."""
+        return models_told(self.section("model"))
 
     @cached_property
     def judged(self) -> str:

@@ -36,7 +36,7 @@ def facts(groups: Sequence[Group]) -> tuple[Table, Table]:
         entries = {
             "Dataset": run.summary["dataset"],
             "Algorithm": run.summary["algorithm"],
-            "Model": run.section("model").get("name", NONE),
+            "Model": run.models or NONE,
             "Clients": f"{run.summary['clients']:,}{_union(run)}{_cut(run)}",
             "Rounds": rounds(run),
             "Training": recipe(run),

@@ -15,6 +15,7 @@ from rich.table import Table
 from fedweave.core.records import Values
 from fedweave.core.text import counted, printable
 from fedweave.experiment.config import Config
+from fedweave.experiment.config.members import models_told
 from fedweave.experiment.runs.files import METRICS, read_table
 from fedweave.metrics.judging import OF_POSITIVE, OF_SCORES, POSITIVES, WORDS, judged_by
 from fedweave.report.absences import absent, mostly
@@ -100,7 +101,7 @@ class Terminal:
             f"[bold]{unmarked(built.data.name)}[/] ({graphs}{counted(built.data.nodes, 'node')})",
             f"{counted(len(built.fed.clients), 'client')} by {unmarked(config.partition.label)}",
             f"[bold]{unmarked(config.algorithm.label)}[/]",
-            unmarked(config.model.label),
+            unmarked(models_told(config.plain()["model"])),
             f"{engine['name']} ({', '.join((self._how(engine, built), *built.fed.computes_on, engine['dtype']))})",
             f"seed {config.general.seed}",
         ]

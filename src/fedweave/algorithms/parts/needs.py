@@ -31,6 +31,8 @@ class Needs:
     personal:       every client gets weights of its own, so that there is no one global model.
     private:        patterns of weights that never leave their client, such as "*_mask".
     alike:          clients count alike, whatever they say of themselves, unless another part weights updates.
+    any_models:     what it exchanges has none of the weights' shapes, so that clients' models may be of different forms
+                    whose embeddings are of one width.
     judged_apart:   the global test judges the models that the clients use (`judged`), not the global one.
     judged_global:  `judged` gives the received weights, so that clients use the global model.
     tunes:          `judged` trains the received weights, so that clients are sent what all parts' terms of the
@@ -58,6 +60,7 @@ class Needs:
     personal: bool = False
     private: tuple[str, ...] = ()
     alike: bool = False
+    any_models: bool = False
     judged_apart: bool = False
     judged_global: bool = False
     tunes: bool = False

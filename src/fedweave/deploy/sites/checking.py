@@ -32,6 +32,7 @@ from fedweave.engines.calls import with_test
 from fedweave.errors import ConfigError
 from fedweave.experiment.config import Config
 from fedweave.experiment.config.experiment import ANY_CLASSES, ANY_FEATURES
+from fedweave.experiment.demands import check_own_models
 
 SOON = 30  # days that a certificate should still last
 PACKAGES = ("torch", "nvflare", "numpy", "pyarrow")
@@ -118,6 +119,7 @@ def _begin(folder: Path, project: Project, config: Config, told: Found) -> None:
         algorithm = config.algorithm.make(config.model.make().build(features, classes))
     except ConfigError:
         return  # as the sites have said
+    check_own_models(config, algorithm, project.sites)
     if not calls_of(algorithm, config.algorithm.name, len(project.sites)).setup:
         fed = Flare(_Uncalled(), project.sites, ledger=Ledger(), seed=seed, dtype=dtype, test=test, held=held)
         fed.classes = classes

@@ -206,7 +206,7 @@ def _rehearse(
         ConfigError, DataError: the algorithm does not fit. FedweaveError: it does not say which steps it runs.
     """
     name, labels = folder.name, bool((own.y >= 0).any())
-    algorithm = suited(config, own, own.features, scaling)
+    algorithm = suited(config.of_member(name, sites), own, own.features, scaling)
     check_people(config, own, algorithm)
     calls = calls_of(algorithm, config.algorithm.name, len(sites))
     senders: dict[tuple[str, bool], list[str]] = {}

@@ -14,6 +14,7 @@ from fedweave.core.plugins import check_trusted
 from fedweave.core.records import Record, Values
 from fedweave.errors import ConfigError
 from fedweave.experiment.config.choice import Choice, accepts, checked_values, choose, taken
+from fedweave.experiment.config.members import OwnModels, own_models
 from fedweave.experiment.config.names import Faults, check_keys
 from fedweave.experiment.config.plugins import (
     DEFAULT_NAMES,
@@ -24,7 +25,7 @@ from fedweave.experiment.config.plugins import (
     parameters,
     registry,
 )
-from fedweave.experiment.config.settings import Evaluation, General, SimulationEngine
+from fedweave.experiment.config.settings import Evaluation, General, SimulationEngine, of_edges
 from fedweave.experiment.config.toml import Document, dumps, load, override, section
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ _OF_SIMULATIONS = "Of simulations: every site read its own data and split, as it
 class Config:
     """One run, resolved: every key has its value. `folder` is the user's `[data] path` or None; `noise` is None where
     the document has no [noise]; `external` and `external_least` are those of [data], whatever the data
-    (`partition.external`)."""
+    (`partition.external`); `own` are the models that members have instead of `model`."""
 
     general: General
     data: Choice
@@ -57,11 +58,17 @@ class Config:
     noise: "Noise | None" = None
     external: str = "refuse"
     external_least: int = 1
+    own: OwnModels = field(default_factory=OwnModels)
 
     @property
     def between_sites(self) -> bool:
         """Whether every client is at a site of its own, so that models and data are there."""
         return self.engine.name == "flare"
+
+    def of_member(self, member: str, members: Sequence[str]) -> "Config":
+        """The experiment with the model of one of its members as the only one."""
+        own = self.own.of(member, members.index(member)) if self.own else None
+        return dataclasses.replace(self, model=self.model if own is None else own, own=OwnModels())
 
     def in_process(self) -> "Config":
         """The same experiment with all clients in this process, which changes no number."""
@@ -78,6 +85,7 @@ class Config:
     def plain(self) -> Document:
         """The TOML document that resolves to this config."""
         sections = {name: getattr(self, name).plain() for name in REGISTRIES}
+        sections["model"] |= self.own.plain()
         if self.folder is not None:
             sections["data"]["path"] = self.folder
         if self.external != "refuse":
@@ -282,13 +290,15 @@ def resolve(document: Document) -> Config:
         check_keys("", document, known, hint=partial(_in_sections, document))
     with faults:
         top = checked_values("", document, general)
-    folder, across = None, Record()
+    folder, across, own_of = None, Record(), OwnModels()
     for name in REGISTRIES:
         with faults:
             table = section(document, name)
             if name == "data":
                 table, folder = _located(table)
-                across = _across(table)
+                across = of_edges(table)
+            if name == "model":
+                table, own_of = own_models(table, _chosen)
             sections[name] = _chosen(name, table)
     evaluation = Evaluation()
     with faults:
@@ -303,7 +313,7 @@ def resolve(document: Document) -> Config:
     with faults:
         noise = _noise(document)
     faults.refuse()
-    across |= {**sections, "folder": folder, "evaluation": evaluation, "noise": noise}
+    across |= {**sections, "folder": folder, "evaluation": evaluation, "noise": noise, "own": own_of}
     config = Config(General(**top), **across)
     if evaluation.clients and config.between_sites:
         raise ConfigError("evaluation.clients: is of simulations; between sites set it to 0, which is all")
@@ -346,20 +356,6 @@ def _of_others(path: str, key: str) -> str:
     return f" It is a key of {', '.join(found)}." if 0 < len(found) <= MOST_OTHERS else ""
 
 
-def _across(table: Document) -> Record:
-    """What [data] says of edges between members, of whatever data."""
-    from fedweave.datasets.outside import EXTERNAL, check_external
-
-    external, least = table.get("external", EXTERNAL[0]), table.get("external_least", 1)
-    try:
-        check_external(external)
-    except ConfigError as error:
-        raise ConfigError(f"data.{error}", code=error.code) from error
-    if type(least) is not int or least < 1:
-        raise ConfigError(f"data.external_least: must be a whole number >= 1, got {least!r}", code="config.value")
-    return {"external": external, "external_least": least}
-
-
 def _located(table: Document) -> tuple[Document, str | None]:
     """[data] without `path`, which says where the data is and so, without a name, of which kind."""
     data = dict(table)
@@ -371,8 +367,9 @@ def _located(table: Document) -> tuple[Document, str | None]:
     return {"name": "npz" if folder.endswith(".npz") else "folder", **data}, folder
 
 
-def _chosen(path: str, table: Document) -> Choice:
-    """The plug-in that a section chooses."""
+def _chosen(path: str, table: Document, at: str = "") -> Choice:
+    """The plug-in that a section chooses, or the table `at` a place in it."""
+    at = at or path
     name = table.get("name", DEFAULT_NAMES.get(path))
     if name is None:
         raise ConfigError(
@@ -380,11 +377,11 @@ def _chosen(path: str, table: Document) -> Choice:
             f"{path}.path",
             code="config.missing",
         )
-    name, kind = lookup(f"{path}.name", path, name)
+    name, kind = lookup(f"{at}.name", path, name)
     more = ["path", "external", "external_least"] if path == "data" else []
     if path == "algorithm" and TUNE in table:
         raise ConfigError(f"{_FOR_SWEEPS}; leave it out here")
-    choice = choose(path, name, kind, parameters(path, kind), table, more, hint=partial(_of_others, path))
+    choice = choose(at, name, kind, parameters(path, kind), table, more, hint=partial(_of_others, path))
     if path != "algorithm":  # an algorithm is given its model, so `build` checks it
         choice.make()
     return choice

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict
 
-from fedweave.core.records import Record
+from fedweave.core.records import Record, Values
 from fedweave.errors import ConfigError
 from fedweave.metrics.judging import Judging
 
@@ -185,3 +185,21 @@ class RayEngine:
 
 
 ENGINES: dict[str, type] = {"simulation": SimulationEngine, "ray": RayEngine, "flare": FlareEngine}
+
+
+def of_edges(table: Values) -> Record:
+    """What [data] says of edges between members, of whatever data.
+
+    Raises:
+        ConfigError: a value is not valid.
+    """
+    from fedweave.datasets.outside import EXTERNAL, check_external
+
+    external, least = table.get("external", EXTERNAL[0]), table.get("external_least", 1)
+    try:
+        check_external(external)
+    except ConfigError as error:
+        raise ConfigError(f"data.{error}", code=error.code) from error
+    if type(least) is not int or least < 1:
+        raise ConfigError(f"data.external_least: must be a whole number >= 1, got {least!r}", code="config.value")
+    return {"external": external, "external_least": least}

@@ -40,9 +40,9 @@ def of_own(run: Trained, model: str | None = None, client: str | None = None) ->
         UserError: there is no such model or client.
     """
     built, chosen = run.built, _chosen(run, client, model or "personal")
-    graphs, net = graphs_of(built.fed), run.algorithm.net
+    graphs = graphs_of(built.fed)
     found = [
-        Predicted(name, probabilities(net, chosen[name], graphs[name]), part.examples, part.masks)
+        Predicted(name, probabilities(run.net_of(name), chosen[name], graphs[name]), part.examples, part.masks)
         for name, part in zip(built.fed.clients, run.seen.parts, strict=True)
         if name in chosen
     ]
@@ -79,8 +79,7 @@ def of_new(run: Trained, path: Path, model: str | None = None, client: str | Non
     if which == "global":
         chosen = {client or GLOBAL: next(iter(chosen.values()))}
     graph, examples = graph_of(data, data.features, built.fed.dtype), np.arange(data.examples)
-    net = run.algorithm.test_net
-    found = [Predicted(name, probabilities(net, w, graph), examples) for name, w in chosen.items()]
+    found = [Predicted(name, probabilities(run.test_net_of(name), w, graph), examples) for name, w in chosen.items()]
     named = data.ids, built.data.labels, data.example
     return predictions_table(found, *named, data.y, by, ends_of(data))
 
@@ -100,7 +99,7 @@ def flagging_of(
     if metrics.get(THRESHOLD) is not None or not chooses(judging, metrics):
         return flagging(judging, metrics)
     graphs, found = graphs_of(run.built.fed), dict[str, Flagging]()
-    own = predicted or {name: probabilities(run.algorithm.net, w, graphs[name]) for name, w in chosen.items()}
+    own = predicted or {name: probabilities(run.net_of(name), w, graphs[name]) for name, w in chosen.items()}
     for client, p in own.items():
         y, val = graphs[client].y.cpu().numpy()[: len(p)], graphs[client].masks[VAL].cpu().numpy()[: len(p)]
         found[client] = by_validation(judging, metrics, p.cpu().numpy()[: len(y)][val], y[val])

@@ -8,6 +8,7 @@ from typing import Any, get_args
 from fedweave.algorithms.deployment import Deployable, Which, deployable
 from fedweave.core import plugins
 from fedweave.core.algorithm import capabilities
+from fedweave.core.model import Model
 from fedweave.core.text import counted
 from fedweave.core.tree import Tree, to
 from fedweave.datasets.contents import check_same
@@ -43,6 +44,14 @@ class Trained:
         """
         return deployable(self.built.algorithm)
 
+    def net_of(self, client: str) -> Model:
+        """The model that a client uses on its data."""
+        return deployable(self.built.algorithm_of(client)).net
+
+    def test_net_of(self, client: str) -> Model:
+        """The same on other graphs; of whoever is no client the joint model."""
+        return deployable(self.built.algorithm_of(client)).test_net
+
     @property
     def seen(self) -> Partition:
         """What the clients hold, whose order is that of the federation's clients."""
@@ -63,7 +72,7 @@ class Trained:
         algorithm.deploy(self.state, fed, "trained" if which == "trained" else "personal")
         states = fed.snapshot()
         kept = {client: state["model"] for client, state in states.items() if "model" in state}
-        found = {client: check_fits(w, algorithm.net, self.directory) for client, w in kept.items()}
+        found = {client: check_fits(w, self.net_of(client), self.directory) for client, w in kept.items()}
         if not found:
             raise UserError(f"no client has a {which} model; take --model personal.")
         return found

@@ -36,6 +36,7 @@ from fedweave.deploy.flare.wire.journal import Journal, journal_path
 from fedweave.deploy.flare.wire.link import CollabLink
 from fedweave.errors import ClientsMissing, FedweaveError, UserError
 from fedweave.experiment.config import Config, resolve
+from fedweave.experiment.demands import check_own_models
 from fedweave.experiment.runs.checkpoint import Checkpoint, When
 from fedweave.experiment.runs.files import CHECKPOINT, LEDGER, SUMMARY, write_table
 from fedweave.experiment.runs.resuming import Interrupted, Stop
@@ -207,6 +208,7 @@ class Server:
         if not needs.vertical:
             check_alike(root, fed.held, features, fed.classes)
         algorithm = config.algorithm.make(config.model.make().build(features, fed.classes))
+        check_own_models(config, algorithm, self.sites)
         names, unsure = confirmed(replies, config.data.values)
         data = DataOfSites(config.data.name, features, fed.classes, **names)
         named = {} if needs.vertical else {site: replies[site]["columns"] > 0 for site in replies.clients}

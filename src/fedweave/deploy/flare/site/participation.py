@@ -94,7 +94,8 @@ class Participation:
         self.asked, self.run, self.inbox = asked, asked.run, Inbox(self.limit)
         # Half of what the server waits, so that a peer that cannot be reached does not make its senders late.
         self.patience = engine["timeout"] / 2
-        self.config, self.found, self.rules, self.random_id = config, found, rules, random_id
+        self.config = config.of_member(name, asked.sites)
+        self.found, self.rules, self.random_id = found, rules, random_id
         self.keys, self.pin = Keys(config.general.seed), pin(config.plain(), asked.sites)
         self.accounts, self.folder = Accounts(folder, rules.lost), folder
         self._policy, self._name = policy, name

@@ -1,0 +1,167 @@
+"""Members with models of their own: the same numbers on every engine, and what is made of such a run."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedweave.algorithms import ALGORITHMS
+from fedweave.algorithms.deployment import deployable
+from fedweave.core import model as models
+from fedweave.core.tree import leaves
+from fedweave.engines.engine import LocalEngine
+from fedweave.engines.sharded import Shard, Sharded
+from fedweave.errors import ConfigError
+from fedweave.experiment import build
+from fedweave.experiment.config import Config, dumps, resolve
+from fedweave.experiment.rounds import train
+from fedweave.experiment.runs import scoring
+from fedweave.experiment.runs.run import run
+from fedweave.experiment.runs.trained import finished, trained
+from fedweave.export.source import source
+from tests.contract.federations import distance
+from tests.runs.test_predictions import Quiet, accuracies, columns
+
+GCN: dict[str, Any] = {"name": "gcn", "hidden": 4}
+EACH = [GCN, {"name": "sage", "hidden": 4}, {"name": "mlp", "hidden": 4, "layers": 3}]
+
+
+def config(algorithm: str = "fedproto", model: Any = None, mode: str = "vmap", rounds: int = 3, **more: Any) -> Config:
+    document: dict[str, Any] = {
+        "seed": 3,
+        "rounds": rounds,
+        "data": {"name": "synthetic", "nodes": 120, "classes": 3, "features": 8},
+        "partition": {"clients": 5},
+        "model": {"each": EACH} if model is None else model,
+        "algorithm": {"name": algorithm, "local_steps": 1},
+        "engine": {"mode": mode, "threads": 1, "dtype": "float64"},
+    }
+    return resolve(document | more)
+
+
+def ended(how: Config) -> tuple[Any, Any]:
+    built = build.build(how)
+    *_, last = train(built.algorithm, built.fed, how.general.rounds)
+    return last, built
+
+
+@pytest.mark.often("fedproto", "local")
+@pytest.mark.parametrize("name", ["fedproto", "fedtgp", "local"])
+def test_members_in_batches_are_members_one_by_one(name: str) -> None:
+    (one, of_one), (other, of_other) = (ended(config(name, mode=mode)) for mode in ("vmap", "loop"))
+    states = of_one.fed.snapshot()
+    assert distance(one.state, other.state) < 1e-9
+    assert distance(states, of_other.fed.snapshot()) < 1e-9
+    assert one.summary == pytest.approx(other.summary, abs=1e-9, nan_ok=True)
+    for client, own in states.items():  # each trains the model that it was dealt
+        net = of_one.algorithm_of(client).model
+        assert [path for path, _ in leaves(own["w"])] == [path for path, _ in leaves(models.init(net, torch.tensor(0)))]
+    assert [len(own["w"]) for own in states.values()] == [2, 2, 3, 2, 2]
+
+
+@pytest.mark.often("fedproto")
+@pytest.mark.parametrize("name", ["fedproto", "local"])
+def test_one_model_for_all_gives_the_numbers_without_a_table(name: str) -> None:
+    plain, of_plain = ended(config(name, GCN))
+    for table in ({"each": [GCN]}, GCN | {"members": {"client-1": {}, "client-3": GCN}}):
+        same, of_same = ended(config(name, table))
+        assert not of_same.own
+        assert distance(same.state, plain.state) == 0
+        assert distance(of_same.fed.snapshot(), of_plain.fed.snapshot()) == 0
+        assert same.summary == pytest.approx(plain.summary, abs=0, nan_ok=True)
+
+
+@pytest.mark.parametrize("mode", ["loop", "vmap"])
+def test_an_algorithm_of_ones_own_with_the_same_model_changes_no_bit(mode: str) -> None:
+    plain, of_plain = ended(config(model=GCN, mode=mode))
+    built = build.build(config(model=GCN, mode=mode))
+    fed = build.Simulation(
+        built.fed.graphs,  # type: ignore[attr-defined]
+        classes=3,
+        mode=mode,
+        seed=3,
+        test=built.fed.test,
+        own={"client-2": ALGORITHMS["fedproto"](built.algorithm.model, local_steps=1)},
+    )
+    *_, last = train(built.algorithm, fed, 3)
+    assert distance(last.state, plain.state) == 0
+    assert distance(fed.snapshot(), of_plain.fed.snapshot()) == 0
+
+
+def test_workers_that_get_the_document_have_the_members_models() -> None:
+    how = config()
+    expected, built = ended(how)
+
+    def shard(clients: list[str]) -> Shard:
+        worker = build.worker(how.plain(), clients)
+
+        def channel(method: str, *blobs: bytes) -> Any:
+            answer = worker.answer(method, *blobs)
+            return lambda: answer
+
+        return Shard(clients, channel)
+
+    clients = list(built.fed.clients)
+    executor = Sharded(clients, [shard(clients[:2]), shard(clients[2:])])
+    fed = LocalEngine(executor, classes=3, dtype=torch.float64, test=built.fed.test, seed=3)
+    *_, last = train(built.algorithm, fed, 3)
+    assert distance(last.state, expected.state) == 0
+    assert distance(fed.snapshot(), built.fed.snapshot()) == 0
+
+
+def test_a_run_goes_on_predicts_and_is_exported(tmp_path: Path) -> None:
+    straight, out = tmp_path / "straight", tmp_path / "resumed"
+    expected = run(config(), straight, Quiet(), False)["metrics"]
+    run(config(rounds=2), out, Quiet(), False)
+    assert run(config(), out, Quiet(), True)["metrics"] == pytest.approx(expected, abs=0, nan_ok=True)
+
+    again = trained(out, finished(out), "")
+    told = accuracies(columns(scoring.of_own(again)), again.built.data.y)
+    assert len(told) == 5
+    assert sum(told.values()) / 5 == pytest.approx(expected["local/accuracy"], abs=1e-12)
+    for client, name in zip(again.built.fed.clients, ["gcn", "sage", "mlp", "gcn", "sage"], strict=True):
+        found = source(out, None, client)
+        assert found.described()["model"] == name
+        assert len(deployable(again.built.algorithm_of(client)).net) == (3 if name == "mlp" else 2)
+
+
+def test_tables_resolve_to_themselves() -> None:
+    """One without a name is [model] with other values; the first that is dealt stands for a [model] without any."""
+    table = GCN | {"members": {"client-1": {"dropout": 0.1}, "client-0": {"name": "sage"}}, "each": [{}, {"hidden": 9}]}
+    how, clients = config(model=table), ["client-0", "client-1", "client-2", "client-3"]
+    own = [how.of_member(client, clients).model for client in clients]
+    told = [(one.name, one.values["hidden"], one.values["dropout"]) for one in own]
+    assert told == [("sage", 64, 0.5), ("gcn", 4, 0.1), ("gcn", 4, 0.5), ("gcn", 9, 0.5)]
+    assert resolve(how.plain()) == how
+    assert "each" in dumps(how.plain())
+    assert config().model.plain() == config(model=GCN).model.plain()
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "code"),
+    [
+        ("fedavg", {"each": EACH}, "model.members"),
+        ("fedper", {"each": EACH}, "model.members"),
+        ("dfedgnn", {"members": {"client-0": {"name": "sage"}}}, "model.members"),
+        ("centralized", {"each": EACH}, "model.members"),
+        ("local", {"members": {"client-9": GCN}}, "model.members"),
+        ("fedproto", GCN | {"members": {"client-1": {"hidden": 5}}}, "model.width"),
+        ("fedtgp", {"each": [GCN, {"name": "sage", "hidden": 5}]}, "model.width"),
+        ("local", {"each": [{"name": "gcn", "hiden": 4}]}, "config.unknown-key"),
+        ("local", {"members": {"client-0": "sage"}}, "config.value"),
+        ("local", {"each": ["sage"]}, "config.value"),
+    ],
+)
+def test_what_cannot_be_is_refused(name: str, model: Any, code: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        build.build(config(name, model))
+    assert caught.value.code == code
+
+
+def test_different_widths_that_arrive_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nobody could look before, as between sites."""
+    monkeypatch.setattr(build, "check_widths", lambda *given: None)
+    with pytest.raises(ConfigError) as caught:
+        ended(config(model=GCN | {"members": {"client-1": {"hidden": 5}}}))
+    assert caught.value.code == "model.width"
