@@ -1,6 +1,8 @@
 """What papers need of a sweep: settings chosen by validation, tables, charts; its runs dealt to several machines."""
 
 import csv
+import json
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -209,6 +211,30 @@ def test_a_sweep_in_shards_ends_in_tables_and_charts(
     written = invoke(*words, "--slurm", "2")
     assert f"sbatch {out}/sweep.sbatch" in written.stdout
     assert (out / "sweep.sbatch").exists()
+
+
+def test_the_page_is_of_the_settings_that_validation_chose(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The setting that is better on test after the last round is folded away where validation prefers another."""
+    monkeypatch.setattr(session, "execute", in_process)
+    out = tmp_path / "out"
+    words = [config, "--out", out, "--seeds", "0", "--algorithms", "fedavg,local", "--set", "partition.val=0.3"]
+    assert invoke(*words).exit_code == 0  # the grid of the file: lr = 0.01 or 0.1
+    for path in out.glob("runs/fedavg*/summary.json"):
+        summary = json.loads(path.read_text())
+        better = "lr = 0.01" in (path.parent / "config.toml").read_text()
+        summary["metrics"] |= {VALIDATION: 0.2 + 0.1 * (not better), "local/accuracy": 0.111 + 0.888 * better}
+        path.write_text(json.dumps(summary))
+    said = invoke(*words, "--set", "rounds=2")
+    page = (out / "report.html").read_text()
+    lead = " ".join(re.findall(r'<p class="lead">(.*?)</p>', page))
+    assert "0.111 (fedavg)" in lead
+    assert "0.999" not in lead
+    assert page.index('id="chosen"') < page.index('id="curves"')
+    assert "lr=0.01" in page[page.index("<details>") : page.index('id="curves"')]
+    assert "lr=0.01" not in page[page.index('id="curves"') : page.index('id="repeat"')]
+    assert "0.01 has" not in said.stdout  # notes compare what was chosen with what was chosen
 
 
 def test_without_matplotlib_figures_are_refused_before_anything_runs(

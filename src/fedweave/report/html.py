@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from markupsafe import Markup
 
@@ -26,10 +27,19 @@ from fedweave.report.training import unlike
 Owner = tuple[Group, Run]
 
 
-def render(runs: Sequence[Run], more: Sequence[str] = ()) -> str:
+@dataclass(frozen=True)
+class Choice:
+    """How the runs of a page were chosen among more. chosen: a row of each. tried: of all. notes: sentences on it."""
+
+    chosen: Table = Table((), ())
+    tried: Table = Table((), ())
+    notes: tuple[str, ...] = ()
+
+
+def render(runs: Sequence[Run], more: Sequence[str] = (), choice: Choice | None = None) -> str:
     """The page about one or several runs; those that differ only in the seed are shown as mean ± standard deviation.
 
-    more: further warnings, such as of runs that failed.
+    more: further warnings, such as of runs that failed. choice: of a sweep, whose `runs` are those that were chosen.
     """
     groups = grouped(runs)
     owners = [(group, run) for group in groups for run in group.runs]
@@ -41,6 +51,7 @@ def render(runs: Sequence[Run], more: Sequence[str] = ()) -> str:
         title=_title(groups),
         leads=[_lead(run) for _, run in owners] if len(owners) == 1 else _headlines(groups, gained),
         warnings=[*more, *_warnings(groups, [run for _, run in owners])],
+        choice=choice or Choice(),
         facts=tables.facts(groups),
         gain_sentences=gain.sentences(gained),
         summary=tables.metrics(groups, ("global", "pooled", "within", "local", "trained", "best_val")),
