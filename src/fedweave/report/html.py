@@ -31,9 +31,9 @@ Owner = tuple[Group, Run]
 class Choice:
     """How the runs of a page were chosen among more. chosen: a row of each. tried: of all. notes: sentences on it."""
 
-    chosen: Table = Table((), ())
-    tried: Table = Table((), ())
-    notes: tuple[str, ...] = ()
+    chosen: Table
+    tried: Table
+    notes: tuple[str, ...]
 
 
 def render(runs: Sequence[Run], more: Sequence[str] = (), choice: Choice | None = None) -> str:
@@ -43,7 +43,6 @@ def render(runs: Sequence[Run], more: Sequence[str] = (), choice: Choice | None 
     """
     groups = grouped(runs)
     owners = [(group, run) for group in groups for run in group.runs]
-    accuracies = [[run.clients(run.judged) for run in group.runs] for group in groups]
     gained, seeds = gain.gains(groups), any(len(group.runs) > 1 for group in groups)
     judged = judged_alike(groups)
     return rendered(
@@ -51,7 +50,7 @@ def render(runs: Sequence[Run], more: Sequence[str] = (), choice: Choice | None 
         title=_title(groups),
         leads=[_lead(run) for _, run in owners] if len(owners) == 1 else _headlines(groups, gained),
         warnings=[*more, *_warnings(groups, [run for _, run in owners])],
-        choice=choice or Choice(),
+        choice=choice,
         facts=tables.facts(groups),
         gain_sentences=gain.sentences(gained),
         summary=tables.metrics(groups, ("global", "pooled", "within", "local", "trained", "best_val")),
@@ -73,7 +72,7 @@ def render(runs: Sequence[Run], more: Sequence[str] = (), choice: Choice | None 
         marked=tables.comparable(groups),
         curves=drawn(figures.curves(groups), "curves"),
         accuracy=drawn(figures.client_accuracy(groups), "accuracy"),
-        accuracy_caption=_caption(accuracies, judged),
+        accuracy_caption=_caption(groups, judged),
         extremes=tables.extremes(groups),
         gain=drawn(gain.figure(gained), "gain"),
         gains=gain.table(gained),
@@ -173,8 +172,9 @@ def drawn(figure: Figure | None, name: str) -> Markup:
     return Markup(rendered("figure.html", figure=figure, name=name))
 
 
-def _caption(groups: Sequence[Sequence[dict[str, float]]], judged: str) -> str:
-    drawn = [seeds for seeds in groups if all(seeds)]
+def _caption(groups: Sequence[Group], judged: str) -> str:
+    accuracies = [[run.clients(run.judged) for run in group.runs] for group in groups]
+    drawn = [seeds for seeds in accuracies if all(seeds)]
     metric = WORDS.get(judged, "result")
     captions = [f"Test {metric} of the final model on each client's own test examples."]
     if judged == PLAIN and any(len(seeds) == 1 and not figures.is_histogram(seeds) for seeds in drawn):

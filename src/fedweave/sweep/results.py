@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Asked:
     """What the command asked for. keys: of the grid. over: those of them to compare over. figures: where to draw.
-    metrics: functions of one's own, by name."""
+    metrics: functions of one's own, by name. grid: {key or NAME:key: values as TOML, or a range}."""
 
     keys: tuple[str, ...]
     over: tuple[str, ...] = ()
@@ -32,6 +32,7 @@ class Asked:
     csv: bool = False
     figures: Path | None = None
     metrics: tuple[str, ...] = ()
+    grid: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def check(self) -> None:
         """Refuse before anything runs what could not be drawn.
@@ -63,7 +64,7 @@ def finish(
     rows, notes, gone = table.results(groups, columns), [*table.told(groups)], table.lost(runs, failed, asked.keys)
     show_cells(console, rows)
     apart = choosing.conditions(asked.keys, asked.over)
-    chosen = choosing.choose(groups, asked.keys, apart)
+    chosen = choosing.choose(groups, asked.keys, apart, asked.grid)
     above, choice, compared = list[str](), None, groups
     if asked.keys and chosen:
         best = choosing.table(chosen, columns)
