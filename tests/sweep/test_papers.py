@@ -1,6 +1,8 @@
 """What papers need of a sweep: settings chosen by validation, tables, charts; its runs dealt to several machines."""
 
 import csv
+import json
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +17,7 @@ from fedweave.experiment.config import read, resolve
 from fedweave.papers import session
 from fedweave.report.reading import Group
 from fedweave.sweep import charts, choosing, paper
-from fedweave.sweep.plan import keys_of, planned, share
+from fedweave.sweep.plan import keys_of, planned, share, tries
 from fedweave.sweep.slurm import afterwards, script
 from tests.sweep.test_sweep import SMALL, in_process
 
@@ -89,6 +91,21 @@ def test_a_setting_at_the_end_of_three_is_told() -> None:
     assert "end of what was tried" not in " ".join(choosing.told(two))
 
 
+def test_a_range_has_its_own_ends_and_two_values_are_enough_below_the_constant_prediction() -> None:
+    three = [group("fedavg", lr, 5, [-lr], [0.5]) for lr in (0.0187, 0.1, 0.3)]
+    ranged = {"algorithm.lr": ["1e-3..1", "log"]}
+    assert [one.edges for one in choosing.choose(three, KEYS, APART, ranged)] == [()]
+    near = {"algorithm.lr": ["9e-3..1", "log"], "fedavg:algorithm.lr": ["1.7e-2..1", "log"]}  # its own range counts
+    assert [one.edges for one in choosing.choose(three, KEYS, APART, near)] == [("algorithm.lr",)]
+    two = three[:2]
+    assert [one.failing for one in choosing.choose(two, KEYS, APART)] == [()]
+    for run in (run for one in two for run in one.runs):
+        run.summary["metrics"]["local/majority"] = 0.6
+    [found] = choosing.choose(two, KEYS, APART)
+    assert (found.edges, found.failing) == ((), ("algorithm.lr",))
+    assert "fedavg with lr = 0.0187" in " ".join(choosing.told([found]))
+
+
 def test_nothing_is_chosen_without_validation_examples() -> None:
     nan = float("nan")
     assert choosing.choose([group("fedavg", 0.1, 5, [nan], [0.5])], KEYS, APART) == []
@@ -151,7 +168,8 @@ def test_tune_is_a_grid_of_the_algorithms_that_have_the_key(config: Path) -> Non
         *(("fedavg", lr, None) for lr in (0.01, 0.1)),
         *(("fedprox", lr, mu) for lr in (0.01, 0.1) for mu in (1.0, 2.0)),  # --grid in the place of tune
     ]
-    assert keys_of(config, ["algorithm.mu=1,2", "rounds=1,2"]) == ("algorithm.lr", "algorithm.mu", "rounds")
+    tried = tries(config, [], ["algorithm.mu=1,2", "fedprox:algorithm.mu=3", "rounds=1,2"])
+    assert keys_of(tried) == ("algorithm.lr", "algorithm.mu", "rounds")
     one, notes = read(config)
     assert one.algorithm.values["lr"] == 0.01
     assert "algorithm.tune" in notes[0]
@@ -209,6 +227,30 @@ def test_a_sweep_in_shards_ends_in_tables_and_charts(
     written = invoke(*words, "--slurm", "2")
     assert f"sbatch {out}/sweep.sbatch" in written.stdout
     assert (out / "sweep.sbatch").exists()
+
+
+def test_the_page_is_of_the_settings_that_validation_chose(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The setting that is better on test after the last round is folded away where validation prefers another."""
+    monkeypatch.setattr(session, "execute", in_process)
+    out = tmp_path / "out"
+    words = [config, "--out", out, "--seeds", "0", "--algorithms", "fedavg,local", "--set", "partition.val=0.3"]
+    assert invoke(*words).exit_code == 0  # the grid of the file: lr = 0.01 or 0.1
+    for path in out.glob("runs/fedavg*/summary.json"):
+        summary = json.loads(path.read_text())
+        better = "lr = 0.01" in (path.parent / "config.toml").read_text()
+        summary["metrics"] |= {VALIDATION: 0.2 + 0.1 * (not better), "local/accuracy": 0.111 + 0.888 * better}
+        path.write_text(json.dumps(summary))
+    said = invoke(*words, "--set", "rounds=2")
+    page = (out / "report.html").read_text()
+    lead = " ".join(re.findall(r'<p class="lead">(.*?)</p>', page))
+    assert "0.111 (fedavg)" in lead
+    assert "0.999" not in lead
+    assert page.index('id="chosen"') < page.index('id="curves"')
+    assert "lr=0.01" in page[page.index("<details>") : page.index('id="curves"')]
+    assert "lr=0.01" not in page[page.index('id="curves"') : page.index('id="repeat"')]
+    assert "0.01 has" not in said.stdout  # notes compare what was chosen with what was chosen
 
 
 def test_without_matplotlib_figures_are_refused_before_anything_runs(

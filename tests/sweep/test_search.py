@@ -55,6 +55,27 @@ def test_each_algorithm_is_sought_by_itself_and_the_same_again_finds_all_done(
     assert len(done) == 4
 
 
+def test_what_a_range_holds_is_as_the_setting_is_declared(config: Path, tmp_path: Path) -> None:
+    """Numbers between of a float, though the ends are whole; whole ones of an int; each algorithm in its own range."""
+    grid = ["algorithm.focal=0..4", "model.hidden=2..9", "fedprox:algorithm.focal=7..9"]
+    found, *_ = searched(
+        config,
+        tmp_path,
+        "0",
+        "fedavg,fedprox",
+        [],
+        grid,
+        [],
+        3,
+        "random",
+        lambda asked: {run.name: "" for run in asked},
+    )
+    focal = {(run.config.algorithm.name, run.config.algorithm.values["focal"]) for run in found}
+    assert all(value % 1 for _, value in focal)
+    assert all(7 <= value <= 9 if name == "fedprox" else 0 <= value <= 4 for name, value in focal)
+    assert all(isinstance(run.config.model.values["hidden"], int) for run in found)
+
+
 def test_what_did_better_on_validation_is_sought_near() -> None:
     """TPE against a function that is known; a setting that failed is none."""
     search = Search({}, {"algorithm.lr": ["1e-4..1", "log"]}, "tpe", 0)

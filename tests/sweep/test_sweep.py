@@ -1,9 +1,11 @@
 """Sweeps: every combination once, finished runs used again, one table and one page at the end."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from fedweave.cli import app
@@ -63,6 +65,17 @@ def test_settings_are_for_the_algorithms_that_have_them_and_the_others_are_named
     assert notes == ["fedavg does not take --set algorithm.mu=.5."]
 
 
+def test_an_algorithm_may_have_values_of_its_own(config: Path, tmp_path: Path) -> None:
+    grid = ["algorithm.lr=.01,.03", "scaffold:algorithm.lr=.1,.3,.5", "fedprox:algorithm.mu=1"]
+    found, _ = planned(config, tmp_path, "0", "fedavg,fedprox,scaffold", [], grid)
+    values = [run.config.algorithm for run in found]
+    assert [(one.name, one.values["lr"], one.values.get("mu")) for one in values] == [
+        *(("fedavg", lr, None) for lr in (0.01, 0.03)),
+        *(("fedprox", lr, 1.0) for lr in (0.01, 0.03)),
+        *(("scaffold", lr, None) for lr in (0.1, 0.3, 0.5)),
+    ]
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -71,6 +84,10 @@ def test_settings_are_for_the_algorithms_that_have_them_and_the_others_are_named
         ({"grid": ["algorithm.lr"]}, "write section.key=value,value"),
         ({"grid": ["algorithm.moon=1"]}, "no algorithm has the setting 'moon'"),
         ({"grid": ["model.hidden=3,x"]}, "model.hidden"),
+        ({"grid": ["scaffold:algorithm.lr=1,2"]}, "scaffold is not among.*fedavg"),
+        ({"grid": ["fedavg:algorithm.mu=1,2"]}, "fedavg has no such setting"),
+        ({"grid": ["fedavgg:algorithm.lr=1,2"]}, "Did you mean 'fedavg"),
+        ({"grid": ["fedavg:seed=1,2"]}, "give the seeds"),
         ({"settings": ["algorithm.moon=1"]}, "--set algorithm.moon: no algorithm has the setting 'moon'"),
         ({"algorithms": "fedavg,fedego"}, "fedego: algorithm: ego-graphs of 2 hops need a model"),
         ({"algorithms": "fedavg,fedavgg"}, "Did you mean 'fedavg"),
@@ -191,3 +208,19 @@ def test_after_an_edit_of_a_plug_in_its_runs_alone_are_done_anew(
     assert now.keys() == made.keys()
     assert {name.split("-")[0] for name in now if now[name] != made[name]} == {"Halved"}
     assert "4 runs, 4 of them done already" in CliRunner().invoke(app, [*words, "--overwrite"]).stdout
+
+
+def test_help_and_names_are_shown_as_they_are_written(capsys: pytest.CaptureFixture[str]) -> None:
+    """No word in brackets is taken for a style, and no ":A" for a picture."""
+    import fedweave.cli as cli
+    from fedweave.cli.options import escaped, say
+
+    listed = typer.main.get_command(app)
+    for name in cli.COMMANDS:
+        command = listed.get_command(None, name)  # type: ignore[attr-defined]
+        told = [command.help, *(getattr(option, "help", "") for option in command.params)]
+        assert not [text for text in told if re.search(r"\[[a-z]", text or "")], name
+    terminal.screen().print("contract variants.py:A")
+    say(escaped("error of variants.py:A"))
+    shown = capsys.readouterr()
+    assert ("variants.py:A" in shown.out, "variants.py:A" in shown.err) == (True, True)

@@ -39,7 +39,7 @@ def check_consent(config: Path, trust: bool) -> None:
 
 def say(message: str) -> None:
     """A message for the user on stderr, in rich's markup."""
-    Console(stderr=True).print(message, highlight=False, soft_wrap=True)
+    Console(stderr=True, emoji=False).print(message, highlight=False, soft_wrap=True)
 
 
 def escaped(text: object) -> str:

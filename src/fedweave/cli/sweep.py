@@ -28,7 +28,8 @@ def sweep(
         typer.Option(
             "--grid",
             metavar="section.key=a,b",
-            help="Values to try, all with all; with --search also a range, low..high or low..high,log; repeatable.",
+            help="Values to try, all with all; with --search also a range, low..high or low..high,log; "
+            "NAME:section.key for one algorithm alone; repeatable.",
         ),
     ] = None,
     search: Annotated[
@@ -40,7 +41,7 @@ def sweep(
         typer.Option(
             metavar="section.key",
             help="A key of the grid to compare algorithms over, not to choose by validation; repeatable. Keys of "
-            "[algorithm] and [model] alone are chosen.",
+            "the sections algorithm and model alone are chosen.",
         ),
     ] = None,
     settings: Settings = None,
@@ -75,12 +76,13 @@ def sweep(
     from fedweave.report.terminal import screen
     from fedweave.sweep import search as seek
     from fedweave.sweep import slurm as scripts
-    from fedweave.sweep.plan import check_over, keys_of, planned, share, up_to_date
+    from fedweave.sweep.plan import check_over, keys_of, planned, share, tries, up_to_date
     from fedweave.sweep.results import Asked, finish
     from fedweave.sweep.table import lost
 
     folder, console = out or Path("sweeps") / config.stem, screen()
-    asked = Asked(keys_of(config, grid or []), tuple(over or ()), latex, csv, figures, tuple(metric or ()))
+    tried = tries(config, settings or [], grid or [])
+    asked = Asked(keys_of(tried), tuple(over or ()), latex, csv, figures, tuple(metric or ()), tried)
     check_over(asked.over, asked.keys)
     asked.check()
     if search:

@@ -21,7 +21,12 @@ class Progression:
         self._console, self._total, self._done, self._first = console, total, done, done
         self._running: list[str] = []
         self._began = time.monotonic()
-        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"), TimeElapsedColumn())
+        columns = (
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[note]}", markup=False),
+            TimeElapsedColumn(),
+        )
         self._bar = Progress(TextColumn("runs"), *columns, console=console, disable=not console.is_terminal)
         self._task = self._bar.add_task("runs", total=total, completed=done, note="")
 

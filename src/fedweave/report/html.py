@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from markupsafe import Markup
 
@@ -28,14 +29,22 @@ Owner = tuple[Group, Run]
 FAMILIES = ("global", "pooled", "within", "local", "trained", "best_val")
 
 
-def render(runs: Sequence[Run], more: Sequence[str] = ()) -> str:
+@dataclass(frozen=True)
+class Choice:
+    """How the runs of a page were chosen among more. chosen: a row of each. tried: of all. notes: sentences on it."""
+
+    chosen: Table
+    tried: Table
+    notes: tuple[str, ...]
+
+
+def render(runs: Sequence[Run], more: Sequence[str] = (), choice: Choice | None = None) -> str:
     """The page about one or several runs; those that differ only in the seed are shown as mean ± standard deviation.
 
-    more: further warnings, such as of runs that failed.
+    more: further warnings, such as of runs that failed. choice: of a sweep, whose `runs` are those that were chosen.
     """
     groups = grouped(runs)
     owners = [(group, run) for group in groups for run in group.runs]
-    accuracies = [[run.clients(run.judged) for run in group.runs] for group in groups]
     gained, seeds = gain.gains(groups), any(len(group.runs) > 1 for group in groups)
     judged = judged_alike(groups)
     return rendered(
@@ -43,6 +52,7 @@ def render(runs: Sequence[Run], more: Sequence[str] = ()) -> str:
         title=_title(groups),
         leads=[_lead(run) for _, run in owners] if len(owners) == 1 else _headlines(groups, gained),
         warnings=[*more, *_warnings(groups, [run for _, run in owners])],
+        choice=choice,
         facts=tables.facts(groups),
         gain_sentences=gain.sentences(gained),
         per_class=tables.metrics(groups, ("per_class",)),
@@ -63,7 +73,7 @@ def render(runs: Sequence[Run], more: Sequence[str] = ()) -> str:
         marked=tables.comparable(groups),
         curves=drawn(figures.curves(groups), "curves"),
         accuracy=drawn(figures.client_accuracy(groups), "accuracy"),
-        accuracy_caption=_caption(accuracies, judged),
+        accuracy_caption=_caption(groups, judged),
         extremes=tables.extremes(groups),
         gain=drawn(gain.figure(gained), "gain"),
         gains=gain.table(gained),
@@ -178,8 +188,9 @@ def drawn(figure: Figure | None, name: str) -> Markup:
     return Markup(rendered("figure.html", figure=figure, name=name))
 
 
-def _caption(groups: Sequence[Sequence[dict[str, float]]], judged: str) -> str:
-    drawn = [seeds for seeds in groups if all(seeds)]
+def _caption(groups: Sequence[Group], judged: str) -> str:
+    accuracies = [[run.clients(run.judged) for run in group.runs] for group in groups]
+    drawn = [seeds for seeds in accuracies if all(seeds)]
     metric = WORDS.get(judged, "result")
     captions = [f"Test {metric} of the final model on each client's own test examples."]
     if judged == PLAIN and any(len(seeds) == 1 and not figures.is_histogram(seeds) for seeds in drawn):

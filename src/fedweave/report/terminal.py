@@ -53,8 +53,8 @@ def _absences(directory: Path, tell: "Callable[[pa.Table], str]" = absent) -> li
 
 def screen(quiet: bool = False) -> Console:
     """Where results go: wide enough for every table when it is not a terminal."""
-    console = Console(quiet=quiet)
-    return console if console.is_terminal else Console(quiet=quiet, width=WIDTH)
+    console = Console(quiet=quiet, emoji=False)  # "mine.py:A" is a plug-in, no picture of a letter
+    return console if console.is_terminal else Console(quiet=quiet, emoji=False, width=WIDTH)
 
 
 class Terminal:
@@ -77,7 +77,12 @@ class Terminal:
         if done:
             self._console.print(f"continuing after round {done} of {self._rounds}", highlight=False)
         if self._console.is_terminal:
-            columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"), TimeRemainingColumn())
+            columns = (
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[note]}", markup=False),
+                TimeRemainingColumn(),
+            )
             self._bar = Progress(TextColumn("rounds"), *columns, console=self._console)
             self._task = self._bar.add_task("rounds", total=self._rounds, completed=done, note="")
             self._bar.start()

@@ -1,15 +1,17 @@
 """Each algorithm's setting, chosen by validation, in every condition that the algorithms are compared in."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fedweave.experiment.config import flat
-from fedweave.metrics.judging import BEST
+from fedweave.metrics.judging import BEST, PLAIN
 from fedweave.report.cells import Cell, Table, measured, number
 from fedweave.report.reading import Group, judged_alike, spread
+from fedweave.sweep.plan import own_grid, range_of
 
+NEAR = 0.05  # of a range's length (of its logarithm), within which a value is at an end
 _SETTINGS = ("algorithm", "model")  # sections whose keys are chosen; those of others are what is compared
 
 
@@ -18,7 +20,8 @@ class Chosen:
     """The runs of the setting with the highest mean of the `metric` on validation examples.
 
     condition, setting: {key of the grid: value}. tried: how many settings there were. edges: keys whose chosen number
-    is the least or the most that was tried.
+    is the least or the most of three or more that were tried, or is near an end of a range. failing: the same, of two
+    or more, where the metric on test examples is below that of the constant prediction.
     """
 
     algorithm: str
@@ -28,6 +31,7 @@ class Chosen:
     group: Group
     tried: int
     edges: tuple[str, ...] = ()
+    failing: tuple[str, ...] = ()
 
     @property
     def shown(self) -> str:
@@ -48,11 +52,13 @@ def conditions(keys: Sequence[str], over: Sequence[str] = ()) -> tuple[str, ...]
     return tuple(key for key in keys if key in over or key.partition(".")[0] not in _SETTINGS)
 
 
-def choose(groups: Sequence[Group], keys: Sequence[str], apart: Sequence[str]) -> list[Chosen]:
+def choose(
+    groups: Sequence[Group], keys: Sequence[str], apart: Sequence[str], grid: Mapping[str, Sequence[str]] | None = None
+) -> list[Chosen]:
     """The best setting of every algorithm in each condition; empty where there are no validation examples, or no metric
     judges all groups. A setting with fewer runs than others of the same algorithm, because some failed, is not chosen.
 
-    keys: of the grid. apart: those that are conditions.
+    keys: of the grid. apart: those that are conditions. grid: {key or NAME:key: values, or a range}.
     """
     if not (metric := judged_alike(groups)):
         return []
@@ -60,7 +66,7 @@ def choose(groups: Sequence[Group], keys: Sequence[str], apart: Sequence[str]) -
     for group in groups:
         values = _values(group, apart)
         together.setdefault((_algorithm(group), *map(repr, values.values())), []).append(group)
-    return [made for alike in together.values() if (made := _best(alike, metric, keys, apart)) is not None]
+    return [made for alike in together.values() if (made := _best(alike, metric, keys, apart, grid or {})) is not None]
 
 
 def by_condition(groups: Sequence[Group], apart: Sequence[str]) -> list[list[Group]]:
@@ -71,7 +77,9 @@ def by_condition(groups: Sequence[Group], apart: Sequence[str]) -> list[list[Gro
     return [*together.values()]
 
 
-def _best(alike: Sequence[Group], metric: str, keys: Sequence[str], apart: Sequence[str]) -> Chosen | None:
+def _best(
+    alike: Sequence[Group], metric: str, keys: Sequence[str], apart: Sequence[str], grid: Mapping[str, Sequence[str]]
+) -> Chosen | None:
     runs = max(len(group.runs) for group in alike)
     means = [
         spread(group.values(f"{BEST}/val/{metric}"))[0] if len(group.runs) == runs else math.nan for group in alike
@@ -81,20 +89,37 @@ def _best(alike: Sequence[Group], metric: str, keys: Sequence[str], apart: Seque
     best = alike[max(range(len(alike)), key=lambda at: -math.inf if math.isnan(means[at]) else means[at])]
     mine = [key for key in keys if key not in apart]
     settings = [_values(group, mine) for group in alike]
+    chosen, own = _values(best, mine), own_grid(grid, str(best.first.config["algorithm"]["name"]))
+    ends = {key: _ended(chosen.get(key), [one.get(key) for one in settings], own.get(key, ())) for key in mine}
+    failing = metric == PLAIN and _below_constant(best)
     return Chosen(
         _algorithm(best),
         metric,
         _values(best, apart),
-        _values(best, mine),
+        chosen,
         best,
         len(alike),
-        tuple(key for key in mine if _at_edge(_values(best, mine).get(key), [one.get(key) for one in settings])),
+        tuple(key for key, count in ends.items() if count > 2),
+        tuple(key for key, count in ends.items() if failing and count > 1),
     )
 
 
-def _at_edge(chosen: object, tried: Sequence[object]) -> bool:
+def _ended(chosen: object, tried: Sequence[object], values: Sequence[str]) -> float:
+    """How many numbers were tried, if the chosen one is an end of them; of a range infinitely many; 0 if it is none."""
     numbers = {value for value in tried if isinstance(value, int | float) and not isinstance(value, bool)}
-    return len(numbers) > 2 and chosen in (min(numbers), max(numbers))
+    if chosen not in numbers or not isinstance(chosen, int | float):
+        return 0
+    if values and (found := range_of(values)):
+        low, high, at = map(math.log, (*found[:2], chosen)) if found[2] else (*found[:2], chosen)
+        return 0 if NEAR < (at - low) / (high - low) < 1 - NEAR else math.inf
+    return len(numbers) if chosen in (min(numbers), max(numbers)) else 0
+
+
+def _below_constant(group: Group) -> bool:
+    """Whether members are served worse, on average, than by always predicting the most frequent class of training."""
+    if any(value is not None for value in group.values("local/matched_accuracy")):
+        return False  # the constant prediction is of other clients
+    return spread(group.values(f"{BEST}/local/{PLAIN}"))[0] < spread(group.values("local/majority"))[0]
 
 
 def _algorithm(group: Group) -> str:
@@ -125,9 +150,20 @@ def told(found: Sequence[Chosen]) -> Iterator[str]:
             "Chosen of every algorithm is the setting whose “best val”, the mean over seeds, is highest; no "
             "test example has a say in it."
         )
-    ends = dict.fromkeys(f"{one.algorithm} with {said({key: one.setting[key]})}" for one in found for key in one.edges)
-    if ends:
-        yield f"At the end of what was tried, so that a value beyond may be better: {', '.join(ends)}."
+    if ends := _told(found, lambda one: [key for key in one.edges if key not in one.failing]):
+        yield f"At the end of what was tried, so that a value beyond may be better: {ends}."
+    if ends := _told(found, lambda one: one.failing):
+        yield (
+            f"At the end of what was tried, and below always predicting the most frequent class of training: {ends}. "
+            "Such an algorithm needs values of its own: --grid NAME:algorithm.lr=value,value."
+        )
+
+
+def _told(found: Sequence[Chosen], keys: Callable[[Chosen], Sequence[str]]) -> str:
+    """ "fedavg with lr = 0.1, …" of these keys of each."""
+    return ", ".join(
+        dict.fromkeys(f"{one.algorithm} with {said({key: one.setting[key]})}" for one in found for key in keys(one))
+    )
 
 
 def table(found: Sequence[Chosen], columns: Mapping[str, str]) -> Table:

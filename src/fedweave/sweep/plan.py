@@ -2,7 +2,7 @@
 
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
@@ -25,6 +25,7 @@ from fedweave.experiment.config import (
     tuned,
     with_algorithm,
 )
+from fedweave.experiment.config.choice import accepts
 from fedweave.experiment.config.plugins import lookup
 from fedweave.experiment.config.toml import inline
 from fedweave.experiment.prepared import prepared
@@ -44,6 +45,7 @@ def planned(
     seeds: "0-4" or "0,3,7". algorithms: names with commas between, "" for the configuration's own. settings: as those
     of `fedweave run --set`, for the algorithms that have the key. grid: "section.key=value,value,…"; an algorithm
     without the key runs once; [algorithm] tune of the configuration is likewise tried, where no grid has the key.
+    "NAME:section.key=value,…" has the values of that algorithm, in the place of those for all.
 
     Raises:
         ConfigError: a name, key or value is not valid. UserError: nothing or too much is asked for.
@@ -52,6 +54,7 @@ def planned(
     if ranges := [key for key, values in tried.items() if range_of(values)]:
         raise ConfigError(f"--grid {ranges[0]}: values from a range are sought with --search N; or list some.")
     made, notes = algorithms_of(config, algorithms, settings)
+    check_scopes(tried, made)
     documents = [one for document in made for one in combined(document, tried)]
     numbers = numbers_of(seeds)
     if len(numbers) * len(documents) > MOST:
@@ -63,24 +66,69 @@ def planned(
 
 
 def tries(config: Path, settings: Sequence[str], grid: Sequence[str]) -> dict[str, list[str]]:
-    """{key: values as TOML} of the grid, and of [algorithm] tune where no grid has the key.
+    """{key or NAME:key: values as TOML} of the grid, and of [algorithm] tune where no grid has the key.
 
     Raises:
         ConfigError: seeds are among them.
     """
-    if seeded := [text for text in (*settings, *grid) if text.partition("=")[0].strip() == "seed"]:
+    if seeded := [text for text in (*settings, *grid) if scoped(text.partition("=")[0].strip())[1] == "seed"]:
         raise ConfigError(f"{seeded[0]}: give the seeds of a sweep with --seeds, such as --seeds 5,6.")
     own = {f"algorithm.{key}": [inline(value) for value in values] for key, values in tuned(load(config)).items()}
     return own | dict(_values(text) for text in grid)
 
 
-def range_of(values: Sequence[str]) -> tuple[float | int, float | int, bool] | None:
-    """(least, most, whether by magnitude) of ["1e-3..1", "log"]; None of values that are listed. Whole numbers are
-    those of a range whose ends are."""
+def scoped(key: str) -> tuple[str, str]:
+    """The algorithm that a key of the grid is for, "" for all of them, and the key itself."""
+    name, _, own = key.rpartition(":")
+    return name, own
+
+
+def own_grid(grid: Mapping[str, Sequence[str]], algorithm: str) -> dict[str, Sequence[str]]:
+    """{key: values} of the grid for one algorithm: those that it alone has take the place of those for all."""
+    found = {key: values for key, values in grid.items() if not scoped(key)[0]}
+    return found | {
+        own: values
+        for key, values in grid.items()
+        for name, own in [scoped(key)]
+        if name and lookup("--grid", "algorithm", name)[0] == algorithm
+    }
+
+
+def check_scopes(grid: Mapping[str, Sequence[str]], documents: Sequence[Document]) -> None:
+    """Refuse a key for an algorithm that is not run, or that does not have the key.
+
+    Raises:
+        ConfigError: names the algorithms that are, or those that have the key.
+    """
+    for key in grid:
+        name, own = scoped(key)
+        if not name:
+            continue
+        wanted = lookup(f"--grid {key}", "algorithm", name)[0]
+        if not (mine := [document for document in documents if algorithm_of(document) == wanted]):
+            others = ", ".join(dict.fromkeys(map(algorithm_of, documents)))
+            raise ConfigError(f"--grid {key}: {name} is not among the algorithms of this sweep: {others}.")
+        if not takes(mine[0], own):
+            raise ConfigError(f"--grid {key}: {name} has no such setting.")
+
+
+def algorithm_of(document: Document) -> str:
+    """The name of its algorithm, as it is kept."""
+    return lookup("algorithm.name", "algorithm", document.get("algorithm", {}).get("name", "fedavg"))[0]
+
+
+def is_whole(document: Document, key: str) -> bool:
+    """Whether a setting of [algorithm] or [model] can have whole numbers alone."""
+    section, _, name = key.partition(".")
+    own = parameters(section, getattr(resolve(document), section).kind)
+    return name in own and not accepts(own[name], 0.5)
+
+
+def range_of(values: Sequence[str]) -> tuple[float, float, bool] | None:
+    """(least, most, whether by magnitude) of ["1e-3..1", "log"]; None of values that are listed."""
     low, dots, high = values[0].partition("..")
     with suppress(ValueError):
-        whole = all(re.fullmatch(r"[+-]?\d+", end.strip()) for end in (low, high))
-        ends = [int(end) if whole else float(end) for end in (low, high)] if dots else []
+        ends = [float(end) for end in (low, high)] if dots else []
         if ends and ends[0] < ends[1] and values[1:] in ([], ["log"]) and (len(values) == 1 or ends[0] > 0):
             return ends[0], ends[1], len(values) > 1
     return None
@@ -105,10 +153,9 @@ def algorithms_of(config: Path, algorithms: str, settings: Sequence[str]) -> tup
     return documents, notes
 
 
-def keys_of(config: Path, grid: Sequence[str]) -> tuple[str, ...]:
-    """The keys of which a sweep tries several values."""
-    own = (f"algorithm.{key}" for key in tuned(load(config)))
-    return tuple(dict.fromkeys((*own, *(_values(text)[0] for text in grid))))
+def keys_of(grid: Iterable[str]) -> tuple[str, ...]:
+    """The keys of which any algorithm tries several values."""
+    return tuple(dict.fromkeys(scoped(key)[1] for key in grid))
 
 
 def check_over(over: Sequence[str], keys: Sequence[str]) -> None:
@@ -143,7 +190,8 @@ def _told(name: str, exchanged: Exchanged, apart: Sequence[str], document: Docum
 
 def combined(document: Document, grid: Mapping[str, Sequence[str]]) -> list[Document]:
     """The document with every combination of the values of those keys that it can have."""
-    taken = [(key, values) for key, values in grid.items() if takes(document, key)]
+    own = own_grid(grid, algorithm_of(document))
+    taken = [(key, values) for key, values in own.items() if takes(document, key)]
     found = []
     for chosen in itertools.product(*(values for _, values in taken)):
         changed = deepcopy(document)

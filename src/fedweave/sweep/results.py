@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ from fedweave.experiment.config import Config
 from fedweave.experiment.runs.files import write
 from fedweave.experiment.runs.own_metrics import function, of_run
 from fedweave.papers.grid import PlannedRun
-from fedweave.report.html import render
+from fedweave.report.html import Choice, render
 from fedweave.report.reading import Group, Run, grouped, read_runs
 from fedweave.report.terminal import show_cells
 from fedweave.report.training import unlike
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Asked:
     """What the command asked for. keys: of the grid. over: those of them to compare over. figures: where to draw.
-    metrics: functions of one's own, by name."""
+    metrics: functions of one's own, by name. grid: {key or NAME:key: values as TOML, or a range}."""
 
     keys: tuple[str, ...]
     over: tuple[str, ...] = ()
@@ -32,6 +32,7 @@ class Asked:
     csv: bool = False
     figures: Path | None = None
     metrics: tuple[str, ...] = ()
+    grid: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def check(self) -> None:
         """Refuse before anything runs what could not be drawn.
@@ -63,18 +64,22 @@ def finish(
     rows, notes, gone = table.results(groups, columns), [*table.told(groups)], table.lost(runs, failed, asked.keys)
     show_cells(console, rows)
     apart = choosing.conditions(asked.keys, asked.over)
-    chosen = choosing.choose(groups, asked.keys, apart)
-    above = list[str]()
+    chosen = choosing.choose(groups, asked.keys, apart, asked.grid)
+    above, choice, compared = list[str](), None, groups
     if asked.keys and chosen:
         best = choosing.table(chosen, columns)
         show_cells(console, best)
-        notes += choosing.told(chosen)
+        about = [*choosing.told(chosen)]
         above = ["Settings chosen by validation:", table.rows_of(best), "All:"]
-    for note in (*notes, *(one for alike in choosing.by_condition(groups, apart) for one in unlike(alike))):
+        choice = Choice(best, rows, (*notes, *about))
+        notes += about
+        compared = grouped([run for one in chosen for run in one.group.runs])
+    for note in (*notes, *(one for alike in choosing.by_condition(compared, apart) for one in unlike(alike))):
         console.print(note, highlight=False, markup=False)
     text = table.markdown(rows, notes, gone, above)
     files = [folder / "sweep.md", folder / "report.html"]
-    for path, content in zip(files, (text, render(read, gone)), strict=True):
+    page = render([run for group in compared for run in group.runs], gone, choice)
+    for path, content in zip(files, (text, page), strict=True):
         _save(path, content)
     files += _for_papers(folder, groups, chosen, asked)
     console.print(f"files: {', '.join(map(str, files))}", highlight=False, soft_wrap=True, markup=False)

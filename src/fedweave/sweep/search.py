@@ -13,7 +13,20 @@ from fedweave.metrics.judging import BEST
 from fedweave.papers.grid import PlannedRun, planned_run
 from fedweave.report.reading import grouped, judged_alike, read_runs, spread
 from fedweave.sweep.choosing import conditions
-from fedweave.sweep.plan import algorithms_of, combined, numbers_of, range_of, takes, tries
+from fedweave.sweep.plan import (
+    algorithm_of,
+    algorithms_of,
+    check_scopes,
+    combined,
+    is_whole,
+    keys_of,
+    numbers_of,
+    own_grid,
+    range_of,
+    scoped,
+    takes,
+    tries,
+)
 
 SAMPLERS = {"tpe": "TPESampler", "random": "RandomSampler", "qmc": "QMCSampler", "gp": "GPSampler"}
 Execute = Callable[[list[PlannedRun]], dict[str, str]]  # the runs that are to be there -> {name: why it failed}
@@ -52,8 +65,9 @@ class Search:
             found = range_of(values)
             if found is None:
                 named[key] = optuna.distributions.CategoricalDistribution(list(values))
-            elif isinstance(found[0], int):
-                named[key] = optuna.distributions.IntDistribution(found[0], int(found[1]), log=found[2])
+            elif is_whole(self.document, key):
+                least, most = math.ceil(found[0]), math.floor(found[1])
+                named[key] = optuna.distributions.IntDistribution(least, most, log=found[2])
             else:
                 named[key] = optuna.distributions.FloatDistribution(found[0], found[1], log=found[2])
         self.trial = self.study.ask(named)
@@ -111,17 +125,20 @@ def searched(
         ConfigError: a name, key or value is not valid, or nothing is sought.
     """
     tried = tries(config, settings, grid)
-    apart = conditions(tuple(tried), over)
-    if not (sought := {key: values for key, values in tried.items() if key not in apart}):
+    apart = conditions(keys_of(tried), over)
+    across = {key: values for key, values in tried.items() if scoped(key)[1] in apart}
+    if not (sought := {key: values for key, values in tried.items() if key not in across}):
         raise ConfigError("--search: say where, such as --grid algorithm.lr=1e-3..1e-1,log, a range or values.")
-    if odd := [key for key in apart if range_of(tried[key])]:
+    if odd := [key for key, values in across.items() if range_of(values)]:
         raise ConfigError(f"--grid {odd[0]}: algorithms are compared over it, so that it needs values, not a range.")
     documents, notes = algorithms_of(config, algorithms, settings)
+    check_scopes(tried, documents)
     numbers = numbers_of(seeds)
     searches = [
-        Search(one, {key: values for key, values in sought.items() if takes(one, key)}, sampler, numbers[0])
+        Search(one, {key: values for key, values in own.items() if takes(one, key)}, sampler, numbers[0])
         for document in documents
-        for one in combined(document, {key: tried[key] for key in apart})
+        for one in combined(document, across)
+        for own in [own_grid(sought, algorithm_of(one))]
     ]
     runs, failed = dict[str, PlannedRun](), dict[str, str]()
     for number in range(count):
