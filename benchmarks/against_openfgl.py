@@ -1,9 +1,9 @@
 """FedAvg, FedProx, local training and newer methods by fedweave and by OpenFGL 1.1.0 on the same cuts.
 
 10 clients by Louvain, 2-layer GCN of width 64, dropout .5, 100 rounds of 3 full-batch steps, Adam (lr .01, weight decay
-5e-4) whose moments are kept, FedProx with μ = .001, each other method's own settings: OpenFGL's defaults. Where its code
-departs from the paper (openfgl.md says where) the two need not agree. fedweave cuts the graph, both train on it, one
-after the other, with one thread each, and evaluate after every round. OpenFGL wants an environment of its own:
+5e-4) whose moments are kept, FedProx with μ = .001, each other method's own settings: OpenFGL's defaults. Where its
+code departs from the paper (openfgl.md says where) the two need not agree. fedweave cuts the graph, both train on it,
+one after the other, with one thread each, and evaluate after every round. OpenFGL wants an environment of its own:
 
     python -m venv peer; peer/bin/pip install openfgl-lib==1.1.0 torch torch-geometric scikit-learn munkres
     python -m benchmarks.against_openfgl --peer peer/bin/python [--data cora …] [--seeds 0 1 2] [--out runs/openfgl]

@@ -258,7 +258,7 @@ def ego(features: int, classes: int, given: dict[str, Any]) -> list[tuple[nn.Mod
 
 def _any(size: tuple[int, ...]) -> Tensor:
     """Weights until those of the file are loaded."""
-    return torch.linspace(-40, 40, math.prod(size)).cos().reshape(size)
+    return torch.linspace(-40, 40, math.prod(size), device="cpu").cos().reshape(size)
 
 
 def _chain(layer: Any, features: int, last: int, given: dict[str, Any]) -> list[tuple[nn.Module, str | None]]:

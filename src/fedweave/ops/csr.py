@@ -57,7 +57,9 @@ class Csr(NamedTuple):
         """Of a block-diagonal matrix the blocks [rows, rows]; their values are views of this one's."""
         count = self.rows // rows
         ends = self.starts[::rows].tolist()
-        first = torch.repeat_interleave(torch.arange(count, device="cpu") * rows, torch.tensor(ends).diff())
+        first = torch.repeat_interleave(
+            torch.arange(count, device="cpu") * rows, torch.tensor(ends, device="cpu").diff()
+        )
         sizes = [after - before for before, after in pairwise(ends)]
         columns, values = (self.columns - first.int()).split(sizes), self.values.split(sizes)
         starts = (self.starts[:-1].view(count, rows) - self.starts[:-1:rows, None]).unbind()

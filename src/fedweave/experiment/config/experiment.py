@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from fedweave.core.plugins import check_trusted
 from fedweave.core.records import Record, Values
-from fedweave.datasets.outside import EXTERNAL, check_external
 from fedweave.errors import ConfigError
 from fedweave.experiment.config.choice import Choice, accepts, checked_values, choose, taken
 from fedweave.experiment.config.names import Faults, check_keys
@@ -349,6 +348,8 @@ def _of_others(path: str, key: str) -> str:
 
 def _across(table: Document) -> Record:
     """What [data] says of edges between members, of whatever data."""
+    from fedweave.datasets.outside import EXTERNAL, check_external
+
     external, least = table.get("external", EXTERNAL[0]), table.get("external_least", 1)
     try:
         check_external(external)

@@ -200,10 +200,13 @@ def matched(replies: Replies, ask: Ask) -> tuple[int, dict[str, Tree], dict[str,
     for site, own in points.items():
         places = [at for at, point in enumerate(own) if point in numbers]
         slots = [numbers[own[at]] for at in places]
-        pair = {"places": torch.tensor(places, dtype=torch.int64), "slots": torch.tensor(slots, dtype=torch.int64)}
+        pair = {
+            "places": torch.tensor(places, dtype=torch.int64, device="cpu"),
+            "slots": torch.tensor(slots, dtype=torch.int64, device="cpu"),
+        }
         sent[site] = pair | {"count": len(numbers)}
         mine = sorted(slot for at, slot in zip(places, slots, strict=True) if owned[site][at])
-        held[site] = torch.tensor(mine, dtype=torch.int64)
+        held[site] = torch.tensor(mine, dtype=torch.int64, device="cpu")
     return len(numbers), sent, held
 
 

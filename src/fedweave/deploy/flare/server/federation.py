@@ -123,7 +123,7 @@ class Flare(Engine):
         about = {"sites": sites, "versions": versions(document)} | known | more
         request = {"kind": "join", "run": run, "document": document} | about
         self._pin, self._sums.run = pin(document, sites), run
-        exchange = not vertical and document["data"].get("external") == EXCHANGE
+        exchange = not vertical and document.get("data", {}).get("external") == EXCHANGE
         tells = MEETING if vertical else {**JOINING, **CLAIMING} if exchange else JOINING
         replies = self._arrive(JOIN, tells, request, dict.fromkeys(here, _NOTHING))
 
