@@ -50,6 +50,18 @@ def test_many_clients_are_valued_by_orders_of_joining_and_rounds_between_not_at_
     assert float(second["shapley"].sum()) == pytest.approx(float(exactly["shapley"].sum()))
 
 
+@pytest.mark.parametrize(("clients", "settings"), [(4, {}), (20, {"permutations": 4})])
+def test_no_more_messages_try_models_than_sites_are_told_to_expect(clients: int, settings: dict[str, int]) -> None:
+    """Those of orders of joining come before those without one client."""
+    config = CONFIG | {"partition": {"name": "random", "clients": clients}}
+    parts = [{"name": "coalition_value"} | settings]
+    built = build(resolve(config | {"algorithm": {"name": "fedavg", "parts": parts}}))
+    [_] = train(built.algorithm, built.fed, 1, eval_every=0)
+    rows = [row for row in built.fed.ledger.table().to_pylist() if row["key"] == "tried" and row["direction"] == "up"]
+    expected = built.algorithm.calls(clients).round.count(built.algorithm.try_out)
+    assert 0 < len({row["call"] for row in rows}) <= expected
+
+
 @pytest.mark.parametrize("other", ["secure_sum", "median", "server_adam", "functional_mix"])
 def test_what_hides_updates_or_makes_another_model_of_them_is_refused(other: str) -> None:
     with pytest.raises(ConfigError, match="CoalitionValue"):

@@ -82,6 +82,27 @@ def test_a_server_that_tries_more_models_than_it_said_is_refused(project: Path) 
         fed.map(algorithm.try_out, {"models": many})
 
 
+@pytest.mark.parametrize(
+    ("every", "messages", "refused"),
+    [(1, [8], ""), (1, [4, 4], ""), (1, [5, 4], r"9 so far"), (1, [65], r"65 of them"), (2, [1], r"tries 0 in it")],
+)
+def test_no_more_models_are_tried_than_the_algorithm_tries(
+    project: Path, every: int, messages: list[int], refused: str
+) -> None:
+    """Whatever the policy says, in the rounds alone that end with a valuation."""
+    part = {"name": "coalition_value", "every": every}
+    fed, algorithm, _ = joined(project, valued(parts=[part]))
+    state = algorithm.init(fed)
+    fed.map(algorithm.train, {"w": state["w"]})
+    for at, count in enumerate(messages, 1):
+        many = map_leaves(lambda leaf, count=count: torch.stack([leaf] * count), state["w"])
+        if refused and at == len(messages):
+            with pytest.raises(ClientsMissing, match=f"bank-b: .*{refused}"):
+                fed.map(algorithm.try_out, {"models": many})
+        else:
+            fed.map(algorithm.try_out, {"models": many})
+
+
 @pytest.mark.parametrize("rule", ["score_epsilon = 1.0", "round_scores = 10"])
 def test_hits_on_labels_as_they_are_stay_where_scores_are_coarser(project: Path, rule: str) -> None:
     deny(project, rule)

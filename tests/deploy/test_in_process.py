@@ -14,6 +14,7 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 import torch
 
 from fedweave.algorithms import ALGORITHMS, parts
+from fedweave.algorithms.score_sums import summed
 from fedweave.core.algorithm import capabilities
 from fedweave.core.federation import Sends, StepInfo
 from fedweave.core.ledger import Ledger
@@ -37,6 +38,7 @@ from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train
 from fedweave.metrics.measured import ROUNDED_SCORES
+from fedweave.privacy.secure_sum import FixedPoint
 from fedweave.report.notes import notes
 from tests.contract.federations import distance
 from tests.deploy.projects import CUTS, SITES, VERTICAL, InProcess, call_request, copied, experiment, join_request
@@ -436,8 +438,8 @@ def test_the_servers_log_gives_the_reason_of_every_absence_once(project: Path) -
     assert said == ["round 2: bank-c is left out: cable cut", "round 4: bank-c is left out: asleep"]
 
 
-def deny(project: Path, policy: str) -> None:
-    path = project / "bank-b/site.toml"
+def deny(project: Path, policy: str, site: str = "bank-b") -> None:
+    path = project / site / "site.toml"
     path.write_text(path.read_text().partition("[policy]")[0] + f"[policy]\n{policy}\n")
 
 
@@ -472,6 +474,14 @@ def test_metrics_that_are_not_of_the_same_sites_are_noted(project: Path) -> None
             of_run[row["client"]][row["key"]] = row["reveals"]
     assert of_run["bank-b"] == told, "the run's ledger says what the site's own does"
     assert of_run["bank-a"]["own/f1"] != NOTHING
+
+
+def test_in_sums_values_are_rounded_and_not_their_words() -> None:
+    """Whose words have a digit behind the point: 4 of 26 are no 5 of 25."""
+    info, words = StepInfo(summed(True)), FixedPoint(64, 1)
+    pairs = words.encode(torch.tensor([[4.0, 26.0], [16.0, 26.0], [4.0, 4.0]]), 2.0**52)
+    found, _, _ = Scoring(10).left({"own": {"accuracy": pairs}}, info, 3)
+    assert words.decode(found["own"]["accuracy"], torch.float64).tolist() == [[0, 30], [20, 30], [0, 0]]
 
 
 def test_hits_and_examples_are_rounded_and_all_else_is_zeros_by_hand() -> None:

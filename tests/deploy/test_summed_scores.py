@@ -109,6 +109,24 @@ def test_nobody_tells_how_many_of_each_class_it_has_unless_its_policy_says_so(pr
     assert not any(name.startswith("pooled/") for name in last.summary)
 
 
+@pytest.mark.parametrize(
+    "policy",
+    ["", 'measures = ["loss"]', "round_scores = 10", "score_epsilon = 1.0", f'{NAMED}\ndeny = ["labels"]'],
+)
+def test_all_members_may_have_one_rule_for_sums(project: Path, policy: str) -> None:  # noqa: F811
+    """Nothing is known then that nobody tells, and the server's ledger says what every site's own does."""
+    for site in SITES:
+        deny(project, policy, site)
+    fed, algorithm, _ = joined(project, summed())
+    [last] = train(algorithm, fed, 1)
+    by_class = not policy or policy.startswith('measures = ["loss"]')
+    assert 0 < last.summary["global/accuracy"] <= 1
+    assert ("local/macro_f1" in last.summary) == by_class
+    assert ("local/loss" in last.summary) == ("loss" in policy)
+    assert not any(name.startswith("pooled/") for name in last.summary)
+    assert [compare(project / site, "r1", fed.ledger.table()) for site in SITES] == [([], [])] * len(SITES)
+
+
 def _at(project: Path, config: Any) -> Iterator[Any]:  # noqa: F811
     fed, algorithm, _ = joined(project, config, run="summed")
     return iter((algorithm, fed))
@@ -165,6 +183,7 @@ def test_sites_weigh_classes_by_all_members_counts_and_none_tells_its_own(projec
     reply(server.join())
     answer = server.call("ClassCounts.count_classes", 0, {"classes": torch.zeros(3, dtype=torch.int64)})
     assert "secure sum" in answer.refusal
-    deny(project, 'deny = ["class_counts"]\ncalls = {count_classes = 5}')
-    with pytest.raises(ClientsMissing, match="class_counts may not leave"):
-        joined(project, config, run="denied")
+    for denied in ("class_counts", "labels"):
+        deny(project, f'deny = ["{denied}"]\ncalls = {{count_classes = 5}}')
+        with pytest.raises(ClientsMissing, match="class_counts may not leave"):
+            joined(project, config, run=f"without{denied[0]}")

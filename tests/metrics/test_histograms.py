@@ -59,6 +59,31 @@ def test_what_histograms_say_is_within_the_bound_that_they_tell(scale: float, po
         assert found["f1_positive"][1] == pytest.approx(most, abs=0.02)
 
 
+def test_scores_that_are_tied_are_within_the_bound_too() -> None:
+    """By hand: positives 1, 1 between a negative above and one in their bin, of scores 5, 1, 1, 0.999."""
+    draws = np.random.default_rng(0)
+    sets = [(np.array([5.0, 1, 1, 0.999]), np.array([0, 1, 1, 0]))]
+    sets += [(draws.choice([5.0, 1, 0.999, 0.998, -2], 8), draws.integers(0, 2, 8)) for _ in range(50)]
+    for margin, truth in sets:
+        logits = torch.stack([torch.zeros(len(margin)), torch.tensor(margin)], 1).double()
+        masks = torch.ones(3, len(margin), dtype=torch.bool)
+        found = pooled(told(histograms.histograms(logits, torch.tensor(truth), masks)), 1, 0.5)
+        if truth.any():
+            exact = scores(margin, truth == 1, 0.5)["average_precision"]
+            assert abs(found["average_precision"][0] - exact) <= found["average_precision_error"][0] + 1e-12
+
+
+@pytest.mark.parametrize("positive", [0, 1])
+def test_what_lies_on_the_threshold_is_flagged_as_its_probability_says(positive: int) -> None:
+    """Of two examples in bins beside the edge 0 one lies on it."""
+    margin = np.array([0.0, -5e-4]) if positive == 0 else np.array([0.0, 5e-4])
+    logits, y = torch.stack([torch.zeros(2), torch.tensor(margin)], 1).double(), torch.tensor([1, 0])
+    found = pooled(told(histograms.histograms(logits, y, torch.ones(3, 2, dtype=torch.bool))), positive, "auto")
+    own = probabilities(margin if positive == 1 else -margin)
+    assert found["flagged"][0] == (own >= found["threshold"][0]).mean()
+    assert found["threshold"][0] == pytest.approx(0.5)
+
+
 def test_sums_over_members_are_those_of_all_examples_to_the_bit() -> None:
     for classes in (2, 4):
         logits, y, masks = examples(300, 2.0, classes=classes)

@@ -210,7 +210,7 @@ class FedAvg(Deployable, SumsScores):
         judge, changed = self.judging({}), (self.change,) if self.composed.changes else ()
         kept = (judge, self.keep_given, self.keep_trained)
         asked = (self.score_sum,) if self.scores == "sum" else (judge,)
-        tries = (self.try_out,) * -(-self.composed.queries(clients) // trying.AT_ONCE)
+        tries = (self.try_out,) * trying.messages(self.composed.queries(clients))
         return Calls(self.composed.setup, (*changed, self.train, *tries), asked, kept)
 
     def measures(self, state: Tree, fed: Federation) -> dict[str, Tensor]:

@@ -24,6 +24,11 @@ AT_ONCE = 64  # models in one message
 TOLD = {"models": "models that other members' updates have gone into, of some of them each"}
 
 
+def messages(models: int) -> int:
+    """How many messages at most have so many models tried, some at first and the rest after their values are known."""
+    return -(-models // AT_ONCE) + 1 if models else 0
+
+
 def hits(model: Model, many: Tree, client: Client) -> Tree:
     """How many of the client's test examples models with the weights `many`, leaves [c, …], get right, int64 [c], and
     how many there are."""

@@ -89,7 +89,8 @@ def pooled(found: Mapping[str, np.ndarray], positive: int, how: Threshold) -> di
     "recall_at_1" and so on, and what `flagging.scores` says from the "threshold" on that `how` chooses of the edges on
     validation examples. "brier" and "calibration_error" are exact. NaN where there is nothing to count.
 
-    found: sums of `histograms`. positive: the class, of two.
+    found: sums of `histograms`. positive: the class, of two; what lies on an edge counts as below it for class 0, for
+    which a chosen threshold is the next number above the edge's.
     """
     margins = found[MARGINS]
     if BRIER not in found:
@@ -100,7 +101,7 @@ def pooled(found: Mapping[str, np.ndarray], positive: int, how: Threshold) -> di
     splits = margins[:, 0]
     given = float(how) if isinstance(how, float | int) else None
     where = threshold_of_counts(splits[VAL, 0], splits[VAL, 1], how) if given is None else _nearest(given)
-    at = _probability(where) if given is None else given
+    at = _probability(where, closed=positive == 1) if given is None else given
     rows = [_of_split(split[0], split[1], where) for split in splits]
     whole = {name: np.array([row[name] for row in rows]) for name in rows[0]}
     total, examples, true = np.moveaxis(found[CALIBRATION], 1, 0)
@@ -109,9 +110,13 @@ def pooled(found: Mapping[str, np.ndarray], positive: int, how: Threshold) -> di
     return whole | {"threshold": np.full(len(rows), at)}
 
 
-def _probability(where: int) -> float:
-    """From which on the bins from `where` on are flagged; above 1 for none."""
-    return float(expit(edges()[where])) if where < BINS else float(np.nextafter(1, 2))
+def _probability(where: int, closed: bool) -> float:
+    """From which on the bins from `where` on are flagged; above 1 for none. closed: whether what lies on an edge is in
+    the bin above it, as it is not where bins are reversed."""
+    if where == BINS:
+        return float(np.nextafter(1, 2))
+    found = expit(edges()[where])
+    return float(found if closed or not where else np.nextafter(found, 2))
 
 
 def _nearest(p: float) -> int:
@@ -158,14 +163,14 @@ def auc(negative: np.ndarray, positive: np.ndarray) -> tuple[float, float]:
 
 def average_precision(negative: np.ndarray, positive: np.ndarray) -> tuple[float, float]:
     """Of counts by rising bins, each bin's examples at once, and how far that of the scores may be from it: they lie
-    between those with a bin's positives first and with its positives last."""
+    between those with a bin's positives first, all of one score, and with its positives last."""
     p, q = positive[::-1], negative[::-1]
     tp, fp, count = np.cumsum(p), np.cumsum(q), p.astype(np.int64)
     total = p.sum()
     together = float((p * ratio(tp, tp + fp))[p > 0].sum())
     number = np.arange(1, int(total) + 1)  # of each positive by falling scores
-    before, all = np.repeat(fp - q, count), np.repeat(fp, count)
-    first, last = float((number / (number + before)).sum()), float((number / (number + all)).sum())
+    first = float((p * ratio(tp, tp + fp - q))[p > 0].sum())
+    last = float((number / (number + np.repeat(fp, count))).sum())
     return _ratio(together, total), _ratio(max(first - together, together - last), total)
 
 

@@ -132,15 +132,15 @@ def _verdict(everyone: Mapping[str, np.ndarray], judging: Judging, before: Mappi
     """What says that not accuracy judges: as the evaluation before has it, if it does, else as it is decided now."""
     if known := {name: value for name, value in before.items() if name.startswith(f"{JUDGED}/")}:
         return known
-    share = reference.rarest(everyone["classes"]) if "classes" in everyone else math.nan
-    return judging.verdict(everyone["f1"].shape[-1], share, _rarer(everyone))
+    if "classes" not in everyone:  # nobody tells what is counted by class
+        return judging.verdict(0, math.nan, 1)
+    counted = everyone["classes"]
+    return judging.verdict(counted.shape[-1], reference.rarest(counted), _rarer(counted))
 
 
-def _rarer(everyone: Mapping[str, np.ndarray]) -> int:
+def _rarer(counted: np.ndarray) -> int:
     """The class with the fewest training examples, of equal ones the last."""
-    if "classes" not in everyone:
-        return 1
-    trained = everyone["classes"][TRAIN, reference.TRUE][::-1]
+    trained = counted[TRAIN, reference.TRUE][::-1]
     return len(trained) - 1 - int(trained.argmin())
 
 

@@ -133,7 +133,8 @@ class Party:
         return [self.order[place] for place in places]
 
     def pad(self, name: str, words: int) -> np.ndarray:
-        """uint64 [words] that every party of this meeting has for a name and, without the key, nobody else.
+        """uint64 [words] that every party of this meeting has for a name and, without the key, nobody else; who has it
+        and padded words can try names on them.
 
         Raises:
             CallRefused: the parties have not been heard of yet.

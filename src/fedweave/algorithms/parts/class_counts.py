@@ -14,6 +14,7 @@ from fedweave.core.graph import TRAIN
 from fedweave.core.tree import Tree
 from fedweave.learn import class_counts
 
+COUNTS = "class_counts"  # tells labels
 _MOST = 1 << 40  # examples of a client; the sum of 2^23 clients fits
 _TELLS = "how many training examples of each class all members have together"
 
@@ -51,10 +52,10 @@ class ClassCounts(Part):
     def init(self, fed: Federation, w: Tree) -> Tree:
         """{"classes": int64 [c]}."""
         none = torch.zeros(fed.classes, dtype=torch.int64, device=fed.device)
-        return {"classes": fed.map(self.count_classes, {"classes": none}).total("class_counts")}
+        return {"classes": fed.map(self.count_classes, {"classes": none}).total(COUNTS)}
 
     @on_client(
-        sends=lambda self: {"class_counts": Sends(f"nothing by itself; with the others' {_TELLS}", self._summed)},
+        sends=lambda self: {COUNTS: Sends(f"nothing by itself; with the others' {_TELLS}", self._summed)},
         hears={"classes": "how many classes there are"},
         apart=True,
     )
@@ -62,7 +63,7 @@ class ClassCounts(Part):
         """{"class_counts": training examples of each class}."""
         graph = client.graph
         found = class_counts(graph.y, graph.masks[TRAIN], len(message["classes"]))
-        return {"class_counts": found.clamp(max=_MOST).to(torch.int64)}
+        return {COUNTS: found.clamp(max=_MOST).to(torch.int64)}
 
     def download(self, state: Tree, at: Tensor) -> tuple[Tree, Tree]:
         """All clients' counts."""

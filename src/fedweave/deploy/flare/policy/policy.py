@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from fedweave.algorithms.parts.class_counts import COUNTS
 from fedweave.algorithms.trying import TRIED
 from fedweave.core.algorithm import LimitsExamples, TakesBatches
 from fedweave.core.federation import StepInfo
@@ -13,6 +14,7 @@ from fedweave.core.mechanism import Account, Applied, Cost, Gaussian, Mechanism,
 from fedweave.core.text import counted
 from fedweave.core.tree import Tree, leaves
 from fedweave.deploy.flare.site.sitefile import Rules
+from fedweave.deploy.flare.wire.scores import LABELS
 from fedweave.errors import CallRefused
 from fedweave.privacy.gaussian import total_epsilon
 
@@ -262,8 +264,8 @@ def _check_leaf(rules: Rules, path: str, mechanisms: tuple[Mechanism, ...]) -> N
             f"policy.{which}: {TRIED} are hits on labels as they are; leave out the part coalition_value"
         )
     for key in rules.deny:
-        if covers(key, path):
-            raise PolicyViolation(f"policy.deny: {key} may not leave")
+        if covers(key, path) or (key, path) == (LABELS, COUNTS):
+            raise PolicyViolation(f"policy.deny: {path if key == LABELS else key} may not leave")
     mixed = max((own.least for own in mechanisms if isinstance(own, Mixup)), default=0)
     noised = max((own.sigma / (own.sensitivity or 1.0) for own in mechanisms if isinstance(own, Gaussian)), default=0.0)
     for rule, demands, got in (("mixup", rules.mixup, mixed), ("noise", rules.noise, noised)):

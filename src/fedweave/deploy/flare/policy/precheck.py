@@ -1,7 +1,7 @@
 """What a site's policy refuses of a run for certain, known before any of it is done."""
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
@@ -121,8 +121,13 @@ def unjudged(
     """
     rounds = range(max(done, 0) + 1, general.rounds + 1)
     planned = sum(evaluated(round, general.rounds, general.eval_every) for round in rounds)
-    tried = algorithm.composed.queries(sites, rounds) if isinstance(algorithm, FedAvg) else 0
+    tried = models_tried(algorithm, sites, rounds)
     check_evaluations(rules, spent, planned * len(scoring_steps(calls)) + tried)
+
+
+def models_tried(algorithm: object, sites: int, rounds: Sequence[int]) -> int:
+    """How many models an algorithm has that many sites try in these rounds, at most (`algorithms.trying`)."""
+    return algorithm.composed.queries(sites, rounds) if isinstance(algorithm, FedAvg) else 0
 
 
 def _declared(rules: Rules, calls: Calls, labels: bool) -> Callable[[Step], StepInfo]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from fedweave.algorithms.trying import TRIED
 from fedweave.core import random
 from fedweave.core.algorithm import capabilities
 from fedweave.core.federation import Declaration, StepInfo, step_info
@@ -294,6 +295,8 @@ class Member:
         copies, way = (1, "up") if to is None else (len(to), "peer")
         with job.accounts.open(job.ledger):
             check_calls(job.rules, job.accounts.spent, name, models_scored(info, reply))
+            if TRIED in reply:
+                job.order.count_tried(len(reply[TRIED]))
             if name in job.target:
                 check_target(job.rules, job.target, job.accounts.repeated(job.pin), 1)
             check_reply(rules or job.rules, job.accounts.spent, reply, copies * len(blob), info)

@@ -2,11 +2,13 @@
 
 import hashlib
 import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from fedweave.algorithms.trying import AT_ONCE
 from fedweave.core.algorithm import Calls
 from fedweave.core.federation import Step, StepInfo, step_name
 from fedweave.core.purposes import EVALUATION, PREDICTION, SETUP, TRAINING
@@ -151,15 +153,24 @@ class Order:
 
     calls: those of the site's own algorithm. after: the round whose state the job continues from, -1 for none. rounds:
     how many there are. every: in which of them there are evaluations (`rounds.evaluated`). predict: the job has a
-    finished run's models predict, which are those after that round.
+    finished run's models predict, which are those after that round. most: how many models are tried in some rounds.
     """
 
-    def __init__(self, calls: Calls, after: int, rounds: int, predict: bool = False, every: int = 1) -> None:
+    def __init__(
+        self,
+        calls: Calls,
+        after: int,
+        rounds: int,
+        predict: bool = False,
+        every: int = 1,
+        most: Callable[[Sequence[int]], int] = lambda rounds: 0,
+    ) -> None:
         self._setup, self._round = _names(calls.setup), _names((*calls.round, *calls.evaluation))
         self._training = len(calls.round)
         self._predicted = _names(calls.prediction) if predict else None
         self._first, self._last = (after, after) if predict else (after + 1, rounds)
         self._every, self._reached = every, (self._first, -1)
+        self._most, self._tried = most, (self._first, 0)
 
     def admit(self, step: str, round: int, again: int) -> None:
         """Note that the `again`-th further call of `step` in `round` has come.
@@ -175,6 +186,22 @@ class Order:
                 f"{step}, occurrence {again + 1} in round {round}, is out of the algorithm's order: {self._expected()}"
             )
         self._reached = here
+
+    def count_tried(self, models: int) -> None:
+        """Note that so many models were tried in the call that was admitted last.
+
+        Raises:
+            CallRefused: these are more than a message has, or with those before more than the algorithm tries in a
+                round.
+        """
+        round = self._reached[0]
+        most, told = self._most([round]), models + (self._tried[1] if self._tried[0] == round else 0)
+        if models > AT_ONCE or told > most:
+            raise CallRefused(
+                f"models to try in round {round}: {told} so far, {models} of them in one message; the algorithm tries "
+                f"{most} in it, and {AT_ONCE} at once"
+            )
+        self._tried = round, told
 
     @property
     def purpose(self) -> str:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
@@ -26,6 +27,7 @@ from fedweave.deploy.flare.policy.precheck import (
     check_declared,
     check_target,
     check_told,
+    models_tried,
     needs_all,
     overspent,
     targeted,
@@ -220,7 +222,8 @@ class Participation:
         self.memory.chained = any(info.sums and not info.stateless for info in map(step_info, calls.all))
         self.memory.labelled = frozenset(map(step_name, calls.labelled))
         general = self.config.general
-        self.order = Order(calls, self.asked.round, general.rounds, self.asked.predict, general.eval_every)
+        most = partial(models_tried, self.algorithm, len(self.asked.sites))
+        self.order = Order(calls, self.asked.round, general.rounds, self.asked.predict, general.eval_every, most)
         self.found = found
         known = vocabulary_of(self.algorithm)
         if known is None or self.asked.predict:

@@ -65,19 +65,17 @@ class Scoring:
 
     def left(self, reply: Tree, info: StepInfo, classes: int) -> tuple[Tree, StepInfo, Record]:
         """A scoring step's reply as it may leave, what is declared of it, and what the site notes beside it."""
-        if info.sums:
-            return replace(self, measures=self.in_sum)._left(reply, info, classes)
-        return self._left(reply, info, classes)
-
-    def _left(self, reply: Tree, info: StepInfo, classes: int) -> tuple[Tree, StepInfo, Record]:
-        if not self.changes:
+        said = replace(self, measures=self.in_sum) if info.sums else self
+        if not said.changes:
             return reply, info, {}
-        reply = self.leave(reply, classes)
-        return reply, self.declared(info, [path for path, _ in leaves(reply)]), {SCORED: asdict(self)}
+        shown = said.leave(reply, classes, info)
+        return shown, said.declared(info, [path for path, _ in leaves(shown)]), {SCORED: asdict(said)}
 
-    def leave(self, reply: Tree, classes: int) -> Tree:
-        """A scoring step's reply, with zeros in place of what does not leave: of no examples in pairs."""
-        return nest({path: self._shown(path, leaf, classes) for path, leaf in leaves(reply)})
+    def leave(self, reply: Tree, classes: int, info: StepInfo | None = None) -> Tree:
+        """A scoring step's reply, with zeros in place of what does not leave: of no examples in pairs. info: of the
+        step, where its reply may be words of a sum."""
+        ones = {path: 1 if info is None else _one(info, path) for path, _ in leaves(reply)}
+        return nest({path: self._shown(path, leaf, classes, ones[path]) for path, leaf in leaves(reply)})
 
     def declared(self, info: StepInfo, paths: list[str]) -> StepInfo:
         """`info` with what is revealed of the `paths` of a reply that may `leave`, and by which mechanism."""
@@ -126,14 +124,15 @@ class Scoring:
         name = rest if first == MEAN else first
         return key not in COUNTED or (_CLASSES if name in _BY_CLASS else name) in {_PLAIN, *self.measures}
 
-    def _shown(self, path: str, leaf: Tensor, classes: int) -> Tensor:
+    def _shown(self, path: str, leaf: Tensor, classes: int, one: int) -> Tensor:
         if not self._leaves(path):
             return torch.zeros_like(leaf)
         if self.epsilon is not None and not path.startswith(_PUBLIC):  # whose labels are nobody's, and never drawn
             leaf = _corrected(leaf, kept_probability(self.epsilon, classes), classes)
         if self.step == 1:
             return leaf
-        coarse = (leaf / self.step).round() * self.step
+        step = self.step * one
+        coarse = (leaf.double() / step).round() * step
         return (coarse * (coarse[:, 1:] > 0)).to(leaf.dtype)  # no examples have no hits
 
 
@@ -160,6 +159,8 @@ def as_arrived(info: StepInfo, reply: Tree, said: Scoring | None) -> StepInfo:
     if said is None or not is_scoring(info):
         return info
     paths = [path for path, _ in leaves(reply)]
+    if info.sums:  # whose words are noise, zeros too
+        return said.declared(info, paths)
     if any(leaf.any() for path, leaf in leaves(reply) if not said._leaves(path)):
         return info
     hits = [leaf for path, leaf in leaves(reply) if _is_hits(path)]
@@ -171,6 +172,12 @@ def as_arrived(info: StepInfo, reply: Tree, said: Scoring | None) -> StepInfo:
 def _is_hits(path: str) -> bool:
     key, *name = path.split("/")
     return key in COUNTED and name == [_PLAIN]
+
+
+def _one(info: StepInfo, path: str) -> int:
+    """What stands for 1 in a leaf of a reply: words of a sum have binary digits behind the point."""
+    declared = info.sends[info.covering(path) or path.split("/")[0]]
+    return max((1 << own.fraction for own in declared.mechanisms if isinstance(own, SecureSum)), default=1)
 
 
 def _label_draws(calls: Calls) -> list[LDP]:
@@ -198,9 +205,10 @@ def scoring_of(rules: Rules, calls: Calls, labels: bool) -> Scoring:
     asked = [] if rules.score_epsilon is None else [rules.score_epsilon]
     epsilon = min((*drawn, *asked), default=None) if labels else None
     bounded = COUNTED if _label_draws(calls) else (_OWN, _PUBLIC) if _of_received(scoring_steps(calls)) else ()
-    named = {*rules.measures} & {"loss"} if LABELS in rules.deny else {*rules.measures}  # others tell how many
-    in_sum = tuple(sorted({*rules.measures, _CLASSES}))
-    return Scoring(rules.round_scores, tuple(sorted(named)), epsilon, bounded, in_sum)
+    named, in_sum = {*rules.measures}, {*rules.measures, _CLASSES}
+    if LABELS in rules.deny:  # others tell how many
+        named, in_sum = named & {"loss"}, in_sum & {"loss"}
+    return Scoring(rules.round_scores, tuple(sorted(named)), epsilon, bounded, tuple(sorted(in_sum)))
 
 
 def _of_received(steps: Iterable[Step]) -> bool:
