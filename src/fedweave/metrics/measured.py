@@ -173,12 +173,12 @@ def _uncounted(summed: Mapping[str, np.ndarray]) -> float:
     return float(1 - summed[f"histogram/{MARGINS}"][:, 0].sum() / examples)
 
 
-def _positives(pairs: Mapping[str, np.ndarray], positive: int) -> dict[str, float]:
+def _positives(pairs: dict[str, np.ndarray], positive: int) -> dict[str, float]:
     """How many examples are of the positive class, and alerts of test examples; {} where a member keeps that back."""
     if "recall_at_1" not in pairs or _coarse(pairs).any():
         return {}
     held, examples = pairs["recall_at_1"][..., 1, positive], pairs["accuracy"][..., 1]
-    found = {}
+    found: dict[str, float] = {}
     for name, split in (("test", TEST), ("val", VAL)):
         own = held[examples[:, split] > 0, split]
         found |= {f"{POSITIVES}/{name}": float(own.sum()), f"{POSITIVES}/{name}_fewest": float(min(own, default=0))}

@@ -49,7 +49,7 @@ def curves(groups: Sequence[Group]) -> Figure | None:
 def constants(groups: Sequence[Group]) -> bool:
     """Whether `curves` draws the accuracy of always predicting one class."""
     drawn = curves(groups)
-    return drawn is not None and any(panel.levels for panel in drawn.panels)
+    return drawn is not None and any(isinstance(panel, Panel) and panel.levels for panel in drawn.panels)
 
 
 def client_accuracy(groups: Sequence[Group]) -> Figure | None:
