@@ -58,13 +58,13 @@ def both(tone: str) -> tuple[str, str]:
 
 
 def test_every_colour_that_is_drawn_stands_out_in_light_and_dark() -> None:
-    drawn = [colours.of_run(at) for at in range(9)] + [figures.MAJORITY, *map(colours.tone, figures.EDGES.values())]
+    drawn = [colours.of_run(at) for at in range(10)] + [figures.MAJORITY, *map(colours.tone, figures.EDGES.values())]
     drawn += [tone for count in (2, 10, 15, 40) for tone in colours.of_classes(count)]
     for tone in drawn:
         for colour, paper in zip(both(tone), colours.PAPER, strict=True):
             assert colours.contrast(colour, paper) >= colours.DRAWN, tone
     assert colours.legible("#0072b2", LIGHT) == "#0072b2"  # what stands out stays
-    assert len(set(map(colours.of_run, range(7)))) == 7
+    assert len(set(map(colours.of_run, range(10)))) == len(set(colours.DASHES)) == 10
 
 
 def texts(drawn: str) -> Iterator[tuple[str, np.ndarray]]:

@@ -15,6 +15,7 @@ from fedweave.cli import app
 from fedweave.errors import ConfigError
 from fedweave.experiment.config import read, resolve
 from fedweave.papers import session
+from fedweave.papers.curves import Point
 from fedweave.report.reading import Group
 from fedweave.sweep import charts, choosing, paper
 from fedweave.sweep.plan import keys_of, planned, share, tries
@@ -122,6 +123,24 @@ def test_the_latex_table_has_a_caption_that_says_what_was_run() -> None:
     assert "gcn (hidden = 8)" in text
     assert "Rounds: 5." in text
     assert "fedavg (clients = 10): lr = 0.2" in text
+
+
+def test_a_caption_names_noise_and_what_was_not_tuned_and_bold_needs_seeds() -> None:
+    made = [group("fedavg", 0.1, 5, [0.5], [0.5]), group("scaffold", 0.2, 5, [0.5], [0.6])]
+    noisy = group("fedavg", 0.1, 5, [0.5], [0.4])
+    for one, optimizer, rate in ((made[0], "adam", 0.0), (made[1], "sgd", 0.0), (noisy, "adam", 0.25)):
+        config = one.first.config
+        config["algorithm"] |= {"optimizer": optimizer, "local_steps": 3}
+        config["noise"] = {"labels": rate, "labels_by": "flip"}
+    found = choosing.choose([*made, noisy], ("algorithm.lr", "noise.labels"), ("noise.labels",))
+    text = paper.caption(found, "Test")
+    assert "Noise: share of training labels flipped = 0 or 0.25." in text
+    assert "local steps = 3; optimizer = adam (fedavg) or sgd (scaffold)" in text
+    assert "; lr" not in text  # it was tuned
+    [chart] = charts.charts(found)
+    assert (chart.over, chart.name) == ("share of training labels flipped", "over-noise-labels")
+    assert "Bold" not in paper.latex(found)
+    assert "Bold" in paper.latex(choosing.choose(GROUPS, KEYS, APART))
 
 
 def test_csv_has_a_line_per_run() -> None:
@@ -277,6 +296,23 @@ def test_figures_are_pictures_with_captions(tmp_path: Path) -> None:
     assert files[0].read_bytes() == before  # the same picture, to the byte
     assert r"\includegraphics{over-partition-clients.pdf}" in files[2].read_text()
     assert r"Data: cora\_x" in files[2].read_text()
+
+
+def test_many_lines_are_told_apart_and_named_below_them() -> None:
+    pytest.importorskip("matplotlib", reason="needs pip install 'fedweave[figures]'")
+    from fedweave.sweep.figures import _drawn
+
+    lines = {f"method-{at}": [Point(1, 0.5, 0.1), Point(2, 0.6, 0.1)] for at in range(10)}
+    figure = _drawn(charts.Chart("c", "test accuracy", "clients", "", "", lines))
+    axes = figure.axes[0]
+    drawn = [one.lines[0] for one in axes.containers]
+    assert len({line.get_color() for line in drawn}) == 10
+    assert len({str(line._unscaled_dash_pattern) for line in drawn}) == 10  # in grey, too
+    assert len({line.get_xdata()[0] for line in drawn}) == 10
+    assert max(abs(line.get_xdata()[0] - 1) for line in drawn) < 0.3
+    assert (axes.get_legend(), len(figure.legends)) == (None, 1)
+    few = _drawn(charts.Chart("c", "test accuracy", "round", "", "", dict([*lines.items()][:3])))
+    assert (len(few.legends), few.axes[0].get_legend() is None) == (0, False)
 
 
 def test_files_of_a_number_and_of_its_negative_have_names_of_their_own() -> None:

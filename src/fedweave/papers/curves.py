@@ -11,7 +11,6 @@ from fedweave.papers.planes import BOTTOM, HEIGHT, LEFT, RIGHT, WIDTH, axes, beg
 from fedweave.papers.table import Row
 from fedweave.report.axis import Axis
 
-DASHES = ("", "7 4", "2 3", "8 3 2 3")  # tell the lines apart in print
 Curve = Mapping[int, float]  # {round: value}
 
 
@@ -81,7 +80,7 @@ def averaged(seeds: Sequence[Curve]) -> list[Point]:
 
 def svg(title: str, unit: str, lines: Lines, over: str = "round") -> str:
     """The picture: `lines` in `unit` over rounds or what is `over`, with axes and a legend, in the report's colours."""
-    from fedweave.report.colours import COLOURS
+    from fedweave.report.colours import COLOURS, DASHES
 
     points = [point for line in lines.values() for point in line]
     across = Axis(0, max(point.at for point in points), LEFT, WIDTH - RIGHT)

@@ -1,4 +1,4 @@
-"""The page's colours, each for light and for dark paper, so that what is drawn can be told from the paper in both."""
+"""The page's colours, each for light and dark paper, so that it can be told from the paper in both; and its dashes."""
 
 import colorsys
 from collections.abc import Sequence
@@ -6,7 +6,10 @@ from collections.abc import Sequence
 PAPER = ("#ffffff", "#16191d")  # light and dark
 DRAWN, WRITTEN = 3.0, 4.5  # least contrast of what is drawn and of text (WCAG 2.2, 1.4.11 and 1.4.3)
 # Okabe and Ito 2008, "Color universal design", without the yellow that paper does not show.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+# Three more, darker, for a seventh line and those after it.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#882255", "#6A3D9A", "#7F6000")
+# Of lines two pixels wide, as SVG has them: they tell as many lines apart in grey.
+DASHES = ("", "7 4", "2 3", "8 3 2 3", "14 4", "8 3 2 3 2 3", "4 8", "14 3 4 3", "2 8", "4 3 4 10")
 # Tol 2021, "Colour schemes", muted: for classes, which are more than the runs. Orange stands for its olive, which sand
 # looks like where it is dark enough for paper.
 CLASSES = ("#332288", "#88CCEE", "#44AA99", "#117733", "#EE7733", "#DDCC77", "#CC6677", "#882255", "#AA4499", "#BBBBBB")

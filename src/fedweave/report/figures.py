@@ -13,7 +13,6 @@ from fedweave.report import colours
 from fedweave.report.panels import Bars, Dots, Figure, Heat, Key, Line, Panel, legend_of, percent
 from fedweave.report.reading import Group, Run, judged_alike, spread
 
-DASHES = ("", "6 3", "2 2", "8 3 2 3", "10 4")
 EDGES = {"kept": "#4D4D4D", "cut": "#E69F00"}
 BARS = 50  # clients that get a bar each
 NAMED = 20  # clients that get a line or a colour each
@@ -109,7 +108,13 @@ def incentives(run: Run) -> Figure | None:
     panels = []
     for title, known in found.items():
         lines = tuple(
-            Line(client, list(own), list(own.values()), tone, DASHES[at // len(colours.CLASSES) % len(DASHES)])
+            Line(
+                client,
+                list(own),
+                list(own.values()),
+                tone,
+                colours.DASHES[at // len(colours.CLASSES) % len(colours.DASHES)],
+            )
             for at, client in enumerate(clients)
             if (own := known.get(client, {}))
             for tone in [colours.tone(colours.CLASSES[at % len(colours.CLASSES)])]
@@ -202,7 +207,7 @@ def _line(label: str, at: int, seeds: list[dict[int, float]]) -> Line:
     stats = [spread([seed[round] for seed in seeds]) for round in common]
     means = [mean for mean, _, _ in stats]
     low, high = ([mean + sign * one for mean, one, _ in stats] if len(seeds) > 1 and common else [] for sign in (-1, 1))
-    return Line(label, common, means, colours.of_run(at), DASHES[at % len(DASHES)], low, high)
+    return Line(label, common, means, colours.of_run(at), colours.DASHES[at % len(colours.DASHES)], low, high)
 
 
 def _stacked(run: Run, names: tuple[str, ...], labels: np.ndarray) -> Figure:

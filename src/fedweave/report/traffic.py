@@ -9,7 +9,6 @@ from rich.filesize import decimal
 
 from fedweave.privacy.spent import over_rounds
 from fedweave.report import colours
-from fedweave.report.figures import DASHES
 from fedweave.report.panels import Figure, Line, Panel, legend_of
 from fedweave.report.reading import Group
 
@@ -48,7 +47,7 @@ def _bytes(ledger: pa.Table, way: str) -> dict[int, float]:
 
 def _lines(found: Sequence[tuple[int, str, dict[int, float]]]) -> tuple[Line, ...]:
     return tuple(
-        Line(label, list(own), list(own.values()), colours.of_run(at), DASHES[at % len(DASHES)])
+        Line(label, list(own), list(own.values()), colours.of_run(at), colours.DASHES[at % len(colours.DASHES)])
         for at, label, own in found
         if own
     )

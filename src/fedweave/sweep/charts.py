@@ -8,8 +8,8 @@ from fedweave.papers import curves
 from fedweave.papers import planes as drawing
 from fedweave.papers.curves import Point
 from fedweave.report.reading import spread
-from fedweave.sweep.choosing import Chosen, said, short
-from fedweave.sweep.paper import WHEN, caption, file_name, worded
+from fedweave.sweep.choosing import Chosen, said
+from fedweave.sweep.paper import WHEN, caption, file_name, named, worded
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def _over(key: str, where: str, alike: Sequence[Chosen]) -> Chart:
         mean, deviation, count = spread(one.values())
         if count:
             lines.setdefault(one.algorithm, []).append(Point(one.condition[key], mean, deviation if count > 1 else 0.0))
-    over = short(key)
+    over = named(key, alike[0].group.first.config)
     unit = f"test {worded(alike[0].metric)}"
     what = f"{unit.capitalize()} over {over}, {WHEN}"
     return Chart(file_name(f"over {key} {where}"), unit, over, where, caption(alike, what), lines)

@@ -3,18 +3,23 @@
 from collections.abc import Sequence
 from functools import partial
 from io import BytesIO
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from fedweave.errors import UserError
 from fedweave.experiment.runs.files import plain_errors, write
-from fedweave.report.colours import COLOURS
+from fedweave.report.colours import COLOURS, DASHES
 from fedweave.sweep.charts import Chart
 from fedweave.sweep.paper import escaped
 
 _STYLE: Any = {"svg.hashsalt": "fedweave", "pdf.fonttype": 42, "font.size": 9, "axes.spines.top": False}
 _STYLE |= {"axes.spines.right": False, "legend.frameon": False}
-_MARKS, _DASHES = "os^Dvp", ("-", "--", ":", "-.")
+_STYLE |= {"legend.handlelength": 3.2}  # as long as a dash with its gaps
+_MARKS = "os^DvpX<>h"
+WIDTH = 3.5  # of a picture, inches
+INSIDE = 5  # lines that a legend within the axes names; that of more stands below them
+BESIDE = 0.4  # of the least distance of two values, over which the marks of all lines are spread
 _UNDATED: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
 
 
@@ -63,33 +68,53 @@ def _picture(chart: Chart, kind: str) -> bytes:
 def _drawn(chart: Chart) -> Any:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(3.5, 2.6), layout="constrained")
+    columns = max(1, int(72 * WIDTH / (40 + 4.6 * max(map(len, chart.lines)))))  # of a legend of 8 points
+    rows = -(-len(chart.lines) // columns) if len(chart.lines) > INSIDE else 0
+    figure = Figure(figsize=(WIDTH, 2.6 + 0.17 * rows), layout="constrained")
     axes = figure.add_subplot()
     for at, (name, line) in enumerate(chart.lines.items()):
         x, y, error = zip(*line, strict=True)
-        style: dict[str, Any] = {
-            "color": COLOURS[at % len(COLOURS)],
-            "linestyle": _DASHES[at // len(COLOURS) % len(_DASHES)],
-        }
+        style = {"color": COLOURS[at % len(COLOURS)], "linestyle": _dashed(DASHES[at % len(DASHES)])}
         if chart.over == "round":
             axes.plot(x, y, label=name, **style)
             low, high = ([mean + sign * own for mean, own in zip(y, error, strict=True)] for sign in (-1, 1))
             axes.fill_between(x, low, high, color=style["color"], alpha=0.15, linewidth=0)
         else:
-            axes.errorbar(x, y, error, label=name, marker=_MARKS[at % len(_MARKS)], markersize=4, capsize=2, **style)
+            beside = [value + _beside(chart, at) for value in x]
+            axes.errorbar(
+                beside, y, error, label=name, marker=_MARKS[at % len(_MARKS)], markersize=4, capsize=2, **style
+            )
     axes.set_xlabel(chart.over)
     axes.set_ylabel(chart.unit)
-    axes.legend()
+    if rows:
+        figure.legend(loc="outside lower center", ncols=columns, fontsize=8, columnspacing=1.0)
+    else:
+        axes.legend()
     return figure
 
 
+def _dashed(dash: str) -> Any:
+    """A line of SVG's dashes, two pixels wide, in matplotlib's widths of the line."""
+    return (0, [float(length) / 2 for length in dash.split()]) if dash else "-"
+
+
+def _beside(chart: Chart, at: int) -> float:
+    """How far to the right the marks of a line stand, so that those of several do not cover one another."""
+    values = sorted({point.at for line in chart.lines.values() for point in line})
+    least = min((high - low for low, high in pairwise(values)), default=0.0)
+    step = min(BESIDE * least / len(chart.lines), 0.012 * (values[-1] - values[0]))
+    return step * (at - (len(chart.lines) - 1) / 2)
+
+
 def _with_caption(chart: Chart) -> str:
+    several = chart.over != "round" and len(chart.lines) > 1
+    beside = " Marks of one value stand a little beside one another." if several else ""
     lines = [
         "% \\usepackage{graphicx}",
         r"\begin{figure}",
         r"  \centering",
         rf"  \includegraphics{{{chart.name}.pdf}}",
-        rf"  \caption{{{escaped(chart.caption)}}}",
+        rf"  \caption{{{escaped(chart.caption + beside)}}}",
         r"\end{figure}",
     ]
     return "\n".join(lines) + "\n"

@@ -12,10 +12,19 @@ from fedweave.experiment.config import flat
 from fedweave.metrics.judging import WORDS
 from fedweave.report.cells import Cell, marked
 from fedweave.report.reading import Group, spread
-from fedweave.sweep.choosing import Chosen, said
+from fedweave.sweep.choosing import Chosen, said, short
 
 _SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 _SPECIAL |= {mark: f"\\{mark}" for mark in "&%$#_{}"} | {"±": r"$\pm$", "ε": r"$\varepsilon$"}
+_NOISES = {  # the first of each is what is done by default
+    ("features", "mask"): "share of nonzero features masked",
+    ("features", "gauss"): "noise on features, in standard deviations",
+    ("edges", "drop"): "share of edges dropped",
+    ("edges", "rewire"): "share of edges rewired",
+    ("labels", "flip"): "share of training labels flipped",
+    ("labels", "remove"): "share of training labels removed",
+}
+_TRAINING = ("local_steps", "optimizer", "lr", "weight_decay")
 WHEN = "mean over clients, in the round that is best on validation examples"
 
 
@@ -31,9 +40,11 @@ def latex(found: Sequence[Chosen]) -> str:
     ]
     heads = [escaped(column or worded(found[0].metric)) for column in columns]
     what = f"Test {worded(found[0].metric)} in %, {WHEN}"
+    tested = any(len(one.by_seed()) > 1 for one in found)
+    bold = " Bold: better than every other by a paired test over seeds." if tested else ""
     lines = [
         r"\begin{table}",
-        rf"  \caption{{{escaped(caption(found, what))} Bold: better than every other by a paired test over seeds.}}",
+        rf"  \caption{{{escaped(caption(found, what))}{bold}}}",
         rf"  \begin{{tabular}}{{l{'r' * len(columns)}}}",
         r"    \toprule",
         rf"    {' & '.join(['algorithm', *heads])} \\",
@@ -62,7 +73,8 @@ def _percent(one: Chosen) -> str:
 
 
 def caption(found: Sequence[Chosen], what: str) -> str:
-    """What a table or figure of these runs shows: data, cut, rounds, seeds, and the settings that were chosen."""
+    """What a table or figure of these runs shows: data, cut, noise, rounds, seeds, and the settings, chosen or the
+    same."""
     configs = [one.group.first.config for one in found]
     varied = {key for one in found for key in one.condition}
     seeds = sorted({run.config.get("seed", 0) for one in found for run in one.group.runs})
@@ -70,11 +82,51 @@ def caption(found: Sequence[Chosen], what: str) -> str:
     parts = [
         f"{what}{several if len(seeds) > 1 else f', seed {seeds[0]}'}.",
         f"Data: {_same('data', configs, varied)}. Cut: {_same('partition', configs, varied)}.",
+        *_noise(configs),
         f"Model: {_same('model', configs, varied | {key for one in found for key in one.setting})}.",
         f"Rounds: {' or '.join(map(str, sorted({config['rounds'] for config in configs})))}.",
     ]
     tuned = [f"{_named(one)}: {said(one.setting)}" for one in found if one.setting]
-    return " ".join([*parts, *([f"Settings, chosen by validation: {'; '.join(tuned)}."] if tuned else [])])
+    fixed = [words for key in _TRAINING if (words := _fixed(key, found))]
+    return " ".join(
+        [
+            *parts,
+            *([f"Training: {'; '.join(fixed)}."] if fixed else []),
+            *([f"Settings, chosen by validation: {'; '.join(tuned)}."] if tuned else []),
+        ]
+    )
+
+
+def _fixed(key: str, found: Sequence[Chosen]) -> str:
+    """ "optimizer = adam (fedavg, moon) or sgd (scaffold)": the value that was not varied, with whose it is where the
+    algorithms do not have it alike; "" if none has the key."""
+    path, whose = f"algorithm.{key}", dict[str, list[str]]()
+    for one in found:
+        value = one.group.first.config["algorithm"].get(key)
+        if value is not None and path not in one.setting and path not in one.condition:
+            whose.setdefault(str(value), []).append(one.algorithm)
+    alike = len(whose) == 1 and set(*whose.values()) == {one.algorithm for one in found}
+    told = [value if alike else f"{value} ({', '.join(dict.fromkeys(names))})" for value, names in whose.items()]
+    return f"{key.replace('_', ' ')} = {' or '.join(told)}" if told else ""
+
+
+def _noise(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A sentence on the kinds of noise and their rates, if there is any."""
+    found = []
+    for kind in ("features", "edges", "labels"):
+        rates = sorted({config.get("noise", {}).get(kind, 0) for config in configs})
+        if any(rates):
+            ways = dict.fromkeys(named(f"noise.{kind}", config) for config in configs)
+            found.append(f"{' or '.join(ways)} = {' or '.join(f'{rate:g}' for rate in rates)}")
+    return [f"Noise: {'; '.join(found)}."] if found else []
+
+
+def named(key: str, config: Mapping[str, Any]) -> str:
+    """A key of the grid on an axis or in a caption: of noise what it does to the data."""
+    section, _, kind = key.partition(".")
+    noise = config.get("noise", {})
+    by = noise.get(f"{kind}_by", next((way for whose, way in _NOISES if whose == kind), ""))
+    return _NOISES.get((kind, by), short(key)) if section == "noise" else short(key)
 
 
 def _named(one: Chosen) -> str:
