@@ -12,6 +12,8 @@ from typer.testing import CliRunner
 from fedweave.algorithms import FedAvg
 from fedweave.algorithms.parts import Round, Uniform
 from fedweave.cli import app
+from fedweave.cli.contract import verdict
+from fedweave.contract.subject import Subject
 from fedweave.core import plugins
 from fedweave.core.tree import Tree, leaves, nest
 from fedweave.experiment.rounds import train
@@ -32,6 +34,15 @@ def test_the_readme_trains_and_shows_the_ledger_from_any_folder(
     *rounds, _ = [line for line in capsys.readouterr().out.splitlines() if re.match(r"\d+ 0\.\d+", line)]
     assert len(rounds) == 9
     assert float(rounds[-1].split()[1]) > 0.8
+
+
+def test_the_files_that_the_architecture_page_names_are_there() -> None:
+    """But for the one that its reader is to write."""
+    words = re.findall(
+        r"`([\w/.-]+\.py|[\w/-]+/)`", re.sub(r"```.*?```", "", (ROOT / "ARCHITECTURE.md").read_text(), flags=re.S)
+    )
+    missing = {word for word in words if not any((base / word).exists() for base in (ROOT, ROOT / "src/fedweave"))}
+    assert missing == {"src/fedweave/algorithms/loss_weighted.py"}
 
 
 def test_the_part_of_the_architecture_page_weighs_by_loss() -> None:
@@ -70,7 +81,7 @@ def test_the_file_of_the_extending_page_runs_and_keeps_the_contract(
 
 def test_the_data_and_the_partition_of_the_extending_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("own.py").write_text(code("docs/extending.md", 4))
+    Path("own.py").write_text(code("docs/extending.md", 5))
     Path("own.toml").write_text('rounds = 2\n[data]\nname = "own.py:Shops"\n[partition]\nname = "own.py:Halves"\n')
     tried = CliRunner().invoke(app, ["run", "own.toml", "--out", "run", "-q"])
     assert tried.exit_code == 0, tried.output
@@ -81,7 +92,7 @@ def test_feddyn_of_the_extending_page_takes_the_papers_steps() -> None:
     """Two rounds of one plain step each, by hand: with U_i(w) = −η ∇F_i(w), g_i = −α U_i(w_0) after the first; h is
     −α times all mean updates."""
     space: dict[str, Any] = {"__name__": "feddyn"}
-    exec(code("docs/extending.md", 2), space)
+    exec(code("docs/extending.md", 3), space)
     alpha, lr = 0.3, 0.1
     plain: dict[str, Any] = {"local_steps": 1, "optimizer": "sgd", "lr": lr, "weight_decay": 0.0}
     fed, fedavg = federation(dtype=torch.float64), FedAvg(model(dropout=0.0), parts=(Uniform(),), **plain)
@@ -102,6 +113,14 @@ def test_feddyn_of_the_extending_page_takes_the_papers_steps() -> None:
     expected = moved(once, 2 * again.mean(0) + begun.mean(0))
     *_, last = train(space["FedDyn"](model(dropout=0.0), alpha=alpha, **plain), federation(dtype=torch.float64), 2)
     assert distance(last.state["w"], expected) <= 1e-12
+
+
+def test_the_pull_of_the_extending_page_keeps_the_contract() -> None:
+    """Stronger, so that it acts; its own strength is for users."""
+    space: dict[str, Any] = {"__name__": "last"}
+    exec(code("docs/extending.md", 2), space)
+    tried = Subject(space["FedProxLast"], {"mu": 50.0})
+    assert verdict(tried, "all_clients_at_once_do_in_double_precision") == "holds"
 
 
 def test_the_second_part_of_the_extending_page_weighs_by_roots_of_nodes() -> None:
@@ -146,7 +165,7 @@ def test_the_algorithm_over_calls_of_the_extending_page_takes_the_mean_gradients
 ) -> None:
     """One local step of each client is one of the mean gradient, as FedAvg's of one step of SGD; two are not."""
     monkeypatch.chdir(tmp_path)
-    Path("fsvrg.py").write_text(code("docs/extending.md", 3))
+    Path("fsvrg.py").write_text(code("docs/extending.md", 4))
     kind, net = plugins.load("fsvrg.py:FSVRG"), model(dropout=0.0)
     ends = {}
     for steps in (1, 2):

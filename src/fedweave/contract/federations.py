@@ -46,21 +46,24 @@ def people(nodes: int, seed: int) -> tuple[Any, ...]:
 
 
 def graphs(
-    dtype: torch.dtype = torch.float32, changed: int | None = None, needs: Capabilities = PLAIN
+    dtype: torch.dtype = torch.float32,
+    changed: int | None = None,
+    needs: Capabilities = PLAIN,
+    halved: bool = False,
 ) -> dict[str, Graph]:
     """{client: graph}, as an algorithm `needs` it: of the same nodes, labels and masks for a vertical one; with two
-    classes and a sensitive attribute; small graphs with their motifs. Client `changed` holds other data."""
+    classes and a sensitive attribute; small graphs with their motifs. Client `changed` holds other data. halved: no
+    node of a client has more than half of the features, of nodes."""
     if needs.graph_level:
         return small_graphs.graphs(dtype, changed, known=True)
     if needs.vertical:
         _, _, y, masks = arrays(SHARED, 0)
         sides = (arrays(SHARED, i + 100 * (i == changed), y) for i in range(len(SIZES)))
-        return {f"site-{i}": make_graph(x, edges, y, masks, dtype=dtype) for i, (x, edges, *_) in enumerate(sides)}
-    drawn = people if needs.sens else arrays
-    return {
-        f"site-{i}": _graph(dtype, *drawn(nodes + 7 * (i == changed), i + 100 * (i == changed)))
-        for i, nodes in enumerate(SIZES)
-    }
+        drawn = [(x, edges, y, masks) for x, edges, *_ in sides]
+    else:
+        draw = people if needs.sens else arrays
+        drawn = [draw(nodes + 7 * (i == changed), i + 100 * (i == changed)) for i, nodes in enumerate(SIZES)]
+    return {f"site-{i}": _graph(dtype, _half(x, i) if halved else x, *others) for i, (x, *others) in enumerate(drawn)}
 
 
 def places(clients: Mapping[str, Graph]) -> dict[str, Placement]:
@@ -116,6 +119,13 @@ def federation(
     if not needs.graph_level:
         given |= {"places": places(clients), "held": {"public": public(dtype), "validation": test}}
     return engine(clients, classes=shape(needs)[1], **(given | options))
+
+
+def _half(x: sp.csr_matrix, which: int) -> sp.csr_matrix:
+    """The features, half of which are 0: of every class, and not the same at neighbours."""
+    half = sp.csr_matrix(x.multiply((np.arange(FEATURES) // CLASSES + which) % 2))
+    half.eliminate_zeros()
+    return half
 
 
 def _graph(dtype: torch.dtype, x: Any, edges: Any, y: Any, masks: Any, sens: Any = None) -> Graph:

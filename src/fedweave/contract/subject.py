@@ -95,10 +95,15 @@ class Subject:
             raise ConfigError(f"the algorithm refuses its settings: {error}") from error
 
     def graphs(
-        self, dtype: torch.dtype = torch.float32, changed: int | None = None, idle: int | None = None
+        self,
+        dtype: torch.dtype = torch.float32,
+        changed: int | None = None,
+        idle: int | None = None,
+        halved: bool = False,
     ) -> dict[str, Graph]:
-        """{client: graph}; client `changed` holds other data, and client `idle` has no training examples."""
-        own = federations.graphs(dtype, changed, self.needs)
+        """{client: graph}; client `changed` holds other data, and client `idle` has no training examples. halved:
+        clients have half of the features each, so that weights of the others are trained for all at once."""
+        own = federations.graphs(dtype, changed, self.needs, halved)
         if idle is not None:
             graph = own[f"site-{idle}"]
             splits = torch.arange(len(SPLITS), device=graph.masks.device)[:, None]
@@ -117,16 +122,17 @@ class Subject:
         every: int = EVERY,
         settings: Values | None = None,
         backwards: bool = False,
+        halved: bool = False,
         **options: Any,
     ) -> Run:
-        """A run, made when it is first asked for. settings: of the algorithm. backwards: the clients' order. options:
-        the engine's, which is a `Recorder` that runs clients one after the other."""
+        """A run, made when it is first asked for. settings: of the algorithm. backwards: the clients' order. halved:
+        see `graphs`. options: the engine's, which is a `Recorder` that runs clients one after the other."""
         options = {"mode": "loop", **options}
-        key = rounds, every, str(settings), backwards, *sorted((name, str(value)) for name, value in options.items())
+        words = sorted((name, str(value)) for name, value in options.items())
+        key = rounds, every, str(settings), backwards, halved, *words
         if key not in self._runs:
-            if backwards:
-                own = self.graphs(options.get("dtype", torch.float32))
-                options["clients"] = dict(reversed(own.items()))
+            own = self.graphs(options.get("dtype", torch.float32), halved=halved)
+            options["clients"] = dict(reversed(own.items())) if backwards else own
             self._runs[key] = self._run(rounds, every, settings or {}, options)
         return self._runs[key]
 

@@ -109,10 +109,10 @@ def dot(one: Tree, other: Tree) -> Tensor:
 
 
 def squared_distance(one: Tree, other: Tree) -> Tensor:
-    """‖one − other‖² of trees as flat vectors, a scalar of their dtype."""
+    """‖one − other‖² of trees as flat vectors, a scalar of their dtype; 0 of an empty `one`."""
     there = dict(leaves(other))
-    first, *others = (((leaf - there[path]) ** 2).sum() for path, leaf in leaves(one))
-    result: Tensor = sum(others, first)
+    squares = [((leaf - there[path]) ** 2).sum() for path, leaf in leaves(one)]
+    result: Tensor = sum(squares[1:], squares[0]) if squares else torch.zeros((), device=device_of(other))
     return result
 
 

@@ -17,6 +17,7 @@ from fedweave.core import random
 from fedweave.core.federation import Client
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.tree import Tree, leaves, nest, sub
+from fedweave.errors import StepFailed, listed, raised_at
 from fedweave.learn import Fit, Optimiser, Penalty, fit
 
 # In what the loss finds, beside what parts do: weights that rest, and all clients' classes.
@@ -157,13 +158,26 @@ class Objective:
             {
                 f"{name}.objective": part.objective(outputs.of(args.get(name, {}), drawn.get(name, {})))
                 for name, part in self._terms.items()
-            }
+            },
+            w,
         )
 
     def _penalty(self, w: Tree, received: Tree, args: Tree) -> Tensor:
-        return _sum(
-            {f"{name}.penalty": part.penalty(w, received, args.get(name, {})) for name, part in self._penalties.items()}
-        )
+        return _sum({f"{name}.penalty": self._pull(name, w, received, args) for name in self._penalties}, w)
+
+    def _pull(self, name: str, w: Tree, received: Tree, args: Tree) -> Tensor:
+        try:
+            return self._penalties[name].penalty(w, received, args.get(name, {}))
+        except KeyError as error:
+            asked = [path for path, _ in leaves(w)]
+            if not self._feature_rows.issuperset(asked):
+                raise
+            raise StepFailed(
+                f"{name}.penalty failed{raised_at(error)}: KeyError: {error}: it was asked about part of the weights, "
+                f"{listed(asked)}, as those of features that no node of a client has are trained once for all clients. "
+                "Count leaves that are not in w as 0, or let the part say needs = Needs(whole_features=True).",
+                code="step-failed.part-of-weights",
+            ) from error
 
 
 def _merged(w: Tree, others: Tree, share: Tensor | float | None) -> Tree:
@@ -179,8 +193,8 @@ def _merged(w: Tree, others: Tree, share: Tensor | float | None) -> Tree:
     )
 
 
-def _sum(terms: Mapping[str, Tensor]) -> Tensor:
-    """The sum of what hooks give, {part.hook: its term}."""
+def _sum(terms: Mapping[str, Tensor], w: Tree) -> Tensor:
+    """The sum of what hooks give, {part.hook: its term}; a tensor like those of `w` if all are plain numbers."""
     first, *others = (answers.term(where, found) for where, found in terms.items())
-    result: Tensor = sum(others, first)
-    return result
+    result: Tensor | float = sum(others, first)
+    return result if isinstance(result, Tensor) else next(leaf for _, leaf in leaves(w)).new_full((), result)

@@ -140,8 +140,9 @@ class Part:
 
     def penalty(self, w: Tree, received: Tree, given: Tree) -> Tensor:
         """A term of the local objective that depends on the weights alone: a scalar that sums up over their elements,
-        those of the leaves that it finds in `w` (otherwise the part needs `whole_features`); received: the weights that
-        the server sent. Trees in `given` with the weights' leaves are as much of these as `w` is. Terms add up."""
+        those of the leaves that it finds in `w`, which may be few; the absent count 0 (otherwise the part needs
+        `whole_features`). received: the weights that the server sent. It and trees in `given` with the weights' leaves
+        are as much of these as `w` is. Terms add up."""
         raise NotImplementedError
 
     def release(self, ctx: Context, update: Tree) -> Tree:
