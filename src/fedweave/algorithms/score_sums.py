@@ -21,7 +21,7 @@ from fedweave.privacy.secure_sum import FixedPoint
 MEAN, HISTOGRAM = "mean", "histogram"
 _FRACTIONS = {"": 1, "loss": 30, "average_precision": 30, "recall_at_1": 30, "precision_at_1": 30, MEAN: 30}
 _FRACTIONS |= {HISTOGRAM: 30, f"{HISTOGRAM}/{MARGINS}": 0}
-_MOST = 2.0**52
+_MOST = 2.0**56  # a sum of losses of 67 million, of each of 127 members; words of 64 bits hold that
 SUM = "own"  # the key of what is added up
 
 
