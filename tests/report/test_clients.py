@@ -4,6 +4,7 @@ import io
 from typing import Any
 
 import numpy as np
+import pytest
 from rich.console import Console
 
 from fedweave.report.clients import clients_table
@@ -98,3 +99,20 @@ def test_names_of_clients_and_classes_are_words_whatever_they_hold() -> None:
     assert any("[/x], b" in line for line in shown)
     assert any(line.startswith("[red]north") for line in shown)
     assert any(line.startswith(r"sou\x1b[2Jth") for line in shown)
+
+
+@pytest.mark.parametrize(
+    ("external", "given", "said"),
+    [
+        ("refuse", 10, "4 of 10 edges (40.0%) lost to all clients"),
+        ("features", 10, "4 of 10 edges (40.0%) between clients, used as features"),
+        (
+            "exchange",
+            18,
+            "4 of 10 joined pairs (40.0%; 18 edges join these pairs) between clients, used over the exchange",
+        ),
+    ],
+)
+def test_what_becomes_of_edges_between_clients(external: str, given: int, said: str) -> None:
+    whole = {"edges": 10, "edges_lost": 4, "given": given}
+    assert clients_table(cut(2, np.array([[1, 2], [3, 4]])), whole, None, external).caption == said

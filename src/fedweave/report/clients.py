@@ -20,15 +20,28 @@ _SHARED = {"overlap": "nodes\nshared", "overlap_links": "links\nshared"}
 _VERTICAL = {"client": "client", "nodes": "nodes", "features": "features", "edges_kept": "edges"} | _SPLITS
 
 
-def clients_table(columns: dict[str, list[Any]], whole: dict[str, int], classes: Sequence[str] | None = None) -> Table:
+USED = {"features": "used as features", "exchange": "used over the exchange"}  # what [data] external makes of them
+
+
+def clients_table(
+    columns: dict[str, list[Any]],
+    whole: dict[str, int],
+    classes: Sequence[str] | None = None,
+    external: str = "refuse",
+) -> Table:
     """The results of `partition.statistics` and `partition.totals`: a line per client, 20 at most, then the mean.
 
     Clients that have names may stand there under them. Counts of the last classes are left out where the terminal is
-    too narrow for all. classes: what classes are called, where they have names.
+    too narrow for all. classes: what classes are called, where they have names. external: what becomes of edges
+    between clients.
     """
     clients, headings = len(columns["client"]), _headings(columns)
     share = whole["edges_lost"] / max(whole["edges"], 1)
-    caption = f"{whole['edges_lost']:,} of {counted(whole['edges'], 'edge')} ({share:.1%}) lost to all clients"
+    given = whole.get("given", whole["edges"])  # with direction, or several between the same two nodes
+    edges = counted(whole["edges"], "edge" if given == whole["edges"] else "joined pair")
+    joining = f"; {given:,} edges join these pairs" if given != whole["edges"] else ""
+    fate = f"between clients, {USED[external]}" if external in USED else "lost to all clients"
+    caption = f"{whole['edges_lost']:,} of {edges} ({share:.1%}{joining}) {fate}"
     if "graphs" in whole:
         tested = f"{whole['global_test']:,} of {whole['graphs']:,} graphs are the global test set"
         caption = tested if whole["global_test"] else f"{counted(whole['graphs'], 'graph')}, all of them clients'"

@@ -114,7 +114,9 @@ class Terminal:
         cut = built.data, built.partition
         named = {"client": client_ids(len(built.partition.parts), built.partition.names)}
         held = statistics(*cut) | named
-        self._console.print(clients_table(held, totals(*cut), built.data.labels))
+        carried = built.data.carried
+        whole = totals(*cut) | ({} if carried is None else {"given": carried.ends.shape[1]})
+        self._console.print(clients_table(held, whole, built.data.labels, config.external))
         unsuited = built.algorithm.notes if isinstance(built.algorithm, FedAvg) else []
         alone = filter(None, [untested(held["test"], built.fed.test is not None)])
         edges = unused_of_edges(suited(config, built.data), built.data.carried)
