@@ -49,7 +49,7 @@ WRITING = {  # {page: title, and what an author of algorithms uses}
         [
             "fedweave.core.graph.Graph",
             "fedweave.core.edges.Edges",
-            *(f"fedweave.core.model.{name}" for name in ("Layer", "init", "apply")),
+            *(f"fedweave.core.model.{name}" for name in ("Layer", "init", "apply", "embedded")),
             "fedweave.ops.sparse.Sparse",
         ],
     ),
