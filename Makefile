@@ -22,7 +22,7 @@ $(VENV)/installed: pyproject.toml $(CONSTRAINTS)
 	touch $@
 
 test: install  ## The whole suite, some minutes on two cores
-	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder
 
 test-slow: install  ## The longer checks
 	$(BIN)/python -m pytest -m slow
