@@ -281,7 +281,12 @@ def _send(pid: int, number: int) -> None:
 
 
 def _alive(pid: int) -> bool:
+    """Whether one of its threads runs: the first one may have ended while others still hold ports."""
+    return any(map(_runs, Path(f"/proc/{pid}/task").glob("*/stat")))
+
+
+def _runs(stat: Path) -> bool:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return stat.read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
     except OSError:
         return False
