@@ -13,9 +13,8 @@ from typing import ClassVar
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import check_counts, refuse
 from fedweave.datasets.features import check_normalise
-from fedweave.datasets.lookup import Facts, NotHeld, cache, shared
+from fedweave.datasets.lookup import Facts, folders, held_in
 from fedweave.datasets.parties import Parties
-from fedweave.errors import DataError
 
 # Features by party: scene categories, scene attributes, hidden layer. Which goes with which subgraph is our choice.
 BLOCKS = {"social": 365, "spatial": 102, "temporal": 512}
@@ -57,20 +56,14 @@ class HeriGraph:
         return dataset
 
     def _find(self, root: Path | None) -> Path:
-        base = root or shared()
-        places = [] if base is None else [base / self.name, base]
-        if root is None:
-            places.append(cache() / self.name)
-        for place in places:
-            if all((place / party).is_dir() for party in BLOCKS):
-                return place
-        if root is not None:
-            raise NotHeld(self.name, places)
-        looked = "".join(f"\n  {place}" for place in places)
-        raise DataError(
-            f"{self.name}: there is no folder {self.name} with the parties {', '.join(BLOCKS)}.\nLooked at:{looked}\n"
+        return held_in(
+            self.name,
+            folders(root, self.name),
+            lambda place: all((place / party).is_dir() for party in BLOCKS),
+            root,
+            f"there is no folder {self.name} with the parties {', '.join(BLOCKS)}.",
             "The data is published as tables at github.com/zzbn12345/Heri_Graphs; docs/data-format.md says how they "
-            "become this folder. Name the folder above it in [data] path or $FEDWEAVE_DATA."
+            "become this folder. Name the folder above it in [data] path or $FEDWEAVE_DATA.",
         )
 
 

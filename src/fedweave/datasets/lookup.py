@@ -1,7 +1,7 @@
 """How a published graph is found: on disk as `.npz`, else fetched once from its public home."""
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, NamedTuple
@@ -84,11 +84,11 @@ class Public:
         try:
             return download.fetch(self.name, self.facts, places[-1])
         except DataError as error:
-            looked = "".join(f"\n  {place}" for place in places)
-            raise DataError(
-                f"{self.name}: {error}\nLooked at:{looked}\nPut {self.name}.npz (layout: docs/data-format.md) at one "
-                f"of these places, or name its folder in [data] path or $FEDWEAVE_DATA.{self.origin}"
-            ) from error
+            remedy = (
+                f"Put {self.name}.npz (layout: docs/data-format.md) at one of these places, or name its folder in "
+                f"[data] path or $FEDWEAVE_DATA.{self.origin}"
+            )
+            raise nowhere(self.name, str(error), places, remedy) from error
 
     def _places(self, root: Path | None) -> Iterator[Path]:
         base = root or shared()
@@ -107,6 +107,35 @@ class NotHeld(DataError):
     def __init__(self, name: str, places: Iterable[Path] = ()) -> None:
         looked = " or ".join(map(str, places))
         super().__init__(f"{name} is not at {looked}" if looked else f"{name} is computed and not read from a path")
+
+
+def nowhere(name: str, what: str, places: Iterable[Path], remedy: str) -> DataError:
+    """Says that the data set `name` is at none of `places`."""
+    looked = "".join(f"\n  {place}" for place in places)
+    return DataError(f"{name}: {what}\nLooked at:{looked}\n{remedy}")
+
+
+def folders(root: Path | None, *names: str) -> list[Path]:
+    """Where a data set of several files may be, a folder of one of `names` in `root` or that itself; without it
+    likewise in $FEDWEAVE_DATA, then the first of `names` in the cache."""
+    base = root or shared()
+    places = [] if base is None else [*(base / name for name in names), base]
+    return places if root is not None else [*places, cache() / names[0]]
+
+
+def held_in(
+    name: str, places: Sequence[Path], holds: Callable[[Path], bool], root: Path | None, what: str, remedy: str
+) -> Path:
+    """The first of `places` that `holds` the data set.
+
+    Raises:
+        NotHeld: none of the user's `root` does.
+        DataError: none does, and there is no `root`; lists them.
+    """
+    for place in places:
+        if holds(place):
+            return place
+    raise nowhere(name, what, places, remedy) if root is None else NotHeld(name, places)
 
 
 def shared() -> Path | None:

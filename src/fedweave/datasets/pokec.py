@@ -12,9 +12,8 @@ from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import check, first, refuse
 from fedweave.datasets.edges import undirected
 from fedweave.datasets.features import check_normalise, compact, normalise
-from fedweave.datasets.lookup import NotHeld, cache, shared
+from fedweave.datasets.lookup import cache, held_in, shared
 from fedweave.datasets.table import WHOLE, Table, read
-from fedweave.errors import DataError
 
 ID, LABEL, SENS = "user_id", "I_am_working_in_field", "region"
 
@@ -72,15 +71,14 @@ class Pokec:
         bases = [base for base in (shared(), cache()) if base is not None] if root is None else [root]
         places = [place for base in bases for place in (base / self.name, base / "pokec", base)]
         files = (f"{self.stem}.csv", f"{self.stem}_relationship.txt")
-        for place in places:
-            if all((place / name).is_file() for name in files):
-                return place
-        if root is not None:
-            raise NotHeld(self.name, places)
-        looked = "".join(f"\n  {place}" for place in places)
-        raise DataError(
-            f"{self.name}: there is no folder with {' and '.join(files)}.\nLooked at:{looked}\nThe files are published "
-            "at github.com/EnyanDai/FairGNN, dataset/pokec; name their folder in [data] path or $FEDWEAVE_DATA."
+        return held_in(
+            self.name,
+            places,
+            lambda place: all((place / name).is_file() for name in files),
+            root,
+            f"there is no folder with {' and '.join(files)}.",
+            "The files are published at github.com/EnyanDai/FairGNN, dataset/pokec; name their folder in [data] path "
+            "or $FEDWEAVE_DATA.",
         )
 
 

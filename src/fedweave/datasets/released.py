@@ -1,7 +1,6 @@
 """Graphs in the files that their authors released, each in a form of its own; there is no download."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,8 +16,7 @@ from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import check, check_counts, refuse
 from fedweave.datasets.edges import undirected
 from fedweave.datasets.features import check_normalise, compact, normalise
-from fedweave.datasets.lookup import Facts, NotHeld, cache, shared
-from fedweave.errors import DataError
+from fedweave.datasets.lookup import Facts, folders, held_in
 
 _DAMAGED = (pa.ArrowException, MatReadError, ValueError, KeyError, OSError, EOFError)
 _AGAIN = "Take the file as it is released."
@@ -74,24 +72,15 @@ class Released:
         return Dataset(self.name, x, edges, y.astype(np.int64), self.facts.classes, public=public, **more)
 
     def _find(self, root: Path | None) -> Path:
-        places = [*self._places(root)]
-        for place in places:
-            if all((place / file).is_file() for file in self.files):
-                return place
-        if root is not None:
-            raise NotHeld(self.name, places)
-        looked = "".join(f"\n  {place}" for place in places)
-        raise DataError(
-            f"{self.name}: its files were not found.\nLooked at:{looked}\nPut {', '.join(self.files)}, as released, at "
-            "one of these places, or name their folder in [data] path or $FEDWEAVE_DATA."
+        return held_in(
+            self.name,
+            folders(root, *(name for name in (self.name, self.called) if name)),
+            lambda place: all((place / file).is_file() for file in self.files),
+            root,
+            "its files were not found.",
+            f"Put {', '.join(self.files)}, as released, at one of these places, or name their folder in [data] path or "
+            "$FEDWEAVE_DATA.",
         )
-
-    def _places(self, root: Path | None) -> Iterator[Path]:
-        names = [name for name in (self.name, self.called) if name]
-        if (base := root or shared()) is not None:
-            yield from (*(base / name for name in names), base)
-        if root is None:
-            yield cache() / self.name
 
 
 def _columns(path: Path, header: bool = False, **types: pa.DataType) -> np.ndarray:

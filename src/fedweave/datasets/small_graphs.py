@@ -8,7 +8,7 @@ from fedweave.datasets import download, tu
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import check_counts, refuse
 from fedweave.datasets.features import check_normalise, normalise
-from fedweave.datasets.lookup import Facts, NotHeld, cache, shared
+from fedweave.datasets.lookup import Facts, NotHeld, folders, nowhere
 from fedweave.datasets.recognise import require_folder
 from fedweave.errors import ConfigError, DataError
 
@@ -85,23 +85,20 @@ class PublicTU(TU):
         return replace(dataset, name=self.name)
 
     def _find(self, root: Path | None) -> Path:
-        base, kept = root or shared(), cache() / self.name
-        places = [] if base is None else [base / self.name, base]
-        if root is None:
-            places.append(kept)
+        places = folders(root, self.name)
         for place in places:
             if tu.holds(place, self.own_name):
                 return place
         if root is not None:
             raise NotHeld(self.name, [place / f"{self.own_name}_A.txt" for place in places])
         try:
-            return download.fetch_texts(self.own_name, self._checked, kept)
+            return download.fetch_texts(self.own_name, self._checked, places[-1])
         except DataError as error:
-            looked = "".join(f"\n  {place}" for place in places)
-            raise DataError(
-                f"{self.name}: {error}\nLooked at:{looked}\nPut {self.own_name}_A.txt and its other files "
-                "(docs/data-format.md) there, or name their folder in [data] path or $FEDWEAVE_DATA."
-            ) from error
+            remedy = (
+                f"Put {self.own_name}_A.txt and its other files (docs/data-format.md) there, or name their folder in "
+                "[data] path or $FEDWEAVE_DATA."
+            )
+            raise nowhere(self.name, str(error), places, remedy) from error
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """Twitch: gamers of four countries (Rozemberczki et al. 2021, "Multi-scale attributed node embedding"), whom nobody
 cut: no edge joins two countries."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
@@ -13,8 +12,7 @@ from fedweave.datasets import npz
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import check, check_counts
 from fedweave.datasets.features import check_normalise, compact, normalise
-from fedweave.datasets.lookup import Facts, NotHeld, cache, shared
-from fedweave.errors import DataError
+from fedweave.datasets.lookup import Facts, folders, held_in
 
 COUNTRIES = ("de", "engb", "es", "fr")
 
@@ -64,21 +62,13 @@ class Twitch:
         return check(replace(joined, x=normalise(compact(joined.x), self.normalise, self.name)), folder)
 
     def _find(self, root: Path | None) -> Path:
-        places = [*self._places(root)]
-        for place in places:
-            if all((place / f"{country}.npz").is_file() for country in COUNTRIES):
-                return place
-        if root is not None:
-            raise NotHeld(self.name, places)
-        looked = "".join(f"\n  {place}" for place in places)
-        files = ", ".join(f"{country}.npz" for country in COUNTRIES)
-        raise DataError(
-            f"{self.name}: its files were not found.\nLooked at:{looked}\nPut {files} (layout: docs/data-format.md) at "
-            "one of these places, or name their folder in [data] path or $FEDWEAVE_DATA."
+        files = [f"{country}.npz" for country in COUNTRIES]
+        return held_in(
+            self.name,
+            folders(root, self.name),
+            lambda place: all((place / file).is_file() for file in files),
+            root,
+            "its files were not found.",
+            f"Put {', '.join(files)} (layout: docs/data-format.md) at one of these places, or name their folder in "
+            "[data] path or $FEDWEAVE_DATA.",
         )
-
-    def _places(self, root: Path | None) -> Iterator[Path]:
-        if (base := root or shared()) is not None:
-            yield from (base / self.name, base)
-        if root is None:
-            yield cache() / self.name
