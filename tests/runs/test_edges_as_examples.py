@@ -8,16 +8,18 @@ import pytest
 import torch
 
 from fedweave import datasets
-from fedweave.algorithms import ALGORITHMS
+from fedweave.algorithms import ALGORITHMS, trying
 from fedweave.cli.predict import predictions
 from fedweave.contract.wire import ShardedRecorder
 from fedweave.core import carried as carried_edges
 from fedweave.core import model as models
+from fedweave.core import random
 from fedweave.core.algorithm import capabilities
 from fedweave.core.arrays import graph_tree, tree_graph
 from fedweave.core.carried import Carried
+from fedweave.core.federation import Client
 from fedweave.core.graph import TEST, TRAIN, VAL
-from fedweave.core.tree import decode, encode, leaves
+from fedweave.core.tree import decode, encode, leaves, map_leaves
 from fedweave.errors import ConfigError, UserError
 from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
@@ -130,6 +132,21 @@ def test_each_split_is_judged_with_the_edges_until_its_end(tmp_path):
             own = models.apply(model, state["w"], graph.at(split))
             assert torch.equal(whole[graph.masks[split]], own[graph.masks[split]])
             assert split == TRAIN or not torch.equal(whole[graph.masks[TRAIN]], own[graph.masks[TRAIN]])
+
+
+def test_models_are_tried_on_test_examples_with_the_messages_that_these_are_judged_by(tmp_path):
+    built, _, _ = trained(tables(tmp_path), rounds=0)
+    net, graph = built.algorithm.net, next(iter(built.fed.graphs.values()))
+    each = [models.init(net, random.key(seed), graph.x.dtype) for seed in range(20)]
+    many = map_leaves(lambda *rows: torch.stack(rows), *each)
+
+    def right(logits):
+        return int(((logits.argmax(1) == graph.y) & graph.masks[TEST]).sum())
+
+    with torch.no_grad():
+        found = trying.hits(net, many, Client(graph, {}, random.key(0), random.key(0)))["tried"].tolist()
+        assert found == [right(models.judged(net, w, graph)) for w in each]
+        assert found != [right(models.apply(net, w, graph)) for w in each]
 
 
 @pytest.mark.often("fedavg", "dfedgnn", "fcfl", "fedpub", "centralized")

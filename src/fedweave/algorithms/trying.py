@@ -32,7 +32,7 @@ def messages(models: int) -> int:
 def hits(model: Model, many: Tree, client: Client) -> Tree:
     """How many of the client's test examples models with the weights `many`, leaves [c, …], get right, int64 [c], and
     how many there are."""
-    graph = client.graph
+    graph = client.graph.at(TEST)
     mask = graph.masks[TEST]
 
     def one(w: Tree) -> Tensor:

@@ -71,15 +71,15 @@ def worth(round: Any, model: Any, graphs: Sequence[Graph], metric: str, positive
     Raises:
         UserError: a weight, which may be of a user's own part, is negative; names the client.
     """
-    mixed = mixing(round)
+    mixed, graphs = mixing(round), [graph.at(TEST) for graph in graphs]
     many = [graph.masks[TEST].sum() for graph in graphs]
     shares = [count / sum(many) for count in many]
 
     def judged(flat: Any) -> Tensor:
         w = nest(flat)
         if metric not in PLAIN:
-            return _ordering([(models.judged(model, w, graph), graph) for graph in graphs], metric, positive)
-        found = [_score(models.judged(model, w, graph), graph, metric) for graph in graphs]
+            return _ordering([(models.apply(model, w, graph), graph) for graph in graphs], metric, positive)
+        found = [_score(models.apply(model, w, graph), graph, metric) for graph in graphs]
         return torch.stack([score * share for score, share in zip(found, shares, strict=True)]).sum()
 
     def of(masks: Tensor) -> Tensor:
