@@ -49,7 +49,7 @@ def chances(keep: float, kept: torch.Tensor | None = None, graph: Graph | None =
     kept = graph.real[None] if kept is None else kept
     found: dict[tuple[int, int], float] = {}
     [chance] = edge_probabilities(ends, groups_of(graph), kept, keep)
-    for u, v, real, value in zip(*(part.tolist() for part in (*ends, chance)), strict=True):
+    for u, v, real, value in zip(*(part.tolist() for part in (*ends[:3], chance)), strict=True):
         if real:
             assert found.setdefault((min(u, v), max(u, v)), value) == value
     return found
@@ -156,10 +156,8 @@ def test_both_directions_of_an_edge_stay_or_go_and_only_edges_stay() -> None:
 
 def test_edges_and_features_are_drawn_with_their_probabilities() -> None:
     graph, ends = small(), ends_of(small())
-    first, degree, _ = graph.own_edges.neighbours
-    starts = torch.cat([first, (first + degree)[-1:]])
     chance = edge_probabilities(ends, groups_of(graph), graph.real.expand(STEPS, -1), 0.9)
-    drawn = drawn_edges(ends, chance, starts, keys())
+    drawn = drawn_edges(ends, chance, keys())
     counted: dict[tuple[int, int], int] = {}
     for step in range(STEPS):
         for pair in edges_of(drawn, step):

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from fedweave.algorithms import ALGORITHMS, fgssl
-from fedweave.algorithms.fgssl import SemanticStructure, view
+from fedweave.algorithms.fairaug import view
+from fedweave.algorithms.fgssl import SemanticStructure
 from fedweave.algorithms.parts import Outputs
 from fedweave.algorithms.parts.outputs import Forward
 from fedweave.core import model as models

@@ -31,11 +31,13 @@ from fedweave.sampling.graphs import BatchEdges
 
 
 class Ends(NamedTuple):
-    """The two ends of the entries of a client's lists of neighbours, int64 [E], and bool [E] which entries are real."""
+    """The two ends of the entries of a client's lists of neighbours, int64 [E], bool [E] which entries are real, and
+    int64 [n + 1] where each list starts, and the last one ends."""
 
     source: Tensor
     target: Tensor
     real: Tensor
+    starts: Tensor
 
 
 def groups_of(graph: Graph) -> Tensor:
@@ -73,7 +75,8 @@ def ends_of(graph: Graph) -> Ends:
     ended = torch.zeros(len(columns) + 1, dtype=torch.int64, device=columns.device)
     ended = ended.scatter_add(0, first + degree, torch.ones_like(first))
     owner = ended.cumsum(0)[:-1]
-    return Ends(owner.clamp(max=len(first) - 1), columns, owner < len(first))
+    starts = torch.cat([first, (first + degree)[-1:]])
+    return Ends(owner.clamp(max=len(first) - 1), columns, owner < len(first), starts)
 
 
 def edge_probabilities(ends: Ends, groups: Tensor, kept: Tensor, keep: float) -> Tensor:
@@ -94,16 +97,21 @@ def edge_probabilities(ends: Ends, groups: Tensor, kept: Tensor, keep: float) ->
     return torch.where(alive, torch.where(joined, chance, 1.0), 0.0)
 
 
-def drawn_edges(ends: Ends, chance: Tensor, starts: Tensor, keys: Tensor) -> Tree:
+def drawn_edges(ends: Ends, chance: Tensor, keys: Tensor) -> Tree:
     """Lists of neighbours in which both directions of an edge stay or go together: "columns" [steps, E], which are
-    filled from the left, and "starts" [steps, n + 1]; starts: those of the whole lists [n + 1]."""
+    filled from the left, and "starts" [steps, n + 1]."""
     low, high = torch.minimum(ends.source, ends.target), torch.maximum(ends.source, ends.target)
     stays = uniform(random.fold(random.fold(keys, "edges")[:, None], low, high)) < chance
     before = F.pad(stays.cumsum(1), (1, 0))
     place = torch.where(stays, before[:, :-1], stays.shape[1])
     room = torch.zeros(len(keys), stays.shape[1] + 1, dtype=torch.int64, device=keys.device)
     columns = room.scatter(1, place, ends.target.expand(place.shape))[:, :-1]
-    return {"columns": columns, "starts": before.gather(1, starts.expand(len(keys), -1))}
+    return {"columns": columns, "starts": before.gather(1, ends.starts.expand(len(keys), -1))}
+
+
+def view(graph: Graph, drawn: Tree) -> Graph:
+    """The graph with the edges that were drawn."""
+    return graph._replace(edges=BatchEdges({"nodes": graph.real, **drawn}, graph.x.dtype, graph.own_edges))
 
 
 def uniform(words: Tensor) -> Tensor:
@@ -144,9 +152,7 @@ class FairAugmented(Part):
         chance = mask_probabilities(dense(graph.x), groups & graph.real, self.mask)
         features = uniform(bits(random.fold(keys, "features")[:, None], len(chance))) >= chance
         kept, ends = balanced_nodes(groups & graph.real, graph.real, keys), ends_of(graph)
-        first, degree, _ = graph.own_edges.neighbours
-        starts = torch.cat([first, (first + degree)[-1:]])
-        edges = drawn_edges(ends, edge_probabilities(ends, groups, kept, self.keep), starts, keys)
+        edges = drawn_edges(ends, edge_probabilities(ends, groups, kept, self.keep), keys)
         return {"features": features.to(graph.x.dtype), "kept": kept, **edges}
 
     def least_examples(self, graph: Graph, steps: int) -> int:
@@ -162,8 +168,7 @@ class FairAugmented(Part):
     def objective(self, outputs: Outputs) -> Tensor:
         """Of one augmented copy, scalar; 0 without training examples in it."""
         graph, drawn = outputs.graph, outputs.drawn
-        edges = BatchEdges({"nodes": graph.real, **drawn}, graph.x.dtype, graph.own_edges)
-        copy = graph._replace(x=dense(graph.x) * drawn["features"], edges=edges)
+        copy = view(graph, drawn)._replace(x=dense(graph.x) * drawn["features"])
         logits = models.apply(outputs.model, outputs.w, copy, outputs.key)
         trains = graph.masks[TRAIN] & drawn["kept"]
         return outputs.cross_entropy(logits, trains)

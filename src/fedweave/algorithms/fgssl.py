@@ -16,7 +16,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedweave.algorithms.fairaug import drawn_edges, ends_of, uniform
+from fedweave.algorithms.fairaug import drawn_edges, ends_of, uniform, view
 from fedweave.algorithms.parts import Context, Needs, Outputs, Part, Training
 from fedweave.algorithms.preset import preset_of
 from fedweave.core import model as models
@@ -27,7 +27,6 @@ from fedweave.core.records import Record
 from fedweave.core.tree import Tree
 from fedweave.ops.hashing import bits
 from fedweave.ops.rows import gather_rows
-from fedweave.sampling.graphs import BatchEdges
 
 LEAST = 0.01  # a shorter vector counts as so long in a cosine: logits close to 0 would have gradients without a bound
 WEAK, STRONG = (0.7, 0.7), (0.2, 0.5)  # how likely an edge stays, and a column of features
@@ -73,24 +72,26 @@ class SemanticStructure(Part):
             )
 
     def recall(self, ctx: Context) -> Tree:
-        """{"w": the received weights, "near": bool [n, n], who is next to whom or the same}."""
-        graph, trains = ctx.client.graph, ctx.examples > 0
+        """{"w": the received weights, "trains": 0 at a client without training examples, else 1, and of the text
+        "near": bool [n, n], who is next to whom or the same}."""
+        graph = ctx.client.graph
+        known = {"w": ctx.received, "trains": (ctx.examples > 0).to(graph.x.dtype)}
+        if self.variant != "text":
+            return known
         one = torch.eye(graph.nodes, dtype=graph.x.dtype, device=graph.device)
         near = (graph.edges.operator("sum_with_self") @ one > 0) & graph.real & graph.real[:, None]
-        return {"w": ctx.received, "near": near, "trains": trains.to(graph.x.dtype)}
+        return known | {"near": near}
 
     def draw(self, model: Model, graph: Graph, key: Tensor, steps: int) -> Tree:
         """{"weak", "strong": the "features" [steps, d] that stay (0 or 1) and lists of neighbours}; both directions of
         an edge stay or go."""
         keys, ends = random.fold(key, torch.arange(steps, device=key.device)), ends_of(graph)
-        first, degree, _ = graph.own_edges.neighbours
-        starts = torch.cat([first, (first + degree)[-1:]])
         views = {}
         for name, (edge, feature) in (("weak", WEAK), ("strong", STRONG)):
             own = random.fold(keys, name)
             stays = uniform(bits(random.fold(own, "features")[:, None], graph.x.shape[1])) < feature
             chance = torch.where(ends.real, edge, 0.0).expand(steps, -1)
-            views[name] = {"features": stays.to(graph.x.dtype), **drawn_edges(ends, chance, starts, own)}
+            views[name] = {"features": stays.to(graph.x.dtype), **drawn_edges(ends, chance, own)}
         return views
 
     def objective(self, outputs: Outputs) -> Tensor:
@@ -133,11 +134,6 @@ class SemanticStructure(Part):
         )
         each = (q.exp() * torch.where(near, q - p, 0.0)).sum(1)
         return torch.where(real, each, 0.0).sum() / real.sum().clamp(min=1)
-
-
-def view(graph: Graph, drawn: Tree) -> Graph:
-    """The graph with the edges that were drawn."""
-    return graph._replace(edges=BatchEdges({"nodes": graph.real, **drawn}, graph.x.dtype, graph.own_edges))
 
 
 def unit(h: Tensor) -> Tensor:
