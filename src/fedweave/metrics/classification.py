@@ -57,7 +57,7 @@ def counts(logits: Tensor, y: Tensor, masks: Tensor, whole: bool = True) -> Tree
     examples = masks.sum(-1)
     predicted = logits.argmax(-1)
     loss = -log_p.gather(-1, y.clamp(min=0)[:, None])[:, 0].to(torch.float64)
-    loss = torch.where(masks, torch.round(loss / GRID) * GRID, 0.0)
+    loss = torch.where(masks, on_grid(loss), 0.0)
     truth, guess = y[:, None] == classes, predicted[:, None] == classes
     held, guessed, hit = (_per_class(masks, member) for member in (truth, guess, truth & guess))
     out = {
@@ -168,7 +168,12 @@ def _alerted(ranks: _Ranks) -> Tree:
 
 def _exact(terms: Tensor) -> Tensor:
     """Their sum over the last axis, the same in any order."""
-    return (torch.round(terms / GRID) * GRID).sum(-1)
+    return on_grid(terms).sum(-1)
+
+
+def on_grid(values: Tensor) -> Tensor:
+    """Values rounded to `GRID`, whose sums are the same in any order."""
+    return torch.round(values / GRID) * GRID
 
 
 @kernel
@@ -254,10 +259,10 @@ def values(pairs: Values, positive: int = 1) -> Record:
     if "f1" in pair:
         doubled, total = np.moveaxis(pair["f1"], -2, 0)
         out["f1"] = ratio(doubled.sum(-1), total.sum(-1))
-        out["macro_f1"] = _mean(ratio(doubled, total))
+        out["macro_f1"] = mean_of_classes(ratio(doubled, total))
     if "auc" in pair:
         each = ratio(*np.moveaxis(pair["auc"], -2, 0))
-        out["auc"] = each[..., 1] if each.shape[-1] == 2 else _mean(each)
+        out["auc"] = each[..., 1] if each.shape[-1] == 2 else mean_of_classes(each)
     for one in [name for name in _OF_TWO if name in pair]:
         out[one] = ratio(*np.moveaxis(pair[one][..., positive], -1, 0))
     if "precision_at_1" in out and "recall_at_1" in pair:
@@ -290,6 +295,7 @@ def ratio(total: np.ndarray, count: np.ndarray) -> np.ndarray:
     return result
 
 
-def _mean(per_class: np.ndarray) -> np.ndarray:
+def mean_of_classes(per_class: np.ndarray) -> np.ndarray:
+    """The mean over the last axis of what is defined there, NaN where nothing is."""
     defined = ~np.isnan(per_class)
     return ratio(np.where(defined, per_class, 0).sum(-1), defined.sum(-1))

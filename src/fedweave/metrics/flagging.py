@@ -35,14 +35,26 @@ def scores(margin: np.ndarray, truth: np.ndarray, at: float) -> dict[str, float]
     caught = {name: hits_of_alerts(margin, truth, share) for name, share in ALERTED.items()}
     return {
         "average_precision": float(average_precision_score(truth, margin)) if positives else math.nan,
-        **{name: _ratio(found, positives) for name, found in caught.items()},
-        "precision_at_1": _ratio(caught["recall_at_1"], alerts(n, ALERTED["recall_at_1"])),
+        **of_alerts(caught, positives, n),
         "brier": float(np.mean((p - truth) ** 2)) if n else math.nan,
         "calibration_error": calibration_error(p, truth),
-        "recall": _ratio(hits, positives),
-        "precision": _ratio(hits, int(flagged.sum())),
-        "f1_positive": _ratio(2 * hits, positives + int(flagged.sum())),
-        "flagged": _ratio(int(flagged.sum()), n),
+        **of_flagged(hits, int(flagged.sum()), positives, n),
+    }
+
+
+def of_alerts(caught: Mapping[str, float], positives: float, n: int) -> dict[str, float]:
+    """Recall and precision of the alerts of n examples, by how many positives are among each share of them."""
+    recall = {name: share_of(hits, positives) for name, hits in caught.items()}
+    return recall | {"precision_at_1": share_of(caught["recall_at_1"], alerts(n, ALERTED["recall_at_1"]))}
+
+
+def of_flagged(hits: float, flagged: float, positives: float, n: float) -> dict[str, float]:
+    """The "recall", "precision", "f1_positive" and "flagged", a share of n examples, by counts."""
+    return {
+        "recall": share_of(hits, positives),
+        "precision": share_of(hits, flagged),
+        "f1_positive": share_of(2 * hits, positives + flagged),
+        "flagged": share_of(flagged, n),
     }
 
 
@@ -124,5 +136,6 @@ def _of_none(positives: int, how: Any) -> float:
     return -how["cost"]["miss"] * positives if isinstance(how, Mapping) and "cost" in how else -math.inf
 
 
-def _ratio(total: float, count: float) -> float:
-    return total / count if count else math.nan
+def share_of(total: float, count: float) -> float:
+    """total / count, NaN where the count is 0."""
+    return float(total / count) if count else math.nan

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from fedweave.core.graph import VAL
 from fedweave.core.tree import Tree
-from fedweave.metrics.classification import GRID, ratio
-from fedweave.metrics.flagging import ALERTED, alerts, threshold_of_counts
+from fedweave.metrics.classification import mean_of_classes, on_grid, ratio
+from fedweave.metrics.flagging import ALERTED, alerts, of_alerts, of_flagged, share_of, threshold_of_counts
 from fedweave.metrics.flagging import BINS as CALIBRATED
 from fedweave.metrics.judging import Threshold
 
@@ -50,8 +50,8 @@ def histograms(logits: Tensor, y: Tensor, masks: Tensor) -> Tree:
         return found
     p, positive = torch.sigmoid(margin[:, 0]), truth[:, 0].to(torch.float64)
     within = (p * CALIBRATED).floor().clamp(max=CALIBRATED - 1).long()
-    by_bin = [_scattered(within, masks * own, CALIBRATED) for own in (_exact(p), torch.ones_like(p), positive)]
-    squared = (masks * _exact((p - positive) ** 2)).sum(-1)
+    by_bin = [_scattered(within, masks * own, CALIBRATED) for own in (on_grid(p), torch.ones_like(p), positive)]
+    squared = (masks * on_grid((p - positive) ** 2)).sum(-1)
     brier = torch.stack([squared, masks.sum(-1).to(torch.float64)], 1)
     return found | {BRIER: brier, CALIBRATION: torch.stack(by_bin, 1)}
 
@@ -72,11 +72,6 @@ def _scattered(at: Tensor, weight: Tensor, size: int) -> Tensor:
     return zeros.scatter_add(1, at.reshape(1, -1).expand(len(weight), -1), weight)
 
 
-def _exact(values: Tensor) -> Tensor:
-    """On a grid on which sums are the same in any order."""
-    return torch.round(values / GRID) * GRID
-
-
 def edges() -> np.ndarray:
     """The margins between the bins, float64 [BINS + 1], the first and the last of them without end."""
     inner = np.sinh((np.arange(1, BINS) / (BINS / 2) - 1) * _SPAN) / _FINE
@@ -95,7 +90,7 @@ def pooled(found: Mapping[str, np.ndarray], positive: int, how: Threshold) -> di
     margins = found[MARGINS]
     if BRIER not in found:
         each = np.array([[auc(*own) for own in split] for split in margins])
-        return {"auc": _mean(each[..., 0]), f"auc{ERROR}": _mean(each[..., 1])}
+        return {"auc": mean_of_classes(each[..., 0]), f"auc{ERROR}": mean_of_classes(each[..., 1])}
     if positive == 0:
         margins = margins[:, :, ::-1, ::-1]
     splits = margins[:, 0]
@@ -126,11 +121,6 @@ def _nearest(p: float) -> int:
     return int(np.clip(np.round(place), 0, BINS))
 
 
-def _mean(of_classes: np.ndarray) -> np.ndarray:
-    defined = ~np.isnan(of_classes)
-    return ratio(np.where(defined, of_classes, 0).sum(-1), defined.sum(-1))
-
-
 def _of_split(negative: np.ndarray, positive: np.ndarray, where: int) -> dict[str, float]:
     """What the examples of one split say, by rising bins; those from the bin `where` on are flagged."""
     area, off = auc(negative, positive)
@@ -143,12 +133,8 @@ def _of_split(negative: np.ndarray, positive: np.ndarray, where: int) -> dict[st
         f"auc{ERROR}": off,
         "average_precision": precision,
         f"average_precision{ERROR}": far,
-        **{name: _ratio(own, positives) for name, own in caught.items()},
-        "precision_at_1": _ratio(caught["recall_at_1"], alerts(int(n), ALERTED["recall_at_1"])),
-        "recall": _ratio(hits, positives),
-        "precision": _ratio(hits, flagged),
-        "f1_positive": _ratio(2 * hits, positives + flagged),
-        "flagged": _ratio(flagged, n),
+        **of_alerts(caught, positives, int(n)),
+        **of_flagged(hits, flagged, positives, n),
     }
 
 
@@ -158,7 +144,7 @@ def auc(negative: np.ndarray, positive: np.ndarray) -> tuple[float, float]:
     pairs = positive.sum() * negative.sum()
     below = np.cumsum(negative) - negative
     tied = float((positive * negative).sum())
-    return _ratio(float((positive * below).sum()) + tied / 2, pairs), _ratio(tied / 2, pairs)
+    return share_of(float((positive * below).sum()) + tied / 2, pairs), share_of(tied / 2, pairs)
 
 
 def average_precision(negative: np.ndarray, positive: np.ndarray) -> tuple[float, float]:
@@ -171,7 +157,7 @@ def average_precision(negative: np.ndarray, positive: np.ndarray) -> tuple[float
     number = np.arange(1, int(total) + 1)  # of each positive by falling scores
     first = float((p * ratio(tp, tp + fp - q))[p > 0].sum())
     last = float((number / (number + np.repeat(fp, count))).sum())
-    return _ratio(together, total), _ratio(max(first - together, together - last), total)
+    return share_of(together, total), share_of(max(first - together, together - last), total)
 
 
 def _caught(negative: np.ndarray, positive: np.ndarray, share: float) -> float:
@@ -179,7 +165,3 @@ def _caught(negative: np.ndarray, positive: np.ndarray, share: float) -> float:
     n = positive + negative
     left = alerts(int(n.sum()), share) - (np.cumsum(n[::-1])[::-1] - n)  # for a bin, once those above are alerts
     return float((positive * np.clip(ratio(left, n), 0, 1))[n > 0].sum())
-
-
-def _ratio(total: float, count: float) -> float:
-    return float(total / count) if count else math.nan
