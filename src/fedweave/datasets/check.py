@@ -1,6 +1,6 @@
 """Refuse bad data before anything is computed from it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from fedweave.core.carried import Carried
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.edges import NO_LOOPS, undirected
-from fedweave.errors import DataError
+from fedweave.errors import ConfigError, DataError
 
 MOST_FAULTS = 20
 _LOOKED = 10_000  # rows at fault whose words are compared
@@ -88,6 +88,13 @@ def first(bad: np.ndarray) -> int | None:
     """Position of the first True in bool [m], or None."""
     at = int(bad.argmax()) if bad.size else 0
     return at if bad.size and bad[at] else None
+
+
+def check_settings(kind: str, given: Mapping[str, object], rules: Iterable[tuple[bool, str, str]]) -> None:
+    """Raise ConfigError for the first rule, (whether it is kept, setting, what is allowed), that is not kept."""
+    for ok, key, allowed in rules:
+        if not ok:
+            raise ConfigError(f"{kind}: {key} = {given[key]} is not allowed; it must be {allowed}.")
 
 
 def check(dataset: Dataset, where: str | Path, labelled: bool = True) -> Dataset:

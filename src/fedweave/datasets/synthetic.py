@@ -8,6 +8,7 @@ import scipy.sparse as sp
 
 from fedweave.core.random import generator
 from fedweave.datasets.base import Dataset
+from fedweave.datasets.check import check_settings
 from fedweave.datasets.edges import undirected
 from fedweave.datasets.features import compact
 from fedweave.datasets.lookup import NotHeld
@@ -51,7 +52,7 @@ class Synthetic:
 
     def __post_init__(self) -> None:
         wanted = self.classes + self.sensitive  # one direction for each class mean and one for the group's
-        for ok, key, allowed in (
+        rules = (
             (self.classes >= 2, "classes", "at least 2"),
             (self.nodes >= self.classes, "nodes", f"at least one per class, {self.classes}"),
             (self.features >= wanted, "features", f"at least {wanted} (classes, and one more if sensitive)"),
@@ -62,9 +63,8 @@ class Synthetic:
             (0 <= self.sens_label_correlation <= 1, "sens_label_correlation", "in 0..1"),
             (self.sens_homophily is None or 0 <= self.sens_homophily <= 1, "sens_homophily", "in 0..1, or absent"),
             (abs(self.sens_feature_shift) <= _FAR, "sens_feature_shift", f"in -{_FAR:g}..{_FAR:g}"),
-        ):
-            if not ok:
-                raise ConfigError(f"synthetic: {key} = {getattr(self, key)} is not allowed; it must be {allowed}.")
+        )
+        check_settings("synthetic", vars(self), rules)
         if not self.sensitive and (self.sens_label_correlation, self.sens_homophily, self.sens_feature_shift) != (
             0,
             None,

@@ -11,6 +11,7 @@ from fedweave.core.carried import Carried
 from fedweave.core.random import generator
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.carrying import as_edges, skeleton
+from fedweave.datasets.check import check_settings
 from fedweave.datasets.lookup import NotHeld
 from fedweave.datasets.rings import LEAST, LONGEST, draw_rings, placed, times
 from fedweave.errors import ConfigError
@@ -92,28 +93,18 @@ class Transfers:
         if self.preset not in PRESETS:
             raise ConfigError(f"transfers: preset = {self.preset!r} is not known; choose one of {', '.join(PRESETS)}.")
         accounts, transfers, frauds = self.sizes
-        for ok, key, value, allowed in (
-            (
-                1 <= self.banks <= accounts / 10,
-                "banks",
-                self.banks,
-                f"at least 1, and a tenth of {accounts:,} accounts",
-            ),
-            (accounts < 2**31, "accounts", accounts, "below 2^31"),
-            (LEAST <= frauds <= accounts / 5, "fraud", frauds / accounts, f"{LEAST} accounts or more, up to a fifth"),
-            (0 <= self.crossing <= 1, "crossing", self.crossing, "in 0..1"),
-            (0 <= self.spanning <= 1, "spanning", self.spanning, "in 0..1"),
-            (0 <= self.decoys <= 3, "decoys", self.decoys, "in 0..3"),
-            (self.days > LONGEST, "days", self.days, f"above {LONGEST:g}, which a ring may take"),
-            (
-                transfers >= 5 * (1 + self.decoys) * frauds,
-                "transfers",
-                transfers,
-                "5 or more for each member of a group",
-            ),
-        ):
-            if not ok:
-                raise ConfigError(f"transfers: {key} = {value} is not allowed; it must be {allowed}.")
+        given = vars(self) | {"accounts": accounts, "transfers": transfers, "fraud": frauds / accounts}
+        rules = (
+            (1 <= self.banks <= accounts / 10, "banks", f"at least 1, and a tenth of {accounts:,} accounts"),
+            (accounts < 2**31, "accounts", "below 2^31"),
+            (LEAST <= frauds <= accounts / 5, "fraud", f"{LEAST} accounts or more, up to a fifth"),
+            (0 <= self.crossing <= 1, "crossing", "in 0..1"),
+            (0 <= self.spanning <= 1, "spanning", "in 0..1"),
+            (0 <= self.decoys <= 3, "decoys", "in 0..3"),
+            (self.days > LONGEST, "days", f"above {LONGEST:g}, which a ring may take"),
+            (transfers >= 5 * (1 + self.decoys) * frauds, "transfers", "5 or more for each member of a group"),
+        )
+        check_settings("transfers", given, rules)
 
     @property
     def sizes(self) -> tuple[int, int, int]:
