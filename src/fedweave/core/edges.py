@@ -139,8 +139,7 @@ class Edges:
         Names of `core.carried.named` are of single edges, with what they carry and in their directions.
         Others are of what registered them (`core.edge_list.derived`).
         """
-        made = self.cache.operator(kind, self.split) if self.split else self.cache.operator(kind)
-        return Sparse(made, self.client_index)
+        return Sparse(self.cache.operator(kind, self.split), self.client_index)
 
     def with_means(self, h: Tensor, kind: str) -> tuple[Tensor, Tensor]:
         """The nodes that get new values, here all, and for each of them the mean over its neighbours."""
