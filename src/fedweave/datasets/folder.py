@@ -28,7 +28,7 @@ from fedweave.datasets.columns import (
 )
 from fedweave.datasets.features import compact, normalise
 from fedweave.datasets.gaps import gaps_filled, gaps_of
-from fedweave.datasets.outside import check_external, once, separated
+from fedweave.datasets.outside import bare, check_external, separated
 from fedweave.datasets.recognise import require_folder
 from fedweave.datasets.sensitive import refuse_repeated, without_sens
 from fedweave.datasets.table import Table
@@ -115,7 +115,7 @@ class Folder(Carrying):
         y, classes = found.pop("labelled")
         (ends, rows), names = found.pop("ends"), tuple(found.pop("elsewhere").to_pylist())
         if self.external != "refuse":
-            every = once(ends) if found["carried"] is None else found["carried"]
+            every = bare(ends) if found["carried"] is None else found["carried"]
             inside, found["outside"] = separated(every, nodes.rows, names)
             ends, found["carried"] = inside.ends, None if found["carried"] is None else inside
         found |= {
@@ -186,8 +186,7 @@ def _of_edges(edges: Table, rows: np.ndarray, found: Record, unused: list[str]) 
     held: Record = {"ids": named, "node_ids": found["ids"]}
     held |= {name: found[name] if found[name] is None else found[name][..., rows] for name in ("sens", "public")}
     if unused:
-        held["notes"] = (f"the examples are edges: of nodes, {', '.join(unused)} {_ARE[len(unused) > 1]} not used",)
+        held["notes"] = (
+            f"the examples are edges: of nodes, {', '.join(unused)} {'is' if len(unused) == 1 else 'are'} not used",
+        )
     return held
-
-
-_ARE = ("is", "are")

@@ -125,7 +125,7 @@ def beside(x: "np.ndarray | sp.csr_matrix", more: np.ndarray) -> "np.ndarray | s
     return np.concatenate([x, more], 1)
 
 
-def once(ends: np.ndarray) -> Carried:
+def bare(ends: np.ndarray) -> Carried:
     """Undirected edges int64 [2, M] that carry nothing, each once, in whatever direction it is listed."""
     return Carried(np.unique(np.sort(ends, 0), axis=1), False)
 

@@ -26,7 +26,7 @@ from fedweave.core.purposes import SETUP
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.described import names as columns_of
 from fedweave.datasets.edges import distinct
-from fedweave.datasets.outside import Ends, Outside, beside, ends_at, once, summary, ways
+from fedweave.datasets.outside import Ends, Outside, bare, beside, ends_at, summary, ways
 from fedweave.errors import ConfigError, DataError
 from fedweave.partition.base import Part, Partition
 from fedweave.privacy.secure_sum import FixedPoint
@@ -238,7 +238,7 @@ def _every(data: Dataset, until: Sequence[tuple[float, float] | None] = ()) -> C
 
 
 def _both(data: Dataset) -> Carried:
-    inside = once(data.edges) if data.carried is None else data.carried._replace(y=None, split=None, until=None)
+    inside = bare(data.edges) if data.carried is None else data.carried._replace(y=None, split=None, until=None)
     if data.outside is None:
         return inside
     both = [inside.arrays(), data.outside.carried.arrays()]
