@@ -63,7 +63,7 @@ class AuxiliaryMix(UniformTrained):
                 "FedAux smooths embeddings of nodes for a last layer that multiplies them by weights; choose a model "
                 "of nodes such as gcn or sage"
             )
-        width = last.init(torch.tensor(0, device="cpu"))[last.by_feature[0]].shape[0]
+        width = models.fan_in(last)
         return (*model[:-1], smoothing(width, self.sigma, SCORES[self.score], self.start_at), widened(last))
 
     def weigh(self, state: Tree, round: Round) -> Tensor:

@@ -79,7 +79,7 @@ class AugmentedView(Part):
         models.check_embeds(model, "fggp")
         if not model[0].by_feature:
             raise ValueError("FGGP draws edges of features by weights; choose a model that has such, such as gcn")
-        features = model[0].init(torch.tensor(0, device="cpu"))[model[0].by_feature[0]].shape[0]
+        features = models.fan_in(model[0])
 
         def init(key: Tensor) -> Tree:
             widths = zip(AUGMENTOR, (features, self.width), strict=True)

@@ -135,6 +135,11 @@ def named(model: Model, path: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(own, pattern) for pattern in patterns for own in (path, from_last))
 
 
+def fan_in(layer: Layer) -> int:
+    """How many columns of its input a layer multiplies by weights; it has such (`Layer.by_feature`)."""
+    return int(layer.init(torch.tensor(0, device="cpu"))[layer.by_feature[0]].shape[0])
+
+
 def feature_rows(model: Model) -> frozenset[str]:
     """Paths of the weights whose rows are indexed by input features: the first layer's `by_feature`."""
     return frozenset(f"0/{name}" for name in model[0].by_feature)
