@@ -19,11 +19,10 @@ from fedweave.core.ledger import Entry
 from fedweave.core.purposes import FRAMING
 from fedweave.core.records import Record
 from fedweave.deploy.flare.policy.policy import Spent
-from fedweave.deploy.flare.site.private import log_to
-from fedweave.deploy.flare.site.sitefile import SITE_FILE, Rules, metrics_port, read_site_file
+from fedweave.deploy.flare.site.about import SITE_FILE
+from fedweave.deploy.flare.site.sitefile import Rules, read_site_file
 from fedweave.deploy.flare.wire.journal import journals, read
 from fedweave.deploy.sites.certificates import certificate
-from fedweave.deploy.sites.reasons import LOG
 from fedweave.errors import FedweaveError
 
 HERE = "127.0.0.1"
@@ -110,15 +109,13 @@ def _code(note: Record) -> str:
     return str(note.get("code") or "unknown")  # of a version without
 
 
-def expose(folder: Path) -> None:
-    """Serve `Gauges` where the member's file names a port; a port that cannot be had costs no more than these."""
-    log_to(folder / LOG)
-    log = logging.getLogger("fedweave.gauges")
-    try:
-        if port := metrics_port(folder):
-            registry = CollectorRegistry()
-            registry.register(Gauges(folder))
-            start_http_server(port, HERE, registry)
-            log.info("metrics on http://%s:%d/metrics", HERE, port)
-    except (FedweaveError, OSError) as error:
-        log.error("no metrics (metrics_port): %s", error)
+def serve(folder: Path, port: int) -> None:
+    """Serve `Gauges` on a port of the loopback interface.
+
+    Raises:
+        OSError: the port cannot be had.
+    """
+    registry = CollectorRegistry()
+    registry.register(Gauges(folder))
+    start_http_server(port, HERE, registry)
+    logging.getLogger("fedweave.gauges").info("metrics on http://%s:%d/metrics", HERE, port)

@@ -5,7 +5,7 @@ import socket
 import time
 from contextlib import suppress
 
-from fedweave.deploy.flare.site.sitefile import metrics_port
+from fedweave.deploy.flare.site.about import metrics_port
 from fedweave.deploy.sites.processes import OUTPUT, SiteProcess
 from fedweave.errors import FedweaveError, UserError
 
