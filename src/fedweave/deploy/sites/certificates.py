@@ -8,11 +8,10 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 from cryptography.hazmat.primitives.hashes import SHA256, Hash
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from cryptography.x509.oid import NameOID
 
 from fedweave.errors import UserError
 from fedweave.experiment.runs.files import read
-from fedweave.privacy.aggregation import REFUSED, REVOKED, read_root
+from fedweave.privacy.aggregation import REFUSED, REVOKED, common_names, read_root
 
 
 def certificate(path: Path) -> x509.Certificate:
@@ -88,11 +87,6 @@ def check_name(path: Path, name: str) -> None:
             f"{path} is the certificate of {', '.join(named) or 'nobody'}, and that of {name} belongs there. Put the "
             f"folder startup there that `fedweave sites init` made in {path.parents[1].name}."
         )
-
-
-def common_names(of: x509.Certificate | x509.CertificateSigningRequest) -> list[str]:
-    """Whom a certificate, or a request for one, is of."""
-    return [str(own.value) for own in of.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
 
 
 def check_certificate(path: Path) -> None:

@@ -19,13 +19,11 @@ from fedweave.core.ledger import Entry
 from fedweave.core.purposes import FRAMING
 from fedweave.core.records import Record
 from fedweave.deploy.flare.policy.policy import Spent
-from fedweave.deploy.flare.site.about import SITE_FILE
+from fedweave.deploy.flare.site.about import LOOPBACK, SITE_FILE
 from fedweave.deploy.flare.site.sitefile import Rules, read_site_file
 from fedweave.deploy.flare.wire.journal import journals, read
 from fedweave.deploy.sites.certificates import certificate
 from fedweave.errors import FedweaveError
-
-HERE = "127.0.0.1"
 
 
 class Gauges(Collector):
@@ -117,5 +115,5 @@ def serve(folder: Path, port: int) -> None:
     """
     registry = CollectorRegistry()
     registry.register(Gauges(folder))
-    start_http_server(port, HERE, registry)
-    logging.getLogger("fedweave.gauges").info("metrics on http://%s:%d/metrics", HERE, port)
+    start_http_server(port, LOOPBACK, registry)
+    logging.getLogger("fedweave.gauges").info("metrics on http://%s:%d/metrics", LOOPBACK, port)

@@ -15,11 +15,11 @@ from cryptography.x509.oid import NameOID
 
 from fedweave.deploy.flare.server.provision import kind
 from fedweave.deploy.flare.site.private import private_file, replace_private
-from fedweave.deploy.sites.certificates import certificate, check_certificate, check_issuer, common_names, fingerprint
+from fedweave.deploy.sites.certificates import certificate, check_certificate, check_issuer, fingerprint
 from fedweave.deploy.sites.processes import ROOT, member_name
 from fedweave.errors import UserError
 from fedweave.experiment.runs.files import read
-from fedweave.privacy.aggregation import REVOKED, STARTUP, revoked_by
+from fedweave.privacy.aggregation import REVOKED, STARTUP, common_names, revoked_by
 
 REQUEST = "startup/request.pem"
 BITS = 2048  # as NVFlare's keys
