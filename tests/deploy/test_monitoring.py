@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
+from cryptography.hazmat.primitives.serialization import Encoding
 from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
@@ -32,6 +33,7 @@ from fedweave.deploy.sites.processes import SiteProcess, attend
 from fedweave.errors import FedweaveError
 from fedweave.experiment.config import dumps, load
 from tests.deploy.projects import copied, experiment, join_request
+from tests.privacy.authority import Authority
 
 runner = CliRunner()
 ROOT = Path(__file__).parents[2]
@@ -169,6 +171,8 @@ def test_metrics_are_off_by_default_and_tell_on_loopback_what_left_and_was_refus
     assert first["fedweave_bytes_left", ""] == 10_000 - sent < 10_000
     assert ("fedweave_refusals_total", "code=call-refused") not in first
     assert second["fedweave_refusals_total", "code=call-refused"] == 1
+    (folder / "startup/rootCA.pem").write_bytes(Authority().root.public_bytes(Encoding.PEM))  # which ends in an hour
+    assert 0 < scraped(port)["fedweave_certificate_days", ""] < 1
 
 
 def test_processes_that_wait_for_jobs_load_no_pytorch() -> None:

@@ -1,6 +1,6 @@
 """Certificates of servers, sites and administrators, and whether they can be used now."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from fedweave.errors import UserError
 from fedweave.experiment.runs.files import read
-from fedweave.privacy.aggregation import REFUSED, REVOKED, common_names, read_root
+from fedweave.privacy.aggregation import REFUSED, REVOKED, STARTUP, common_names, read_root
 
 
 def certificate(path: Path) -> x509.Certificate:
@@ -28,14 +28,17 @@ def certificate(path: Path) -> x509.Certificate:
         ) from error
 
 
-def days_left(path: Path) -> int:
-    """Days for which the certificate in a file, and the authority's beside it, are both still valid; below 0 after.
+def lasts(folder: Path) -> timedelta | None:
+    """How long the certificate in a member's folder, and the authority's beside it, are both still valid, below 0 after
+    that; None of a folder without one.
 
     Raises:
         UserError: a file holds none.
     """
-    both = (path, path.with_name("rootCA.pem"))
-    return min((certificate(each).not_valid_after_utc - datetime.now(UTC)).days for each in both)
+    kit = folder / STARTUP
+    if not (own := [path for path in (kit / "client.crt", kit / "server.crt") if path.exists()]):
+        return None
+    return min(certificate(each).not_valid_after_utc for each in (own[0], kit / "rootCA.pem")) - datetime.now(UTC)
 
 
 def fingerprint(key: CertificatePublicKeyTypes) -> str:

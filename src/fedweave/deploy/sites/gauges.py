@@ -8,7 +8,6 @@ import logging
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, start_http_server
@@ -22,7 +21,7 @@ from fedweave.deploy.flare.policy.policy import Spent
 from fedweave.deploy.flare.site.about import LOOPBACK, SITE_FILE
 from fedweave.deploy.flare.site.sitefile import Rules, read_site_file
 from fedweave.deploy.flare.wire.journal import journals, read
-from fedweave.deploy.sites.certificates import certificate
+from fedweave.deploy.sites.certificates import lasts
 from fedweave.errors import FedweaveError
 
 
@@ -78,10 +77,13 @@ class Gauges(Collector):
             self._last |= dict.fromkeys(entry.clients, entry.at)
 
     def _certificate(self) -> Iterator[Metric]:
-        for path in sorted((self._folder / "startup").glob("[cs]*.crt")):
-            with suppress(FedweaveError):
-                days = (certificate(path).not_valid_after_utc - datetime.now(UTC)).total_seconds() / 86_400
-                yield GaugeMetricFamily("fedweave_certificate_days", "Days until the certificate ends.", round(days, 2))
+        with suppress(FedweaveError):
+            if (left := lasts(self._folder)) is not None:
+                days, what = (
+                    round(left.total_seconds() / 86_400, 2),
+                    "Days until its certificate or the authority's ends.",
+                )
+                yield GaugeMetricFamily("fedweave_certificate_days", what, days)
 
     def _privacy(self) -> Iterator[Metric]:
         refused = CounterMetricFamily("fedweave_refusals", "Calls that were refused, by error.", labels=["code"])
