@@ -26,9 +26,10 @@ from fedweave.deploy.flare.server.data import server_graphs
 from fedweave.deploy.flare.server.federation import Flare
 from fedweave.deploy.flare.site import member as members
 from fedweave.deploy.flare.site import steps as secret
+from fedweave.deploy.flare.site.about import read_about
 from fedweave.deploy.flare.site.audit import compare
 from fedweave.deploy.flare.site.holdings import global_test
-from fedweave.deploy.flare.site.sitefile import SiteData, read_about
+from fedweave.deploy.flare.site.sitefile import SiteData
 from fedweave.deploy.flare.wire.journal import Journal, entries
 from fedweave.deploy.flare.wire.scores import NOTHING, Scoring, as_arrived, read_scoring
 from fedweave.deploy.sites.exporting import form_of

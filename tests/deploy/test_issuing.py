@@ -1,12 +1,12 @@
 """Keys that sites make themselves, and certificates that the authority gives them for these."""
 
 import json
+import os
 import shutil
 import ssl
 import stat
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from cryptography import x509
@@ -131,21 +131,21 @@ def test_a_certificate_is_taken_up_again_after_an_interruption(
     sites("request", folder)
     waiting = (folder / "startup/client.key.new").read_bytes()
     sites("sign", project / "authority", folder / "startup/request.pem", "-o", signed)
-    replace = Path.replace
+    replace = os.replace
 
-    def interrupted(self: Path, target: Any) -> Path:
-        if Path(target).name == "client.crt":
+    def interrupted(made: Path, target: Path) -> None:
+        if target.name == "client.crt":
             raise KeyboardInterrupt
-        return replace(self, target)
+        replace(made, target)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "replace", interrupted)
+        patch.setattr(os, "replace", interrupted)
         with pytest.raises(KeyboardInterrupt):
             issuing.accept(folder, signed)
     issuing.accept(folder, signed)
     assert (folder / "startup/client.key").read_bytes() == waiting
     assert (folder / "startup/client.crt").read_bytes() == signed.read_bytes()
-    assert not [path.name for path in (folder / "startup").iterdir() if path.suffix in (".new", ".beside")]
+    assert not [path.name for path in (folder / "startup").iterdir() if path.suffix in (".new", ".tmp")]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,8 @@ import os
 import re
 import signal
 import socket
+import subprocess
+import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,15 +15,17 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
+from cryptography.hazmat.primitives.serialization import Encoding
 from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
 from fedweave.cli import app
+from fedweave.deploy.flare.server import gatekeeper
 from fedweave.deploy.flare.site import private
+from fedweave.deploy.flare.site.about import LOG, SITE_FILE
 from fedweave.deploy.flare.site.accounts import note_refusal
-from fedweave.deploy.flare.site.member import LOG, Member
+from fedweave.deploy.flare.site.member import Member
 from fedweave.deploy.flare.site.private import log_to
-from fedweave.deploy.flare.site.sitefile import SITE_FILE
 from fedweave.deploy.sites import gauges, processes, status
 from fedweave.deploy.sites.noted import last_record
 from fedweave.deploy.sites.ports import free_port
@@ -29,6 +33,7 @@ from fedweave.deploy.sites.processes import SiteProcess, attend
 from fedweave.errors import FedweaveError
 from fedweave.experiment.config import dumps, load
 from tests.deploy.projects import copied, experiment, join_request
+from tests.privacy.authority import Authority
 
 runner = CliRunner()
 ROOT = Path(__file__).parents[2]
@@ -142,14 +147,14 @@ def test_metrics_are_off_by_default_and_tell_on_loopback_what_left_and_was_refus
 ) -> None:
     folder, served = project / "bank-a", []
     monkeypatch.setattr(gauges, "start_http_server", lambda *about: served.append(about))
-    gauges.expose(folder)
+    gatekeeper.expose(folder)
     assert not served
     monkeypatch.undo()
     document, port = load(folder / SITE_FILE), free_port()
     document["policy"] |= {"epsilon": 4.0, "bytes": 10_000, "unbounded": ["own", "n"]}
     (folder / SITE_FILE).write_text(dumps(document | {"site": {"metrics_port": port}}))
     before = runner.invoke(app, ["sites", "check", str(project)]).output
-    gauges.expose(folder)
+    gatekeeper.expose(folder)
     assert "metrics_port" not in before
     assert f"metrics_port {port}" in runner.invoke(app, ["sites", "check", str(project)]).output
     member = Member(folder, "bank-a", lambda *about: {}, "ann")
@@ -166,6 +171,14 @@ def test_metrics_are_off_by_default_and_tell_on_loopback_what_left_and_was_refus
     assert first["fedweave_bytes_left", ""] == 10_000 - sent < 10_000
     assert ("fedweave_refusals_total", "code=call-refused") not in first
     assert second["fedweave_refusals_total", "code=call-refused"] == 1
+    (folder / "startup/rootCA.pem").write_bytes(Authority().root.public_bytes(Encoding.PEM))  # which ends in an hour
+    assert 0 < scraped(port)["fedweave_certificate_days", ""] < 1
+
+
+def test_processes_that_wait_for_jobs_load_no_pytorch() -> None:
+    modules = ", ".join(processes._MODULES.values())
+    code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def scraped(port: int) -> dict[tuple[str, str], float]:

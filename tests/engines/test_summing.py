@@ -8,12 +8,12 @@ import torch
 
 from fedweave.core.federation import Sends, StepInfo
 from fedweave.core.ledger import Ledger
-from fedweave.core.mechanism import SecureSum
+from fedweave.core.mechanism import SLOTS, SecureSum
 from fedweave.core.stacked import Stacked
 from fedweave.engines.messages import Messages
 from fedweave.engines.summing import SumMeter, check_alike, check_terms
 from fedweave.errors import FedweaveError
-from fedweave.privacy.secure_sum import SLOTS, FixedPoint
+from fedweave.privacy.secure_sum import FixedPoint
 
 
 def agreements(ledger: Ledger) -> list[tuple[int, set[str]]]:

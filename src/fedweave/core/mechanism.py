@@ -146,6 +146,9 @@ class LDP:
         return Cost(epsilon=self.epsilon)
 
 
+SLOTS = 16  # secure sums for which sites agree on keys at once
+
+
 @dataclass(frozen=True)
 class SecureSum:
     """Encoded as words of a sum (`privacy.secure_sum`) that is masked between the clients, so that the receiver learns

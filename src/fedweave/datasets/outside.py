@@ -9,7 +9,8 @@ import scipy.sparse as sp
 from fedweave.core.carried import Carried
 from fedweave.errors import ConfigError
 
-EXTERNAL = ("refuse", "features", "exchange")
+REFUSE, EXCHANGE = "refuse", "exchange"
+EXTERNAL = (REFUSE, "features", EXCHANGE)
 BARE = Carried(np.empty((2, 0), np.int64), False)  # no edges, that carry nothing
 
 

@@ -9,10 +9,11 @@ from torch import Tensor
 
 from fedweave.core.federation import Declaration, StepInfo
 from fedweave.core.ledger import Ledger
+from fedweave.core.mechanism import SLOTS
 from fedweave.core.tree import Tree, encode, leaves
 from fedweave.engines.messages import Messages
 from fedweave.errors import FedweaveError, told_diverged
-from fedweave.privacy.secure_sum import SLOTS, diverged
+from fedweave.privacy.secure_sum import diverged
 
 SHARE, SEED, KEY = 48, 16, 32  # bytes of a sealed letter with two shares, of a share, of a public key
 CERTIFICATE, SIGNATURE = 1024, 256  # what the simulation counts; of RSA keys of 2048 bits that of a signature is exact

@@ -26,7 +26,7 @@ from fedweave.core.purposes import SETUP
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.described import names as columns_of
 from fedweave.datasets.edges import distinct
-from fedweave.datasets.outside import Ends, Outside, bare, beside, ends_at, summary, ways
+from fedweave.datasets.outside import EXCHANGE, Ends, Outside, bare, beside, ends_at, summary, ways
 from fedweave.errors import ConfigError, DataError
 from fedweave.partition.base import Part, Partition
 from fedweave.privacy.secure_sum import FixedPoint
@@ -108,7 +108,7 @@ def alone(data: Dataset, how: str) -> Dataset:
     holder = own_holder(data.nodes, outside)
     made, more = summary(data.nodes, every, holder, ends_at(every, holder))
     names = (*columns_of(data), *more)
-    if how == "exchange":
+    if how == EXCHANGE:
         told = exchanged_names(columns_of(data), every.directed)
         made, names = np.pad(made, ((0, 0), (0, len(told)))), (*names, *told)
     return replace(_with(data, beside(data.x, made), names), outside=outside)

@@ -11,7 +11,6 @@ from fedweave.core.federation import Sends
 from fedweave.core.mechanism import Derived, SecureSum
 from fedweave.errors import UserError
 
-SLOTS = 16  # sums for which sites agree on keys at once
 BEYOND = "beyond"  # the key of how many of a client's numbers were cut to the bound, itself a word of the sum
 
 

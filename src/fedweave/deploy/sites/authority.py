@@ -22,11 +22,11 @@ from fedweave.deploy.flare.server.provision import (
 )
 from fedweave.deploy.flare.site.private import replace_private
 from fedweave.deploy.flare.wire.requests import SERVER
-from fedweave.deploy.sites.certificates import certificate, common_names, fingerprint
+from fedweave.deploy.sites.certificates import certificate, fingerprint
 from fedweave.deploy.sites.issuing import BITS
 from fedweave.errors import UserError
 from fedweave.experiment.runs.files import read
-from fedweave.privacy.aggregation import REVOKED
+from fedweave.privacy.aggregation import REVOKED, common_names
 
 _LONG = timedelta(days=36500)  # a list of revoked certificates is valid until there is a newer one
 

@@ -1,6 +1,6 @@
 """Certificates of servers, sites and administrators, and whether they can be used now."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
@@ -8,11 +8,10 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 from cryptography.hazmat.primitives.hashes import SHA256, Hash
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from cryptography.x509.oid import NameOID
 
 from fedweave.errors import UserError
 from fedweave.experiment.runs.files import read
-from fedweave.privacy.aggregation import REFUSED, REVOKED, read_root
+from fedweave.privacy.aggregation import REFUSED, REVOKED, STARTUP, common_names, read_root
 
 
 def certificate(path: Path) -> x509.Certificate:
@@ -29,14 +28,17 @@ def certificate(path: Path) -> x509.Certificate:
         ) from error
 
 
-def days_left(path: Path) -> int:
-    """Days for which the certificate in a file, and the authority's beside it, are both still valid; below 0 after.
+def lasts(folder: Path) -> timedelta | None:
+    """How long the certificate in a member's folder, and the authority's beside it, are both still valid, below 0 after
+    that; None of a folder without one.
 
     Raises:
         UserError: a file holds none.
     """
-    both = (path, path.with_name("rootCA.pem"))
-    return min((certificate(each).not_valid_after_utc - datetime.now(UTC)).days for each in both)
+    kit = folder / STARTUP
+    if not (own := [path for path in (kit / "client.crt", kit / "server.crt") if path.exists()]):
+        return None
+    return min(certificate(each).not_valid_after_utc for each in (own[0], kit / "rootCA.pem")) - datetime.now(UTC)
 
 
 def fingerprint(key: CertificatePublicKeyTypes) -> str:
@@ -88,11 +90,6 @@ def check_name(path: Path, name: str) -> None:
             f"{path} is the certificate of {', '.join(named) or 'nobody'}, and that of {name} belongs there. Put the "
             f"folder startup there that `fedweave sites init` made in {path.parents[1].name}."
         )
-
-
-def common_names(of: x509.Certificate | x509.CertificateSigningRequest) -> list[str]:
-    """Whom a certificate, or a request for one, is of."""
-    return [str(own.value) for own in of.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
 
 
 def check_certificate(path: Path) -> None:

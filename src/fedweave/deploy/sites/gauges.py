@@ -8,7 +8,6 @@ import logging
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, start_http_server
@@ -19,14 +18,11 @@ from fedweave.core.ledger import Entry
 from fedweave.core.purposes import FRAMING
 from fedweave.core.records import Record
 from fedweave.deploy.flare.policy.policy import Spent
-from fedweave.deploy.flare.site.private import log_to
-from fedweave.deploy.flare.site.sitefile import SITE_FILE, Rules, metrics_port, read_site_file
+from fedweave.deploy.flare.site.about import LOOPBACK, SITE_FILE
+from fedweave.deploy.flare.site.sitefile import Rules, read_site_file
 from fedweave.deploy.flare.wire.journal import journals, read
-from fedweave.deploy.sites.certificates import certificate
-from fedweave.deploy.sites.reasons import LOG
+from fedweave.deploy.sites.certificates import lasts
 from fedweave.errors import FedweaveError
-
-HERE = "127.0.0.1"
 
 
 class Gauges(Collector):
@@ -81,10 +77,13 @@ class Gauges(Collector):
             self._last |= dict.fromkeys(entry.clients, entry.at)
 
     def _certificate(self) -> Iterator[Metric]:
-        for path in sorted((self._folder / "startup").glob("[cs]*.crt")):
-            with suppress(FedweaveError):
-                days = (certificate(path).not_valid_after_utc - datetime.now(UTC)).total_seconds() / 86_400
-                yield GaugeMetricFamily("fedweave_certificate_days", "Days until the certificate ends.", round(days, 2))
+        with suppress(FedweaveError):
+            if (left := lasts(self._folder)) is not None:
+                days, what = (
+                    round(left.total_seconds() / 86_400, 2),
+                    "Days until its certificate or the authority's ends.",
+                )
+                yield GaugeMetricFamily("fedweave_certificate_days", what, days)
 
     def _privacy(self) -> Iterator[Metric]:
         refused = CounterMetricFamily("fedweave_refusals", "Calls that were refused, by error.", labels=["code"])
@@ -110,15 +109,13 @@ def _code(note: Record) -> str:
     return str(note.get("code") or "unknown")  # of a version without
 
 
-def expose(folder: Path) -> None:
-    """Serve `Gauges` where the member's file names a port; a port that cannot be had costs no more than these."""
-    log_to(folder / LOG)
-    log = logging.getLogger("fedweave.gauges")
-    try:
-        if port := metrics_port(folder):
-            registry = CollectorRegistry()
-            registry.register(Gauges(folder))
-            start_http_server(port, HERE, registry)
-            log.info("metrics on http://%s:%d/metrics", HERE, port)
-    except (FedweaveError, OSError) as error:
-        log.error("no metrics (metrics_port): %s", error)
+def serve(folder: Path, port: int) -> None:
+    """Serve `Gauges` on a port of the loopback interface.
+
+    Raises:
+        OSError: the port cannot be had.
+    """
+    registry = CollectorRegistry()
+    registry.register(Gauges(folder))
+    start_http_server(port, LOOPBACK, registry)
+    logging.getLogger("fedweave.gauges").info("metrics on http://%s:%d/metrics", LOOPBACK, port)

@@ -14,12 +14,12 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 from fedweave.deploy.flare.server.provision import kind
-from fedweave.deploy.flare.site.private import private_file, replace_private
-from fedweave.deploy.sites.certificates import certificate, check_certificate, check_issuer, common_names, fingerprint
+from fedweave.deploy.flare.site.private import replace_private
+from fedweave.deploy.sites.certificates import certificate, check_certificate, check_issuer, fingerprint
 from fedweave.deploy.sites.processes import ROOT, member_name
 from fedweave.errors import UserError
 from fedweave.experiment.runs.files import read
-from fedweave.privacy.aggregation import REVOKED, STARTUP, revoked_by
+from fedweave.privacy.aggregation import REVOKED, STARTUP, common_names, revoked_by
 
 REQUEST = "startup/request.pem"
 BITS = 2048  # as NVFlare's keys
@@ -57,9 +57,7 @@ def request(folder: Path) -> tuple[Path, str]:
     if kind(folder) == "server":  # the names of its machine go on
         named = certificate(own).extensions.get_extension_for_class(x509.SubjectAlternativeName)
         asked = asked.add_extension(named.value, named.critical)
-    waiting.unlink(missing_ok=True)
-    with open(waiting, "wb", opener=private_file) as file:
-        file.write(key.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption()))
+    replace_private(waiting, key.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption()))
     (folder / REQUEST).write_bytes(asked.sign(key, SHA256()).public_bytes(Encoding.PEM))
     return folder / REQUEST, fingerprint(key.public_key())
 

@@ -5,7 +5,7 @@ import socket
 import time
 from contextlib import suppress
 
-from fedweave.deploy.flare.site.sitefile import metrics_port
+from fedweave.deploy.flare.site.about import LOOPBACK, metrics_port
 from fedweave.deploy.sites.processes import OUTPUT, SiteProcess
 from fedweave.errors import FedweaveError, UserError
 
@@ -29,15 +29,8 @@ def check_port(server: SiteProcess, port: int) -> None:
     """
     if server.pid() is not None:
         return
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # what an ended server left closing is no obstacle
-        try:
-            probe.bind(("", port))
-        except OSError as error:
-            raise UserError(
-                f"port {port} of this machine cannot be listened on ({error.strerror}). End the process that does, or "
-                "provision the project with another --port."
-            ) from error
+    remedy = "End the process that does, or provision the project with another --port."
+    _check_free("", port, f"port {port} of this machine", remedy)
 
 
 def check_metrics_port(member: SiteProcess) -> None:
@@ -49,15 +42,17 @@ def check_metrics_port(member: SiteProcess) -> None:
     port = metrics_port(member.folder)
     if not port or member.pid() is not None:
         return
+    remedy = "Every server and site of one machine needs one of its own; choose another, or 0 for none."
+    _check_free(LOOPBACK, port, f"metrics_port {port} of {member.folder.name}", remedy)
+
+
+def _check_free(host: str, port: int, what: str, remedy: str) -> None:
     with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # what an ended server left closing is no obstacle
         try:
-            probe.bind(("127.0.0.1", port))
+            probe.bind((host, port))
         except OSError as error:
-            raise UserError(
-                f"metrics_port {port} of {member.folder.name} cannot be listened on ({error.strerror}). Every server "
-                "and site of one machine needs one of its own; choose another, or 0 for none."
-            ) from error
+            raise UserError(f"{what} cannot be listened on ({error.strerror}). {remedy}") from error
 
 
 def wait_until_open(server: SiteProcess, host: str, port: int, seconds: float = 60.0) -> None:

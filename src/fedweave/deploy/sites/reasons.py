@@ -4,11 +4,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from fedweave.deploy.flare.site.about import LOG
 from fedweave.deploy.sites.noted import last_record
 from fedweave.deploy.sites.processes import found
 from fedweave.errors import FedweaveError, UserError
-
-LOG = "fedweave.log"  # `deploy.flare.site.member.LOG`, whose module takes seconds to import
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from fedweave.core.records import Record
 from fedweave.core.text import counted
 from fedweave.datasets import npz
 from fedweave.datasets.base import Dataset
+from fedweave.datasets.outside import EXCHANGE, REFUSE
 from fedweave.datasets.sensitive import has_sens
 from fedweave.deploy.flare.site.sitefile import FINE, SITE_FILE, write_site_file
 from fedweave.deploy.flare.wire.requests import SERVER
@@ -35,7 +36,7 @@ def split(config: Config, sites: tuple[str, ...]) -> tuple[Dataset, Partition]:
     if config.noise is not None:
         raise UserError("[noise] is of simulations, and sites are handed what the data says; leave it out.")
     values = config.data.values
-    if config.external != "refuse" and "normalise" in values:
+    if config.external != REFUSE and "normalise" in values:
         values = values | {"normalise": "none"}  # each site scales all its columns together
     data = datasets.load(config.data.name, path=config.folder, seed=seed, **values)
     partition = cut(config.partition.make(), data, seed)
@@ -71,17 +72,17 @@ def hand_out(
     of edges between sites, of those that its edges lead to."""
     if data.example == "edge":
         raise UserError(f"the examples of {data.name} are edges; between sites they are nodes or small graphs.")
-    part, external = global_test_part(data, partition), "refuse" if config is None else config.external
+    part, external = global_test_part(data, partition), REFUSE if config is None else config.external
     own_parts, whole = shares(data, partition.parts), data
     policy: Record = {"measures": list(FINE)}  # all that a simulation measures
     across: Record = {}
-    if config is not None and external != "refuse":
+    if config is not None and external != REFUSE:
         data = named(data)
         pairs = zip(shares(data, partition.parts), outsides(data, partition.parts), strict=True)
         own_parts = (replace(own, outside=outside) for own, outside in pairs)
         whole = ready(data, partition, config)
         across = {"external": external, "normalise": config.data.values.get("normalise", "none")}
-        policy |= {"exchange": config.external_least} if external == "exchange" else {}
+        policy |= {"exchange": config.external_least} if external == EXCHANGE else {}
     tests = () if part is None else tuple(shares(whole, [part]))
     clients = client_ids(len(sites), partition.names)
     for site, client, own in zip(sites, clients, own_parts, strict=True):

@@ -11,10 +11,10 @@ from pathlib import Path
 from fedweave.core.records import Record
 from fedweave.core.text import counted, printable
 from fedweave.deploy.flare.wire.requests import ADMIN, SERVER
-from fedweave.deploy.sites.certificates import days_left
+from fedweave.deploy.sites.certificates import lasts
 from fedweave.deploy.sites.handshake import Closed, administer, barred, reach
 from fedweave.deploy.sites.processes import found
-from fedweave.deploy.sites.project import Project
+from fedweave.deploy.sites.project import STATUS, Project
 from fedweave.errors import FedweaveError, UserError
 
 SECONDS = 5.0  # that the server has to answer, of which its login takes more than one
@@ -156,7 +156,11 @@ def standing(directory: Path, project: Project, seconds: float = SECONDS) -> Sta
     lost = (now or {}).get("lost") or {}
 
     def of(name: str, light: str, words: str, *more: str) -> Standing:
-        days, damage = _lasts(directory / name)
+        days, damage = None, ""
+        try:
+            days = None if (left := lasts(directory / name)) is None else left.days
+        except UserError:
+            damage = "certificate: damaged"
         return Standing(light, words, name in here, here.get(name), days, tuple(filter(None, (*more, damage))))
 
     members = {SERVER: of(SERVER, *lights.server)}
@@ -168,19 +172,8 @@ def standing(directory: Path, project: Project, seconds: float = SECONDS) -> Sta
     return Status(members, now, lights.mistake)
 
 
-def _lasts(folder: Path) -> tuple[int | None, str]:
-    """For how many days the certificate in a member's folder is still valid, None without one, and what is wrong."""
-    paths = [path for path in (folder / "startup/client.crt", folder / "startup/server.crt") if path.exists()]
-    try:
-        return (days_left(paths[0]) if paths else None), ""
-    except UserError:
-        return None, "certificate: damaged"
-
-
 def watched(directory: Path) -> Record | None:
     """What `fedweave sites run` heard last of a job; None if it never ran here."""
-    from fedweave.deploy.sites.project import STATUS
-
     try:
         told = dict(json.loads((directory / ADMIN / STATUS).read_text()))
         return told | {"at": float(told["at"])}

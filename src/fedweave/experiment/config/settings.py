@@ -193,9 +193,9 @@ def of_edges(table: Values) -> Record:
     Raises:
         ConfigError: a value is not valid.
     """
-    from fedweave.datasets.outside import EXTERNAL, check_external
+    from fedweave.datasets.outside import REFUSE, check_external
 
-    external, least = table.get("external", EXTERNAL[0]), table.get("external_least", 1)
+    external, least = table.get("external", REFUSE), table.get("external_least", 1)
     try:
         check_external(external)
     except ConfigError as error:

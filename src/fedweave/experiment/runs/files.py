@@ -63,8 +63,9 @@ _WORDS = pa.dictionary(pa.int32(), pa.string())
 _LATER = {"to": _WORDS, "applied": _WORDS, "at": pa.timestamp("ms", "UTC"), "purpose": _WORDS}
 
 
-def write(path: Path, fill: Callable[[BinaryIO], Any]) -> None:
-    """Replace `path` by what `fill` writes, such that after a crash either the old or the new content is there.
+def write(path: Path, fill: Callable[[BinaryIO], Any], opener: Callable[[str, int], int] | None = None) -> None:
+    """Replace `path` by what `fill` writes, such that after a crash either the old or the new content is there; opener:
+    see `open`.
 
     Raises:
         FedweaveError: the disk is full; UserError: the place cannot be written.
@@ -74,7 +75,7 @@ def write(path: Path, fill: Callable[[BinaryIO], Any]) -> None:
         _check_regular(path)
         try:
             path.parent.mkdir(exist_ok=True)
-            with open(temporary, "wb") as file:
+            with open(temporary, "wb", opener=opener) as file:
                 fill(file)
                 file.flush()
                 os.fsync(file.fileno())

@@ -18,7 +18,7 @@ from fedweave.datasets.features import compact, rescaled
 from fedweave.datasets.folder import Folder
 from fedweave.datasets.graph_folder import GraphFolder
 from fedweave.datasets.members import Members
-from fedweave.datasets.outside import EXTERNAL
+from fedweave.datasets.outside import EXCHANGE, REFUSE
 from fedweave.datasets.recognise import found
 from fedweave.datasets.table import find, read
 from fedweave.errors import DataError
@@ -71,9 +71,9 @@ def like(before: Before, path: Path) -> Dataset:
         about = "New examples are read by the [data] settings of the run, which stay as they are."
         raise DataError(f"{error}\n{about}") from error
     _check_example(data.example, before, path)
-    if before.config.external != EXTERNAL[0]:
+    if before.config.external != REFUSE:
         data = alone(data, before.config.external)
-    if before.config.external == EXTERNAL[-1]:
+    if before.config.external == EXCHANGE:
         _LOG.warning("note: %s: what other members know of new nodes is not asked for here; it counts as nothing", path)
     return replace(
         data,

@@ -46,7 +46,7 @@ class Identity:
     @property
     def name(self) -> str:
         """Whose certificate it is."""
-        return _names(x509.load_der_x509_certificate(self.certificate))[0]
+        return common_names(x509.load_der_x509_certificate(self.certificate))[0]
 
     def sign(self, message: bytes) -> bytes:
         """A signature that `check` accepts with the certificate."""
@@ -75,7 +75,7 @@ def check_signed(
     """
     try:
         theirs = _issued(certificate, None if root is None else root.certificate)
-        named, valid = _names(theirs), (theirs.not_valid_before_utc, theirs.not_valid_after_utc)
+        named, valid = common_names(theirs), (theirs.not_valid_before_utc, theirs.not_valid_after_utc)
         if named != [site] or not valid[0] <= (at or datetime.now(UTC)) <= valid[1]:
             raise ValueError(f"its certificate is for {named}, or not valid {'then' if at else 'now'}")
         key = theirs.public_key()
@@ -93,8 +93,9 @@ def check_signed(
         raise CallRefused(f"the certificate of {site!r} was revoked by the project's authority", code=REFUSED)
 
 
-def _names(certificate: x509.Certificate) -> list[str]:
-    return [str(own.value) for own in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+def common_names(of: x509.Certificate | x509.CertificateSigningRequest) -> list[str]:
+    """Whom a certificate, or a request for one, is of."""
+    return [str(own.value) for own in of.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
 
 
 @lru_cache(maxsize=4096)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from fedweave.privacy.secure_sum import SLOTS
+from fedweave.core.mechanism import SLOTS
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,12 @@ from pathlib import Path
 
 from fedweave.core import plugins
 from fedweave.core.algorithm import capabilities
-from fedweave.datasets.outside import EXTERNAL
+from fedweave.datasets.outside import EXCHANGE
 from fedweave.deploy.flare.policy.policy import PolicyViolation, least_told
 from fedweave.deploy.flare.site.sitefile import Rules, SiteData
 from fedweave.deploy.flare.wire.requests import RESERVED
 from fedweave.errors import CallRefused, ConfigError, UserError
 from fedweave.experiment.config import Choice, Config, Document, own_parameters, resolve
-
-EXCHANGE = EXTERNAL[-1]
 
 
 def admitted(rules: Rules, document: Document) -> Config:

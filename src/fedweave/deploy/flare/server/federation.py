@@ -16,7 +16,7 @@ from fedweave.core.purposes import PREDICTION, SETUP
 from fedweave.core.records import Record
 from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree, map_leaves
-from fedweave.datasets.outside import EXTERNAL
+from fedweave.datasets.outside import EXCHANGE
 from fedweave.deploy.flare.parties.agreements import misshapen, unlike
 from fedweave.deploy.flare.parties.alignment import BLINDING, MEETING, Ask, meet
 from fedweave.deploy.flare.parties.exchange import CLAIMING, HEARD, matched
@@ -40,7 +40,6 @@ from fedweave.experiment.config import Document
 from fedweave.partition.external import ADD, SUMS, TOTALS
 from fedweave.privacy.aggregation import Authority
 
-EXCHANGE = EXTERNAL[-1]
 JOIN, BLIND, ALIGN, PAD = "(join)", "(blind)", "(align)", "(pad)"
 _NOTHING: Tree = {}
 

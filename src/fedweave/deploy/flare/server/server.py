@@ -26,7 +26,7 @@ from fedweave.deploy.flare.parties.alignment import widest
 from fedweave.deploy.flare.policy.admission import check_of_sites
 from fedweave.deploy.flare.server.data import check_alike, server_graphs, server_test
 from fedweave.deploy.flare.server.federation import Flare
-from fedweave.deploy.flare.site.member import LOG
+from fedweave.deploy.flare.site.about import LOG
 from fedweave.deploy.flare.site.participation import RUNS
 from fedweave.deploy.flare.site.predicted import check_written, predicting, unscored
 from fedweave.deploy.flare.site.private import log_to

@@ -9,8 +9,9 @@ from pathlib import Path
 from fedweave.core.records import Record
 from fedweave.core.text import counted
 from fedweave.deploy.flare.policy.policy import replies_of
+from fedweave.deploy.flare.site.about import SITE_FILE, About, read_about
 from fedweave.deploy.flare.site.audit import Audit, Run, audit
-from fedweave.deploy.flare.site.sitefile import SITE_FILE, About, Rules, read_about
+from fedweave.deploy.flare.site.sitefile import Rules
 from fedweave.deploy.flare.site.told import changes, free, job, refused
 from fedweave.errors import UserError, listed
 from fedweave.report.compliance import FOOT, moved, sent

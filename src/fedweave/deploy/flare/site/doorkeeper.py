@@ -7,19 +7,15 @@ of it is needed, so none of it is there.
 
 import sys
 import uuid
-from pathlib import Path
 from typing import Any
 
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
 from nvflare.private.admin_defs import error_reply
 from nvflare.private.defs import RequestHeader, TrainingTopic, new_cell_message
 from nvflare.private.fed.app.client import client_train
-from nvflare.private.fed.app.utils import version_check
 from nvflare.private.fed.client.admin import FedAdminAgent, RequestProcessor
 
-from fedweave.deploy.flare.wire.revoked import obey
-from fedweave.deploy.sites.gauges import expose
-from fedweave.privacy.aggregation import STARTUP
+from fedweave.deploy.flare.server import gatekeeper
 
 SERVER = "server"  # the only one that may ask
 OF_A_JOB = frozenset(
@@ -74,11 +70,7 @@ def _is_id(job: object) -> bool:
 def main() -> int:
     """Run a site until it is stopped; the arguments are those of NVFlare's client."""
     client_train.FedAdminAgent = Doorkeeper
-    version_check()
-    args = client_train.parse_arguments()
-    obey(Path(args.workspace) / STARTUP)
-    expose(Path(args.workspace))
-    return int(client_train.mpm.run(main_func=client_train.main, run_dir=args.workspace, args=args) or 0)
+    return gatekeeper.main(client_train)
 
 
 if __name__ == "__main__":

@@ -22,15 +22,13 @@ from fedweave.datasets.contents import content
 from fedweave.datasets.features import OVER_NODES, compact, normalise
 from fedweave.datasets.folder import Folder
 from fedweave.datasets.graph_folder import GraphFolder, check_named, is_of_graphs
-from fedweave.datasets.outside import EXTERNAL
+from fedweave.datasets.outside import EXCHANGE, REFUSE
 from fedweave.datasets.sensitive import without_sens
 from fedweave.deploy.flare.site.sitefile import SiteData
 from fedweave.errors import ConfigError, DataError, FedweaveError
 from fedweave.experiment.build import graph_of
 from fedweave.experiment.config import Config
 from fedweave.partition.external import alone, check_inside
-
-REFUSE, FEATURES, EXCHANGE = EXTERNAL
 
 
 class LabelVersion(NamedTuple):

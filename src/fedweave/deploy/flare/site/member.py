@@ -26,13 +26,14 @@ from fedweave.deploy.flare.policy.precheck import check_target
 from fedweave.deploy.flare.policy.tightening import PolicyFile
 from fedweave.deploy.flare.server.federation import JOIN
 from fedweave.deploy.flare.site import beginning
+from fedweave.deploy.flare.site.about import LOG, SITE_FILE, read_about
 from fedweave.deploy.flare.site.accounts import CallLog
 from fedweave.deploy.flare.site.forms import note_form
 from fedweave.deploy.flare.site.holdings import Holdings, hold, marks
 from fedweave.deploy.flare.site.joining import FORM, JOINING, as_kept_back, describe, kept_back, withheld
 from fedweave.deploy.flare.site.participation import Participation
 from fedweave.deploy.flare.site.predicted import leave, set_aside
-from fedweave.deploy.flare.site.sitefile import SECRET, SITE_FILE, Rules, read_about
+from fedweave.deploy.flare.site.sitefile import SECRET, Rules
 from fedweave.deploy.flare.site.steps import carry_out, client_on, read_received, with_fingerprints
 from fedweave.deploy.flare.wire.answers import FORBIDDEN, MISTAKEN, Answer
 from fedweave.deploy.flare.wire.chain import told_heads
@@ -57,7 +58,6 @@ from fedweave.engines.summing import INFO, fingerprint
 from fedweave.errors import CallRefused, DiskFull, FedweaveError, StepFailed
 from fedweave.partition.external import ADD
 
-LOG = "fedweave.log"
 _WAYS = {"step": "map", "send": "send", "replace": "replace_data"}  # what asks for a step, by the kind of a request
 _OWNER = f"its owner finds the reason in {LOG} in the site's folder"
 

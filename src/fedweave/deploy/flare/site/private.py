@@ -26,12 +26,14 @@ def private_file(path: str, flags: int) -> int:
 
 
 def replace_private(path: Path, content: bytes) -> None:
-    """Replace a file as a whole by one that its owner alone can read."""
-    beside = path.with_name(f"{path.name}.beside")
-    beside.unlink(missing_ok=True)
-    with open(beside, "wb", opener=private_file) as file:
-        file.write(content)
-    beside.replace(path)
+    """Replace a file as a whole by one that its owner alone can read.
+
+    Raises:
+        FedweaveError: see `experiment.runs.files.write`.
+    """
+    from fedweave.experiment.runs.files import write  # with Arrow, which the long-lived processes do not need
+
+    write(path, lambda file: file.write(content), private_file)
 
 
 class _Printable(logging.Formatter):

@@ -10,7 +10,8 @@ from nvflare.apis.job_def import JobMetaKey
 from nvflare.collab import collab
 
 from fedweave.core.records import Record
-from fedweave.deploy.flare.site.member import LOG, Member
+from fedweave.deploy.flare.site.about import LOG
+from fedweave.deploy.flare.site.member import Member
 from fedweave.deploy.flare.site.private import log_to
 from fedweave.deploy.flare.wire.answers import Answer
 from fedweave.deploy.flare.wire.link import steady

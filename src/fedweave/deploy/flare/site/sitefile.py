@@ -4,7 +4,7 @@ import stat
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field
 
@@ -12,15 +12,13 @@ from fedweave.core.records import Record
 from fedweave.datasets.edges import check_loops
 from fedweave.datasets.features import check_normalise
 from fedweave.datasets.outside import check_external
+from fedweave.deploy.flare.site.about import SITE_FILE as SITE_FILE
+from fedweave.deploy.flare.site.about import About, table
 from fedweave.errors import ConfigError
-from fedweave.experiment.config import dumps, load, own_parameters
-from fedweave.experiment.config.choice import checked_values
+from fedweave.experiment.config import dumps, load
 from fedweave.experiment.config.names import check_keys
-from fedweave.experiment.config.settings import Device
 
-SITE_FILE, SECRET, IDS_KEY = "site.toml", "privacy.secret", "ids.key"  # in a site's folder
-SERVER_FILE = "server.toml"  # in the server's, if its owner has written one
-Port = Annotated[int, Field(ge=0, lt=65536)]
+SECRET, IDS_KEY = "privacy.secret", "ids.key"  # in a site's folder
 
 # What is told of an evaluation besides hits (`Rules.measures`).
 Measure = Literal[
@@ -28,8 +26,6 @@ Measure = Literal[
 ]
 FINE: tuple[Measure, ...] = get_args(Measure)
 HEAD = r"^(0|[1-9][0-9]{0,14}):([0-9a-f]{32}|)$"  # an entry of a site's accounts, see `chain.Head`
-T = TypeVar("T")
-_Word = Annotated[str, Field(max_length=500)]
 # As openssl prints it, or without colons.
 _Fingerprint = Annotated[str, Field(pattern=r"^([0-9A-Fa-f]{2}:?){31}[0-9A-Fa-f]{2}$")]
 
@@ -188,69 +184,11 @@ class Rules:
         Raises:
             ConfigError: it is not of that form.
         """
-        return _table({"policy": plain}, "policy", cls)
+        return table({"policy": plain}, "policy", cls)
 
     def freed(self, keys: Iterable[str]) -> "Rules":
         """The rules for what no owner can deny: nothing is, and the `keys` may leave without a bound."""
         return replace(self, deny=(), unbounded=(*self.unbounded, *keys))
-
-
-@dataclass(frozen=True)
-class About:
-    """The table [site]: the machine that the site's steps run on, and whose site it is.
-
-    device:     "cpu", "cuda", "cuda:1", or "auto", which takes a GPU where there is one.
-    metrics_port: of the loopback interface, on which the site's process tells what monitors it; 0 for none.
-    legal_name: of the site's owner, as its reports name it.
-    contact:    who answers for the site's data, such as its data protection officer.
-    parties:    {site, or "server": legal name of its owner} of the others, as agreed with them.
-    """
-
-    device: Device = "cpu"
-    metrics_port: Port = 0
-    legal_name: _Word = ""
-    contact: _Word = ""
-    parties: dict[str, _Word] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class ServersMachine:
-    """The table [server] of the server's own file.
-
-    metrics_port: as that of a site.
-    """
-
-    metrics_port: Port = 0
-
-
-def read_about(path: Path) -> About:
-    """The table [site], checked.
-
-    Raises:
-        ConfigError: see `read_site_file`.
-    """
-    try:
-        return _table(load(path), "site", About)
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from error
-
-
-def metrics_port(folder: Path) -> int:
-    """The one in the file of the site, or of the server, in `folder`; 0 if it names none.
-
-    Raises:
-        ConfigError: see `read_site_file`.
-    """
-    if (path := folder / SITE_FILE).exists():
-        return read_about(path).metrics_port
-    if not (path := folder / SERVER_FILE).exists():
-        return 0
-    document = load(path)
-    try:
-        check_keys("", document, ["server"])
-        return _table(document, "server", ServersMachine).metrics_port
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from error
 
 
 def read_site_file(path: Path) -> tuple[SiteData, Rules]:
@@ -262,8 +200,8 @@ def read_site_file(path: Path) -> tuple[SiteData, Rules]:
     document = load(path)
     try:
         check_keys("", document, ["data", "policy", "site"])
-        _table(document, "site", About)
-        return _table(document, "data", SiteData), _table(document, "policy", Rules)
+        table(document, "site", About)
+        return table(document, "data", SiteData), table(document, "policy", Rules)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
 
@@ -295,11 +233,3 @@ def write_site_file(path: Path, data: Record, **policy: Any) -> None:
     if policy.get("exchange"):
         head += "# exchange: the fewest nodes of which others are told a sum; 1, which hides no node, is the weakest.\n"
     path.write_text(head + dumps({"data": data, "policy": {"deny": []} | policy}), encoding="utf-8")
-
-
-def _table(document: Record, name: str, kind: type[T]) -> T:
-    given, own = document.get(name, {}), own_parameters(kind)
-    if not isinstance(given, dict):
-        raise ConfigError(f"{name}: is a table, written [{name}] with its keys below, got {given!r}")
-    check_keys(name, given, list(own))
-    return kind(**checked_values(f"{name}.", given, own))
