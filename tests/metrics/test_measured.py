@@ -80,6 +80,8 @@ def test_positives_and_alerts_are_counted() -> None:
     assert "best round" not in notes(found)["few"]
     assert "3 such validation examples" in notes(found | {"best_val/round": 1})["few"]
     assert "few" not in notes(found | {"positives/test_fewest": 20.0})
+    alone = notes(found | {"positives/test_fewest": 20.0, "best_val/round": 1})["few"]
+    assert "3 validation examples of the positive class" in alone
     assert not [name for name in measure(1, told)[1] if name.startswith("positives/")]  # accuracy judges
 
 

@@ -94,7 +94,6 @@ class Ingredients(NamedTuple):
     data: Dataset
     partition: Partition
     seen: Partition
-    model: Model
     algorithm: Algorithm
     exchange: Appended | None
     own: Mapping[str, Algorithm]
@@ -102,7 +101,7 @@ class Ingredients(NamedTuple):
     @property
     def nets(self) -> list[Model]:
         """All members' models."""
-        return [self.model, *(algorithm.model for algorithm in self.own.values())]
+        return [algorithm.model for algorithm in (self.algorithm, *self.own.values())]
 
 
 def ingredients(config: Config) -> Ingredients:
@@ -118,7 +117,7 @@ def ingredients(config: Config) -> Ingredients:
     ported = directed.ported(data, kind)
     algorithm = _algorithm(config, ported, seen, kind)
     own = _own_algorithms(config, data, seen, algorithm) if config.own else {}
-    return Ingredients(ported, partition, seen, algorithm.model, algorithm, exchange, own)
+    return Ingredients(ported, partition, seen, algorithm, exchange, own)
 
 
 def _algorithm(config: Config, data: Dataset, seen: Partition, kind: Any) -> Algorithm:

@@ -120,9 +120,9 @@ def number(value: float) -> str:
     return f"{value:.{1 - math.floor(math.log10(abs(value)))}f}" if small else f"{value:.4f}"
 
 
-def signed(value: float) -> str:
+def signed(value: float, form: Callable[[float], str] = number) -> str:
     """A difference with its sign."""
-    return ("+" if value >= 0 else "\N{MINUS SIGN}") + number(abs(value))
+    return ("+" if value >= 0 else "\N{MINUS SIGN}") + form(abs(value))
 
 
 def judging(by: str) -> tuple[str, ...]:

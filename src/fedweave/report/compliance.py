@@ -58,8 +58,8 @@ def of_run(run: Run) -> Document:
 
 def sent(found: Sequence[Flow], everyone: int, receivers: dict[str, str] | None = None) -> Section:
     """What left, a line for each thing that a receiver learns; receivers: what they are called."""
-    kinds = defaultdict[tuple[str, ...], list[Flow]](list)
-    for one in (one for one in found if one.direction != "down"):
+    kinds, left = defaultdict[tuple[str, ...], list[Flow]](list), [one for one in found if one.direction != "down"]
+    for one in left:
         to = who([(receivers or {}).get(name, name) for name in one.receivers], everyone)
         about = FRAMING if one.key == FRAMING else learnt(one)
         kinds[about, to, one.mechanism if about != FRAMING else "", one.purpose if about != FRAMING else ""].append(one)
@@ -76,7 +76,7 @@ def sent(found: Sequence[Flow], everyone: int, receivers: dict[str, str] | None 
         }
         for (about, to, protection, purpose), own in sorted(kinds.items(), key=lambda item: _PLACES.get(item[0][3], 1))
     ]
-    if len({name for one in found if one.direction != "down" for name in one.senders}) < 2:
+    if len({name for one in left for name in one.senders}) < 2:
         rows = [{name: word for name, word in row.items() if name != "sent by"} for row in rows]
     words = ("what the receiver learns", "key", "who received it", "protection", "used for", "sent by")
     return Section("What left, and what it tells", () if rows else ("Nothing has left.",), grid=grid(rows, words))

@@ -45,9 +45,8 @@ def curves(groups: Sequence[Group]) -> Figure | None:
     return Figure(tuple(panels), legend_of(panels[0].marks) if len(groups) > 1 else ())
 
 
-def constants(groups: Sequence[Group]) -> bool:
-    """Whether `curves` draws the accuracy of always predicting one class."""
-    drawn = curves(groups)
+def has_constants(drawn: Figure | None) -> bool:
+    """Whether the `curves` have the accuracy of always predicting one class among them."""
     return drawn is not None and any(isinstance(panel, Panel) and panel.levels for panel in drawn.panels)
 
 

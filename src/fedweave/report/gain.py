@@ -99,7 +99,7 @@ def headline(found: Sequence[Gain]) -> str:
     }
     if len(means) < 2:
         return ""
-    told = ranked(means, lambda value: ("+" if value > 0 else "\N{MINUS SIGN}") + f"{abs(value):.3f}")
+    told = ranked(means, lambda value: signed(value, "{:.3f}".format))
     metrics = listed([WORDS[name] for name in dict.fromkeys(gain.run.judged for gain in found)], " or ")
     return f"Against training alone, joining changes members' mean {metrics} by {told}."
 

@@ -46,7 +46,7 @@ def render(runs: Sequence[Run], more: Sequence[str] = (), choice: Choice | None 
     groups = grouped(runs)
     owners = [(group, run) for group in groups for run in group.runs]
     gained, seeds = gain.gains(groups), any(len(group.runs) > 1 for group in groups)
-    judged = judged_alike(groups)
+    judged, comparable = judged_alike(groups), tables.comparable(groups)
     return rendered(
         "report.html",
         title=_title(groups),
@@ -57,10 +57,10 @@ def render(runs: Sequence[Run], more: Sequence[str] = (), choice: Choice | None 
         gain_sentences=gain.sentences(gained),
         per_class=tables.metrics(groups, ("per_class",)),
         costs=tables.costs(groups),
-        paired=compared(groups) if tables.comparable(groups) and seeds else Table((), ()),
+        paired=compared(groups) if comparable and seeds else Table((), ()),
         paired_note=NOTE,
         fairness=tables.metrics(groups, ("fairness",)),
-        tradeoff=tradeoff(groups) if tables.comparable(groups) else Table((), ()),
+        tradeoff=tradeoff(groups) if comparable else Table((), ()),
         first=groups[0].label,
         between=between_groups(groups),
         favourable=favourable(groups),
@@ -70,8 +70,8 @@ def render(runs: Sequence[Run], more: Sequence[str] = (), choice: Choice | None 
         seeds=seeds,
         unequal=len({frozenset(run.config.get("seed") for run in group.runs) for group in groups}) > 1,
         several=len(groups) > 1,
-        marked=tables.comparable(groups),
-        curves=drawn(figures.curves(groups), "curves"),
+        marked=comparable,
+        **_curves(groups),
         accuracy=drawn(figures.client_accuracy(groups), "accuracy"),
         accuracy_caption=_caption(groups, judged),
         extremes=tables.extremes(groups),
@@ -90,14 +90,19 @@ def render(runs: Sequence[Run], more: Sequence[str] = (), choice: Choice | None 
     )
 
 
+def _curves(groups: Sequence[Group]) -> Record:
+    """The learning curves, and whether always predicting one class is among them."""
+    figure = figures.curves(groups)
+    return {"curves": drawn(figure, "curves"), "constants": figures.has_constants(figure)}
+
+
 def _summary(groups: Sequence[Group], judged: str) -> Record:
-    """What judges and what alerts find, all else, and what to know of curves and thresholds."""
+    """What judges and what alerts find, all else, and whether thresholds are sites' own."""
     first, runs = leading(judged), [run for group in groups for run in group.runs]
     return {
         "summary": tables.metrics(groups, FAMILIES, first),
         "further": tables.metrics(groups, FAMILIES, lambda name: not first(name)),
         "own_thresholds": any(run.between_sites and THRESHOLD in run.summary["metrics"] for run in runs),
-        "constants": figures.constants(groups),
     }
 
 
@@ -148,11 +153,11 @@ def _headlines(groups: Sequence[Group], gained: Sequence[gain.Gain]) -> list[str
     metric = judged_alike(groups)
     means = {group.label: spread(group.values(f"local/{metric}"))[0] for group in groups}
     known = {label: mean for label, mean in means.items() if math.isfinite(mean)}
-    said = []
-    if metric and len(known) > 1 and not tables.incomparable(groups):
+    said, alike = [], not tables.incomparable(groups)
+    if metric and len(known) > 1 and alike:
         seeds = "" if any(len(group.runs) > 1 for group in groups) else "; with other seeds the order may be another"
         said.append(f"Members' mean test {WORDS[metric]}: {gain.ranked(known, '{:.3f}'.format)}{seeds}.")
-    if (found := caught(groups)) and not tables.incomparable(groups):
+    if alike and (found := caught(groups)):
         said.append(found)
     alone = gain.headline(gained)
     return [*said, *([alone] if alone else gain.sentences(gained))]
@@ -166,18 +171,16 @@ def _lead(run: Run) -> str:
         f"global/{metric}": f"global test {WORDS[metric]}",
         f"local/{metric}": "mean over clients",
     }
-    found_by = {"pooled/recall": "recall from the threshold on"}
-    parts, more = (
-        [f"{words} {found[name]:.3f}" for name, words in own.items() if found.get(name) is not None]
-        for own in (shown, found_by if metric in OF_POSITIVE else {})
-    )
+    parts = [f"{words} {found[name]:.3f}" for name, words in shown.items() if found.get(name) is not None]
     if accuracy:
         low, high = min(accuracy.values()), max(accuracy.values())
         worst, best = (tables.named_clients(accuracy, end) for end in (low, high))
         alone = f"of {worst} alone" if len(accuracy) == 1 else f"from {low:.3f} ({worst}) to {high:.3f} ({best})"
         parts.append(alone)
-    alerts = noting.caught(found, run.classes)
-    result = "; ".join(filter(None, [", ".join(parts), alerts, ", ".join(more)])) or f"no {WORDS[metric]} was measured"
+    flagged = found.get("pooled/recall") if metric in OF_POSITIVE else None
+    more = "" if flagged is None else f"recall from the threshold on {flagged:.3f}"
+    told = (", ".join(parts), noting.caught(found, run.classes), more)
+    result = "; ".join(filter(None, told)) or f"no {WORDS[metric]} was measured"
     return " ".join(filter(None, (f"After {counted(run.evaluated, 'round')}: {result}.", mostly(run.metrics))))
 
 

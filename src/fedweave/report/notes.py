@@ -81,8 +81,9 @@ def _few(metrics: Mapping[str, float | None]) -> dict[str, str]:
             "the member with the fewest: scores move much with each of them; compare over several seeds"
         )
     if "val_fewest" in few and known["val"] and f"{BEST}/round" in metrics:
+        which = "such validation examples" if said else "validation examples of the positive class"
         said.append(
-            f"the best round is chosen by {found['val']} such validation examples ({found['val_fewest']} at the "
+            f"the best round is chosen by {found['val']} {which} ({found['val_fewest']} at the "
             "member with the fewest), and may be the best by chance"
         )
     return {"few": f"{'; '.join(said)}."} if said else {}

@@ -126,14 +126,14 @@ def metrics(
         for name in run.summary["metrics"]
         if name.startswith(f"{family}/") and shown(name)
     )
-    rows = []
+    rows, marks, judged = [], comparable(groups), judged_alike(groups)
     for name in names:
         family, last = name.partition("/")[0], name.rpartition("/")[2]
         counted = last in COUNTED or last.startswith("undefined_")
         form = number if not counted else tenths if family == "local" else counted_number
         cells = [measured(group.values(name), form) for group in groups]
-        if comparable(groups):
-            cells = marked(cells, [group.by_seed(name) for group in groups], last, judged_alike(groups))
+        if marks:
+            cells = marked(cells, [group.by_seed(name) for group in groups], last, judged)
         title = readable(last if family in ("fairness", "per_class") else name)
         rows.append((Cell(title, note=explained(name)), *cells))
     return Table(heads(groups), tuple(_merged(rows)))

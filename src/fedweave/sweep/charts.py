@@ -8,7 +8,7 @@ from fedweave.papers import curves
 from fedweave.papers import planes as drawing
 from fedweave.papers.curves import Point
 from fedweave.report.reading import spread
-from fedweave.sweep.choosing import Chosen, said
+from fedweave.sweep.choosing import Chosen, is_number, said
 from fedweave.sweep.paper import WHEN, caption, file_name, named, worded
 
 
@@ -31,7 +31,7 @@ def charts(found: Sequence[Chosen]) -> list[Chart]:
     for key in dict.fromkeys(key for one in found for key in one.condition):
         together: dict[str, list[Chosen]] = {}
         for one in found:
-            if _is_number(one.condition.get(key)):
+            if is_number(one.condition.get(key)):
                 rest = {other: value for other, value in one.condition.items() if other != key}
                 together.setdefault(said(rest), []).append(one)
         for where, alike in together.items():
@@ -84,7 +84,3 @@ def draw(found: Sequence[Chart], folder: Path) -> list[str]:
         drawing.save(path, curves.svg(title, chart.unit, chart.lines, chart.over))
         files.append(str(path))
     return files
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

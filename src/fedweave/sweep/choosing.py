@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from fedweave.experiment.config import flat
 from fedweave.metrics.judging import BEST, PLAIN
@@ -106,13 +106,18 @@ def _best(
 
 def _ended(chosen: object, tried: Sequence[object], values: Sequence[str]) -> float:
     """How many numbers were tried, if the chosen one is an end of them; of a range infinitely many; 0 if it is none."""
-    numbers = {value for value in tried if isinstance(value, int | float) and not isinstance(value, bool)}
-    if chosen not in numbers or not isinstance(chosen, int | float):
+    numbers = {value for value in tried if is_number(value)}
+    if not is_number(chosen):
         return 0
     if values and (found := range_of(values)):
         low, high, at = map(math.log, (*found[:2], chosen)) if found[2] else (*found[:2], chosen)
         return 0 if NEAR < (at - low) / (high - low) < 1 - NEAR else math.inf
     return len(numbers) if chosen in (min(numbers), max(numbers)) else 0
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Whether it is one, which true and false are not."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _below_constant(group: Group) -> bool:

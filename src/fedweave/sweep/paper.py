@@ -12,7 +12,7 @@ from fedweave.experiment.config import flat
 from fedweave.metrics.judging import WORDS
 from fedweave.report.cells import Cell, marked
 from fedweave.report.reading import Group, spread
-from fedweave.sweep.choosing import Chosen, said, short
+from fedweave.sweep.choosing import Chosen, is_number, said, short
 
 _SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 _SPECIAL |= {mark: f"\\{mark}" for mark in "&%$#_{}"} | {"±": r"$\pm$", "ε": r"$\varepsilon$"}
@@ -177,17 +177,14 @@ def rows_of(groups: Sequence[Group], found: Sequence[Chosen], keys: Sequence[str
             }
             about |= {key: known.get(key, "") for key in keys} | {"chosen": int(id(group) in chosen)}
             about |= {key: value for key, value in run.summary.items() if key in ("seconds", "bytes_up", "bytes_down")}
-            lines.append(about | {key: value for key, value in run.summary["metrics"].items() if _is_number(value)})
+            known = run.summary["metrics"].items()
+            lines.append(about | {key: value for key, value in known if is_number(value) and math.isfinite(value)})
     head = list(dict.fromkeys(key for line in lines for key in line))
     file = io.StringIO()
     writer = csv.DictWriter(file, head, restval="", lineterminator="\n")
     writer.writeheader()
     writer.writerows(lines)
     return file.getvalue()
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def file_name(text: str) -> str:

@@ -8,6 +8,7 @@ from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from fedweave import datasets
 from fedweave.core import plugins
@@ -26,7 +27,7 @@ from fedweave.experiment.config import (
     with_algorithm,
 )
 from fedweave.experiment.config.choice import accepts
-from fedweave.experiment.config.plugins import lookup
+from fedweave.experiment.config.plugins import DEFAULT_NAMES, lookup
 from fedweave.experiment.config.toml import inline
 from fedweave.experiment.prepared import prepared
 from fedweave.experiment.runs.checkpoint import Checkpoint
@@ -105,16 +106,16 @@ def check_scopes(grid: Mapping[str, Sequence[str]], documents: Sequence[Document
         if not name:
             continue
         wanted = lookup(f"--grid {key}", "algorithm", name)[0]
-        if not (mine := [document for document in documents if algorithm_of(document) == wanted]):
-            others = ", ".join(dict.fromkeys(map(algorithm_of, documents)))
+        if not (mine := [document for document in documents if _algorithm(document)[0] == wanted]):
+            others = ", ".join(dict.fromkeys(_algorithm(document)[0] for document in documents))
             raise ConfigError(f"--grid {key}: {name} is not among the algorithms of this sweep: {others}.")
         if not takes(mine[0], own):
             raise ConfigError(f"--grid {key}: {name} has no such setting.")
 
 
-def algorithm_of(document: Document) -> str:
-    """The name of its algorithm, as it is kept."""
-    return lookup("algorithm.name", "algorithm", document.get("algorithm", {}).get("name", "fedavg"))[0]
+def _algorithm(document: Document) -> tuple[str, Any]:
+    """The name of its algorithm, as it is kept, and its plug-in."""
+    return lookup("algorithm.name", "algorithm", document.get("algorithm", {}).get("name", DEFAULT_NAMES["algorithm"]))
 
 
 def is_whole(document: Document, key: str) -> bool:
@@ -188,14 +189,18 @@ def _told(name: str, exchanged: Exchanged, apart: Sequence[str], document: Docum
     return [f"{note}." for note in (*without, *exchanged.told(name, resolve(document).algorithm.values))]
 
 
+def taken(document: Document, grid: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
+    """{key: values} of the grid for the document's algorithm, of the keys that it can have."""
+    own = own_grid(grid, _algorithm(document)[0])
+    return {key: values for key, values in own.items() if takes(document, key)}
+
+
 def combined(document: Document, grid: Mapping[str, Sequence[str]]) -> list[Document]:
     """The document with every combination of the values of those keys that it can have."""
-    own = own_grid(grid, algorithm_of(document))
-    taken = [(key, values) for key, values in own.items() if takes(document, key)]
-    found = []
-    for chosen in itertools.product(*(values for _, values in taken)):
+    own, found = taken(document, grid), list[Document]()
+    for chosen in itertools.product(*own.values()):
         changed = deepcopy(document)
-        for (key, _), value in zip(taken, chosen, strict=True):
+        for key, value in zip(own, chosen, strict=True):
             override(changed, f"{key}={value}")
         found.append(changed)
     return found
@@ -206,7 +211,7 @@ def takes(document: Document, key: str, option: str = "--grid") -> bool:
     section, _, name = key.partition(".")
     if section != "algorithm" or "." in name:
         return True
-    own, kind = lookup("algorithm.name", "algorithm", document.get("algorithm", {}).get("name", "fedavg"))
+    own, kind = _algorithm(document)
     everybody = (parameters("algorithm", other) for other in registry("algorithm").values())
     if name in parameters("algorithm", kind):
         return True

@@ -4,6 +4,7 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +15,15 @@ from fedweave.papers.grid import PlannedRun, planned_run
 from fedweave.report.reading import grouped, judged_alike, read_runs, spread
 from fedweave.sweep.choosing import conditions
 from fedweave.sweep.plan import (
-    algorithm_of,
     algorithms_of,
     check_scopes,
     combined,
     is_whole,
     keys_of,
     numbers_of,
-    own_grid,
     range_of,
     scoped,
-    takes,
+    taken,
     tries,
 )
 
@@ -56,21 +55,14 @@ class Search:
             sampler = getattr(optuna.samplers, SAMPLERS[self.sampler])(seed=self.seed)
         self.study = optuna.create_study(direction="maximize", sampler=sampler)
 
+    @cached_property
+    def named(self) -> dict[str, Any]:
+        """{key: what Optuna draws it from}."""
+        return {key: _distribution(self.document, key, values) for key, values in self.space.items()}
+
     def propose(self, seeds: Sequence[int], out: Path) -> list[PlannedRun]:
         """The next setting's runs; four digits of a number from a range are taken."""
-        import optuna
-
-        named: dict[str, Any] = {}
-        for key, values in self.space.items():
-            found = range_of(values)
-            if found is None:
-                named[key] = optuna.distributions.CategoricalDistribution(list(values))
-            elif is_whole(self.document, key):
-                least, most = math.ceil(found[0]), math.floor(found[1])
-                named[key] = optuna.distributions.IntDistribution(least, most, log=found[2])
-            else:
-                named[key] = optuna.distributions.FloatDistribution(found[0], found[1], log=found[2])
-        self.trial = self.study.ask(named)
+        self.trial = self.study.ask(self.named)
         chosen = {key: f"{v:.3e}" if isinstance(v, float) else str(v) for key, v in self.trial.params.items()}
         [document] = combined(self.document, {key: [value] for key, value in chosen.items()})
         self.runs = [planned_run(document | {"seed": seed}, out / "runs") for seed in seeds]
@@ -90,6 +82,19 @@ class Search:
             self.study.tell(self.trial, state=optuna.trial.TrialState.FAIL)
         else:
             self.study.tell(self.trial, value)
+
+
+def _distribution(document: Document, key: str, values: Sequence[str]) -> Any:
+    """What Optuna draws a setting from."""
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    found = range_of(values)
+    if found is None:
+        return CategoricalDistribution(list(values))
+    least, most, log = found
+    if is_whole(document, key):
+        return IntDistribution(math.ceil(least), math.floor(most), log=log)
+    return FloatDistribution(least, most, log=log)
 
 
 def check(sampler: str) -> None:
@@ -135,10 +140,9 @@ def searched(
     check_scopes(tried, documents)
     numbers = numbers_of(seeds)
     searches = [
-        Search(one, {key: values for key, values in own.items() if takes(one, key)}, sampler, numbers[0])
+        Search(one, taken(one, sought), sampler, numbers[0])
         for document in documents
         for one in combined(document, across)
-        for own in [own_grid(sought, algorithm_of(one))]
     ]
     runs, failed = dict[str, PlannedRun](), dict[str, str]()
     for number in range(count):

@@ -298,10 +298,7 @@ def _train(
 
 def _summary(config: Config, built: Ready, files: RunFiles, directory: Path, notes: Sequence[str]) -> Record:
     ledger, before, last = built.fed.ledger.table(), earlier_ledgers(directory), files.reached
-    spent, total = (
-        [{key: _finite(value) for key, value in asdict(own).items()} for own in bounds(*tables)]
-        for tables in ([ledger], [*before, ledger])
-    )
+    spent = _bounded(ledger)
     began = config.general.init_from
     noted = [built.note] if built.note else []  # of what sites hold
     noted += [f"training began from the weights of the run {began}", *notes] if began else []
@@ -328,9 +325,14 @@ def _summary(config: Config, built: Ready, files: RunFiles, directory: Path, not
         "bytes_evaluation": built.fed.ledger.bytes_evaluation,
         **({"init_from": began} if began else {}),
         **({"privacy": spent} if spent else {}),
-        **({"privacy_total": total} if before else {}),  # with that of the runs that it began from
+        **({"privacy_total": _bounded(*before, ledger)} if before else {}),  # with that of the runs that it began from
         "metrics": {name: _finite(value) for name, value in last.summary.items()},
     }
+
+
+def _bounded(*ledgers: pa.Table) -> list[Record]:
+    """The ε that ledgers come to, one after the other, as JSON."""
+    return [{key: _finite(value) for key, value in asdict(own).items()} for own in bounds(*ledgers)]
 
 
 def _finite(value: object) -> Any:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import NoReturn
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,27 +29,9 @@ from fedweave.experiment.runs.files import (
     read_table,
 )
 from fedweave.experiment.runs.form import read_form
+from fedweave.experiment.runs.saving import Described
 
 RUN = "run"  # the column of `EARLIER_LEDGER` that counts runs, 0 the first
-
-
-class Names(Protocol):
-    """What is known of a run's data (see `saving.Described`)."""
-
-    @property
-    def features(self) -> int:
-        """How many."""
-        ...
-
-    @property
-    def classes(self) -> int:
-        """How many."""
-        ...
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """What the classes are called; () where they are numbers."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -165,10 +147,10 @@ def _moved(old: Tensor, new: Tensor, places: tuple[list[int], list[int]], dim: i
     return out.index_copy(dim, now, old.index_select(dim, before))
 
 
-def fitting(earlier: Earlier, algorithm: Algorithm, data: Any) -> tuple[Fitting, list[str]]:
+def fitting(earlier: Earlier, algorithm: Algorithm, data: Described) -> tuple[Fitting, list[str]]:
     """How the earlier weights are put into the model of `algorithm` on `data`, and what to say of it.
 
-    data: a dataset, or what sites said of theirs (`Names`).
+    data: a dataset, or what sites said of theirs.
 
     Raises:
         UserError: the algorithm does not train from weights of its server's, or features or classes cannot be told
@@ -208,7 +190,7 @@ def _common(
     return ([now for now, _ in both], [old for _, old in both]), told
 
 
-def begin(fed: Engine, algorithm: Algorithm, data: Any, directory: Path) -> "Begun":
+def begin(fed: Engine, algorithm: Algorithm, data: Described, directory: Path) -> "Begun":
     """Have `algorithm` begin on `fed` from the run in `directory`; what to keep of that.
 
     Raises:
