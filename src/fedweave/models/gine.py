@@ -17,7 +17,7 @@ from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
 from fedweave.models import blocks
 from fedweave.models import directed as ways
-from fedweave.ops.affine import affine
+from fedweave.ops.linear import affine
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from fedweave.core.plugins import check_trusted
 from fedweave.core.records import Record, Values
 from fedweave.errors import ConfigError
-from fedweave.experiment.config.choice import Choice, accepts, checked_values, choose, taken
-from fedweave.experiment.config.members import OwnModels, own_models
+from fedweave.experiment.config.choice import Choice, OwnModels, accepts, checked_values, choose, own_models, taken
 from fedweave.experiment.config.names import Faults, check_keys
 from fedweave.experiment.config.plugins import (
     DEFAULT_NAMES,
