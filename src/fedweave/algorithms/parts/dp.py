@@ -1,4 +1,4 @@
-"""What protects an update before it leaves: norms that are bounded, and differential privacy of each member by noise."""
+"""What protects an update before it leaves: bounded norms, and differential privacy of each member by noise."""
 
 import math
 from dataclasses import dataclass

@@ -15,8 +15,8 @@ from pydantic import TypeAdapter, ValidationError
 from fedweave.core import plugins
 from fedweave.core.plugins import label
 from fedweave.core.records import Record, Values
-from fedweave.errors import ConfigError
-from fedweave.experiment.config.names import Faults, check_keys
+from fedweave.errors import ConfigError, Faults
+from fedweave.experiment.config.names import check_keys
 from fedweave.experiment.config.plugins import Parameter, lookup, own_parameters
 from fedweave.experiment.config.toml import Document
 
@@ -72,7 +72,7 @@ def choose(
         ConfigError: a key is unknown or missing, or its value is not of the parameter's type.
     """
     given = {key: value for key, value in table.items() if key != "name"}
-    faults, values = Faults(), Record()
+    faults, values = Faults(ConfigError), Record()
     with faults:
         check_keys(path, given, ["name", *more, *own], f" of {name}", hint)
     with faults:
@@ -87,7 +87,7 @@ def checked_values(prefix: str, given: Document, own: Mapping[str, Parameter]) -
     Raises:
         ConfigError: a key is missing, or its value is not of the parameter's type.
     """
-    values, faults = Record(), Faults()
+    values, faults = Record(), Faults(ConfigError)
     for key, parameter in own.items():
         with faults:
             values[key] = _value(prefix + key, given.get(key, parameter.default), key in given, parameter)
@@ -214,7 +214,7 @@ def own_models(table: Document, chosen: Callable[[str, Document, str], Choice]) 
         ConfigError: one of them is no table, or its keys or values are not valid.
     """
     base = {key: value for key, value in table.items() if key not in (EACH, MEMBERS)}
-    each, members, faults = table.get(EACH, []), table.get(MEMBERS, {}), Faults()
+    each, members, faults = table.get(EACH, []), table.get(MEMBERS, {}), Faults(ConfigError)
     if not isinstance(each, list) or not all(isinstance(own, dict) for own in each):
         raise _no_tables(EACH, '[{name = "gcn"}, {name = "sage"}]', each)
     if not isinstance(members, dict) or not all(isinstance(own, dict) for own in members.values()):
