@@ -21,7 +21,7 @@ from fedweave.report.reading import Group, Run, judged_alike, spread
 TITLES = {"up": "Sent by all clients", "down": "Received by all clients", "peer": "Sent from client to client"}
 
 
-def figure(groups: Sequence[Group]) -> Figure | None:
+def traffic(groups: Sequence[Group]) -> Figure | None:
     """Bytes in all up to each round, a panel for each direction, and ε for each kind of record; of the groups' first
     runs. None where the ledgers are empty."""
     runs = [(at, group.label, group.first) for at, group in enumerate(groups)]

@@ -82,7 +82,7 @@ def render(runs: Sequence[Run], more: Sequence[str] = (), choice: Choice | None 
         incentives=[found for at, group in enumerate(groups) if (found := _incentives(group, at, len(groups) > 1))],
         pairs=_of_first(groups, figures.pairs, "pairs"),
         confusions=_of_first(groups, figures.confusions, "confusion"),
-        traffic=drawn(figures.figure(groups), "traffic"),
+        traffic=drawn(figures.traffic(groups), "traffic"),
         disclosures=_disclosures(owners),
         repeats=[_repeat(group, run) for group, run in owners],
         **_splits(owners),
