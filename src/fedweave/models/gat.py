@@ -134,7 +134,8 @@ def _single(
             heads, 1
         )
         start, end = (graph.edges.operator(named(what, way)) for what in ("from", "to"))
-        scores, alone = start @ source + end @ target, source + target
+        rows = graph.edges.operator(named("sum", way)).shape[0]
+        scores, alone = start @ source + end @ target, ways.leading(source + target, rows)
         if edge_features:
             vectors = linear(w["weight_edge"], own * w["edge"][:, None])
             scores = scores + ways.of_features(graph, "features", way, vectors)
@@ -169,7 +170,7 @@ def _attended(
     if itself is not None:
         own = itself / total
         own = own if drop[0] is None else random.dropout(random.fold(drop[0], "itself"), own, drop[1])
-        out = out + linear(own, columns) * values
+        out = out + linear(own, columns) * ways.leading(values, len(own))
     return out
 
 

@@ -89,7 +89,8 @@ def _convolution(fan_in: int, fan_out: int, edge_features: int, way: str, loops:
         sent = graph.edges.operator(named("from", way)) @ h
         if edge_features:
             sent = sent + ways.of_features(graph, "features", way, w["weight_edge"]) + w["bias_edge"]
-        z = h + graph.edges.operator(named("sum", way)) @ torch.relu(sent)
+        received: Tensor = graph.edges.operator(named("sum", way)) @ torch.relu(sent)
+        z = ways.leading(h, len(received)) + received
         inner = affine(z, w["weight1"], w["bias1"], relu=True)
         return affine(inner, w["weight2"], w["bias2"])
 

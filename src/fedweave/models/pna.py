@@ -89,7 +89,8 @@ def _convolution(fan_in: int, fan_out: int, edge_features: int, delta: float, wa
         if edge_features:
             encoded = ways.of_features(graph, "features", way, w["weight_edge"]) + w["bias_edge"]
             sent = sent + linear(encoded, of_edge[0])
-        joined = torch.cat([h, _aggregated(graph, sent, way, delta)], 1)
+        received = _aggregated(graph, sent, way, delta)
+        joined = torch.cat([ways.leading(h, len(received)), received], 1)
         return affine(affine(joined, w["weight1"], w["bias1"]), w["weight2"], w["bias2"])
 
     return Layer(init, apply, operator=named("sum", way), reads="entries")

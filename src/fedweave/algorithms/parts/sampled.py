@@ -27,7 +27,7 @@ class SampledCrossEntropy(Part):
 
     batch: int = 32
     fan_out: int = 5
-    needs = Needs(supervised=True, nodes=True)
+    needs = Needs(supervised=True)
 
     def __post_init__(self) -> None:
         self.sampler  # noqa: B018  refuses impossible sizes
