@@ -61,8 +61,8 @@ def neighbours(
 
 
 def places(first: Tensor, degree: Tensor, targets: Tensor, key: Tensor, fan_out: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Where in a list by nodes those stand that are sampled for each of `targets` [P, t], int64 [P, t, f] (0 where there
-    is none), which are there, and how many each stands for, float64.
+    """Where in a list by nodes those stand that are sampled for each of `targets` [P, t], int64 [P, t, f] (0 where
+    there is none), which are there, and how many each stands for, float64.
 
     Systematic sampling: of d > f neighbours, those at (u + j) d / f for j = 0, …, f - 1 with one uniform u are all
     different, and each is taken with probability f / d.
