@@ -169,9 +169,18 @@ def test_algorithms_learn_from_edges_as_the_loop_does(tmp_path, name):
     assert torch.equal(loop[2].clients.stack("own/accuracy"), vmap[2].clients.stack("own/accuracy"))
 
 
-@pytest.mark.often("gine-edges", "gat-nodes")
+OF_EDGES = {
+    "gine": {},
+    "gat": {"ports": True},
+    "pna": {},
+    "gcn": {},
+    "gine ids": {"name": "gine", "ego_ids": True, "layers": 1},
+}
+
+
+@pytest.mark.often("gine ids-edges", "gat-nodes")
 @pytest.mark.parametrize("task", ["edges", "nodes"])
-@pytest.mark.parametrize("name", ["gine", "gat", "pna", "gcn"])
+@pytest.mark.parametrize("name", OF_EDGES)
 def test_sampled_messages_train_alike_by_every_executor(tmp_path, name, task):
     folder = tables(tmp_path)
     of_nodes = pd.read_csv(folder / "nodes.csv").assign(label=np.arange(ACCOUNTS) % 2, opened=np.arange(ACCOUNTS))
@@ -179,7 +188,7 @@ def test_sampled_messages_train_alike_by_every_executor(tmp_path, name, task):
     data = {**DATA, "path": str(folder), "ignore": ["nodes.label", "nodes.opened"]}
     if task == "nodes":
         data |= {"task": "nodes", "node_time": "opened", "ignore": ["edges.id", "edges.label", "edges.sens"]}
-    model = {"name": name, "hidden": 8, "directed": "both"}
+    model = {"name": name, "hidden": 8, "directed": "both", **OF_EDGES[name]}
     loop, vmap = (
         resolve(document(folder, SAMPLED, data=data, model=model, engine={"threads": 1, "mode": mode}))
         for mode in ("loop", "vmap")
@@ -193,7 +202,8 @@ def test_sampled_messages_train_alike_by_every_executor(tmp_path, name, task):
         for number in (1, 2):
             fed.begin(number)
             state = built.algorithm.round(state, fed)
-        found.append(dict(leaves(state["w"])))
+        scores = built.algorithm.evaluate(state, fed).clients
+        found.append({**dict(leaves(state["w"])), "scores": scores.stack("own/loss")})
     fed.begin(0)
     start = dict(leaves(built.algorithm.init(fed)["w"]))
     assert any(not torch.equal(leaf, found[0][path]) for path, leaf in start.items())
@@ -352,3 +362,8 @@ def test_shards_and_bytes_keep_edges_as_they_are(tmp_path):
     (one, scores), (other, others) = found
     assert all(torch.equal(own, leaf) for (_, own), (_, leaf) in zip(leaves(one), leaves(other), strict=True))
     assert torch.equal(scores, others)
+
+
+def test_ego_ids_without_sampled_neighbourhoods_are_refused_with_the_remedy(tmp_path):
+    with pytest.raises(ConfigError, match="sampled_cross_entropy"):
+        build(resolve(document(tables(tmp_path), model={**MODEL, "ego_ids": True})))

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 import torch
 from torch.func import vmap
 
@@ -10,8 +11,10 @@ from fedweave.core import random
 from fedweave.core.carried import Carried, named
 from fedweave.core.graph import TRAIN, make_graph
 from fedweave.core.tree import map_leaves
+from fedweave.errors import ConfigError
 from fedweave.learn import cross_entropy
-from fedweave.models import GAT, GCN, GINE, PNA
+from fedweave.models import GAT, GCN, GINE, PNA, ego_ids
+from fedweave.models import MODELS as CATALOGUE
 from fedweave.models.edges import OnEdges
 from fedweave.ops.extremes import largest
 from fedweave.sampling.messages import SampledMessages, reached
@@ -123,3 +126,66 @@ def test_sampled_messages_by_hand():
     torch.testing.assert_close(gcn, torch.tensor([[0 / 5 + (2 * 1 + 3 * 3) / 5**0.5], [1.0]]))
     with pytest.raises(ValueError, match="reverse"):
         edges.operator("edge_sum_reverse")
+
+
+def plain_gine(w, x, ids, carried):
+    """Hidden and logits of GINE of two layers, in plain PyTorch, of one neighbourhood whose centre `ids` marks."""
+    source, target = torch.from_numpy(carried.ends)
+    e = torch.from_numpy(carried.features).double()
+    h = torch.cat([x, ids], 1) @ w["1"]["weight"] + w["1"]["bias"]
+
+    def way(h, own, prefix, start, end):
+        own = {name.removeprefix(prefix): leaf for name, leaf in own.items() if name.startswith(prefix)}
+        sent = torch.relu(h[start] + e @ own["weight_edge"] + own["bias_edge"])
+        z = h + torch.zeros_like(h).index_add_(0, end, sent)
+        return torch.relu(z @ own["weight1"] + own["bias1"]) @ own["weight2"] + own["bias2"]
+
+    for layer in ("2", "3"):
+        own = w[layer]
+        came, went = way(h, own, "in_", source, target), way(h, own, "out_", target, source)
+        h = torch.relu(0.5 * came + 0.5 * went + h @ own["root_weight"] + own["root_bias"])
+    h = torch.relu(h @ w["4"]["weight"] + w["4"]["bias"])
+    return h @ w["5"]["weight"] + w["5"]["bias"]
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_ego_ids_are_what_a_pass_of_its_own_for_each_node_gives(sparse):
+    """Every node's logits, from a plain pass over the whole graph with itself alone marked: also where a cycle leads
+    back to it."""
+    graph = a_graph(m=40)[0]
+    x = graph.x[:N].double()
+    if sparse:
+        index, y, carried = graph.own_edges.members[0].index, graph.y[:N].numpy(), graph.own_edges.members[0].carried
+        rows = sp.csr_matrix(x.numpy())
+        graph = make_graph(rows, index, y, graph.masks[:, :N], dtype=torch.float64, carried=carried)
+    model = GINE(**SIZE, edge_features=K, directed="both", ego_ids=True).build(D, 2)
+    w = models.init(model, random.key(1), torch.float64)
+    found = models.judged(model, w, graph)
+    carried = graph.own_edges.members[0].carried
+    assert np.bincount(carried.ends[1]).max() <= ego_ids.JUDGED
+    for node in range(N):
+        ids = (torch.arange(N) == node).double()[:, None]
+        torch.testing.assert_close(found[node], plain_gine(w, x, ids, carried)[node], rtol=0, atol=1e-9)
+    with pytest.raises(ConfigError, match="sampled_cross_entropy"):
+        models.apply(model, w, graph)
+
+
+@pytest.mark.parametrize("name", ["gine", "pna", "gat"])
+def test_ego_ids_mark_both_ends_of_an_edge_and_are_trained_as_they_are_judged(name):
+    m = 30
+    graph = of_edges(a_graph(m=m)[0], m, (14.0, 22.0))
+    more = {"edge_features": K, "directed": "both", "ego_ids": True}
+    model = OnEdges(CATALOGUE[name](**SIZE, **more), K).build(D, 2)
+    w, sampler = models.init(model, random.key(1), torch.float64), Minibatches(1, ego_ids.JUDGED)
+    judged = models.judged(model, w, graph)
+    around = sampler.around(model, graph, torch.arange(m)[None], random.key(5)[None])
+    ends = graph.own_edges.members[0].carried.ends
+    ids, nodes = around["hops"]["0"]["ids"][0, :, 0].bool(), around["nodes"][0]
+    assert ids[: 2 * m].all()
+    first = 2 * m + np.arange(2 * m * ego_ids.JUDGED)  # what is drawn in the last layer first
+    example = np.repeat(np.arange(2 * m) % m, ego_ids.JUDGED)
+    assert ids[first].tolist() == [node in ends[:, at] for node, at in zip(nodes[first].tolist(), example, strict=True)]
+    own = sampler.logits(w, model, graph, None, map_leaves(lambda leaf: leaf[0], around))
+    train = graph.masks[TRAIN][:m]
+    torch.testing.assert_close(own[train], judged[:m][train], rtol=0, atol=1e-9)
+    assert (own - judged[:m])[graph.masks[2][:m]].abs().max() > 1e-4  # by its time, test sees more

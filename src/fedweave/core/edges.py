@@ -79,11 +79,10 @@ class BatchCache:
         made = operators(self.members, kind, split)
         return StackedCsr(made, max(one.rows for one in made), max(one.cols for one in made), self.device)
 
-    @property
     @derived
-    def neighbours(self) -> Neighbours:
-        """The neighbours of every node, [P, …], that training sees."""
-        members = [member.seen(0) for member in self.members]
+    def neighbours(self, split: int = 0) -> Neighbours:
+        """The neighbours of every node, [P, …], that a split sees."""
+        members = [member.seen(split) for member in self.members]
         width = max(1, *(member.index.shape[1] for member in members))
         shapes = [(len(members), size) for size in (self.nodes, self.nodes, width)]
         tables = [np.zeros(shape, np.int64) for shape in shapes]
@@ -185,7 +184,7 @@ class Edges:
     @property
     def neighbours(self) -> Neighbours:
         """The neighbours of every node, to sample from."""
-        return Neighbours(*self._own(self.cache.neighbours))
+        return Neighbours(*self._own(self.cache.neighbours(self.split if self.cache.timed else 0)))
 
     def incoming(self, way: str) -> Incoming:
         """The messages that reach every node along the edges of this split, one way, to sample from."""

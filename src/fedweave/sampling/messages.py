@@ -23,6 +23,7 @@ from fedweave.core.tree import Tree
 from fedweave.ops.linear import linear
 from fedweave.sampling.neighbourhoods import Bipartite, places
 
+EGO_IDS = "ego_ids"  # [sources, 1]: 1 at the nodes around which a neighbourhood was sampled
 GCN = "gcn"  # how the names of what a graph convolution multiplies by begin
 
 
@@ -113,6 +114,26 @@ class SampledMessages:
             ValueError: always.
         """
         raise ValueError(f"sampled messages have no means {kind!r} over neighbours")
+
+
+@dataclass(frozen=True)
+class Marked:
+    """Sampled nodes of which some are marked (a `core.message_passing.MessagePassing`); ids: [s, 1], see `EGO_IDS`."""
+
+    ids: Tensor
+    shrinks = True
+
+    def operator(self, kind: str) -> Operator:
+        """`EGO_IDS`."""
+        return Held(self.ids)
+
+    def with_means(self, h: Tensor, kind: str) -> tuple[Tensor, Tensor]:
+        """Never.
+
+        Raises:
+            ValueError: always.
+        """
+        raise ValueError(f"marks of nodes have no means {kind!r} over neighbours")
 
 
 @dataclass(frozen=True)
@@ -218,4 +239,5 @@ class Into:
         """`ops.extremes.largest` of the messages [t f, k]: [t, k]."""
         missing = (self.weight == 0)[..., None]
         top = sent.unflatten(0, tuple(self.weight.shape)).masked_fill(missing, -torch.inf).amax(1)
-        return torch.where(missing.all(1), 0.0, top)
+        result: Tensor = torch.where(missing.all(1), 0.0, top)
+        return result

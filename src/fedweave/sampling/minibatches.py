@@ -5,6 +5,7 @@ Every node of a list has places of its own for its neighbours, so that all lists
 node that is reached twice stands there twice (`sampling.neighbourhoods` names each once).
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,9 +23,10 @@ from fedweave.core.tree import Tree
 from fedweave.learn import PLAIN, ClassLoss
 from fedweave.ops.sparse import picked
 from fedweave.sampling import messages
-from fedweave.sampling.messages import ExampleEnds, SampledMessages
+from fedweave.sampling.messages import EGO_IDS, ExampleEnds, Marked, SampledMessages
 from fedweave.sampling.neighbourhoods import Sampled, neighbours
 
+NO_HOP = (None, EGO_IDS, *OF_EXAMPLES)  # operators for which nobody's neighbours are drawn
 MANY = 1 << 22  # examples of which each step's are drawn by themselves
 
 
@@ -76,6 +78,8 @@ def edges_of(layer: Layer, of_step: Tree) -> MessagePassing:
         return SampledMessages(of_step)
     if layer.operator in OF_EXAMPLES:
         return ExampleEnds(of_step["features"])
+    if layer.operator == EGO_IDS:
+        return Marked(of_step["ids"])
     t, fan_out = of_step["count"].shape
     place = t + torch.arange(t * fan_out, device=of_step["count"].device)
     return Sampled(of_step | {"place": place.view(t, fan_out)})
@@ -104,7 +108,7 @@ class Minibatches:
             raise ValueError(
                 "h2gcn and a torch.nn.Module cannot read sampled neighbours; choose model sage, gcn, gat, gine or pna"
             )
-        layers = {i: layer for i, layer in reversed([*enumerate(model)]) if layer.operator not in (None, *OF_EXAMPLES)}
+        layers = {i: layer for i, layer in reversed([*enumerate(model)]) if layer.operator not in NO_HOP}
         if odd := [own.operator for own in layers.values() if not own.along and own.operator not in Sampled.KINDS]:
             raise ValueError(
                 f"sampled neighbours give no {odd[0]!r}, which the model multiplies by; choose model sage, gcn, gat, "
@@ -117,12 +121,20 @@ class Minibatches:
         "nodes" of the lowest layer, and the "hops"."""
         keys = random.fold(key, torch.arange(steps, device=key.device))
         chosen, real = self._chosen(graph, random.fold(keys, "centres"))
-        ends, more = chosen, {}
+        target = graph.y.gather(0, chosen.reshape(-1)).view(chosen.shape).clamp(min=0)
+        return {"target": target, "weight": real.to(graph.x.dtype), **self.around(model, graph, chosen, keys)}
+
+    def around(self, model: Model, graph: Graph, chosen: Tensor, keys: Tensor) -> Tree:
+        """The "nodes" of the lowest layer and the "hops" for examples int64 [steps, b]; keys: int64 [steps]."""
+        ends: tuple[Tensor, ...] = (chosen,)
+        more: dict[str, Tree] = {}
         if models.example(model) == "edge":
             ends, more = self._of_edges(model, graph, chosen)
-        nodes, hops = grown(graph, ends, keys, self.layers(model), self.fan_out)
-        target = graph.y.gather(0, chosen.reshape(-1)).view(chosen.shape).clamp(min=0)
-        return {"target": target, "weight": real.to(graph.x.dtype), "nodes": nodes, "hops": hops | more}
+        layers = self.layers(model)
+        nodes, hops = grown(graph, torch.cat(ends, 1), keys, layers, self.fan_out)
+        if (at := next((i for i, layer in enumerate(model) if layer.operator == EGO_IDS), None)) is not None:
+            more[str(at)] = {"ids": _ids(nodes, ends, layers, self.fan_out).to(graph.x.dtype)}
+        return {"nodes": nodes, "hops": hops | more}
 
     def _chosen(self, graph: Graph, keys: Tensor) -> tuple[Tensor, Tensor]:
         """`drawn` of the training examples; of many, step by step, so that memory does not grow with both."""
@@ -132,20 +144,43 @@ class Minibatches:
         chosen, real = zip(*(drawn(train, own, self.batch) for own in keys.unbind()), strict=True)
         return torch.stack(chosen), torch.stack(real)
 
-    def _of_edges(self, model: Model, graph: Graph, chosen: Tensor) -> tuple[Tensor, dict[str, Tree]]:
-        """The nodes where edges int64 [steps, b] start, and then those where they end, and the hop of the layer that
-        reads both."""
+    def _of_edges(self, model: Model, graph: Graph, chosen: Tensor) -> tuple[tuple[Tensor, ...], dict[str, Tree]]:
+        """The nodes where edges int64 [steps, b] start and where they end, and the hop of the layer that reads both."""
         own = graph.own_edges.of_edges(examples=True)
-        ends = torch.cat([end.index_select(0, chosen.flatten()).view(chosen.shape) for end in own.ends.unbind(1)], 1)
-        features = own.features.index_select(0, chosen.flatten()).view(*chosen.shape, -1).to(graph.x.dtype)
-        at = next(i for i, layer in enumerate(model) if layer.operator in OF_EXAMPLES)
-        return ends, {str(at): {"features": features}}
+        at = chosen.flatten().clamp(max=len(own.ends) - 1)  # others are padding
+        ends = tuple(end.index_select(0, at).view(chosen.shape) for end in own.ends.unbind(1))
+        features = own.features.index_select(0, at).view(*chosen.shape, -1).to(graph.x.dtype)
+        read = next(i for i, layer in enumerate(model) if layer.operator in OF_EXAMPLES)
+        return ends, {str(read): {"features": features}}
 
-    def loss(self, w: Tree, model: Model, graph: Graph, key: Tensor, minibatch: Tree, how: ClassLoss = PLAIN) -> Tensor:
-        """Mean cross-entropy of one mini-batch, scalar; 0 at a client without training examples."""
+    def logits(self, w: Tree, model: Model, graph: Graph, key: Tensor | None, minibatch: Tree) -> Tensor:
+        """The model's outputs for the examples of one mini-batch, [b, c]; with dropout given a key."""
         h: Any = picked(graph.x, minibatch["nodes"])
         for i, layer in enumerate(model):
             hop = minibatch["hops"].get(str(i))
             around = graph if hop is None else graph._replace(edges=edges_of(layer, hop))
-            h = layer.apply(w.get(str(i), {}), around, h, random.fold(key, "layer", i))
-        return how.of(h, minibatch["target"], minibatch["weight"], graph.y, graph.masks[TRAIN])
+            h = layer.apply(w.get(str(i), {}), around, h, None if key is None else random.fold(key, "layer", i))
+        return models.rows_of(h)
+
+    def loss(self, w: Tree, model: Model, graph: Graph, key: Tensor, minibatch: Tree, how: ClassLoss = PLAIN) -> Tensor:
+        """Mean cross-entropy of one mini-batch, scalar; 0 at a client without training examples."""
+        logits = self.logits(w, model, graph, key, minibatch)
+        return how.of(logits, minibatch["target"], minibatch["weight"], graph.y, graph.masks[TRAIN])
+
+
+def places_of(model: Model, sampler: Minibatches) -> int:
+    """How many places the neighbourhood of one example has at the lowest layer."""
+    layers = sampler.layers(model).values()
+    own = 2 if models.example(model) == "edge" else 1
+    return own * math.prod(1 + sampler.fan_out * max(1, len(layer.along)) for layer in layers)
+
+
+def _ids(nodes: Tensor, ends: tuple[Tensor, ...], layers: Mapping[int, Layer], fan_out: int) -> Tensor:
+    """bool [steps, s, 1]: whether each of `nodes` [steps, s] is the example, or one of its `ends` [steps, b], in whose
+    neighbourhood it stands in `grown`."""
+    example = torch.arange(ends[0].shape[1], device=nodes.device).repeat(len(ends))
+    for layer in layers.values():
+        reached = example.repeat_interleave(fan_out).repeat(max(1, len(layer.along)))
+        example = torch.cat([example, reached])
+    own = [nodes == end.index_select(1, example) for end in ends]
+    return torch.stack(own).any(0)[..., None]
