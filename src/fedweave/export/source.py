@@ -153,10 +153,10 @@ def _weights(config: "Config", algorithm: object, w: "Tree", form: Form) -> "Tre
     from fedweave.algorithms.parts.composition import MadeOfParts
     from fedweave.core.carried import OF_EXAMPLES, kinds
 
-    if any(layer.operator in {*kinds(), *OF_EXAMPLES} for layer in getattr(algorithm, "model", ())):
+    if any(layer.judged or layer.operator in {*kinds(), *OF_EXAMPLES} for layer in getattr(algorithm, "model", ())):
         raise UserError(
-            "the model reads what edges carry, or classifies them, for which the exported module has no layers; take "
-            "`fedweave predict`."
+            "the model reads what edges carry, or ego ids, or classifies edges, for which the exported module has no "
+            "layers; take `fedweave predict`."
         )
     parts = algorithm.composed.values() if isinstance(algorithm, MadeOfParts) else ()
     masks = next((part for part in parts if isinstance(part, SparseMasks)), None)
