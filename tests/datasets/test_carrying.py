@@ -22,8 +22,7 @@ from fedweave.datasets.table import Table
 from fedweave.errors import ConfigError, DataError
 from fedweave.experiment.build import client_graphs
 from fedweave.partition import Random
-from fedweave.partition.pooling import pooled
-from fedweave.partition.shares import shares
+from fedweave.partition.pooling import pooled, shares
 
 NODES = pd.DataFrame({"id": ["a", "b", "c"], "label": [0, 1, 1], "age": [1.0, 2.0, 4.0]})
 EDGES = pd.DataFrame(

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedweave.core.edges import Neighbours
 from fedweave.core.graph import Graph
-from fedweave.core.message_passing import Operator
+from fedweave.core.operators import Operator
 from fedweave.ops.batched import Batch, Context, Dims, Operands, Operation, over_clients
 from fedweave.ops.rows import padded_nonzero
 

@@ -17,8 +17,8 @@ from fedweave.core import random
 from fedweave.core.carried import OWN, SOURCE, TARGET, WAYS
 from fedweave.core.edges import Incoming, OfEdges
 from fedweave.core.graph import Graph
-from fedweave.core.message_passing import Operator
 from fedweave.core.model import Layer
+from fedweave.core.operators import Operator
 from fedweave.core.tree import Tree
 from fedweave.ops.linear import linear
 from fedweave.sampling.neighbourhoods import Bipartite, places
@@ -233,7 +233,8 @@ class Into:
         return (len(self.weight),)
 
     def __matmul__(self, sent: Tensor) -> Tensor:
-        return (sent.unflatten(0, tuple(self.weight.shape)) * self.weight[..., None]).sum(1)
+        sums: Tensor = (sent.unflatten(0, tuple(self.weight.shape)) * self.weight[..., None]).sum(1)
+        return sums
 
     def largest(self, sent: Tensor) -> Tensor:
         """`ops.extremes.largest` of the messages [t f, k]: [t, k]."""

@@ -17,8 +17,8 @@ from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.carried import OF_EXAMPLES
 from fedweave.core.graph import TRAIN, Graph
-from fedweave.core.message_passing import MessagePassing
 from fedweave.core.model import Layer, Model
+from fedweave.core.operators import MessagePassing
 from fedweave.core.tree import Tree
 from fedweave.learn import PLAIN, ClassLoss
 from fedweave.ops.sparse import picked
