@@ -35,8 +35,8 @@ from fedweave.experiment.demands import (
     check_people,
     check_pooling,
     check_ports,
+    check_sampling,
     check_scaling,
-    check_time,
     check_widths,
     judged,
 )
@@ -124,7 +124,7 @@ def _algorithm(config: Config, data: Dataset, seen: Partition, kind: Any) -> Alg
     check_pooling(config, data, model)
     check_edges(config, model)
     algorithm: Algorithm = weighted(config.algorithm, data.labels, data.classes).make(model)
-    check_time(config, seen, algorithm)
+    check_sampling(config, seen, model, algorithm)
     return algorithm
 
 

@@ -350,11 +350,10 @@ class Participation:
             self._moved = version, self.graph.to(device)
         return self._moved[1]
 
-    def replace(self, made: object, call: Call) -> dict[str, int]:
-        """Keep the data that a step made, if it made any; what the server hears of it."""
-        graph = (
-            None if made is None else accepted(made, self.graph, self._data.classes, f"the graph that {call.step} made")
-        )
+    def replace(self, made: object, call: Call, columns: int) -> dict[str, int]:
+        """Keep the data that a step made, if it made any, with so many `columns` more; what the server hears of it."""
+        where = f"the graph that {call.step} made"
+        graph = None if made is None else accepted(made, self.graph, self._data.classes, where, columns)
         self._data.replace(self.random_id, graph)
         self._replaced.enter(call.round, call.saved)
         self._replaced.keep(self._data.dump()[self.random_id])
