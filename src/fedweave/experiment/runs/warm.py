@@ -15,7 +15,7 @@ from fedweave.core.algorithm import Algorithm
 from fedweave.core.engine import Engine
 from fedweave.core.model import Model, feature_rows
 from fedweave.core.tree import Tree, leaves, nest
-from fedweave.datasets import described
+from fedweave.datasets import contents
 from fedweave.datasets.base import Dataset
 from fedweave.errors import UserError, listed
 from fedweave.experiment.runs.checkpoint import Checkpoint
@@ -159,8 +159,8 @@ def fitting(earlier: Earlier, algorithm: Algorithm, data: Described) -> tuple[Fi
     if not isinstance(algorithm, FedAvg) or not algorithm.share or algorithm.composed.owner("receive"):
         told = f"{type(algorithm).__name__} has no weights at the server that members train from"
         _refuse("algorithm", told, "Take FedAvg or one of its family.")
-    columns = () if not isinstance(data, Dataset) else described.names(data)
-    columns = () if all(map(described.is_unnamed, columns)) else columns
+    columns = () if not isinstance(data, Dataset) else contents.names(data)
+    columns = () if all(map(contents.is_unnamed, columns)) else columns
     rows, notes = _common("features", (earlier.features, earlier.columns), (data.features, columns))
     classes, more = _common("classes", (earlier.classes, earlier.labels), (data.classes, data.labels))
     kept = ["what members keep to themselves of the model begins anew"] if algorithm.share != ("*",) else []
