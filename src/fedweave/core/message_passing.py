@@ -1,9 +1,12 @@
 """What a layer may ask of a graph's edges, whatever the graph is: a client's whole graph, ego-graphs, a sample of
 neighbours, or a mini-batch of small graphs."""
 
+from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
+
+from fedweave.ops.linear import linear
 
 
 class Operator(Protocol):
@@ -17,6 +20,21 @@ class Operator(Protocol):
     def __matmul__(self, dense: Tensor) -> Tensor:
         """Its product [m, k] with h [n, k]; differentiable in h, and one product for all clients of a batch."""
         ...
+
+
+@dataclass(frozen=True)
+class Dense:
+    """A dense matrix [m, n], by its rows."""
+
+    rows: Tensor
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(m, n)."""
+        return tuple(self.rows.shape)
+
+    def __matmul__(self, dense: Tensor) -> Tensor:
+        return linear(self.rows.to(dense.dtype), dense)
 
 
 class MessagePassing(Protocol):

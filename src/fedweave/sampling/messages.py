@@ -17,10 +17,9 @@ from fedweave.core import random
 from fedweave.core.carried import OWN, SOURCE, TARGET, WAYS
 from fedweave.core.edges import Incoming, OfEdges
 from fedweave.core.graph import Graph
-from fedweave.core.message_passing import Operator
+from fedweave.core.message_passing import Dense, Operator
 from fedweave.core.model import Layer
 from fedweave.core.tree import Tree
-from fedweave.ops.linear import linear
 from fedweave.sampling.neighbourhoods import Bipartite, places
 
 EGO_IDS = "ego_ids"  # [sources, 1]: 1 at the nodes around which a neighbourhood was sampled
@@ -97,12 +96,12 @@ class SampledMessages:
             place = first + torch.arange(t * fan_out, device=count.device)
             return Bipartite(place.view(t, fan_out), own["gcn"])
         if what == "scalers":
-            return Held(torch.stack([torch.log1p(degree), 1 / torch.log1p(degree.clamp(min=1))], 1))
+            return Dense(torch.stack([torch.log1p(degree), 1 / torch.log1p(degree.clamp(min=1))], 1))
         share = count / degree.clamp(min=1)[:, None]
         if what == "feature_means":
-            return Held((features * share[..., None]).sum(1))
+            return Dense((features * share[..., None]).sum(1))
         if what == "features":
-            return Held(features.flatten(0, 1))
+            return Dense(features.flatten(0, 1))
         if what in ("sum", "mean"):
             return Into(count if what == "sum" else share)
         return From(first, count) if what == "from" else To(count)
@@ -125,7 +124,7 @@ class Marked:
 
     def operator(self, kind: str) -> Operator:
         """`EGO_IDS`."""
-        return Held(self.ids)
+        return Dense(self.ids)
 
     def with_means(self, h: Tensor, kind: str) -> tuple[Tensor, Tensor]:
         """Never.
@@ -147,7 +146,7 @@ class ExampleEnds:
     def operator(self, kind: str) -> Operator:
         """`SOURCE`, `TARGET` or `OWN`."""
         b = len(self.features)
-        return Held(self.features) if kind == OWN else Slice({SOURCE: 0, TARGET: b}[kind], b)
+        return Dense(self.features) if kind == OWN else Slice({SOURCE: 0, TARGET: b}[kind], b)
 
     def with_means(self, h: Tensor, kind: str) -> tuple[Tensor, Tensor]:
         """Never.
@@ -172,21 +171,6 @@ class Slice:
 
     def __matmul__(self, h: Tensor) -> Tensor:
         return h[self.first : self.first + self.count]
-
-
-@dataclass(frozen=True)
-class Held:
-    """A dense matrix [m, k] as an operator."""
-
-    rows: Tensor
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """(m, k)."""
-        return tuple(self.rows.shape)
-
-    def __matmul__(self, weight: Tensor) -> Tensor:
-        return linear(self.rows, weight)
 
 
 @dataclass(frozen=True)
