@@ -345,7 +345,7 @@ def test_shards_and_bytes_keep_edges_as_they_are(tmp_path):
     config = resolve(document(tables(tmp_path), model={**MODEL, "ports": True}))
     built = build(config)
     graph = next(iter(built.fed.graphs.values()))
-    again = tree_graph(decode(encode(graph_tree(graph))), built.data.features)
+    again = tree_graph(decode(encode(graph_tree(graph))))
     assert again.example == "edge"
     assert again.timed
     assert torch.equal(again.masks, graph.masks)

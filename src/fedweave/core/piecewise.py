@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from fedweave.core import carried as carrying
-from fedweave.core.carried import OF_EXAMPLES, OWN, SOURCE
+from fedweave.core.carried import OF_EXAMPLES, OWN, SOURCE, TARGET
 from fedweave.core.edges import Edges, Incoming
 from fedweave.core.graph import Graph
-from fedweave.core.message_passing import Dense, Operator
+from fedweave.core.operators import Operator
 from fedweave.core.tree import Tree
+from fedweave.ops.linear import linear
 
 MANY = 1 << 21  # edges of a client that are taken piece by piece
 AT_ONCE = 1 << 20  # messages, or examples, of a piece
@@ -65,8 +66,9 @@ def _of_examples(model: Sequence[Any], w: Tree, graph: Graph, h: Tensor, read: i
     for first in range(0, count, AT_ONCE):
         at = torch.arange(first, min(first + AT_ONCE, count), device=h.device).clamp(max=len(own.ends) - 1)
         out: Any = h
-        edges = Ends(own.ends.index_select(0, at), own.features.index_select(0, at).to(h.dtype))
-        around = graph._replace(edges=edges)
+        source, target = own.ends.index_select(0, at).unbind(1)
+        features = Dense(own.features.index_select(0, at))
+        around = graph._replace(edges=Known({SOURCE: Rows(source), TARGET: Rows(target), OWN: features}))
         for i, layer in enumerate(model[read:], read):
             out = layer.apply(w.get(str(i), {}), around, out, None)
         found.append(out)
@@ -88,16 +90,38 @@ class Reached:
 
 
 @dataclass(frozen=True)
-class Piece:
-    """The edges of a piece (a `core.message_passing.MessagePassing`), by their ways."""
+class Known:
+    """Edges of which some matrices are known, by name (a `core.operators.MessagePassing`)."""
 
-    ways: Mapping[str, Reached]
+    operators: Mapping[str, Operator]
     shrinks = True
 
     def operator(self, kind: str) -> Operator:
-        """The rows of `core.carried.Messages.matrix` of that name."""
+        """The one of that name.
+
+        Raises:
+            ValueError: it is not known; says which are.
+        """
+        if kind not in self.operators:
+            raise ValueError(f"there is no operator {kind!r} here, only {', '.join(self.operators)}")
+        return self.operators[kind]
+
+    def with_means(self, h: Tensor, kind: str) -> tuple[Tensor, Tensor]:
+        """As of any matrix that is known."""
+        means = self.operator(kind)
+        return h[: means.shape[0]], means @ h
+
+
+@dataclass(frozen=True)
+class Piece(Known):
+    """The edges of a piece, by their ways: the rows of `core.carried.Messages.matrix` of a few targets."""
+
+    operators: Mapping[str, Any]  # the tables of each way
+
+    def operator(self, kind: str) -> Operator:
+        """The matrix of a name of `core.carried.named`."""
         what, way = carrying.kinds()[kind]
-        own = self.ways[way]
+        own: Reached = self.operators[way]
         degree = own.degree.to(own.features.dtype)
         if what == "scalers":
             return Dense(torch.stack([torch.log1p(degree), 1 / torch.log1p(degree.clamp(min=1))], 1))
@@ -109,35 +133,20 @@ class Piece:
         into = Into(own.target, share)
         return Dense(into @ own.features) if what == "feature_means" else into
 
-    def with_means(self, h: Tensor, kind: str) -> tuple[Tensor, Tensor]:
-        """Never.
-
-        Raises:
-            ValueError: always.
-        """
-        raise ValueError(f"a piece of a graph has no means {kind!r} over neighbours")
-
 
 @dataclass(frozen=True)
-class Ends:
-    """Edges that are the examples, b of them (a `core.message_passing.MessagePassing`): ends int64 [b, 2], and features
-    [b, k]."""
+class Dense:
+    """A dense matrix [m, n], by its rows."""
 
-    ends: Tensor
-    features: Tensor
-    shrinks = True
+    rows: Tensor
 
-    def operator(self, kind: str) -> Operator:
-        """`SOURCE`, `TARGET` or `OWN`."""
-        return Dense(self.features) if kind == OWN else Rows(self.ends[:, 0 if kind == SOURCE else 1])
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(m, n)."""
+        return tuple(self.rows.shape)
 
-    def with_means(self, h: Tensor, kind: str) -> tuple[Tensor, Tensor]:
-        """Never.
-
-        Raises:
-            ValueError: always.
-        """
-        raise ValueError(f"edges as examples have no means {kind!r} over neighbours")
+    def __matmul__(self, dense: Tensor) -> Tensor:
+        return linear(self.rows.to(dense.dtype), dense)
 
 
 @dataclass(frozen=True)

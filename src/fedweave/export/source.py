@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from fedweave.algorithms.fedpub import SUFFIX, pruned
 from fedweave.core.model import Layer, Model
 from fedweave.core.records import Record
 from fedweave.core.tree import Tree, leaves
 from fedweave.errors import UserError
 from fedweave.experiment.runs.form import Form, form_of_config, read_form
-from fedweave.models.masked import SUFFIX, pruned
 
 if TYPE_CHECKING:
     from fedweave.core.tree import Tree
@@ -151,6 +151,8 @@ def _weights(config: "Config", algorithm: object, w: "Tree", form: Form) -> "Tre
     """`w` under PyTorch Geometric's names, with trained masks applied."""
     from fedweave.algorithms.fedpub import SparseMasks
     from fedweave.algorithms.parts.composition import MadeOfParts
+    from fedweave.core import model as models
+    from fedweave.core import random
     from fedweave.core.carried import OF_EXAMPLES, kinds
 
     if any(layer.judged or layer.operator in {*kinds(), *OF_EXAMPLES} for layer in getattr(algorithm, "model", ())):
@@ -160,8 +162,13 @@ def _weights(config: "Config", algorithm: object, w: "Tree", form: Form) -> "Tre
         )
     parts = algorithm.composed.values() if isinstance(algorithm, MadeOfParts) else ()
     masks = next((part for part in parts if isinstance(part, SparseMasks)), None)
-    net = config.model.make().build(form.features, form.classes)
-    given = config.model.values
+    net, given = config.model.make().build(form.features, form.classes), config.model.values
+    fresh = dict(leaves(models.init(net, random.key(0))))
+    if wider := [path for path, leaf in leaves(w) if path in fresh and leaf.shape != fresh[path].shape]:
+        raise UserError(
+            f"the algorithm trains a model with weights {wider[0]} of its own, for which the exported module has no "
+            "layers; take `fedweave predict`."
+        )
     heads = [*[given["heads"]] * (len(net) - 1), given["output_heads"]] if config.model.name == "gat" else []
     plain = w if masks is None else unmasked(w, masks.threshold)
     if config.model.name in WHOLE:

@@ -14,11 +14,12 @@ from torch import Tensor
 
 from fedweave.core import carried as carrying
 from fedweave.core import random
-from fedweave.core.carried import OWN, SOURCE, TARGET, WAYS
+from fedweave.core.carried import WAYS
 from fedweave.core.edges import Incoming, OfEdges
 from fedweave.core.graph import Graph
-from fedweave.core.message_passing import Dense, Operator
 from fedweave.core.model import Layer
+from fedweave.core.operators import Operator
+from fedweave.core.piecewise import Dense, Known
 from fedweave.core.tree import Tree
 from fedweave.sampling.neighbourhoods import Bipartite, places
 
@@ -70,14 +71,11 @@ def _rows(table: Tensor, at: Tensor) -> Tensor:
     return table.index_select(0, at.flatten()).view(*at.shape, *table.shape[1:])
 
 
-class SampledMessages:
-    """The messages of one layer between sampled nodes (a `core.message_passing.MessagePassing`); hop: of one step, see
-    `reached`."""
+@dataclass(frozen=True)
+class SampledMessages(Known):
+    """The messages of one layer between sampled nodes; operators: the hop of one step, by way (see `reached`)."""
 
-    shrinks = True
-
-    def __init__(self, hop: Mapping[str, Tree]) -> None:
-        self.hop = hop
+    operators: Mapping[str, Tree]
 
     def operator(self, kind: str) -> Operator:
         """What estimates the matrix of that name over all messages.
@@ -86,12 +84,12 @@ class SampledMessages:
             ValueError: it is not of single edges, or of a way that was not sampled.
         """
         what, way = carrying.kinds().get(kind, ("", ""))
-        if way not in self.hop:
+        if way not in self.operators:
             raise ValueError(f"sampled messages have no operator {kind!r}, only those of single edges that were drawn")
-        own = self.hop[way]
+        own = self.operators[way]
         count, features, degree = own["count"], own["features"], own["degree"]
         t, fan_out = count.shape
-        first = t * (1 + fan_out * [one for one in WAYS if one in self.hop].index(way))
+        first = t * (1 + fan_out * [one for one in WAYS if one in self.operators].index(way))
         if what.startswith(GCN):
             place = first + torch.arange(t * fan_out, device=count.device)
             return Bipartite(place.view(t, fan_out), own["gcn"])
@@ -105,56 +103,6 @@ class SampledMessages:
         if what in ("sum", "mean"):
             return Into(count if what == "sum" else share)
         return From(first, count) if what == "from" else To(count)
-
-    def with_means(self, h: Tensor, kind: str) -> tuple[Tensor, Tensor]:
-        """Never: no layer of single edges asks.
-
-        Raises:
-            ValueError: always.
-        """
-        raise ValueError(f"sampled messages have no means {kind!r} over neighbours")
-
-
-@dataclass(frozen=True)
-class Marked:
-    """Sampled nodes of which some are marked (a `core.message_passing.MessagePassing`); ids: [s, 1], see `EGO_IDS`."""
-
-    ids: Tensor
-    shrinks = True
-
-    def operator(self, kind: str) -> Operator:
-        """`EGO_IDS`."""
-        return Dense(self.ids)
-
-    def with_means(self, h: Tensor, kind: str) -> tuple[Tensor, Tensor]:
-        """Never.
-
-        Raises:
-            ValueError: always.
-        """
-        raise ValueError(f"marks of nodes have no means {kind!r} over neighbours")
-
-
-@dataclass(frozen=True)
-class ExampleEnds:
-    """Drawn edges that are the examples, whose ends' rows are those of the sources, then of the targets (a
-    `core.message_passing.MessagePassing`); features: [b, k], the edges' own."""
-
-    features: Tensor
-    shrinks = True
-
-    def operator(self, kind: str) -> Operator:
-        """`SOURCE`, `TARGET` or `OWN`."""
-        b = len(self.features)
-        return Dense(self.features) if kind == OWN else Slice({SOURCE: 0, TARGET: b}[kind], b)
-
-    def with_means(self, h: Tensor, kind: str) -> tuple[Tensor, Tensor]:
-        """Never.
-
-        Raises:
-            ValueError: always.
-        """
-        raise ValueError(f"edges as examples have no means {kind!r} over neighbours")
 
 
 @dataclass(frozen=True)
