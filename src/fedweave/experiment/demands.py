@@ -22,6 +22,7 @@ from fedweave.errors import ConfigError, listed
 from fedweave.experiment.config import Config, parameters, registry
 from fedweave.experiment.config.members import CODE
 from fedweave.metrics.group_fairness import check_groups
+from fedweave.models import directed
 from fedweave.partition.base import Partition, client_ids
 
 
@@ -171,7 +172,7 @@ def check_own_models(config: Config, algorithm: object, members: Sequence[str]) 
 
 def check_ports(config: Config, own: object) -> None:
     """Raise ConfigError unless a member's own model numbers ports as [model] does: all have the same data."""
-    if getattr(own, "ports", False) != config.model.values.get("ports", False):
+    if directed.has_ports(own) != config.model.values.get("ports", False):
         raise ConfigError("model.members, model.each: ports = true is for all members' models or for none.", code=CODE)
 
 

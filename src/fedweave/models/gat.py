@@ -37,7 +37,6 @@ class GAT:
     directed:          "none", messages go both ways alike; "forward", from sources to targets; "both", with separate
                        weights for either way.
     edge_features:     how many features edges have, which then count in the attention; None is as many as the data's.
-                       Between sites, say it.
 
     Raises:
         ConfigError: a size below 1, a dropout outside [0, 0.99] or an unknown use of directions.

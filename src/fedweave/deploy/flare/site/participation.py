@@ -56,7 +56,7 @@ from fedweave.experiment.demands import check_edges, check_examples, check_peopl
 from fedweave.experiment.runs.files import write
 from fedweave.incentives.tables import LIST, needed, own_table, padded
 from fedweave.incentives.vocabulary import vocabulary_of
-from fedweave.models import directed
+from fedweave.models.edges import model_for
 from fedweave.partition.external import ADD
 
 RUNS, MOTIFS, MARKS = "runs", "motifs", "marks.json"
@@ -367,7 +367,8 @@ def suited(config: Config, data: Dataset, width: int, scaling: str) -> Algorithm
     Raises:
         ConfigError, UserError: one of them is for other data, for fewer rounds, or for features not scaled.
     """
-    model = directed.at_site(config.model.make(), data.carried).build(width, data.classes)
+    carried = None if capabilities(config.algorithm.kind).vertical else data.carried  # nobody there reads it
+    model = model_for(config.model.make(), carried, width, data.classes)
     check_examples(config, data)
     check_pooling(config, data, model)
     check_edges(config, model)
