@@ -69,6 +69,7 @@ METHODS: dict[str, tuple[str, dict[str, Any], Grid]] = {
     "fgssl": ("fgssl", {}, ADAM),
     "fggp": ("fggp", {}, ADAM),
     "fedaux": ("fedaux", {}, ADAM),
+    "feddep": ("feddep", {}, ADAM),
 }
 MINORITIES = {"minesweeper": "auc"}  # what is judged where one class is rare; accuracy elsewhere
 CUTS: dict[str, dict[str, Any]] = {"louvain": {}, "dirichlet": {"alpha": 0.5}, "metis": {}}

@@ -109,7 +109,7 @@ class Loop:
         refuse_changes(work.name, before, messages)
         watched.refuse_changes(work.name, f"client {client!r}")
         if work.info.replaces_data:
-            self._replace(client, made, work.name)
+            self._replace(client, made, work)
         own = MemoryIsolation([*given, *view.graph, *(made or ())])
         if not work.info.apart:
             self._states.put(group, map_leaves(lambda leaf: as_row(own.copy(leaf)), view.state))
@@ -124,9 +124,9 @@ class Loop:
             self._moved[client] = graph.to(self.device)
         return self._moved[client]
 
-    def _replace(self, client: str, made: object, step: str) -> None:
-        where = f"the graph that {step} made for {client!r}"
-        graph = None if made is None else accepted(made, self.data.graphs[client], self.data.classes, where)
+    def _replace(self, client: str, made: object, work: Work) -> None:
+        where, old = f"the graph that {work.name} made for {client!r}", self.data.graphs[client]
+        graph = None if made is None else accepted(made, old, self.data.classes, where, work.info.columns)
         self.data.replace(client, graph)
         self._moved.pop(client, None)
         if graph is not None:

@@ -36,8 +36,8 @@ from fedweave.experiment.demands import (
     check_people,
     check_pooling,
     check_ports,
+    check_sampling,
     check_scaling,
-    check_time,
     check_widths,
     judged,
 )
@@ -126,7 +126,7 @@ def _algorithm(config: Config, data: Dataset, seen: Partition, kind: Any) -> Alg
     check_pooling(config, data, model)
     check_edges(config, model)
     algorithm: Algorithm = weighted(config.algorithm, data.labels, data.classes).make(model)
-    check_time(config, seen, algorithm)
+    check_sampling(config, any(part.until is not None for part in seen.parts), model, algorithm)
     return algorithm
 
 

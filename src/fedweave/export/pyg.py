@@ -225,8 +225,8 @@ class OnEdges(nn.Module):
     ) -> Tensor:
         """Logits [E, classes]."""
         h = torch.relu(self.nodes(x, edge_index, batch, edge_attr))
-        ends = [h[edge_index[0]], h[edge_index[1]]]
-        out: Tensor = self.out(torch.relu(self.read(torch.cat([*ends, edge_attr] if self.reads else ends, 1))))
+        read = [h[edge_index[0]], h[edge_index[1]]] + ([edge_attr] if self.reads and edge_attr is not None else [])
+        out: Tensor = self.out(torch.relu(self.read(torch.cat(read, 1))))
         return out
 
 

@@ -156,21 +156,22 @@ def _weights(config: "Config", algorithm: object, w: "Tree", form: Form) -> "Tre
     """`w` under PyTorch Geometric's names, with trained masks applied."""
     from fedweave.algorithms.fedpub import SparseMasks
     from fedweave.algorithms.parts.composition import MadeOfParts
-    from fedweave.core.carried import kinds
-    from fedweave.models.directed import has_ports
+    from fedweave.core import model as models
+    from fedweave.core import random
     from fedweave.models.edges import model_told
 
-    read = any(layer.operator in kinds() for layer in getattr(algorithm, "model", ()))
-    if has_ports(config.model.make()) or (read and config.model.name != "gine"):
-        raise UserError(
-            f"model {config.model.name!r} reads what edges carry, for which the exported module has no such layers, as "
-            "it has of gine without ports; take `fedweave predict`."
-        )
+    _check_layers(config, getattr(algorithm, "model", ()))
     parts = algorithm.composed.values() if isinstance(algorithm, MadeOfParts) else ()
     masks = next((part for part in parts if isinstance(part, SparseMasks)), None)
     of_edges = form.edges is not None and form.edges["examples"]
     net = model_told(config.model.make(), form.edges or {}, form.features, form.classes)
     given, size = config.model.values, len(net) - 2 * of_edges
+    fresh = dict(leaves(models.init(net, random.key(0))))
+    if wider := [path for path, leaf in leaves(w) if path in fresh and leaf.shape != fresh[path].shape]:
+        raise UserError(
+            f"the algorithm trains a model with weights {wider[0]} of its own, for which the exported module has no "
+            "layers; take `fedweave predict`."
+        )
     heads = [*[given["heads"]] * (size - 1), given["output_heads"]] if config.model.name == "gat" else []
     plain = w if masks is None else unmasked(w, masks.threshold)
     own, head = ({number: plain[number] for number in plain if (int(number) >= size) == last} for last in (False, True))
@@ -181,6 +182,19 @@ def _weights(config: "Config", algorithm: object, w: "Tree", form: Form) -> "Tre
     if not of_edges:
         return found
     return {f"nodes.{name}": leaf for name, leaf in found.items()} | _of_head(*head.values())
+
+
+def _check_layers(config: "Config", layers: Sequence[Layer]) -> None:
+    """Refuse a model that reads what `pyg` has no layers for."""
+    from fedweave.core.carried import kinds
+    from fedweave.models.directed import has_ports
+
+    read = config.model.name != "gine" and any(layer.operator in kinds() for layer in layers)
+    if read or has_ports(config.model.make()) or any(layer.judged for layer in layers):
+        raise UserError(
+            f"model {config.model.name!r} reads what edges carry, ports or ego ids, for which an export has no "
+            "layers: of models that do, it has gine's without either. Take `fedweave predict`."
+        )
 
 
 def _of_head(read: Tree, out: Tree) -> "Tree":

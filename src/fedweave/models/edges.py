@@ -63,7 +63,8 @@ def model_for(model: Any, carried: Carried | None, features: int, classes: int) 
     """
     kind = directed.fitted(model, carried)
     directed.check_fits(kind, carried)
-    return on_examples(kind, carried).build(features, classes)
+    made: Model = on_examples(kind, carried).build(features, classes)
+    return made
 
 
 def model_told(model: Any, form: Mapping[str, int | bool], features: int, classes: int) -> Model:

@@ -19,10 +19,14 @@ from fedweave.ops.tape import kernel
 def largest(operator: object, h: Tensor) -> Tensor:
     """[m, k]: for each row i of `operator` [m, n] the largest h_j [n, k] over the columns j in which it has an entry,
     whatever its value; 0 for a row without entries. Can be differentiated once; of equal values each has its share.
+    An operator that is no matrix (sampled messages) brings a `largest` of its own.
 
     Raises:
         TypeError: the operator is no whole sparse matrix.
     """
+    if hasattr(operator, "largest"):
+        result: Tensor = operator.largest(h)
+        return result
     if type(operator) is not Sparse:
         raise TypeError(f"this needs the entries of a ops.sparse.Sparse matrix, got a {type(operator).__name__}")
     return _Largest.apply(operator.client_index, h, operator.blocks)

@@ -5,17 +5,20 @@ Its weights are {"encoder", "count", "features", "classifier"}; the last is only
 few places ("slots") for generated neighbours, of which the first are used.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from fedweave.algorithms.parts import Needs, Part
 from fedweave.core import random
-from fedweave.core.graph import TRAIN, Graph
+from fedweave.core.graph import TEST, TRAIN, Graph
 from fedweave.core.tree import Tree, map_leaves
-from fedweave.learn import cross_entropy
+from fedweave.learn import Adam, cross_entropy
 from fedweave.models import gcn, sage
 from fedweave.models.blocks import affine
 from fedweave.ops.linear import linear
@@ -38,13 +41,13 @@ class Generator:
     slots: int
     hidden: tuple[int, ...]
 
-    def init(self, key: Tensor, features: int, classes: int, dtype: torch.dtype) -> Tree:
+    def init(self, key: Tensor, features: int, classes: int, dtype: torch.dtype, made: int = 0) -> Tree:
         """First weights, drawn as those of the models' layers are; of "count" the magnitudes, so that no n̂ begins where
-        its ReLU has no gradient."""
+        its ReLU has no gradient. `made` is how many columns a slot has, 0 as many as there are features."""
         kinds = {
             "encoder": (gcn.convolution, (features, *ENCODER)),
             "count": (affine, (ENCODER[-1], 1)),
-            "features": (affine, (ENCODER[-1], *self.hidden, self.slots * features)),
+            "features": (affine, (ENCODER[-1], *self.hidden, self.slots * (made or features))),
             "classifier": (sage.convolution, (features, CLASSIFIER, classes)),
         }
 
@@ -69,6 +72,59 @@ class Generator:
     def used(self, slots: Tensor) -> Tensor:
         """bool [b, slots]: which are used where nodes use the first `slots` int64 [b]."""
         return torch.arange(self.slots, device=slots.device) < slots[:, None]
+
+
+@dataclass(frozen=True)
+class Generates(Part):
+    """Before the first round clients train generators on neighbours that they hide from themselves.
+
+    slots:  P, the most neighbours that a node is given.
+    hide:   share of a client's nodes in neither the training nor the test set that it hides to learn from.
+    epochs: steps of the local training of a generator, each on the whole graph.
+    hidden: widths of the layers that make features of an embedding.
+    """
+
+    slots: int = 5
+    hide: float = 0.5
+    epochs: int = 20
+    hidden: tuple[int, ...] = (256, 64)
+    needs = Needs(nodes=True)
+    least: ClassVar[Mapping[str, int]] = {"slots": 1, "epochs": 1}
+
+    def __post_init__(self) -> None:
+        for name, least in self.least.items():
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {least}")
+        if not 0 < self.hide <= 1:
+            raise ValueError(f"hide is {self.hide}; it must be above 0 and at most 1")
+        if not all(width >= 1 for width in self.hidden):
+            raise ValueError(f"hidden is {list(self.hidden)}; every width must be at least 1")
+
+    @cached_property
+    def net(self) -> Generator:
+        """The generator."""
+        return Generator(self.slots, self.hidden)
+
+    @cached_property
+    def optimiser(self) -> Adam:
+        """Of generators."""
+        return Adam(1e-3, 1e-4)
+
+    def hides(self, graph: Graph, key: Tensor) -> Tensor:
+        """bool [n]: nodes in neither the training nor the test set that are drawn to be hidden."""
+        free = graph.real & ~graph.masks[TRAIN] & ~graph.masks[TEST]
+        rank = random.order(random.fold(key, "hide"), free).argsort().argsort()
+        return free & (rank < (self.hide * free.sum()).long())
+
+
+def lacking(graph: Graph, hidden: Tensor) -> Tensor:
+    """[n]: how many neighbours a node has that are `hidden`, bool [n]."""
+    return (graph.edges.operator("sum") @ hidden[:, None].to(graph.x.dtype))[:, 0]
+
+
+def miscount(count: Tensor, missing: Tensor, visible: Tensor) -> Tensor:
+    """How far n̂, `count` [n], is from how many are `missing` [n], the mean over the `visible` nodes; scalar."""
+    return (smooth_l1(count - missing) * visible).sum() / visible.sum().clamp(min=1)
 
 
 def embeddings(w: Tree, graph: Graph, visible: Tensor) -> Tensor:

@@ -17,17 +17,17 @@ from fedweave.sampling.minibatches import Minibatches
 
 @dataclass(frozen=True)
 class SampledCrossEntropy(Part):
-    """Cross-entropy of a random mini-batch of training nodes, of whose neighbours every layer sees a sample.
+    """Cross-entropy of a random mini-batch of training nodes, or edges, of whose neighbours every layer sees a sample.
 
     One local step is one mini-batch; models are judged on all neighbours.
 
-    batch:   nodes of a mini-batch.
-    fan_out: neighbours sampled per node and layer, without replacement.
+    batch:   nodes, or edges, of a mini-batch.
+    fan_out: neighbours, or messages of each way along single edges, sampled per node and layer, without replacement.
     """
 
     batch: int = 32
     fan_out: int = 5
-    needs = Needs(supervised=True, nodes=True)
+    needs = Needs(supervised=True)
 
     def __post_init__(self) -> None:
         self.sampler  # noqa: B018  refuses impossible sizes

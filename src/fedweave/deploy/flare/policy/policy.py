@@ -160,8 +160,8 @@ def check_crowd(rules: Rules, graph: Graph) -> None:
         PolicyViolation: names what there are too few of, not how many.
     """
     everyone = int(graph.real.sum()) if graph.graph_of is None else int(graph.graph_of.max()) + 1
-    if graph.example == "edge":
-        everyone = graph.own_edges.members[0].carried.total
+    carried = graph.own_edges.members[0].carried
+    everyone = carried.total if carried is not None and carried.examples else everyone
     counts = dict(zip(SPLITS, graph.masks.sum(1).tolist(), strict=True)) | {"all": everyone}
     if few := [name for name, count in counts.items() if 0 < count < rules.min_nodes]:
         raise PolicyViolation(

@@ -250,7 +250,7 @@ class Member:
         reply, info, noted = scoring.left(reply, info, job.classes)
         info = with_fingerprints(asked.step, info, reply, client.state | draws)
         heard = job.heard(asked, info, message)
-        noted |= faults | (job.replace(made, asked) if info.replaces_data else {})
+        noted |= faults | (job.replace(made, asked, info.columns) if info.replaces_data else {})
         if info.sums:
             noted[HEARD] = heard
             reply = job.masking.masked(asked, info, heard, reply)
