@@ -109,9 +109,12 @@ def transfers(root: Path) -> Path:
     return root
 
 
-def on_transfers(path: Path, model: str = "gine", scaled: str = "standard", **more: object) -> object:
+def on_transfers(
+    path: Path, model: str = "gine", scaled: str = "standard", external: str = "refuse", **more: object
+) -> object:
     document = experiment(rounds=2).plain()
     data = {"name": "folder", "path": str(path), **TRANSFERS, "owner": "bank", "edge_normalise": scaled}
+    data |= {} if external == "refuse" else {"external": external}
     own = {"name": model, "hidden": 8} | ({"directed": "both", "ports": True} if model == "gine" else {})
     cut = {"name": "column", "split": "time", **UNTIL}
     return resolve({**document, "data": data, "model": own, "partition": cut, **more})
@@ -132,18 +135,22 @@ def own_tables(whole: Path, project: Path) -> None:
         write_site_file(project / site / SITE_FILE, about | {"edge_normalise": "none"}, measures=list(FINE))
 
 
-@pytest.mark.parametrize("model", ["gine", "gcn"])
-def test_edges_are_examples_as_in_the_simulation(project: Path, tmp_path: Path, model: str) -> None:
-    """Split by time and with ports, whose models the server makes of what sites tell."""
-    config = on_transfers(transfers(tmp_path / "data"), model)
+@pytest.mark.parametrize(("model", "external"), [("gine", "refuse"), ("gcn", "features"), ("gcn", "exchange")])
+def test_edges_are_examples_as_in_the_simulation(project: Path, tmp_path: Path, model: str, external: str) -> None:
+    """Split by time and with ports, whose models the server makes of what sites tell; those between sites make columns
+    of nodes, up to the end of training."""
+    config = on_transfers(transfers(tmp_path / "data"), model, external=external)
     (project / "server/test.npz").unlink(missing_ok=True)
-    hand_out(*split(config, SITES), project, SITES)
+    hand_out(*split(config, SITES), project, SITES, config)
     fed, algorithm, _ = joined(project, config)
     *_, last = train(algorithm, fed, 2)
     expected, sim = simulated(config)
     assert distance(last.state, expected.state) <= 1e-5
     assert last.summary == pytest.approx(expected.summary, abs=1e-5)
     assert all(graph.timed for graph in sim.graphs.values())
+    assert {graph.x.shape[1] for graph in sim.graphs.values()} == {
+        {"refuse": 1, "features": 9, "exchange": 13}[external]
+    }
 
 
 def test_a_site_s_own_transfers_are_predicted_by_their_ids(project: Path, tmp_path: Path) -> None:

@@ -159,6 +159,11 @@ class Dataset:
         return 0 if self.carried is None else self.carried.width
 
     @property
+    def called(self) -> tuple[str, ...]:
+        """What the user's data calls the nodes of a graph; () where nobody said."""
+        return self.node_ids if self.example == "edge" else self.ids
+
+    @property
     def edge_form(self) -> dict[str, int | bool]:
         """What models are fitted to of edges: how many features, whether weighted, whether they are the examples; and
         whether directed."""

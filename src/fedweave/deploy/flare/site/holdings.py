@@ -204,7 +204,7 @@ def across(path: Path, site: SiteData) -> Dataset:
         DataError, ConfigError: see `read_graph`; or nothing says by what ids others know its nodes.
     """
     data = _read(path, replace(site, normalise="none"))
-    if not data.ids and site.external == EXCHANGE:
+    if not data.called and site.external == EXCHANGE:
         refuse(path, "its nodes have no ids, by which other sites could know them", "Give ids, or take tables.")
     return alone(data, site.external)
 
