@@ -158,6 +158,20 @@ class Dataset:
         """How many features edges have."""
         return 0 if self.carried is None else self.carried.width
 
+    @property
+    def called(self) -> tuple[str, ...]:
+        """What the user's data calls the nodes of a graph; () where nobody said."""
+        return self.node_ids if self.example == "edge" else self.ids
+
+    @property
+    def edge_form(self) -> dict[str, int | bool]:
+        """What models are fitted to of edges: how many features, whether weighted, whether they are the examples; and
+        whether directed."""
+        weighted = self.carried is not None and self.carried.weight is not None
+        directed = self.carried is not None and self.carried.directed
+        kind = {"weighted": weighted, "examples": self.example == "edge", "directed": directed}
+        return {"features": self.edge_features, **kind}
+
     def nodes_of(self, examples: np.ndarray) -> np.ndarray:
         """int64, sorted: the nodes of `examples` int64 [m], sorted: themselves, or those of these small graphs, or the
         ends of these edges."""

@@ -20,6 +20,7 @@ CARRIED = {  # array: field of `Carried`
     "edge_split": "split",
 }
 DIRECTED, EDGE_NAMES, EDGE_SCALING = "directed", "edge_feature_names", "edge_scaling"
+UNTIL = "split_until"  # the last times of training and of validation
 EDGE_Y, EDGE_SPLIT, NODE_IDS = "edge_y", "edge_split", "node_ids"  # where edges are the examples
 NUMBERED = {  # names: the array whose numbers they name
     "label_names": "y",
@@ -39,7 +40,7 @@ NAMES = {  # names: what a dataset calls them
 OUTSIDE_INDEX, OUTSIDE_NAMES = "outside_index", "outside_names"
 OUTSIDE = {"outside_weight": "weight", "outside_attr": "features", "outside_time": "time"}  # array: field of `Carried`
 OPTIONAL = (
-    *(*SPLIT, *KEPT, IDS, *NAMES, DIRECTED, *CARRIED, EDGE_NAMES, EDGE_SCALING, NODE_IDS),
+    *(*SPLIT, *KEPT, IDS, *NAMES, DIRECTED, *CARRIED, EDGE_NAMES, EDGE_SCALING, UNTIL, NODE_IDS),
     *(OUTSIDE_INDEX, OUTSIDE_NAMES, *OUTSIDE),
 )
 
@@ -83,4 +84,5 @@ def _of_carried(carried: Carried) -> dict[str, np.ndarray]:
     arrays = {key: values for key, values in held.items() if values is not None}
     arrays |= {"edge_index": carried.ends, DIRECTED: np.array(carried.directed)}
     arrays |= {EDGE_NAMES: np.array(carried.columns)} if carried.columns else {}
+    arrays |= {UNTIL: np.array(carried.until)} if carried.until is not None else {}
     return arrays | ({EDGE_SCALING: np.array(carried.scaling)} if carried.scaling else {})
