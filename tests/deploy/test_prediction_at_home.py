@@ -29,6 +29,7 @@ from fedweave.experiment.rounds import train
 from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.files import CHECKPOINT, EARLIER, PREDICTIONS, SUMMARY
 from fedweave.experiment.runs.scoring import probabilities
+from fedweave.metrics.judging import Flagging
 from tests.deploy.projects import SITES, InProcess, experiment
 from tests.deploy.test_in_process import joined, private, project, simulated
 
@@ -45,10 +46,12 @@ def trained(project: Path, name: str = "fedavg", **settings: Any) -> tuple[Any, 
     return config, algorithm, last.state
 
 
-def predict(project: Path, config: Any, algorithm: Any, state: Any, which: str = "personal") -> Ledger:
+def predict(
+    project: Path, config: Any, algorithm: Any, state: Any, which: str = "personal", flags: Flagging | None = None
+) -> Ledger:
     """Predict with the models of the run, in processes that have just begun."""
     fed = Flare(InProcess(project), SITES, ledger=Ledger(), seed=config.general.seed)
-    fed.join(config.plain(), "r1", ROUNDS, predict=True)
+    fed.join(config.plain(), "r1", ROUNDS, predict=True, flags=flags)
     fed.restore({"round": ROUNDS})
     fed.begin(ROUNDS)
     algorithm.deploy(state, fed, which)

@@ -24,6 +24,7 @@ CARRIED = {  # array: field of `Carried`
     "edge_split": "split",
 }
 DIRECTED, EDGE_NAMES, EDGE_SCALING = "directed", "edge_feature_names", "edge_scaling"
+UNTIL = "split_until"  # the last times of training and of validation
 EDGE_Y, EDGE_SPLIT, NODE_IDS = "edge_y", "edge_split", "node_ids"  # where edges are the examples
 NUMBERED = {  # names: the array whose numbers they name
     "label_names": "y",
@@ -43,7 +44,7 @@ NAMES = {  # names: what a dataset calls them
 OUTSIDE_INDEX, OUTSIDE_NAMES = "outside_index", "outside_names"
 OUTSIDE = {"outside_weight": "weight", "outside_attr": "features", "outside_time": "time"}  # array: field of `Carried`
 OPTIONAL = (
-    *(*SPLIT, *KEPT, IDS, *NAMES, DIRECTED, *CARRIED, EDGE_NAMES, EDGE_SCALING, NODE_IDS),
+    *(*SPLIT, *KEPT, IDS, *NAMES, DIRECTED, *CARRIED, EDGE_NAMES, EDGE_SCALING, UNTIL, NODE_IDS),
     *(OUTSIDE_INDEX, OUTSIDE_NAMES, *OUTSIDE),
 )
 
@@ -87,6 +88,7 @@ def _of_carried(carried: Carried) -> dict[str, np.ndarray]:
     arrays = {key: values for key, values in held.items() if values is not None}
     arrays |= {"edge_index": carried.ends, DIRECTED: np.array(carried.directed)}
     arrays |= {EDGE_NAMES: np.array(carried.columns)} if carried.columns else {}
+    arrays |= {UNTIL: np.array(carried.until)} if carried.until is not None else {}
     return arrays | ({EDGE_SCALING: np.array(carried.scaling)} if carried.scaling else {})
 
 
@@ -233,6 +235,20 @@ class Dataset:
     def edge_features(self) -> int:
         """How many features edges have."""
         return 0 if self.carried is None else self.carried.width
+
+    @property
+    def called(self) -> tuple[str, ...]:
+        """What the user's data calls the nodes of a graph; () where nobody said."""
+        return self.node_ids if self.example == "edge" else self.ids
+
+    @property
+    def edge_form(self) -> dict[str, int | bool]:
+        """What models are fitted to of edges: how many features, whether weighted, whether they are the examples; and
+        whether directed."""
+        weighted = self.carried is not None and self.carried.weight is not None
+        directed = self.carried is not None and self.carried.directed
+        kind = {"weighted": weighted, "examples": self.example == "edge", "directed": directed}
+        return {"features": self.edge_features, **kind}
 
     def nodes_of(self, examples: np.ndarray) -> np.ndarray:
         """int64, sorted: the nodes of `examples` int64 [m], sorted: themselves, or those of these small graphs, or the

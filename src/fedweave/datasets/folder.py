@@ -61,8 +61,6 @@ class Folder(Carrying):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_external(self.external)
-        if self.external != "refuse" and self.task != "nodes":
-            raise ConfigError("folder: external makes columns of nodes that are the examples; task is 'edges'.")
         named = {f"categories.{column}": names for column, names in (self.categories or {}).items()}
         for key, names in named.items():
             if not 0 < len(names) == len(set(names)):
@@ -121,6 +119,7 @@ class Folder(Carrying):
         if self.external != "refuse":
             every = bare(ends) if found["carried"] is None else found["carried"]
             inside, found["outside"] = separated(every, nodes.rows, names)
+            rows = rows[np.maximum(*ends) < nodes.rows]
             ends, found["carried"] = inside.ends, None if found["carried"] is None else inside
         found |= {
             "x": normalise(compact(found["x"]), self.normalise, root.name),

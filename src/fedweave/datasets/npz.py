@@ -13,8 +13,10 @@ and -1 none; `sens` and `ids` are of edges then, `owner` and `node_ids` of nodes
 once.
 
 Edges that carry something: `directed`, true or false, `edge_weight` float32 [E], `edge_attr` float32 [E, k],
-`edge_time` float64 [E], and `edge_feature_names`. With any of them `edge_index` may be in any order, parallel edges are
-kept, and loops, too, with `loops = "keep"`; undirected edges are listed in both directions.
+`edge_time` float64 [E], `edge_feature_names` and, of a split by time, `split_until` float64 [2], the last times of
+training and of validation, later than which no message for their examples is. With any of them `edge_index` may be in
+any order, parallel edges are kept, and loops, too, with `loops = "keep"`; undirected edges are listed in both
+directions.
 
 Edges to nodes elsewhere: `outside_index` int64 [2, C], of which one end is a node and the other n and the place in
 `outside_names`, text [F], what these are called; each once. With `outside_weight`, `outside_attr` and `outside_time`
@@ -48,6 +50,7 @@ from fedweave.datasets.base import (
     OUTSIDE_NAMES,
     REQUIRED,
     SPLIT,
+    UNTIL,
     Dataset,
 )
 from fedweave.datasets.base import write as write
@@ -151,6 +154,11 @@ def _carried(arrays: dict[str, np.ndarray], nodes: int, loops: str, path: Path) 
     columns = _text(arrays, EDGE_NAMES, width, "one for each column of edge_attr", path)
     scaling = tuple(map(tuple, arrays[EDGE_SCALING].tolist())) if EDGE_SCALING in arrays else ()
     found = Carried(index, bool(directed), **rows, columns=columns, scaling=scaling)  # type: ignore[arg-type]
+    if UNTIL in arrays:
+        check_array(arrays[UNTIL], UNTIL, np.float64, (2,), path)
+        if "time" not in rows:
+            refuse(path, f"{UNTIL} is there, and no edge_time", "Say when each edge is, or leave it out.")
+        found = found._replace(until=(float(arrays[UNTIL][0]), float(arrays[UNTIL][1])))
     return once(found, path) if "y" in arrays else found._replace(examples=True, y=None, split=None)
 
 

@@ -120,11 +120,11 @@ def ingredients(config: Config) -> Ingredients:
 
 def _algorithm(config: Config, data: Dataset, seen: Partition, kind: Any) -> Algorithm:
     """The algorithm, with the model that its plug-in builds."""
-    model = on_examples(kind, data).build(width(data, seen), data.classes)
+    model = on_examples(kind, data.carried).build(width(data, seen), data.classes)
     check_pooling(config, data, model)
     check_edges(config, model)
     algorithm: Algorithm = weighted(config.algorithm, data.labels, data.classes).make(model)
-    check_sampling(config, seen, model, algorithm)
+    check_sampling(config, any(part.until is not None for part in seen.parts), model, algorithm)
     return algorithm
 
 

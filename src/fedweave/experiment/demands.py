@@ -24,6 +24,7 @@ from fedweave.errors import ConfigError, listed
 from fedweave.experiment.config import Config, parameters, registry
 from fedweave.experiment.config.choice import CODE
 from fedweave.metrics.group_fairness import check_groups
+from fedweave.models import directed
 from fedweave.partition.base import Partition, client_ids
 
 
@@ -83,10 +84,10 @@ def check_examples(config: Config, data: Dataset) -> None:
         )
 
 
-def check_sampling(config: Config, partition: Partition, model: Model, algorithm: object) -> None:
+def check_sampling(config: Config, timed: bool, model: Model, algorithm: object) -> None:
     """Raise ConfigError where messages depend on time, and the algorithm goes by neighbours whenever they are some; and
     where the model marks the seeds of sampled neighbourhoods, and none are sampled."""
-    if any(part.until is not None for part in partition.parts) and needs(algorithm).nodes:
+    if timed and needs(algorithm).nodes:
         raise ConfigError(
             f"algorithm {config.algorithm.name!r} is about nodes and their neighbours at all times, but split = 'time' "
             "holds back later edges; take fedavg, or another of its family, or split = 'random'."
@@ -181,7 +182,7 @@ def check_own_models(config: Config, algorithm: object, members: Sequence[str]) 
 
 def check_ports(config: Config, own: object) -> None:
     """Raise ConfigError unless a member's own model numbers ports as [model] does: all have the same data."""
-    if getattr(own, "ports", False) != config.model.values.get("ports", False):
+    if directed.has_ports(own) != config.model.values.get("ports", False):
         raise ConfigError("model.members, model.each: ports = true is for all members' models or for none.", code=CODE)
 
 

@@ -25,7 +25,7 @@ def positions(hops: int, fan_out: int) -> int:
 
 
 class EgoEdges:
-    """The edges of `batch` ego-graphs (a `core.message_passing.MessagePassing`)."""
+    """The edges of `batch` ego-graphs (a `core.operators.MessagePassing`)."""
 
     shrinks = True
 

@@ -100,7 +100,7 @@ def batch_graph(graph: Graph, minibatch: Tree) -> Graph:
 
 
 class BatchEdges:
-    """The edges within a mini-batch of graphs (a `core.message_passing.MessagePassing`); `whole` are its client's."""
+    """The edges within a mini-batch of graphs (a `core.operators.MessagePassing`); `whole` are its client's."""
 
     shrinks = False
 

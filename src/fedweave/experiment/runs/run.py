@@ -310,6 +310,7 @@ def _summary(config: Config, built: Ready, files: RunFiles, directory: Path, not
         **({"note": "; ".join(noted)} if noted else {}),
         "features": built.data.features,
         "class_count": built.data.classes,
+        **({"edges": form} if any((form := built.data.edge_form).values()) else {}),
         "clients": len(built.fed.clients),
         **({"members": len(built.fed.members)} if built.fed.members else {}),  # of the one client
         **({"devices": list(devices)} if (devices := built.fed.computes_on) else {}),  # sites know their own
