@@ -3,7 +3,7 @@
 import json
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -77,12 +77,13 @@ class Built:
 
 
 class Origin(NamedTuple):
-    """What a federation was made of from Python; engine: values of `config.SimulationEngine`."""
+    """What a federation was made of; engine: values of `config.SimulationEngine`. own: see `Ingredients`."""
 
     data: Dataset
     partition: Partition
     seed: int
     engine: Mapping[str, Any]
+    own: Mapping[str, Algorithm]
 
 
 class Ingredients(NamedTuple):
@@ -132,7 +133,7 @@ def _own_algorithms(config: Config, data: Dataset, seen: Partition, algorithm: A
     """{client: its own algorithm}, one for all of the same model, of those whose model is not [model]'s."""
     ids, found = client_ids(len(seen.parts), seen.names), dict[str, Algorithm]()
     made = {json.dumps(config.model.plain(), sort_keys=True): algorithm}
-    check_own_models(config, algorithm, ids)
+    check_own_models(config.own, algorithm, ids, config.algorithm.name)
     for client in ids:
         its = config.of_member(client, ids)
         if (same := json.dumps(its.model.plain(), sort_keys=True)) not in made:
@@ -254,6 +255,7 @@ def federation(
     record: When = "auto",
     dtype: torch.dtype = torch.float32,
     resend: bool = True,
+    members: Mapping[str, Model] | None = None,
 ) -> Simulation:
     """The federation that `algorithm` trains on, in one process: a client for every part of the partition, or one for
     all where the algorithm is pooled, such as centralized; what the server holds, and whatever else this algorithm asks
@@ -261,22 +263,36 @@ def federation(
     such as a split.
 
     mode, chunk, record, resend: see `engines.simulation.Simulation`; a `torch.nn.Module` takes mode "loop". dtype: of
-    features and weights. device: "cpu", "cuda", "cuda:1", or "auto", which takes a GPU where there is one.
+    features and weights. device: "cpu", "cuda", "cuda:1", or "auto", which takes a GPU where there is one. members:
+    {client: its model}, such as `models.SAGE().build(…)`, of those that have another than `algorithm`, which shares no
+    weights then; one model for several clients lets these run together.
 
     Raises:
-        ConfigError: there is no such device.
+        ConfigError: there is no such device or client, or the algorithm shares weights, or prototypes of other widths.
     """
     for note in unused(None, data, partition):
         _LOG.warning("note: %s", note)
-    mode = _mode([getattr(algorithm, "model", ())], mode)
+    own = _with_models(members or {}, algorithm, client_ids(len(partition.parts), partition.names))
+    mode = _mode([getattr(algorithm, "model", ()), *(made.model for made in own.values())], mode)
     options: dict[str, Any] = {"mode": mode, "chunk": chunk, "record": record, "resend": resend}
     place = chosen(device, mode == "vmap", "device")
     maker = maker_of(algorithm)  # of a preset, which says what it can do
     one = len(partition.parts) > 1 and capabilities(algorithm if maker is None else maker.plugin).pooled
     seen = pooled(partition, data) if one else partition
-    fed = _simulation(data, seen, algorithm, dtype, seed=seed, device=place, **options)
-    fed.origin = Origin(data, partition, seed, options | {"device": device, "dtype": str(dtype).removeprefix("torch.")})
+    fed = _simulation(data, seen, algorithm, dtype, seed=seed, device=place, own=own, **options)
+    check_widths(algorithm, own, fed.graphs)
+    engine = options | {"device": device, "dtype": str(dtype).removeprefix("torch.")}
+    fed.origin = Origin(data, partition, seed, engine, own)
     return fed
+
+
+def _with_models(members: Mapping[str, Model], algorithm: Algorithm, ids: Sequence[str]) -> dict[str, Algorithm]:
+    """{client: the algorithm with its own model}, one for all of the same model."""
+    if not members:
+        return {}
+    check_own_models(members, algorithm, ids, type(algorithm).__name__)
+    made = {id(net): replace(algorithm, model=net) for net in members.values()}  # type: ignore[type-var]
+    return {client: made[id(net)] for client, net in members.items() if net is not algorithm.model}
 
 
 def _simulation(
