@@ -49,6 +49,7 @@ def experiment_with(path: Path, **model: object) -> object:
     return resolve({**document, "data": own, "model": {"hidden": 8, **model}})
 
 
+@pytest.mark.often("model0")
 @pytest.mark.parametrize(
     "model",
     [
