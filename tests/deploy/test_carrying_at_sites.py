@@ -55,6 +55,7 @@ def experiment_with(path: Path, **model: object) -> object:
     return resolve({**document, "data": own, "model": {"hidden": 8, **model}})
 
 
+@pytest.mark.often("model0")
 @pytest.mark.parametrize(
     "model",
     [
