@@ -3,13 +3,13 @@
 import json
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.sparse as sp
 import torch
 
+from fedweave.algorithms.deployment import with_models
 from fedweave.core.algorithm import Algorithm, capabilities, needs
 from fedweave.core.arrays import DTYPES
 from fedweave.core.edge_list import MotifTable
@@ -20,6 +20,7 @@ from fedweave.core.model import Model
 from fedweave.core.records import Record
 from fedweave.core.sizes import size_classes
 from fedweave.datasets.base import Dataset
+from fedweave.datasets.features import widened
 from fedweave.engines.devices import chosen
 from fedweave.engines.engine import LocalEngine
 from fedweave.engines.loop import Loop
@@ -208,17 +209,8 @@ def _on_cluster(config: Config, made: Ingredients) -> _Engine:
     workers = RayWorkers(engine.address, engine.start_seconds, engine.gpus_per_worker)
     executor = workers.executor(worker, config.plain(), sizes, workers.count(engine.workers))
     dtype = DTYPES[engine.dtype]
-    fed = LocalEngine(
-        executor,
-        classes=made.data.classes,
-        dtype=dtype,
-        test=global_test_graph(made.data, made.seen, dtype),
-        held=held_graphs(made.data, made.seen, dtype),
-        pairs={name: torch.from_numpy(matrix) for name, matrix in made.seen.pairs.items()},
-        members=_members(made.seen),
-        seed=config.general.seed,
-        resend=engine.resend,
-    )
+    told = _of_server(made.data, made.seen, dtype)
+    fed = LocalEngine(executor, dtype=dtype, seed=config.general.seed, resend=engine.resend, **told)
     return fed, {}, workers.close
 
 
@@ -272,7 +264,11 @@ def federation(
     """
     for note in unused(None, data, partition):
         _LOG.warning("note: %s", note)
-    own = _with_models(members or {}, algorithm, client_ids(len(partition.parts), partition.names))
+    if members:
+        check_own_models(
+            members, algorithm, client_ids(len(partition.parts), partition.names), type(algorithm).__name__
+        )
+    own = with_models(algorithm, members or {})
     mode = _mode([getattr(algorithm, "model", ()), *(made.model for made in own.values())], mode)
     options: dict[str, Any] = {"mode": mode, "chunk": chunk, "record": record, "resend": resend}
     place = chosen(device, mode == "vmap", "device")
@@ -286,28 +282,23 @@ def federation(
     return fed
 
 
-def _with_models(members: Mapping[str, Model], algorithm: Algorithm, ids: Sequence[str]) -> dict[str, Algorithm]:
-    """{client: the algorithm with its own model}, one for all of the same model."""
-    if not members:
-        return {}
-    check_own_models(members, algorithm, ids, type(algorithm).__name__)
-    made = {id(net): replace(algorithm, model=net) for net in members.values()}  # type: ignore[type-var]
-    return {client: made[id(net)] for client, net in members.items() if net is not algorithm.model}
-
-
 def _simulation(
     data: Dataset, partition: Partition, algorithm: Algorithm, dtype: torch.dtype, **options: Any
 ) -> Simulation:
-    return Simulation(
-        client_graphs(data, partition, dtype, vocabulary_of(algorithm)),
-        classes=data.classes,
-        test=global_test_graph(data, partition, dtype),
-        held=held_graphs(data, partition, dtype),
-        pairs={name: torch.from_numpy(matrix) for name, matrix in partition.pairs.items()},
-        members=_members(partition),
-        places=placements(data, partition) if needs(algorithm).ids else None,
-        **options,
-    )
+    graphs = client_graphs(data, partition, dtype, vocabulary_of(algorithm))
+    places = placements(data, partition) if needs(algorithm).ids else None
+    return Simulation(graphs, places=places, **_of_server(data, partition, dtype), **options)
+
+
+def _of_server(data: Dataset, partition: Partition, dtype: torch.dtype) -> Record:
+    """What an engine is given besides its clients."""
+    return {
+        "classes": data.classes,
+        "test": global_test_graph(data, partition, dtype),
+        "held": held_graphs(data, partition, dtype),
+        "pairs": {name: torch.from_numpy(matrix) for name, matrix in partition.pairs.items()},
+        "members": _members(partition),
+    }
 
 
 def _members(partition: Partition) -> dict[str, torch.Tensor]:
@@ -385,13 +376,6 @@ def graph_of(
 ) -> Graph:
     """The graph of a client that holds `own`, features with zeros on the right up to `columns`, the split as masks,
     padded to `rows` and `examples` (see `make_graph`)."""
-    x, masks = _widened(own.x, columns), np.asarray(own.public)
+    x, masks = widened(own.x, columns), np.asarray(own.public)
     more = own.graph_of, examples, motifs, own.carried
     return make_graph(x, own.edges, own.y, masks, own.sens, dtype, rows, *more)
-
-
-def _widened(x: "np.ndarray | sp.csr_matrix", columns: int) -> "np.ndarray | sp.csr_matrix":
-    """x with zeros on the right up to `columns`; sparse stays sparse."""
-    if isinstance(x, sp.csr_matrix):
-        return sp.csr_matrix((x.data, x.indices, x.indptr), shape=(x.shape[0], columns))
-    return np.pad(x, ((0, 0), (0, columns - x.shape[1]))) if columns > x.shape[1] else x
