@@ -23,8 +23,7 @@ from fedweave.deploy.flare.server.provision import provision
 from fedweave.deploy.flare.server.session import administer, write_job
 from fedweave.deploy.flare.site.member import Member
 from fedweave.deploy.flare.site.sitefile import FINE, SITE_FILE, write_site_file
-from fedweave.deploy.flare.wire.answers import Answer
-from fedweave.deploy.flare.wire.requests import pin, versions
+from fedweave.deploy.flare.wire.requests import Answer, pin, versions
 from fedweave.deploy.sites.ports import free_port, wait_until_open
 from fedweave.deploy.sites.processes import members
 from fedweave.deploy.sites.project import Project, read_project

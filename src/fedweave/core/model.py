@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from fedweave.core import random
+from fedweave.core import piecewise, random
 from fedweave.core.carried import OF_EXAMPLES
 from fedweave.core.graph import TEST, TRAIN, VAL, Graph
 from fedweave.core.operators import POOLS
@@ -78,12 +78,13 @@ def apply(
 def judged(model: Model, w: Tree, graph: Graph) -> Tensor:
     """`apply` without dropout to all examples, [e, c], of which each gets messages of its own split alone where these
     differ (`Graph.timed`), and what is in no split all of them."""
-    judge = next((layer.judged for layer in model if layer.judged is not None), apply)
+    whole = piecewise.apply if piecewise.is_large(graph) else apply
+    judge = next((layer.judged for layer in model if layer.judged is not None), whole)
     if not graph.timed:
         return rows_of(judge(model, w, graph))
-    first, second, whole = (rows_of(judge(model, w, graph.at(split))) for split in (TRAIN, VAL, TEST))
+    first, second, last = (rows_of(judge(model, w, graph.at(split))) for split in (TRAIN, VAL, TEST))
     train, val, _ = graph.masks
-    return torch.where(train[:, None], first, torch.where(val[:, None], second, whole))
+    return torch.where(train[:, None], first, torch.where(val[:, None], second, last))
 
 
 def embeddings(model: Model, w: Tree, graph: Graph, key: Tensor | None = None) -> tuple[Hidden, ...]:

@@ -23,8 +23,7 @@ from fedweave.datasets.base import Dataset
 from fedweave.engines.devices import chosen
 from fedweave.engines.engine import LocalEngine
 from fedweave.engines.loop import Loop
-from fedweave.engines.memory import keep_freed_memory
-from fedweave.engines.simulation import Simulation
+from fedweave.engines.simulation import Simulation, keep_freed_memory
 from fedweave.engines.vectorised import Vectorised
 from fedweave.engines.worker import Worker
 from fedweave.experiment.config import Config, Document, resolve
@@ -51,9 +50,8 @@ from fedweave.partition import unused
 from fedweave.partition.base import Part, Partition, client_ids
 from fedweave.partition.ego_networks import crossing_edges
 from fedweave.partition.external import Appended, meter_exchange
-from fedweave.partition.pooling import pooled
+from fedweave.partition.pooling import global_test_part, pooled, shares
 from fedweave.partition.scaling import meter_scaling
-from fedweave.partition.shares import global_test_part, shares
 
 _LOG = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from fedweave.datasets.base import Dataset
 from fedweave.datasets.features import OVER_NODES
 from fedweave.errors import ConfigError, listed
 from fedweave.experiment.config import Config, parameters, registry
-from fedweave.experiment.config.members import CODE
+from fedweave.experiment.config.choice import CODE
 from fedweave.metrics.group_fairness import check_groups
 from fedweave.models import directed
 from fedweave.partition.base import Partition, client_ids

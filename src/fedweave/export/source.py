@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from fedweave.algorithms.fedpub import SUFFIX, pruned
 from fedweave.core.model import Layer, Model
 from fedweave.core.records import Record
 from fedweave.core.tree import Tree, leaves
 from fedweave.errors import UserError
 from fedweave.experiment.runs.form import Form, form_of_config, read_form
-from fedweave.models.masked import SUFFIX, pruned
 
 if TYPE_CHECKING:
     from fedweave.core.tree import Tree

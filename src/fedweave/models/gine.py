@@ -18,7 +18,7 @@ from fedweave.errors import ConfigError
 from fedweave.models import blocks
 from fedweave.models import directed as ways
 from fedweave.models.ego_ids import marks
-from fedweave.ops.affine import affine
+from fedweave.ops.linear import affine
 
 
 @dataclass(frozen=True)

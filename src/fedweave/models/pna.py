@@ -18,9 +18,8 @@ from fedweave.errors import ConfigError
 from fedweave.models import blocks
 from fedweave.models import directed as ways
 from fedweave.models.gine import around
-from fedweave.ops.affine import affine
 from fedweave.ops.extremes import largest
-from fedweave.ops.linear import linear
+from fedweave.ops.linear import affine, linear
 
 LEAST = 1e-5  # variances below count as it in the gradient, and as 0 in the value
 

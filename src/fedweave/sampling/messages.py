@@ -8,19 +8,20 @@ way. An empty place is a message of zeros that reaches nobody, as those of the p
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedweave.core import carried as carrying
 from fedweave.core import random
-from fedweave.core.carried import OWN, SOURCE, TARGET, WAYS
+from fedweave.core.carried import WAYS
 from fedweave.core.edges import Incoming, OfEdges
 from fedweave.core.graph import Graph
-from fedweave.core.message_passing import Operator
 from fedweave.core.model import Layer
+from fedweave.core.operators import Operator
+from fedweave.core.piecewise import Dense, Known
 from fedweave.core.tree import Tree
-from fedweave.ops.linear import linear
 from fedweave.sampling.neighbourhoods import Bipartite, places
 
 EGO_IDS = "ego_ids"  # [sources, 1]: 1 at the nodes around which a neighbourhood was sampled
@@ -71,14 +72,11 @@ def _rows(table: Tensor, at: Tensor) -> Tensor:
     return table.index_select(0, at.flatten()).view(*at.shape, *table.shape[1:])
 
 
-class SampledMessages:
-    """The messages of one layer between sampled nodes (a `core.message_passing.MessagePassing`); hop: of one step, see
-    `reached`."""
+@dataclass(frozen=True)
+class SampledMessages(Known):
+    """The messages of one layer between sampled nodes; operators: the hop of one step, by way (see `reached`)."""
 
-    shrinks = True
-
-    def __init__(self, hop: Mapping[str, Tree]) -> None:
-        self.hop = hop
+    operators: Mapping[str, Any]
 
     def operator(self, kind: str) -> Operator:
         """What estimates the matrix of that name over all messages.
@@ -87,75 +85,25 @@ class SampledMessages:
             ValueError: it is not of single edges, or of a way that was not sampled.
         """
         what, way = carrying.kinds().get(kind, ("", ""))
-        if way not in self.hop:
+        if way not in self.operators:
             raise ValueError(f"sampled messages have no operator {kind!r}, only those of single edges that were drawn")
-        own = self.hop[way]
+        own = self.operators[way]
         count, features, degree = own["count"], own["features"], own["degree"]
         t, fan_out = count.shape
-        first = t * (1 + fan_out * [one for one in WAYS if one in self.hop].index(way))
+        first = t * (1 + fan_out * [one for one in WAYS if one in self.operators].index(way))
         if what.startswith(GCN):
             place = first + torch.arange(t * fan_out, device=count.device)
             return Bipartite(place.view(t, fan_out), own["gcn"])
         if what == "scalers":
-            return Held(torch.stack([torch.log1p(degree), 1 / torch.log1p(degree.clamp(min=1))], 1))
+            return Dense(torch.stack([torch.log1p(degree), 1 / torch.log1p(degree.clamp(min=1))], 1))
         share = count / degree.clamp(min=1)[:, None]
         if what == "feature_means":
-            return Held((features * share[..., None]).sum(1))
+            return Dense((features * share[..., None]).sum(1))
         if what == "features":
-            return Held(features.flatten(0, 1))
+            return Dense(features.flatten(0, 1))
         if what in ("sum", "mean"):
             return Into(count if what == "sum" else share)
         return From(first, count) if what == "from" else To(count)
-
-    def with_means(self, h: Tensor, kind: str) -> tuple[Tensor, Tensor]:
-        """Never: no layer of single edges asks.
-
-        Raises:
-            ValueError: always.
-        """
-        raise ValueError(f"sampled messages have no means {kind!r} over neighbours")
-
-
-@dataclass(frozen=True)
-class Marked:
-    """Sampled nodes of which some are marked (a `core.message_passing.MessagePassing`); ids: [s, 1], see `EGO_IDS`."""
-
-    ids: Tensor
-    shrinks = True
-
-    def operator(self, kind: str) -> Operator:
-        """`EGO_IDS`."""
-        return Held(self.ids)
-
-    def with_means(self, h: Tensor, kind: str) -> tuple[Tensor, Tensor]:
-        """Never.
-
-        Raises:
-            ValueError: always.
-        """
-        raise ValueError(f"marks of nodes have no means {kind!r} over neighbours")
-
-
-@dataclass(frozen=True)
-class ExampleEnds:
-    """Drawn edges that are the examples, whose ends' rows are those of the sources, then of the targets (a
-    `core.message_passing.MessagePassing`); features: [b, k], the edges' own."""
-
-    features: Tensor
-    shrinks = True
-
-    def operator(self, kind: str) -> Operator:
-        """`SOURCE`, `TARGET` or `OWN`."""
-        b = len(self.features)
-        return Held(self.features) if kind == OWN else Slice({SOURCE: 0, TARGET: b}[kind], b)
-
-    def with_means(self, h: Tensor, kind: str) -> tuple[Tensor, Tensor]:
-        """Never.
-
-        Raises:
-            ValueError: always.
-        """
-        raise ValueError(f"edges as examples have no means {kind!r} over neighbours")
 
 
 @dataclass(frozen=True)
@@ -172,21 +120,6 @@ class Slice:
 
     def __matmul__(self, h: Tensor) -> Tensor:
         return h[self.first : self.first + self.count]
-
-
-@dataclass(frozen=True)
-class Held:
-    """A dense matrix [m, k] as an operator."""
-
-    rows: Tensor
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """(m, k)."""
-        return tuple(self.rows.shape)
-
-    def __matmul__(self, weight: Tensor) -> Tensor:
-        return linear(self.rows, weight)
 
 
 @dataclass(frozen=True)
@@ -233,7 +166,8 @@ class Into:
         return (len(self.weight),)
 
     def __matmul__(self, sent: Tensor) -> Tensor:
-        return (sent.unflatten(0, tuple(self.weight.shape)) * self.weight[..., None]).sum(1)
+        sums: Tensor = (sent.unflatten(0, tuple(self.weight.shape)) * self.weight[..., None]).sum(1)
+        return sums
 
     def largest(self, sent: Tensor) -> Tensor:
         """`ops.extremes.largest` of the messages [t f, k]: [t, k]."""

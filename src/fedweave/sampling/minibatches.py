@@ -15,15 +15,16 @@ from torch import Tensor
 
 from fedweave.core import model as models
 from fedweave.core import random
-from fedweave.core.carried import OF_EXAMPLES
+from fedweave.core.carried import OF_EXAMPLES, OWN, SOURCE, TARGET
 from fedweave.core.graph import TRAIN, Graph
-from fedweave.core.message_passing import MessagePassing
 from fedweave.core.model import Layer, Model
+from fedweave.core.operators import MessagePassing
+from fedweave.core.piecewise import Dense, Known
 from fedweave.core.tree import Tree
 from fedweave.learn import PLAIN, ClassLoss
 from fedweave.ops.sparse import picked
 from fedweave.sampling import messages
-from fedweave.sampling.messages import EGO_IDS, ExampleEnds, Marked, SampledMessages
+from fedweave.sampling.messages import EGO_IDS, SampledMessages, Slice
 from fedweave.sampling.neighbourhoods import Sampled, neighbours
 
 NO_HOP = (None, EGO_IDS, *OF_EXAMPLES)  # operators for which nobody's neighbours are drawn
@@ -77,9 +78,10 @@ def edges_of(layer: Layer, of_step: Tree) -> MessagePassing:
     if layer.along:
         return SampledMessages(of_step)
     if layer.operator in OF_EXAMPLES:
-        return ExampleEnds(of_step["features"])
+        features, b = Dense(of_step["features"]), len(of_step["features"])
+        return Known({SOURCE: Slice(0, b), TARGET: Slice(b, b), OWN: features})
     if layer.operator == EGO_IDS:
-        return Marked(of_step["ids"])
+        return Known({EGO_IDS: Dense(of_step["ids"])})
     t, fan_out = of_step["count"].shape
     place = t + torch.arange(t * fan_out, device=of_step["count"].device)
     return Sampled(of_step | {"place": place.view(t, fan_out)})

@@ -99,7 +99,7 @@ def rising(nodes: Tensor, count: int, size: int) -> Tensor:
 
 
 class Sampled:
-    """The edges of one layer between sampled nodes (a `core.message_passing.MessagePassing`)."""
+    """The edges of one layer between sampled nodes (a `core.operators.MessagePassing`)."""
 
     shrinks = True
     KINDS = ("gcn", "sum", "mean", "mean_or_self")

@@ -16,7 +16,7 @@ from fedweave.experiment.config import Config
 from fedweave.experiment.prepared import cut_as, ready
 from fedweave.partition.base import Partition, client_ids
 from fedweave.partition.external import named, outsides
-from fedweave.partition.shares import global_test_part, shares
+from fedweave.partition.pooling import global_test_part, shares
 
 DATA, TEST = "data.npz", "test.npz"
 

@@ -19,7 +19,6 @@ from fedweave.core.tree import Tree
 from fedweave.datasets.base import Dataset
 from fedweave.deploy.flare.parties.exchange import INFO as SHARING
 from fedweave.deploy.flare.parties.exchange import Exchange
-from fedweave.deploy.flare.parties.lengths import checked
 from fedweave.deploy.flare.parties.party import PartyData
 from fedweave.deploy.flare.policy.admission import admitted, check_sites
 from fedweave.deploy.flare.policy.policy import PolicyViolation, check_batches, check_crowd
@@ -37,6 +36,7 @@ from fedweave.deploy.flare.policy.tightening import PolicyFile, changed, stricte
 from fedweave.deploy.flare.site.accounts import Accounts
 from fedweave.deploy.flare.site.downloads import Downloads
 from fedweave.deploy.flare.site.holdings import Holdings, LabelVersion, check_as_before, fitting
+from fedweave.deploy.flare.site.joining import checked
 from fedweave.deploy.flare.site.memory import Memory, Order, Store
 from fedweave.deploy.flare.site.private import private_folder
 from fedweave.deploy.flare.site.sitefile import Rules
