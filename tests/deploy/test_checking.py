@@ -25,7 +25,8 @@ from fedweave.datasets import load, npz
 from fedweave.deploy.flare.server.provision import provision
 from fedweave.deploy.flare.site.member import LOG
 from fedweave.deploy.flare.site.sitefile import read_site_file, write_site_file
-from fedweave.deploy.sites import ports, processes, status
+from fedweave.deploy.sites import processes, status
+from fedweave.deploy.sites import project as ports
 from fedweave.deploy.sites.checking import examine
 from fedweave.deploy.sites.issuing import renew
 from fedweave.deploy.sites.processes import SiteProcess, check_alive, last_error, last_record, own_reasons

@@ -54,8 +54,7 @@ def init(
     from fedweave.datasets.features import OVER_NODES
     from fedweave.deploy.flare.server.provision import provision
     from fedweave.deploy.flare.site.sitefile import SITE_FILE, write_site_file
-    from fedweave.deploy.sites.ports import free_port
-    from fedweave.deploy.sites.project import Project
+    from fedweave.deploy.sites.project import Project, free_port
     from fedweave.deploy.sites.splitting import hand_out, unknown_to_server
     from fedweave.deploy.sites.splitting import split as cut
     from fedweave.experiment.config import read

@@ -22,9 +22,8 @@ from fedweave.deploy.flare.wire.requests import ADMIN, AUTHORITY, Answer, releas
 from fedweave.deploy.sites.certificates import certificate, fingerprint
 from fedweave.deploy.sites.findings import Found, compare, compare_scales, compare_splits
 from fedweave.deploy.sites.handshake import Closed, NoHost, greet, reach
-from fedweave.deploy.sites.ports import check_metrics_port, check_port
 from fedweave.deploy.sites.processes import ROOT, SiteProcess, check_private, check_startup, found
-from fedweave.deploy.sites.project import Project
+from fedweave.deploy.sites.project import Project, check_metrics_port, check_port
 from fedweave.deploy.sites.running import judged_by_number
 from fedweave.deploy.sites.site_check import check_site
 from fedweave.engines.calls import with_test
