@@ -55,6 +55,7 @@ def experiment_with(path: Path, **model: object) -> object:
     return resolve({**document, "data": own, "model": {"hidden": 8, **model}})
 
 
+@pytest.mark.often("model0")
 @pytest.mark.parametrize(
     "model",
     [
@@ -141,6 +142,7 @@ def own_tables(whole: Path, project: Path) -> None:
         write_site_file(project / site / SITE_FILE, about | {"edge_normalise": "none"}, measures=list(FINE))
 
 
+@pytest.mark.often("gine-refuse", "gcn-exchange")
 @pytest.mark.parametrize(("model", "external"), [("gine", "refuse"), ("gcn", "features"), ("gcn", "exchange")])
 def test_edges_are_examples_as_in_the_simulation(project: Path, tmp_path: Path, model: str, external: str) -> None:
     """Split by time and with ports, whose models the server makes of what sites tell; those between sites make columns

@@ -649,7 +649,7 @@ def test_check_finds_a_positive_class_that_no_site_has(project: Path, positive: 
 def test_a_split_says_what_the_experiment_for_sites_is_to_say() -> None:
     config = resolve(tomllib.loads(shipped()["fraud"]))
     data = load("transfers", accounts=1000, transfers=4000)
-    assert unknown_to_server(config, data) == ["[model] edge_features = 6", "[evaluation] positive = 1"]
+    assert unknown_to_server(config, data) == ["[evaluation] positive = 1"]
 
 
 def test_a_site_file_says_how_weak_an_exchange_of_one_is(tmp_path: Path) -> None:

@@ -89,9 +89,7 @@ def simulated(config: Any) -> tuple[Any, Any]:
     return last, built.fed
 
 
-@pytest.mark.often(
-    "fedavg", "local", "dp_fedavg", "ditto", "f2gnn", "fairgfl", "fedego", "dfedgnn", "scaffold", "glasu"
-)
+@pytest.mark.often("fedavg", "glasu", "fedego", "dp_fedavg", "scaffold", "fairgfl")
 @pytest.mark.parametrize("name", OF_SITES)
 def test_sites_give_the_numbers_of_the_simulation(project: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     config = experiment(name, rounds=2)
@@ -328,7 +326,7 @@ def test_ledger_is_the_simulations_and_redone_rounds_stand_twice(project: Path, 
     assert again.ledger.bytes_up > 1.4 * once
 
 
-@pytest.mark.often("fedavg", "dfedgnn")
+@pytest.mark.often("fedavg")
 @pytest.mark.parametrize("name", ["fedavg", "fedego", "glasu", "dfedgnn"])
 def test_what_sites_have_is_not_sent_again_where_that_is_asked(project: Path, name: str) -> None:
     config = experiment(name, rounds=3, resend=False)

@@ -193,7 +193,7 @@ def test_models_are_tried_on_test_examples_with_the_messages_that_these_are_judg
         assert found != [right(models.apply(net, w, graph)) for w in each]
 
 
-@pytest.mark.often("fedavg", "dfedgnn", "fcfl", "fedpub", "centralized")
+@pytest.mark.often("fedavg", "fcfl")
 @pytest.mark.parametrize("name", sorted(set(ALGORITHMS) - NODES_ALONE - OTHERS))
 def test_algorithms_learn_from_edges_as_the_loop_does(tmp_path, name):
     folder = tables(tmp_path)
@@ -212,7 +212,7 @@ OF_EDGES = {
 }
 
 
-@pytest.mark.often("gine ids-edges", "gat-nodes")
+@pytest.mark.often("gine ids-edges")
 @pytest.mark.parametrize("task", ["edges", "nodes"])
 @pytest.mark.parametrize("name", OF_EDGES)
 def test_sampled_messages_train_alike_by_every_executor(tmp_path, name, task):

@@ -148,7 +148,7 @@ def archived(data: datasets.Dataset, path: Path) -> Path:
     return path
 
 
-@pytest.mark.often("standard", "scale")
+@pytest.mark.often("standard")
 @pytest.mark.parametrize("how", ["none", "standard", "minmax", "scale"])
 def test_nodes_are_predicted_alike_in_every_form(tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture) -> None:
     members = in_members(bank(tmp_path / "bank"), tmp_path / "members")

@@ -190,9 +190,10 @@ def predict(
 ) -> None:
     """Predict classes at the sites with the models of a finished run.
 
-    The sites read their data anew: add new nodes to their tables, with an empty split. Each predicts at home, with the
-    model that it has or is sent, and nothing leaves it; the parties of a vertical run predict jointly. The predictions
-    stay in the sites' folders, of a vertical run in those that have labels.
+    The sites read their data anew: add new nodes, or edges where these are the examples, to their tables, with an empty
+    split. Each predicts at home, with the model that it has or is sent, and nothing leaves it; the parties of a
+    vertical run predict jointly. The predictions stay in the sites' folders, of a vertical run in those that have
+    labels.
     """
     from fedweave.deploy.sites.processes import own_reasons
     from fedweave.deploy.sites.running import predict as submit

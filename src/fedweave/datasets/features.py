@@ -180,3 +180,10 @@ def rescaled(
     wide = np.asarray(x.toarray() if isinstance(x, sp.csr_matrix) else x, np.float64)
     scaled: np.ndarray = ((wide - np.array(shift)) * factor).astype(np.float32)
     return scaled
+
+
+def widened(x: "np.ndarray | sp.csr_matrix", columns: int) -> "np.ndarray | sp.csr_matrix":
+    """x with zeros on the right up to `columns`; sparse stays sparse."""
+    if isinstance(x, sp.csr_matrix):
+        return sp.csr_matrix((x.data, x.indices, x.indptr), shape=(x.shape[0], columns))
+    return np.pad(x, ((0, 0), (0, columns - x.shape[1]))) if columns > x.shape[1] else x

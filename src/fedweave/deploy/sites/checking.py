@@ -122,7 +122,7 @@ def _begin(folder: Path, project: Project, config: Config, told: Found) -> None:
         algorithm = config.algorithm.make(model)
     except ConfigError:
         return  # as the sites have said
-    check_own_models(config, algorithm, project.sites)
+    check_own_models(config.own, algorithm, project.sites, config.algorithm.name)
     if not calls_of(algorithm, config.algorithm.name, len(project.sites)).setup:
         fed = Flare(_Uncalled(), project.sites, ledger=Ledger(), seed=seed, dtype=dtype, test=test, held=held)
         fed.classes = classes
