@@ -6,7 +6,6 @@ way. An empty place is a message of zeros that reaches nobody, as those of the p
 (`core.carried.Messages`).
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -74,8 +73,6 @@ def _rows(table: Tensor, at: Tensor) -> Tensor:
 @dataclass(frozen=True)
 class SampledMessages(Known):
     """The messages of one layer between sampled nodes; operators: the hop of one step, by way (see `reached`)."""
-
-    operators: Mapping[str, Tree]
 
     def operator(self, kind: str) -> Operator:
         """What estimates the matrix of that name over all messages.
@@ -165,7 +162,8 @@ class Into:
         return (len(self.weight),)
 
     def __matmul__(self, sent: Tensor) -> Tensor:
-        return (sent.unflatten(0, tuple(self.weight.shape)) * self.weight[..., None]).sum(1)
+        result: Tensor = (sent.unflatten(0, tuple(self.weight.shape)) * self.weight[..., None]).sum(1)
+        return result
 
     def largest(self, sent: Tensor) -> Tensor:
         """`ops.extremes.largest` of the messages [t f, k]: [t, k]."""
