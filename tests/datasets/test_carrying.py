@@ -16,8 +16,8 @@ from fedweave.core.arrays import graph_tree, tree_graph
 from fedweave.core.tree import decode, encode
 from fedweave.datasets.carrying import times_of
 from fedweave.datasets.check import check
+from fedweave.datasets.columns import gaps_filled
 from fedweave.datasets.contents import content
-from fedweave.datasets.gaps import gaps_filled
 from fedweave.datasets.table import Table
 from fedweave.errors import ConfigError, DataError
 from fedweave.experiment.build import client_graphs

@@ -42,8 +42,8 @@ def flattened(data: Any, name: str, flatten: bool, task: str) -> tuple[Any, Colu
     x, columns = _joined(nodes, "x", sizes, {kind: kind for kind in nodes})
     features, of_edges = _joined(edges, "edge_attr", counts, relations)
     held = {"x": x, "edge_index": np.concatenate([np.zeros((2, 0), np.int64), *ends], 1), "edge_attr": features}
-    classed = (CLASSES[task], *OF_EXAMPLES)
-    held |= _rows(edges, counts, classed, name) if task == "edges" else _rows(nodes, sizes, classed, name)
+    of, each = (edges, counts) if task == "edges" else (nodes, sizes)
+    held |= _rows(of, each, (CLASSES[task], *OF_EXAMPLES), name)
     held |= _rows(edges, counts, ("edge_weight", "edge_time"), name)
     held |= _others({**nodes, **edges}, {kind: kind for kind in nodes} | relations)
     return SimpleNamespace(**held, keys=[*held]), columns, of_edges

@@ -12,11 +12,10 @@ from fedweave.core.carried import Carried
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.carrying import mirrored, once, one_way, skeleton
 from fedweave.datasets.check import check, first, refuse
+from fedweave.datasets.classified import refuse_stray
 from fedweave.datasets.edges import undirected
-from fedweave.datasets.features import compact, one_hot
+from fedweave.datasets.features import compact, one_hot, refuse_merged
 from fedweave.datasets.hetero import flattened, is_hetero
-from fedweave.datasets.numerals import refuse_stray
-from fedweave.datasets.precision import refuse_merged
 from fedweave.datasets.sensitive import without_sens
 
 _MASKS = ("train_mask", "val_mask", "test_mask")

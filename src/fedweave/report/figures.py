@@ -21,7 +21,7 @@ from fedweave.report.reading import Group, Run, judged_alike, spread
 TITLES = {"up": "Sent by all clients", "down": "Received by all clients", "peer": "Sent from client to client"}
 
 
-def figure(groups: Sequence[Group]) -> Figure | None:
+def traffic(groups: Sequence[Group]) -> Figure | None:
     """Bytes in all up to each round, a panel for each direction, and ε for each kind of record; of the groups' first
     runs. None where the ledgers are empty."""
     runs = [(at, group.label, group.first) for at, group in enumerate(groups)]
@@ -256,14 +256,16 @@ def _line(label: str, at: int, seeds: list[dict[int, float]]) -> Line:
 
 
 def _stacked(run: Run, names: tuple[str, ...], labels: np.ndarray) -> Figure:
-    graphs = run.partition is not None and "graphs" in run.partition.column_names
+    held = [] if run.partition is None else run.partition.column_names
+    of_edges = run.summary.get("edges", {}).get("examples")
+    what = "graphs" if "graphs" in held else "edges" if of_edges else "nodes"
     tones = colours.of_classes(labels.shape[1])
     classes = tuple(
         Bars(name, counts, tone)
         for name, counts, tone in zip(run.named(labels.shape[1]), labels.T.tolist(), tones, strict=True)
     )
     below = "" if len(names) <= NAMED else "clients"
-    panels = [Panel(f"Labelled {'graphs' if graphs else 'nodes'}, by class", classes, names, below, stacked=True)]
+    panels = [Panel(f"Labelled {what}, by class", classes, names, below, stacked=True)]
     legend: tuple[Key, ...] = legend_of(classes) if len(classes) <= NAMED else ()
     table = run.partition
     if table is not None:

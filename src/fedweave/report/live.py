@@ -69,7 +69,7 @@ def state(directory: Path) -> Record:
 def _figures(run: Run) -> str:
     """Curves, and bytes and ε over the rounds so far, as the report draws them."""
     groups = grouped([run])
-    return drawn(figures.curves(groups), "curves") + drawn(figures.figure(groups), "traffic")
+    return drawn(figures.curves(groups), "curves") + drawn(figures.traffic(groups), "traffic")
 
 
 def _members(run: Run) -> list[Record]:

@@ -22,7 +22,7 @@ from fedweave.report.html import Choice, render
 from fedweave.report.reading import Group, Run, grouped, judged_alike, read_runs
 from fedweave.report.terminal import show_cells
 from fedweave.report.training import unlike
-from fedweave.sweep import charts, choosing, figures, paper
+from fedweave.sweep import charts, choosing, paper
 
 COLUMNS = {
     "best_val/val/{}": "best val",
@@ -125,7 +125,7 @@ class Asked:
         for name in self.metrics:
             function(name)
         if self.figures is not None:
-            figures.check()
+            charts.check()
 
 
 def finish(
@@ -198,7 +198,7 @@ def _for_papers(folder: Path, groups: Sequence[Group], chosen: Sequence[choosing
     if asked.csv:
         files.append(_save(folder / "sweep.csv", paper.rows_of(groups, chosen, asked.keys)))
     if asked.figures is not None:
-        files += [Path(path) for path in figures.save([*over, *charts.over_rounds(chosen)], asked.figures)]
+        files += [Path(path) for path in charts.save([*over, *charts.over_rounds(chosen)], asked.figures)]
     return files
 
 

@@ -216,8 +216,9 @@ def _begun(config: Config, built: Ready, directory: Path, here: RunBackend, over
     if where is None:
         return Begun()
     goes_on = (directory / CHECKPOINT).exists() and not overwrite
+    own = built.own if isinstance(built, Built) else {}
     try:
-        found = begin(built.fed, built.algorithm, built.data, here.earlier(where))
+        found = begin(built.fed, built.algorithm, built.data, here.earlier(where), own)
     except UserError:
         if not goes_on:
             raise
@@ -310,6 +311,7 @@ def _summary(config: Config, built: Ready, files: RunFiles, directory: Path, not
         **({"note": "; ".join(noted)} if noted else {}),
         "features": built.data.features,
         "class_count": built.data.classes,
+        **({"edges": form} if any((form := built.data.edge_form).values()) else {}),
         "clients": len(built.fed.clients),
         **({"members": len(built.fed.members)} if built.fed.members else {}),  # of the one client
         **({"devices": list(devices)} if (devices := built.fed.computes_on) else {}),  # sites know their own
