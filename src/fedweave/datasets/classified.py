@@ -184,6 +184,7 @@ class Classified:
     ignore:    columns that do not count.
     unlabelled: a word, or several, that stands in the examples' labels for an empty cell, such as "unknown".
     groups:    names of the sensitive groups in order when sens is text; None is those present, sorted.
+    categories: columns of text and all their values in order, one feature for each value; an empty cell is in none.
     loops:     edges of a node with itself: "refuse", "drop", or "keep" where edges carry something.
     """
 
@@ -196,6 +197,7 @@ class Classified:
     unlabelled: str | tuple[str, ...] | None = None
     groups: tuple[str, ...] | None = None
     loops: str = "refuse"
+    categories: dict[str, tuple[str, ...]] | None = None
 
     def __post_init__(self) -> None:
         check_normalise(self.normalise)
@@ -206,8 +208,10 @@ class Classified:
             raise ConfigError(f"folder: classes = {self.classes} is not allowed; it must be at least 1.")
         if self.labels is not None and not 0 < len(self.labels) == len(set(self.labels)):
             raise ConfigError(f"folder: labels = {list(self.labels)} is empty or names a class twice.")
-        if self.groups is not None and not 0 < len(self.groups) == len(set(self.groups)):
-            raise ConfigError(f"folder: groups = {list(self.groups)} is empty or names a value twice.")
+        lists = {"groups": self.groups} | {f"categories.{own}": names for own, names in (self.categories or {}).items()}
+        for key, names in lists.items():
+            if names is not None and not 0 < len(names) == len(set(names)):
+                raise ConfigError(f"folder: {key} = {list(names)} is empty or names a value twice.")
         if both := set(self.labels or ()) & set(self._unlabelled):
             raise ConfigError(f"folder: {min(both)!r} is in labels, so that it is a class, and in unlabelled.")
         check_loops(self.loops, getattr(self, "carries", False))

@@ -34,7 +34,7 @@ from fedweave.datasets.columns import (
 )
 from fedweave.datasets.features import compact, normalise
 from fedweave.datasets.outside import bare, check_external, separated
-from fedweave.datasets.recognise import require_folder, unread
+from fedweave.datasets.recognise import named_folder, unread
 from fedweave.datasets.sensitive import refuse_repeated, without_sens
 from fedweave.datasets.table import Table
 from fedweave.errors import ConfigError, DataError, Faults
@@ -53,7 +53,6 @@ class Folder(Carrying):
                 at the other; and "exchange" of features with the members that hold such nodes.
     """
 
-    categories: dict[str, tuple[str, ...]] | None = None
     node_time: str | None = None
     owner: str | None = None
     external: str = "refuse"
@@ -61,10 +60,6 @@ class Folder(Carrying):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_external(self.external)
-        named = {f"categories.{column}": names for column, names in (self.categories or {}).items()}
-        for key, names in named.items():
-            if not 0 < len(names) == len(set(names)):
-                raise ConfigError(f"folder: {key} = {list(names)} is empty or names a value twice.")
         if both := [name for name in self.missing or () if name in (self.categories or {})]:
             raise ConfigError(f"folder: missing names {both[0]!r}, whose empty cells are in none of its categories.")
         if self.owner in NODES:
@@ -80,11 +75,8 @@ class Folder(Carrying):
             DataError: the files are missing or refused; the message names file, row (see `table.Table`) and remedy, of
                 each of the first 20 faults.
         """
-        if root is None:
-            raise ConfigError(
-                'The dataset "folder" needs the folder with nodes and edges: set [data] path.', code="config.missing"
-            )
-        require_folder(root, "Name the folder that holds nodes.csv|parquet and edges.csv|parquet.")
+        layout = "Name the folder that holds nodes.csv|parquet and edges.csv|parquet."
+        root = named_folder(root, "folder", "the folder with nodes and edges", layout)
         if texts := sorted(path.name for path in root.glob("*_A.txt*")):
             refuse(root, f"{texts[0]} is there, so it is in the TU layout", 'Set [data] name = "tu".')
         nodes, edges = self.tables(root, "nodes", "edges", lacking=not labelled)
@@ -217,14 +209,9 @@ class Members(Folder):
             ConfigError: no folder is given, or [data] owner, which the sub-folders say.
             DataError: there is no member, their columns differ, or a file is missing or refused (see `Folder.load`).
         """
-        if root is None:
-            raise ConfigError(
-                'The dataset "members" needs the folder of all members\' folders: set [data] path.',
-                code="config.missing",
-            )
         if self.owner is not None:
             raise ConfigError("members: the sub-folders say whose nodes are; leave owner out.")
-        require_folder(root, _LAYOUT)
+        root = named_folder(root, "members", "the folder of all members' folders", _LAYOUT)
         folders = sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
         if not folders:
             refuse(root, "there is no sub-folder", _LAYOUT)

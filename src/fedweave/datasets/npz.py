@@ -32,7 +32,6 @@ import scipy.sparse as sp
 
 from fedweave.core.carried import Carried
 from fedweave.core.decompression import ARCHIVE_FAULTS, DecompressionBomb, check_archive
-from fedweave.datasets import npz
 from fedweave.datasets.base import (
     CARRIED,
     DIRECTED,
@@ -327,7 +326,7 @@ class Archive:
             raise ConfigError('The dataset "npz" needs a file: set [data] path to it.', code="config.missing")
         if not root.is_file():
             refuse(root, "this is not a file", "Name the .npz file itself.")
-        data = without_sens(npz.read(root, root.stem, loops=self.loops), root, self.sens_feature)
+        data = without_sens(read(root, root.stem, loops=self.loops), root, self.sens_feature)
         data = as_edges(data) if self.task == "edges" and data.example != "edge" else data
         remedy = "Number the classes from 0, without gaps."
         refuse_stray(data.y, lambda row, what: refuse(root, f"y, row {row}: {what}", remedy))

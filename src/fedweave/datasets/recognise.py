@@ -10,6 +10,7 @@ import numpy as np
 from fedweave.core.decompression import ARCHIVE_FAULTS, DecompressionBomb, check_archive
 from fedweave.core.text import counted
 from fedweave.datasets.check import refuse
+from fedweave.errors import ConfigError
 
 SUFFIXES = (".csv", ".tsv", ".txt", ".parquet", ".feather", ".arrow", ".npz", ".npy", ".json", ".xlsx", ".mat", ".pt")
 PACKED = (".xz", ".gz", ".bz2", ".zip", ".zst")
@@ -76,16 +77,20 @@ def tu_names(folder: Path, name: str = "*") -> list[str]:
     return sorted(found)
 
 
-def require_folder(root: Path, layout: str) -> None:
-    """Refuse a path that is no folder; `layout` says which one to name.
+def named_folder(root: Path | None, name: str, needs: str, layout: str) -> Path:
+    """The folder that [data] path names; `needs` says what the data set `name` reads, and `layout` which one to name.
 
     Raises:
-        DataError: names the path and what to do.
+        ConfigError: none is named.
+        DataError: it is no folder; names the path and what to do.
     """
+    if root is None:
+        raise ConfigError(f'The dataset "{name}" needs {needs}: set [data] path.', code="config.missing")
     if not root.is_dir():
         archive = root.suffix == ".npz"
         remedy = f'A graph in one .npz file is read with [data] name = "{ARCHIVE}".' if archive else layout
         refuse(root, "this is not a folder", remedy)
+    return root
 
 
 def _file(path: Path) -> str:

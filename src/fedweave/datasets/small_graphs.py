@@ -15,9 +15,10 @@ from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import check, check_counts, refuse
 from fedweave.datasets.features import check_normalise, normalise
 from fedweave.datasets.lookup import Facts, NotHeld, folders, nowhere
-from fedweave.datasets.recognise import require_folder, tu_names
+from fedweave.datasets.recognise import named_folder, tu_names
 from fedweave.errors import ConfigError, DataError
 
+_LAYOUT = "Name the folder of one data set in the TU layout; see docs/data-format.md."
 COUNTED = ("graphs", "nodes", "edges", "features", "classes")
 
 
@@ -43,15 +44,11 @@ class TU:
             ConfigError: no folder is given.
             DataError: it holds no such data set, or more than one, or is refused by `tu.read`.
         """
-        if root is None:
-            raise ConfigError(
-                'The dataset "tu" needs the folder with DS_A.txt: set [data] path.', code="config.missing"
-            )
-        require_folder(root, "Name the folder of one data set in the TU layout; see docs/data-format.md.")
+        root = named_folder(root, "tu", "the folder with DS_A.txt", _LAYOUT)
         found = tu_names(root)
         if len(found) != 1:
             what = f"{len(found)} data sets are there: {', '.join(found)}" if found else "no file ends in _A.txt"
-            refuse(root, what, "Name the folder of one data set in the TU layout; see docs/data-format.md.")
+            refuse(root, what, _LAYOUT)
         return self._read(root, found[0])
 
     def _read(self, folder: Path, name: str, pattern: str = "*") -> Dataset:
