@@ -46,7 +46,10 @@ class Classified:
         check_normalise(self.normalise)
         check_naming(self.columns or {}, self.ignore or ())
         if self.classes is not None and self.labels is not None:
-            raise ConfigError("folder: give classes (labels are numbers) or labels (labels are names), not both.")
+            raise ConfigError(
+                "folder: give classes (labels are numbers) or labels (labels are names), not both.",
+                code="config.conflict",
+            )
         if self.classes is not None and self.classes < 1:
             raise ConfigError(f"folder: classes = {self.classes} is not allowed; it must be at least 1.")
         if self.labels is not None and not 0 < len(self.labels) == len(set(self.labels)):
@@ -54,7 +57,9 @@ class Classified:
         if self.groups is not None and not 0 < len(self.groups) == len(set(self.groups)):
             raise ConfigError(f"folder: groups = {list(self.groups)} is empty or names a value twice.")
         if both := set(self.labels or ()) & set(self._unlabelled):
-            raise ConfigError(f"folder: {min(both)!r} is in labels, so that it is a class, and in unlabelled.")
+            raise ConfigError(
+                f"folder: {min(both)!r} is in labels, so that it is a class, and in unlabelled.", code="config.conflict"
+            )
         check_loops(self.loops, getattr(self, "carries", False))
 
     @property

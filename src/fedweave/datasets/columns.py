@@ -51,7 +51,7 @@ def check_columns(
         refuse(table.path, what, f"{use}, or {ignore}; then every edge counts 1.")
     if extra:
         remedy = f"Allowed are {', '.join(known)}{f'; {hint}' if hint else ''}; {ignore} leaves out the others."
-        refuse(table.path, f"unknown columns: {', '.join(extra)}", remedy)
+        refuse(table.path, f"unknown columns: {', '.join(extra)}", remedy, "column-unknown")
 
 
 def ids_of(nodes: Table) -> pa.Array:

@@ -64,7 +64,10 @@ class Folder(Carrying):
         if both := [name for name in self.missing or () if name in (self.categories or {})]:
             raise ConfigError(f"folder: missing names {both[0]!r}, whose empty cells are in none of its categories.")
         if self.owner in NODES:
-            raise ConfigError(f"folder: owner = {self.owner!r} already means something else; name another column.")
+            raise ConfigError(
+                f"folder: owner = {self.owner!r} already means something else; name another column.",
+                code="config.column-taken",
+            )
 
     def load(self, root: Path | None, seed: int, labelled: bool = True) -> Dataset:
         """The graph in `root`, nodes numbered by their row, features in the order of their columns; `seed` is not used.
@@ -82,10 +85,15 @@ class Folder(Carrying):
             )
         require_folder(root, "Name the folder that holds nodes.csv|parquet and edges.csv|parquet.")
         if texts := sorted(path.name for path in root.glob("*_A.txt*")):
-            refuse(root, f"{texts[0]} is there, so it is in the TU layout", 'Set [data] name = "tu".')
+            refuse(root, f"{texts[0]} is there, so it is in the TU layout", 'Set [data] name = "tu".', "other-layout")
         nodes, edges = self.tables(root, "nodes", "edges", lacking=not labelled)
         if "graph" in nodes.columns and any(root.glob("graphs.*")):
-            refuse(root, "there is a table graphs, and nodes say which they belong to", 'Set [data] name = "graphs".')
+            refuse(
+                root,
+                "there is a table graphs, and nodes say which they belong to",
+                'Set [data] name = "graphs".',
+                "other-layout",
+            )
         made = self.made(nodes, edges, root, labelled)
         return replace(made, notes=(*made.notes, *unread(root, [nodes.path, edges.path])))
 

@@ -27,7 +27,12 @@ def gaps_filled(table: Table, names: Sequence[str]) -> Table:
     data = table.data
     for name in names:
         if name not in data.column_names:
-            refuse(table.path, f"there is no column {name!r}, which [data] missing names", "Correct its name.")
+            refuse(
+                table.path,
+                f"there is no column {name!r}, which [data] missing names",
+                "Correct its name.",
+                "column-named",
+            )
         cells = data[name].combine_chunks()
         if pa.types.is_null(cells.type):
             cells = cells.cast(pa.float64())

@@ -52,7 +52,12 @@ class Members(Folder):
         if not folders:
             refuse(root, "there is no sub-folder", _LAYOUT)
         if odd := [folder.name for folder in folders if any(folder.glob("graphs.*"))]:
-            refuse(root, f"{', '.join(odd)} hold small graphs, and members hold nodes of one graph each", _OF_GRAPHS)
+            refuse(
+                root,
+                f"{', '.join(odd)} hold small graphs, and members hold nodes of one graph each",
+                _OF_GRAPHS,
+                "members-graphs",
+            )
         faults, nodes, edges = Faults(DataError), list[Table](), list[Table]()
         for folder in folders:
             with faults:

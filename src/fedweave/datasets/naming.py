@@ -27,7 +27,10 @@ def check_naming(columns: Mapping[str, str], ignore: Sequence[str]) -> None:
         ConfigError: says which.
     """
     if odd := [meaning for meaning in columns if meaning not in MEANINGS]:
-        raise ConfigError(f"data.columns: nothing is called {odd[0]!r}; name columns for {', '.join(MEANINGS)}.")
+        raise ConfigError(
+            f"data.columns: nothing is called {odd[0]!r}; name columns for {', '.join(MEANINGS)}.",
+            code="config.unknown-key",
+        )
     names = [*columns.values(), *ignore]
     if twice := [name for name in names if names.count(name) > 1]:
         raise ConfigError(f"data.columns and data.ignore: {twice[0]!r} stands there twice.")
@@ -50,14 +53,19 @@ def named(
     held = {name for table in tables for name in table.columns}
     known = held | {_full(table, name) for table in tables for name in table.columns}
     if absent := [name for name in ignore if name not in known and not lacking]:
-        refuse(root, f"no table has the column {absent[0]!r}, which data.ignore names ({has})", "Correct its name.")
+        refuse(
+            root,
+            f"no table has the column {absent[0]!r}, which data.ignore names ({has})",
+            "Correct its name.",
+            "column-named",
+        )
     meanings: list[dict[str, str]] = [{} for _ in tables]
     for meaning, own in columns.items():
         there = _places(tables, meaning, own)
         if not there and not lacking:
             which = f"no table that can say a {meaning}" if own in held else "no table"
             what = f"{which} has the column {own!r}, which data.columns names for {meaning} ({has})"
-            refuse(root, what, "Correct its name.")
+            refuse(root, what, "Correct its name.", "column-named")
         for at in there:
             meanings[at][own] = meaning
     return [_named(table, own, ignore) for table, own in zip(tables, meanings, strict=True)]
@@ -92,6 +100,7 @@ def _named(table: Table, meaning: Mapping[str, str], ignore: Sequence[str]) -> T
                 table.path,
                 f"data.columns calls {own!r} the {name}, and there is a column {name!r}",
                 f"Leave that one out: ignore = [{name!r}] in [data].",
+                "column-taken",
             )
     if nameless := [name for name in kept if not name.strip() and name not in meaning]:
         refuse_name(table.path, nameless[0])

@@ -72,7 +72,8 @@ class Divided:
             what = "edge_time" if data.example == "edge" else "node_time"
             raise ConfigError(
                 f'[partition] split = "time", but nobody says when the {data.example}s of {data.name!r} are; name the '
-                f"column in [data] {what}."
+                f"column in [data] {what}.",
+                code="config.no-times",
             )
         if data.carried is None or data.carried.time is None:
             raise ConfigError(

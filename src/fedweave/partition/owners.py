@@ -27,7 +27,10 @@ class Column(Divided):
         """
         if data.owner is None:
             remedy = self.remedy.format(data.dealt_as)
-            raise ConfigError(f"[partition]: nobody says whose the {data.dealt_as}s of {data.name!r} are; {remedy}.")
+            raise ConfigError(
+                f"[partition]: nobody says whose the {data.dealt_as}s of {data.name!r} are; {remedy}.",
+                code="config.no-owners",
+            )
         held = group(data.owner, len(data.owners))
         parts = self.divided(data, held, seed)
         return Partition(parts, names=data.owners)
