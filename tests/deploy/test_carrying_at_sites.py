@@ -1,16 +1,22 @@
 """Between sites, edges carry what they do in the simulation, and may be the examples."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
+from fedweave.cli import app
 from fedweave.datasets import load
 from fedweave.deploy.flare.site.holdings import own_graph
 from fedweave.deploy.flare.site.sitefile import FINE, SITE_FILE, read_site_file, write_site_file
+from fedweave.deploy.sites.findings import Found, compare
+from fedweave.deploy.sites.running import number_of, run
+from fedweave.deploy.sites.site_check import check_site
 from fedweave.deploy.sites.splitting import hand_out, split
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train
@@ -136,6 +142,7 @@ def own_tables(whole: Path, project: Path) -> None:
         write_site_file(project / site / SITE_FILE, about | {"edge_normalise": "none"}, measures=list(FINE))
 
 
+@pytest.mark.often("gine-refuse", "gcn-exchange")
 @pytest.mark.parametrize(("model", "external"), [("gine", "refuse"), ("gcn", "features"), ("gcn", "exchange")])
 def test_edges_are_examples_as_in_the_simulation(project: Path, tmp_path: Path, model: str, external: str) -> None:
     """Split by time and with ports, whose models the server makes of what sites tell; those between sites make columns
@@ -182,3 +189,43 @@ def test_a_site_s_own_transfers_are_predicted_by_their_ids(project: Path, tmp_pa
         before = (known & (until < 2)).to_numpy()[: len(p)]
         assert scored[before].max() <= 1e-4  # what came later changes nothing before
         assert site == "bank-b" or scored.max() <= 1e-4
+
+
+@pytest.mark.slow
+def test_real_sites_train_on_transfers_predict_and_export(owned: Path, tmp_path: Path) -> None:
+    """Processes: scores in sums, the threshold of all sites' validation examples, and a module of the joint model."""
+    whole, out = transfers(tmp_path / "data"), tmp_path / "out"
+    own_tables(whole, owned)
+    sums = {"name": "fedavg", "scores": "sum", "lr": 0.1}
+    config = on_transfers(whole, "gcn", "none", algorithm=sums, evaluation={"positive": 1, "threshold": "f1"})
+    found = run(config, owned, out, False, lambda now: None)
+    expected, _ = simulated(config)
+    for name in ("global/accuracy", "global/loss"):
+        assert found["metrics"][name] == pytest.approx(expected.summary[name], abs=1e-5)
+    assert found["edges"] == {"features": 1, "weighted": False, "examples": True, "directed": True}
+    told = CliRunner().invoke(app, ["sites", "predict", str(out), "--sites", str(owned)])
+    assert told.exit_code == 0, told.output
+    for site in SITES:
+        table = pd.read_parquet(owned / site / "runs" / number_of(out) / "predictions.parquet")
+        assert table["id"].tolist() == pd.read_csv(owned / site / "data/edges.csv")["id"].tolist()
+        assert (table["threshold"] == found["metrics"]["pooled/threshold"]).all()
+    told = CliRunner().invoke(app, ["sites", "export", str(out), "--site", str(owned / SITES[0])])
+    assert told.exit_code == 0, told.output
+    about = json.loads((out / "export/model.json").read_text())
+    assert about["edges"]["columns"] == ["amount"]
+    assert about["threshold"] == found["metrics"]["pooled/threshold"]
+
+
+def test_a_check_finds_sites_whose_edges_carry_other_things(project: Path, tmp_path: Path) -> None:
+    whole = transfers(tmp_path / "data")
+    own_tables(whole, project)
+    path, config = project / SITES[1] / SITE_FILE, on_transfers(whole, scaled="none")
+    for odd in ([], [SITES[1]]):
+        if odd:
+            path.write_text(path.read_text().replace('edge_features = "amount"', 'ignore = ["amount"]'))
+        told = Found(forms={site: {} for site in SITES})
+        for site in SITES:
+            check_site(project / site, None if odd else config, SITES, told)
+        compare(told, False)
+        assert [site for site, what in told.faults if what.startswith("edges carry")] == odd
+        assert all("examples that are edges" in what for _, what in told.facts)

@@ -210,7 +210,7 @@ def predict_as_the_server_does(project: Path, config: Any, algorithm: Any, state
     """The server's part of `fedweave sites predict`, with the sites in this process."""
     folder = project / "server/runs/r1"
     (folder / "checkpoint").mkdir(parents=True, exist_ok=True)
-    (folder / SUMMARY).write_text("{}")
+    (folder / SUMMARY).write_text('{"rounds": 2, "metrics": {}}')
     Checkpoint(round=ROUNDS, state=state, fed={"round": ROUNDS}).save(folder / CHECKPOINT)
     link, server = InProcess(project), Server("r1", SITES, written(config.plain()), which)
     _predict(lambda: server._join(config, project / "server", folder, link), folder, which)

@@ -102,7 +102,7 @@ def _used(data: Any, masks: np.ndarray) -> Any:
     return replace(data, public=masks)
 
 
-@pytest.mark.often("gcn-True-3", "gcnii-16-3-0.2", "sage")
+@pytest.mark.often("gcn-True-3", "gat-3-4-3-2", "sage", "mlp-3", "gcnii-16-3-0.2", "ego-16-gnn-mlp", "acmgcn-16")
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: "-".join(map(str, model.values())))
 def test_the_module_gives_the_models_outputs(tmp_path: Path, data_root: Path, model: dict[str, Any]) -> None:
     data = {"name": "citeseer", "path": str(data_root)}  # with 48 nodes without neighbours
@@ -156,7 +156,6 @@ def test_and_on_edges_as_examples(tmp_path: Path, name: str) -> None:
     assert torch.equal(edge_logits(loaded(tmp_path / "at-sites"), whole), theirs)
 
 
-@pytest.mark.often("dfedgnn")
 @pytest.mark.parametrize("name", ["ditto", "fedpub", "local", "dfedgnn", "cgsv", "fedego"])
 def test_a_clients_own_model(tmp_path: Path, name: str) -> None:
     own = {"batch": 4} if name == "fedego" else {}
@@ -215,7 +214,9 @@ def test_what_cannot_be_exported_is_refused(tmp_path: Path, data_root: Path) -> 
     made(tmp_path / "run", {"name": "fedavg"}, data, 1, model={"name": "star"}, partition=cut)
     said = CliRunner().invoke(app, ["export", str(tmp_path / "run")])
     assert said.exit_code == 2
-    assert "model 'star' cannot be exported; those that can are gcn, gat, sage, gin, mlp, gcnii, ego" in said.output
+    assert (
+        "model 'star' cannot be exported; those that can are gcn, gat, sage, gin, gine, mlp, gcnii, ego" in said.output
+    )
     assert not (tmp_path / "run/export").exists()
 
 

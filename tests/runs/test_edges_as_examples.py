@@ -213,7 +213,7 @@ OF_EDGES = {
 }
 
 
-@pytest.mark.often("gine ids-edges", "gat-nodes")
+@pytest.mark.often("gine ids-edges")
 @pytest.mark.parametrize("task", ["edges", "nodes"])
 @pytest.mark.parametrize("name", OF_EDGES)
 def test_sampled_messages_train_alike_by_every_executor(tmp_path, name, task):

@@ -22,7 +22,7 @@ from fedweave.datasets.base import Dataset
 from fedweave.datasets.features import OVER_NODES
 from fedweave.errors import ConfigError, listed
 from fedweave.experiment.config import Config, parameters, registry
-from fedweave.experiment.config.choice import CODE
+from fedweave.experiment.config.choice import CODE, OwnModels
 from fedweave.metrics.group_fairness import check_groups
 from fedweave.models import directed
 from fedweave.partition.base import Partition, client_ids
@@ -165,16 +165,19 @@ def check_edges(config: Config, model: Model) -> None:
         )
 
 
-def check_own_models(config: Config, algorithm: object, members: Sequence[str]) -> None:
-    """Raise ConfigError where members have models of their own and the algorithm shares weights, or one that is named
-    is not there."""
-    if unknown := [name for name in config.own.members if name not in members]:
+def check_own_models(
+    own: OwnModels | Mapping[str, Model], algorithm: object, members: Sequence[str], called: str
+) -> None:
+    """Raise ConfigError where members have models of their own and the algorithm, which is `called` so, shares weights,
+    or one that is named is not there."""
+    named = own.members if isinstance(own, OwnModels) else own
+    if unknown := [name for name in named if name not in members]:
         raise ConfigError(
             f"model.members: there is no member {listed(unknown)}; the members are {listed(members)}.", code=CODE
         )
-    if config.own and not (isinstance(algorithm, Deployable) and algorithm.any_models):
+    if own and not (isinstance(algorithm, Deployable) and algorithm.any_models):
         raise ConfigError(
-            f"model.members, model.each: with algorithm {config.algorithm.name!r} members share weights, so that all "
+            f"model.members, model.each: with algorithm {called!r} members share weights, so that all "
             "have one model; leave these out, or choose fedproto, fedtgp or local.",
             code=CODE,
         )

@@ -24,7 +24,7 @@ from fedweave.core.ledger import Ledger
 from fedweave.core.mechanism import SecureSum
 from fedweave.core.purposes import SETUP
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.described import names as columns_of
+from fedweave.datasets.contents import names as columns_of
 from fedweave.datasets.edges import distinct
 from fedweave.datasets.outside import EXCHANGE, Ends, Outside, bare, before, beside, ends_at, summary, ways
 from fedweave.errors import ConfigError, DataError

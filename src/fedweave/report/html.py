@@ -14,9 +14,8 @@ from fedweave.report import figures, gain, tables
 from fedweave.report import notes as noting
 from fedweave.report.absences import absent, mostly
 from fedweave.report.cells import Table, leading
-from fedweave.report.compare import NOTE, caught, compared
+from fedweave.report.compare import NOTE, caught, compared, tradeoff
 from fedweave.report.disclosure import disclose, ledger, spent
-from fedweave.report.fairness_tradeoff import tradeoff
 from fedweave.report.groups import between_groups, favourable, named_groups
 from fedweave.report.motifs import NUMBERS, drawing, kinds_of
 from fedweave.report.notes import notes, of_fairest

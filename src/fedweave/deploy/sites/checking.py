@@ -22,9 +22,8 @@ from fedweave.deploy.flare.wire.requests import ADMIN, AUTHORITY, Answer, releas
 from fedweave.deploy.sites.certificates import certificate, fingerprint
 from fedweave.deploy.sites.findings import Found, compare, compare_scales, compare_splits
 from fedweave.deploy.sites.handshake import Closed, NoHost, greet, reach
-from fedweave.deploy.sites.ports import check_metrics_port, check_port
 from fedweave.deploy.sites.processes import ROOT, SiteProcess, check_private, check_startup, found
-from fedweave.deploy.sites.project import Project
+from fedweave.deploy.sites.project import Project, check_metrics_port, check_port
 from fedweave.deploy.sites.running import judged_by_number
 from fedweave.deploy.sites.site_check import check_site
 from fedweave.engines.calls import with_test
@@ -123,7 +122,7 @@ def _begin(folder: Path, project: Project, config: Config, told: Found) -> None:
         algorithm = config.algorithm.make(model)
     except ConfigError:
         return  # as the sites have said
-    check_own_models(config, algorithm, project.sites)
+    check_own_models(config.own, algorithm, project.sites, config.algorithm.name)
     if not calls_of(algorithm, config.algorithm.name, len(project.sites)).setup:
         fed = Flare(_Uncalled(), project.sites, ledger=Ledger(), seed=seed, dtype=dtype, test=test, held=held)
         fed.classes = classes

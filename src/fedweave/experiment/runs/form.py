@@ -15,7 +15,7 @@ import pyarrow as pa
 from fedweave import datasets
 from fedweave.core.carried import Carried
 from fedweave.core.records import Record
-from fedweave.datasets import described
+from fedweave.datasets import contents
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.features import OVER_NODES, scaling
 from fedweave.experiment.config import Config
@@ -48,8 +48,8 @@ class Form:
 def form_of(data: Dataset, how: str, raw: object = None, edges: str = "none") -> Form:
     """The form of `data`, which is scaled as `how` says, and features of its edges as `edges`; raw: its features [n, d]
     as they were before, where that depends on the nodes."""
-    names = described.names(data)
-    known = () if all(map(described.is_unnamed, names)) else names
+    names = contents.names(data)
+    known = () if all(map(contents.is_unnamed, names)) else names
     own = None if data.carried is None else {**data.edge_form, **_of_edges(data.carried, edges)}
     return Form(data.features, data.classes, known, data.labels, data.example, numbers(raw, how), own)
 
@@ -85,7 +85,7 @@ def unscaled(config: Config) -> Any:
 
 def write_form(directory: Path, form: Form) -> None:
     """Write columns.parquet: a row for each column, its name, kind and value (`datasets.described`), shift, divisor."""
-    columns = [described.column(name) for name in form.columns or described.unnamed(0, form.features)]
+    columns = [contents.column(name) for name in form.columns or contents.unnamed(0, form.features)]
     empty = [None] * form.features
     table = pa.table(
         {
@@ -114,7 +114,7 @@ def read_form(directory: Path) -> Form | None:
         about = json.loads((table.schema.metadata or {})[_ABOUT])
         names, how = table["column"].to_pylist(), about["how"]
         held = {key: table[key].to_pylist() for key in ("shift", "divisor")} if how in OVER_NODES else {}
-        known = () if all(map(described.is_unnamed, names)) else tuple(names)
+        known = () if all(map(contents.is_unnamed, names)) else tuple(names)
         labels, example = tuple(map(str, about["labels"])), about["example"]
         if example not in ("node", "graph", "edge") or len(labels) not in (0, about["classes"]):
             raise ValueError(f"it is of {example}s of {about['classes']} classes, of which {len(labels)} have names")

@@ -216,8 +216,9 @@ def _begun(config: Config, built: Ready, directory: Path, here: RunBackend, over
     if where is None:
         return Begun()
     goes_on = (directory / CHECKPOINT).exists() and not overwrite
+    own = built.own if isinstance(built, Built) else {}
     try:
-        found = begin(built.fed, built.algorithm, built.data, here.earlier(where))
+        found = begin(built.fed, built.algorithm, built.data, here.earlier(where), own)
     except UserError:
         if not goes_on:
             raise

@@ -215,7 +215,7 @@ class Server:
         if not needs.vertical:
             check_alike(root, fed.held, features, fed.classes)
         algorithm = config.algorithm.make(model_told(config.model.make(), form, features, fed.classes))
-        check_own_models(config, algorithm, self.sites)
+        check_own_models(config.own, algorithm, self.sites, config.algorithm.name)
         names, unsure = confirmed(replies, config.data.values)
         data = DataOfSites(config.data.name, features, fed.classes, form, **names)
         named = {} if needs.vertical else {site: replies[site]["columns"] > 0 for site in replies.clients}

@@ -159,7 +159,7 @@ def check_meant(path: Path, site: SiteData) -> None:
 def tables(site: SiteData) -> Folder:
     """How a folder with nodes and edges is read."""
     carrying: Record = {name: getattr(site, name) for name in (*SETTINGS, "external", "task", "node_time")}
-    return Folder(**_classified(site), **carrying, categories=site.categories)
+    return Folder(**_classified(site), **carrying)
 
 
 def _classified(site: SiteData) -> Record:
@@ -229,7 +229,7 @@ def _undivided(path: Path, site: SiteData) -> Dataset:
     if require(path).is_dir():
         if not is_of_graphs(path):
             return tables(site).load(path, 0)
-        of_graphs = {name: getattr(site, name) for name in ("node_labels", "edge_labels", "degrees", "categories")}
+        of_graphs = {name: getattr(site, name) for name in ("node_labels", "edge_labels", "degrees")}
         kind = GraphFolder(**_classified(site), **of_graphs)
         check_named(path, kind)
         return kind.load(path, 0)

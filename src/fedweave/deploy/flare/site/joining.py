@@ -75,7 +75,7 @@ JOINING: Declaration = {
     "features": Sends("how many features the data has", within=WIDTH),
     "classes": Sends("how many classes the data has", within=WIDTH),
     "edge_features": Sends("how many features edges have", within=WIDTH),
-    "weighted": Sends("whether edges have weights", within=Whole(-1, 1)),
+    "edge_weights": Sends("whether edges have weights", within=Whole(-1, 1)),
     "of_edges": Sends("whether the examples are edges", within=Whole(-1, 1)),
     "directed": Sends("whether edges have directions", within=Whole(-1, 1)),
     "names": "a fingerprint of the classes' names in their order; 0 if they are numbers",
@@ -88,7 +88,11 @@ JOINING: Declaration = {
     "labels": Sends("how many examples of each class it has", within=Whole()),
     SIZES: TELLS,
 }
-OF_EDGES = {"edge_features": "features", "weighted": "weighted", "of_edges": "examples"}  # key: of `Dataset.edge_form`
+OF_EDGES = {
+    "edge_features": "features",
+    "edge_weights": "weighted",
+    "of_edges": "examples",
+}  # key: of `Dataset.edge_form`
 # What the server tells where a finished run's models predict.
 FLAGS = {
     "positive": "which class is looked for",

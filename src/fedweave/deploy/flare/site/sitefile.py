@@ -16,7 +16,7 @@ from fedweave.deploy.flare.site.about import SITE_FILE as SITE_FILE
 from fedweave.deploy.flare.site.about import About, table
 from fedweave.errors import ConfigError
 from fedweave.experiment.config import dumps, load
-from fedweave.experiment.config.names import check_keys
+from fedweave.experiment.config.toml import check_keys
 
 SECRET, IDS_KEY = "privacy.secret", "ids.key"  # in a site's folder
 
