@@ -29,6 +29,7 @@ from fedweave.core.model import Hidden, Model
 from fedweave.core.records import Record
 from fedweave.core.tree import Tree
 from fedweave.models.blocks import glorot
+from fedweave.models.made_up import alike
 from fedweave.ops.linear import linear
 
 CENTRE, AUGMENTOR = "centre", ("augment1", "augment2")  # weights in the last layer
@@ -198,9 +199,8 @@ def joined(h: Tensor, graph: Graph, near: int) -> Tensor:
     """A₂ [n, n], 0 or 1: the edges, each node's `near` nodes of the largest cosine of h [n, d], and itself."""
     eye, real = torch.eye(graph.nodes, dtype=torch.bool, device=h.device), graph.real & graph.real[:, None]
     cosine = (unit(h) @ unit(h).T).masked_fill(eye | ~real, -torch.inf)
-    close = torch.zeros_like(eye).scatter(1, (-cosine).argsort(dim=1, stable=True)[:, :near], True)
     edges = graph.edges.operator("sum") @ eye.to(h.dtype) > 0
-    return (((close | close.T | edges) & real) | eye).to(h.dtype)
+    return (((alike(cosine, near) | edges) & real) | eye).to(h.dtype)
 
 
 def normalised(a: Tensor) -> Tensor:
