@@ -26,7 +26,7 @@ from fedweave.errors import UserError
 from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train
-from fedweave.metrics.paired import differences, interval
+from fedweave.report.cells import differences, interval
 
 Grid = Sequence[Mapping[str, Any]]
 

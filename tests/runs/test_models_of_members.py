@@ -48,7 +48,7 @@ def ended(how: Config) -> tuple[Any, Any]:
     return last, built
 
 
-@pytest.mark.often("fedproto", "local")
+@pytest.mark.often("fedproto")
 @pytest.mark.parametrize("name", ["fedproto", "fedtgp", "local"])
 def test_members_in_batches_are_members_one_by_one(name: str) -> None:
     (one, of_one), (other, of_other) = (ended(config(name, mode=mode)) for mode in ("vmap", "loop"))
@@ -74,6 +74,7 @@ def test_one_model_for_all_gives_the_numbers_without_a_table(name: str) -> None:
         assert same.summary == pytest.approx(plain.summary, abs=0, nan_ok=True)
 
 
+@pytest.mark.often("vmap")
 @pytest.mark.parametrize("mode", ["loop", "vmap"])
 def test_an_algorithm_of_ones_own_with_the_same_model_changes_no_bit(mode: str) -> None:
     plain, of_plain = ended(config(model=GCN, mode=mode))

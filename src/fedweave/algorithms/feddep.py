@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import vmap
 
-from fedweave.algorithms.neighbours.generator import (
+from fedweave.algorithms.neighbours import (
     ENCODER,
     Generates,
     counts,
@@ -40,9 +40,9 @@ from fedweave.core.arrays import graph_arrays, graph_like
 from fedweave.core.federation import DATA, Client, Federation, Sends, Step, on_client
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Hidden, Layer, Model
+from fedweave.core.portions import Stacked
 from fedweave.core.ranges import Whole
 from fedweave.core.records import Record
-from fedweave.core.stacked import Stacked
 from fedweave.core.tree import Tree
 from fedweave.learn import Adam, cross_entropy, fit
 from fedweave.models.blocks import affine

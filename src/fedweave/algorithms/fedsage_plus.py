@@ -27,29 +27,30 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedweave.algorithms.neighbours.generator import (
+from fedweave.algorithms.neighbours import (
     Generates,
     classification,
     counts,
     embeddings,
     lacking,
+    mended,
     miscount,
     mismatch,
     noisy,
     squares,
 )
-from fedweave.algorithms.neighbours.mending import mended
-from fedweave.algorithms.parts import Needs, SampledCrossEntropy, Uniform
+from fedweave.algorithms.parts import Needs, SampledCrossEntropy, Training, Uniform
 from fedweave.algorithms.preset import preset_of
+from fedweave.core import carried as carrying
 from fedweave.core import random
 from fedweave.core.arrays import graph_arrays, graph_like
 from fedweave.core.federation import DATA, Client, Declaration, Federation, Sends, Step, on_client
 from fedweave.core.graph import Graph
 from fedweave.core.mechanism import Gaussian
+from fedweave.core.portions import Stacked
 from fedweave.core.ranges import Whole
 from fedweave.core.records import Record
 from fedweave.core.replies import Replies
-from fedweave.core.stacked import Stacked
 from fedweave.core.tree import Tree, leaves, map_leaves, nest, scale
 from fedweave.learn import Sgd, fit
 from fedweave.ops.rows import gather_rows
@@ -87,6 +88,14 @@ class MissingNeighbours(Generates):
         super().__post_init__()
         if self.exchanges > _MOST_EXCHANGES:
             raise ValueError(f"exchanges is {self.exchanges}; it must be at most {_MOST_EXCHANGES}")
+
+    def check(self, training: Training) -> None:
+        """Refuse a model that reads what edges carry: generated ones carry nothing."""
+        if any(layer.operator in carrying.kinds() for layer in training.model):
+            raise ValueError(
+                "edges to generated neighbours carry nothing; choose model sage, or gcn with weighted = false and "
+                "directed = 'none'"
+            )
 
     # --- server ------------------------------------------------------------------------------------------------------
 

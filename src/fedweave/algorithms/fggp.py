@@ -18,6 +18,7 @@ from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from fedweave.algorithms.fairaug import uniform
+from fedweave.algorithms.fedtad import alike
 from fedweave.algorithms.fgssl import unit
 from fedweave.algorithms.parts import Context, Needs, Outputs, Part, Round, Training
 from fedweave.algorithms.preset import part_of, preset_of
@@ -29,7 +30,6 @@ from fedweave.core.model import Hidden, Model
 from fedweave.core.records import Record
 from fedweave.core.tree import Tree
 from fedweave.models.blocks import glorot
-from fedweave.models.made_up import alike
 from fedweave.ops.linear import linear
 
 CENTRE, AUGMENTOR = "centre", ("augment1", "augment2")  # weights in the last layer

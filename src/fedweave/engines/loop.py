@@ -10,19 +10,17 @@ from torch import Tensor
 from fedweave.core import random
 from fedweave.core.federation import Client, Placement
 from fedweave.core.graph import Graph
-from fedweave.core.measure import measured
-from fedweave.core.members import by_size
+from fedweave.core.ledger import measured
 from fedweave.core.portions import Batch, as_row
+from fedweave.core.replies import by_size
 from fedweave.core.tree import Tree, check, leaves, map_leaves, to
 from fedweave.engines.calls import check_permanent, of_client
 from fedweave.engines.data import ClientData, accepted, taken
 from fedweave.engines.devices import named
 from fedweave.engines.executor import Metered, Ran, Work
-from fedweave.engines.ownership import MemoryIsolation
-from fedweave.engines.states import Group, States
-from fedweave.engines.steps import find_step
+from fedweave.engines.states import Group, MemoryIsolation, States
+from fedweave.engines.steps import Watched, find_step, refuse_changes
 from fedweave.engines.summing import check_terms
-from fedweave.engines.watching import Watched, refuse_changes
 from fedweave.errors import ReplyRefused, StepFailed, raised_at
 
 

@@ -12,7 +12,7 @@ from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError, UserError
 from fedweave.experiment.build import Built, Origin, motifs_in
 from fedweave.experiment.config import Config, Document, Evaluation, General, read, resolve
-from fedweave.experiment.config.members import CODE
+from fedweave.experiment.config.choice import CODE
 from fedweave.experiment.rounds import RoundResult
 from fedweave.experiment.rounds import train as in_memory
 from fedweave.experiment.runs import run as runs

@@ -14,8 +14,7 @@ from fedweave.datasets.contents import content
 from fedweave.errors import UserError
 from fedweave.experiment.build import Built, Origin
 from fedweave.experiment.config import Choice, Config, General, SimulationEngine, lookup, own_parameters, parameters
-from fedweave.experiment.config.choice import choose
-from fedweave.experiment.config.members import OwnModels
+from fedweave.experiment.config.choice import OwnModels, choose
 from fedweave.experiment.config.objects import is_named, of_algorithm, of_model, of_partition
 from fedweave.experiment.demands import check_labels_and_nodes, check_people, check_pooling
 from fedweave.experiment.runs.files import plain_errors

@@ -18,7 +18,7 @@ from fedweave.core.algorithm import Algorithm
 from fedweave.core.engine import Engine
 from fedweave.core.model import Model, feature_rows
 from fedweave.core.tree import Tree, leaves, nest
-from fedweave.datasets import described
+from fedweave.datasets import contents
 from fedweave.datasets.base import Dataset
 from fedweave.engines.engine import LocalEngine
 from fedweave.errors import UserError, listed
@@ -191,8 +191,8 @@ def fitting(earlier: Earlier, algorithm: Algorithm, data: Described) -> tuple[Fi
 
 def _into(earlier: Earlier, model: Model, data: Described) -> tuple[Fitting, list[str]]:
     """How the earlier weights are put into a model on `data`, and what to say of columns and classes."""
-    columns = () if not isinstance(data, Dataset) else described.names(data)
-    columns = () if all(map(described.is_unnamed, columns)) else columns
+    columns = () if not isinstance(data, Dataset) else contents.names(data)
+    columns = () if all(map(contents.is_unnamed, columns)) else columns
     rows, notes = _common("features", (earlier.features, earlier.columns), (data.features, columns))
     classes, more = _common("classes", (earlier.classes, earlier.labels), (data.classes, data.labels))
     return Fitting(earlier, rows, classes, feature_rows(model)), [*notes, *more]

@@ -3,6 +3,8 @@ neighbor generation", section 3.3): how many neighbours of a node are missing, a
 
 Its weights are {"encoder", "count", "features", "classifier"}; the last is only there to train the others. A node has a
 few places ("slots") for generated neighbours, of which the first are used.
+
+`mended` puts what was generated beside a client's own nodes.
 """
 
 from collections.abc import Mapping
@@ -11,11 +13,14 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any, ClassVar
 
+import numpy as np
+import scipy.sparse as sp
 import torch
 from torch import Tensor
 
 from fedweave.algorithms.parts import Needs, Part
 from fedweave.core import random
+from fedweave.core.arrays import GraphArrays
 from fedweave.core.graph import TEST, TRAIN, Graph
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.learn import Adam, cross_entropy
@@ -24,6 +29,40 @@ from fedweave.models.blocks import affine
 from fedweave.ops.linear import linear
 from fedweave.ops.rows import gather_rows
 from fedweave.ops.sparse import Sparse
+
+
+def mended(own: GraphArrays, owners: np.ndarray, features: np.ndarray) -> GraphArrays:
+    """A client's graph with one more node, unlabelled and in no mask, for each of `owners` int64 [m], which is its only
+    neighbour; features: [m, d].
+
+    Where features are stored sparse, a generated node keeps its largest ones in magnitude, as many as the client's
+    node with the most has: products with the rows of a batch take as long as its longest.
+    """
+    n, added = len(own.y), len(owners)
+    if sp.issparse(own.x):
+        most = int(np.diff(sp.csr_matrix(own.x).indptr).max(initial=0))
+        x = sp.vstack([own.x, sp.csr_matrix(strongest(features, most))], format="csr").astype(own.x.dtype)
+    else:
+        x = np.concatenate([own.x, features.astype(own.x.dtype)])
+    links = np.stack([owners, n + np.arange(added)])
+    return GraphArrays(
+        x,
+        np.concatenate([own.edges, links, links[::-1]], 1),
+        np.pad(own.y, (0, added), constant_values=-1),
+        np.pad(own.masks, ((0, 0), (0, added))),
+        None if own.sens is None else np.pad(own.sens, (0, added), constant_values=-1),
+    )
+
+
+def strongest(features: np.ndarray, most: int) -> np.ndarray:
+    """[m, d] with all but the `most` largest in magnitude of every row 0."""
+    if most >= features.shape[1]:
+        return features
+    left = np.argsort(-np.abs(features), axis=1, kind="stable")[:, :most]
+    out = np.zeros_like(features)
+    np.put_along_axis(out, left, np.take_along_axis(features, left, 1), 1)
+    return out
+
 
 ENCODER = (32, 128)  # the widths of its two layers
 CLASSIFIER = 64  # the width of its hidden layer
