@@ -1,6 +1,7 @@
 """A federation in one process."""
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -77,4 +78,4 @@ class Simulation(LocalEngine):
     @property
     def graphs(self) -> Mapping[str, Graph]:
         """{client id: its current data}, for whoever owns it all; no algorithm may look."""
-        return dict(self._data.graphs)
+        return MappingProxyType(self._data.graphs)

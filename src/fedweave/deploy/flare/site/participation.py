@@ -50,9 +50,9 @@ from fedweave.engines.data import ClientData, accepted
 from fedweave.engines.resending import LastReceived
 from fedweave.engines.steps import find_step
 from fedweave.errors import CallRefused, FedweaveError
-from fedweave.experiment.build import graph_of
 from fedweave.experiment.config import Config
 from fedweave.experiment.demands import check_edges, check_examples, check_people, check_pooling, check_scaling
+from fedweave.experiment.graphs import graph_of
 from fedweave.experiment.runs.files import write
 from fedweave.incentives.tables import LIST, needed, own_table, padded
 from fedweave.incentives.vocabulary import vocabulary_of
