@@ -5,15 +5,15 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 
 import numpy as np
-import scipy.sparse as sp
 import torch
 
 from fedweave.core.edge_list import MotifTable
 from fedweave.core.graph import Graph, make_graph
 from fedweave.datasets.base import Dataset
+from fedweave.datasets.features import widened
 from fedweave.partition.base import Part, Partition
 from fedweave.partition.ego_networks import edge_starts
-from fedweave.partition.shares import shares
+from fedweave.partition.pooling import shares
 
 _BYTES_KEPT = 4 << 30  # of graphs that were asked for; those not asked for the longest are made again
 _ENTRY = 8  # bytes of an entry of sparse features
@@ -80,13 +80,6 @@ def graph_of(
 ) -> Graph:
     """The graph of a client that holds `own`, features with zeros on the right up to `columns`, the split as masks,
     padded to `rows` and `examples` (see `make_graph`)."""
-    x, masks = _widened(own.x, columns), np.asarray(own.public)
+    x, masks = widened(own.x, columns), np.asarray(own.public)
     more = own.graph_of, examples, motifs, own.carried
     return make_graph(x, own.edges, own.y, masks, own.sens, dtype, rows, *more)
-
-
-def _widened(x: "np.ndarray | sp.csr_matrix", columns: int) -> "np.ndarray | sp.csr_matrix":
-    """x with zeros on the right up to `columns`; sparse stays sparse."""
-    if isinstance(x, sp.csr_matrix):
-        return sp.csr_matrix((x.data, x.indices, x.indptr), shape=(x.shape[0], columns))
-    return np.pad(x, ((0, 0), (0, columns - x.shape[1]))) if columns > x.shape[1] else x
