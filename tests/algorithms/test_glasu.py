@@ -24,6 +24,7 @@ from fedweave.core.tree import Tree, decode, encode, leaves
 from fedweave.engines.simulation import Simulation
 from fedweave.errors import ClientsMissing, FedweaveError, UserError
 from fedweave.experiment import build
+from fedweave.experiment.graphs import width
 from fedweave.experiment.rounds import train
 from fedweave.models import MODELS
 from fedweave.partition import PARTITIONS
@@ -433,7 +434,7 @@ def test_cora_is_learned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDWEAVE_DATA", str(DATA))
     data = datasets.load("cora")
     cut = PARTITIONS["vertical"](public_split=True, train_rest=True).cut(data, 0)
-    net = MODELS["gcn"](hidden=16, layers=2, dropout=0.2).build(build.width(data, cut), data.classes)
+    net = MODELS["gcn"](hidden=16, layers=2, dropout=0.2).build(width(data, cut), data.classes)
     fed = Simulation(build.client_graphs(data, cut), classes=data.classes)
     *_, last = train(made(net=net, steps=4, lr=1.0, batch=0), fed, 100, eval_every=0)
     assert last.summary["global/accuracy"] > 0.78
