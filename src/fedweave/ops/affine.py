@@ -6,7 +6,7 @@ from torch import Tensor
 
 from fedweave.ops import gemm
 from fedweave.ops.batched import Batch, Context, Dims, Operands, Operation, over_clients
-from fedweave.ops.linear import COLUMNS, ROWS, WIDTH, blocks, gram, linear, product
+from fedweave.ops.linear import COLUMNS, ROWS, WIDTH, blocks, gram, linear, multiply, product
 from fedweave.ops.sparse import Sparse
 from fedweave.ops.tape import kernel
 from fedweave.ops.touched import materialize
@@ -54,7 +54,7 @@ def _gradients(
         else:
             of_w.baddbmm_(part.mT, own)
         if into is not None:
-            gemm.multiply(own, back, into) if by_onednn else torch.bmm(own, back, out=into)
+            gemm.multiply(own, back, into) if by_onednn else multiply(own, back, into)
     return of_h, of_w, of_bias
 
 
