@@ -10,7 +10,7 @@ import torch
 
 from fedweave.errors import DataError, UserError
 from fedweave.incentives.motifs import Motif, Motifs, extract
-from fedweave.incentives.values import diversity
+from fedweave.incentives.shapley import diversity
 from fedweave.incentives.vocabulary import vocabulary
 
 C, N, O = 6, 7, 8  # noqa: E741

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from fedweave.incentives import rings as module
-from fedweave.incentives.forest import Adjacency, adjacency, spanning_forest
-from fedweave.incentives.rings import rings
+from fedweave.incentives.rings import Adjacency, adjacency, rings, spanning_forest
 
 
 def graph_of(source: nx.Graph) -> tuple[Adjacency, np.ndarray]:

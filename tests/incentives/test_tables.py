@@ -18,7 +18,7 @@ from fedweave.incentives.tables import MOTIF_MEAN, found, numbers, table, tables
 from fedweave.incentives.vocabulary import Vocabulary
 from fedweave.partition.base import Part, Partition
 from fedweave.partition.graphs import GraphsIID, Perturbed
-from fedweave.partition.shares import shares
+from fedweave.partition.pooling import shares
 from tests.contract.small_graphs import graphs
 
 

@@ -11,8 +11,8 @@ import torch
 from fedweave.errors import DataError, UserError
 from fedweave.incentives import tables as motif_cache
 from fedweave.incentives.motifs import Motif, Motifs, extract
+from fedweave.incentives.shapley import diversity
 from fedweave.incentives.tables import cached
-from fedweave.incentives.values import diversity
 from fedweave.incentives.vocabulary import tf_idf, vocabulary
 
 

@@ -11,7 +11,7 @@ from fedweave.core import model as models
 from fedweave.core.carried import Carried
 from fedweave.core.graph import make_graph, stack
 from fedweave.core.random import key
-from fedweave.models import GAT, GCN, GINE, PNA, gat, gcn, gine, pna
+from fedweave.models import GAT, GCN, GINE, PNA, directed, gat, gcn, gine, pna
 from fedweave.ops.extremes import largest
 
 N, M, D, K = 20, 70, 5, 3
@@ -122,6 +122,23 @@ def test_gat_of_both_directions():
     torch.testing.assert_close(ours, both + x @ w["root_weight"] + w["root_bias"], atol=1e-6, rtol=0)
 
 
+def test_ports_are_two_more_features_of_edges_in_attention():
+    """Numbered by hand: the how manieth other end, in order of the edges, at the target and at the source."""
+    graph, x, index, e, _ = a_graph()
+    own = graph.own_edges.members[0]
+    ported = own.carried._replace(ports=True)
+    graph = make_graph(x.numpy(), own.index, graph.y[:N].numpy(), graph.masks[:, :N], dtype=x.dtype, carried=ported)
+    ports, known = torch.zeros(M, 2, dtype=torch.float64), {}
+    for row, (source, target) in enumerate(index.T.tolist()):
+        for side, (at, other) in enumerate(((target, source), (source, target))):
+            ports[row, side] = known.setdefault((side, at), {}).setdefault(other, len(known[side, at]))
+    net = GAT(hidden=4, layers=1, output_heads=2, edge_features=K, ports=True, directed="forward").build(D, 4)
+    w, ours = of_layer(net[0], graph)
+    conv = GATConv(D, 4, 2, concat=False, edge_dim=K + 2).double()
+    put_gat(conv, w)
+    torch.testing.assert_close(ours, conv(x, index, torch.cat([e, ports.log1p()], 1)), atol=1e-6, rtol=0)
+
+
 def put_gat(conv, w, way=""):
     put(conv.lin, w[f"{way}weight"])
     put(conv.lin_edge, w[f"{way}weight_edge"])
@@ -185,6 +202,22 @@ def test_a_model_of_edges_learns_from_bare_ones_too():
     for model in (*bare, GINE(hidden=4, edge_features=2), PNA(hidden=4, edge_features=2), GAT(edge_features=2)):
         net = model.build(2, 2)
         assert models.apply(net, models.init(net, key(0)), graph).isfinite().all()
+
+
+@pytest.mark.parametrize("width", [K, 0])
+def test_matrices_beside_each_other_are_one_product(width):
+    """Without features of edges, as of a graph that stands for clients', their weights are left out."""
+    graph, *_ = a_graph()
+    if not width:
+        own = graph.own_edges.members[0].carried._replace(features=None)
+        graph = make_graph(
+            graph.x.numpy(), own.ends, graph.y.numpy(), graph.masks.numpy(), dtype=torch.float64, carried=own
+        )
+    draw = torch.Generator().manual_seed(1)
+    h, g, weight = (torch.randn(n, 4, generator=draw, dtype=torch.float64) for n in (graph.nodes, graph.nodes, K))
+    parts = {"edge_to_forward": h, "edge_from_forward": g, "edge_features_forward": weight}
+    each = [graph.edges.operator(kind) @ part[: graph.edges.operator(kind).shape[1]] for kind, part in parts.items()]
+    torch.testing.assert_close(directed.beside(graph, *parts.items()), sum(each))
 
 
 def test_largest_of_each_row_by_hand():

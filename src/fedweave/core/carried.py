@@ -1,6 +1,6 @@
 """What edges carry besides joining two nodes: a direction, a weight, features, a time; parallel edges and loops."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -87,6 +87,13 @@ class Carried(NamedTuple):
         named |= {} if self.until is None else {"until": np.array(self.until)}
         rows = {name: getattr(self, name) for name in ROWS}
         return named | {name: own for name, own in rows.items() if own is not None}
+
+    @classmethod
+    def known(cls, form: Mapping[str, int | bool], ports: bool) -> "Carried":
+        """Stands for edges of which no more is known than models are fitted to, their `Dataset.edge_form`."""
+        weight = np.empty(0, np.float32) if form["weighted"] else None
+        ends, held = np.empty((2, 0), np.int64), np.empty((0, form["features"]), np.float32)
+        return cls(ends, True, weight, held, examples=bool(form["examples"]), ports=ports)
 
     @classmethod
     def of_arrays(cls, held: "dict[str, np.ndarray]", columns: tuple[str, ...] = ()) -> "Carried":
@@ -177,6 +184,22 @@ class Messages:
             order = np.lexsort((index[0], index[1]))
             self._made[way] = index[:, order], edge[order]
         return self._made[way]
+
+    def incoming(self, way: str) -> tuple[np.ndarray, ...]:
+        """The tables of `core.edges.Incoming`."""
+        (source, target), edge = self.listed(way)
+        degree = np.bincount(target, minlength=self.nodes)
+        weight = self.carried.weight
+        strength = degree if weight is None else np.bincount(target, weight[edge], self.nodes)
+        numbers = (own.astype(np.int32) for own in (source, edge))  # half as large, of tens of millions
+        return degree.cumsum() - degree, degree, *numbers, strength.astype(np.float64)
+
+    @property
+    def read(self) -> tuple[np.ndarray, ...]:
+        """The tables of `core.edges.OfEdges`."""
+        carried = self.carried
+        weight = np.ones(carried.total, np.float32) if carried.weight is None else carried.weight
+        return carried.read, weight, carried.ends.T
 
     def matrix(self, what: str, way: str) -> sp.csr_matrix:
         """One of the matrices of `KINDS`."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from fedweave.core.carried import Carried
 from fedweave.core.edge_list import EdgeList, MotifTable
 from fedweave.core.edges import BatchCache, Edges
-from fedweave.core.message_passing import MessagePassing
+from fedweave.core.operators import MessagePassing
 from fedweave.core.sizes import BLOCK, least_rows
 from fedweave.ops.csr import Csr, StackedCsr
 from fedweave.ops.sparse import Sparse

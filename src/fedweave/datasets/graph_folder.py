@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from fedweave.datasets.alike import Known, places
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import check, first
-from fedweave.datasets.classified import Classified
+from fedweave.datasets.classified import Classified, labels_in, refuse_numerals
 from fedweave.datasets.columns import (
     EDGES,
     check_columns,
@@ -26,11 +26,9 @@ from fedweave.datasets.columns import (
     split_of,
 )
 from fedweave.datasets.features import compact, normalise, one_hot
-from fedweave.datasets.numerals import labels_in, refuse_numerals
-from fedweave.datasets.recognise import TABLES, require_folder
+from fedweave.datasets.recognise import TABLES, require_folder, unread
 from fedweave.datasets.sensitive import without_sens
 from fedweave.datasets.table import WHOLE, Table
-from fedweave.datasets.unread import unread
 from fedweave.errors import ConfigError
 
 GRAPHS = ("id", "label", "sens", "split")

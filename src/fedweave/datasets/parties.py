@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from fedweave.datasets.alike import difference, plain, undotted
 from fedweave.datasets.base import Dataset, Party
 from fedweave.datasets.check import check, first, refuse
+from fedweave.datasets.classified import labels_in
 from fedweave.datasets.columns import (
     EDGES,
     NODES,
@@ -27,11 +28,9 @@ from fedweave.datasets.columns import (
 from fedweave.datasets.edges import undirected
 from fedweave.datasets.features import compact, normalise
 from fedweave.datasets.folder import Folder
-from fedweave.datasets.numerals import labels_in
-from fedweave.datasets.recognise import require_folder
+from fedweave.datasets.recognise import require_folder, unread
 from fedweave.datasets.sensitive import refuse_repeated
 from fedweave.datasets.table import Table, find
-from fedweave.datasets.unread import unread
 from fedweave.errors import ConfigError
 
 _LOG = logging.getLogger(__name__)

@@ -6,8 +6,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from fedweave.errors import DataError, UserError
-from fedweave.incentives.forest import adjacency, spanning_forest
-from fedweave.incentives.rings import rings
+from fedweave.incentives.rings import adjacency, rings, spanning_forest
 
 BATCH = 512  # vertices of small graphs that are searched together, which saves most of the time they take
 

@@ -43,7 +43,8 @@ def along(made: Callable[[str, bool], Layer], fan_in: int, fan_out: int, directe
     from sources to targets; "both", one for each way with weights of its own and no loops of the nodes themselves, and
     a linear layer of the node: (1 - α) in + α out + W h + b with α = 0.5, as PyG's `DirGNNConv`."""
     if directed != "both":
-        return made("undirected" if directed == "none" else "forward", True)
+        way = "undirected" if directed == "none" else "forward"
+        return made(way, True)._replace(along=(way,))
     ways = {"in": made("forward", False), "out": made("reverse", False)}
     root = blocks.affine(fan_in, fan_out)
 
@@ -54,12 +55,13 @@ def along(made: Callable[[str, bool], Layer], fan_in: int, fan_out: int, directe
     def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
         keys = {way: None if key is None else random.fold(key, way) for way in ways}
         came, went = (one.apply(_own(w, way), graph, h, keys[way]) for way, one in ways.items())
-        result: Tensor = (1 - ALPHA) * came + ALPHA * went + linear(h, w["root_weight"]) + w["root_bias"]
+        own = leading(linear(h, w["root_weight"]), len(came))
+        result: Tensor = (1 - ALPHA) * came + ALPHA * went + own + w["root_bias"]
         return result
 
     rows = (*(f"{way}_{name}" for way, one in ways.items() for name in one.by_feature), "root_weight")
     by_feature = rows if all(one.by_feature for one in ways.values()) else ()
-    return ways["in"]._replace(init=init, apply=apply, by_feature=by_feature)
+    return ways["in"]._replace(init=init, apply=apply, by_feature=by_feature, along=("forward", "reverse"))
 
 
 def of_features(graph: Graph, what: str, way: str, weight: Tensor) -> Tensor:
@@ -82,9 +84,19 @@ def beside(graph: Graph, *products: tuple[str, Tensor]) -> Tensor:
     return result
 
 
+def leading(h: Tensor, rows: int) -> Tensor:
+    """The rows of h [n, k] of the nodes that messages reach: the first of a sample, all of a whole graph."""
+    return h if len(h) == rows else h[:rows]
+
+
 def read(model: Any) -> int:
     """How many features of edges a plug-in's model reads, ports included."""
-    return (getattr(model, "edge_features", None) or 0) + 2 * getattr(model, "ports", False)
+    return (getattr(model, "edge_features", None) or 0) + 2 * has_ports(model)
+
+
+def has_ports(model: Any) -> bool:
+    """Whether a plug-in's model reads edges' ports."""
+    return bool(getattr(model, "ports", False))
 
 
 def ported(data: Dataset, model: Any) -> Dataset:
@@ -93,7 +105,7 @@ def ported(data: Dataset, model: Any) -> Dataset:
     Raises:
         ConfigError: its edges have no direction, or the model leaves out their features.
     """
-    if not getattr(model, "ports", False):
+    if not has_ports(model):
         return data
     if data.carried is None or not data.carried.directed:
         raise ConfigError(f"model ports = true, but the edges of {data.name!r} have no direction (data.directed).")
@@ -105,40 +117,11 @@ def ported(data: Dataset, model: Any) -> Dataset:
 def fitted(model: Any, carried: Carried | None) -> Any:
     """The plug-in with those of its settings that are None as what edges carry needs them: how many features, and
     whether they are weighted."""
-    free = _free(model, carried)
-    return dataclasses.replace(model, **free) if free else model
-
-
-def at_site(model: Any, carried: Carried | None) -> Any:
-    """The plug-in as the server makes it, too, which does not know what edges carry.
-
-    Raises:
-        ConfigError: a setting is None that the data has something for; says what to set.
-    """
-    if getattr(model, "ports", False):
-        raise ConfigError("model ports = true: sites do not number ports; set it to false.")
-    if needed := to_say(model, carried):
-        name, value = next(iter(needed.items()))
-        there, say, off = ("weights", "true", "false") if value is True else (f"{value} features", value, 0)
-        raise ConfigError(
-            f"model {name}: the edges have {there}, which a server does not know; say {name} = {say} in [model]; {off} "
-            "leaves them out."
-        )
-    check_fits(model, carried)
-    return model
-
-
-def to_say(model: Any, carried: Carried | None) -> dict[str, Any]:
-    """What a server, which does not know what edges carry, is to be told of the plug-in's settings that are None."""
-    return {name: value for name, value in _free(model, carried).items() if value}
-
-
-def _free(model: Any, carried: Carried | None) -> dict[str, Any]:
-    """What the plug-in's settings that are None would be for such edges."""
     needed: dict[str, Any] = {"edge_features": 0 if carried is None else carried.width}
     needed["weighted"] = carried is not None and carried.weight is not None
     own = {field.name for field in dataclasses.fields(model)} if dataclasses.is_dataclass(model) else set()
-    return {name: value for name, value in needed.items() if name in own and getattr(model, name) is None}
+    free = {name: value for name, value in needed.items() if name in own and getattr(model, name) is None}
+    return dataclasses.replace(model, **free) if free else model
 
 
 def unused(model: Any, carried: Carried | None) -> list[str]:

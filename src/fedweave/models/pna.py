@@ -18,9 +18,8 @@ from fedweave.errors import ConfigError
 from fedweave.models import blocks
 from fedweave.models import directed as ways
 from fedweave.models.gine import around
-from fedweave.ops.affine import affine
 from fedweave.ops.extremes import largest
-from fedweave.ops.linear import linear
+from fedweave.ops.linear import affine, linear
 
 LEAST = 1e-5  # variances below count as it in the gradient, and as 0 in the value
 
@@ -38,8 +37,10 @@ class PNA:
     pool:          "sum" or "mean" over the nodes of each small graph, where these are the examples; "none" for nodes.
     directed:      "none", messages go both ways alike; "forward", from sources to targets; "both", with separate
                    weights for either way.
-    edge_features: how many features edges have; None is as many as the data's. Between sites, say it.
-    ports:         two more features of edges, their ports (Egressy et al. 2024) among the member's; not between sites.
+    edge_features: how many features edges have; None is as many as the data's.
+    ports:         two more features of edges, their ports (Egressy et al. 2024) among the member's.
+    ego_ids:       a further feature of nodes, 1 at those around which a neighbourhood was sampled (Egressy et al.
+                   2024); for sampled training alone, and judged on sampled neighbourhoods, too.
 
     Raises:
         ConfigError: a size below 1, a dropout outside [0, 0.99], a delta not above 0, an unknown pool or use of
@@ -54,6 +55,7 @@ class PNA:
     directed: Literal["none", "forward", "both"] = "none"
     edge_features: int | None = None
     ports: bool = False
+    ego_ids: bool = False
 
     def __post_init__(self) -> None:
         blocks.check(self.hidden, self.layers, self.dropout, self.pool)
@@ -65,7 +67,7 @@ class PNA:
     def build(self, features: int, classes: int) -> Model:
         """The model from `features` columns to `classes` logits."""
         made = partial(convolution, edge_features=ways.read(self), delta=self.delta, along=self.directed)
-        return around(made, features, classes, self.hidden, self.layers, self.dropout, self.pool)
+        return around(made, features, classes, self.hidden, self.layers, self.dropout, self.pool, self.ego_ids)
 
 
 def convolution(fan_in: int, fan_out: int, edge_features: int, delta: float, along: str = "none") -> Layer:
@@ -97,7 +99,7 @@ def _convolution(fan_in: int, fan_out: int, edge_features: int, delta: float, wa
         plain, amplified, attenuated = linear(four, torch.cat(scaled, 1)).split(fan_out, 1)  # S (W x), not W (S x)
         pair = torch.eye(2, dtype=four.dtype, device=four.device)
         up, down = (graph.edges.operator(named("scalers", way)) @ pair).split(1, 1)
-        inner = own + w["bias1"] + plain + up / delta * amplified + down * delta * attenuated
+        inner = ways.leading(own, len(four)) + w["bias1"] + plain + up / delta * amplified + down * delta * attenuated
         return affine(inner, w["weight2"], w["bias2"])
 
     return Layer(init, apply, operator=named("sum", way), reads="entries")

@@ -9,7 +9,6 @@ import numpy as np
 
 from fedweave.core.records import Record
 from fedweave.core.text import counted
-from fedweave.datasets.check import Refused
 from fedweave.errors import FedweaveError
 
 APART = 30  # times as large as at another site: more than units' and samples' usual differences
@@ -31,7 +30,7 @@ class Found:
         try:
             return look()
         except FedweaveError as error:
-            lines = str(error).splitlines() if isinstance(error, Refused) else [str(error)]
+            lines = str(error).splitlines() if len(error.args) > 1 else [str(error)]
             self.faults += [(whose, f"{file}: {line}" if file else line) for line in lines]
         except OSError as error:
             reason = f"{error.filename or ''} cannot be read ({error.strerror or error})".strip()
@@ -50,6 +49,7 @@ def compare(told: Found, vertical: bool) -> None:
     """Note what must be the same at all and is not: against what most have, of equally many the first."""
     keys = {
         "features": "Give the same columns, and the same lists of categories, in the same order",
+        "edges carry": "Say the same of edges in every site.toml (task, edge_features, edge_weight)",
         "columns": "Give the same columns, and the same lists of categories, in the same order",
         "classes": "Give the same [data] classes or labels",
     }

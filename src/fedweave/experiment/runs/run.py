@@ -30,7 +30,6 @@ from fedweave.experiment.build import Built, build
 from fedweave.experiment.config import Config, written
 from fedweave.experiment.demands import check_trained
 from fedweave.experiment.rounds import RoundResult, train
-from fedweave.experiment.runs.again import partition_columns
 from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.files import (
     CHECKPOINT,
@@ -63,6 +62,7 @@ from fedweave.experiment.runs.resuming import (
     replacing,
 )
 from fedweave.experiment.runs.saving import Ready, RunFiles, Sites
+from fedweave.experiment.runs.trained import partition_columns
 from fedweave.experiment.runs.warm import Begun, begin, earlier_ledgers
 from fedweave.metrics.judging import Judging
 from fedweave.metrics.measured import METRICS_SCHEMA
@@ -216,8 +216,9 @@ def _begun(config: Config, built: Ready, directory: Path, here: RunBackend, over
     if where is None:
         return Begun()
     goes_on = (directory / CHECKPOINT).exists() and not overwrite
+    own = built.own if isinstance(built, Built) else {}
     try:
-        found = begin(built.fed, built.algorithm, built.data, here.earlier(where))
+        found = begin(built.fed, built.algorithm, built.data, here.earlier(where), own)
     except UserError:
         if not goes_on:
             raise
@@ -310,6 +311,7 @@ def _summary(config: Config, built: Ready, files: RunFiles, directory: Path, not
         **({"note": "; ".join(noted)} if noted else {}),
         "features": built.data.features,
         "class_count": built.data.classes,
+        **({"edges": form} if any((form := built.data.edge_form).values()) else {}),
         "clients": len(built.fed.clients),
         **({"members": len(built.fed.members)} if built.fed.members else {}),  # of the one client
         **({"devices": list(devices)} if (devices := built.fed.computes_on) else {}),  # sites know their own

@@ -19,7 +19,6 @@ from fedweave.core.tree import Tree
 from fedweave.datasets.base import Dataset
 from fedweave.deploy.flare.parties.exchange import INFO as SHARING
 from fedweave.deploy.flare.parties.exchange import Exchange
-from fedweave.deploy.flare.parties.lengths import checked
 from fedweave.deploy.flare.parties.party import PartyData
 from fedweave.deploy.flare.policy.admission import admitted, check_sites
 from fedweave.deploy.flare.policy.policy import PolicyViolation, check_batches, check_crowd
@@ -37,6 +36,7 @@ from fedweave.deploy.flare.policy.tightening import PolicyFile, changed, stricte
 from fedweave.deploy.flare.site.accounts import Accounts
 from fedweave.deploy.flare.site.downloads import Downloads
 from fedweave.deploy.flare.site.holdings import Holdings, LabelVersion, check_as_before, fitting
+from fedweave.deploy.flare.site.joining import checked
 from fedweave.deploy.flare.site.memory import Memory, Order, Store
 from fedweave.deploy.flare.site.private import private_folder
 from fedweave.deploy.flare.site.sitefile import Rules
@@ -50,13 +50,13 @@ from fedweave.engines.data import ClientData, accepted
 from fedweave.engines.resending import LastReceived
 from fedweave.engines.steps import find_step
 from fedweave.errors import CallRefused, FedweaveError
+from fedweave.experiment import demands
 from fedweave.experiment.build import graph_of
 from fedweave.experiment.config import Config
-from fedweave.experiment.demands import check_edges, check_examples, check_people, check_pooling, check_scaling
 from fedweave.experiment.runs.files import write
 from fedweave.incentives.tables import LIST, needed, own_table, padded
 from fedweave.incentives.vocabulary import vocabulary_of
-from fedweave.models import directed
+from fedweave.models.edges import model_for
 from fedweave.partition.external import ADD
 
 RUNS, MOTIFS, MARKS = "runs", "motifs", "marks.json"
@@ -214,7 +214,7 @@ class Participation:
         self.algorithm = suited(self.config, found.data, width, scaling)
         calls = calls_of(self.algorithm, self.config.algorithm.name, len(self.asked.sites))
         if not self.asked.predict:
-            check_people(self.config, found.data, self.algorithm)
+            demands.check_people(self.config, found.data, self.algorithm)
             self._foresee(calls, bool((found.data.y >= 0).any()))
         self._calls = calls
         self._scores = {step.__name__ for step in scoring_steps(calls)}
@@ -350,11 +350,10 @@ class Participation:
             self._moved = version, self.graph.to(device)
         return self._moved[1]
 
-    def replace(self, made: object, call: Call) -> dict[str, int]:
-        """Keep the data that a step made, if it made any; what the server hears of it."""
-        graph = (
-            None if made is None else accepted(made, self.graph, self._data.classes, f"the graph that {call.step} made")
-        )
+    def replace(self, made: object, call: Call, columns: int) -> dict[str, int]:
+        """Keep the data that a step made, if it made any, with so many `columns` more; what the server hears of it."""
+        where = f"the graph that {call.step} made"
+        graph = None if made is None else accepted(made, self.graph, self._data.classes, where, columns)
         self._data.replace(self.random_id, graph)
         self._replaced.enter(call.round, call.saved)
         self._replaced.keep(self._data.dump()[self.random_id])
@@ -367,11 +366,13 @@ def suited(config: Config, data: Dataset, width: int, scaling: str) -> Algorithm
     Raises:
         ConfigError, UserError: one of them is for other data, for fewer rounds, or for features not scaled.
     """
-    model = directed.at_site(config.model.make(), data.carried).build(width, data.classes)
-    check_examples(config, data)
-    check_pooling(config, data, model)
-    check_edges(config, model)
+    carried = None if capabilities(config.algorithm.kind).vertical else data.carried  # nobody there reads it
+    model = model_for(config.model.make(), carried, width, data.classes)
+    demands.check_examples(config, data)
+    demands.check_pooling(config, data, model)
+    demands.check_edges(config, model)
     algorithm: Algorithm = config.algorithm.make(model)
+    demands.check_sampling(config, carried is not None and carried.until is not None, model, algorithm)
     check_rounds(algorithm, config.general.rounds)
-    check_scaling(scaling, algorithm, ("example", "node"))
+    demands.check_scaling(scaling, algorithm, ("example", "node"))
     return algorithm
