@@ -20,7 +20,6 @@ import torch
 from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train
-from fedweave.metrics.best_rounds import VALIDATION
 from fedweave.report.cells import differences, interval
 
 HOPS = {f"FedGCN, {hops} hops": {"name": "fedgcn", "hops": hops} for hops in (0, 1, 2)}
@@ -56,7 +55,7 @@ def compared(claim: str, seeds: int, rounds: int) -> None:
     found: dict[tuple[str, str], dict[int, float]] = {}
     for name, algorithm in methods.items():
         first = {lr: run(claim, algorithm, lr, 0, rounds) for lr in rates}
-        best = max(rates, key=lambda lr: first[lr][VALIDATION])
+        best = max(rates, key=lambda lr: first[lr]["best_val/val/accuracy"])
         ends = [first[best], *(run(claim, algorithm, best, seed, rounds) for seed in range(1, seeds))]
         for kind in SHOWN[claim]:
             own = found[name, kind] = {seed: end[f"best_val/{kind}/accuracy"] for seed, end in enumerate(ends)}

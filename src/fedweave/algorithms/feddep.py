@@ -81,7 +81,9 @@ class MissingEmbeddings(Generates):
         """Prototypes, generators, and graphs with what these make."""
         told = fed.map(self.learn, {"classes": fed.classes})
         sent = {"classes": fed.classes, "prototype": told.stack("prototype"), "size": told.stack("size")}
-        fed.replace_data(self.mend, sent, each=Stacked(told.clients, {"own": torch.arange(len(told))}))
+        fed.replace_data(
+            self.mend, sent, each=Stacked(told.clients, {"own": torch.arange(len(told), device=sent["size"].device)})
+        )
         return {}
 
     @property
