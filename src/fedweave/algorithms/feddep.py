@@ -80,10 +80,10 @@ class MissingEmbeddings(Generates):
     def init(self, fed: Federation, w: Tree) -> Tree:
         """Prototypes, generators, and graphs with what these make."""
         told = fed.map(self.learn, {"classes": fed.classes})
-        sent = {"classes": fed.classes, "prototype": told.stack("prototype"), "size": told.stack("size")}
-        fed.replace_data(
-            self.mend, sent, each=Stacked(told.clients, {"own": torch.arange(len(told), device=sent["size"].device)})
-        )
+        size = told.stack("size")
+        sent = {"classes": fed.classes, "prototype": told.stack("prototype"), "size": size}
+        place = torch.arange(len(told), device=size.device)
+        fed.replace_data(self.mend, sent, each=Stacked(told.clients, {"own": place}))
         return {}
 
     @property
