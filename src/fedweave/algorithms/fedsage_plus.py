@@ -39,8 +39,9 @@ from fedweave.algorithms.neighbours import (
     noisy,
     squares,
 )
-from fedweave.algorithms.parts import Needs, SampledCrossEntropy, Uniform
+from fedweave.algorithms.parts import Needs, SampledCrossEntropy, Training, Uniform
 from fedweave.algorithms.preset import preset_of
+from fedweave.core import carried as carrying
 from fedweave.core import random
 from fedweave.core.arrays import graph_arrays, graph_like
 from fedweave.core.federation import DATA, Client, Declaration, Federation, Sends, Step, on_client
@@ -87,6 +88,14 @@ class MissingNeighbours(Generates):
         super().__post_init__()
         if self.exchanges > _MOST_EXCHANGES:
             raise ValueError(f"exchanges is {self.exchanges}; it must be at most {_MOST_EXCHANGES}")
+
+    def check(self, training: Training) -> None:
+        """Refuse a model that reads what edges carry: generated ones carry nothing."""
+        if any(layer.operator in carrying.kinds() for layer in training.model):
+            raise ValueError(
+                "edges to generated neighbours carry nothing; choose model sage, or gcn with weighted = false and "
+                "directed = 'none'"
+            )
 
     # --- server ------------------------------------------------------------------------------------------------------
 

@@ -64,12 +64,17 @@ def labels(count: int, classes: int, device: torch.device | str = "cpu") -> Tens
     return (torch.arange(count, device=device) // max(1, count // classes)).clamp(max=classes - 1)
 
 
+def alike(cosine: Tensor, near: int) -> Tensor:
+    """bool [n, n]: pairs of which one is among the `near` columns that are largest in the other's row."""
+    nearest = (-cosine).argsort(dim=1, stable=True)[:, :near]
+    close = torch.zeros_like(cosine, dtype=torch.bool).scatter(1, nearest, True)
+    return close | close.T
+
+
 def pseudo_graph(x: Tensor, near: int) -> Graph:
     """Each node of x [n, d] linked to the `near` rows of the largest cosine, itself among them, both ways."""
     unit = F.normalize(x.detach(), dim=1)
-    close = torch.zeros(len(x), len(x), dtype=torch.bool, device=x.device)
-    close.scatter_(1, (-unit @ unit.T).argsort(dim=1, stable=True)[:, :near], True)
-    joined = (close | close.T).fill_diagonal_(False).cpu()
+    joined = alike(unit @ unit.T, near).fill_diagonal_(False).cpu()
     masks, none = np.zeros((3, len(x)), bool), np.full(len(x), -1)
     return make_graph(x.detach().cpu().numpy(), joined.nonzero().T.numpy(), none, masks, dtype=x.dtype).to(x.device)
 

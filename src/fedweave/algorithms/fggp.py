@@ -18,6 +18,7 @@ from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from fedweave.algorithms.fairaug import uniform
+from fedweave.algorithms.fedtad import alike
 from fedweave.algorithms.fgssl import unit
 from fedweave.algorithms.parts import Context, Needs, Outputs, Part, Round, Training
 from fedweave.algorithms.preset import part_of, preset_of
@@ -198,9 +199,8 @@ def joined(h: Tensor, graph: Graph, near: int) -> Tensor:
     """A₂ [n, n], 0 or 1: the edges, each node's `near` nodes of the largest cosine of h [n, d], and itself."""
     eye, real = torch.eye(graph.nodes, dtype=torch.bool, device=h.device), graph.real & graph.real[:, None]
     cosine = (unit(h) @ unit(h).T).masked_fill(eye | ~real, -torch.inf)
-    close = torch.zeros_like(eye).scatter(1, (-cosine).argsort(dim=1, stable=True)[:, :near], True)
     edges = graph.edges.operator("sum") @ eye.to(h.dtype) > 0
-    return (((close | close.T | edges) & real) | eye).to(h.dtype)
+    return (((alike(cosine, near) | edges) & real) | eye).to(h.dtype)
 
 
 def normalised(a: Tensor) -> Tensor:

@@ -161,7 +161,8 @@ class EgoNetworks:
         if len(pool) < self.clients:
             raise ConfigError(
                 f"[partition] clients = {self.clients} ego-networks need as many train nodes as centres, but the "
-                f"largest component of {data.name!r} has {len(pool)}; lower clients or raise train."
+                f"largest component of {data.name!r} has {len(pool)}; lower clients or raise train.",
+                code="config.too-few",
             )
         centres = generator(seed, "partition/ego_networks").choice(pool, self.clients, replace=False)
         parts = tuple(Part(nodes[near], whole.masks[:, near]) for near in _within(graph, centres, self.hops))

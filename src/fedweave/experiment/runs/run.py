@@ -212,11 +212,9 @@ def running(
 
 def _begun(config: Config, built: Ready, directory: Path, here: RunBackend, overwrite: bool) -> Begun:
     """The earlier run that a run begins from, if any, as its federation's start."""
-    where = config.general.init_from
-    if where is None:
+    if (where := config.general.init_from) is None:
         return Begun()
-    goes_on = (directory / CHECKPOINT).exists() and not overwrite
-    own = built.own if isinstance(built, Built) else {}
+    goes_on, own = (directory / CHECKPOINT).exists() and not overwrite, getattr(built, "own", {})
     try:
         found = begin(built.fed, built.algorithm, built.data, here.earlier(where), own)
     except UserError:
