@@ -17,7 +17,7 @@ from fedweave.partition.pooling import shares
 
 _BYTES_KEPT = 4 << 30  # of graphs that were asked for; those not asked for the longest are made again
 _ENTRY = 8  # bytes of an entry of sparse features
-_OBJECTS = 12_000  # bytes of a graph's tensors and arrays besides what is in them, measured
+_OBJECTS = 12_000  # bytes of a graph's tensors and arrays besides what is in them, an estimate
 
 
 class MadeGraphs(Mapping[str, Graph]):
