@@ -120,8 +120,9 @@ def members(built: Built) -> list[Member]:
     return held
 
 
-def plain(built: Built, kind: str, rounds: int, seed: int) -> Iterator[list[Tensor]]:
-    """FedAvg by a loop over the members: after each round the logits of their examples."""
+def plain(built: Built, kind: str, rounds: int, seed: int, own_models: bool = False) -> Iterator[list[Tensor]]:
+    """FedAvg by a loop over the members: after each round the logits of their examples; `own_models`: after its
+    training each member's model is evaluated, too, as fedweave does."""
     torch.manual_seed(seed)
     held = members(built)
     net = Net(kind, held[0].x.shape[1], held[0].e.shape[1], PNA().delta)
@@ -132,6 +133,8 @@ def plain(built: Built, kind: str, rounds: int, seed: int) -> Iterator[list[Tens
         for own, share in zip(held, counts / counts.sum(), strict=True):
             net.load_state_dict(start)
             _trained(net, own)
+            if own_models:
+                _judged(net, own)
             for name, leaf in net.state_dict().items():
                 joint[name] += (share * leaf).to(leaf.dtype)
         net.load_state_dict(joint)
@@ -187,10 +190,11 @@ def scores(sides: Iterator[list[Tensor]], built: Built) -> dict[str, float]:
 
 
 def seconds(built: Built, kind: str, rounds: int) -> dict[str, float]:
-    """Medians of a round's processor seconds, training and the evaluation of all splits, in turns."""
+    """Medians of a round's processor seconds, in turns: training, and evaluating the joint model and each member's own
+    on all splits."""
     sides: dict[str, Iterator[Any]] = {
         "fedweave": train(built.algorithm, built.fed, rounds, eval_every=1),
-        "plain loop": plain(built, kind, rounds, 0),
+        "plain loop": plain(built, kind, rounds, 0, own_models=True),
     }
     for _ in range(3):  # recordings are made
         next(sides["fedweave"])

@@ -19,11 +19,11 @@ from rich.console import Console
 from fedweave.experiment.config import Document
 from fedweave.metrics.best_rounds import FAIREST
 from fedweave.papers import grid
-from fedweave.papers.display import Progression
 from fedweave.papers.f2gnn import GRIDS, OURS, experiment
 from fedweave.papers.grid import PlannedRun
 from fedweave.papers.paper import PaperCell, PaperTable, Quantity
 from fedweave.papers.quantities import summary
+from fedweave.papers.session import Progression
 from fedweave.papers.workers import execute
 
 NOTHING_READ = Quantity("", lambda run: None)

@@ -20,6 +20,7 @@ from fedweave import datasets
 from fedweave.algorithms import GLASU
 from fedweave.engines.simulation import Simulation
 from fedweave.experiment import build
+from fedweave.experiment.graphs import width
 from fedweave.metrics.measured import measure
 from fedweave.models import MODELS
 from fedweave.papers.quantities import Duration, duration
@@ -39,7 +40,7 @@ class Side:
     def __init__(self, hidden: int, lr: float, options: dict[str, Any]) -> None:
         data = datasets.load("cora")
         cut = PARTITIONS["vertical"](public_split=True, train_rest=True).cut(data, 0)
-        net = MODELS["gcnii"](hidden=hidden, layers=4).build(build.width(data, cut), data.classes)
+        net = MODELS["gcnii"](hidden=hidden, layers=4).build(width(data, cut), data.classes)
         self.algorithm = GLASU(net, lr=lr, **options)
         self.fed = Simulation(build.client_graphs(data, cut), classes=data.classes)
         self.fed.begin(0)

@@ -16,6 +16,7 @@ from fedweave.datasets.base import Dataset
 from fedweave.engines.simulation import Simulation
 from fedweave.errors import ConfigError
 from fedweave.experiment import build, config
+from fedweave.experiment.graphs import width
 from fedweave.ops.sparse import Sparse
 from fedweave.partition import Vertical
 from fedweave.partition.base import Part, Partition, client_ids
@@ -167,7 +168,7 @@ def test_vertical_clients_by_hand(sparse: bool) -> None:
     assert list(graphs) == ["bank", "shop"]
     bank, shop = graphs.values()
     assert isinstance(bank.x, Sparse) is isinstance(shop.x, Sparse) is sparse
-    assert build.width(data, VERTICAL) == 2
+    assert width(data, VERTICAL) == 2
     assert dense(bank.x)[:5].tolist() == WIDE.x[:, :2].tolist()
     assert dense(shop.x)[:5].tolist() == [[value, 0] for value in WIDE.x[:, 2]]
     assert bank.edges.members[0].index.tolist() == [[0, 1], [1, 0]]

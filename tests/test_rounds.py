@@ -16,7 +16,7 @@ from fedweave.algorithms.parts import Part, Round
 from fedweave.core import model as models
 from fedweave.core.graph import TEST
 from fedweave.core.tree import Tree
-from fedweave.errors import ConfigError, FedweaveError, UserError
+from fedweave.errors import FedweaveError, UserError
 from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
 from fedweave.experiment.config.experiment import override
@@ -25,6 +25,7 @@ from fedweave.metrics.best_rounds import best_validated, fairest
 from fedweave.metrics.measured import METRICS_SCHEMA, SELECTION
 from fedweave.report.notes import covered, notes
 from tests.contract.federations import algorithm, federation, model
+from tests.refusals import refusal
 
 
 def test_divergence_is_an_error_that_names_round_and_remedy() -> None:
@@ -253,5 +254,5 @@ def test_evaluation_of_a_sample_has_its_clients_numbers_and_changes_no_training(
 )
 def test_evaluation_of_a_sample_is_refused_where_nobody_can_be_left_out(more: dict[str, Any]) -> None:
     data = {"name": "synthetic", "nodes": 60, "features": 8}
-    with pytest.raises(ConfigError, match=r"evaluation\.clients"):
+    with refusal("config", "evaluation.clients"):
         build(resolve({"data": data, "evaluation": {"clients": 2}} | more))

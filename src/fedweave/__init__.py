@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from fedweave import algorithms, datasets, metrics, models, partition
     from fedweave.engines.simulation import Simulation
-    from fedweave.experiment.build import client_graphs, federation, global_test_graph, width
+    from fedweave.experiment.build import client_graphs, federation, global_test_graph
+    from fedweave.experiment.graphs import width
     from fedweave.python.loading import load_run
     from fedweave.python.training import run, train
 
@@ -50,7 +51,7 @@ _HOME = {
     "load_run": "fedweave.python.loading",
     "run": "fedweave.python.training",
     "train": "fedweave.python.training",
-    "width": "fedweave.experiment.build",
+    "width": "fedweave.experiment.graphs",
 }
 
 

@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from fedweave.algorithms import PARTS
-from fedweave.errors import ConfigError
 from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train
 from fedweave.incentives.coalitions import judging, worth
 from fedweave.incentives.shapley import exact, leave_one_out
 from fedweave.payments.contributions import _heard
+from tests.refusals import refusal
 
 CONFIG: dict[str, Any] = {
     "data": {"name": "synthetic", "nodes": 200, "classes": 3, "features": 6},
@@ -64,7 +64,7 @@ def test_no_more_messages_try_models_than_sites_are_told_to_expect(clients: int,
 
 @pytest.mark.parametrize("other", ["secure_sum", "median", "server_adam", "functional_mix"])
 def test_what_hides_updates_or_makes_another_model_of_them_is_refused(other: str) -> None:
-    with pytest.raises(ConfigError, match="CoalitionValue"):
+    with refusal("config.value", "CoalitionValue"):
         build(resolve(CONFIG | {"algorithm": {"name": "fedavg", "parts": ["coalition_value", other]}}))
 
 

@@ -23,6 +23,7 @@ from fedweave.errors import ConfigError
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import SERVER, train
 from tests.contract.federations import algorithm, cross_entropy, federation, gin, graphs
+from tests.refusals import refusal
 
 ROUNDS = 4
 NAME = "fairgraphfl"
@@ -310,7 +311,7 @@ def test_parts_suit_other_algorithms_and_nodes() -> None:
 def test_the_short_name_is_the_same_algorithm() -> None:
     config = resolve({"data": {"name": "proteins"}, "algorithm": {"name": "fgfl"}})
     assert config.algorithm.name == NAME
-    with pytest.raises(ConfigError, match="there is no 'fgf'"):
+    with refusal("config.unknown-name", "'fgf'"):
         resolve({"data": {"name": "proteins"}, "algorithm": {"name": "fgf"}})
 
 

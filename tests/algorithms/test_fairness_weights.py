@@ -15,7 +15,7 @@ from fedweave.algorithms.fairness import (
     soft_gaps,
     total_gap,
 )
-from fedweave.errors import ConfigError
+from tests.refusals import refusal
 
 NAN = float("nan")
 
@@ -95,9 +95,9 @@ def test_whom_f2gnn_prefers() -> None:
 
 def test_bad_settings_are_refused() -> None:
     two = torch.ones(2)
-    with pytest.raises(ConfigError, match=r"prefer = 'unfair' .* fair, as_printed, script"):
+    with refusal("config", "prefer = 'unfair'", "as_printed"):
         f2gnn_weights(two, two, 1.0, 1.0, "unfair")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="tau = 0"):
+    with refusal("config", "tau = 0"):
         f2gnn_weights(two, two, 1.0, 0.0)
 
 

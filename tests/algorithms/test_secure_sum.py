@@ -10,11 +10,12 @@ from fedweave.core.portions import Batch
 from fedweave.core.replies import Replies
 from fedweave.deploy.flare.policy.policy import PolicyViolation, Spent, check_reply
 from fedweave.deploy.flare.site.sitefile import Rules
-from fedweave.errors import ClientsMissing, FedweaveError, UserError
+from fedweave.errors import FedweaveError, UserError
 from fedweave.experiment.rounds import train
 from fedweave.privacy.gaussian import GaussianRows
 from fedweave.privacy.secure_sum import FixedPoint, cut_counts, even_share, tallied
 from tests.algorithms.test_glasu import federation, gap, made, outcome, parties, rows
+from tests.refusals import refusal
 
 WORDS = FixedPoint(32, 16)
 
@@ -120,7 +121,7 @@ def test_a_sum_of_too_few_is_refused() -> None:
     state = algorithm.init(fed)
     fed.begin(1)
     fed._absent = lambda round, client: "away" if client == "client-1" else None
-    with pytest.raises(ClientsMissing, match="2 of 3 clients replied, 3 are needed"):
+    with refusal("clients-missing", "2 of 3"):
         fed.map(algorithm.infer, {"segment": 0}, quorum=0.5)
     assert state["nodes"]
 
@@ -139,7 +140,7 @@ def test_a_policy_can_demand_it() -> None:
     hidden = declared(RowRelease(GaussianRows(1, 2), masked=True))
     check_reply(rules, Spent(), reply, 8, hidden)
     check_reply(rules, Spent(), {"nodes": torch.zeros(2)}, 8, StepInfo.of({"nodes": "nodes"}))
-    with pytest.raises(PolicyViolation, match=r"policy.secure_sum: h may only leave in a secure sum.*'none'"):
+    with refusal("call-refused", "policy.secure_sum:", "'none'"):
         check_reply(rules, Spent(), reply, 8, StepInfo.of({"h": "a secure sum"}))
 
 
@@ -156,7 +157,7 @@ def test_a_cap_on_epsilon_counts_every_release_of_noised_rows() -> None:
         check_reply(rules, spent, reply, 8, info)
         spent = spent.after(8, info.applied(reply))
         assert spent.epsilon(1e-5) == pytest.approx(noised.epsilon(releases))
-    with pytest.raises(PolicyViolation, match=r"policy\.epsilon: ε = "):
+    with refusal("call-refused", "policy.epsilon: ε ="):
         check_reply(rules, spent, reply, 8, info)
 
 

@@ -12,10 +12,10 @@ from fedweave.contract.wire import ShardedRecorder
 from fedweave.core.tree import Tree, leaves
 from fedweave.engines.sharded import deal
 from fedweave.engines.worker import pack, unpack
-from fedweave.errors import StepFailed
 from fedweave.experiment.rounds import train
 from tests.contract.changing import Drifting, Mending
 from tests.contract.federations import federation, model
+from tests.refusals import refusal
 
 SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "sampled participation": ("fedavg", {"participation": 0.4}),
@@ -77,7 +77,7 @@ def test_a_step_that_fails_names_its_client() -> None:
     graphs = subject.graphs()
     graphs["site-3"] = graphs["site-3"]._replace(y=graphs["site-3"].y + 100)
     fed = subject.federation(clients=graphs, **subject.in_shards(2))
-    with pytest.raises(StepFailed, match="site-3"):
+    with refusal("step-failed", "site-3"):
         list(train(subject.made(), fed, 1))
 
 

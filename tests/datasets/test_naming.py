@@ -14,6 +14,7 @@ from fedweave.datasets import from_frames, load
 from fedweave.deploy.flare.site.holdings import read_graph
 from fedweave.deploy.flare.site.sitefile import SiteData
 from fedweave.errors import ConfigError, DataError
+from tests.refusals import refusal
 
 OWN = "patient,diagnosis,sex,age,name\np1,ill,f,0.5,Ann\np2,well,m,0.25,Ben\np3,,f,1.5,Cem\n"
 PLAIN = "id,label,sens,age\np1,ill,f,0.5\np2,well,m,0.25\np3,,f,1.5\n"
@@ -76,7 +77,7 @@ def test_wrong_names_are_refused(changed: dict[str, Any], said: str, tmp_path: P
 
 def test_a_meaning_is_not_given_to_two_columns(tmp_path: Path) -> None:
     nodes = OWN.replace(",name", ",label")
-    with pytest.raises(DataError, match=r"calls 'diagnosis' the label, and there is a column 'label'.*ignore"):
+    with refusal("data.column-taken", "'diagnosis'", "'label'"):
         load("folder", str(folder(tmp_path, nodes, CONTACTS)), columns=NAMES["columns"], ignore=("weight",))
     assert load(
         "folder", str(tmp_path), columns=NAMES["columns"], ignore=("label", "weight")

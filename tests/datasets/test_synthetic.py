@@ -7,6 +7,7 @@ from fedweave.datasets import Dataset, load
 from fedweave.datasets.check import check
 from fedweave.datasets.synthetic import Blocks, draw_pairs
 from fedweave.errors import ConfigError
+from tests.refusals import refusal
 
 
 def same(values: np.ndarray | None, edges: np.ndarray) -> float:
@@ -89,7 +90,7 @@ def test_same_seed_same_bytes_other_seed_other_graph() -> None:
 
 
 def test_more_edges_than_pairs_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"20 edges within classes.*only 6 such pairs.*lower degree"):
+    with refusal("config.pairs", "20"):
         load("synthetic", nodes=6, classes=2, features=4, degree=20 / 3, homophily=1.0)
 
 

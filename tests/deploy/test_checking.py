@@ -33,10 +33,11 @@ from fedweave.deploy.sites.processes import SiteProcess, check_alive, last_error
 from fedweave.deploy.sites.project import Project, read_project
 from fedweave.deploy.sites.running import judged_by_number, with_engine
 from fedweave.deploy.sites.splitting import hand_out, split, unknown_to_server
-from fedweave.errors import ConfigError, DataError, FedweaveError, UserError
+from fedweave.errors import DataError, FedweaveError, UserError
 from fedweave.experiment.config import read, resolve
 from tests.deploy.projects import SITES, bring, copied, experiment, tables
 from tests.deploy.test_refused_rounds import job
+from tests.refusals import refusal
 
 runner = CliRunner()
 
@@ -533,7 +534,7 @@ def test_a_failed_run_says_what_the_sites_here_noted(project: Path) -> None:
             log.write_text(log.read_text() + noted)
             raise UserError("0 of 3 replied")
 
-    with pytest.raises(UserError, match=r"(?s)0 of 3 replied.*bank-b: 2026-02-02 data\.npz: no split$"):
+    with refusal("user", "0 of 3", "bank-b: 2026-02-02 data.npz:"):
         fail("2026-02-02 data.npz: no split\n")
     with pytest.raises(UserError, match=r"^0 of 3 replied$"):
         fail("")
@@ -633,7 +634,7 @@ def test_a_positive_class_is_found_by_what_the_sites_here_call_it(
         (tmp_path / site / "site.toml").write_text(f'[data]\npath = "own"\n{text}\n')
     config = resolve({**experiment().plain(), "evaluation": {"positive": positive}})
     if found is None:
-        with pytest.raises(ConfigError, match=r"evaluation\.positive"):
+        with refusal("config", "evaluation.positive"):
             judged_by_number(config, tmp_path, SITES)
     else:
         assert judged_by_number(config, tmp_path, SITES).evaluation.positive == found

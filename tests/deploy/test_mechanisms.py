@@ -28,6 +28,7 @@ from fedweave.experiment.rounds import train
 from fedweave.privacy.gaussian import GaussianRows, epsilon
 from tests.deploy.projects import InProcess, experiment
 from tests.deploy.test_in_process import cut_again, deny, joined, project
+from tests.refusals import refusal
 
 __all__ = ["project"]
 LIE = "mixup of 64 or more, clipped to 0.1, Gaussian noise of sigma 9 (μ = 0.001), secure sum of 9"
@@ -122,7 +123,7 @@ def test_a_site_counts_what_its_own_algorithm_costs(project: Path, monkeypatch: 
     monkeypatch.setattr("tests.deploy.test_in_process.InProcess", Lying)
     monkeypatch.setattr(participation, "needs_all", lambda config, algorithm: False)  # it would not join
     fed, algorithm, _ = joined(project, config)
-    with pytest.raises(ClientsMissing, match=r"bank-b: .*policy\.epsilon: ε = "):
+    with refusal("clients-missing", "bank-b:", "policy.epsilon: ε ="):
         list(train(replace(algorithm, sigma=400.0), fed, 2))
     assert Spent.of(journal(project)).account.cost.squared_mu == pytest.approx(2 * 0.5**2)
 

@@ -8,10 +8,11 @@ import pytest
 
 from fedweave.contract.subject import distance, everything, everywhere
 from fedweave.engines.ray_workers import RayWorkers
-from fedweave.errors import ConfigError, UserError
+from fedweave.errors import ConfigError
 from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train
+from tests.refusals import refusal
 
 ray = pytest.importorskip("ray", reason="needs the extra `ray`")
 
@@ -107,5 +108,5 @@ def test_a_cluster_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(ray, "init", init)
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    with pytest.raises(UserError, match=r"engine\.address"):
+    with refusal("user", "engine.address"):
         RayWorkers("127.0.0.1:1", 1.0)

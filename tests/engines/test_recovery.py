@@ -16,6 +16,7 @@ from fedweave.engines.vectorised import Vectorised
 from fedweave.engines.worker import Worker
 from fedweave.errors import WorkerLost
 from fedweave.experiment.rounds import train
+from tests.refusals import refusal
 
 
 class Mortal:
@@ -85,5 +86,5 @@ def test_a_lost_worker_changes_no_number(
 def test_a_worker_that_cannot_be_rebuilt_is_named(tmp_path: Path) -> None:
     subject = Subject(ALGORITHMS["fedavg"])
     fed, _ = federation(subject, tmp_path, [3] + [1] * 9)
-    with pytest.raises(WorkerLost, match="worker 2"):
+    with refusal("worker-lost", "worker 2"):
         list(train(subject.made(), fed, 3))

@@ -21,7 +21,7 @@ from fedweave.datasets import features
 from fedweave.deploy.sites.running import for_sites
 from fedweave.errors import DiskFull
 from fedweave.experiment import config
-from fedweave.experiment.build import graph_of
+from fedweave.experiment.graphs import graph_of
 from fedweave.experiment.runs.scoring import probabilities
 from fedweave.experiment.runs.trained import Trained, finished, trained
 from fedweave.export import card, source

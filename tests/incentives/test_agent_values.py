@@ -13,6 +13,7 @@ from fedweave.core.replies import Replies
 from fedweave.errors import UserError
 from fedweave.incentives import shapley
 from fedweave.incentives.shapley import coalitions, correlation, cosine_value, gradient_shapley, leave_one_out
+from tests.refusals import refusal
 
 
 def tensor(*numbers: float) -> torch.Tensor:
@@ -158,7 +159,7 @@ def test_beyond_twelve_agents_it_is_estimated() -> None:
     found = gradient_shapley(updates, r, np.random.default_rng(0), 400)
     assert float(found.values.sum()) == pytest.approx(1)
     assert 0 < float(found.error.max()) < 0.02
-    with pytest.raises(UserError, match="at most 12 players"):
+    with refusal("user.exact", "12"):
         gradient_shapley(updates, r)
 
 

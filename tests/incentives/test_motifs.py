@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from fedweave.errors import DataError, UserError
+from fedweave.errors import DataError
 from fedweave.incentives.motifs import Motif, Motifs, extract
 from fedweave.incentives.shapley import diversity
 from fedweave.incentives.vocabulary import vocabulary
+from tests.refusals import refusal
 
 C, N, O = 6, 7, 8  # noqa: E741
 
@@ -175,7 +176,7 @@ def test_arrays_that_do_not_fit_are_refused(change: dict[str, np.ndarray], messa
     good = {"edges": pairs((0, 1)), "graph_of": np.array([0, 0, 1]), "labels": np.zeros(3, np.int64)}
     with pytest.raises(DataError, match=message):
         extract(**(good | change))
-    with pytest.raises(UserError, match="max_ring is 2"):
+    with refusal("user.ring", "max_ring is 2"):
         extract(**good, max_ring=2)
 
 

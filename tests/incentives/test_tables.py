@@ -11,7 +11,6 @@ import torch
 from fedweave.core.graph import TRAIN
 from fedweave.datasets import load
 from fedweave.datasets.base import Dataset
-from fedweave.errors import ConfigError
 from fedweave.experiment.build import client_graphs
 from fedweave.incentives.motifs import Motif, Motifs, extract
 from fedweave.incentives.tables import MOTIF_MEAN, found, numbers, table, tables
@@ -20,6 +19,7 @@ from fedweave.partition.base import Part, Partition
 from fedweave.partition.graphs import GraphsIID, Perturbed
 from fedweave.partition.pooling import shares
 from tests.contract.small_graphs import graphs
+from tests.refusals import refusal
 
 
 def drawn(order: list[int]) -> Dataset:
@@ -85,7 +85,7 @@ def test_the_mean_over_graphs_that_have_a_motif() -> None:
 
 def test_nodes_have_no_motifs() -> None:
     data = replace(drawn([0]), graph_of=None, y=np.zeros(4, np.int64))
-    with pytest.raises(ConfigError, match="examples of drawn are nodes"):
+    with refusal("config.small-graphs", "drawn"):
         found(data, Vocabulary())
 
 

@@ -8,12 +8,13 @@ import pytest
 import scipy.sparse as sp
 import torch
 
-from fedweave.errors import DataError, UserError
+from fedweave.errors import DataError
 from fedweave.incentives import tables as motif_cache
 from fedweave.incentives.motifs import Motif, Motifs, extract
 from fedweave.incentives.shapley import diversity
 from fedweave.incentives.tables import cached
 from fedweave.incentives.vocabulary import tf_idf, vocabulary
+from tests.refusals import refusal
 
 
 def counts(*rows: list[int]) -> sp.csr_array:
@@ -61,7 +62,7 @@ def test_diversity_by_hand() -> None:
 
 def test_wrong_arguments_are_refused() -> None:
     for keep in (0, -0.1, 1.1, float("nan")):
-        with pytest.raises(UserError, match="keep is"):
+        with refusal("user.keep"):
             vocabulary(counts([1]), keep=keep)
 
 
@@ -124,5 +125,5 @@ def test_a_damaged_file_is_named(tmp_path: Path, size: int) -> None:
 
 def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(DataError, match=r"motifs cannot be kept in .*FEDWEAVE_CACHE"):
+    with refusal("data.unwritable", "FEDWEAVE_CACHE"):
         cached(EDGES, GRAPH_OF, folder=tmp_path / "file" / "motifs")

@@ -11,7 +11,7 @@ from fedweave.core import model as models
 from fedweave.core.carried import Carried
 from fedweave.core.graph import make_graph, stack
 from fedweave.core.random import key
-from fedweave.models import GAT, GCN, GINE, PNA, gat, gcn, gine, pna
+from fedweave.models import GAT, GCN, GINE, PNA, directed, gat, gcn, gine, pna
 from fedweave.ops.extremes import largest
 
 N, M, D, K = 20, 70, 5, 3
@@ -202,6 +202,22 @@ def test_a_model_of_edges_learns_from_bare_ones_too():
     for model in (*bare, GINE(hidden=4, edge_features=2), PNA(hidden=4, edge_features=2), GAT(edge_features=2)):
         net = model.build(2, 2)
         assert models.apply(net, models.init(net, key(0)), graph).isfinite().all()
+
+
+@pytest.mark.parametrize("width", [K, 0])
+def test_matrices_beside_each_other_are_one_product(width):
+    """Without features of edges, as of a graph that stands for clients', their weights are left out."""
+    graph, *_ = a_graph()
+    if not width:
+        own = graph.own_edges.members[0].carried._replace(features=None)
+        graph = make_graph(
+            graph.x.numpy(), own.ends, graph.y.numpy(), graph.masks.numpy(), dtype=torch.float64, carried=own
+        )
+    draw = torch.Generator().manual_seed(1)
+    h, g, weight = (torch.randn(n, 4, generator=draw, dtype=torch.float64) for n in (graph.nodes, graph.nodes, K))
+    parts = {"edge_to_forward": h, "edge_from_forward": g, "edge_features_forward": weight}
+    each = [graph.edges.operator(kind) @ part[: graph.edges.operator(kind).shape[1]] for kind, part in parts.items()]
+    torch.testing.assert_close(directed.beside(graph, *parts.items()), sum(each))
 
 
 def test_largest_of_each_row_by_hand():

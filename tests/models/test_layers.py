@@ -17,6 +17,7 @@ from fedweave.core.model import Layer
 from fedweave.errors import ConfigError
 from fedweave.models import MODELS, blocks, gcn, sage
 from fedweave.ops.linear import linear
+from tests.refusals import refusal
 
 OF_NODES = [name for name in MODELS if name != "star"]  # which classifies small graphs alone (tests of FedStar)
 HIDDEN = [name for name in OF_NODES if name != "sgc"]  # which has no hidden layers
@@ -192,7 +193,7 @@ def test_a_linear_classifier_after_the_convolutions() -> None:
     h = models.apply(model[:2], w, graph)
     assert (h < 0).any()
     torch.testing.assert_close(models.apply(model, w, graph), h @ w["2"]["weight"] + w["2"]["bias"])
-    with pytest.raises(ConfigError, match="linear = true"):
+    with refusal("config", "linear = true"):
         MODELS["gcn"](linear=True, pool="sum")
 
 

@@ -25,6 +25,7 @@ from fedweave.partition import (
 )
 from fedweave.partition.ego_networks import induced_edges, labels_of
 from fedweave.partition.pooling import pooled
+from tests.refusals import refusal
 
 
 def collection(graphs: int = 200, classes: int = 2, seed: int = 0, unlabelled: float = 0.0) -> Dataset:
@@ -90,7 +91,7 @@ def test_the_scripts_protocol() -> None:
         assert len(part.examples) in (66, 67)
         assert abs(part.masks.sum(1) - np.array([0.8, 0.1, 0.1]) * len(part.examples)).max() < 1
     assert set(data.y[made.parts[0].examples[:50]]) == {0}  # the file is sorted by class
-    with pytest.raises(ConfigError, match=r"clients = 5 of at least 50 graph\(s\) cannot share 200 graphs"):
+    with refusal("config.too-few", "clients = 5", "50", "200"):
         GraphsIID(protocol="script", clients=5).cut(data, 3)
 
 
@@ -205,9 +206,7 @@ def test_statistics_count_graphs() -> None:
 
 @pytest.mark.parametrize("partition", [Louvain(), LabelSkew(), Vertical(), Parties()])
 def test_a_cut_of_nodes_refuses_graphs_and_names_what_fits(partition: object) -> None:
-    with pytest.raises(
-        ConfigError, match=r"the examples of 'small' are graphs; choose one of dirichlet, random, column, graphs"
-    ):
+    with refusal("config.examples", "'small'"):
         cut(partition, collection(), 0)
 
 

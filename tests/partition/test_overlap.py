@@ -13,6 +13,7 @@ from fedweave.partition.overlap import HIGH, LOW, NONE, overlaps
 from fedweave.partition.statistics import realised
 from tests.partition.test_partition_laws import blocks, both_ways, same
 from tests.partition.test_partition_real import real
+from tests.refusals import refusal
 
 
 def group_means(how: Overlap, data: Dataset, seeds: int = 5) -> np.ndarray:
@@ -128,5 +129,5 @@ def test_impossible_settings_are_refused(values: dict[str, Any], named: str) -> 
 
 
 def test_too_few_nodes_are_refused() -> None:
-    with pytest.raises(ConfigError, match="clients = 40"):
+    with refusal("config.overlap", "clients = 40"):
         Overlap().cut(blocks(60), 0)

@@ -11,8 +11,8 @@ import pytest
 import scipy.sparse as sp
 
 from fedweave.datasets.base import Dataset
-from fedweave.errors import ConfigError
 from fedweave.partition import Dirichlet, LabelSkew, Louvain, Random, statistics, totals
+from tests.refusals import refusal
 
 ROOT = Path(os.environ.get("FEDWEAVE_DATA", Path(__file__).parents[2] / "../shared/data"))
 
@@ -84,7 +84,7 @@ def test_public_split_of_cora_is_shared_out() -> None:
 
 
 def test_dblp_has_no_public_split() -> None:
-    with pytest.raises(ConfigError, match="'dblp' has no published split"):
+    with refusal("config.no-split", "'dblp'"):
         Louvain(public_split=True).cut(real("dblp"), 0)
 
 

@@ -11,7 +11,7 @@ from fedweave.core import random
 from fedweave.core.tree import leaves
 from fedweave.experiment import config
 from fedweave.experiment.runs import run as runs
-from fedweave.papers import fedego, fedego_experiments, fedego_printed, fedego_script, grid
+from fedweave.papers import fedego, fedego_experiments, fedego_script, grid
 from fedweave.papers.fedego import FEDEGO
 from fedweave.papers.fedego_experiments import COMMUNITIES, experiment
 from fedweave.papers.paper import PaperCell, printed
@@ -55,13 +55,13 @@ def test_numbers_as_printed() -> None:
 
 
 def test_what_the_paper_says_of_its_numbers_holds() -> None:
-    for text, rivals in ((fedego_printed.TABLE_3, 9), (fedego_printed.TABLE_5, 9)):
+    for text, rivals in ((fedego_experiments.TABLE_3, 9), (fedego_experiments.TABLE_5, 9)):
         found = printed(text)
         for dataset in {column for _, column in found}:
             column = {row: it.value or 0 for (row, where), it in found.items() if where == dataset}
             assert len(column) == rivals
             assert max(column, key=lambda row: column[row]) == "FedEgo"  # "surpasses all in the global test"
-    cost = printed(fedego_printed.TABLE_9)
+    cost = printed(fedego_experiments.TABLE_9)
     for row in {row for row, _ in cost}:
         egos, parameters, total = (cost[row, f"{what} Cost"].value for what in ("Ego-graphs", "Parameters", "Total"))
         assert egos is not None

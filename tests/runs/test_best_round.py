@@ -9,7 +9,6 @@ import torch
 
 from fedweave.cli.predict import predictions
 from fedweave.core.tree import leaves
-from fedweave.errors import UserError
 from fedweave.experiment.config import resolve
 from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.files import CHECKPOINT
@@ -17,6 +16,7 @@ from fedweave.experiment.runs.run import run
 from fedweave.export.card import card
 from fedweave.export.source import source
 from fedweave.report.reading import read_run
+from tests.refusals import refusal
 from tests.runs.test_predictions import Quiet
 
 
@@ -80,8 +80,8 @@ def test_without_validation_examples_or_its_models_there_is_no_best_round(tmp_pa
     whole = config(rounds=2).plain()
     whole["partition"] |= {"train": 0.5, "val": 0.0, "test": 0.5}
     run(resolve(whole), tmp_path / "none", Quiet())
-    with pytest.raises(UserError, match="--round best"):
+    with refusal("user", "--round"):
         predictions(tmp_path / "none", when="best")
-    with pytest.raises(UserError, match="--round best"):
+    with refusal("user", "--round"):
         Checkpoint(round=4, summary={"best_val/round": 2.0}).at("best")
     assert len(predictions(tmp_path / "none")) == 160

@@ -15,6 +15,7 @@ from fedweave.core.federation import StepInfo
 from fedweave.core.ledger import Ledger
 from fedweave.errors import FedweaveError, UserError
 from fedweave.experiment.runs import files
+from tests.refusals import refusal
 
 TABLE = pa.table({"round": [1, 2], "value": [0.5, 0.25]})
 
@@ -26,7 +27,7 @@ def test_full_disk_keeps_the_old_content(tmp_path: Path) -> None:
         file.write(b"half of the n")
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    with pytest.raises(FedweaveError, match=r"disk is full.*--resume") as error:
+    with refusal("disk-full", "--resume") as error:
         files.write(tmp_path / "file", fill)
     assert not isinstance(error.value, UserError)
     assert (tmp_path / "file").read_bytes() == b"old"

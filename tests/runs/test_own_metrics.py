@@ -11,9 +11,10 @@ from typer.testing import CliRunner
 
 import fedweave
 from fedweave.cli import app
-from fedweave.errors import ConfigError, UserError
+from fedweave.errors import UserError
 from fedweave.experiment.runs.own_metrics import function, measured
 from fedweave.papers import session
+from tests.refusals import refusal
 from tests.sweep.test_sweep import SMALL, in_process
 
 TABLE = pa.table(
@@ -67,7 +68,7 @@ def file(tmp_path: Path) -> Path:
 def test_names(file: Path) -> None:
     assert function(f"{file}:hits")(np.array([1]), np.array([[0.2, 0.8]])) == 1.0
     for wrong in (f"{file}:NUMBER", "hits"):
-        with pytest.raises(ConfigError, match="--metric"):
+        with refusal("config", "--metric"):
             function(wrong)
 
 

@@ -27,6 +27,7 @@ from fedweave.experiment.runs.files import locked
 from fedweave.experiment.runs.resuming import Interrupted
 from fedweave.partition.base import Partition
 from tests.contract.changing import KINDS
+from tests.refusals import refusal
 from tests.reproduce.tiny import changed
 
 SETTINGS: dict[str, Any] = {
@@ -274,7 +275,7 @@ def test_predictions_of_fewer_rounds_go_when_a_run_goes_on(tmp_path: Path) -> No
 
 
 def test_directories_that_are_refused(tmp_path: Path, whole: Path) -> None:
-    with pytest.raises(UserError, match="--resume"):
+    with refusal("user", "--resume"):
         runs.run(resolved(), whole, Quiet())
     (tmp_path / "thesis.txt").write_text("mine")
     with pytest.raises(UserError, match="not the directory of a run"):

@@ -13,7 +13,7 @@ from fedweave.core.sizes import least_rows
 WAYS = ("undirected", "forward", "reverse")
 ROWS = ("weight", "features", "time", "y", "split")  # fields with a row for each edge
 SOURCE, TARGET, OWN = "example_source", "example_target", "example_features"  # where the edges are the examples
-OF_EXAMPLES = (SOURCE, TARGET, OWN)
+OF_EXAMPLES = frozenset({SOURCE, TARGET, OWN})
 
 
 class Carried(NamedTuple):

@@ -14,6 +14,7 @@ from fedweave.ops.csr import Csr
 
 Maker = Callable[["EdgeList"], sp.csr_matrix]
 DERIVED: dict[str, Maker] = {}  # what `derived` registered
+BESIDE = " | "  # between the names of matrices of equal rows that are to be one
 OF_NODES: set[str] = set()  # of these, those with a row for each node, of which a sample takes its own
 
 
@@ -147,10 +148,13 @@ class EdgeList:
 
     def operator(self, kind: str, split: int = 0) -> Csr:
         """One of the matrices of `Edges.operator`, built once; of the edges that are `seen` in a split."""
-        if kind not in carrying.OF_EXAMPLES and self.timed:
+        parts = kind.split(BESIDE)
+        if self.timed and not carrying.OF_EXAMPLES.issuperset(parts):
             return self.seen(split).operator(kind)
         if kind not in self._made:
-            if kind in DERIVED:
+            if parts[1:]:
+                made = sp.hstack([self.operator(part).scipy() for part in parts], "csr")
+            elif kind in DERIVED:
                 made = DERIVED[kind](self)
             elif kind in carrying.OF_EXAMPLES:
                 made = self._of_examples(kind)

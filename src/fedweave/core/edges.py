@@ -173,6 +173,7 @@ class Edges:
         D^-1/2, "two_hops" the same of the nodes at distance two (Zhu et al. 2020). "pool_sum" adds up the nodes of each
         small graph, "pool_mean" takes their mean.
         Names of `core.carried.named` are of single edges, with what they carry and in their directions.
+        Names with `core.edge_list.BESIDE` between them are one matrix [m, n + …] of these side by side.
         Others are of what registered them (`core.edge_list.derived`).
         """
         return Sparse(self.cache.operator(kind, self.split), self.client_index)

@@ -10,6 +10,7 @@ from itertools import pairwise
 BLOCK = 32
 # How much more than whole blocks: all clients together a quarter, one client as much again.
 _SPARE, _MOST = 4, 2
+_SPARE_CLIENTS = 8
 # A further batch costs about as much time as this many padded rows (measured: one vectorised training call of a 2-layer
 # GCN spends about 2 ms outside its kernels).
 _ROWS_PER_BATCH = 4096
@@ -55,6 +56,21 @@ def size_classes(nodes: Sequence[int]) -> list[int]:
         classes[at : at + 2] = [classes[at] + classes[at + 1]]
     chosen = {own: members[-1][0] for members in classes for own, _ in members}
     return [chosen[own] for own in least]
+
+
+def fillings(clients: int, rows: int, most: int) -> list[tuple[int, int]]:
+    """So many clients of so many `rows` in few batches of few sizes, powers of 2 or the `most` that run at once: how
+    many of the clients are in each, and the size that it is filled up to, where that costs less than another batch, or
+    an eighth of its size at the most."""
+    found, left = [], clients
+    while left:
+        size = min(1 << (left - 1).bit_length(), most)
+        spare = size - left
+        if spare * rows > _ROWS_PER_BATCH and spare * _SPARE_CLIENTS > size:
+            size //= 2
+        found.append((min(left, size), size))
+        left -= found[-1][0]
+    return found
 
 
 def agreed(needed: Iterable[Mapping[str, int]]) -> dict[str, int]:

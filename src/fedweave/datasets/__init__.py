@@ -99,7 +99,9 @@ def _loaded(name: str, path: str | None, seed: int, params: Mapping[str, Any]) -
         what, names = found(root, DATASETS)
         use = f"set name = {' or '.join(map(repr, names))} to use that, " if names else ""
         remedy = f"{use}name another path, or leave path out."
-        raise DataError(f"[data] path: {error}; {root} {what}. {remedy[0].upper()}{remedy[1:]}") from None
+        raise DataError(
+            f"[data] path: {error}; {root} {what}. {remedy[0].upper()}{remedy[1:]}", code="data.kind"
+        ) from None
 
 
 def _from_outside(loader: Any, name: str, root: Path | None, seed: int) -> Dataset:

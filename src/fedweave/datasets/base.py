@@ -184,11 +184,15 @@ class Dataset:
         if self.parties is not None:
             raise UserError(f"{self.name} is of several parties, which an .npz file does not keep; write folders.")
         if file.suffix != ".npz":
-            raise UserError(f"{path}: name a file that ends in .npz, by which [data] path knows what it is.")
+            raise UserError(
+                f"{path}: name a file that ends in .npz, by which [data] path knows what it is.", code="user.npz-name"
+            )
         try:
             write(self, file)
         except OSError as error:
-            raise UserError(f"{file} cannot be written: {error.strerror}. Name another place.") from error
+            raise UserError(
+                f"{file} cannot be written: {error.strerror}. Name another place.", code="user.unwritable"
+            ) from error
         own = {} if self.carried is None else {"loops": "keep"}
         object.__setattr__(self, "named", {"name": "npz", "path": str(file), "sens_feature": True, **own})
         return file

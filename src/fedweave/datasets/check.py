@@ -19,9 +19,9 @@ _BOTH = (
 )
 
 
-def refuse(where: str | Path, what: str, remedy: str) -> NoReturn:
-    """Raise DataError: the file (or other origin), what is wrong in it and where, what to do."""
-    raise DataError(f"{where}: {what}. {remedy}")
+def refuse(where: str | Path, what: str, remedy: str, code: str = "") -> NoReturn:
+    """Raise DataError: the file (or other origin), what is wrong there, what to do; its code is data.`code`."""
+    raise DataError(f"{where}: {what}. {remedy}", code=code and f"{DataError.code}.{code}")
 
 
 class OtherCounts(DataError):
@@ -193,7 +193,7 @@ def _check_edges(edges: np.ndarray, n: int, where: str | Path) -> None:
     def at(column: int | None, what: str, remedy: str) -> None:
         if column is not None:
             source, target = edges[:, column]
-            refuse(where, f"edge_index, column {column}: edge {source} -> {target} {what}", remedy)
+            refuse(where, f"edge_index, column {column}: edge {source} -> {target} {what}", remedy, "edge")
 
     source, target = edges[0], edges[1]
     missing = (edges.min(0) < 0) | (edges.max(0) >= n)

@@ -37,7 +37,10 @@ def check_naming(columns: Mapping[str, str], ignore: Sequence[str]) -> None:
         ConfigError: says which.
     """
     if odd := [meaning for meaning in columns if meaning not in MEANINGS]:
-        raise ConfigError(f"data.columns: nothing is called {odd[0]!r}; name columns for {', '.join(MEANINGS)}.")
+        raise ConfigError(
+            f"data.columns: nothing is called {odd[0]!r}; name columns for {', '.join(MEANINGS)}.",
+            code="config.unknown-key",
+        )
     names = [*columns.values(), *ignore]
     if twice := [name for name in names if names.count(name) > 1]:
         raise ConfigError(f"data.columns and data.ignore: {twice[0]!r} stands there twice.")
@@ -60,14 +63,19 @@ def named(
     held = {name for table in tables for name in table.columns}
     known = held | {_full(table, name) for table in tables for name in table.columns}
     if absent := [name for name in ignore if name not in known and not lacking]:
-        refuse(root, f"no table has the column {absent[0]!r}, which data.ignore names ({has})", "Correct its name.")
+        refuse(
+            root,
+            f"no table has the column {absent[0]!r}, which data.ignore names ({has})",
+            "Correct its name.",
+            "column-named",
+        )
     meanings: list[dict[str, str]] = [{} for _ in tables]
     for meaning, own in columns.items():
         there = _places(tables, meaning, own)
         if not there and not lacking:
             which = f"no table that can say a {meaning}" if own in held else "no table"
             what = f"{which} has the column {own!r}, which data.columns names for {meaning} ({has})"
-            refuse(root, what, "Correct its name.")
+            refuse(root, what, "Correct its name.", "column-named")
         for at in there:
             meanings[at][own] = meaning
     return [_named(table, own, ignore) for table, own in zip(tables, meanings, strict=True)]
@@ -102,6 +110,7 @@ def _named(table: Table, meaning: Mapping[str, str], ignore: Sequence[str]) -> T
                 table.path,
                 f"data.columns calls {own!r} the {name}, and there is a column {name!r}",
                 f"Leave that one out: ignore = [{name!r}] in [data].",
+                "column-taken",
             )
     if nameless := [name for name in kept if not name.strip() and name not in meaning]:
         refuse_name(table.path, nameless[0])
@@ -203,7 +212,10 @@ class Classified:
         check_normalise(self.normalise)
         check_naming(self.columns or {}, self.ignore or ())
         if self.classes is not None and self.labels is not None:
-            raise ConfigError("folder: give classes (labels are numbers) or labels (labels are names), not both.")
+            raise ConfigError(
+                "folder: give classes (labels are numbers) or labels (labels are names), not both.",
+                code="config.conflict",
+            )
         if self.classes is not None and self.classes < 1:
             raise ConfigError(f"folder: classes = {self.classes} is not allowed; it must be at least 1.")
         if self.labels is not None and not 0 < len(self.labels) == len(set(self.labels)):
@@ -213,7 +225,9 @@ class Classified:
             if names is not None and not 0 < len(names) == len(set(names)):
                 raise ConfigError(f"folder: {key} = {list(names)} is empty or names a value twice.")
         if both := set(self.labels or ()) & set(self._unlabelled):
-            raise ConfigError(f"folder: {min(both)!r} is in labels, so that it is a class, and in unlabelled.")
+            raise ConfigError(
+                f"folder: {min(both)!r} is in labels, so that it is a class, and in unlabelled.", code="config.conflict"
+            )
         check_loops(self.loops, getattr(self, "carries", False))
 
     @property

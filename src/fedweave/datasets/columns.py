@@ -37,7 +37,12 @@ def gaps_filled(table: Table, names: Sequence[str]) -> Table:
     data = table.data
     for name in names:
         if name not in data.column_names:
-            refuse(table.path, f"there is no column {name!r}, which [data] missing names", "Correct its name.")
+            refuse(
+                table.path,
+                f"there is no column {name!r}, which [data] missing names",
+                "Correct its name.",
+                "column-named",
+            )
         cells = data[name].combine_chunks()
         if pa.types.is_null(cells.type):
             cells = cells.cast(pa.float64())
@@ -85,7 +90,7 @@ def check_columns(
         refuse(table.path, what, f"{use}, or {ignore}; then every edge counts 1.")
     if extra:
         remedy = f"Allowed are {', '.join(known)}{f'; {hint}' if hint else ''}; {ignore} leaves out the others."
-        refuse(table.path, f"unknown columns: {', '.join(extra)}", remedy)
+        refuse(table.path, f"unknown columns: {', '.join(extra)}", remedy, "column-unknown")
 
 
 def ids_of(nodes: Table) -> pa.Array:

@@ -55,4 +55,6 @@ def _check_quotes(path: Path) -> None:
                 begin += 1
         except csv.Error as error:
             if any(why in str(error) for why in ("unexpected end", "field limit")):
-                refuse(path, f"row {begin}: a quote opens a cell and is never closed", "Close it, or remove it.")
+                refuse(
+                    path, f"row {begin}: a quote opens a cell and is never closed", "Close it, or remove it.", "quote"
+                )

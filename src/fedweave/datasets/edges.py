@@ -19,7 +19,10 @@ _LOG = logging.getLogger(__name__)
 def check_loops(loops: str, carries: bool = False) -> None:
     """Raise ConfigError unless `loops` is one of `LOOPS`; edges keep them if they may carry something."""
     if loops == "keep" and not carries:
-        raise ConfigError("loops = 'keep': edges that carry nothing have none; say what they carry, or 'drop' them.")
+        raise ConfigError(
+            "loops = 'keep': edges that carry nothing have none; say what they carry, or 'drop' them.",
+            code="config.loops",
+        )
     if loops not in LOOPS:
         raise ConfigError(f"loops = {loops!r} is not known; choose one of {', '.join(LOOPS)}.")
 

@@ -63,7 +63,10 @@ class Folder(Carrying):
         if both := [name for name in self.missing or () if name in (self.categories or {})]:
             raise ConfigError(f"folder: missing names {both[0]!r}, whose empty cells are in none of its categories.")
         if self.owner in NODES:
-            raise ConfigError(f"folder: owner = {self.owner!r} already means something else; name another column.")
+            raise ConfigError(
+                f"folder: owner = {self.owner!r} already means something else; name another column.",
+                code="config.column-taken",
+            )
 
     def load(self, root: Path | None, seed: int, labelled: bool = True) -> Dataset:
         """The graph in `root`, nodes numbered by their row, features in the order of their columns; `seed` is not used.
@@ -78,10 +81,15 @@ class Folder(Carrying):
         layout = "Name the folder that holds nodes.csv|parquet and edges.csv|parquet."
         root = named_folder(root, "folder", "the folder with nodes and edges", layout)
         if texts := sorted(path.name for path in root.glob("*_A.txt*")):
-            refuse(root, f"{texts[0]} is there, so it is in the TU layout", 'Set [data] name = "tu".')
+            refuse(root, f"{texts[0]} is there, so it is in the TU layout", 'Set [data] name = "tu".', "other-layout")
         nodes, edges = self.tables(root, "nodes", "edges", lacking=not labelled)
         if "graph" in nodes.columns and any(root.glob("graphs.*")):
-            refuse(root, "there is a table graphs, and nodes say which they belong to", 'Set [data] name = "graphs".')
+            refuse(
+                root,
+                "there is a table graphs, and nodes say which they belong to",
+                'Set [data] name = "graphs".',
+                "other-layout",
+            )
         made = self.made(nodes, edges, root, labelled)
         return replace(made, notes=(*made.notes, *unread(root, [nodes.path, edges.path])))
 
@@ -216,7 +224,12 @@ class Members(Folder):
         if not folders:
             refuse(root, "there is no sub-folder", _LAYOUT)
         if odd := [folder.name for folder in folders if any(folder.glob("graphs.*"))]:
-            refuse(root, f"{', '.join(odd)} hold small graphs, and members hold nodes of one graph each", _OF_GRAPHS)
+            refuse(
+                root,
+                f"{', '.join(odd)} hold small graphs, and members hold nodes of one graph each",
+                _OF_GRAPHS,
+                "members-graphs",
+            )
         faults, nodes, edges = Faults(DataError), list[Table](), list[Table]()
         for folder in folders:
             with faults:

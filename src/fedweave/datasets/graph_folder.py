@@ -63,7 +63,10 @@ class GraphFolder(Classified):
             if names is not None and not 0 < len(names) == len(set(names)):
                 raise ConfigError(f"graphs: {name} = {list(names)} is empty or names a value twice.")
         if self.owner in GRAPHS:
-            raise ConfigError(f"graphs: owner = {self.owner!r} already means something else; name another column.")
+            raise ConfigError(
+                f"graphs: owner = {self.owner!r} already means something else; name another column.",
+                code="config.column-taken",
+            )
         if self.degrees is not None and self.degrees < 1:
             raise ConfigError(f"graphs: degrees = {self.degrees} is not allowed; it must be at least 1.")
 

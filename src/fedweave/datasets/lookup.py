@@ -112,7 +112,7 @@ class NotHeld(DataError):
 def nowhere(name: str, what: str, places: Iterable[Path], remedy: str) -> DataError:
     """Says that the data set `name` is at none of `places`."""
     looked = "".join(f"\n  {place}" for place in places)
-    return DataError(f"{name}: {what}\nLooked at:{looked}\n{remedy}")
+    return DataError(f"{name}: {what}\nLooked at:{looked}\n{remedy}", code="data.nowhere")
 
 
 def folders(root: Path | None, *names: str) -> list[Path]:
@@ -156,6 +156,8 @@ def _without(dataset: Dataset, column: int, path: Path) -> Dataset:
     if dataset.sens is None:
         refuse(path, "the array sens is missing", "Store the sensitive attribute as sens int64 [nodes].")
     if column >= x.shape[1] or not np.array_equal(x[:, [column]].toarray().ravel(), dataset.sens):
-        refuse(path, f"feature column {column} does not repeat sens", "Use the published column order.")
+        refuse(
+            path, f"feature column {column} does not repeat sens", "Use the published column order.", "sens-repeated"
+        )
     columns = tuple(name for at, name in enumerate(dataset.columns) if at != column)
     return replace(dataset, x=x[:, np.arange(x.shape[1]) != column], columns=columns)

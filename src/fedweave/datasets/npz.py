@@ -144,7 +144,7 @@ def _carried(arrays: dict[str, np.ndarray], nodes: int, loops: str, path: Path) 
         what = f"edge_index, column {column}: an end is not in 0..{nodes - 1}"
         refuse(path, what, "Remove the edge or add the node.")
     if loops != "keep" and (column := first(index[0] == index[1])) is not None:
-        refuse(path, f"edge_index, column {column}: edge {index[0, column]} is a self loop", NO_LOOPS)
+        refuse(path, f"edge_index, column {column}: edge {index[0, column]} is a self loop", NO_LOOPS, "loop")
     rows = {own: arrays[key] for key, own in CARRIED.items() if key in arrays}
     for key in CARRIED:
         if key in arrays and len(arrays[key]) != index.shape[1]:
@@ -196,7 +196,7 @@ def _check_names(names: list[str], path: Path) -> None:
         masks = any("mask" in key for key in unknown)
         split = " A mask becomes a split by train_idx = numpy.flatnonzero(train_mask)." if masks else ""
         remedy = f"Remove them; allowed too are {', '.join(OPTIONAL)}.{split}"
-        refuse(path, f"unknown arrays: {', '.join(unknown)}", remedy)
+        refuse(path, f"unknown arrays: {', '.join(unknown)}", remedy, "arrays-unknown")
     if 0 < sum(key in names for key in SPLIT) < len(SPLIT):
         refuse(path, "the split is incomplete", f"Give all of {', '.join(SPLIT)}, or none.")
 

@@ -92,7 +92,12 @@ class Parties(Classified):
         given = [_read(folder, self, shared=True) for folder in _folders(root)]
         declared = self.categories or {}
         if odd := [name for name in declared if not any(name in party.nodes.columns for party in given)]:
-            refuse(root, f"no party has a column {odd[0]!r}, which [data] categories names", "Correct its name.")
+            refuse(
+                root,
+                f"no party has a column {odd[0]!r}, which [data] categories names",
+                "Correct its name.",
+                "column-named",
+            )
         return given
 
 
@@ -215,7 +220,12 @@ def _common(root: Path, given: list[_Given]) -> pa.Array:
     if not shared:
         examples = ", ".join(f"{party.name} has {party.ids[0].as_py()!r}" for party in given)
         examples = _written_unlike(given, 0) or examples
-        refuse(root, f"no id is common to all parties ({examples})", "Write the same ids in all tables of nodes.")
+        refuse(
+            root,
+            f"no id is common to all parties ({examples})",
+            "Write the same ids in all tables of nodes.",
+            "no-common-id",
+        )
     return pa.array(sorted(shared), pa.string())
 
 

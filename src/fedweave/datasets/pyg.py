@@ -139,7 +139,7 @@ def _of_edges(graphs: Sequence[Any], name: str, ignore: Sequence[str], directed:
 def _several(data: Any, name: str) -> list[Any]:
     """The small graphs of a list or of a data set of PyTorch Geometric's, which has `indices`; [] of anything else."""
     if isinstance(data, list | tuple) and not data:
-        refuse(name, "the list is empty", "Give at least one graph.")
+        refuse(name, "the list is empty", "Give at least one graph.", "no-graphs")
     listed = isinstance(data, list | tuple) or callable(getattr(data, "indices", None))
     return [data[at] for at in range(len(data))] if listed else []
 

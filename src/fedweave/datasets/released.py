@@ -53,7 +53,12 @@ class Released:
         try:
             held = self.read(folder)
         except _DAMAGED as error:
-            refuse(folder, f"a file of {', '.join(self.files)} is damaged ({type(error).__name__}: {error})", _AGAIN)
+            refuse(
+                folder,
+                f"a file of {', '.join(self.files)} is damaged ({type(error).__name__}: {error})",
+                _AGAIN,
+                "damaged",
+            )
         check_counts(held, self.facts, folder, self.counted)
         return check(replace(held, x=normalise(compact(held.x), self.normalise, self.name)), folder)
 
@@ -184,7 +189,12 @@ class _Fraud(Released):
         held = scipy.io.loadmat(folder / self.files[0])
         relations = [key for key in held if key == "homo" or key.startswith("net_")]
         if self.relation not in relations:
-            refuse(folder, f"there is no relation {self.relation!r}", f"Set one of {', '.join(sorted(relations))}.")
+            refuse(
+                folder,
+                f"there is no relation {self.relation!r}",
+                f"Set one of {', '.join(sorted(relations))}.",
+                "relation",
+            )
         y = np.asarray(held["label"]).ravel()
         ends = sp.coo_matrix(held[self.relation])
         return self.made(sp.csr_matrix(held["features"]), [ends.row, ends.col], self.labels(y.astype(np.int64)))

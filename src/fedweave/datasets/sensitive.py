@@ -46,6 +46,7 @@ def refuse_repeated(
             f"the feature column {called} says the same as sens",
             "Remove it: the sensitive attribute is no input of a model. To train on it all the same, set [data] "
             "sens_feature = true.",
+            "sens-repeated",
         )
 
 

@@ -226,9 +226,11 @@ class Domains:
 
     def __post_init__(self) -> None:
         if odd := [name for name in self.sets if name not in _KINDS]:
-            raise ConfigError(f"[data] sets: {odd[0]!r} is no collection; choose of {', '.join(_KINDS)}.")
+            raise ConfigError(
+                f"[data] sets: {odd[0]!r} is no collection; choose of {', '.join(_KINDS)}.", code="config.unknown-name"
+            )
         if len(self.sets) < 2 or len(set(self.sets)) < len(self.sets):
-            raise ConfigError(f"[data] sets = {list(self.sets)}: name two or more, each once.")
+            raise ConfigError(f"[data] sets = {list(self.sets)}: name two or more, each once.", code="config.value")
 
     def load(self, root: Path | None, seed: int) -> Dataset:
         """All sets' graphs, one set after the other; `seed` is not used.

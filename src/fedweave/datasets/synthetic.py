@@ -60,7 +60,8 @@ def draw_pairs(blocks: Blocks, same_class: bool, same_group: bool, count: int, r
         kind = f"{'within' if same_class else 'across'} classes and {'within' if same_group else 'across'} groups"
         raise ConfigError(
             f"synthetic: {count} edges {kind} are asked for, but only {room} such pairs exist; "
-            "lower degree, add nodes, or move homophily or sens_homophily towards the middle."
+            "lower degree, add nodes, or move homophily or sens_homophily towards the middle.",
+            code="config.pairs",
         )
     codes = np.zeros(0, np.int64)
     while len(codes) < count:

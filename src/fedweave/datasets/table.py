@@ -55,7 +55,7 @@ class Table:
         """Raise DataError that names the file and data row `row` (from 0); nothing for None."""
         if row is not None:
             path, number = self.place(row)
-            refuse(path, f"row {number}: {what}", remedy)
+            refuse(path, f"row {number}: {what}", remedy, "row")
 
     def place(self, row: int) -> tuple[Path, int]:
         """The file of data row `row` (from 0), and the row's number there."""
@@ -279,7 +279,12 @@ def read(path: Path) -> Table:
         if path.suffix == ".csv" and "UTF8" in str(error):
             _refuse_encoding(path, error)
         why = " ".join(str(error).split())  # Arrow breaks lines
-        refuse(path, f"the file is empty, damaged or malformed ({why})", "Write it again; see docs/data-format.md.")
+        refuse(
+            path,
+            f"the file is empty, damaged or malformed ({why})",
+            "Write it again; see docs/data-format.md.",
+            "damaged",
+        )
     if twice := [name for name, times in Counter(data.column_names).items() if times > 1]:
         refuse_name(path, twice[0])
     return Table(path, data, 2 if path.suffix == ".csv" else 1)
@@ -287,7 +292,9 @@ def read(path: Path) -> Table:
 
 def refuse_name(path: Path, name: str) -> NoReturn:
     """Raise DataError for a column without a name, or with that of another."""
-    refuse(path, f"the column name {name!r} is empty or repeated", "Give every column a name of its own.")
+    refuse(
+        path, f"the column name {name!r} is empty or repeated", "Give every column a name of its own.", "column-name"
+    )
 
 
 def _parquet(path: Path) -> pa.Table:

@@ -186,7 +186,10 @@ class Transfers:
         members, paid = self._group(bank, frauds, fraud, generator(seed, "transfers rings"))
         fraud[members] = True
         if fraud.sum() < frauds:
-            raise ConfigError(f"transfers: banks = {self.banks} have too few accounts for {frauds} frauds; set fewer.")
+            raise ConfigError(
+                f"transfers: banks = {self.banks} have too few accounts for {frauds} frauds; set fewer.",
+                code="config.pairs",
+            )
         customer = (rng.random((accounts, 1)) > np.cumsum(_OF_CUSTOMERS, 1)[fraud.astype(int), :-1]).sum(1)
         wealth = rng.standard_normal(accounts) + 0.8 * (customer > 0) - 0.2 * fraud
         age = rng.standard_normal(accounts) - 1.2 * fraud

@@ -48,7 +48,7 @@ class Lines:
     def refuse_at(self, line: int | None, what: str, remedy: str) -> None:
         """Raise DataError that names the file and `line` (from 0); nothing for None."""
         if line is not None:
-            refuse(self.path, f"line {line + 1}: {what}", remedy)
+            refuse(self.path, f"line {line + 1}: {what}", remedy, "line")
 
     def one_column(self) -> np.ndarray:
         """[lines]; refuses more than one number a line."""
@@ -144,7 +144,7 @@ def _graph_labels(folder: Path, name: str, numbers: np.ndarray, indicator: Lines
     """int64 [e]: the labels of the graphs `numbers` [e], sorted; and what to say of numbers left out."""
     stem, remedy = f"{name}_graph_labels", REGRESSION.format(name)
     if _file(folder, stem) is None and (targets := _file(folder, f"{name}_graph_attributes")) is not None:
-        refuse(targets, f"there are numbers for each graph, and no {stem}.txt beside them", remedy)
+        refuse(targets, f"there are numbers for each graph, and no {stem}.txt beside them", remedy, "targets")
     lines = _required(folder, stem, remedy=remedy)
     labels = lines.one_column()
     if len(labels) == len(numbers) == numbers[-1]:
@@ -231,7 +231,9 @@ def _attributes(folder: Path, name: str, nodes: int) -> np.ndarray:
     """float32 [n, columns]."""
     lines = _optional(folder, f"{name}_node_attributes", pa.float64())
     if lines is None:
-        refuse(folder, f"attributes = true, but there is no {name}_node_attributes.txt", "Set it to false.")
+        refuse(
+            folder, f"attributes = true, but there is no {name}_node_attributes.txt", "Set it to false.", "attributes"
+        )
     lines.check_count(nodes, "nodes")
     with np.errstate(over="ignore"):
         values = lines.values.astype(np.float32)
@@ -260,7 +262,7 @@ def _pair(ends: np.ndarray, line: int) -> str:
 def _required(folder: Path, stem: str, columns: int | None = None, remedy: str = NUMBERS) -> Lines:
     lines = _optional(folder, stem, columns=columns, remedy=remedy)
     if lines is None:
-        refuse(folder, f"neither {stem}.txt nor {stem}.txt.xz is there", AGAIN)
+        refuse(folder, f"neither {stem}.txt nor {stem}.txt.xz is there", AGAIN, "file-missing")
     return lines
 
 
@@ -268,7 +270,7 @@ def _file(folder: Path, stem: str) -> Path | None:
     """The file of that stem; None if there is none."""
     found = [path for path in (folder / f"{stem}{suffix}" for suffix in TU_SUFFIXES) if path.is_file()]
     if found[1:]:
-        refuse(folder, f"both {found[0].name} and {found[1].name} are there", "Keep the one that counts.")
+        refuse(folder, f"both {found[0].name} and {found[1].name} are there", "Keep the one that counts.", "file-twice")
     return found[0] if found else None
 
 
@@ -290,7 +292,7 @@ def _optional(
             most = most_of(path.stat().st_size)
             text = file.read(most + 1)
     except (OSError, EOFError, lzma.LZMAError) as error:
-        refuse(path, f"the file is truncated or damaged ({type(error).__name__}: {error})", AGAIN)
+        refuse(path, f"the file is truncated or damaged ({type(error).__name__}: {error})", AGAIN, "damaged")
     if len(text) > most:
         refuse(path, f"its {path.stat().st_size:,} bytes unpack to more than {most:,}", "Unpack it, if that is meant.")
     return Lines(path, _parsed(path, text.rstrip(), kind or pa.int64(), columns, (remedy, uneven)))

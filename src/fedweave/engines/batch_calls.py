@@ -118,6 +118,14 @@ def settled(leaf: object, matrix: StackedCsr | None) -> Any:
     return TouchedRows(leaf.rest[0], leaf.rows, leaf.values, matrix if leaf.matrix else None)
 
 
+def first(leaf: Any, clients: int) -> Any:
+    """A stacked leaf of the first clients of a batch, without those that it was filled up with."""
+    if isinstance(leaf, TouchedRows):
+        rows = leaf.rows[:clients], leaf.values[:clients]
+        return leaf if len(leaf.rows) == clients else TouchedRows(leaf.rest, *rows)
+    return leaf[:clients] if isinstance(leaf, Tensor) else leaf
+
+
 # Padded rows run at once when the user names no chunk: with hidden sizes of some hundred, well under a gigabyte.
 _ROWS_AT_ONCE = 1 << 16
 # Numbers that a padded row takes besides its features on a GPU, and weights of a client of each feature: what layers of
@@ -150,6 +158,7 @@ class Batches:
         self._plans: OrderedDict[tuple[str, ...], list[tuple[str, ...]]] = OrderedDict()
         self._stacked: OrderedDict[tuple[str, ...], tuple[int, Graph]] = OrderedDict()
         self._sizes: dict[int, int] = {}  # bytes, by version
+        self._rows: dict[str, tuple[int, int]] = {}
         self._version = 0
 
     def plan(self, clients: Sequence[str]) -> list[tuple[str, ...]]:
@@ -176,21 +185,31 @@ class Batches:
     def renew(self, clients: Collection[str]) -> None:
         """Forget what was computed from the data of `clients`, which has changed."""
         self._plans.clear()
+        self._rows.clear()
         for batch in [batch for batch in self._stacked if not set(clients).isdisjoint(batch)]:
             del self._sizes[self._stacked.pop(batch)[0]]
 
     def _split(self, clients: tuple[str, ...]) -> list[tuple[str, ...]]:
         batches: list[tuple[str, ...]] = []
-        graphs, own = self._graphs, self._own
-        sizes = [(graphs[client].nodes, len(graphs[client].y), id(own.get(client))) for client in clients]
+        sizes = [(*self._rows_of(client), id(self._own.get(client))) for client in clients]
         for size in dict.fromkeys(sizes):
             alike = tuple(client for client, own in zip(clients, sizes, strict=True) if own == size)
-            most = self._chunk or self._at_once(self._graphs[alike[0]])
+            most = self.most(alike[0])
             batches += [alike[start : start + most] for start in range(0, len(alike), most)]
         return batches
 
-    def _at_once(self, graph: Graph) -> int:
+    def _rows_of(self, client: str) -> tuple[int, int]:
+        """Of nodes and of examples."""
+        if client not in self._rows:
+            graph = self._graphs[client]
+            self._rows[client] = graph.nodes, len(graph.y)
+        return self._rows[client]
+
+    def most(self, client: str) -> int:
         """How many clients of the size of this one run at once."""
+        if self._chunk:
+            return self._chunk
+        graph = self._graphs[client]
         if self._room is None:
             return max(1, _ROWS_AT_ONCE // graph.nodes)
         features = graph.x.shape[1]

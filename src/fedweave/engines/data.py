@@ -1,5 +1,6 @@
 """Clients' data, which steps may replace: checked, versioned, and kept for resuming."""
 
+from collections import ChainMap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -27,28 +28,27 @@ class ClientData:
     """
 
     def __init__(self, graphs: Mapping[str, Graph], classes: int) -> None:
-        self.graphs, self.classes, self.versions = dict(graphs), classes, dict.fromkeys(graphs, 0)
-        self._loaded: dict[str, Graph] = {}  # of those that have been replaced
+        self.graphs: ChainMap[str, Graph] = ChainMap({}, graphs)  # type: ignore[arg-type]  # as they are now, as loaded
+        self.classes, self.versions = classes, dict.fromkeys(graphs, 0)
 
     def replace(self, client: str, graph: Graph | None) -> None:
         """Go on to the next version: `graph`, or the same data again."""
         self.versions[client] += 1
         if graph is not None:
-            self._loaded.setdefault(client, self.graphs[client])
             self.graphs[client] = graph
 
     def dump(self) -> Tree:
         """{client: its version, and its graph if that was replaced} of all whose version is not 0."""
+        replaced = self.graphs.maps[0]
         return {
-            client: {"version": version, **({DATA: graph_tree(self.graphs[client])} if client in self._loaded else {})}
+            client: {"version": version, **({DATA: graph_tree(replaced[client])} if client in replaced else {})}
             for client, version in self.versions.items()
             if version
         }
 
     def load(self, tree: Tree) -> None:
         """Undo `dump`: clients that `tree` does not name get back what was loaded."""
-        self.graphs |= self._loaded
-        self._loaded.clear()
+        self.graphs.maps[0].clear()
         self.versions = dict.fromkeys(self.versions, 0)
         for client, kept in tree.items():
             old = self.graphs[client]

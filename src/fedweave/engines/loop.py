@@ -13,7 +13,7 @@ from fedweave.core.graph import Graph
 from fedweave.core.ledger import measured
 from fedweave.core.portions import Batch, as_row
 from fedweave.core.replies import by_size
-from fedweave.core.tree import Tree, check, leaves, map_leaves, to
+from fedweave.core.tree import Tree, check, leaves, map_leaves
 from fedweave.engines.calls import check_permanent, of_client
 from fedweave.engines.data import ClientData, accepted, taken
 from fedweave.engines.devices import named
@@ -50,7 +50,7 @@ class Loop:
         self.clients, self.test = tuple(graphs), None if test is None else test.to(self.device)
         self.data = ClientData(graphs, classes)
         self._moved: dict[str, Graph] = {}  # of single clients, where their graphs lie elsewhere
-        self._places, self._states, self._own = places or {}, States(), own or {}
+        self._places, self._states, self._own = places or {}, States(self.device), own or {}
         _, rows = by_size(members or {})
         self._members = tuple(own.to(self.device) for own in rows)
 
@@ -144,11 +144,8 @@ class Loop:
 
     def restore(self, tree: Tree, data: Tree) -> None:
         """See `Executor`."""
-        self._states = States()
-        for client, state in tree.items():
-            self._states.put(
-                (client,), map_leaves(as_row, map_leaves(MemoryIsolation([]).copy, to(state, self.device)))
-            )
+        self._states = States(self.device)
+        self._states.load(tree)
         self.data.load(data)
         self._moved.clear()
         self._renew(self.clients)

@@ -5,6 +5,7 @@ import ctypes.util
 import sys
 from collections.abc import Mapping
 from functools import cache
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -100,4 +101,4 @@ class Simulation(LocalEngine):
     @property
     def graphs(self) -> Mapping[str, Graph]:
         """{client id: its current data}, for whoever owns it all; no algorithm may look."""
-        return dict(self._data.graphs)
+        return MappingProxyType(self._data.graphs)

@@ -1,4 +1,5 @@
-"""Clients' private states, stored stacked as the last batch left them, ready for the next one.
+"""Clients' private states, stored stacked as the last batch left them, ready for the next one; those of clients that
+a later call has parted from their batch have a row each in `engines.filed`.
 
 Leaves of a stack are tensors [P, …], partly stored ones (`TouchedRows`: `rest` [F, …], `rows` [P, m], `values`
 [P, m, …]), which last while the same clients are called together, and numbers and strings that all share.
@@ -6,15 +7,17 @@ Leaves of a stack are tensors [P, …], partly stored ones (`TouchedRows`: `rest
 Replies and states share no memory with each other (`MemoryIsolation`).
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedweave.core.portions import row_of
-from fedweave.core.tree import Tree, clone, leaves, nest
-from fedweave.ops.touched import TouchedRows
+from fedweave.core.portions import as_row, row_of
+from fedweave.core.tree import Tree, clone, leaves, nest, to
+from fedweave.engines.filed import Filed
+from fedweave.ops.touched import TouchedRows, materialize_stacked, moved
 
 
 class MemoryIsolation:
@@ -39,17 +42,22 @@ Group = tuple[str, ...]
 
 
 class States:
-    """{client: its state}, where clients of one batch share stacked tensors."""
+    """{client: its state}, where clients of one batch share stacked tensors. device: where states are wanted."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device | str = "cpu") -> None:
+        self._device = torch.device(device)
         self._stacks: dict[int, tuple[Group, Tree]] = {}
+        self._filed: dict[int, Filed] = {}
+        self._tables: dict[object, int] = {}  # by kind, those in `_filed`
+        self._held: dict[int, int] = {}  # of these, how many clients are at home there
         self._home: dict[str, tuple[int, int]] = {}  # a number, since a tuple of clients is hashed anew each time
         self._next = 0
 
     def copy(self) -> "States":
-        """A second store that later `put`s do not reach."""
+        """A second store that later `put`s do not reach, as long as those into the copy are of single clients."""
         other = States()
-        other._stacks, other._home, other._next = dict(self._stacks), dict(self._home), self._next
+        for name, own in vars(self).items():
+            setattr(other, name, own.copy() if isinstance(own, dict) else own)
         return other
 
     def put(self, group: Group, stacked: Tree) -> None:
@@ -57,58 +65,147 @@ class States:
         if self.together(group):
             self._stacks[self._home[group[0]][0]] = group, stacked
             return
-        left = {self._home[client][0] for client in group if client in self._home}
+        left = Counter(self._home[client][0] for client in group if client in self._home)
         self._home.update({client: (self._next, row) for row, client in enumerate(group)})
         self._stacks[self._next], self._next = (group, stacked), self._next + 1
-        for old in left:
-            if all(self._home[client][0] != old for client in self._stacks[old][0]):
-                del self._stacks[old]
+        for old, gone in left.items():
+            if old in self._stacks:
+                self._part(old)
+            else:
+                self._leave(old, gone)
+
+    def load(self, states: Tree) -> None:
+        """Store {client: its state}, of clients that have none yet."""
+        for client, state in states.items():
+            self._file((client,), {path: as_row(leaf) for path, leaf in leaves(state)}, [0])
+
+    def _part(self, old: int) -> None:
+        """File what is left of a stack of which some clients have gone, or forget it."""
+        group, tree = self._stacks[old]
+        flat = {path: _by_client(leaf) for path, leaf in leaves(tree)}
+        stay = [(client, row) for row, client in enumerate(group) if self._home[client] == (old, row)]
+        if stay and any(isinstance(leaf, TouchedRows) for leaf in flat.values()):
+            return  # its clients share most of their rows
+        del self._stacks[old]
+        if stay:
+            clients, rows = zip(*stay, strict=True)
+            self._file(clients, flat, rows)
+
+    def _file(self, clients: Sequence[str], flat: dict[str, Any], rows: Sequence[int]) -> None:
+        kind = self._kind(flat)
+        if kind not in self._tables:
+            self._tables[kind], self._filed[self._next], self._held[self._next] = self._next, Filed(flat), 0
+            self._next += 1
+        home = self._tables[kind]
+        at = self._filed[home].put(clients, flat, rows)
+        self._home.update({client: (home, row) for client, row in zip(clients, at, strict=True)})
+        self._held[home] += len(clients)
+
+    def _leave(self, home: int, gone: int) -> None:
+        """Some clients have gone from a table; forget it after the last one."""
+        self._held[home] -= gone
+        if not self._held[home]:
+            del self._held[home], self._filed[home]
+            self._tables = {kind: table for kind, table in self._tables.items() if table != home}
 
     def one(self, client: str) -> Tree:
         """A copy of one client's state; {} before the first call."""
         if client not in self._home:
             return {}
-        stack, row = self._home[client]
-        return clone(nest({path: row_of(leaf, row) for path, leaf in leaves(self._stacks[stack][1])}))
+        home, row = self._home[client]
+        return clone(to(nest({path: row_of(leaf, row) for path, leaf in self._leaves(home).items()}), self._device))
 
     def many(self, group: Group, copy: bool = True) -> Tree:
         """The states of `group`, stacked; they must agree as in `split`. Copied or, if no stacking is needed, as they
         are stored."""
         if self.together(group):  # partly stored leaves cannot be changed in place and need no copy
-            flat = leaves(self._stacks[self._home[group[0]][0]][1])
-            return nest({path: leaf.clone() if copy and isinstance(leaf, Tensor) else leaf for path, leaf in flat})
-        flats = [dict(leaves(self.one(client))) for client in group]
-        return nest({path: _stack([flat[path] for flat in flats]) for path in flats[0]})
+            flat = self._leaves(self._home[group[0]][0])
+            own = {path: leaf.clone() if isinstance(leaf, Tensor) else leaf for path, leaf in flat.items()}
+            return nest(own if copy else flat)
+        rows: dict[int, list[int]] = {}
+        places: dict[int, list[int]] = {}
+        for place, client in enumerate(group):
+            home, row = self._home.get(client, (-1, 0))
+            rows.setdefault(home, []).append(row)
+            places.setdefault(home, []).append(place)
+        found = [(self._leaves(home), own) for home, own in rows.items()]
+        order = [place for own in places.values() for place in own]
+        return nest({path: self._joined([(flat[path], own) for flat, own in found], order) for path in found[0][0]})
+
+    def _joined(self, parts: list[tuple[Any, list[int]]], places: list[int]) -> Any:
+        """The rows of stacked leaves, of which the i-th is for place `places[i]`."""
+        first = parts[0][0]
+        if not isinstance(first, Tensor | TouchedRows):
+            return first
+        own = [
+            moved(materialize_stacked(row_of(leaf, torch.tensor(rows, device=leaf.device))), self._device)
+            for leaf, rows in parts
+        ]
+        order = torch.tensor(places, device="cpu").argsort().to(self._device)
+        return own[0] if len(own) == 1 else torch.cat(own)[order]
 
     def together(self, group: Group) -> bool:
         """Whether the states of `group` were put together."""
-        homes = {self._home.get(client, (None, 0))[0] for client in group}
-        return len(homes) == 1 and all(home is not None and self._stacks[home][0] == group for home in homes)
+        homes = {self._home.get(client, (-1, 0))[0] for client in group}
+        return len(homes) == 1 and all(home in self._stacks and self._stacks[home][0] == group for home in homes)
 
     def split(self, group: Group) -> list[Group]:
         """`group` in parts whose clients' states agree in structure, shapes and numbers, so that they can be stacked.
 
         They differ when only some clients have been called before.
         """
-        parts: dict[object, list[str]] = {}
-        if len({self._home.get(client, (None, 0))[0] for client in group}) == 1:
+        homes = [self._home.get(client, (-1, 0))[0] for client in group]
+        if len(set(homes)) == 1:
             return [group]
-        for client in group:
-            parts.setdefault(self._kind(client), []).append(client)
-        return [tuple(part) for part in parts.values()]
+        kinds = {home: self._kind(self._leaves(home)) for home in set(homes)}
+        parts: dict[object, list[str]] = {}
+        for client, home in zip(group, homes, strict=True):
+            parts.setdefault(kinds[home], []).append(client)
+        return [self._ordered(part) for part in parts.values()]
 
-    def _kind(self, client: str) -> tuple[object, ...]:
-        if client not in self._home:
-            return ()
-        stack, row = self._home[client]
-        flat = ((path, row_of(leaf, row)) for path, leaf in leaves(self._stacks[stack][1]))
-        return tuple(
-            (path, (leaf.shape, leaf.dtype) if isinstance(leaf, Tensor | TouchedRows) else leaf) for path, leaf in flat
-        )
+    def _ordered(self, part: list[str]) -> Group:
+        """Clients of one kind, those with the same counts, such as steps of an optimiser, next to each other: these can
+        move at once (`learn.descent`). Values are not waited for on accelerators."""
+        if self._device.type != "cpu":
+            return tuple(part)
+        at = {client: self._home.get(client, (-1, 0)) for client in part}
+        counts: dict[int, list[list[int]]] = {}
+        for home in {home for home, _ in at.values()}:
+            flat = [_by_client(leaf) for leaf in self._leaves(home).values()]
+            whole = [leaf for leaf in flat if isinstance(leaf, Tensor) and leaf.dtype == torch.int64]
+            counts[home] = [leaf.tolist() for leaf in whole if leaf.dim() == 1]
+
+        def own(client: str) -> list[int]:
+            home, row = at[client]
+            return [each[row] for each in counts[home]]
+
+        return tuple(sorted(part, key=own))
+
+    def _leaves(self, home: int) -> dict[str, Any]:
+        """{path: a stacked leaf} of where clients are at home; of those that are nowhere, nothing."""
+        if home in self._filed:
+            return self._filed[home].leaves
+        return dict(leaves(self._stacks[home][1])) if home in self._stacks else {}
+
+    @staticmethod
+    def _kind(flat: dict[str, Any]) -> tuple[object, ...]:
+        return tuple((path, _form(leaf)) for path, leaf in flat.items())
 
     def dump(self) -> Tree:
         """{client: state} of all clients that hold one."""
         return {client: state for client in self._home if (state := self.one(client))}
+
+
+def _by_client(leaf: Any) -> Any:
+    """A stacked leaf, with a row for each client if it is a number that all share."""
+    return materialize_stacked(leaf) if isinstance(leaf, TouchedRows) and not leaf.rest.dim() else leaf
+
+
+def _form(leaf: Any) -> object:
+    """What a client's part of a stacked leaf is like."""
+    if isinstance(leaf, TouchedRows):
+        return leaf.shape, leaf.dtype
+    return (leaf.shape[1:], leaf.dtype) if isinstance(leaf, Tensor) else leaf
 
 
 class Readers:
@@ -136,7 +233,3 @@ class Readers:
     @staticmethod
     def _name(step: object) -> tuple[int, int]:
         return id(getattr(step, "__self__", None)), id(getattr(step, "__func__", step))
-
-
-def _stack(values: list[Any]) -> Any:
-    return torch.stack(values) if isinstance(values[0], Tensor) else values[0]

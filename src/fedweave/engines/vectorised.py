@@ -1,6 +1,7 @@
 """The fast path: each step is called once for a whole batch of clients, and repeated steps are recorded."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import get_args
 
 import torch
@@ -10,10 +11,12 @@ from torch.utils import _pytree as pytree
 from fedweave.core import random
 from fedweave.core.federation import Placement
 from fedweave.core.graph import Graph
+from fedweave.core.sizes import fillings
 from fedweave.core.tree import Tree, leaves, nest
 from fedweave.engines.batch_calls import (
     Batches,
     batch_dims,
+    first,
     matrix_of,
     remedy,
     run_batch,
@@ -61,6 +64,7 @@ class Vectorised(Loop):
         super().__init__(graphs, classes=classes, test=test, places=places, members=members, own=own, device=device)
         self._batches, self._readers = Batches(self.data.graphs, chunk, self.device, self._own), Readers()
         self._group_ids: dict[Group, Tensor] = {}
+        self._called: dict[str, int] = {}  # how many, by each step's last call
         self.recordings = Recordings(record, recorder_for(self.device))
 
     def run(self, work: Work, clients: Sequence[str]) -> Iterator[Ran]:
@@ -69,20 +73,41 @@ class Vectorised(Loop):
             yield from super().run(work, clients)
             return
         place = {client: at for at, client in enumerate(clients)}
+        as_before = self._called.get(work.name, len(clients)) == len(clients)
+        self._called[work.name] = len(clients)
         for batch in self._batches.plan(clients):
-            for group in self._states.split(batch):
+            alike = as_before and len(batch) == len(clients)
+            for group, size in self._parts(batch, alike or len(clients) == len(self.clients)):
                 if work.messages.ragged(group):
                     for client in group:
                         yield self._timed(self._alone, work, (client,), (place[client],))
                 else:
+                    together = partial(self._together, size=size)
                     with self.recordings.used():
-                        ran = self._timed(self._together, work, group, tuple(place[client] for client in group))
+                        ran = self._timed(together, work, group, tuple(place[client] for client in group))
                     yield ran
 
-    def _together(self, work: Work, group: Group) -> Tree:
-        """One call for all clients of a batch."""
+    def _parts(self, batch: Group, lasting: bool) -> Iterator[tuple[Group, int]]:
+        """A batch in parts whose states can be stacked, and how many clients each is filled up to. How many of a sample
+        are of one size, and were called before, is another number in every round; recordings hold for one number.
+
+        lasting: the batch has as many clients in the next call of the step.
+        """
+        parts = self._states.split(batch)
+        for part in parts:
+            if lasting and len(parts) == 1:
+                yield part, len(part)
+                continue
+            at = 0
+            for count, size in fillings(len(part), self.data.graphs[part[0]].nodes, self._batches.most(part[0])):
+                yield part[at : at + count], size
+                at += count
+
+    def _together(self, work: Work, group: Group, size: int) -> Tree:
+        """One call for all clients of a batch, filled up with its last client to a `size`."""
         work = self._of(work, group[0])
-        messages = work.messages
+        messages, called = work.messages, group
+        group += (group[-1],) * (size - len(group))
         ids = self._ids_of(group)
         (version, graphs), mine = self._batches.graph(group), messages.stacked(group)
         states: Tree = {}
@@ -110,8 +135,8 @@ class Vectorised(Loop):
             raise
         except Exception as error:
             if out_of_memory(error):
-                raise OutOfMemory(told_memory(work.name, len(group), self.device, error)) from error
-            self._find_culprit(work, group)
+                raise OutOfMemory(told_memory(work.name, size, self.device, error)) from error
+            self._find_culprit(work, called)
             raise StepFailed(
                 f"step {work.name} failed when vectorised over clients {group[0]!r} to {group[-1]!r}, though not on "
                 f"any of them alone{raised_at(error)}: {type(error).__name__}: "
@@ -120,7 +145,7 @@ class Vectorised(Loop):
         refuse_changes(work.name, before, messages)
         watched.refuse_changes(work.name, f"clients {group[0]!r} to {group[-1]!r}")
         self._readers.note(work.step, states, held)
-        return self._kept(group, None if work.info.apart else state, reply, graphs, [messages.shared, mine])
+        return self._kept(called, None if work.info.apart else state, reply, graphs, [messages.shared, mine])
 
     def _ids_of(self, group: Group) -> Tensor:
         """What each client's randomness is made of, int64 [P]."""
@@ -138,8 +163,11 @@ class Vectorised(Loop):
     def _kept(self, group: Group, state: Tree | None, reply: Tree, graphs: Graph, told: list[Tree]) -> Tree:
         """Keep what the batch left, unless its states stay as they were, in memory of its own; its replies."""
         own = MemoryIsolation([leaf for leaf in pytree.tree_leaves((graphs, *told)) if isinstance(leaf, Tensor)])
-        matrix = matrix_of(graphs)
-        kept, sent = ({path: own.copy(settled(leaf, matrix)) for path, leaf in leaves(t)} for t in (state or {}, reply))
+        matrix, count = matrix_of(graphs), len(group)
+        kept, sent = (
+            {path: own.copy(first(settled(leaf, matrix), count)) for path, leaf in leaves(tree)}
+            for tree in (state or {}, reply)
+        )
         if state is not None:
             self._states.put(group, nest(kept))
         return nest(sent)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 
 from fedweave.algorithms.deployment import with_models
@@ -14,13 +13,12 @@ from fedweave.core.algorithm import Algorithm, capabilities, needs
 from fedweave.core.arrays import DTYPES
 from fedweave.core.edge_list import MotifTable
 from fedweave.core.federation import Placement
-from fedweave.core.graph import Graph, make_graph
+from fedweave.core.graph import Graph
 from fedweave.core.maker import maker_of
 from fedweave.core.model import Model
 from fedweave.core.records import Record
 from fedweave.core.sizes import size_classes
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.features import widened
 from fedweave.engines.devices import chosen
 from fedweave.engines.engine import LocalEngine
 from fedweave.engines.loop import Loop
@@ -41,6 +39,7 @@ from fedweave.experiment.demands import (
     check_widths,
     judged,
 )
+from fedweave.experiment.graphs import MadeGraphs, graph_of, width
 from fedweave.experiment.prepared import prepared, seen_by, weighted
 from fedweave.incentives.tables import tables
 from fedweave.incentives.vocabulary import Vocabulary, vocabulary_of
@@ -197,6 +196,8 @@ def _in_process(config: Config, made: Ingredients) -> _Engine:
 
 def motifs_in(fed: Simulation) -> dict[str, MotifTable]:
     """{client: the motifs of its small graphs}, of those that have any."""
+    if next(iter(fed.graphs.values())).own_edges.members[0].motifs is None:
+        return {}
     return {client: own for client, graph in fed.graphs.items() if (own := graph.own_edges.members[0].motifs)}
 
 
@@ -305,25 +306,20 @@ def _members(partition: Partition) -> dict[str, torch.Tensor]:
     return {name: torch.from_numpy(own) for name, own in partition.members.items()}
 
 
-def width(data: Dataset, partition: Partition) -> int:
-    """How many feature columns the clients' graphs have: those of the client that holds most."""
-    return max(data.features if part.columns is None else len(part.columns) for part in partition.parts)
-
-
 def client_graphs(
     data: Dataset,
     partition: Partition,
     dtype: torch.dtype = torch.float32,
     vocabulary: Vocabulary | None = None,
     only: Collection[str] | None = None,
-) -> dict[str, Graph]:
+) -> Mapping[str, Graph]:
     """{client id: the subgraph that its nodes induce, or its own edges among them}, padded to few sizes
     (`core.sizes.size_classes`); clients may share nodes.
 
     A client that holds only some feature columns has these first, and zeros up to the `width` that all graphs share. Of
     a client without labels y is -1 everywhere, while its masks still say how the nodes are used. With a `vocabulary`,
     small graphs come with their motifs. only: the clients whose graphs are made, in the form that they have among all;
-    None: everybody's.
+    None: everybody's. Graphs whose edges carry nothing and that have no motifs are made when somebody asks for them.
     """
     ids, columns = client_ids(len(partition.parts), partition.names), width(data, partition)
     rows, examples = (
@@ -331,6 +327,10 @@ def client_graphs(
         for each in zip(*((part.nodes, part.examples) for part in partition.parts), strict=True)
     )
     parts: Sequence[Part] = partition.parts
+    if vocabulary is None and data.carried is None and data.edge_labels is None:
+        held = zip(ids, zip(parts, rows, examples, strict=True), strict=True)
+        kept = {client: own for client, own in held if only is None or client in only}
+        return MadeGraphs(data, kept, columns, dtype)
     motifs: Sequence[MotifTable | None] = [None] * len(parts)
     if vocabulary is not None:
         rewired = any(part.edges is not None for part in parts)
@@ -364,18 +364,3 @@ def placements(data: Dataset, partition: Partition) -> dict[str, Placement]:
         client: Placement(torch.from_numpy(nodes.copy()), torch.from_numpy(crossing))
         for client, nodes, crossing in zip(ids, groups, crossing_edges(data, groups), strict=True)
     }
-
-
-def graph_of(
-    own: Dataset,
-    columns: int,
-    dtype: torch.dtype = torch.float32,
-    rows: int | None = None,
-    examples: int | None = None,
-    motifs: MotifTable | None = None,
-) -> Graph:
-    """The graph of a client that holds `own`, features with zeros on the right up to `columns`, the split as masks,
-    padded to `rows` and `examples` (see `make_graph`)."""
-    x, masks = widened(own.x, columns), np.asarray(own.public)
-    more = own.graph_of, examples, motifs, own.carried
-    return make_graph(x, own.edges, own.y, masks, own.sens, dtype, rows, *more)

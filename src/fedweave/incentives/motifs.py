@@ -56,7 +56,9 @@ def extract(
         UserError: max_ring is below 3.
     """
     if not 3 <= max_ring <= 100:
-        raise UserError(f"max_ring is {max_ring}; a ring has at least 3 vertices, and at most 100 are looked for.")
+        raise UserError(
+            f"max_ring is {max_ring}; a ring has at least 3 vertices, and at most 100 are looked for.", code="user.ring"
+        )
     pairs, edge_labels = _undirected(edges, graph_of, edge_labels)
     if labels is None:
         labels = np.bincount(pairs.ravel(), minlength=len(graph_of))

@@ -47,7 +47,10 @@ def payoffs(r: Tensor, before: Tensor | None = None, budget: float = 1.0) -> Pay
     raw, late = unscaled(r, r if before is None else before.double())
     total = raw.sum()
     if not total > 0:
-        raise UserError(f"values {r.tolist()} sum to {float(total)}; a budget can be divided by a positive sum only.")
+        raise UserError(
+            f"values {r.tolist()} sum to {float(total)}; a budget can be divided by a positive sum only.",
+            code="user.no-positive-sum",
+        )
     return Payoffs(raw / total * budget, late / total * budget)
 
 
@@ -93,12 +96,13 @@ def shares(scheme: str, value: Value, players: int, rng: np.random.Generator | N
         UserError: what is to be proportional to does not sum to more than 0; what the scheme's function raises.
     """
     if scheme not in SCHEMES:
-        raise ConfigError(f"no payoff scheme {scheme!r}; there are {', '.join(SCHEMES)}.")
+        raise ConfigError(f"no payoff scheme {scheme!r}; there are {', '.join(SCHEMES)}.", code="config.unknown-name")
     raw = SCHEMES[scheme](value, players, rng)
     if not divisible(raw):
         raise UserError(
             f"{scheme!r} gives {raw.tolist()}, which sum to {float(raw.sum())}; a budget needs a positive sum. Choose "
-            "'equal', or measure more rounds."
+            "'equal', or measure more rounds.",
+            code="user.no-positive-sum",
         )
     return raw / raw.sum()
 

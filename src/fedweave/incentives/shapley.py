@@ -98,7 +98,8 @@ def shapley(value: Value, players: int, rng: np.random.Generator | None = None, 
     if rng is None:
         raise UserError(
             f"exact Shapley values are for at most {MOST_EXACT} players, here are {players}; give a generator (rng) "
-            "for an estimate from random permutations."
+            "for an estimate from random permutations.",
+            code="user.exact",
         )
     return sampled(value, players, rng, permutations)
 
@@ -114,7 +115,8 @@ def exact(value: Value, players: int) -> Estimate:
     if not 1 <= players <= MOST_EXACT:
         raise UserError(
             f"exact Shapley values of {players} players would take 2^{players} coalitions; 1 to {MOST_EXACT} players "
-            "can be valued so, more with `sampled`."
+            "can be valued so, more with `sampled`.",
+            code="user.exact",
         )
     everyone = coalitions(players)
     worth = _worth(value, everyone)

@@ -53,7 +53,10 @@ class Terms:
         except InvalidOperation:
             valid = False
         if not valid:
-            raise ConfigError(f"the budget is {self.budget!r}; it must be an amount in whole cents, from 0 to {MOST}.")
+            raise ConfigError(
+                f"the budget is {self.budget!r}; it must be an amount in whole cents, from 0 to {MOST}.",
+                code="config.value",
+            )
 
     @property
     def cents(self) -> int:
@@ -106,7 +109,9 @@ def in_cents(pay: Tensor, budget: int) -> list[int]:
     parts = [Fraction(amount) for amount in pay.tolist()]
     total = sum(parts)
     if not total > 0:
-        raise UserError(f"pay sums to {float(total)}; a budget can be divided by a positive sum only.")
+        raise UserError(
+            f"pay sums to {float(total)}; a budget can be divided by a positive sum only.", code="user.no-positive-sum"
+        )
     exact = [part / total * budget for part in parts]
     cents = [int(amount // 1) for amount in exact]
     by_remainder = sorted(range(len(exact)), key=lambda i: (cents[i] - exact[i], i))
@@ -162,7 +167,10 @@ def totals(table: pa.Table) -> pa.Table:
     """
     currencies = table["currency"].unique().to_pylist()
     if len(currencies) > 1:
-        raise UserError(f"a statement in {', '.join(currencies)} has no total; make one for each currency.")
+        raise UserError(
+            f"a statement in {', '.join(currencies)} has no total; make one for each currency.",
+            code="statement.currencies",
+        )
     zero = pa.scalar(Decimal("0.00"), MONEY)
     table = table.append_column("paid", pc.max_element_wise(table["pay"], zero))
     table = table.append_column("fined", pc.min_element_wise(table["pay"], zero))
@@ -205,7 +213,10 @@ def hashes(table: pa.Table) -> tuple[str, ...]:
     """
     for field in SCHEMA:
         if field.name not in table.column_names or table[field.name].type != field.type:
-            raise UserError(f"a statement needs a column {field.name} of type {field.type}; read it with its schema.")
+            raise UserError(
+                f"a statement needs a column {field.name} of type {field.type}; read it with its schema.",
+                code="statement.column",
+            )
     return tuple(_hash(_encoded([_plain(name, line[name]) for name in SCHEMA.names])) for line in table.to_pylist())
 
 
@@ -257,7 +268,7 @@ def of_member(table: pa.Table, member: str) -> pa.Table:
     own = table.filter(pc.equal(table["member"], member))
     if not len(own):
         names = listed(sorted(set(table["member"].to_pylist())))
-        raise UserError(f"no lines of {member!r}; the statement has those of {names}.")
+        raise UserError(f"no lines of {member!r}; the statement has those of {names}.", code="statement.no-lines")
     return own
 
 

@@ -50,7 +50,8 @@ def cached(
     except OSError as error:
         raise DataError(
             f"motifs cannot be kept in {folder} ({error.strerror or error}); choose a folder that can be written, for "
-            "instance with $FEDWEAVE_CACHE."
+            "instance with $FEDWEAVE_CACHE.",
+            code="data.unwritable",
         ) from error
     return motifs
 
@@ -100,7 +101,9 @@ def read(path: Path) -> Motifs:
         counts = sp.csr_array(parts, shape=(len(parts[2]) - 1, len(keys)))
         counts.check_format()
     except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path} is damaged ({error}); delete it, and it will be made again.") from error
+        raise DataError(
+            f"{path} is damaged ({error}); delete it, and it will be made again.", code="data.damaged"
+        ) from error
     return Motifs(keys, counts)
 
 
@@ -118,7 +121,8 @@ def found(data: Dataset, known: Vocabulary, folder: Path | None = None) -> Motif
     if data.graph_of is None:
         raise ConfigError(
             f"motifs are looked for in small graphs, but the examples of {data.name} are {data.example}s; choose data "
-            "such as 'proteins', or a part without motifs."
+            "such as 'proteins', or a part without motifs.",
+            code="config.small-graphs",
         )
     return cached(data.edges, data.graph_of, data.node_labels, data.edge_labels, known.max_ring, folder)
 

@@ -51,7 +51,7 @@ def vocabulary(counts: sp.csr_array, keep: float = 0.9) -> np.ndarray:
         UserError: keep is not in (0, 1].
     """
     if not 0 < keep <= 1:
-        raise UserError(f"keep is {keep}; it is the share of motifs to keep, above 0 and at most 1.")
+        raise UserError(f"keep is {keep}; it is the share of motifs to keep, above 0 and at most 1.", code="user.keep")
     scores = tf_idf(counts)
     have = np.flatnonzero(scores)
     kept = math.floor(Fraction(str(keep)) * len(have))  # as written: .29 of 100 is 29, though the float is below

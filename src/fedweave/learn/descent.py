@@ -1,6 +1,7 @@
 """What training one client and training a batch of clients have in common: the weights as stored, and the loop."""
 
 from collections.abc import Callable, Iterable
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -10,9 +11,11 @@ from fedweave.core import random
 from fedweave.core.graph import Graph
 from fedweave.core.tree import Tree
 from fedweave.learn.optimisers import Moments, Optimiser
+from fedweave.ops.tape import kernel
 
 Loss = Callable[[Tree, Graph, Tensor, Tree], Tensor]
 Penalty = Callable[[Tree, Tree, Tree], Tensor]
+Move = Callable[[list[Tensor], list[Tensor], list[list[Tensor]], Tensor], None]  # of weights, gradients, moments, steps
 Gradients = Callable[..., tuple[Tensor, ...]]  # (key, *minibatch, *weights) -> (last loss, *gradients)
 
 
@@ -28,6 +31,14 @@ class TrainSpec:
         self.loss, self.penalty, self.optimiser, self.steps, self.rows = loss, penalty, optimiser, steps, rows
         self.spec: Any = None
         self.result: Any = None
+
+    def _moved_together(self, moments: Moments) -> Move:
+        """A step of all clients at once, or of one alone."""
+
+        def move(weights: list[Tensor], gradients: list[Tensor], _: list[list[Tensor]], numbers: Tensor) -> None:
+            self.optimiser.move(weights, gradients, moments, [numbers] * len(weights))
+
+        return move
 
     def train_loop(
         self,
@@ -47,15 +58,13 @@ class TrainSpec:
         the shape of `key`; these are the first `own` tensors, all if None.
         """
         numbers = taken.to(torch.float32, copy=True)
-        apart = _apart(numbers)
-        weights, past = apart(tensors), {name: apart(each) for name, each in moments.items()}
-        counts = [number for _ in tensors for number in (numbers.unbind() if numbers.dim() else [numbers])]
+        move = _moved_apart(self.optimiser, list(moments)) if numbers.dim() else self._moved_together(moments)
         last = tensors[0].new_zeros(key.shape)
         for step in range(self.steps):
             loss, *grads = gradients(random.fold(key, step), *minibatch(step), *tensors)
             before = [] if limit is None else [tensor.clone() for tensor in tensors[:own]]
             numbers.add_(1)
-            self.optimiser.move(weights, apart([slope.contiguous() for slope in grads]), past, counts)
+            move(tensors, [slope.contiguous() for slope in grads], list(moments.values()), numbers)
             if limit is not None:
                 goes = limit > step
                 for tensor, old in zip(tensors, before, strict=False):
@@ -65,11 +74,30 @@ class TrainSpec:
         return last
 
 
-def _apart(numbers: Tensor) -> Callable[[list[Tensor]], list[Tensor]]:
-    """Stacked tensors as the optimiser takes them: whole, or client by client where their numbers of steps differ."""
-    if numbers.dim() == 0:
-        return lambda tensors: tensors
-    return lambda tensors: [part for tensor in tensors for part in tensor.unbind()]
+def _moved_apart(optimiser: Optimiser, names: list[str]) -> Move:
+    """A step of stacked tensors, of neighbours with as many steps before at once, as the numbers of steps [P] differ;
+    moments are called `names`. It is one call in a recording, which would take seconds to make of a thousand calls."""
+
+    def move(weights: list[Tensor], gradients: list[Tensor], moments: list[list[Tensor]], numbers: Tensor) -> None:
+        runs = _runs(numbers)
+        past = {name: _parts(each, runs) for name, each in zip(names, moments, strict=True)}
+        counts = [numbers[run.start] for run in runs] * len(weights)
+        optimiser.move(_parts(weights, runs), _parts(gradients, runs), past, counts)
+
+    move.changes_inputs = True  # type: ignore[attr-defined]
+    return kernel(move)
+
+
+def _runs(numbers: Tensor) -> list[slice]:
+    """Where equal numbers stand together; on accelerators each by itself, for nobody waits there for values."""
+    starts = list(range(1, len(numbers)))
+    if numbers.device.type == "cpu":
+        starts = (numbers.diff().nonzero()[:, 0] + 1).tolist()
+    return [slice(*ends) for ends in pairwise([0, *starts, len(numbers)])]
+
+
+def _parts(tensors: list[Tensor], runs: list[slice]) -> list[Tensor]:
+    return [tensor[run] for tensor in tensors for run in runs]
 
 
 class Stored:

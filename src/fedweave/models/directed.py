@@ -5,10 +5,13 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
 from fedweave.core import random
 from fedweave.core.carried import Carried, named
+from fedweave.core.edge_list import BESIDE
+from fedweave.core.edges import Edges
 from fedweave.core.graph import Graph
 from fedweave.core.model import Hidden, Layer
 from fedweave.core.tree import Tree
@@ -67,6 +70,17 @@ def of_features(graph: Graph, what: str, way: str, weight: Tensor) -> Tensor:
     held = graph.edges.operator(named(what, way))
     rows, columns = held.shape
     result: Tensor = held @ weight if columns else weight.new_zeros(rows, weight.shape[1])
+    return result
+
+
+def beside(graph: Graph, *products: tuple[str, Tensor]) -> Tensor:
+    """Σ M h over (name of a matrix M [m, n], h [n, k]), of a whole graph as one product: [m, k]. Last come features of
+    edges, which may be left out of a graph that stands for clients'."""
+    if type(graph.edges) is not Edges:
+        first, *others = (graph.edges.operator(kind) @ h for kind, h in products)
+        return sum(others, first)
+    held = graph.edges.operator(BESIDE.join(kind for kind, _ in products))
+    result: Tensor = held @ torch.cat([h for _, h in products])[: held.shape[1]]
     return result
 
 

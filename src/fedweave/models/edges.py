@@ -86,9 +86,8 @@ def readout(fan_in: int, fan_out: int, edge_features: int) -> Layer:
         return made | {"bias": blocks.lecun(random.fold(key, "bias"), (fan_out,), whole)}
 
     def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
-        h, edges = torch.relu(rows_of(h)), graph.edges
-        z: Tensor = edges.operator(SOURCE) @ linear(h, w["weight_source"]) + w["bias"]
-        z = z + edges.operator(TARGET) @ linear(h, w["weight_target"])
-        return z + edges.operator(OWN) @ w["weight_edge"] if edge_features else z
+        h = torch.relu(rows_of(h))
+        parts = [(SOURCE, linear(h, w["weight_source"]) + w["bias"]), (TARGET, linear(h, w["weight_target"]))]
+        return directed.beside(graph, *parts, *([(OWN, w["weight_edge"])] if edge_features else []))
 
     return Layer(init, apply, operator=SOURCE)

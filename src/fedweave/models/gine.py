@@ -100,10 +100,9 @@ def _convolution(fan_in: int, fan_out: int, edge_features: int, way: str, loops:
         return weights | {f"bias{i}": blocks.lecun(random.fold(key, "bias", i), s[1:], s[0]) for i, s in sizes.items()}
 
     def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
-        sent = graph.edges.operator(named("from", way)) @ h
-        if edge_features:
-            sent = sent + ways.of_features(graph, "features", way, w["weight_edge"]) + w["bias_edge"]
-        received: Tensor = graph.edges.operator(named("sum", way)) @ torch.relu(sent)
+        parts = [(named("from", way), h + w["bias_edge"] if edge_features else h)]
+        parts += [(named("features", way), w["weight_edge"])] if edge_features else []
+        received: Tensor = graph.edges.operator(named("sum", way)) @ torch.relu(ways.beside(graph, *parts))
         z = ways.leading(h, len(received)) + received
         inner = affine(z, w["weight1"], w["bias1"], relu=True)
         return affine(inner, w["weight2"], w["bias2"])

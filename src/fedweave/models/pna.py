@@ -86,25 +86,30 @@ def _convolution(fan_in: int, fan_out: int, edge_features: int, delta: float, wa
 
     def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
         of_target, of_source, *of_edge = w["weight_message"].split(fan_in)
-        sent = graph.edges.operator(named("to", way)) @ linear(h, of_target)
-        sent = sent + graph.edges.operator(named("from", way)) @ linear(h, of_source) + w["bias_message"]
+        itself, *scaled = w["weight1"].split([fan_in, *[4 * fan_in] * 3])
+        wide = linear(h, torch.cat([of_target, of_source, itself], 1))  # one product, not three
+        target, source, own = wide.split([fan_in, fan_in, fan_out], 1)
+        bias = w["bias_message"]
         if edge_features:
-            encoded = ways.of_features(graph, "features", way, w["weight_edge"]) + w["bias_edge"]
-            sent = sent + linear(encoded, of_edge[0])
-        received = _aggregated(graph, sent, way, delta)
-        joined = torch.cat([ways.leading(h, len(received)), received], 1)
-        return affine(affine(joined, w["weight1"], w["bias1"]), w["weight2"], w["bias2"])
+            of_features = linear(torch.cat([w["weight_edge"], w["bias_edge"][None]]), of_edge[0])
+            bias = bias + of_features[-1]
+        parts = [(named("to", way), target + bias), (named("from", way), source)]
+        parts += [(named("features", way), of_features[:-1])] if edge_features else []
+        four = _aggregated(graph, ways.beside(graph, *parts), way)
+        plain, amplified, attenuated = linear(four, torch.cat(scaled, 1)).split(fan_out, 1)  # S (W x), not W (S x)
+        pair = torch.eye(2, dtype=four.dtype, device=four.device)
+        up, down = (graph.edges.operator(named("scalers", way)) @ pair).split(1, 1)
+        inner = ways.leading(own, len(four)) + w["bias1"] + plain + up / delta * amplified + down * delta * attenuated
+        return affine(inner, w["weight2"], w["bias2"])
 
     return Layer(init, apply, operator=named("sum", way), reads="entries")
 
 
-def _aggregated(graph: Graph, sent: Tensor, way: str, delta: float) -> Tensor:
-    """[n, 12 k] of messages [m, k]."""
+def _aggregated(graph: Graph, sent: Tensor, way: str) -> Tensor:
+    """Mean, least, largest and deviation [n, 4 k] of messages [m, k]."""
     into, mean = (graph.edges.operator(named(what, way)) for what in ("sum", "mean"))
     centre = mean @ sent
     variance = (mean @ (sent * sent) - centre * centre).clamp(min=LEAST)
     deviation = torch.where(variance > LEAST, variance.sqrt(), 0)
-    all_four = torch.cat([centre, -largest(into, -sent), largest(into, sent), deviation], 1)
-    pair = torch.eye(2, dtype=sent.dtype, device=sent.device)
-    amplified, attenuated = (graph.edges.operator(named("scalers", way)) @ pair).split(1, 1)
-    return torch.cat([all_four, all_four * (amplified / delta), all_four * (attenuated * delta)], 1)
+    below, above = largest(into, torch.cat([-sent, sent], 1)).chunk(2, 1)
+    return torch.cat([centre, -below, above, deviation], 1)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedweave.ops.attention import entries
 from fedweave.ops.batched import Batch, Context, Dims, Operands, Operation, over_clients
-from fedweave.ops.csr import StackedCsr
+from fedweave.ops.csr import Pair, StackedCsr, multiply
 from fedweave.ops.sparse import Sparse
 from fedweave.ops.tape import kernel
 
@@ -77,8 +77,9 @@ class _SumRows(Operation):
 
 def largest(operator: object, h: Tensor) -> Tensor:
     """[m, k]: for each row i of `operator` [m, n] the largest h_j [n, k] over the columns j in which it has an entry,
-    whatever its value; 0 for a row without entries. Can be differentiated once; of equal values each has its share.
-    An operator that is no matrix (sampled messages) brings a `largest` of its own.
+    which is 1, each column in one row at most, as of messages that reach a node; 0 for a row without entries. Can be
+    differentiated once; of equal values each has its share. An operator that is no matrix (sampled messages) brings a
+    `largest` of its own.
 
     Raises:
         TypeError: the operator is no whole sparse matrix.
@@ -98,11 +99,10 @@ def _largest(h: Tensor, pattern: Any) -> Tensor:
 
 
 @kernel
-def _largest_back(grad: Tensor, h: Tensor, top: Tensor, pattern: Any) -> Tensor:
-    hit = (h.index_select(0, pattern.columns) == top.index_select(0, pattern.rows)).to(h.dtype)
-    times = torch.segment_reduce(hit, "sum", offsets=pattern.row_ends).clamp(min=1)
-    pull = hit * (grad / times).index_select(0, pattern.rows)
-    return torch.segment_reduce(pull[pattern.order], "sum", offsets=pattern.column_ends)
+def _largest_back(grad: Tensor, h: Tensor, top: Tensor, pair: Pair) -> Tensor:
+    hit = (h == multiply(pair, top, True)).to(h.dtype)  # every column is in one row
+    times = multiply(pair, hit, False).clamp_(min=1)
+    return hit.mul_(multiply(pair, grad / times, True))
 
 
 class _Largest(Operation):
@@ -130,7 +130,7 @@ class _LargestBack(Operation):
 
     @staticmethod
     def forward(client_index: Tensor, grad: Tensor, h: Tensor, top: Tensor, blocks: StackedCsr) -> Tensor:
-        return _largest_back(grad, h, top, entries(blocks))
+        return _largest_back(grad, h, top, blocks.diagonal)
 
     @staticmethod
     def setup_context(ctx: Context, inputs: Operands, output: Tensor) -> None:

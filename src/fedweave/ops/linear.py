@@ -34,11 +34,12 @@ def linear(h: Tensor | Sparse, w: Tensor) -> Tensor:
 def _product(h: Tensor, w: Tensor) -> Tensor:
     """h [P, n, in] times w [P, in, out]."""
     wide = _widen(w, 2)
-    out = h.new_empty(*h.shape[:2], wide.shape[2])
     if gemm.by_onednn(_wide(w.shape[1]), wide.shape[2], h):  # whose bits are those of padded columns: no copy of h
+        out = h.new_empty(*h.shape[:2], wide.shape[2])
         gemm.multiply(h, wide, out)
         return _narrow(out, w.shape[2])
     wide, h = _widen(wide, 1), _widen(h, 2)
+    out = h.new_empty(*h.shape[:2], wide.shape[2])
     for part, into in zip(blocks(h), blocks(out), strict=True):
         _sum(part, wide, into)
     return _narrow(out, w.shape[2])
@@ -48,12 +49,21 @@ def _sum(h: Tensor, w: Tensor, out: Tensor) -> None:
     """h @ w into `out`, in an order of summation that is fixed."""
     columns = COLUMNS if h.device.type == "cpu" else max(h.shape[2], 1)
     if h.shape[2] <= columns:  # `split` takes longer than the product of a small client
-        torch.bmm(h, w, out=out)
+        multiply(h, w, out)
         return
     (first, top), *rest = zip(h.split(columns, 2), w.split(columns, 1), strict=True)
     torch.bmm(first, top, out=out)
     for part, below in rest:
         out.baddbmm_(part, below)
+
+
+def multiply(h: Tensor, w: Tensor, out: Tensor) -> None:
+    """h @ w into `out`, whose clients may lie apart: PyTorch then multiplies one after the other, which takes longer
+    than to copy what it makes of all at once."""
+    if out.is_contiguous():
+        torch.bmm(h, w, out=out)
+    else:
+        out.copy_(torch.bmm(h, w))
 
 
 @kernel
@@ -196,7 +206,7 @@ def _gradients(
         else:
             of_w.baddbmm_(part.mT, own)
         if into is not None:
-            gemm.multiply(own, back, into) if by_onednn else torch.bmm(own, back, out=into)
+            gemm.multiply(own, back, into) if by_onednn else multiply(own, back, into)
     return of_h, of_w, of_bias
 
 

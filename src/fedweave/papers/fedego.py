@@ -9,8 +9,8 @@ import re
 from collections.abc import Callable
 
 from fedweave.experiment.config import Document
+from fedweave.papers import fedego_experiments as numbers
 from fedweave.papers import fedego_figures as figures
-from fedweave.papers import fedego_printed as numbers
 from fedweave.papers.fedego_experiments import COMMUNITIES, FACTS, SEEDS, SKEW, ablation, experiment
 from fedweave.papers.paper import Paper, PaperCell, PaperTable, printed
 from fedweave.papers.quantities import MB, accuracy, megabytes, minutes

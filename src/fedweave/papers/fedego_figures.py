@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fedweave.experiment.config import Document
 from fedweave.experiment.runs.files import PARTITION, read_table
-from fedweave.papers import fedego_printed as numbers
+from fedweave.papers import fedego_experiments as numbers
 from fedweave.papers.fedego_experiments import CLIENTS, COMMUNITIES, DATA, FACTS, SEEDS, SKEW, ablation, experiment
 from fedweave.papers.paper import PaperCell, PaperTable, Quantity, printed
 from fedweave.papers.quantities import accuracy, summary

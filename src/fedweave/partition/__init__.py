@@ -89,7 +89,8 @@ def cut(partition: Any, data: Dataset, seed: int) -> Partition:
         own = next((name for name, kind in PARTITIONS.items() if kind is type(partition)), type(partition).__name__)
         raise ConfigError(
             f"partition.name = {own!r} cuts {' and '.join(_examples(type(partition)))}s, but the examples of "
-            f"{data.name!r} are {data.example}s; choose one of {', '.join(fits)}."
+            f"{data.name!r} are {data.example}s; choose one of {', '.join(fits)}.",
+            code="config.examples",
         )
     if type(partition) in PARTITIONS.values():
         return partition.cut(data, seed)  # type: ignore[no-any-return]

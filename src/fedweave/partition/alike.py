@@ -97,7 +97,8 @@ def _alike(data: Dataset, community: np.ndarray, clients: int, rng: np.random.Ge
     if (different := len(np.unique(shares, axis=0))) < clients:
         raise ConfigError(
             f"[partition] clients = {clients}, but only {different} communities differ in labels; lower clients or "
-            f"{remedy}."
+            f"{remedy}.",
+            code="config.communities",
         )
     seed = int(rng.integers(2**31))
     clusters = KMeans(clients, n_init=10, random_state=seed).fit_predict(shares)

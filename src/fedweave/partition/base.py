@@ -104,7 +104,9 @@ class Partition:
         if given is not None:
             return given
         if self.maker is None:
-            raise UserError("this partition does not know what it was cut from; give the data: table(data).")
+            raise UserError(
+                "this partition does not know what it was cut from; give the data: table(data).", code="user.no-data"
+            )
         data: Dataset = self.maker.given[0]
         return data
 

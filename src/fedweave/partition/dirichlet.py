@@ -100,5 +100,6 @@ class Dirichlet(Divided):
                 return counts
         raise ConfigError(
             f"[partition] none of {_DRAWS} draws with alpha = {self.alpha} gave each of {self.clients} clients "
-            f"min_nodes = {self.min_nodes} of {sizes.sum()}; raise alpha, or lower min_nodes or clients."
+            f"min_nodes = {self.min_nodes} of {sizes.sum()}; raise alpha, or lower min_nodes or clients.",
+            code="config.draws",
         )

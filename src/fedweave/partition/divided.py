@@ -76,7 +76,8 @@ class Divided:
             what = "edge_time" if data.example == "edge" else "node_time"
             raise ConfigError(
                 f'[partition] split = "time", but nobody says when the {data.example}s of {data.name!r} are; name the '
-                f"column in [data] {what}."
+                f"column in [data] {what}.",
+                code="config.no-times",
             )
         if data.carried is None or data.carried.time is None:
             raise ConfigError(
@@ -145,7 +146,10 @@ class Column(Divided):
         """
         if data.owner is None:
             remedy = self.remedy.format(data.dealt_as)
-            raise ConfigError(f"[partition]: nobody says whose the {data.dealt_as}s of {data.name!r} are; {remedy}.")
+            raise ConfigError(
+                f"[partition]: nobody says whose the {data.dealt_as}s of {data.name!r} are; {remedy}.",
+                code="config.no-owners",
+            )
         held = group(data.owner, len(data.owners))
         parts = self.divided(data, held, seed)
         return Partition(parts, names=data.owners)

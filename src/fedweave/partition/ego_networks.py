@@ -17,10 +17,13 @@ from fedweave.errors import ConfigError
 from fedweave.partition.base import Part, Partition
 from fedweave.partition.splits import check_clients, check_ratios, divide
 
+_FEW = 16  # of so many nodes one is looked up by halving; of more a table of all is quicker
 
-def induced_edges(data: Dataset, groups: list[np.ndarray]) -> Iterator[np.ndarray]:
-    """For each group of sorted node numbers, the edges among them: int64 [2, E_i], positions within the group."""
-    for source, _, place in _touching(data, groups):
+
+def induced_edges(data: Dataset, groups: list[np.ndarray], starts: np.ndarray | None = None) -> Iterator[np.ndarray]:
+    """For each group of sorted node numbers, the edges among them: int64 [2, E_i], positions within the group. starts:
+    `edge_starts` of the data, where they are known."""
+    for source, _, place in _touching(data, groups, starts):
         yield np.stack([source, place])[:, place >= 0]
 
 
@@ -67,23 +70,37 @@ def crossing_edges(data: Dataset, groups: list[np.ndarray]) -> Iterator[np.ndarr
         yield np.stack([source, target])[:, (place < 0) & held[target]]
 
 
-def _touching(data: Dataset, groups: list[np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+def edge_starts(data: Dataset) -> np.ndarray:
+    """int64 [n + 1]: where each node's edges begin among the data's."""
+    return np.searchsorted(data.edges[0], np.arange(data.nodes + 1))
+
+
+def _touching(
+    data: Dataset, groups: list[np.ndarray], starts: np.ndarray | None = None
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """For each group the edges from its nodes: position of the source, number of the target and its position, -1 in no
     place of the group.
 
     Takes time in the edges that touch a group's nodes, not in all edges, so that many clients are cheap.
     """
-    starts = np.searchsorted(data.edges[0], np.arange(data.nodes + 1))
-    place = np.full(data.nodes, -1)
+    starts = edge_starts(data) if starts is None else starts
     for nodes in groups:
-        place[nodes] = np.arange(len(nodes))
         first, degree = starts[nodes], starts[nodes + 1] - starts[nodes]
         source = np.repeat(np.arange(len(nodes)), degree)
         before = np.cumsum(degree) - degree
         target = data.edges[1, np.arange(len(source)) + np.repeat(first - before, degree)]
-        found = place[target]
-        place[nodes] = -1
-        yield source, target, found
+        yield source, target, _places(nodes, target, data.nodes)
+
+
+def _places(nodes: np.ndarray, wanted: np.ndarray, total: int) -> np.ndarray:
+    """The positions of `wanted` nodes among sorted `nodes`, of `total` in all; -1 of those that are not there."""
+    if len(nodes) * _FEW > total:
+        place = np.full(total, -1)
+        place[nodes] = np.arange(len(nodes))
+        return np.asarray(place[wanted])
+    at = np.searchsorted(nodes, wanted).clip(max=max(len(nodes) - 1, 0))
+    found: np.ndarray = np.where(nodes[at] == wanted, at, -1)
+    return found
 
 
 def labels_of(data: Dataset, edges: np.ndarray) -> np.ndarray | None:
@@ -144,7 +161,8 @@ class EgoNetworks:
         if len(pool) < self.clients:
             raise ConfigError(
                 f"[partition] clients = {self.clients} ego-networks need as many train nodes as centres, but the "
-                f"largest component of {data.name!r} has {len(pool)}; lower clients or raise train."
+                f"largest component of {data.name!r} has {len(pool)}; lower clients or raise train.",
+                code="config.too-few",
             )
         centres = generator(seed, "partition/ego_networks").choice(pool, self.clients, replace=False)
         parts = tuple(Part(nodes[near], whole.masks[:, near]) for near in _within(graph, centres, self.hops))

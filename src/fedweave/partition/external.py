@@ -228,7 +228,10 @@ def _holders(data: Dataset, partition: Partition) -> np.ndarray:
     tests = () if partition.test is None else (data.nodes_of(partition.test),)
     groups = [*(part.nodes for part in parts), *tests, *(part.nodes for part in partition.held.values())]
     if partition.judged is not None or sum(map(len, groups)) > len(distinct(np.concatenate(groups))):
-        raise ConfigError("external: members share nodes here, and no edge is known to lead elsewhere; leave it out.")
+        raise ConfigError(
+            "external: members share nodes here, and no edge is known to lead elsewhere; leave it out.",
+            code="config.external",
+        )
     holder = np.full(data.nodes, -1)
     for number, nodes in enumerate(groups):
         holder[nodes] = number
@@ -272,7 +275,10 @@ def _known(data: Dataset) -> np.ndarray:
     place = dict(zip(ids, own.tolist(), strict=True))
     if len(place) < len(ids):
         twice = next(name for at, name in enumerate(ids) if place[name] != at)
-        raise DataError(f"external: two members hold the node {twice!r}, which is one's alone; give it to one of them.")
+        raise DataError(
+            f"external: two members hold the node {twice!r}, which is one's alone; give it to one of them.",
+            code="data.held-twice",
+        )
     return np.append(own, np.array([place.get(name, -1) for name in data.outside.names], np.int64))
 
 

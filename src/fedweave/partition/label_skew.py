@@ -81,7 +81,8 @@ class LabelSkew:
             if getattr(self, name) and self.public_split:
                 raise ConfigError(
                     f"[partition] {name} = true with public_split = true: published test nodes train nowhere as it is; "
-                    "set one of them to false."
+                    "set one of them to false.",
+                    code="config.public-split",
                 )
 
     @noted
@@ -135,7 +136,8 @@ class LabelSkew:
             raise ConfigError(
                 f"[partition] test_nodes = {self.test_nodes} and val = {self.val} leave no train node of the {size} "
                 f"that share = {self.share} gives a client; "
-                f"set test_nodes to at most {max(0, size - val - 1)}, or raise share."
+                f"set test_nodes to at most {max(0, size - val - 1)}, or raise share.",
+                code="config.no-train",
             )
         return np.array([size - val - self.test_nodes, val, self.test_nodes])
 
@@ -176,7 +178,8 @@ def _exclusive(parts: tuple[Part, ...]) -> tuple[Part, ...]:
         if not masks[TRAIN].any():
             raise ConfigError(
                 f"[partition] exclusive = true leaves client {client} no train node: others validate or test on all "
-                "of them; lower clients, share, val or test_nodes."
+                "of them; lower clients, share, val or test_nodes.",
+                code="config.exclusive",
             )
         alone.append(replace(part, masks=masks))
     return tuple(alone)

@@ -55,7 +55,8 @@ def parts_of(data: Dataset, parts: int, rng: np.random.Generator) -> np.ndarray:
     except ImportError as error:
         raise UserError(
             "the partitions metis and metis_plus need pymetis: pip install 'fedweave[metis]'. Without it, louvain cuts "
-            "few edges, too."
+            "few edges, too.",
+            code="user.metis",
         ) from error
     graph = sp.csr_matrix((np.ones(data.edges.shape[1]), tuple(data.edges)), shape=(data.nodes, data.nodes))
     adjacency = pymetis.CSRAdjacency(adj_starts=graph.indptr, adjacent=graph.indices)

@@ -86,7 +86,10 @@ class Noise:
             raise ConfigError("noise.edges: edges with a direction, weight, features or time stay; leave it out")
         held = [part.nodes for part in partition.parts]
         if self.edges_by == "rewire" and len(np.unique(np.concatenate(held))) < sum(map(len, held)):
-            raise ConfigError("noise.edges_by: clients share nodes, and 'rewire' keeps edges in one; take 'drop'")
+            raise ConfigError(
+                "noise.edges_by: clients share nodes, and 'rewire' keeps edges in one; take 'drop'",
+                code="config.rewire",
+            )
         inner = np.zeros(data.edges.shape[1], bool)
         for nodes, own in zip(held, induced_edges(data, held), strict=True):
             inner |= _among(data, nodes[own])

@@ -101,7 +101,8 @@ class Overlap:
         if min(map(len, held)) < 2:
             raise ConfigError(
                 f"[partition] clients = {self.clients}, overlap = {self.overlap}: of {len(rest)} nodes some client "
-                "gets fewer than 2; take fewer clients, more overlap or a larger dataset."
+                "gets fewer than 2; take fewer clients, more overlap or a larger dataset.",
+                code="config.overlap",
             )
         [roles] = _drawn(data, rest, (1 - self.val, self.val), seed)
         parts = tuple(_part(data, nodes, rest, roles.masks) for nodes in held)

@@ -24,11 +24,12 @@ def global_test_part(data: Dataset, partition: Partition) -> Part | None:
     return Part.of(data, partition.test, masks)
 
 
-def shares(data: Dataset, parts: Sequence[Part]) -> Iterator[Dataset]:
+def shares(data: Dataset, parts: Sequence[Part], starts: np.ndarray | None = None) -> Iterator[Dataset]:
     """What each client holds, a dataset of its own whose split is how it uses its examples; without labels y is -1.
-    Parties of a vertical cut get no ids: their nodes are the same, in the same order."""
+    Parties of a vertical cut get no ids: their nodes are the same, in the same order. starts: see `induced_edges`."""
     groups = [part.nodes for part in parts]
-    for part, induced, carried in zip(parts, induced_edges(data, groups), induced_carried(data, groups), strict=True):
+    edges_of, carried_of = induced_edges(data, groups, starts), induced_carried(data, groups)
+    for part, induced, carried in zip(parts, edges_of, carried_of, strict=True):
         y, x, nodes = data.y[part.examples], data.x[part.nodes], part.nodes
         own = () if part.columns is None or not data.columns else tuple(data.columns[i] for i in part.columns)
         edges = induced if part.edges is None else np.searchsorted(nodes, part.edges)

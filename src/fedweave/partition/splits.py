@@ -34,7 +34,8 @@ def check_enough(count: int, clients: int, each: int = 1, example: str = "node")
     if count < clients * each:
         raise ConfigError(
             f"[partition] clients = {clients} of at least {each} {example}(s) cannot share {count} {example}s; "
-            f"set clients to at most {count // each}, or take a larger dataset."
+            f"set clients to at most {count // each}, or take a larger dataset.",
+            code="config.too-few",
         )
 
 
@@ -70,7 +71,8 @@ def published(data: Dataset, held: Sequence[np.ndarray]) -> tuple[Part, ...]:
         raise ConfigError(
             f"[partition] public_split = true, but {data.name!r} has no published split; "
             "set it to false and give train, val and test, or give your own data a split: tables a column split, "
-            "npz train_idx, val_idx and test_idx, PyTorch Geometric's Data masks."
+            "npz train_idx, val_idx and test_idx, PyTorch Geometric's Data masks.",
+            code="config.no-split",
         )
     masks = data.public & (data.y >= 0)
     return tuple(Part.of(data, own, masks[:, own]) for own in held)
@@ -103,7 +105,8 @@ def per_class(data: Dataset, train: int, val: float, test: float, seed: int) -> 
     if fewest < train or sum(sizes) > len(rest):
         raise ConfigError(
             f"[partition] train_per_class = {train}, val = {val} and test = {test}: the smallest class of "
-            f"{data.name!r} has {fewest} examples, and {len(rest)} others are left to validate and test; lower one."
+            f"{data.name!r} has {fewest} examples, and {len(rest)} others are left to validate and test; lower one.",
+            code="config.too-few",
         )
     masks = np.zeros((3, len(data.y)), dtype=bool)
     masks[TRAIN, order[rank[order] < train]] = True

@@ -130,7 +130,8 @@ class Parties:
         if data.parties is None:
             raise ConfigError(
                 f"[partition] name = 'parties', but {data.name!r} is one party's; take 'vertical' to cut its features "
-                "into blocks, or a folder of parties with [data] name = 'parties'."
+                "into blocks, or a folder of parties with [data] name = 'parties'.",
+                code="config.one-party",
             )
         holders = [party.name for party in data.parties if party.labels]
         if self.labels == "all" and len(holders) < len(data.parties):
@@ -151,7 +152,10 @@ class Parties:
 def check_rest(train_rest: bool, public_split: bool) -> None:
     """Raise ConfigError if the rest is asked to train where there is no published split to leave one."""
     if train_rest and not public_split:
-        raise ConfigError("[partition] train_rest = true needs public_split = true; ratios say themselves who trains.")
+        raise ConfigError(
+            "[partition] train_rest = true needs public_split = true; ratios say themselves who trains.",
+            code="config.public-split",
+        )
 
 
 def every_node(
@@ -177,7 +181,8 @@ def _blocks(features: int, widths: Sequence[float]) -> list[np.ndarray]:
     if any(len(block) == 0 for block in blocks):
         raise ConfigError(
             f"[partition] {features} feature columns cannot be cut into {len(widths)} blocks of relative widths "
-            f"{list(widths)}: one would be empty. Take fewer clients or more even widths."
+            f"{list(widths)}: one would be empty. Take fewer clients or more even widths.",
+            code="config.blocks",
         )
     return blocks
 

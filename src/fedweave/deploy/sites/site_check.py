@@ -39,9 +39,9 @@ from fedweave.deploy.flare.wire.chain import Chain
 from fedweave.deploy.flare.wire.journal import journals, read
 from fedweave.deploy.flare.wire.requests import pin
 from fedweave.deploy.sites.findings import Found
-from fedweave.experiment.build import graph_of
 from fedweave.experiment.config import Config, General
 from fedweave.experiment.demands import check_people
+from fedweave.experiment.graphs import graph_of
 from fedweave.experiment.rounds import evaluated
 
 

@@ -212,8 +212,7 @@ def running(
 
 def _begun(config: Config, built: Ready, directory: Path, here: RunBackend, overwrite: bool) -> Begun:
     """The earlier run that a run begins from, if any, as its federation's start."""
-    where = config.general.init_from
-    if where is None:
+    if (where := config.general.init_from) is None:
         return Begun()
     goes_on, own = (directory / CHECKPOINT).exists() and not overwrite, getattr(built, "own", {})
     try:
@@ -300,14 +299,15 @@ def _summary(config: Config, built: Ready, files: RunFiles, directory: Path, not
     ledger, before, last = built.fed.ledger.table(), earlier_ledgers(directory), files.reached
     spent = _bounded(ledger)
     began = config.general.init_from
-    noted = [built.note] if built.note else []  # of what sites hold
-    noted += [f"training began from the weights of the run {began}", *notes] if began else []
+    begun = [f"training began from the weights of the run {began}", *notes] if began else []
     return {
         "algorithm": config.algorithm.label,
         "dataset": built.data.name,
         **({"classes": list(built.data.labels)} if built.data.labels else {}),
         **({"groups": list(built.data.groups)} if built.data.groups else {}),
-        **({"note": "; ".join(noted)} if noted else {}),
+        **(
+            {"note": "; ".join(noted)} if (noted := [*filter(None, [built.note]), *begun]) else {}
+        ),  # of what sites hold
         "features": built.data.features,
         "class_count": built.data.classes,
         **({"edges": form} if any((form := built.data.edge_form).values()) else {}),

@@ -14,7 +14,7 @@ from fedweave.core.graph import VAL, Graph
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree, device_of
 from fedweave.errors import UserError
-from fedweave.experiment.build import graph_of
+from fedweave.experiment.graphs import graph_of
 from fedweave.experiment.runs.files import SUMMARY, read_summary
 from fedweave.experiment.runs.form import form_of_config, read_form
 from fedweave.experiment.runs.new_data import Before, like

@@ -29,7 +29,7 @@ from fedweave.deploy.flare.site.holdings import (
 from fedweave.deploy.flare.site.joining import WIDTH as COLUMNS
 from fedweave.deploy.flare.site.sitefile import IDS_KEY, SiteData, read_secret
 from fedweave.errors import FedweaveError
-from fedweave.experiment.build import graph_of
+from fedweave.experiment.graphs import graph_of
 from fedweave.privacy.aggregation import read_identity
 from fedweave.privacy.intersection import WIDTH, Party
 

@@ -23,7 +23,7 @@ from fedweave.deploy.flare.site.participation import Participation
 from fedweave.deploy.flare.sums.masking import data, tensor
 from fedweave.deploy.flare.wire.requests import Add, Align, Blind, Meet, Pad, described
 from fedweave.errors import CallRefused
-from fedweave.experiment.build import graph_of
+from fedweave.experiment.graphs import graph_of
 from fedweave.partition.external import SUMS
 
 

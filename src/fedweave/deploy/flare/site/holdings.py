@@ -26,8 +26,8 @@ from fedweave.datasets.outside import EXCHANGE, REFUSE
 from fedweave.datasets.sensitive import without_sens
 from fedweave.deploy.flare.site.sitefile import SiteData
 from fedweave.errors import ConfigError, DataError, FedweaveError
-from fedweave.experiment.build import graph_of
 from fedweave.experiment.config import Config
+from fedweave.experiment.graphs import graph_of
 from fedweave.experiment.prepared import scaled_until
 from fedweave.experiment.runs.form import Form
 from fedweave.models.directed import fitted, has_ports, ported

@@ -51,8 +51,8 @@ from fedweave.engines.resending import LastReceived
 from fedweave.engines.steps import find_step
 from fedweave.errors import CallRefused, FedweaveError
 from fedweave.experiment import demands
-from fedweave.experiment.build import graph_of
 from fedweave.experiment.config import Config
+from fedweave.experiment.graphs import graph_of
 from fedweave.experiment.runs.files import write
 from fedweave.incentives.tables import LIST, needed, own_table, padded
 from fedweave.incentives.vocabulary import vocabulary_of

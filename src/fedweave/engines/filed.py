@@ -1,0 +1,75 @@
+"""What clients that are not called keep, a row for each; where it is much, in files that are mapped into memory, which
+take none while nobody asks for it."""
+
+import math
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedweave.errors import DiskFull
+
+_IN_MEMORY = 256 << 20  # bytes of one leaf, beyond which it is in a file
+_FIRST = 64  # rows
+
+
+class Filed:
+    """Rows of stacked leaves, each for ever its client's own, on the host.
+
+    like: {path: a stacked leaf} with their shapes and dtypes; numbers and strings are those of all rows.
+    leaves: the same with as many rows as there is room for.
+    """
+
+    def __init__(self, like: Mapping[str, Any]) -> None:
+        self.leaves: dict[str, Any] = dict(like)
+        self._rows: dict[str, int] = {}
+        self._grow(_FIRST, 0)
+
+    def put(self, clients: Sequence[str], leaves: Mapping[str, Any], rows: Sequence[int]) -> list[int]:
+        """Keep some `rows` of stacked leaves as those of as many clients; gives their rows here.
+
+        Raises:
+            DiskFull: there is no room for the file.
+        """
+        held = len(self._rows)
+        at = [self._rows.setdefault(client, len(self._rows)) for client in clients]
+        if len(self._rows) > self._room:
+            self._grow(max(2 * self._room, len(self._rows)), held)
+        there = torch.tensor(at, device="cpu")
+        for path, leaf in leaves.items():
+            if isinstance(leaf, Tensor):
+                self.leaves[path][there] = leaf[torch.tensor(rows, device=leaf.device)].to("cpu")
+        return at
+
+    def _grow(self, room: int, held: int) -> None:
+        self._room = room
+        for path, leaf in self.leaves.items():
+            if isinstance(leaf, Tensor):
+                self.leaves[path] = roomy((room, *leaf.shape[1:]), leaf.dtype)
+                self.leaves[path][:held] = leaf[:held]
+
+
+def roomy(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """An empty tensor on the host; where it is large, in a file without a name, which goes with it.
+
+    Raises:
+        DiskFull: there is no room for the file.
+    """
+    size = math.prod(shape) * dtype.itemsize
+    if size <= _IN_MEMORY:
+        return torch.empty(shape, dtype=dtype, device="cpu")
+    with tempfile.TemporaryFile() as file:
+        try:
+            os.posix_fallocate(file.fileno(), 0, size) if hasattr(os, "posix_fallocate") else file.truncate(size)
+        except OSError as error:
+            where = tempfile.gettempdir()
+            raise DiskFull(
+                f"{size / 1e9:.1f} GB for what clients keep that are not called cannot be written to {where}: "
+                f"{error.strerror}. Free space there, or name another place by the environment variable TMPDIR."
+            ) from error
+        mapped = np.memmap(file, np.uint8, "r+", shape=(size,))
+    return torch.from_numpy(mapped).view(dtype).view(*shape)
