@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from fedweave.algorithms.fairgraphfl.motifs import Motif, Motifs, extract
+from fedweave.algorithms.fairgraphfl.vocabulary import vocabulary
 from fedweave.errors import DataError, UserError
-from fedweave.incentives.motifs import Motif, Motifs, extract
 from fedweave.incentives.values import diversity
-from fedweave.incentives.vocabulary import vocabulary
 
 C, N, O = 6, 7, 8  # noqa: E741
 

@@ -6,9 +6,9 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from fedweave.incentives import rings as module
-from fedweave.incentives.forest import Adjacency, adjacency, spanning_forest
-from fedweave.incentives.rings import rings
+from fedweave.algorithms.fairgraphfl import rings as module
+from fedweave.algorithms.fairgraphfl.forest import Adjacency, adjacency, spanning_forest
+from fedweave.algorithms.fairgraphfl.rings import rings
 
 
 def graph_of(source: nx.Graph) -> tuple[Adjacency, np.ndarray]:

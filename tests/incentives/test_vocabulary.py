@@ -8,12 +8,12 @@ import pytest
 import scipy.sparse as sp
 import torch
 
+from fedweave.algorithms.fairgraphfl import stored as motif_cache
+from fedweave.algorithms.fairgraphfl.motifs import Motif, Motifs, extract
+from fedweave.algorithms.fairgraphfl.stored import cached
+from fedweave.algorithms.fairgraphfl.vocabulary import tf_idf, vocabulary
 from fedweave.errors import DataError, UserError
-from fedweave.incentives import tables as motif_cache
-from fedweave.incentives.motifs import Motif, Motifs, extract
-from fedweave.incentives.tables import cached
 from fedweave.incentives.values import diversity
-from fedweave.incentives.vocabulary import tf_idf, vocabulary
 
 
 def counts(*rows: list[int]) -> sp.csr_array:

@@ -69,13 +69,6 @@ class BatchCache:
                 table[p, : len(row)] = row
         return Neighbours(*(torch.from_numpy(table).to(self.device) for table in tables))
 
-    @property
-    @derived
-    def motifs(self) -> Tensor:
-        """The numbers of every client's motifs, int64 [P, K], padded with -1."""
-        numbers = [torch.from_numpy(member.known_motifs.numbers) for member in self.members]
-        return torch.nn.utils.rnn.pad_sequence(numbers, batch_first=True, padding_value=-1).to(self.device)
-
     def most_of(self, graphs: int) -> tuple[int, int]:
         """The most nodes, and the most neighbours in all, that so many small graphs of a client can have."""
         if graphs not in self._most:
@@ -149,15 +142,6 @@ class Edges:
     def neighbours(self) -> Neighbours:
         """The neighbours of every node, to sample from."""
         return Neighbours(*(table.index_select(0, self.client_index[None])[0] for table in self.cache.neighbours))
-
-    @property
-    def motifs(self) -> Tensor:
-        """The numbers of the examples' motifs, int64 [K], -1 at padding (see `MotifTable`).
-
-        Raises:
-            ValueError: nobody looked for motifs.
-        """
-        return self.cache.motifs.index_select(0, self.client_index[None])[0]
 
 
 pytree.register_pytree_node(

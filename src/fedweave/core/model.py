@@ -32,6 +32,7 @@ class Layer(NamedTuple):
     runs_alone:  whether it can run for one client at a time only, not under `torch.func.vmap`.
     reads:       what it takes of a graph: the "product" of rows with `operator`, its "entries" one by one, as attention
                  does, or the "graph" with all its edges, as a module of one's own may, whatever its `operator` says.
+    plain:       (weights) -> those of the layer that it is in evaluation, where it is made of another one.
     """
 
     init: Callable[[Tensor], Tree]
@@ -40,6 +41,7 @@ class Layer(NamedTuple):
     operator: str | None = None
     runs_alone: bool = False
     reads: Reads = "product"
+    plain: Callable[[Tree], Tree] = dict
 
 
 Model = tuple[Layer, ...]

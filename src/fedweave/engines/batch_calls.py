@@ -200,7 +200,7 @@ class Batches:
 
 
 def _bytes(graph: Graph) -> int:
-    tensors = [graph.x, graph.y, graph.masks, graph.real]
+    tensors = [graph.x, graph.y, graph.masks, graph.real, *graph.extra.values()]
     entries = sum(member.index.shape[1] for member in graph.own_edges.members)
     if isinstance(graph.x, Sparse):
         entries += sum(len(member.values) for member in graph.x.blocks.members)

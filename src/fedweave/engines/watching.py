@@ -10,7 +10,6 @@ from operator import attrgetter
 
 from torch import Tensor
 
-from fedweave.core.federation import Placement
 from fedweave.core.graph import Graph
 from fedweave.engines.messages import Messages
 from fedweave.errors import FedweaveError, StepFailed
@@ -22,8 +21,8 @@ _writes = attrgetter("_version")
 class Watched:
     """The tensors of the graphs that a step sees, and how often each was written to until now."""
 
-    def __init__(self, graph: Graph, test: Graph | None = None, place: Placement | None = None) -> None:
-        seen = {"graph": graph, "test": test, "place": place}
+    def __init__(self, graph: Graph, test: Graph | None = None) -> None:
+        seen = {"graph": graph, "test": test}
         self._tensors = {name: own for role, found in seen.items() for name, own in _of(role, found)}
         self._before = [sum(map(_writes, tensors)) for tensors in self._tensors.values()]
 
@@ -39,8 +38,13 @@ class Watched:
                 )
 
 
-def _of(role: str, found: Graph | Placement | None) -> Iterator[tuple[str, tuple[Tensor, ...]]]:
-    for name, value in found._asdict().items() if found is not None else ():
+def _named(graph: Graph) -> Iterator[tuple[str, object]]:
+    yield from graph._asdict().items()
+    yield from ((f"extra[{name!r}]", own) for name, own in graph.extra.items())
+
+
+def _of(role: str, found: Graph | None) -> Iterator[tuple[str, tuple[Tensor, ...]]]:
+    for name, value in _named(found) if found is not None else ():
         if isinstance(value, Tensor) and not value.is_inference():  # those have no such number, and are rare
             yield f"{role}.{name}", (value,)
         elif isinstance(value, Sparse):

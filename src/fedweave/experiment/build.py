@@ -10,10 +10,9 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
-from fedweave.core.algorithm import Algorithm, capabilities, needs
+from fedweave.core.algorithm import Algorithm, capabilities
 from fedweave.core.arrays import DTYPES
-from fedweave.core.edge_list import MotifTable
-from fedweave.core.federation import Placement
+from fedweave.core.extra import Extra
 from fedweave.core.graph import Graph, make_graph
 from fedweave.core.maker import maker_of
 from fedweave.core.model import Model
@@ -42,15 +41,13 @@ from fedweave.experiment.demands import (
     judged,
 )
 from fedweave.experiment.prepared import prepared, seen_by, weighted
-from fedweave.incentives.tables import tables
-from fedweave.incentives.vocabulary import Vocabulary, vocabulary_of
 from fedweave.models import directed
 from fedweave.models.edges import on_examples
 from fedweave.ops.recording import When
 from fedweave.partition import unused
 from fedweave.partition.base import Part, Partition, client_ids
-from fedweave.partition.ego_networks import crossing_edges
 from fedweave.partition.external import Appended, meter_exchange
+from fedweave.partition.extra import Finder, everywhere, finders_of
 from fedweave.partition.pooling import pooled
 from fedweave.partition.scaling import meter_scaling
 from fedweave.partition.shares import global_test_part, shares
@@ -60,15 +57,15 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Built:
-    """Everything that a run needs; the partition is as cut, also when a pooled algorithm sees its union. motifs: of
-    each client's small graphs, where the algorithm asks for them. close: lets go of what the engine runs on. note: on
-    what could not be looked at, which is nothing here. own: see `Ingredients`."""
+    """Everything that a run needs; the partition is as cut, also when a pooled algorithm sees its union. found:
+    what was looked for in each client's data, where the algorithm asks for something. close: lets go of what the engine
+    runs on. note: on what could not be looked at, which is nothing here. own: see `Ingredients`."""
 
     data: Dataset
     partition: Partition
     algorithm: Algorithm
     fed: LocalEngine
-    motifs: Mapping[str, MotifTable] = field(default_factory=dict)
+    found: Mapping[str, Extra] = field(default_factory=dict)
     close: Callable[[], None] = lambda: None
     note: str = ""
     own: Mapping[str, Algorithm] = field(default_factory=dict)
@@ -173,16 +170,16 @@ def build(config: Config) -> Built:
     check_people(config, data, algorithm)
     scaled_edges = config.data.values.get("edge_normalise", "none") if data.edge_features else "none"
     check_scaling(scaled_edges, algorithm, ("example",))
-    fed, motifs, close = _on_cluster(config, made) if config.engine.name == "ray" else _in_process(config, made)
+    fed, found, close = _on_cluster(config, made) if config.engine.name == "ray" else _in_process(config, made)
     fed.judged = judged(config, fed.clients)
     meter_scaling(fed.ledger, fed.clients, seen, data.features, config.data.values.get("normalise", "none"))
     meter_scaling(fed.ledger, fed.clients, seen, data.edge_features, scaled_edges, "edge")
     if made.exchange is not None:
         meter_exchange(fed.ledger, fed.clients, made.exchange)
-    return Built(data, made.partition, algorithm, fed, motifs, close, own=made.own)
+    return Built(data, made.partition, algorithm, fed, found, close, own=made.own)
 
 
-_Engine = tuple[LocalEngine, Mapping[str, MotifTable], Callable[[], None]]
+_Engine = tuple[LocalEngine, Mapping[str, Extra], Callable[[], None]]
 
 
 def _in_process(config: Config, made: Ingredients) -> _Engine:
@@ -192,12 +189,12 @@ def _in_process(config: Config, made: Ingredients) -> _Engine:
     how |= {"device": chosen(engine.device, mode == "vmap"), "seed": config.general.seed}
     fed = _simulation(made.data, made.seen, made.algorithm, DTYPES[engine.dtype], own=made.own, **how)
     check_widths(made.algorithm, made.own, fed.graphs)
-    return fed, motifs_in(fed), lambda: None
+    return fed, found_in(fed), lambda: None
 
 
-def motifs_in(fed: Simulation) -> dict[str, MotifTable]:
-    """{client: the motifs of its small graphs}, of those that have any."""
-    return {client: own for client, graph in fed.graphs.items() if (own := graph.own_edges.members[0].motifs)}
+def found_in(fed: Simulation) -> dict[str, Extra]:
+    """{client: what was looked for in its data}."""
+    return {client: graph.own_edges.members[0].extra for client, graph in fed.graphs.items()}
 
 
 def _on_cluster(config: Config, made: Ingredients) -> _Engine:
@@ -230,9 +227,8 @@ def worker(document: Document, clients: Sequence[str]) -> Worker:
     torch.set_num_threads(engine.threads or 1)
     keep_freed_memory()
     dtype = DTYPES[engine.dtype]
-    own = client_graphs(made.data, made.seen, dtype, vocabulary_of(made.algorithm), frozenset(clients))
-    places = placements(made.data, made.seen) if needs(made.algorithm).ids else None
-    given: Record = {"classes": made.data.classes, "places": places, "members": _members(made.seen)}
+    own = client_graphs(made.data, made.seen, dtype, finders_of(made.algorithm), frozenset(clients))
+    given: Record = {"classes": made.data.classes, "members": _members(made.seen)}
     given |= {"test": global_test_graph(made.data, made.seen, dtype), "own": made.own}
     mode = _mode(made.nets, "vmap")
     given["device"] = chosen(engine.device, mode == "vmap")
@@ -259,7 +255,7 @@ def federation(
 ) -> Simulation:
     """The federation that `algorithm` trains on, in one process: a client for every part of the partition, or one for
     all where the algorithm is pooled, such as centralized; what the server holds, and whatever else this algorithm asks
-    for (motifs of small graphs, places of nodes, overlaps). Logs a warning for what came with the data and is not used,
+    for (what its finders look for, overlaps). Logs a warning for what came with the data and is not used,
     such as a split.
 
     mode, chunk, record, resend: see `engines.simulation.Simulation`; a `torch.nn.Module` takes mode "loop". dtype: of
@@ -285,13 +281,12 @@ def _simulation(
     data: Dataset, partition: Partition, algorithm: Algorithm, dtype: torch.dtype, **options: Any
 ) -> Simulation:
     return Simulation(
-        client_graphs(data, partition, dtype, vocabulary_of(algorithm)),
+        client_graphs(data, partition, dtype, finders_of(algorithm)),
         classes=data.classes,
         test=global_test_graph(data, partition, dtype),
         held=held_graphs(data, partition, dtype),
         pairs={name: torch.from_numpy(matrix) for name, matrix in partition.pairs.items()},
         members=_members(partition),
-        places=placements(data, partition) if needs(algorithm).ids else None,
         **options,
     )
 
@@ -309,15 +304,15 @@ def client_graphs(
     data: Dataset,
     partition: Partition,
     dtype: torch.dtype = torch.float32,
-    vocabulary: Vocabulary | None = None,
+    finders: Sequence[Finder] = (),
     only: Collection[str] | None = None,
 ) -> dict[str, Graph]:
     """{client id: the subgraph that its nodes induce, or its own edges among them}, padded to few sizes
     (`core.sizes.size_classes`); clients may share nodes.
 
     A client that holds only some feature columns has these first, and zeros up to the `width` that all graphs share. Of
-    a client without labels y is -1 everywhere, while its masks still say how the nodes are used. With a `vocabulary`,
-    small graphs come with their motifs. only: the clients whose graphs are made, in the form that they have among all;
+    a client without labels y is -1 everywhere, while its masks still say how the nodes are used. finders: what
+    is looked for besides. only: the clients whose graphs are made, in the form that they have among all;
     None: everybody's.
     """
     ids, columns = client_ids(len(partition.parts), partition.names), width(data, partition)
@@ -326,12 +321,9 @@ def client_graphs(
         for each in zip(*((part.nodes, part.examples) for part in partition.parts), strict=True)
     )
     parts: Sequence[Part] = partition.parts
-    motifs: Sequence[MotifTable | None] = [None] * len(parts)
-    if vocabulary is not None:
-        rewired = any(part.edges is not None for part in parts)
-        motifs = tables(data, [*shares(data, parts)], [part.examples for part in parts], vocabulary, rewired)
+    found = everywhere(finders, data, partition)
     return {
-        client: graph_of(own, columns, dtype, rows[i], examples[i], motifs[i])
+        client: graph_of(own, columns, dtype, rows[i], examples[i], found[i])
         for i, (client, own) in enumerate(zip(ids, shares(data, parts), strict=True))
         if only is None or client in only
     }
@@ -352,27 +344,18 @@ def held_graphs(data: Dataset, partition: Partition, dtype: torch.dtype = torch.
     return {role: graph_of(own, data.features, dtype) for role, own in held}
 
 
-def placements(data: Dataset, partition: Partition) -> dict[str, Placement]:
-    """{client id: where its nodes stand in the whole graph}."""
-    ids, groups = client_ids(len(partition.parts), partition.names), [part.nodes for part in partition.parts]
-    return {
-        client: Placement(torch.from_numpy(nodes.copy()), torch.from_numpy(crossing))
-        for client, nodes, crossing in zip(ids, groups, crossing_edges(data, groups), strict=True)
-    }
-
-
 def graph_of(
     own: Dataset,
     columns: int,
     dtype: torch.dtype = torch.float32,
     rows: int | None = None,
     examples: int | None = None,
-    motifs: MotifTable | None = None,
+    extra: Extra | None = None,
 ) -> Graph:
     """The graph of a client that holds `own`, features with zeros on the right up to `columns`, the split as masks,
     padded to `rows` and `examples` (see `make_graph`)."""
     x, masks = _widened(own.x, columns), np.asarray(own.public)
-    more = own.graph_of, examples, motifs, own.carried
+    more = own.graph_of, examples, extra, own.carried
     return make_graph(x, own.edges, own.y, masks, own.sens, dtype, rows, *more)
 
 

@@ -7,8 +7,8 @@ import torch
 
 from fedweave.algorithms.deployment import Deployable, deployable
 from fedweave.algorithms.fedavg import FedAvg
-from fedweave.algorithms.fedproto import ONE_WIDTH, WIDTHS
 from fedweave.algorithms.participation import drawn
+from fedweave.algorithms.parts.needs import ONE_WIDTH, WIDTHS
 from fedweave.core import carried as carrying
 from fedweave.core import model as models
 from fedweave.core import random

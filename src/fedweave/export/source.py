@@ -13,9 +13,9 @@ from fedweave.core.records import Record
 from fedweave.core.tree import Tree, leaves
 from fedweave.errors import UserError
 from fedweave.experiment.runs.form import Form, form_of_config, read_form
-from fedweave.models.masked import SUFFIX, pruned
 
 if TYPE_CHECKING:
+    from fedweave.algorithms.deployment import Deployable
     from fedweave.core.tree import Tree
     from fedweave.experiment.config import Config
     from fedweave.experiment.runs.checkpoint import When
@@ -106,6 +106,7 @@ def source(
 
 
 def _simulated(directory: Path, config: "Config", model: str | None, client: str | None, when: "When") -> Source:
+    from fedweave.algorithms.deployment import deployable
     from fedweave.experiment.runs.scoring import flagging_of
     from fedweave.experiment.runs.trained import trained
 
@@ -122,7 +123,7 @@ def _simulated(directory: Path, config: "Config", model: str | None, client: str
     form = read_form(directory) or form_of_config(config, data)
     found = flagging_of(run, {client: w} if client else {})
     own = found.get(client or "") if isinstance(found, dict) else found
-    return Source(config, which, _weights(config, run.built.algorithm_of(whose), w, form), form, own, when)
+    return Source(config, which, _weights(config, deployable(run.built.algorithm_of(whose)), w, form), form, own, when)
 
 
 def _of_sites(directory: Path, config: "Config", form: Form | None, when: "When") -> Source:
@@ -147,23 +148,19 @@ def _of_sites(directory: Path, config: "Config", form: Form | None, when: "When"
     return Source(config, "global", _weights(config, algorithm, w, form), form, own, when)
 
 
-def _weights(config: "Config", algorithm: object, w: "Tree", form: Form) -> "Tree":
-    """`w` under PyTorch Geometric's names, with trained masks applied."""
-    from fedweave.algorithms.fedpub import SparseMasks
-    from fedweave.algorithms.parts.composition import MadeOfParts
+def _weights(config: "Config", algorithm: "Deployable", w: "Tree", form: Form) -> "Tree":
+    """`w` under PyTorch Geometric's names, as those of the plain layers that they stand for."""
     from fedweave.core.carried import OF_EXAMPLES, kinds
 
-    if any(layer.operator in {*kinds(), *OF_EXAMPLES} for layer in getattr(algorithm, "model", ())):
+    if any(layer.operator in {*kinds(), *OF_EXAMPLES} for layer in algorithm.model):
         raise UserError(
             "the model reads what edges carry, or classifies them, for which the exported module has no layers; take "
             "`fedweave predict`."
         )
-    parts = algorithm.composed.values() if isinstance(algorithm, MadeOfParts) else ()
-    masks = next((part for part in parts if isinstance(part, SparseMasks)), None)
     net = config.model.make().build(form.features, form.classes)
     given = config.model.values
     heads = [*[given["heads"]] * (len(net) - 1), given["output_heads"]] if config.model.name == "gat" else []
-    plain = w if masks is None else unmasked(w, masks.threshold)
+    plain = {number: algorithm.net[int(number)].plain(own) for number, own in w.items()}
     if config.model.name in WHOLE:
         return {f"layers.0.w.{path.replace('/', '_')}": leaf.float().contiguous() for path, leaf in leaves(plain)}
     return state_dict(net, plain, heads)
@@ -180,18 +177,6 @@ def state_dict(model: Model, w: Tree, heads: Sequence[int] = ()) -> dict[str, Te
         own = _named(layer, w.get(str(number), {}), heads[number] if heads else 1)
         found |= {f"layers.{number}.{name}": leaf.float().contiguous() for name, leaf in own.items()}
     return found
-
-
-def unmasked(w: Tree, threshold: float) -> Tree:
-    """The weights that trained masks leave (`models.masked`): products, without the masks."""
-    return {
-        number: {
-            name: leaf * pruned(layer[name + SUFFIX], threshold) if name + SUFFIX in layer else leaf
-            for name, leaf in layer.items()
-            if not name.endswith(SUFFIX)
-        }
-        for number, layer in w.items()
-    }
 
 
 def _named(layer: Layer, w: Tree, heads: int) -> dict[str, Tensor]:

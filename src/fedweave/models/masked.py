@@ -1,5 +1,7 @@
 """Layers whose weights are multiplied by trained masks."""
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -22,16 +24,20 @@ def masked(layer: Layer, threshold: float) -> Layer:
         return w | {name + SUFFIX: torch.ones_like(leaf) for name, leaf in w.items() if leaf.dim() > 1}
 
     def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Hidden:
-        masks = {name: leaf for name, leaf in w.items() if name.endswith(SUFFIX)}
-        if key is None:
-            masks = {name: pruned(mask, threshold) for name, mask in masks.items()}
-        plain = {name: leaf for name, leaf in w.items() if name not in masks}
-        hidden = {name: leaf * masks[name + SUFFIX] for name, leaf in plain.items() if name + SUFFIX in masks}
-        return layer.apply(plain | hidden, graph, h, key)
+        return layer.apply(_multiplied(w, threshold if key is None else None), graph, h, key)
 
-    return layer._replace(init=init, apply=apply)
+    return layer._replace(init=init, apply=apply, plain=partial(_multiplied, threshold=threshold))
 
 
 def pruned(mask: Tensor, threshold: float) -> Tensor:
     """The mask with 0 in place of entries below `threshold` in magnitude."""
     return torch.where(mask.abs() < threshold, 0, mask)
+
+
+def _multiplied(w: Tree, threshold: float | None) -> Tree:
+    """The products of weights and masks, in which entries below a threshold in magnitude count as 0."""
+    masks = {name: leaf for name, leaf in w.items() if name.endswith(SUFFIX)}
+    if threshold is not None:
+        masks = {name: pruned(mask, threshold) for name, mask in masks.items()}
+    plain = {name: leaf for name, leaf in w.items() if name not in masks}
+    return plain | {name: leaf * masks[name + SUFFIX] for name, leaf in plain.items() if name + SUFFIX in masks}

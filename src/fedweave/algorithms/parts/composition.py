@@ -22,8 +22,8 @@ from fedweave.core.mechanism import Mechanism
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree, leaves, not_finite
 from fedweave.errors import ConfigError, FedweaveError, told_diverged, told_of_part
-from fedweave.incentives.vocabulary import Vocabulary
 from fedweave.learn import Fit
+from fedweave.partition.extra import Finder
 
 UPDATE = "change of the model weights by local training"
 GLOBAL = "the joint model's weights, which all members' updates have gone into"
@@ -365,9 +365,9 @@ class Composition(dict[str, Part]):
         return any(part.needs.personal for part in self.values())
 
     @property
-    def vocabulary(self) -> Vocabulary | None:
-        """The one that parts ask for; None if none does."""
-        return next((own for part in self.values() if (own := part.needs.vocabulary)), None)
+    def finders(self) -> tuple[Finder, ...]:
+        """What looks for what parts ask for, each once."""
+        return tuple(dict.fromkeys(own for part in self.values() if (own := part.needs.finder)))
 
     @property
     def sends(self) -> dict[str, Sends | str]:

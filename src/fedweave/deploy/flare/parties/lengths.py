@@ -1,4 +1,4 @@
-"""How sites come to lists of the same length, such as of motifs, where an algorithm has every client hold one.
+"""How sites come to lists of the same length, where an algorithm has every client hold one.
 
 Each says how long its own is, in whole blocks (`core.sizes.agreed`), and the server tells all of them the longest.
 Nothing of what a list holds is said, and no site learns of another's.

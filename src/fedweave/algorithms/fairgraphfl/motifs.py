@@ -5,9 +5,9 @@ from typing import NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
+from fedweave.algorithms.fairgraphfl.forest import adjacency, spanning_forest
+from fedweave.algorithms.fairgraphfl.rings import rings
 from fedweave.errors import DataError, UserError
-from fedweave.incentives.forest import adjacency, spanning_forest
-from fedweave.incentives.rings import rings
 
 BATCH = 512  # vertices of small graphs that are searched together, which saves most of the time they take
 

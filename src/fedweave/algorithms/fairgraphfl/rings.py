@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedweave.incentives.forest import Adjacency, Forest
+from fedweave.algorithms.fairgraphfl.forest import Adjacency, Forest
 
 BLOCK = 1 << 22  # the most steps from one vertex to the next that are looked at together, which bounds memory
 
