@@ -26,7 +26,7 @@ from fedweave.errors import UserError
 from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train
-from fedweave.metrics.paired import differences, interval
+from fedweave.report.cells import differences, interval
 
 Grid = Sequence[Mapping[str, Any]]
 
@@ -69,6 +69,7 @@ METHODS: dict[str, tuple[str, dict[str, Any], Grid]] = {
     "fgssl": ("fgssl", {}, ADAM),
     "fggp": ("fggp", {}, ADAM),
     "fedaux": ("fedaux", {}, ADAM),
+    "feddep": ("feddep", {}, ADAM),
 }
 MINORITIES = {"minesweeper": "auc"}  # what is judged where one class is rare; accuracy elsewhere
 CUTS: dict[str, dict[str, Any]] = {"louvain": {}, "dirichlet": {"alpha": 0.5}, "metis": {}}

@@ -21,7 +21,7 @@ from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train
 from fedweave.metrics.best_rounds import VALIDATION
-from fedweave.metrics.paired import differences, interval
+from fedweave.report.cells import differences, interval
 
 HOPS = {f"FedGCN, {hops} hops": {"name": "fedgcn", "hops": hops} for hops in (0, 1, 2)}
 SGD = {"local_steps": 3, "optimizer": "sgd", "weight_decay": 5e-4}

@@ -30,7 +30,7 @@ from fedweave.experiment.build import Built, build
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train
 from fedweave.models.pna import PNA
-from fedweave.partition.shares import shares
+from fedweave.partition.pooling import shares
 
 HIDDEN, LAYERS, STEPS, RATE, DROPOUT = 32, 2, 5, 0.01, 0.1
 

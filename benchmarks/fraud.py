@@ -35,8 +35,8 @@ from fedweave.datasets.carrying import skeleton
 from fedweave.experiment.config import override, resolve
 from fedweave.experiment.config.toml import load
 from fedweave.metrics.judging import Judging
-from fedweave.metrics.paired import interval
 from fedweave.partition import Random, cut
+from fedweave.report.cells import interval
 
 EXPERIMENT = Path(fedweave.__file__).parent / "experiments" / "fraud.toml"
 WAYS = {

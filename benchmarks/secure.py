@@ -22,7 +22,7 @@ from fedweave.core.ledger import Ledger
 from fedweave.deploy.flare.server.federation import Flare
 from fedweave.deploy.flare.server.provision import provision
 from fedweave.deploy.flare.site.member import Member
-from fedweave.deploy.flare.wire.answers import Answer
+from fedweave.deploy.flare.wire.requests import Answer
 
 
 class Here:

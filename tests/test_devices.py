@@ -121,11 +121,13 @@ def test_graph_moves_and_what_is_derived_from_it_follows(kernels: Kernels) -> No
     assert there.device == DEVICE
     assert there.to(DEVICE) is there
     made = [there.x.blocks, there.edges.cache.operator("gcn")]
-    tensors = [*there.edges.cache.neighbours, *there[2:5], *(own.touched[0] for own in made)]
+    tensors = [*there.edges.cache.neighbours()(), *there[2:5], *(own.touched[0] for own in made)]
     tensors += [own for each in made for own in (each.diagonal.back, each.below.forth, each.table.columns)]
     assert {own.device for own in tensors} == {DEVICE}
     assert there.x.blocks.members[0].values.device.type == "cpu"  # NumPy's side
-    assert all(a.equal(b.cpu()) for a, b in zip(here.edges.cache.neighbours, there.edges.cache.neighbours, strict=True))
+    assert all(
+        a.equal(b.cpu()) for a, b in zip(here.edges.cache.neighbours(), there.edges.cache.neighbours(), strict=True)
+    )
     back = graphs[0].to(DEVICE).to("cpu")
     assert back.y.equal(graphs[0].y)
     assert (back.x @ torch.eye(60)).equal(graphs[0].x @ torch.eye(60))

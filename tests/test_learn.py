@@ -21,7 +21,7 @@ from fedweave.core.tree import Tree, dot, map_leaves, materialize, nest, ravel, 
 from fedweave.core.tree import leaves as of_tree
 from fedweave.engines.simulation import Simulation
 from fedweave.learn import OPTIMISERS, Adam, Optimiser, Sgd, fit
-from fedweave.learn.recorded import recorded
+from fedweave.learn.fitting import recorded
 from fedweave.ops.recording import Recordings, When
 from fedweave.ops.touched import TouchedRows
 from tests.conftest import padded_alike

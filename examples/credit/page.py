@@ -11,9 +11,9 @@ from training import Outcome
 
 from fedweave.report.colours import of_run, tone
 from fedweave.report.html import drawn
+from fedweave.report.pages import STYLE
 from fedweave.report.panels import Bars, Dots, Figure, Line, Panel, legend_of
 from fedweave.report.panels import percent as share
-from fedweave.report.template import STYLE
 
 TEMPLATE = Path(__file__).with_name("page.html")
 WAYS = {"local": "Alone", "fedavg": "Together", "f2gnn": "Together, fair"}

@@ -16,7 +16,7 @@ from fedweave.experiment import config
 from fedweave.experiment.build import build
 from fedweave.experiment.rounds import measure, train
 from fedweave.metrics import group_fairness
-from fedweave.metrics.noise_floor import noise_floor
+from fedweave.metrics.between_groups import noise_floor
 
 EXPERIMENT = Path(__file__).with_name("lenders.toml")
 SCORES = ("accuracy", "auc")

@@ -31,27 +31,57 @@ class FedweaveError(Exception):
 
 
 class UserError(FedweaveError):
-    """The caller's mistake (configuration, data, arguments); the command line exits with 2."""
+    """The caller's mistake (configuration, data, arguments); the command line exits with 2. Of several faults each is
+    one of the arguments; the first 20 are shown.
+
+    omitted: how many more there are that nobody looked at.
+    """
 
     code = "user"
+    MOST = 20
+    omitted = 0
+
+    def __str__(self) -> str:
+        more = len(self.args) - self.MOST + self.omitted
+        return "\n".join([*map(str, self.args[: self.MOST]), *([f"and {more} more faults"] if more > 0 else [])])
 
 
 class ConfigError(UserError):
-    """A configuration key, name or value is not valid; the message lists what is. Of several faults each is one of the
-    arguments; the first 20 are shown."""
+    """A configuration key, name or value is not valid; the message lists what is."""
 
     code = "config"
-    MOST = 20
-
-    def __str__(self) -> str:
-        more = len(self.args) - self.MOST
-        return "\n".join([*map(str, self.args[: self.MOST]), *([f"and {more} more faults"] if more > 0 else [])])
 
 
 class DataError(UserError):
     """Input data is refused; the message names file, row and remedy."""
 
     code = "data"
+
+
+class Faults:
+    """Collects what is refused inside `with faults:`, errors of one `kind`, so that all can be mended at once."""
+
+    def __init__(self, kind: type[UserError]) -> None:
+        self._kind, self._said, self._codes, self._omitted = kind, list[object](), set[str](), 0
+
+    def __enter__(self) -> "Faults":
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if not isinstance(error, self._kind):
+            return False
+        self._said += error.args
+        self._codes.add(error.code)
+        self._omitted += error.omitted
+        return True
+
+    def refuse(self, omitted: int = 0) -> None:
+        """Raise an error of all faults, if there are any; it has their code where that is the same. `omitted` counts
+        faults that nobody looked at."""
+        if self._said:
+            found = self._kind(*self._said, code=self._codes.pop() if len(self._codes) == 1 else "")
+            found.omitted = self._omitted + omitted
+            raise found
 
 
 class DiskFull(FedweaveError):

@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from fedweave.core.federation import step_name
-from fedweave.core.portions import Batch
+from fedweave.core.portions import Batch, Stacked
 from fedweave.core.random import generator
 from fedweave.core.replies import Replies
-from fedweave.core.stacked import Stacked
 from fedweave.core.tree import leaves, map_leaves, nest, ravel, unravel
 from fedweave.engines.simulation import Simulation
 from fedweave.experiment import config

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedweave.algorithms import ALGORITHMS, FedAvg
-from fedweave.algorithms.fedpub import FunctionalMix, SparseMasks, proxy_graph
+from fedweave.algorithms.fedpub import FunctionalMix, SparseMasks, proxy_graph, pruned
 from fedweave.algorithms.parts import Uniform
 from fedweave.core.arrays import graph_arrays
 from fedweave.core.graph import make_graph
@@ -17,7 +17,6 @@ from fedweave.core.tree import leaves, map_leaves
 from fedweave.engines.simulation import Simulation
 from fedweave.experiment.rounds import train
 from fedweave.models import MODELS
-from fedweave.models.masked import pruned
 from tests.contract.federations import CLASSES, FEATURES, arrays, distance, federation, model
 from tests.contract.test_contract import Recorder
 

@@ -12,14 +12,22 @@ from torch import Tensor
 
 from fedweave.algorithms import ALGORITHMS, FedAvg
 from fedweave.algorithms.fedsage_plus import MissingNeighbours, _sent, _total
-from fedweave.algorithms.neighbours.generator import classification, counts, embeddings, mismatch, noisy, squares
-from fedweave.algorithms.neighbours.mending import mended, strongest
+from fedweave.algorithms.neighbours import (
+    classification,
+    counts,
+    embeddings,
+    mended,
+    mismatch,
+    noisy,
+    squares,
+    strongest,
+)
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.arrays import GraphArrays, graph_arrays
 from fedweave.core.federation import Client
 from fedweave.core.graph import TRAIN, VAL, make_graph
-from fedweave.core.stacked import Stacked
+from fedweave.core.portions import Stacked
 from fedweave.core.tree import Tree, leaves, map_leaves
 from fedweave.engines.simulation import Simulation
 from fedweave.errors import FedweaveError

@@ -7,10 +7,9 @@ import pytest
 import torch
 
 from fedweave.algorithms import ALGORITHMS
-from fedweave.algorithms.fedtad import divergence, reliability, shares
+from fedweave.algorithms.fedtad import divergence, labels, pseudo_graph, reliability, shares
 from fedweave.core.graph import TRAIN, make_graph
 from fedweave.experiment.rounds import train
-from fedweave.models.made_up import labels, pseudo_graph
 from fedweave.ops.sparse import dense
 from tests.contract.federations import CLASSES, distance, federation, gin, graphs, model
 

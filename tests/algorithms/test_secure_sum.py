@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedweave.algorithms.vertical.release import RowRelease
+from fedweave.algorithms.vertical.aggregation import RowRelease
 from fedweave.core.federation import Federation, StepInfo, step_info
 from fedweave.core.mechanism import Clipped, Gaussian, SecureSum, read_applied
 from fedweave.core.portions import Batch

@@ -11,7 +11,7 @@ from fedweave.contract.subject import TOGETHER, Subject, distance, everything, e
 from fedweave.contract.wire import ShardedRecorder
 from fedweave.core.tree import Tree, leaves
 from fedweave.engines.sharded import deal
-from fedweave.engines.wire import pack, unpack
+from fedweave.engines.worker import pack, unpack
 from fedweave.errors import StepFailed
 from fedweave.experiment.rounds import train
 from tests.contract.changing import Drifting, Mending

@@ -54,7 +54,7 @@ def test_arrays_are_copies(sparse: bool) -> None:
 def test_a_graph_survives_its_arrays_and_its_bytes(sparse: bool, dtype: torch.dtype, nodes: int) -> None:
     graph = random_graph(nodes, sparse=sparse, dtype=dtype)
     assert same(graph_like(graph, graph_arrays(graph)), graph)
-    again = tree_graph(decode(encode(graph_tree(graph))), 6)
+    again = tree_graph(decode(encode(graph_tree(graph))))
     assert same(again, graph)
     assert torch.equal(again.real, graph.real)
     w = torch.ones(6, 2, dtype=dtype)
@@ -64,7 +64,7 @@ def test_a_graph_survives_its_arrays_and_its_bytes(sparse: bool, dtype: torch.dt
 
 def test_withheld_labels_and_sensitive_attributes_survive() -> None:
     graph = make_graph(np.zeros((3, 1)), PATH, np.full(3, -1), np.eye(3, dtype=bool), np.array([0, 1, -1]))
-    assert same(tree_graph(decode(encode(graph_tree(graph))), 1), graph)
+    assert same(tree_graph(decode(encode(graph_tree(graph)))), graph)
     assert graph_arrays(graph).masks.sum() == 3
 
 
@@ -107,12 +107,12 @@ def test_small_graphs_survive_their_arrays_and_their_bytes() -> None:
         [1, 0, 1],
         [0, 1, -1],
     )  # type: ignore[union-attr]
-    for again in (graph_like(small_graphs(), arrays), tree_graph(decode(encode(graph_tree(graph))), 2)):
+    for again in (graph_like(small_graphs(), arrays), tree_graph(decode(encode(graph_tree(graph))))):
         assert graph_arrays(again).graph_of.tolist() == arrays.graph_of.tolist()  # type: ignore[union-attr]
         assert graph_arrays(again).masks.tolist() == arrays.masks.tolist()
         h = torch.ones(again.nodes, 1)
         assert (again.edges.operator("pool_sum") @ h)[:3, 0].tolist() == [3, 1, 2]
-    kept = tree_graph(decode(encode(graph_tree(graph))), 2)
+    kept = tree_graph(decode(encode(graph_tree(graph))))
     assert (kept.nodes, len(kept.y)) == (96, 64)
 
 

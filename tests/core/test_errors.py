@@ -5,8 +5,8 @@ import pickle
 import pytest
 
 from fedweave import errors
-from fedweave.errors import ClientsMissing, ConfigError, DataError, FedweaveError
-from fedweave.experiment.config.names import Faults, check_keys, check_name
+from fedweave.errors import ClientsMissing, ConfigError, DataError, Faults, FedweaveError
+from fedweave.experiment.config.names import check_keys, check_name
 
 KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, FedweaveError)]
 
@@ -25,7 +25,7 @@ def test_a_code_passes_between_processes() -> None:
 
 def test_several_faults_have_their_code_where_it_is_the_same() -> None:
     for more, code in (("nam", "config.unknown-key"), ("name", "config")):
-        faults = Faults()
+        faults = Faults(ConfigError)
         with faults:
             check_keys("data", ["nane"], ["name"])
         with faults:

@@ -23,8 +23,7 @@ from fedweave.deploy.flare.server.provision import provision
 from fedweave.deploy.flare.server.session import administer, write_job
 from fedweave.deploy.flare.site.member import Member
 from fedweave.deploy.flare.site.sitefile import FINE, SITE_FILE, write_site_file
-from fedweave.deploy.flare.wire.answers import Answer
-from fedweave.deploy.flare.wire.requests import pin, versions
+from fedweave.deploy.flare.wire.requests import Answer, pin, versions
 from fedweave.deploy.sites.ports import free_port, wait_until_open
 from fedweave.deploy.sites.processes import members
 from fedweave.deploy.sites.project import Project, read_project
@@ -45,6 +44,7 @@ CUTS = {"fairgfl": {"name": "overlap", "clients": 3, "overlap": 0.2}}
 SETTINGS: dict[str, dict[str, object]] = {
     "fairgfl": {"epsilon_a": 5.5, "alpha": 1.0, "encoder": "random", "code_size": 256, "threshold": 0.1},
     "fedego": {"batches": 2, "epochs": 2, "server_epochs": 2},
+    "feddep": {"local_steps": 2, "epochs": 2, "exchanges": 2, "hidden": [16]},
     "fedsage": {"local_steps": 2},
     "fedsage_plus": {"local_steps": 2, "epochs": 2, "exchanges": 2, "hidden": [16]},
 }
@@ -225,7 +225,8 @@ def refuse(running: Path, folder: Path) -> Refused:
         for to in ("all", "sites"):
             job = admin._session.submit_job(str(carrying(folder / to, marker, to)))
             found.verdicts.append(until(lambda job=job: admin.over(job)))
-            told = admin._session.get_job_meta(job)["job_deploy_detail"]
+            # NVFlare writes who refused after it says that the job is over
+            told = until(lambda job=job: admin._session.get_job_meta(job).get("job_deploy_detail")) or []
             found.by.append([line.split(":")[0] for line in told if "BYOC not permitted" in line])
             found.left.extend(running / site / job for site in SITES if (running / site / job).exists())
     return found

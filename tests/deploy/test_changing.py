@@ -71,7 +71,7 @@ def check_data(project: Path, sim: Any) -> None:
         assert kept["version"] == expected["version"]
         assert ("graph" in kept) == ("graph" in expected)
         if "graph" in kept:
-            own = graph_arrays(tree_graph(kept["graph"], 64))
+            own = graph_arrays(tree_graph(kept["graph"]))
             for mine, theirs in zip(own, graph_arrays(sim.graphs[client]), strict=True):
                 assert mine is theirs is None or (mine == theirs).all()
 

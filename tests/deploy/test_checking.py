@@ -25,13 +25,11 @@ from fedweave.datasets import load, npz
 from fedweave.deploy.flare.server.provision import provision
 from fedweave.deploy.flare.site.member import LOG
 from fedweave.deploy.flare.site.sitefile import read_site_file, write_site_file
-from fedweave.deploy.sites import ports, processes, reasons, status
-from fedweave.deploy.sites.authority import renew
+from fedweave.deploy.sites import ports, processes, status
 from fedweave.deploy.sites.checking import examine
-from fedweave.deploy.sites.noted import last_error, last_record
-from fedweave.deploy.sites.processes import SiteProcess, check_alive
+from fedweave.deploy.sites.issuing import renew
+from fedweave.deploy.sites.processes import SiteProcess, check_alive, last_error, last_record, own_reasons
 from fedweave.deploy.sites.project import Project, read_project
-from fedweave.deploy.sites.reasons import own_reasons
 from fedweave.deploy.sites.running import judged_by_number, with_engine
 from fedweave.deploy.sites.splitting import hand_out, split, unknown_to_server
 from fedweave.errors import ConfigError, DataError, FedweaveError, UserError
@@ -525,7 +523,7 @@ def test_a_process_that_ends_at_once_is_named_with_its_cause(project: Path, monk
 
 
 def test_a_failed_run_says_what_the_sites_here_noted(project: Path) -> None:
-    assert reasons.LOG == LOG
+    assert processes.LOG == LOG
     log = project / "bank-b" / LOG
     log.write_text("2026-01-01 an earlier fault\n")
 

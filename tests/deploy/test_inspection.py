@@ -163,7 +163,7 @@ class Told:
         return {}
 
     def exchange(self, request: str, blobs: Any) -> Any:
-        from fedweave.deploy.flare.wire.answers import Answer
+        from fedweave.deploy.flare.wire.requests import Answer
 
         assert json.loads(request)
         return {site: Answer(encode(self.replies[site]), 0.1) for site in blobs}, {}

@@ -26,7 +26,7 @@ from nvflare.private.fed.utils.identity_utils import IdentityAsserter, IdentityV
 from fedweave.cli import app
 from fedweave.deploy.flare.server.provision import provision
 from fedweave.deploy.flare.wire.revoked import obey
-from fedweave.deploy.sites import authority, issuing
+from fedweave.deploy.sites import issuing
 from fedweave.deploy.sites.certificates import check_issuer, check_name
 from fedweave.deploy.sites.handshake import administer, greet
 from fedweave.deploy.sites.ports import wait_until_open
@@ -256,13 +256,13 @@ def test_a_list_that_forgets_or_is_of_others_is_not_taken_up(project: Path, thei
             issuing.accept(project / "bank-a", odd)
         assert error.value.code == code
     with pytest.raises(UserError) as error:
-        authority.revoke(project / "authority", "bank-b")
+        issuing.revoke(project / "authority", "bank-b")
     assert error.value.code == "certificate.unknown"
     (project / "authority/issued.json").unlink()  # as an earlier version left it
     with pytest.raises(UserError):
-        authority.revoke(project / "authority", "bank-a")
+        issuing.revoke(project / "authority", "bank-a")
     shown = project / "bank-a/startup/client.crt"
-    assert authority.revoke(project / "authority", "bank-a", shown)[0] == 1
+    assert issuing.revoke(project / "authority", "bank-a", shown)[0] == 1
 
 
 def test_nothing_is_shown_to_be_or_encrypted_for_one_whose_certificate_is_revoked(

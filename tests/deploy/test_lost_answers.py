@@ -10,7 +10,7 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 
 from fedweave.deploy.flare.site import site as sites
 from fedweave.deploy.flare.wire import link
-from fedweave.deploy.flare.wire.answers import Answer
+from fedweave.deploy.flare.wire.requests import Answer
 
 
 class Counting:

@@ -21,8 +21,8 @@ from fedweave.deploy.flare.policy.policy import PolicyViolation, Spent, check_re
 from fedweave.deploy.flare.site import participation
 from fedweave.deploy.flare.site.sitefile import Rules
 from fedweave.deploy.flare.site.steps import with_fingerprints
-from fedweave.deploy.flare.wire.answers import Answer
 from fedweave.deploy.flare.wire.journal import Journal, entries, mechanisms_in
+from fedweave.deploy.flare.wire.requests import Answer
 from fedweave.errors import ClientsMissing, FedweaveError
 from fedweave.experiment.rounds import train
 from fedweave.privacy.gaussian import GaussianRows, epsilon

@@ -22,9 +22,8 @@ from fedweave.core.tree import Tree, decode, encode
 from fedweave.deploy.flare.site.audit import audit, compare
 from fedweave.deploy.flare.sums.masking import Masking
 from fedweave.deploy.flare.sums.sums import Sums
-from fedweave.deploy.flare.wire.answers import Answer
 from fedweave.deploy.flare.wire.journal import Journal, journal_path, read
-from fedweave.deploy.flare.wire.requests import Agree, Call, Sum
+from fedweave.deploy.flare.wire.requests import Agree, Answer, Call, Sum
 from fedweave.errors import CallRefused, ClientsMissing, FedweaveError
 from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve

@@ -284,6 +284,27 @@ def test_a_broken_graph_is_refused_with_client_and_fault(make: Make, fault: str)
     assert "site2" not in fed.snapshot_data()
 
 
+@pytest.mark.parametrize("sparse", [False, True])
+def test_columns_come_behind_the_features_where_the_step_says_so(make: Make, sparse: bool) -> None:
+    def wider(client: Client, message: Tree) -> Tree:
+        own = graph_arrays(client.graph)
+        x = np.hstack([own.x.toarray() if sparse else own.x, np.ones((len(own.y), 2))])
+        return {DATA: graph_like(client.graph, own._replace(x=x))}
+
+    fed = make(sparse=sparse)
+    with pytest.raises(DataError, match=r"\[32, 8\], not .* \[32, 6\]"):
+        fed.replace_data(on_client(replaces_data=True)(wider))
+    with pytest.raises(DataError, match=r"\[32, 6\], not .* \[32, 8\]"):
+        fed.replace_data(on_client(replaces_data=True, columns=2)(lambda client, message: {DATA: client.graph}))
+    fed.replace_data(on_client(replaces_data=True, columns=2)(wider))
+    kept, again = fed.snapshot_data(), make(sparse=sparse)
+    again.restore(again.snapshot(), decode(encode(kept)))
+    for own in (fed, again):
+        graph = own.executor.data.graphs["site2"]
+        assert graph.x.shape == (32, 8)
+        assert float(graph.x.sum() if not sparse else (graph.x @ torch.eye(8).double()[:, 6:]).sum()) != 0
+
+
 def test_features_stay_sparse(make: Make) -> None:
     @on_client(replaces_data=True)
     def spread(client: Client, message: Tree) -> Tree:

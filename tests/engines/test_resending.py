@@ -8,8 +8,8 @@ import torch
 
 from fedweave.core.federation import Client, on_client
 from fedweave.core.graph import Graph
+from fedweave.core.portions import Stacked
 from fedweave.core.purposes import HELD
-from fedweave.core.stacked import Stacked
 from fedweave.core.tree import Tree, decode, encode, encoded_size
 from fedweave.engines.resending import LastReceived, LastSent
 from fedweave.engines.simulation import MODES, Simulation

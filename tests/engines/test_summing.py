@@ -9,7 +9,7 @@ import torch
 from fedweave.core.federation import Sends, StepInfo
 from fedweave.core.ledger import Ledger
 from fedweave.core.mechanism import SLOTS, SecureSum
-from fedweave.core.stacked import Stacked
+from fedweave.core.portions import Stacked
 from fedweave.engines.messages import Messages
 from fedweave.engines.summing import SumMeter, check_alike, check_terms
 from fedweave.errors import FedweaveError

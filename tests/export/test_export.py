@@ -180,6 +180,14 @@ def test_what_cannot_be_exported_is_refused(tmp_path: Path, data_root: Path) -> 
     assert not (tmp_path / "run/export").exists()
 
 
+def test_weights_that_an_algorithm_widens_are_refused(tmp_path: Path) -> None:
+    settings = {"name": "feddep", "epochs": 1, "exchanges": 0, "hidden": [4]}
+    made(tmp_path / "run", settings, {"name": "digits"}, 1, partition={"name": "random", "clients": 2})
+    said = CliRunner().invoke(app, ["export", str(tmp_path / "run")])
+    assert said.exit_code == 2
+    assert "0/weight of its own" in " ".join(said.output.split())
+
+
 def test_an_export_that_fails_half_way_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data, cut = {"name": "digits"}, {"name": "random", "clients": 2}
     made(tmp_path / "run", {"name": "fedavg"}, data, 1, partition=cut)

@@ -11,7 +11,7 @@ from fedweave.algorithms.fairgraphfl import AgentValue
 from fedweave.algorithms.parts import Round
 from fedweave.core.replies import Replies
 from fedweave.errors import UserError
-from fedweave.incentives import values
+from fedweave.incentives import shapley
 from fedweave.incentives.shapley import coalitions, correlation, cosine_value, gradient_shapley, leave_one_out
 
 
@@ -39,8 +39,8 @@ def test_values_and_rewards_equal_the_reference(oracles: ModuleType, seed: int) 
     updates, r, diversity = case(seed)
     whole, phi, new = oracles.agent_values(r.numpy(), list(updates.numpy()), diversity.numpy(), 0.07, 1.3)
     ours = joint(updates, r)
-    alignment = values.alignment(updates, ours)
-    after = values.updated(r, alignment, diversity, 0.07, 1.3)
+    alignment = shapley.alignment(updates, ours)
+    after = shapley.updated(r, alignment, diversity, 0.07, 1.3)
     np.testing.assert_allclose(ours, whole, rtol=0, atol=1e-12)
     np.testing.assert_allclose(alignment, phi, rtol=0, atol=1e-12)
     np.testing.assert_allclose(after.values, new, rtol=0, atol=1e-12)
@@ -49,7 +49,7 @@ def test_values_and_rewards_equal_the_reference(oracles: ModuleType, seed: int) 
     others = [i for i in range(len(r)) if i != best]
     for beta in (0.5, 1.0, 2.0):
         expected = np.stack(oracles.reward(whole, new, beta))
-        got = values.reward(ours, values.quota(after.values, len(ours), beta))
+        got = shapley.reward(ours, shapley.quota(after.values, len(ours), beta))
         np.testing.assert_allclose(got[others], expected[others], rtol=0, atol=1e-12)
         # The best agent's D x / x is exactly D (Eq. 4); evaluated from the left, as there, it can round to below D.
         assert torch.equal(got[best], ours)
@@ -61,42 +61,42 @@ def test_a_round_by_hand() -> None:
     r = tensor(0.5, 0.75, -0.25)
     whole = joint(updates, r)
     torch.testing.assert_close(whole, tensor(1.2, 2.8))
-    phi = values.alignment(updates, whole)
+    phi = shapley.alignment(updates, whole)
     torch.testing.assert_close(phi, tensor(14.8, 14, -14) / tensor(5, 5, 5) / math.sqrt(1.2**2 + 2.8**2))
     new = r + 0.1 * (phi + 2 * tensor(0.1, 0.2, 0.3))
-    torch.testing.assert_close(values.updated(r, phi, tensor(0.1, 0.2, 0.3), 0.1, 2).values, new / new.sum())
+    torch.testing.assert_close(shapley.updated(r, phi, tensor(0.1, 0.2, 0.3), 0.1, 2).values, new / new.sum())
 
 
 def test_without_a_positive_sum_the_round_changes_nothing_and_says_so() -> None:
     r = tensor(0.75, 0.25)
     for phi in (tensor(-5, -15), tensor(-100, -100)):  # the sums 0 and below
-        after = values.updated(r, phi, tensor(0, 0))
+        after = shapley.updated(r, phi, tensor(0, 0))
         assert not after.changed
         assert torch.equal(after.values, r)
 
 
 def test_an_update_of_zeros_is_aligned_with_nothing() -> None:
     updates = torch.tensor([[0.0, 0.0], [1.0, 1.0]])
-    assert values.alignment(updates, joint(updates, tensor(0.5, 0.5))).tolist() == [
+    assert shapley.alignment(updates, joint(updates, tensor(0.5, 0.5))).tolist() == [
         0.0,
         pytest.approx(1.0),
     ]
-    assert values.alignment(updates, torch.zeros(2)).tolist() == [0.0, 0.0]
+    assert shapley.alignment(updates, torch.zeros(2)).tolist() == [0.0, 0.0]
 
 
 def test_quotas_the_best_gets_all_whatever_the_size_and_the_harmful_nothing() -> None:
     rng = np.random.default_rng(0)
     for size in (1, 49, 24960, 29506, 10**9 + 7):
         for r in torch.from_numpy(rng.uniform(-0.3, 0.7, (200, 4))):
-            quota = values.quota(r, size)
+            quota = shapley.quota(r, size)
             assert int(quota.max()) == (size if (r > 0).any() else 0)
             assert not quota[r <= 0].any()
-    assert values.quota(tensor(-1.0, 0.0), 5).tolist() == [0, 0]
+    assert shapley.quota(tensor(-1.0, 0.0), 5).tolist() == [0, 0]
 
 
 def test_a_larger_beta_gives_more() -> None:
     r = tensor(0.1, 0.3, 0.6)
-    quotas = torch.stack([values.quota(r, 1000, beta) for beta in (0.5, 1, 2, 50)])
+    quotas = torch.stack([shapley.quota(r, 1000, beta) for beta in (0.5, 1, 2, 50)])
     assert (quotas.diff(dim=0) >= 0).all()
     assert quotas[0].tolist() == [int(1000 * math.tanh(0.5 * x) / math.tanh(0.3)) for x in (0.1, 0.3, 0.6)]
     assert int(quotas[-1].min()) == 999  # tanh 5, all but 1
@@ -104,7 +104,7 @@ def test_a_larger_beta_gives_more() -> None:
 
 def test_a_reward_keeps_the_largest_entries_and_of_ties_the_first() -> None:
     whole = torch.tensor([1.0, -3.0, 3.0, 0.0, 1.0])
-    got = values.reward(whole, torch.tensor([0, 1, 3, 5]))
+    got = shapley.reward(whole, torch.tensor([0, 1, 3, 5]))
     assert got.tolist() == [[0] * 5, [0, -3, 0, 0, 0], [1, -3, 3, 0, 0], whole.tolist()]
 
 
@@ -180,11 +180,11 @@ def test_correlation_is_undefined_where_nothing_varies() -> None:
 def test_wrong_arguments_are_refused() -> None:
     assert joint(torch.ones(2, 3), tensor(0, -1)).tolist() == [0, 0, 0]  # nobody is worth anything
     with pytest.raises(UserError, match="beta is 0"):
-        values.quota(tensor(1), 3, 0)
+        shapley.quota(tensor(1), 3, 0)
 
 
 def test_diversity_is_the_share_of_all_agents_motifs() -> None:
     """Of the motifs 3, 5 and 9, two of which both have; and where nobody has any."""
     motif = torch.tensor([[3, 5, -1], [3, 5, 9], [-1, -1, -1]])
-    assert values.diversity(motif).tolist() == [2 / 3, 1.0, 0.0]
-    assert values.diversity(torch.full((2, 3), -1)).tolist() == [0.0, 0.0]
+    assert shapley.diversity(motif).tolist() == [2 / 3, 1.0, 0.0]
+    assert shapley.diversity(torch.full((2, 3), -1)).tolist() == [0.0, 0.0]

@@ -11,7 +11,7 @@ import torch
 from fedweave.algorithms.fairgraphfl.motifs import Motif, Motifs, extract
 from fedweave.algorithms.fairgraphfl.vocabulary import vocabulary
 from fedweave.errors import DataError, UserError
-from fedweave.incentives.values import diversity
+from fedweave.incentives.shapley import diversity
 
 C, N, O = 6, 7, 8  # noqa: E741
 

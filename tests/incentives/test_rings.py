@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from fedweave.algorithms.fairgraphfl import rings as module
-from fedweave.algorithms.fairgraphfl.forest import Adjacency, adjacency, spanning_forest
-from fedweave.algorithms.fairgraphfl.rings import rings
+from fedweave.algorithms.fairgraphfl.rings import Adjacency, adjacency, rings, spanning_forest
 
 
 def graph_of(source: nx.Graph) -> tuple[Adjacency, np.ndarray]:

@@ -18,7 +18,7 @@ from fedweave.experiment.build import client_graphs
 from fedweave.partition.base import Part, Partition
 from fedweave.partition.extra import everywhere
 from fedweave.partition.graphs import GraphsIID, Perturbed
-from fedweave.partition.shares import shares
+from fedweave.partition.pooling import shares
 from tests.contract.small_graphs import graphs
 
 

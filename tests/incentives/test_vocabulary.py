@@ -13,7 +13,7 @@ from fedweave.algorithms.fairgraphfl.motifs import Motif, Motifs, extract
 from fedweave.algorithms.fairgraphfl.stored import cached
 from fedweave.algorithms.fairgraphfl.vocabulary import tf_idf, vocabulary
 from fedweave.errors import DataError, UserError
-from fedweave.incentives.values import diversity
+from fedweave.incentives.shapley import diversity
 
 
 def counts(*rows: list[int]) -> sp.csr_array:

@@ -10,8 +10,7 @@ from scipy.spatial import distance
 
 from fedweave.core.graph import Graph, make_graph, stack
 from fedweave.datasets import load
-from fedweave.metrics.balance import balance, group_edges
-from fedweave.metrics.divergence import class_divergence, jensen_shannon, node_divergence
+from fedweave.metrics.divergence import balance, class_divergence, group_edges, jensen_shannon, node_divergence
 
 
 def grouped(pairs: list[tuple[int, int]], sens: list[int], dtype: torch.dtype = torch.float32) -> Graph:

@@ -8,8 +8,8 @@ import pytest
 from scipy.stats import hypergeom
 
 from fedweave.datasets import load
+from fedweave.metrics.between_groups import expected_gap, noise_floor
 from fedweave.metrics.group_fairness import values
-from fedweave.metrics.noise_floor import expected_gap, noise_floor
 
 
 def test_the_closed_form_is_the_sum_over_the_distribution() -> None:

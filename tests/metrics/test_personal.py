@@ -11,7 +11,7 @@ from fedweave.core import random
 from fedweave.core.federation import Client
 from fedweave.experiment.rounds import train
 from fedweave.metrics.classification import counts
-from fedweave.metrics.personal import personal
+from fedweave.metrics.reference import personal
 from tests.contract.federations import federation, global_test, graphs, model
 
 

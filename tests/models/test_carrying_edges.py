@@ -122,6 +122,23 @@ def test_gat_of_both_directions():
     torch.testing.assert_close(ours, both + x @ w["root_weight"] + w["root_bias"], atol=1e-6, rtol=0)
 
 
+def test_ports_are_two_more_features_of_edges_in_attention():
+    """Numbered by hand: the how manieth other end, in order of the edges, at the target and at the source."""
+    graph, x, index, e, _ = a_graph()
+    own = graph.own_edges.members[0]
+    ported = own.carried._replace(ports=True)
+    graph = make_graph(x.numpy(), own.index, graph.y[:N].numpy(), graph.masks[:, :N], dtype=x.dtype, carried=ported)
+    ports, known = torch.zeros(M, 2, dtype=torch.float64), {}
+    for row, (source, target) in enumerate(index.T.tolist()):
+        for side, (at, other) in enumerate(((target, source), (source, target))):
+            ports[row, side] = known.setdefault((side, at), {}).setdefault(other, len(known[side, at]))
+    net = GAT(hidden=4, layers=1, output_heads=2, edge_features=K, ports=True, directed="forward").build(D, 4)
+    w, ours = of_layer(net[0], graph)
+    conv = GATConv(D, 4, 2, concat=False, edge_dim=K + 2).double()
+    put_gat(conv, w)
+    torch.testing.assert_close(ours, conv(x, index, torch.cat([e, ports.log1p()], 1)), atol=1e-6, rtol=0)
+
+
 def put_gat(conv, w, way=""):
     put(conv.lin, w[f"{way}weight"])
     put(conv.lin_edge, w[f"{way}weight_edge"])

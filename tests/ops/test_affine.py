@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import vmap
 
-from fedweave.ops import masks
-from fedweave.ops.affine import affine
+from fedweave.core import random
+from fedweave.ops.linear import affine
 
 SHAPES = [(300, 64, 64), (33, 8, 4), (50, 7, 3), (129, 4, 12)]
 
@@ -68,9 +68,9 @@ def words(key: int, count: int) -> np.ndarray:
 def test_masks_are_draws_of_splitmix_whatever_the_blocks(
     shape: tuple[int, ...], block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(masks, "_WORDS", block)
+    monkeypatch.setattr(random, "_WORDS", block)
     keys, count = [-5, 7, 2**62], int(np.prod(shape))
-    drawn = vmap(lambda key: masks.mask(key, shape, 1000, 0.25, torch.float32))(torch.tensor(keys))
+    drawn = vmap(lambda key: random.mask(key, shape, 1000, 0.25, torch.float32))(torch.tensor(keys))
     for own, key in zip(drawn, keys, strict=True):
         sixteenths = words(key, -(-count // 4)).view("<i2")[:count]
         np.testing.assert_array_equal(own, np.where(sixteenths < 1000, 0.25, 0).reshape(shape))

@@ -14,8 +14,7 @@ from fedweave.core.tree import Tree
 from fedweave.experiment.rounds import train
 from fedweave.models import GCN, GIN
 from fedweave.ops import gemm
-from fedweave.ops.affine import affine
-from fedweave.ops.linear import gram, linear, product
+from fedweave.ops.linear import affine, gram, linear, product
 from tests.contract.federations import CLASSES, FEATURES, distance, federation
 
 SHAPES = [(1, 128, 128), (2, 132, 200), (97, 512, 512), (128, 192, 192), (513, 1433, 64), (1300, 128, 260)]

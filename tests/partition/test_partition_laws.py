@@ -34,8 +34,7 @@ from fedweave.partition import (
     Vertical,
 )
 from fedweave.partition.base import Part
-from fedweave.partition.dealing import dealt
-from fedweave.partition.louvain import _pack
+from fedweave.partition.louvain import _pack, dealt
 
 SMALL_SKEW = LabelSkew(clients=4, majors=2, test_nodes=20)
 CUTS = [Louvain(clients=4), Louvain(clients=4, holdout=True), Dirichlet(clients=4), Random(clients=4), SMALL_SKEW]

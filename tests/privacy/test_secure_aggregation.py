@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from fedweave.errors import CallRefused, FedweaveError
 from fedweave.privacy.aggregation import Advert, Answers, Group, Identity, Participant, Use, leftover
-from fedweave.privacy.aggregation.pads import add_pad
+from fedweave.privacy.aggregation.messages import add_pad
 from tests.privacy.authority import Authority
 
 SITES = ("a", "b", "c", "d", "e")

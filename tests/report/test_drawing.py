@@ -18,11 +18,11 @@ from rich.filesize import decimal
 from fedweave.core.federation import Sends, StepInfo
 from fedweave.core.ledger import Ledger
 from fedweave.core.mechanism import LDP
-from fedweave.report import colours, figures, svg, traffic
-from fedweave.report.axis import Axis
+from fedweave.report import colours, figures, svg
+from fedweave.report.pages import STYLE
 from fedweave.report.panels import Bars, Dots, Heat, Line, Panel, percent
 from fedweave.report.reading import Group, Run
-from fedweave.report.template import STYLE
+from fedweave.report.svg import Axis
 
 LIGHT, DARK = colours.PAPER
 ADVANCE = 0.56  # of a letter to the size of its text: the mean of sans-serif fonts' digits and letters
@@ -181,7 +181,7 @@ def test_bytes_and_epsilon_add_up_over_rounds() -> None:
     ledger = Ledger()
     for number in range(1, 4):
         ledger.record(number, 0, "step", list("ab"), "up", {"w": torch.zeros(5)}, 0.0, noised)
-    shown = traffic.figure([Group("one", (run(ledger=ledger.table()),))])
+    shown = figures.traffic([Group("one", (run(ledger=ledger.table()),))])
     assert shown is not None
     sent, cost = shown.panels
     assert isinstance(sent, Panel)
@@ -192,7 +192,7 @@ def test_bytes_and_epsilon_add_up_over_rounds() -> None:
     assert "per row" in cost.title
     assert f"one: {decimal(ledger.bytes_up)} at 3" in svg.panel(sent)
     assert "one: 4.5 at 3" in svg.panel(cost)
-    assert traffic.figure([Group("one", (run(ledger=Ledger().table()),))]) is None
+    assert figures.traffic([Group("one", (run(ledger=Ledger().table()),))]) is None
 
 
 def test_the_confusion_matrix_counts_test_examples() -> None:

@@ -35,8 +35,8 @@ from fedweave.report.compare import compared as compared_groups
 from fedweave.report.disclosure import SENSITIVE, disclose, spent
 from fedweave.report.fairness_tradeoff import VERDICTS, tradeoff
 from fedweave.report.html import render
+from fedweave.report.ledger import POOLED
 from fedweave.report.panels import Dots, Panel
-from fedweave.report.pooling import POOLED
 from fedweave.report.reading import Group, Run, grouped, read_run, read_runs, spread
 from fedweave.report.training import recipe, unlike
 

@@ -8,10 +8,10 @@ import pyarrow.parquet as pq
 import pytest
 from scipy.stats import ttest_rel
 
-from fedweave.metrics.paired import interval, surely_above
 from fedweave.papers import grid
 from fedweave.papers.differences import differences, save_differences
 from fedweave.papers.table import Row, assemble
+from fedweave.report.cells import interval, surely_above
 from tests.reproduce.tiny import cell, finish, table
 
 

@@ -16,7 +16,7 @@ from benchmarks import fair_grid
 from fedweave.experiment import config
 from fedweave.experiment.runs import run as runs
 from fedweave.metrics.measured import METRICS_SCHEMA
-from fedweave.papers import f2gnn, grid, planes
+from fedweave.papers import f2gnn, grid, pictures
 from fedweave.papers.f2gnn import F2GNN, METHODS, OURS, PENALTY, experiment
 from fedweave.papers.groups import gap, median_gap, median_score, score, tradeoff
 from fedweave.papers.paper import PaperTable, Quantity
@@ -204,20 +204,21 @@ def test_pictures_have_a_panel_per_data_set_and_a_line_per_method(tmp_path: Path
     rows = [measured(name, column, value, 0.5) for name, both in numbers.items()
             for column, value in zip(("gap", "score"), both, strict=True)]  # fmt: skip
     rows += [measured("NBA, FedAvg", "gap", 1.0), measured("NBA, FedAvg", "score", None)]
-    found = planes.panels(("gap", "score"), rows)
+    found = pictures.places(("gap", "score"), rows)
     assert {
         panel: {line: [it.label for it in spots] for line, spots in lines.items()} for panel, lines in found.items()
     } == {"Bail": {"F²GNN": ["0.1", "5"], "FedAvg": [""]}}
-    assert planes.draw(tmp_path / "figure", "Title & more", ("gap", "score"), rows) == [
+    assert pictures.draw_planes(tmp_path / "figure", "Title & more", ("gap", "score"), rows) == [
         str(tmp_path / "figure-bail.svg")
     ]
     picture = ElementTree.parse(tmp_path / "figure-bail.svg").getroot()
     space = {"s": "http://www.w3.org/2000/svg"}
-    texts = [it.text for it in picture.findall("s:text", space)]
+    texts = [it.text for it in picture.findall(".//s:text", space)]
     assert texts[0] == "Title & more: Bail"
     assert {"gap, %", "score, %", "F²GNN", "FedAvg", "0.1", "5"} <= set(texts)
-    places = [(float(it.get("cx") or 0), float(it.get("cy") or 0)) for it in picture.findall("s:circle", space)]
-    (x1, y1), (x2, y2) = places[1:3]  # behind the legend's dot
+    dots = [it.get("d") or "" for it in picture.findall(".//s:g/s:path", space)]
+    places = [tuple(map(float, dot[1:].partition("m")[0].split())) for dot in dots]
+    (x1, y1), (x2, y2) = places[:2]
     assert x1 - x2 == pytest.approx((places[-1][0] - x2) * 3 / 5, abs=0.2)
     assert y1 < y2  # the better score is higher up
 

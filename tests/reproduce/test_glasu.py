@@ -17,7 +17,7 @@ from fedweave.datasets import DATASETS
 from fedweave.experiment import config
 from fedweave.experiment.runs import run as runs
 from fedweave.metrics.measured import METRICS_SCHEMA
-from fedweave.papers import curves, glasu, glasu_script, grid
+from fedweave.papers import glasu, glasu_script, grid, pictures
 from fedweave.papers.glasu import DELAY, GLASU, experiment
 from fedweave.papers.paper import NOTHING, PaperCell, PaperTable, Printed
 from fedweave.papers.papers import PROTOCOLS
@@ -320,29 +320,31 @@ def test_a_quick_look_is_evaluated_on_its_way() -> None:
 
 def test_the_picture_has_means_bands_and_escaped_names(tmp_path: Path) -> None:
     lines = {
-        "one <seed>": curves.averaged([{10: 50.0, 20: 60.0}]),
-        "two": curves.averaged([{10: 40.0, 20: 60.0, 30: 1.0}, {10: 50.0, 20: 80.0}]),
+        "one <seed>": pictures.averaged([{10: 50.0, 20: 60.0}]),
+        "two": pictures.averaged([{10: 40.0, 20: 60.0, 30: 1.0}, {10: 50.0, 20: 80.0}]),
     }
     assert lines["two"] == [(10, 45.0, pytest.approx(50**0.5)), (20, 70.0, pytest.approx(200**0.5))]
-    picture = ElementTree.fromstring(curves.svg("Title & more", "%", lines))
+    picture = ElementTree.fromstring(pictures.curves("Title & more", "%", lines))
     space = {"s": "http://www.w3.org/2000/svg"}
-    texts = [it.text for it in picture.findall("s:text", space)]
+    texts = [it.text for it in picture.findall(".//s:text", space)]
     assert texts[0] == "Title & more"
     assert {"one <seed>", "two", "round", "%", "40", "60", "80"} <= set(texts)
-    assert len(picture.findall("s:polygon", space)) == 1  # one seed has no band
-    paths = [it.get("d") or "" for it in picture.findall("s:path", space) if it.get("stroke") == COLOURS[0]]
-    [(x1, y1), (x2, y2)] = [map(float, point.split(",")) for point in paths[0].removeprefix("M").split(" L")]
-    ten = curves.LEFT + (curves.WIDTH - curves.RIGHT - curves.LEFT) / 2
-    assert (x1, x2) == (pytest.approx(ten, abs=0.1), curves.WIDTH - curves.RIGHT)
-    levels = {it.text: float(it.get("y") or 0) - 4 for it in picture.findall("s:text", space)}
+    paths = picture.findall("s:svg[@role]/s:path", space)
+    assert len([it for it in paths if it.get("fill-opacity")]) == 1  # one seed has no band
+    [first] = [it.get("d") or "" for it in paths if it.get("stroke") == COLOURS[0]]
+    [(x1, y1), (x2, y2)] = [tuple(map(float, point.split())) for point in first.removeprefix("M").split("L")]
+    words = picture.findall("s:svg[@role]/s:text", space)
+    levels = {it.text: float(it.get("y") or 0) - 4 for it in words if it.get("text-anchor") == "end"}
+    across = {it.text: float(it.get("x") or 0) for it in words if it.get("text-anchor") == "middle"}
+    assert (x1, x2) == (pytest.approx(across["10"], abs=0.1), pytest.approx(across["20"], abs=0.1))
     assert y1 == pytest.approx((levels["40"] + levels["60"]) / 2, abs=0.1)
     assert y2 == pytest.approx(levels["60"], abs=0.1)
 
     drawn = replace(cell("a"), quantity=replace(cell("a").quantity, curve=curve))
     [plan] = grid.plan(table(drawn), tmp_path, grid.Stock())
-    assert curves.draw(tmp_path / "figure", "Figure", "round", [plan], []) == []
+    assert pictures.draw_curves(tmp_path / "figure", "Figure", "round", [plan], []) == []
     trained(plan.runs[0], {1: (0.6, 0.8), 2: (0.8, 0.9)})
-    assert curves.draw(tmp_path / "figure", "Figure", "round", [plan], []) == [str(tmp_path / "figure.svg")]
+    assert pictures.draw_curves(tmp_path / "figure", "Figure", "round", [plan], []) == [str(tmp_path / "figure.svg")]
     assert ElementTree.parse(tmp_path / "figure.svg").getroot().findtext("s:text", namespaces=space) == "Figure"
 
 
@@ -386,7 +388,7 @@ def test_the_tables_kinds_of_runs_on_a_tiny_graph(tmp_path: Path) -> None:
     saved = rows["PubMed, Saving", "K=1"].ours
     times = [rows["PubMed, Runtime", f"K={k}"].ours or 0 for k in (4, 1)]
     assert saved == pytest.approx(100 * (1 - times[1] / times[0]))
-    assert len(curves.averaged([curve(plan[0].runs[0].directory)])) == 2
+    assert len(pictures.averaged([curve(plan[0].runs[0].directory)])) == 2
 
 
 def test_a_cell_of_absent_data_says_which_file_is_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

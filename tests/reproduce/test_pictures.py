@@ -4,52 +4,61 @@ import re
 
 import pytest
 
-from fedweave.papers import curves, planes, stacks
-from fedweave.papers.curves import Point
-from fedweave.papers.planes import EDGE, LETTER, WIDTH, Marker, begin, legend
+from fedweave.papers import pictures
+from fedweave.papers.pictures import KEY, LETTER, NAME, Marker, Point, legend
+from fedweave.report.svg import WIDTH
 
 NAMES = ["FairGFL", "FairGFL, normalised", "FedAvg", "FedAvg, FairGFL's mean step", "q-FedAvg", "Ditto", "FED-PUB"]
 
 
 @pytest.mark.parametrize("count", [1, 3, 7])
-def test_a_legend_stays_within_the_picture_and_above_its_lines(count: int) -> None:
-    places, top = legend(NAMES[:count], 34)
-    for (x, y), name in zip(places, NAMES, strict=False):
-        assert x + 34 + LETTER * 12 * len(name) <= WIDTH
-        assert y < top - 24  # where the unit stands
-    assert len(set(places)) == count
+def test_a_legend_stays_within_the_picture(count: int) -> None:
+    spots = legend(NAMES[:count], 30)
+    assert all(x + KEY + LETTER * NAME * len(name) <= WIDTH for (x, _), name in zip(spots, NAMES, strict=False))
+    assert len(set(spots)) == count
 
 
-def test_curves_have_their_names_at_the_places_of_the_legend() -> None:
+def test_names_stand_at_the_places_of_the_legend_above_the_panel() -> None:
     lines = {name: [Point(0, 0.5, 0.0), Point(1, 0.6, 0.0)] for name in NAMES}
-    drawn = curves.svg("title", "accuracy", lines)
-    names = re.findall(r'<text x="([\d.]+)" y="([\d.]+)" text-anchor="start" font-size="12">', drawn)[1:]
-    places, _ = legend(NAMES, 34)
-    assert [(float(x), float(y)) for x, y in names] == [(round(x + 34, 1), y) for x, y in places]
+    drawn = pictures.curves("title", "accuracy", lines)
+    names = re.findall(r'<text x="([\d.]+)" y="([\d.]+)" font-size="11">', drawn)
+    spots = legend(NAMES, 32)
+    assert [(float(x), float(y)) for x, y in names] == [(round(x + KEY, 1), y) for x, y in spots]
+    assert float(re.search(r'<svg y="([\d.]+)"', drawn)[1]) > spots[-1][1]  # type: ignore[index]
 
 
-def test_a_long_title_is_smaller() -> None:
-    _, _, title = begin("t" * 200)
-    size = float(re.search(r'font-size="([\d.]+)"', title)[1])  # type: ignore[index]
-    assert 200 * LETTER * size <= WIDTH - 2 * EDGE + 1
-    assert 'font-size="13"' in list(begin("short"))[2]
+def test_a_long_title_stands_in_lines() -> None:
+    lines = {"a": [Point(0, 0.5, 0.0)]}
+    titles = [re.findall(r'font-size="12">(\w*)<', pictures.curves("t" * many, "", lines)) for many in (5, 200)]
+    assert titles[0] == ["ttttt"]
+    assert "".join(titles[1]) == "t" * 200
+    assert max(map(len, titles[1])) * LETTER * 12 <= WIDTH
+
+
+def test_nothing_is_left_to_a_page_s_style() -> None:
+    drawn = pictures.curves("title", "accuracy", {"a": [Point(0, 0.5, 0.1), Point(1, 0.6, 0.1)]})
+    assert "class=" not in drawn
+    assert "--c" not in drawn
+    assert 'stroke="#0072B2"' in drawn
 
 
 def test_labels_at_one_place_stand_in_a_row() -> None:
-    line = [Marker("0.1", 1.0, 50.0, 0.0, 0.0), Marker("0.5", 1.0, 50.0, 0.0, 0.0), Marker("1", 9.0, 80.0, 0.0, 0.0)]
-    drawn = planes.svg("title", ("gap", "accuracy"), {"method": line})
-    assert re.findall(r'font-size="10">([^<]*)<', drawn) == ["0.1, 0.5", "1"]
+    line = [Marker("0.1", 1.0, 50.0, 0.0, 0.0), Marker("0.5", 1.0, 50.0, 0.0, 0.0), Marker("one", 9.0, 80.0, 0.0, 0.0)]
+    drawn = pictures.plane_of("title", ("gap", "accuracy"), {"method": line})
+    assert [words for words in re.findall(r">([^<>]+)</text>", drawn) if words in ("0.1, 0.5", "one")] == [
+        "0.1, 0.5",
+        "one",
+    ]
 
 
-def test_pieces_of_a_bar_are_as_long_as_their_shares() -> None:
-    drawn = stacks.svg("title", ["a", "b"], {"one": [0.25, 0.75], "other": [0.5, 0.5]})
-    wide = [float(width) for width in re.findall(r'<rect x="[\d.]+" y="[\d.]+" width="([\d.]+)"', drawn)][2:]
-    length = WIDTH - stacks.LETTERS - 15
-    assert wide == [round(length * share, 1) for share in (0.25, 0.75, 0.5, 0.5)]
+def test_pieces_of_a_bar_are_as_high_as_their_shares() -> None:
+    drawn = pictures.stacks("title", ["a", "b"], {"one": [0.25, 0.75], "other": [5, 5]})
+    high = [float(height) for height in re.findall(r'width="[\d.]+" height="([\d.]+)"><title>', drawn)]
+    assert [height / sum(high[::2]) for height in high] == pytest.approx([0.25, 0.5, 0.75, 0.5], abs=0.01)
 
 
 def test_a_unit_of_several_splits_is_drawn_by_split() -> None:
-    assert curves.units([("local", "F1"), ("global", "F1"), ("local", "loss")]) == {
+    assert pictures.units([("local", "F1"), ("global", "F1"), ("local", "loss")]) == {
         ("local", "F1"): "local F1",
         ("global", "F1"): "global F1",
         ("local", "loss"): "loss",

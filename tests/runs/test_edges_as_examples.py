@@ -27,7 +27,7 @@ from fedweave.export.source import source
 from tests.runs.test_predictions import made
 
 ACCOUNTS, TRANSFERS = 60, 400
-NODES_ALONE = {"adafgl", "f2gnn", "fairaug", "fedaux", "fedego", "fedgcn", "fedgta", "fedsage", "fedsage_plus"}
+NODES_ALONE = {"adafgl", "f2gnn", "fairaug", "fedaux", "fedego", "fedgcn", "fedgta", "fedsage_plus"}
 NODES_ALONE |= {"fedtad", "fggp", "fgssl"}
 # Others that this data, or a model of edges' features, is nothing for.
 OTHERS = {"cffl", "fairgfl", "fairgraphfl", "fedstar"}
@@ -36,6 +36,8 @@ DATA = {"name": "folder", "task": "edges", "directed": True, "edge_features": ["
 DATA |= {"loops": "keep", "unlabelled": "unknown", "owner": "bank"}
 CUT = {"name": "column", "split": "time", "train_until": 0.5, "val_until": "1970-02-15"}
 MODEL = {"name": "gine", "hidden": 8, "directed": "both", "dropout": 0.0}
+
+SAMPLED = {"name": "fedavg", "parts": [{"name": "sampled_cross_entropy", "batch": 8, "fan_out": 2}], "local_steps": 2}
 
 
 def tables(folder: Path, seed: int = 0, more: pd.DataFrame | None = None) -> Path:
@@ -56,17 +58,17 @@ def tables(folder: Path, seed: int = 0, more: pd.DataFrame | None = None) -> Pat
     return folder
 
 
-def document(folder: Path, algorithm: str = "fedavg", **more: object) -> dict[str, object]:
+def document(folder: Path, algorithm: str | dict = "fedavg", **more: object) -> dict[str, object]:
     sections = {
         "data": {**DATA, "path": str(folder)},
         "partition": CUT,
         "model": MODEL,
-        "algorithm": {"name": algorithm},
+        "algorithm": algorithm if isinstance(algorithm, dict) else {"name": algorithm},
     }
     return {"rounds": 2, **sections, "engine": {"threads": 1}, **more}
 
 
-def trained(folder: Path, algorithm: str = "fedavg", rounds: int = 2, mode: str = "vmap", **more: object):
+def trained(folder: Path, algorithm: str | dict = "fedavg", rounds: int = 2, mode: str = "vmap", **more: object):
     """A federation after some rounds: what was built, the server's state and its scores."""
     built = build(resolve(document(folder, algorithm, engine={"threads": 1, "mode": mode}, **more)))
     built.fed.begin(0)
@@ -99,8 +101,16 @@ def test_an_edge_is_of_the_member_that_holds_both_ends_and_split_by_time(tmp_pat
     assert (data.y < 0).any()
 
 
-@pytest.mark.parametrize("model", [{**MODEL, "ports": True}, {"name": "sage"}, {"name": "gcn", "weighted": False}])
-def test_later_edges_that_give_labels_away_change_nothing_before(tmp_path, model):
+@pytest.mark.parametrize(
+    ("model", "algorithm"),
+    [
+        ({**MODEL, "ports": True}, "fedavg"),
+        ({"name": "sage"}, "fedavg"),
+        ({"name": "gcn", "weighted": False}, "fedavg"),
+        ({**MODEL, "ports": True}, SAMPLED),
+    ],
+)
+def test_later_edges_that_give_labels_away_change_nothing_before(tmp_path, model, algorithm):
     """Planted after the end of validation, with features of it and between the same accounts, whatever the model."""
     draw = np.random.default_rng(5)
     source = draw.integers(0, ACCOUNTS // 2, 300) * 2
@@ -111,7 +121,7 @@ def test_later_edges_that_give_labels_away_change_nothing_before(tmp_path, model
     for name, more in (("plain", None), ("planted", pd.DataFrame(late))):
         folder = tables(tmp_path / name, more=more)
         data = {**DATA, "path": str(folder), "edge_normalise": "standard"}
-        found.append(trained(folder, partition=cut, model=model, data=data))
+        found.append(trained(folder, algorithm, partition=cut, model=model, data=data))
     (_, one, before), (_, two, after) = found
     for (path, own), (_, other) in zip(leaves(one["w"]), leaves(two["w"]), strict=True):
         assert torch.equal(own, other), path
@@ -157,6 +167,50 @@ def test_algorithms_learn_from_edges_as_the_loop_does(tmp_path, name):
     for (path, own), (_, other) in zip(leaves(loop[1]), leaves(vmap[1]), strict=True):
         assert torch.equal(torch.as_tensor(own).nan_to_num(), torch.as_tensor(other).nan_to_num()), path
     assert torch.equal(loop[2].clients.stack("own/accuracy"), vmap[2].clients.stack("own/accuracy"))
+
+
+OF_EDGES = {
+    "gine": {},
+    "gat": {"ports": True},
+    "pna": {},
+    "gcn": {},
+    "gine ids": {"name": "gine", "ego_ids": True, "layers": 1},
+}
+
+
+@pytest.mark.often("gine ids-edges", "gat-nodes")
+@pytest.mark.parametrize("task", ["edges", "nodes"])
+@pytest.mark.parametrize("name", OF_EDGES)
+def test_sampled_messages_train_alike_by_every_executor(tmp_path, name, task):
+    folder = tables(tmp_path)
+    of_nodes = pd.read_csv(folder / "nodes.csv").assign(label=np.arange(ACCOUNTS) % 2, opened=np.arange(ACCOUNTS))
+    of_nodes.to_csv(folder / "nodes.csv", index=False)
+    data = {**DATA, "path": str(folder), "ignore": ["nodes.label", "nodes.opened"]}
+    if task == "nodes":
+        data |= {"task": "nodes", "node_time": "opened", "ignore": ["edges.id", "edges.label", "edges.sens"]}
+    model = {"name": name, "hidden": 8, "directed": "both", **OF_EDGES[name]}
+    loop, vmap = (
+        resolve(document(folder, SAMPLED, data=data, model=model, engine={"threads": 1, "mode": mode}))
+        for mode in ("loop", "vmap")
+    )
+    built = build(vmap)
+    shards = ShardedRecorder(built.fed.graphs, classes=2, shards=2, rebuild=lambda: build(vmap).algorithm)
+    found = []
+    for fed in (built.fed, build(loop).fed, shards):
+        fed.begin(0)
+        state = built.algorithm.init(fed)
+        for number in (1, 2):
+            fed.begin(number)
+            state = built.algorithm.round(state, fed)
+        scores = built.algorithm.evaluate(state, fed).clients
+        found.append({**dict(leaves(state["w"])), "scores": scores.stack("own/loss")})
+    fed.begin(0)
+    start = dict(leaves(built.algorithm.init(fed)["w"]))
+    assert any(not torch.equal(leaf, found[0][path]) for path, leaf in start.items())
+    for other in found[1:]:
+        for path, leaf in found[0].items():
+            assert leaf.isfinite().all()
+            assert torch.equal(leaf, other[path]), path
 
 
 @pytest.mark.parametrize("name", sorted(NODES_ALONE))
@@ -291,7 +345,7 @@ def test_shards_and_bytes_keep_edges_as_they_are(tmp_path):
     config = resolve(document(tables(tmp_path), model={**MODEL, "ports": True}))
     built = build(config)
     graph = next(iter(built.fed.graphs.values()))
-    again = tree_graph(decode(encode(graph_tree(graph))), built.data.features)
+    again = tree_graph(decode(encode(graph_tree(graph))))
     assert again.example == "edge"
     assert again.timed
     assert torch.equal(again.masks, graph.masks)
@@ -308,3 +362,8 @@ def test_shards_and_bytes_keep_edges_as_they_are(tmp_path):
     (one, scores), (other, others) = found
     assert all(torch.equal(own, leaf) for (_, own), (_, leaf) in zip(leaves(one), leaves(other), strict=True))
     assert torch.equal(scores, others)
+
+
+def test_ego_ids_without_sampled_neighbourhoods_are_refused_with_the_remedy(tmp_path):
+    with pytest.raises(ConfigError, match="sampled_cross_entropy"):
+        build(resolve(document(tables(tmp_path), model={**MODEL, "ego_ids": True})))

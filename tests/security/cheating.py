@@ -9,9 +9,8 @@ import torch
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.tree import Tree, decode, encode, map_leaves
-from fedweave.deploy.flare.wire.answers import Answer
 from fedweave.deploy.flare.wire.journal import Records, journal_path, read
-from fedweave.deploy.flare.wire.requests import versions
+from fedweave.deploy.flare.wire.requests import Answer, versions
 from fedweave.deploy.sites.splitting import hand_out, split
 from fedweave.experiment.config import Config
 from tests.deploy.projects import SITES, InProcess, call_request, experiment, join_request

@@ -24,8 +24,7 @@ from fedweave.deploy.flare.policy.policy import PolicyViolation, check_batches
 from fedweave.deploy.flare.site.memory import Order
 from fedweave.deploy.flare.site.sitefile import Rules
 from fedweave.deploy.flare.sums.masking import tensor
-from fedweave.deploy.flare.wire.answers import Answer
-from fedweave.deploy.flare.wire.requests import pin, versions
+from fedweave.deploy.flare.wire.requests import Answer, pin, versions
 from fedweave.errors import CallRefused
 from fedweave.experiment.config import resolve
 from fedweave.ops.sparsified import Sparsified

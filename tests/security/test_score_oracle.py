@@ -18,7 +18,7 @@ from fedweave.core.federation import StepInfo
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.deploy.flare.policy.keys import read_checked
 from fedweave.deploy.flare.site.sitefile import FINE, SITE_FILE, Rules
-from fedweave.deploy.flare.wire.answers import Answer
+from fedweave.deploy.flare.wire.requests import Answer
 from fedweave.deploy.flare.wire.scores import Scoring, scoring_of
 from fedweave.errors import ConfigError
 from fedweave.experiment.config import resolve

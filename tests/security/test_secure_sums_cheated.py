@@ -13,8 +13,7 @@ from fedweave.algorithms import FedAvg
 from fedweave.core.tree import Tree, decode, encode, map_leaves
 from fedweave.deploy.flare.sums import sums
 from fedweave.deploy.flare.sums.masking import advert_tree
-from fedweave.deploy.flare.wire.answers import Answer
-from fedweave.deploy.flare.wire.requests import pin
+from fedweave.deploy.flare.wire.requests import Answer, pin
 from fedweave.errors import FedweaveError
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train

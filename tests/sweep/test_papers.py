@@ -15,7 +15,7 @@ from fedweave.cli import app
 from fedweave.errors import ConfigError
 from fedweave.experiment.config import read, resolve
 from fedweave.papers import session
-from fedweave.papers.curves import Point
+from fedweave.papers.pictures import Point
 from fedweave.report.reading import Group
 from fedweave.sweep import charts, choosing, paper
 from fedweave.sweep.plan import keys_of, planned, share, tries
@@ -285,7 +285,7 @@ def test_without_matplotlib_figures_are_refused_before_anything_runs(
 
 def test_figures_are_pictures_with_captions(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="needs pip install 'fedweave[figures]'")
-    from fedweave.sweep.figures import save
+    from fedweave.sweep.charts import save
 
     found = charts.charts(choosing.choose(GROUPS, KEYS, APART))
     files = [Path(one) for one in save(found, tmp_path / "figures")]
@@ -300,7 +300,7 @@ def test_figures_are_pictures_with_captions(tmp_path: Path) -> None:
 
 def test_many_lines_are_told_apart_and_named_below_them() -> None:
     pytest.importorskip("matplotlib", reason="needs pip install 'fedweave[figures]'")
-    from fedweave.sweep.figures import _drawn
+    from fedweave.sweep.charts import _drawn
 
     lines = {f"method-{at}": [Point(1, 0.5, 0.1), Point(2, 0.6, 0.1)] for at in range(10)}
     figure = _drawn(charts.Chart("c", "test accuracy", "clients", "", "", lines))

@@ -15,7 +15,7 @@ from fedweave.papers import session
 from fedweave.papers.grid import PlannedRun
 from fedweave.report import terminal
 from fedweave.sweep.plan import planned
-from fedweave.sweep.table import lost
+from fedweave.sweep.results import lost
 
 SMALL = """
 rounds = 2

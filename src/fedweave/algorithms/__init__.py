@@ -27,6 +27,7 @@ from fedweave.algorithms.fedaux import AuxiliaryMix, FedAux
 from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.fedavg_ft import FedAvgFT, FineTuned
 from fedweave.algorithms.feddc import FedDC
+from fedweave.algorithms.feddep import FedDEP, MissingEmbeddings
 from fedweave.algorithms.feddyn import DynamicRegularisation, FedDyn
 from fedweave.algorithms.fedego import FedEgo
 from fedweave.algorithms.fedgcn import FedGCN
@@ -86,6 +87,7 @@ ALGORITHMS: Record = {
     "fairfed": FairFed,
     "fairaug": FairAug,
     "adafgl": AdaFGL,
+    "feddep": FedDEP,
     "fedego": FedEgo,
     "dfedgnn": DFedGNN,
     "eu": EU,
@@ -177,6 +179,7 @@ PARTS: dict[str, type[parts.Part]] = {
     "clusters": Clusters,
     "series_clusters": SeriesClusters,
     "missing_neighbours": MissingNeighbours,
+    "missing_embeddings": MissingEmbeddings,
     "overlap_weights": OverlapWeights,
     "auxiliary_mix": AuxiliaryMix,
     "topology_mix": TopologyMix,
@@ -223,6 +226,7 @@ __all__ = [
     "FedAvgFT",
     "FedAvgM",
     "FedDC",
+    "FedDEP",
     "FedDyn",
     "FedEgo",
     "FedGCN",

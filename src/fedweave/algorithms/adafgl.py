@@ -24,8 +24,8 @@ from fedweave.core.algorithm import Calls, Capabilities
 from fedweave.core.federation import Client, Federation, on_client
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Layer, Model
+from fedweave.core.portions import Stacked
 from fedweave.core.records import Record
-from fedweave.core.stacked import Stacked
 from fedweave.core.tree import Tree, leaves, nest
 from fedweave.learn import fit, where_trained
 from fedweave.models import propagation

@@ -18,7 +18,7 @@ from fedweave.algorithms.parts.weigh import TellsExamples, by_size
 from fedweave.algorithms.preset import preset_of
 from fedweave.core.federation import Federation
 from fedweave.core.tree import Tree, map_leaves
-from fedweave.incentives.values import reward
+from fedweave.incentives.shapley import reward
 
 LEAST = 1e-300  # in the place of 0 where it divides
 

@@ -7,7 +7,7 @@ from fedweave.algorithms.parts.context import KEEP
 from fedweave.core.algorithm import Calls
 from fedweave.core.federation import Client, Federation, Step, on_client
 from fedweave.core.model import Model
-from fedweave.core.stacked import Stacked
+from fedweave.core.portions import Stacked
 from fedweave.core.tree import Tree
 from fedweave.errors import UserError
 from fedweave.models.module import as_model

@@ -21,8 +21,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedweave.algorithms.fairness import f2gnn_weights, shares, total_gap
-from fedweave.algorithms.fairness.weights import Prefer
+from fedweave.algorithms.fairness import Prefer, f2gnn_weights, shares, total_gap
 from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.parts import Context, Needs, Outputs, Part, Round
 from fedweave.algorithms.preset import part_of, preset_of
@@ -32,8 +31,7 @@ from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.ranges import Real
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.errors import DataError
-from fedweave.metrics.balance import balance, group_edges
-from fedweave.metrics.divergence import class_divergence, node_divergence
+from fedweave.metrics.divergence import balance, class_divergence, group_edges, node_divergence
 from fedweave.ops.batched import together
 
 Distance = Literal["class", "nodes"]

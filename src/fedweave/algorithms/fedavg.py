@@ -29,7 +29,7 @@ from fedweave.core.arrays import graph_like
 from fedweave.core.federation import DATA, Client, Federation, Step, on_client
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Model
-from fedweave.core.stacked import Stacked
+from fedweave.core.portions import Stacked
 from fedweave.core.tree import Tree, add, leaves, map_leaves, nest, scale
 from fedweave.errors import ConfigError
 from fedweave.learn import where_trained

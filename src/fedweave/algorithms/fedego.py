@@ -38,9 +38,9 @@ from fedweave.core.federation import Client, Federation, Sends, on_client
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.mechanism import Gaussian, Mixup
 from fedweave.core.model import Model
+from fedweave.core.portions import Stacked
 from fedweave.core.ranges import Real, Whole
 from fedweave.core.records import Record
-from fedweave.core.stacked import Stacked
 from fedweave.core.tree import Tree, leaves, map_leaves
 from fedweave.errors import UserError
 from fedweave.learn import OPTIMISERS, check_training, fit, where_trained

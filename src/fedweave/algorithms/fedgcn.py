@@ -235,7 +235,7 @@ def _dense(x: Any) -> np.ndarray:
 
 
 class _Passed:
-    """Edges whose messages were passed before (a `core.message_passing.MessagePassing` and its own operator)."""
+    """Edges whose messages were passed before (a `core.operators.MessagePassing` and its own operator)."""
 
     shrinks = False
 

@@ -20,38 +20,38 @@ What the paper leaves open, or where this differs:
 - The mended graph's classifier is a separate GraphSAGE of width 64, which belongs to the generator.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from fedweave.algorithms.neighbours.generator import (
-    Generator,
+from fedweave.algorithms.neighbours import (
+    Generates,
     classification,
     counts,
     embeddings,
+    lacking,
+    mended,
+    miscount,
     mismatch,
     noisy,
-    smooth_l1,
     squares,
 )
-from fedweave.algorithms.neighbours.mending import mended
-from fedweave.algorithms.parts import Needs, Part, SampledCrossEntropy, Uniform
+from fedweave.algorithms.parts import Needs, SampledCrossEntropy, Uniform
 from fedweave.algorithms.preset import preset_of
 from fedweave.core import random
 from fedweave.core.arrays import graph_arrays, graph_like
 from fedweave.core.federation import DATA, Client, Declaration, Federation, Sends, Step, on_client
-from fedweave.core.graph import TEST, TRAIN, Graph
+from fedweave.core.graph import Graph
 from fedweave.core.mechanism import Gaussian
+from fedweave.core.portions import Stacked
 from fedweave.core.ranges import Whole
 from fedweave.core.records import Record
 from fedweave.core.replies import Replies
-from fedweave.core.stacked import Stacked
 from fedweave.core.tree import Tree, leaves, map_leaves, nest, scale
-from fedweave.learn import Adam, Sgd, fit
+from fedweave.learn import Sgd, fit
 from fedweave.ops.rows import gather_rows
 from fedweave.sampling.minibatches import drawn
 
@@ -67,49 +67,26 @@ _MOST_EXCHANGES = 10_000  # which a site lists before the first one; a server's 
 
 
 @dataclass(frozen=True)
-class MissingNeighbours(Part):
+class MissingNeighbours(Generates):
     """Clients' graphs get generated neighbours before the first round.
 
-    slots:     P, the most neighbours that a node is given.
-    hide:      share of a client's nodes in neither the training nor the test set that it hides to learn from.
-    epochs:    steps of the local training of a generator, each on the whole graph.
     exchanges: steps with gradients of others; 0 leaves every generator to its client (the paper's LocSage+).
     peers:     others that each generator is sent to in an exchange; 0 is all of them.
     sample:    nodes whose generated features are matched in a step.
-    hidden:    widths of the layers that make features of an embedding.
     rounding:  of n̂ to a number of slots: "floor", "nearest", or "random", which is n̂ on average.
     """
 
-    slots: int = 5
-    hide: float = 0.5
-    epochs: int = 20
     exchanges: int = 20
     peers: int = 3
     sample: int = 64
-    hidden: tuple[int, ...] = (256, 64)
     rounding: Literal["floor", "nearest", "random"] = "random"
     needs = Needs(nodes=True, bounds=("sample",))
+    least: ClassVar[Mapping[str, int]] = {**Generates.least, "exchanges": 0, "peers": 0, "sample": 1}
 
     def __post_init__(self) -> None:
-        for name, least in (("slots", 1), ("epochs", 1), ("exchanges", 0), ("peers", 0), ("sample", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {least}")
+        super().__post_init__()
         if self.exchanges > _MOST_EXCHANGES:
             raise ValueError(f"exchanges is {self.exchanges}; it must be at most {_MOST_EXCHANGES}")
-        if not 0 < self.hide <= 1:
-            raise ValueError(f"hide is {self.hide}; it must be above 0 and at most 1")
-        if not all(width >= 1 for width in self.hidden):
-            raise ValueError(f"hidden is {list(self.hidden)}; every width must be at least 1")
-
-    @cached_property
-    def net(self) -> Generator:
-        """The generator."""
-        return Generator(self.slots, self.hidden)
-
-    @cached_property
-    def optimiser(self) -> Adam:
-        """Of generators."""
-        return Adam(1e-3, 1e-4)
 
     # --- server ------------------------------------------------------------------------------------------------------
 
@@ -148,9 +125,7 @@ class MissingNeighbours(Part):
     def learn(self, client: Client, message: Tree) -> Tree:
         """Hide some nodes, and train a generator on what their neighbours miss then; sends nothing."""
         graph, key = client.graph, client.key
-        free = graph.real & ~graph.masks[TRAIN] & ~graph.masks[TEST]
-        rank = random.order(random.fold(key, "hide"), free).argsort().argsort()
-        hidden = free & (rank < (self.hide * free.sum()).long())
+        hidden = self.hides(graph, key)
         known = {"hidden": hidden, "norms": squares(graph.x)}
         first = self.net.init(random.fold(key, "init"), graph.x.shape[1], message["classes"], graph.x.dtype)
         w = fit(self.local_loss, first, graph, key, self.optimiser, self.epochs, args=known).w
@@ -163,8 +138,8 @@ class MissingNeighbours(Part):
         """How far the number, the features and the use of generated neighbours are from the hidden ones."""
         visible = graph.real & ~args["hidden"]
         z = embeddings(w["encoder"], graph, visible)
-        count, missing = counts(w["count"], z), _missing(graph, args["hidden"])
-        number = (smooth_l1(count - missing) * visible).sum() / visible.sum().clamp(min=1)
+        count = counts(w["count"], z)
+        number = miscount(count, lacking(graph, args["hidden"]), visible)
         rows, real = self._rows(graph, random.fold(key, "rows"), args["hidden"])
         made = self.net.features(w["features"], noisy(gather_rows(z, rows), random.fold(key, "noise")))
         slots = self.rounded(count.detach(), random.fold(key, "slots")).gather(0, rows)
@@ -175,7 +150,7 @@ class MissingNeighbours(Part):
 
     def _rows(self, graph: Graph, key: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """Some visible nodes with hidden neighbours, int64 [sample], and which of them are real."""
-        return drawn(graph.real & ~hidden & (_missing(graph, hidden) > 0), key, self.sample)
+        return drawn(graph.real & ~hidden & (lacking(graph, hidden) > 0), key, self.sample)
 
     def _own_mismatch(self, graph: Graph, made: Tensor, rows: Tensor, real: Tensor, args: Tree) -> Tensor:
         """Of what is `made` [b, slots, d] for `rows` to their hidden neighbours; a slot is used for each of these."""
@@ -265,11 +240,6 @@ class MissingNeighbours(Part):
         owners = owners[:, None].expand(used.shape)[used]
         new = mended(graph_arrays(graph), owners.cpu().numpy(), made[used].cpu().numpy())
         return {DATA: graph_like(graph, new)}
-
-
-def _missing(graph: Graph, hidden: Tensor) -> Tensor:
-    """[n]: how many hidden neighbours a node has."""
-    return (graph.edges.operator("sum") @ hidden[:, None].to(graph.x.dtype))[:, 0]
 
 
 def _sent(offers: Replies, asked: Tensor) -> Tree:

@@ -7,11 +7,14 @@ probabilities that walks return. Deviations: the mean to begin from is by traini
 and a reliability is at least 0. The released script does not run as it is, describes nodes by the numbers of nodes that
 a walk visits, and drops out in evaluation; OpenFGL, whence the tables for graphs, takes shares over a client's own
 classes.
+
+The nodes that the server makes up are of noise, for a class each (section 4.2).
 """
 
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -23,15 +26,53 @@ from fedweave.algorithms.preset import preset_of
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.federation import Client, Federation, Sends, Step, on_client
-from fedweave.core.graph import TRAIN, Graph
+from fedweave.core.graph import TRAIN, Graph, make_graph
 from fedweave.core.model import Model
 from fedweave.core.ranges import Real
 from fedweave.core.records import Record
-from fedweave.core.tree import Tree, add, leaves, sub
+from fedweave.core.tree import Tree, add, leaves, nest, sub
 from fedweave.learn import Adam, fit
-from fedweave.models.made_up import NOISE, features, generator, labels, pseudo_graph
-from fedweave.models.structure import CODES, DEGREES, RETURNS
+from fedweave.models.blocks import affine
+from fedweave.models.star import CODES, DEGREES, RETURNS
 from fedweave.ops.sparse import dense
+
+NOISE, WIDTHS = 32, (64, 128, 256)  # numbers that a node begins with; the generator's layers
+
+
+def generator(key: Tensor, classes: int, features: int, dtype: torch.dtype) -> Tree:
+    """A vector of each class, N(0, 1), and the layers of the generator."""
+    widths = (NOISE + classes, *WIDTHS, features)
+    found: Tree = {"class": {"weight": random.normal(random.fold(key, "class"), (classes, classes))}}
+    found |= {
+        str(at): affine(*widths[at : at + 2]).init(random.fold(key, "layer", at)) for at in range(len(WIDTHS) + 1)
+    }
+    return nest({path: leaf.to(dtype) for path, leaf in leaves(found)})
+
+
+def features(made: Tree, z: Tensor, label: Tensor) -> Tensor:
+    """[n, d] of noise z [n, 32] for nodes of the classes `label` int64 [n], by a `generator`."""
+    h = torch.cat([z, made["class"]["weight"][label]], 1)
+    for at in range(len(WIDTHS)):
+        h = torch.tanh(h @ made[str(at)]["weight"] + made[str(at)]["bias"])
+    last = made[str(len(WIDTHS))]
+    x: Tensor = h @ last["weight"] + last["bias"]
+    return x
+
+
+def labels(count: int, classes: int, device: torch.device | str = "cpu") -> Tensor:
+    """int64 [count]: ⌊count / C⌋ of each class, the rest of the last."""
+    return (torch.arange(count, device=device) // max(1, count // classes)).clamp(max=classes - 1)
+
+
+def pseudo_graph(x: Tensor, near: int) -> Graph:
+    """Each node of x [n, d] linked to the `near` rows of the largest cosine, itself among them, both ways."""
+    unit = F.normalize(x.detach(), dim=1)
+    close = torch.zeros(len(x), len(x), dtype=torch.bool, device=x.device)
+    close.scatter_(1, (-unit @ unit.T).argsort(dim=1, stable=True)[:, :near], True)
+    joined = (close | close.T).fill_diagonal_(False).cpu()
+    masks, none = np.zeros((3, len(x)), bool), np.full(len(x), -1)
+    return make_graph(x.detach().cpu().numpy(), joined.nonzero().T.numpy(), none, masks, dtype=x.dtype).to(x.device)
+
 
 WALK = 5  # steps of walks that return
 

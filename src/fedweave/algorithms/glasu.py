@@ -40,10 +40,9 @@ from torch import Tensor
 
 from fedweave.algorithms.parts.training import ClassWeights, weighing
 from fedweave.algorithms.scoring import SCORES
-from fedweave.algorithms.vertical.aggregation import AGGREGATIONS, SecureMean
+from fedweave.algorithms.vertical.aggregation import AGGREGATIONS, WORDS, RowRelease, SecureMean
 from fedweave.algorithms.vertical.labels import SLOPES, LabelRelease
 from fedweave.algorithms.vertical.party import PartySteps
-from fedweave.algorithms.vertical.release import WORDS, RowRelease
 from fedweave.algorithms.vertical.split import Split, cuts
 from fedweave.core.algorithm import Calls, Capabilities, Evaluation
 from fedweave.core.federation import Client, Declaration, Federation, Sends, on_client

@@ -1,12 +1,26 @@
 """The command `fedweave attack`: what a curious server finds out of what an experiment's clients send."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
 
 from fedweave.cli.options import Settings
 from fedweave.errors import UserError
+
+
+def attacks_table(rows: Iterable[tuple[str, str, float, float]]) -> Table:
+    """A line for each attack: its name, what it knows, and the shares that it gets right without and with a defence."""
+    shown = Table(box=SIMPLE_HEAD, padding=(0, 2, 0, 0))
+    for name in ("attack", "knows", "right without defence", "with it"):
+        shown.add_column(name, justify="left" if name in ("attack", "knows") else "right")
+    for named, known, without, protected in rows:
+        shown.add_row(named, known, f"{without:.1%}", f"{protected:.1%}")
+    return shown
+
 
 if TYPE_CHECKING:  # the command line imports this module, and should start quickly
     from fedweave.algorithms.parts.part import Attacked
@@ -21,7 +35,6 @@ def attack(
     from fedweave.core.plugins import check_trusted
     from fedweave.experiment.config import load, read
     from fedweave.experiment.runs.files import CONFIG
-    from fedweave.report.attacks import attacks_table
     from fedweave.report.terminal import screen
 
     if source.is_dir():

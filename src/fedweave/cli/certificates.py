@@ -32,7 +32,7 @@ def sign(
     ] = "",
 ) -> None:
     """Sign a request with the authority's key; no private key of the site is needed."""
-    from fedweave.deploy.sites.authority import sign as signed
+    from fedweave.deploy.sites.issuing import sign as signed
 
     name, made, fingerprint = signed(authority, asked, whose)
     path = out or Path(f"{name}.crt")
@@ -70,7 +70,7 @@ def revoke(
     out: Annotated[Path | None, typer.Option("-o", "--out", metavar="FILE", help="The list; revoked.pem.")] = None,
 ) -> None:
     """Revoke all certificates that a member has had so far; writes the signed list for `accept` at server and sites."""
-    from fedweave.deploy.sites.authority import revoke as revoked
+    from fedweave.deploy.sites.issuing import revoke as revoked
 
     count, made = revoked(authority, name, shown)
     path = out or Path("revoked.pem")
@@ -84,7 +84,7 @@ def renew(
     out: Annotated[Path | None, typer.Option("-o", "--out", metavar="FILE", help="It; rootCA.pem.")] = None,
 ) -> None:
     """Renew the authority's own certificate, with its present key, so that all that it signed stays valid."""
-    from fedweave.deploy.sites.authority import renew as renewed
+    from fedweave.deploy.sites.issuing import renew as renewed
 
     made, until = renewed(authority)
     path = out or Path("rootCA.pem")

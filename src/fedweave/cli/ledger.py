@@ -47,7 +47,7 @@ def _of_data(directory: Path, everyone: int) -> list[str]:
     """What was pooled without a message: everything where one place trains what several hold."""
     from fedweave.experiment.config import load_saved
     from fedweave.experiment.runs.files import CONFIG, PARTITION, read_table
-    from fedweave.report.pooling import pooled
+    from fedweave.report.ledger import pooled
 
     if not (directory / CONFIG).exists():
         return []

@@ -144,8 +144,8 @@ def run(
     """Run an experiment at the sites and bring its files back."""
     from fedweave.deploy.sites.checking import check_experiment
     from fedweave.deploy.sites.observing import Observed
+    from fedweave.deploy.sites.processes import own_reasons
     from fedweave.deploy.sites.project import read_project
-    from fedweave.deploy.sites.reasons import own_reasons
     from fedweave.deploy.sites.running import begun_from, for_sites, judged_by_number, with_engine
     from fedweave.deploy.sites.running import run as submit
     from fedweave.experiment.config import read
@@ -195,7 +195,7 @@ def predict(
     model that it has or is sent, and nothing leaves it; the parties of a vertical run predict jointly. The predictions
     stay in the sites' folders, of a vertical run in those that have labels.
     """
-    from fedweave.deploy.sites.reasons import own_reasons
+    from fedweave.deploy.sites.processes import own_reasons
     from fedweave.deploy.sites.running import predict as submit
 
     with own_reasons(project):

@@ -93,8 +93,7 @@ def write_statement(directory: Path, member: str, out: Path, pdf: bool = False) 
     from fedweave.incentives.statement import of_member, totals
     from fedweave.payments.account_page import document
     from fedweave.payments.accounts import account
-    from fedweave.payments.member_copy import check_free, write_copy
-    from fedweave.payments.sealed import SEAL
+    from fedweave.payments.sealed import SEAL, check_free, write_copy
     from fedweave.report.pages import check_page, write_document
     from fedweave.report.reading import read_run
 

@@ -77,8 +77,7 @@ def sweep(
     from fedweave.sweep import search as seek
     from fedweave.sweep import slurm as scripts
     from fedweave.sweep.plan import check_over, keys_of, planned, share, tries, up_to_date
-    from fedweave.sweep.results import Asked, finish
-    from fedweave.sweep.table import lost
+    from fedweave.sweep.results import Asked, finish, lost
 
     folder, console = out or Path("sweeps") / config.stem, screen()
     tried = tries(config, settings or [], grid or [])

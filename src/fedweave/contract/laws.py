@@ -280,10 +280,10 @@ LAWS: dict[str, Law] = {
 
 def _deployed(made: Deployable, state: Tree, fed: Engine, which: Which, client: str) -> Tree:
     """The model that is stored at a client for its owner, whose states stay as they are."""
-    before = fed.snapshot()
+    before, data = fed.snapshot(), fed.snapshot_data()
     made.deploy(state, fed, which)
     model: Tree = fed.snapshot()[client].get("model", {})
-    fed.restore(before)
+    fed.restore(before, data)
     return model
 
 

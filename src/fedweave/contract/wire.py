@@ -119,4 +119,4 @@ class BytesEngine(Simulation):
 
 
 def _stored(graph: Graph) -> Graph:
-    return tree_graph(decode(encode(graph_tree(graph))), graph.x.shape[1]).to(graph.device)
+    return tree_graph(decode(encode(graph_tree(graph)))).to(graph.device)

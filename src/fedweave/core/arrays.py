@@ -69,10 +69,13 @@ def graph_like(graph: Graph, arrays: GraphArrays) -> Graph:
 
 def graph_tree(graph: Graph) -> Tree:
     """One client's graph as a tree that `encode` takes: "rows" and "examples", with padding; "x", its features, as
-    "dense" or as "values", "columns" and "starts"; "edges", "y" and "masks"; and, where there are any, "sens",
+    "dense" or as "values", "columns", "starts" and "width"; "edges", "y" and "masks"; and, where there are any, "sens",
     "graph_of" and what edges carry, "carried". Undone by `tree_graph`."""
     x, *others, carried = graph_arrays(graph)
-    parts = {"dense": x} if isinstance(x, np.ndarray) else {"values": x.data, "columns": x.indices, "starts": x.indptr}
+    if isinstance(x, np.ndarray):
+        parts = {"dense": x}
+    else:
+        parts = {"values": x.data, "columns": x.indices, "starts": x.indptr, "width": np.array(x.shape[1])}
     named = dict(zip(GraphArrays._fields[1:-1], others, strict=True))
     sizes = {"rows": graph.nodes, "examples": len(graph.y)}
     tree = {**sizes, "x": {name: torch.from_numpy(part) for name, part in parts.items()}}
@@ -81,16 +84,15 @@ def graph_tree(graph: Graph) -> Tree:
     return tree | {name: torch.from_numpy(part) for name, part in named.items() if part is not None}
 
 
-def tree_graph(tree: Tree, features: int) -> Graph:
-    """Undo `graph_tree`, for a graph of so many features, on the host."""
+def tree_graph(tree: Tree, features: int = 0) -> Graph:
+    """Undo `graph_tree`, on the host; a tree that says no width, as an earlier version's, is of so many `features`."""
     tree = to(tree, "cpu")
     parts: Tree = tree["x"]
     values = parts["dense" if "dense" in parts else "values"]
     x = values.numpy()
     if "dense" not in parts:
-        x = sp.csr_matrix(
-            (x, parts["columns"].numpy(), parts["starts"].numpy()), shape=(len(parts["starts"]) - 1, features)
-        )
+        columns, starts = parts["columns"].numpy(), parts["starts"].numpy()
+        x = sp.csr_matrix((x, columns, starts), shape=(len(starts) - 1, int(parts.get("width", features))))
     edges, y, masks = (tree[name].numpy() for name in ("edges", "y", "masks"))
     sens, graph_of = (tree[name].numpy() if name in tree else None for name in ("sens", "graph_of"))
     held = {name: part.numpy() for name, part in tree.get("carried", {}).items()}

@@ -178,6 +178,22 @@ class Messages:
             self._made[way] = index[:, order], edge[order]
         return self._made[way]
 
+    def incoming(self, way: str) -> tuple[np.ndarray, ...]:
+        """The tables of `core.edges.Incoming`."""
+        (source, target), edge = self.listed(way)
+        degree = np.bincount(target, minlength=self.nodes)
+        weight = self.carried.weight
+        strength = degree if weight is None else np.bincount(target, weight[edge], self.nodes)
+        numbers = (own.astype(np.int32) for own in (source, edge))  # half as large, of tens of millions
+        return degree.cumsum() - degree, degree, *numbers, strength.astype(np.float64)
+
+    @property
+    def read(self) -> tuple[np.ndarray, ...]:
+        """The tables of `core.edges.OfEdges`."""
+        carried = self.carried
+        weight = np.ones(carried.total, np.float32) if carried.weight is None else carried.weight
+        return carried.read, weight, carried.ends.T
+
     def matrix(self, what: str, way: str) -> sp.csr_matrix:
         """One of the matrices of `KINDS`."""
         return _MAKERS[what](self, way)

@@ -1,4 +1,6 @@
-"""Small files that would fill the memory, and what reading a damaged archive raises."""
+"""Small files that would fill the memory, what reading a damaged archive raises, and text that other programs write, as
+views of one long string.
+"""
 
 import lzma
 import zipfile
@@ -10,7 +12,28 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from fedweave.core.views import plain_type
+_PLAIN = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """The type without views, also of the words that a dictionary holds."""
+    if pa.types.is_dictionary(kind):
+        return pa.dictionary(kind.index_type, plain_type(kind.value_type), kind.ordered)
+    return _PLAIN.get(kind, kind)
+
+
+def plain(table: pa.Table) -> pa.Table:
+    """The table with every column of its `plain_type`; dictionaries of views become strings."""
+    for at, field in enumerate(table.schema):
+        kind, column = plain_type(field.type), table.column(at)
+        if kind == field.type:
+            continue
+        if pa.types.is_dictionary(kind):  # Arrow casts no dictionary of views
+            own = column.unify_dictionaries().combine_chunks()
+            column, kind = own.dictionary.cast(kind.value_type).take(own.indices), kind.value_type
+        table = table.set_column(at, field.name, column.cast(kind))
+    return table
+
 
 MOST, RATIO = 1 << 31, 2000  # bytes of a table in a file that is smaller by more than this factor
 MOST_UNPACKED, RATIO_UNPACKED = 1 << 30, 200  # of an archive

@@ -1,6 +1,6 @@
 """The whole edges of a client, and of a batch of clients at once."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +25,30 @@ class Neighbours(NamedTuple):
     first: Tensor
     degree: Tensor
     columns: Tensor
+
+
+class Incoming(NamedTuple):
+    """The messages that reach each node of one client along single edges, one way (`core.carried.WAYS`).
+
+    first, degree: int64 [n]; those of node v stand at first[v], …, first[v] + degree[v] - 1.
+    source, edge:  int32 [m], where each starts and the edge that it goes along, padded with 0.
+    strength:      float64 [n], the sum of the weights of what reaches a node.
+    """
+
+    first: Tensor
+    degree: Tensor
+    source: Tensor
+    edge: Tensor
+    strength: Tensor
+
+
+class OfEdges(NamedTuple):
+    """What models read of each edge of one client, of those that training sees, or of all where they are the examples:
+    features float32 [M, k], weight float32 [M] and ends int64 [M, 2], padded with 0."""
+
+    features: Tensor
+    weight: Tensor
+    ends: Tensor
 
 
 class BatchCache:
@@ -55,11 +79,10 @@ class BatchCache:
         made = operators(self.members, kind, split)
         return StackedCsr(made, max(one.rows for one in made), max(one.cols for one in made), self.device)
 
-    @property
     @derived
-    def neighbours(self) -> Neighbours:
-        """The neighbours of every node, [P, …], that training sees."""
-        members = [member.seen(0) for member in self.members]
+    def neighbours(self, split: int = 0) -> Neighbours:
+        """The neighbours of every node, [P, …], that a split sees."""
+        members = [member.seen(split) for member in self.members]
         width = max(1, *(member.index.shape[1] for member in members))
         shapes = [(len(members), size) for size in (self.nodes, self.nodes, width)]
         tables = [np.zeros(shape, np.int64) for shape in shapes]
@@ -68,6 +91,19 @@ class BatchCache:
             for table, row in zip(tables, (a.indptr[:-1], np.diff(a.indptr), a.indices), strict=True):
                 table[p, : len(row)] = row
         return Neighbours(*(torch.from_numpy(table).to(self.device) for table in tables))
+
+    @derived
+    def incoming(self, way: str, split: int) -> Incoming:
+        """See `Edges.incoming`, [P, …]."""
+        own = [member.seen(split).messages.incoming(way) for member in self.members]
+        return Incoming(*(_stacked(parts).to(self.device) for parts in zip(*own, strict=True)))
+
+    @derived
+    def of_edges(self, split: int | None) -> OfEdges:
+        """See `Edges.of_edges`, [P, …]."""
+        members = [member if split is None else member.seen(split) for member in self.members]
+        own = [member.messages.read for member in members]
+        return OfEdges(*(_stacked(parts).to(self.device) for parts in zip(*own, strict=True)))
 
     def most_of(self, graphs: int) -> tuple[int, int]:
         """The most nodes, and the most neighbours in all, that so many small graphs of a client can have."""
@@ -141,7 +177,32 @@ class Edges:
     @property
     def neighbours(self) -> Neighbours:
         """The neighbours of every node, to sample from."""
-        return Neighbours(*(table.index_select(0, self.client_index[None])[0] for table in self.cache.neighbours))
+        return Neighbours(*self._own(self.cache.neighbours(self.split if self.cache.timed else 0)))
+
+    def incoming(self, way: str) -> Incoming:
+        """The messages that reach every node along the edges of this split, one way, to sample from."""
+        return Incoming(*self._own(self.cache.incoming(way, self.split if self.cache.timed else 0)))
+
+    def of_edges(self, examples: bool = False) -> OfEdges:
+        """What models read of the edges of this split; or of all, which are the `examples`."""
+        return OfEdges(
+            *self._own(self.cache.of_edges((None if examples else self.split) if self.cache.timed else None))
+        )
+
+    def _own(self, tables: Iterable[Tensor]) -> Iterator[Tensor]:
+        """One client's part of tables [P, …]; nobody copies that of one client alone, which may be large."""
+        return (table[0] if len(table) == 1 else table.index_select(0, self.client_index[None])[0] for table in tables)
+
+
+def _stacked(parts: Sequence[np.ndarray]) -> Tensor:
+    """Clients' arrays as one, each padded with 0 to the largest; of at least one row, which empty places name."""
+    shape = np.max([part.shape for part in parts], 0).clip([1, *[0] * (parts[0].ndim - 1)])
+    if len(parts) == 1 and parts[0].shape == tuple(shape):
+        return torch.from_numpy(np.ascontiguousarray(parts[0]))[None]
+    whole = np.zeros((len(parts), *shape), parts[0].dtype)
+    for own, part in zip(whole, parts, strict=True):
+        own[tuple(map(slice, part.shape))] = part
+    return torch.from_numpy(whole)
 
 
 pytree.register_pytree_node(

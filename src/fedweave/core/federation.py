@@ -12,9 +12,9 @@ from torch import Tensor
 
 from fedweave.core.graph import Graph
 from fedweave.core.mechanism import KINDS, Applied, Mechanism, SecureSum
+from fedweave.core.portions import Stacked
 from fedweave.core.ranges import Range
 from fedweave.core.replies import Replies
-from fedweave.core.stacked import Stacked
 from fedweave.core.tree import Tree, leaves, map_leaves
 from fedweave.errors import FedweaveError
 
@@ -107,6 +107,7 @@ class StepInfo:
     per_node: frozenset[str] = frozenset()
     hears: Mapping[str, str] = field(default_factory=dict)
     apart: bool = False
+    columns: int = 0
 
     @property
     def message(self) -> "StepInfo":
@@ -161,6 +162,7 @@ def on_client(
     per_node: Sequence[str] = (),
     hears: Mapping[str, str] | Callable[[Any], Mapping[str, str]] | None = None,
     apart: bool = False,
+    columns: int = 0,
 ) -> Callable[[Any], Any]:
     """Allow a function or method `(client, message) -> reply` to be run on clients.
 
@@ -169,10 +171,11 @@ def on_client(
     key may be a path, "egos/label"; a leaf is declared by the nearest key at or above it. No other key may leave the
     client. `ragged` steps have shapes that depend on data and are never vectorised. Replies of steps for `peers` go to
     other clients (`Federation.send`) and never to the server, which cannot request them. A step that `replaces_data`,
-    ragged by nature, is run by `Federation.replace_data`. `per_node` names the keys of the reply whose tensors have one
-    row per node, padding included: the number of rows differs between clients. `hears` maps keys of the message to what
-    the client learns from them, for ledgers; it is computed like `sends`, and nothing is refused because of it. A step
-    that is `apart` finds no state and leaves the client's as it is: its reply is of message and data alone.
+    ragged by nature, is run by `Federation.replace_data`, and puts so many `columns` behind the features. `per_node`
+    names the keys of the reply whose tensors have one row per node, padding included: the number of rows differs
+    between clients. `hears` maps keys of the message to what the client learns from them, for ledgers; it is computed
+    like `sends`, and nothing is refused because of it. A step that is `apart` finds no state and leaves the client's as
+    it is: its reply is of message and data alone.
 
     Raises:
         ValueError: the step is for peers and replaces data.
@@ -182,7 +185,7 @@ def on_client(
 
     def mark(step: Any) -> Any:
         rest = (ragged or replaces_data, peers, replaces_data, frozenset(per_node))
-        step.on_client = (sends or {}, *rest, hears or {}, apart)
+        step.on_client = (sends or {}, *rest, hears or {}, apart, columns)
         return step
 
     return mark
@@ -211,10 +214,10 @@ def step_info(step: object) -> StepInfo:
             f"{step_name(step)} is not marked @on_client, so it may not run on clients. "
             "Decorate it and declare what it sends."
         )
-    sends, *rest, hears, apart = declared
+    sends, *rest, hears, apart, columns = declared
     owner = getattr(step, "__self__", None)
     said, heard = (told(owner) if callable(told) else told for told in (sends, hears))
-    return StepInfo.of(said, *rest, heard, apart)
+    return StepInfo.of(said, *rest, heard, apart, columns)
 
 
 @dataclass(frozen=True)
@@ -341,10 +344,10 @@ class Federation(ABC):
         """Run `step`, which `replaces_data`, on `clients`: the "graph" (`DATA`) in its reply is its client's data from
         the next call on. Without a graph the data stays as it is. The rest of the reply is sent.
 
-        The new graph has the features, classes and dtype of the old one (`core.arrays.graph_like` makes such a graph);
-        existing nodes keep their numbers, and new ones come after them. If the number of rows changes, the step must
-        adapt the rows of `client.state`. The engine keeps the data, and its version, with the client's state. Otherwise
-        as `map`.
+        The new graph has the features, classes and dtype of the old one (`core.arrays.graph_like` makes such a graph),
+        and behind the features the `columns` that the step declares; existing nodes keep their numbers, and new ones
+        come after them. If the number of rows changes, the step must adapt the rows of `client.state`. The engine keeps
+        the data, and its version, with the client's state. Otherwise as `map`.
 
         Raises:
             DataError: a graph is refused; names client and fault. Between organisations that site is missing instead.

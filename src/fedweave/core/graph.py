@@ -12,7 +12,7 @@ from fedweave.core.carried import Carried
 from fedweave.core.edge_list import EdgeList
 from fedweave.core.edges import BatchCache, Edges
 from fedweave.core.extra import EXAMPLES, NODES, Extra, asked
-from fedweave.core.message_passing import MessagePassing
+from fedweave.core.operators import MessagePassing
 from fedweave.core.sizes import BLOCK, least_rows
 from fedweave.ops.csr import Csr, StackedCsr
 from fedweave.ops.sparse import Sparse

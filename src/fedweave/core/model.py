@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from fedweave.core import random
+from fedweave.core import piecewise, random
 from fedweave.core.carried import OF_EXAMPLES
 from fedweave.core.graph import TEST, TRAIN, VAL, Graph
 from fedweave.core.operators import POOLS
@@ -33,6 +33,8 @@ class Layer(NamedTuple):
     reads:       what it takes of a graph: the "product" of rows with `operator`, its "entries" one by one, as attention
                  does, or the "graph" with all its edges, as a module of one's own may, whatever its `operator` says.
     plain:       (weights) -> those of the layer that it is in evaluation, where it is made of another one.
+    along:       the ways (`core.carried.WAYS`) in which it passes messages along single edges; () if it does not.
+    judged:      (model, weights, graph) -> logits [e, c] of a model with it that no pass over a whole graph gives.
     """
 
     init: Callable[[Tensor], Tree]
@@ -42,6 +44,8 @@ class Layer(NamedTuple):
     runs_alone: bool = False
     reads: Reads = "product"
     plain: Callable[[Tree], Tree] = dict
+    along: tuple[str, ...] = ()
+    judged: "Callable[[Model, Tree, Graph], Tensor] | None" = None
 
 
 Model = tuple[Layer, ...]
@@ -76,11 +80,13 @@ def apply(
 def judged(model: Model, w: Tree, graph: Graph) -> Tensor:
     """`apply` without dropout to all examples, [e, c], of which each gets messages of its own split alone where these
     differ (`Graph.timed`), and what is in no split all of them."""
+    whole = piecewise.apply if piecewise.is_large(graph) else apply
+    judge = next((layer.judged for layer in model if layer.judged is not None), whole)
     if not graph.timed:
-        return rows_of(apply(model, w, graph))
-    first, second, whole = (rows_of(apply(model, w, graph.at(split))) for split in (TRAIN, VAL, TEST))
+        return rows_of(judge(model, w, graph))
+    first, second, last = (rows_of(judge(model, w, graph.at(split))) for split in (TRAIN, VAL, TEST))
     train, val, _ = graph.masks
-    return torch.where(train[:, None], first, torch.where(val[:, None], second, whole))
+    return torch.where(train[:, None], first, torch.where(val[:, None], second, last))
 
 
 def embeddings(model: Model, w: Tree, graph: Graph, key: Tensor | None = None) -> tuple[Hidden, ...]:

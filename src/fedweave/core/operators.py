@@ -1,8 +1,52 @@
-"""The matrices by which messages pass and small graphs are pooled, in SciPy; `core.edges.Edges.operator` says what each
-is."""
+"""The matrices by which messages pass and small graphs are pooled, in SciPy (`core.edges.Edges.operator` says what each
+is), and what a layer may ask of edges, whatever they are of: a whole graph, ego-graphs, a sample of neighbours, a
+mini-batch of small graphs.
+"""
+
+from typing import Protocol
 
 import numpy as np
 import scipy.sparse as sp
+from torch import Tensor
+
+
+class Operator(Protocol):
+    """A constant matrix [m, n] that a layer multiplies by."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(m, …)."""
+        ...
+
+    def __matmul__(self, dense: Tensor) -> Tensor:
+        """Its product [m, k] with h [n, k]; differentiable in h, and one product for all clients of a batch."""
+        ...
+
+
+class MessagePassing(Protocol):
+    """Edges among n rows of h, one for each node."""
+
+    @property
+    def shrinks(self) -> bool:
+        """Whether message passing returns fewer rows, m, than it receives, n: those of the first m nodes."""
+        ...
+
+    def operator(self, kind: str) -> Operator:
+        """The matrix [m, n] of a kind of message passing, or of pooling, [examples, n] (see `core.edges.Edges`).
+
+        Raises:
+            ValueError: there is no such matrix here; says which there are.
+        """
+        ...
+
+    def with_means(self, h: Tensor, kind: str) -> tuple[Tensor, Tensor]:
+        """The rows of h [n, k] that get new values, and for each of them the mean over its neighbours, both [m, k], for
+        `kind` "mean" or "mean_or_self".
+
+        Raises:
+            ValueError: there is no such mean here.
+        """
+        ...
 
 
 def mean(a: sp.csr_matrix) -> sp.csr_matrix:

@@ -1,12 +1,13 @@
-"""Replies of some clients, wherever they are, and sums over them."""
+"""Replies of some clients, wherever they are, and sums over them; what differs between clients, a row each."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
-from fedweave.core.tree import Tree, device_of, leaves, nest
+from fedweave.core.tree import Tree, device_of, leaves, map_stored, nest
 from fedweave.errors import FedweaveError
 from fedweave.ops.sparsified import Sparsified
 from fedweave.ops.touched import TouchedRows, materialize_stacked
@@ -199,3 +200,24 @@ def _stacked(leaf: object, count: int, device: torch.device) -> Tensor:
     if isinstance(leaf, Tensor):
         return leaf
     return torch.tensor([leaf] * count, dtype=torch.float64 if isinstance(leaf, float) else None, device=device)
+
+
+@dataclass(frozen=True)
+class Stacked:
+    """A tree with leaves [P, …] (tensors or `Sparsified`), row i for `clients[i]`."""
+
+    clients: tuple[str, ...]
+    tree: Tree
+
+    def one(self, client: str) -> Tree:
+        """The part of one client."""
+        row = self.clients.index(client)
+        return map_stored(lambda leaf: row_of(leaf, row), self.tree)
+
+    def of(self, clients: Sequence[str]) -> Tree:
+        """The rows of some clients, in their order."""
+        if tuple(clients) == self.clients:
+            return self.tree
+        place = {client: row for row, client in enumerate(self.clients)}
+        at = torch.tensor([place[client] for client in clients], device=device_of(self.tree))
+        return map_stored(lambda leaf: row_of(leaf, at), self.tree)

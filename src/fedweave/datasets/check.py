@@ -1,6 +1,6 @@
 """Refuse bad data before anything is computed from it."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -10,9 +10,8 @@ import scipy.sparse as sp
 from fedweave.core.carried import Carried
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.edges import NO_LOOPS, undirected
-from fedweave.errors import ConfigError, DataError
+from fedweave.errors import ConfigError, DataError, Faults
 
-MOST_FAULTS = 20
 _LOOKED = 10_000  # rows at fault whose words are compared
 _BOTH = (
     "Store both directions of every edge once, sorted: edge_index = "
@@ -33,55 +32,22 @@ class OtherCounts(DataError):
         self.nodes, self.edges = nodes, edges
 
 
-class Refused(DataError):
-    """Several faults of one origin, a line each; the first 20 are shown."""
-
-    def __init__(self, lines: Sequence[str], omitted: int = 0) -> None:
-        self.lines, self.omitted = list(lines), omitted
-        more = len(self.lines) - MOST_FAULTS + omitted
-        shown = self.lines[:MOST_FAULTS] + ([f"and {more} more faults"] if more > 0 else [])
-        super().__init__("\n".join(shown))
-
-
-class Faults:
-    """Collects what is refused inside `with faults:`, so that all faults can be mended at once."""
-
-    def __init__(self) -> None:
-        self._lines: list[str] = []
-        self._omitted = 0
-
-    def __enter__(self) -> "Faults":
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        if not isinstance(error, DataError):
-            return False
-        self._lines += error.lines if isinstance(error, Refused) else [str(error)]
-        self._omitted += error.omitted if isinstance(error, Refused) else 0
-        return True
-
-    def refuse(self, omitted: int = 0) -> None:
-        """Raise Refused if anything was; `omitted` counts faults that nobody looked at."""
-        if self._lines:
-            raise Refused(self._lines, self._omitted + omitted)
-
-
 def refuse_rows(table: Any, bad: np.ndarray, what: Callable[[int], str], remedy: str) -> None:
     """Refuse every row of a table, one with `refuse_at`, that is True in bool [rows]; `what` says what is wrong in it.
 
     Raises:
-        Refused: names the first of all rows of a file in which the same is wrong.
+        DataError: names the first of all rows of a file in which the same is wrong.
     """
-    alike, faults, rows = dict[tuple[Path, str], list[int]](), Faults(), np.flatnonzero(bad)
+    alike, faults, rows = dict[tuple[Path, str], list[int]](), Faults(DataError), np.flatnonzero(bad)
     for row in rows[:_LOOKED].tolist():
         alike.setdefault((table.place(row)[0], what(row)), []).append(row)
     beyond = f" or more; only {_LOOKED:,} were looked at" if len(rows) > _LOOKED else ""
-    for (_, text), same in list(alike.items())[:MOST_FAULTS]:
+    for (_, text), same in list(alike.items())[: DataError.MOST]:
         with faults:
             rows_more = "1 more row" if len(same) == 2 else f"{len(same) - 1:,} more rows"
             more = f" (and so in {rows_more}{beyond})" if len(same) > 1 else ""
             table.refuse_at(same[0], text + more, remedy)
-    faults.refuse(max(0, len(alike) - MOST_FAULTS))
+    faults.refuse(max(0, len(alike) - DataError.MOST))
 
 
 def first(bad: np.ndarray) -> int | None:

@@ -10,10 +10,11 @@ import pyarrow.compute as pc
 
 from fedweave.core.graph import SPLITS
 from fedweave.datasets.alike import Known, places
-from fedweave.datasets.check import Faults, refuse, refuse_rows
+from fedweave.datasets.check import refuse, refuse_rows
 from fedweave.datasets.edges import NO_LOOPS, note_loops, undirected
 from fedweave.datasets.features import one_hot
 from fedweave.datasets.table import NUMERIC, Table
+from fedweave.errors import DataError, Faults
 
 NODES = ("id", "label", "sens", "split")
 EDGES = ("source", "target")
@@ -96,7 +97,7 @@ def features_of(
         DataError: a value is not a number, or none of its column's `categories`, or float32 does not keep a column's
             differences; names file, row and column.
     """
-    given, faults, columns = categories or {}, Faults(), []
+    given, faults, columns = categories or {}, Faults(DataError), []
     for name in given.keys() - set(nodes.columns):
         refuse(
             nodes.path, f"there is no column {name!r}, which [data] categories names", "Add it, or correct its name."
@@ -170,7 +171,7 @@ def ends_of(edges: Table, ids: pa.Array, loops: str = "refuse") -> tuple[np.ndar
     Raises:
         DataError: an end is not among the nodes, or both are the same; names file and row.
     """
-    faults, ends, known = Faults(), list[np.ndarray](), Known(ids)
+    faults, ends, known = Faults(DataError), list[np.ndarray](), Known(ids)
     for name in EDGES:
         cells = edges.filled(name)
         numbers = places(cells, ids)

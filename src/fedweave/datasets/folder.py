@@ -11,7 +11,7 @@ import pyarrow as pa
 from fedweave.core.records import Record
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.carrying import ALL, OF_EXAMPLES, Carrying, carried_of, of_nodes, skeleton, times_of
-from fedweave.datasets.check import Faults, check, refuse
+from fedweave.datasets.check import check, refuse
 from fedweave.datasets.columns import (
     EDGES,
     NODES,
@@ -33,7 +33,7 @@ from fedweave.datasets.recognise import require_folder
 from fedweave.datasets.sensitive import refuse_repeated, without_sens
 from fedweave.datasets.table import Table
 from fedweave.datasets.unread import unread
-from fedweave.errors import ConfigError
+from fedweave.errors import ConfigError, DataError, Faults
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class Folder(Carrying):
         nodes = gaps_filled(nodes, gaps_of(self.missing, of_edges=False))
         if nodes.rows == 0:
             refuse(nodes.path, "the table has no rows", "Give one row per node.")
-        faults, found = Faults(), Record()
+        faults, found = Faults(DataError), Record()
         for name, part in self._parts(nodes, edges, known, labelled).items():
             with faults:
                 found[name] = part(found)

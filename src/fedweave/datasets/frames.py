@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from fedweave.core.decompression import plain
 from fedweave.core.records import Record
-from fedweave.core.views import plain
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.carrying import one_way
 from fedweave.datasets.check import refuse

@@ -10,13 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.check import Faults, refuse
+from fedweave.datasets.check import refuse
 from fedweave.datasets.columns import EDGES, NODES, check_columns
 from fedweave.datasets.folder import Folder
 from fedweave.datasets.recognise import require_folder
 from fedweave.datasets.table import Table
 from fedweave.datasets.unread import unread
-from fedweave.errors import ConfigError
+from fedweave.errors import ConfigError, DataError, Faults
 
 _LAYOUT = "Name the folder whose sub-folders are the members, each with nodes and edges; see docs/data-format.md."
 
@@ -53,7 +53,7 @@ class Members(Folder):
             refuse(root, "there is no sub-folder", _LAYOUT)
         if odd := [folder.name for folder in folders if any(folder.glob("graphs.*"))]:
             refuse(root, f"{', '.join(odd)} hold small graphs, and members hold nodes of one graph each", _OF_GRAPHS)
-        faults, nodes, edges = Faults(), list[Table](), list[Table]()
+        faults, nodes, edges = Faults(DataError), list[Table](), list[Table]()
         for folder in folders:
             with faults:
                 of_nodes, of_edges = self.tables(folder, "nodes", "edges", lacking=not labelled)

@@ -62,8 +62,9 @@ def taken(reply: object, info: StepInfo) -> Any:
     return reply.pop(DATA, None) if info.replaces_data and isinstance(reply, dict) else None
 
 
-def accepted(new: object, old: Graph, classes: int, where: str) -> Graph:
-    """A step's new graph as the engine keeps it: it shares no memory with anything.
+def accepted(new: object, old: Graph, classes: int, where: str, columns: int) -> Graph:
+    """A step's new graph as the engine keeps it: it shares no memory with anything, and has so many `columns` more than
+    the old one.
 
     Raises:
         DataError: it is no graph, does not have the form of the `old` one, or breaks a promise of `Dataset`; the
@@ -71,7 +72,7 @@ def accepted(new: object, old: Graph, classes: int, where: str) -> Graph:
     """
     if not isinstance(new, Graph):
         refuse(where, f"it is a {type(new).__name__}, not a Graph", _REMEDY)
-    if fault := next(_faults(new, old), ""):
+    if fault := next(_faults(new, old, columns), ""):
         refuse(where, fault, _REMEDY)
     values, edges, y, masks, sens, graph_of, carried = graph_arrays(new)
     x = values.astype(np.float32)
@@ -81,7 +82,7 @@ def accepted(new: object, old: Graph, classes: int, where: str) -> Graph:
     return made.to(old.device)
 
 
-def _faults(new: Graph, old: Graph) -> Iterator[str]:
+def _faults(new: Graph, old: Graph, columns: int) -> Iterator[str]:
     """Where the form of a graph differs from that of the `old` one, or its padding does not hold neutral values."""
     rows, real = new.nodes, int(new.real.sum())
     examples = rows if old.example == "node" else len(new.y)
@@ -91,7 +92,7 @@ def _faults(new: Graph, old: Graph) -> Iterator[str]:
         yield f"its edges are not those of one client with {rows} rows"
     if examples % BLOCK:
         yield f"its {examples} rows of y are not whole blocks of {BLOCK} rows"
-    shapes = {"x": (rows, old.x.shape[1]), "y": (examples,), "masks": (3, examples), "sens": (examples,)}
+    shapes = {"x": (rows, old.x.shape[1] + columns), "y": (examples,), "masks": (3, examples), "sens": (examples,)}
     shapes["graph_of"] = (rows,)
     for name, shape in shapes.items():
         was, now = getattr(old, name), getattr(new, name)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedweave.core.federation import Step, StepInfo
-from fedweave.core.measure import Measured
+from fedweave.core.ledger import Measured
 from fedweave.core.portions import Portion
 from fedweave.core.tree import Tree
 from fedweave.engines.messages import Messages

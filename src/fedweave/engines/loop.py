@@ -10,7 +10,7 @@ from torch import Tensor
 from fedweave.core import random
 from fedweave.core.federation import Client
 from fedweave.core.graph import Graph
-from fedweave.core.measure import measured
+from fedweave.core.ledger import measured
 from fedweave.core.members import by_size
 from fedweave.core.portions import Batch, as_row
 from fedweave.core.tree import Tree, check, leaves, map_leaves, to
@@ -18,11 +18,9 @@ from fedweave.engines.calls import check_permanent, of_client
 from fedweave.engines.data import ClientData, accepted, taken
 from fedweave.engines.devices import named
 from fedweave.engines.executor import Metered, Ran, Work
-from fedweave.engines.ownership import MemoryIsolation
-from fedweave.engines.states import Group, States
-from fedweave.engines.steps import find_step
+from fedweave.engines.states import Group, MemoryIsolation, States
+from fedweave.engines.steps import Watched, find_step, refuse_changes
 from fedweave.engines.summing import check_terms
-from fedweave.engines.watching import Watched, refuse_changes
 from fedweave.errors import ReplyRefused, StepFailed, raised_at
 
 
@@ -105,7 +103,7 @@ class Loop:
         refuse_changes(work.name, before, messages)
         watched.refuse_changes(work.name, f"client {client!r}")
         if work.info.replaces_data:
-            self._replace(client, made, work.name)
+            self._replace(client, made, work)
         own = MemoryIsolation([*given, *view.graph, *view.graph.extra.values(), *(made or ())])
         if not work.info.apart:
             self._states.put(group, map_leaves(lambda leaf: as_row(own.copy(leaf)), view.state))
@@ -120,9 +118,9 @@ class Loop:
             self._moved[client] = graph.to(self.device)
         return self._moved[client]
 
-    def _replace(self, client: str, made: object, step: str) -> None:
-        where = f"the graph that {step} made for {client!r}"
-        graph = None if made is None else accepted(made, self.data.graphs[client], self.data.classes, where)
+    def _replace(self, client: str, made: object, work: Work) -> None:
+        where, old = f"the graph that {work.name} made for {client!r}", self.data.graphs[client]
+        graph = None if made is None else accepted(made, old, self.data.classes, where, work.info.columns)
         self.data.replace(client, graph)
         self._moved.pop(client, None)
         if graph is not None:

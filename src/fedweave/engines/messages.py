@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedweave.core.stacked import Stacked
+from fedweave.core.portions import Stacked
 from fedweave.core.tree import Tree, check, clone, device_of, leaves, map_leaves, nest
 from fedweave.errors import FedweaveError
 from fedweave.ops.sparsified import Sparsified

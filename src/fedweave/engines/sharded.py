@@ -8,11 +8,11 @@ from weakref import finalize
 import torch
 from torch import Tensor
 
-from fedweave.core.measure import Measured
+from fedweave.core.ledger import Measured
 from fedweave.core.portions import Sums
 from fedweave.core.tree import Tree, leaves
 from fedweave.engines.executor import Metered, Ran, Work
-from fedweave.engines.wire import pack, request, unpack
+from fedweave.engines.worker import pack, request, unpack
 
 Pending: TypeAlias = Callable[[], bytes]  # waits for an answer
 Channel: TypeAlias = Callable[..., Pending]  # (method, *packed trees): starts `Worker.answer` where the worker is

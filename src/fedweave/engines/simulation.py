@@ -1,6 +1,10 @@
-"""A federation in one process."""
+"""A federation in one process, which keeps freed memory for its next round."""
 
+import ctypes
+import ctypes.util
+import sys
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import torch
@@ -10,10 +14,29 @@ from fedweave.core.graph import Graph
 from fedweave.core.records import Record
 from fedweave.engines.engine import Absent, LocalEngine, check_names
 from fedweave.engines.loop import Loop
-from fedweave.engines.memory import keep_freed_memory
 from fedweave.engines.vectorised import Vectorised
 from fedweave.errors import ConfigError
 from fedweave.ops.recording import Recordings, When
+
+_TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # mallopt's parameters in glibc's malloc.h
+
+
+@cache
+def keep_freed_memory() -> bool:
+    """Let glibc allocate all tensors from memory freed before; False if there is no glibc.
+
+    Every round allocates and frees the same gradients and activations. By default glibc maps large blocks (at first
+    those above 128 kB, at most those above 32 MiB) anew each time, and their pages are cleared on first touch:
+    measured, that took a third of a training round of 10 clients, and of GLASU's on PubMed, whose blocks are larger.
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        mallopt = ctypes.CDLL(ctypes.util.find_library("c")).mallopt
+    except (OSError, AttributeError):
+        return False
+    return bool(mallopt(_MMAP_MAX, 0) and mallopt(_TRIM_THRESHOLD, 2**31 - 1))
+
 
 MODES = ("vmap", "loop")
 

@@ -23,9 +23,8 @@ from fedweave.engines.batch_calls import (
 from fedweave.engines.calls import of_client
 from fedweave.engines.executor import Ran, Work
 from fedweave.engines.loop import Loop
-from fedweave.engines.ownership import MemoryIsolation
-from fedweave.engines.states import Group, Readers
-from fedweave.engines.watching import Watched, refuse_changes
+from fedweave.engines.states import Group, MemoryIsolation, Readers
+from fedweave.engines.steps import Watched, refuse_changes
 from fedweave.errors import ConfigError, OutOfMemory, ReplyRefused, StepFailed, out_of_memory, raised_at
 from fedweave.ops.capture import Lasting, recorder_for
 from fedweave.ops.recording import Recordings, When, traced

@@ -1,16 +1,67 @@
-"""An executor behind bytes: what stands in another process, on another device or another machine."""
+"""An executor behind bytes, which stands in another process, on another device or another machine; and what passes
+between an engine and it, encoded trees and nothing else.
+"""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 
-from fedweave.core.federation import step_info
-from fedweave.core.portions import Batch, Joint, Portion, as_row
-from fedweave.core.tree import Tree, map_leaves, nest
-from fedweave.engines.executor import Executor
+from fedweave.core.federation import StepInfo, step_info
+from fedweave.core.portions import Batch, Joint, Portion, Stacked, as_row
+from fedweave.core.tree import Tree, decode, encode, leaves, map_leaves, nest
+from fedweave.engines.executor import Executor, Work
+from fedweave.engines.messages import Messages
 from fedweave.engines.steps import find_step
-from fedweave.engines.wire import call, pack, read_request, unpack
+
+_ORDER = "order"
+
+
+def pack(tree: Tree) -> bytes:
+    """Serialise a tree with the order of its leaves, on which the last bit of a sum may depend."""
+    return encode({"tree": tree, _ORDER: json.dumps([path for path, _ in leaves(tree)])})
+
+
+def unpack(blob: bytes, device: torch.device | str = "cpu") -> Tree:
+    """Undo `pack`; the tensors lie on `device`."""
+    found = decode(blob, device=device)
+    flat = dict(leaves(found.get("tree", {})))
+    return nest({path: flat[path] for path in json.loads(found[_ORDER])})
+
+
+def request(work: Work, clients: Sequence[str], done: Sequence[int] = ()) -> bytes:
+    """A call of some clients without what all are told, which is packed once for all executors.
+
+    done: numbers of replies that nobody will ask for any more.
+    """
+    own, messages = set(clients), work.messages
+    names = [client for client in messages.rows.clients if client in own]
+    tree: Tree = {
+        "step": work.name,
+        "key": work.key,
+        "clients": json.dumps(list(clients)),
+        "done": json.dumps(list(done)),
+        "each": {client: tree for client, tree in messages.each.items() if client in own},
+        "peers": {client: tree for client, tree in messages.peers.items() if client in own},
+    }
+    if names:
+        tree["rows"] = {"clients": json.dumps(names), "tree": messages.rows.of(names)}
+    return pack(tree)
+
+
+def read_request(asked: Tree, shared: Tree, device: torch.device) -> tuple[list[str], Messages]:
+    """The clients and messages of a `request`, whose numbers become tensors on `device`."""
+    clients = json.loads(asked["clients"])
+    each: Any = asked.get("each")
+    if rows := asked.get("rows"):
+        each = Stacked(tuple(json.loads(rows["clients"])), rows["tree"])
+    return clients, Messages(asked["step"], shared, each, clients, clients, asked.get("peers"), device)
+
+
+def call(asked: Tree, messages: Messages, step: Any, info: StepInfo) -> Work:
+    """The work that a `request` asks for, with the executor's own step."""
+    return Work(step, asked["step"], info, asked["key"], messages)
 
 
 class Worker:

@@ -22,8 +22,7 @@ from fedweave.datasets.base import Dataset
 from fedweave.engines.devices import chosen
 from fedweave.engines.engine import LocalEngine
 from fedweave.engines.loop import Loop
-from fedweave.engines.memory import keep_freed_memory
-from fedweave.engines.simulation import Simulation
+from fedweave.engines.simulation import Simulation, keep_freed_memory
 from fedweave.engines.vectorised import Vectorised
 from fedweave.engines.worker import Worker
 from fedweave.experiment.config import Config, Document, resolve
@@ -35,8 +34,8 @@ from fedweave.experiment.demands import (
     check_people,
     check_pooling,
     check_ports,
+    check_sampling,
     check_scaling,
-    check_time,
     check_widths,
     judged,
 )
@@ -48,9 +47,8 @@ from fedweave.partition import unused
 from fedweave.partition.base import Part, Partition, client_ids
 from fedweave.partition.external import Appended, meter_exchange
 from fedweave.partition.extra import Finder, everywhere, finders_of
-from fedweave.partition.pooling import pooled
+from fedweave.partition.pooling import global_test_part, pooled, shares
 from fedweave.partition.scaling import meter_scaling
-from fedweave.partition.shares import global_test_part, shares
 
 _LOG = logging.getLogger(__name__)
 
@@ -123,7 +121,7 @@ def _algorithm(config: Config, data: Dataset, seen: Partition, kind: Any) -> Alg
     check_pooling(config, data, model)
     check_edges(config, model)
     algorithm: Algorithm = weighted(config.algorithm, data.labels, data.classes).make(model)
-    check_time(config, seen, algorithm)
+    check_sampling(config, seen, model, algorithm)
     return algorithm
 
 

@@ -8,6 +8,8 @@ import torch
 from fedweave.algorithms.deployment import Deployable, deployable
 from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.participation import drawn
+from fedweave.algorithms.parts import SampledCrossEntropy
+from fedweave.algorithms.parts.composition import MadeOfParts
 from fedweave.algorithms.parts.needs import ONE_WIDTH, WIDTHS
 from fedweave.core import carried as carrying
 from fedweave.core import model as models
@@ -20,7 +22,7 @@ from fedweave.datasets.base import Dataset
 from fedweave.datasets.features import OVER_NODES
 from fedweave.errors import ConfigError, listed
 from fedweave.experiment.config import Config, parameters, registry
-from fedweave.experiment.config.members import CODE
+from fedweave.experiment.config.choice import CODE
 from fedweave.metrics.group_fairness import check_groups
 from fedweave.partition.base import Partition, client_ids
 
@@ -81,12 +83,20 @@ def check_examples(config: Config, data: Dataset) -> None:
         )
 
 
-def check_time(config: Config, partition: Partition, algorithm: object) -> None:
-    """Raise ConfigError where messages depend on time, and the algorithm goes by neighbours whenever they are some."""
+def check_sampling(config: Config, partition: Partition, model: Model, algorithm: object) -> None:
+    """Raise ConfigError where messages depend on time, and the algorithm goes by neighbours whenever they are some; and
+    where the model marks the seeds of sampled neighbourhoods, and none are sampled."""
     if any(part.until is not None for part in partition.parts) and needs(algorithm).nodes:
         raise ConfigError(
             f"algorithm {config.algorithm.name!r} is about nodes and their neighbours at all times, but split = 'time' "
             "holds back later edges; take fedavg, or another of its family, or split = 'random'."
+        )
+    parts = algorithm.composed.values() if isinstance(algorithm, MadeOfParts) else ()
+    if any(layer.judged for layer in model) and not any(isinstance(part, SampledCrossEntropy) for part in parts):
+        raise ConfigError(
+            "model.ego_ids = true marks the nodes around which neighbourhoods are sampled, and algorithm "
+            f"{config.algorithm.name!r} reads whole graphs; set algorithm.parts = ['sampled_cross_entropy'], or leave "
+            "model.ego_ids out."
         )
 
 

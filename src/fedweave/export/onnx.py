@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fedweave.core.records import Values
 from fedweave.errors import UserError
 from fedweave.export import pyg
-from fedweave.ops.torch_version import torch_from
+from fedweave.ops.gemm import torch_from
 
 OPSET = 20  # of ONNX's own operators; the graph has no others
 OLDEST = (2, 10)  # PyTorch whose exporter writes graphs that run

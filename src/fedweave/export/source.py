@@ -150,15 +150,22 @@ def _of_sites(directory: Path, config: "Config", form: Form | None, when: "When"
 
 def _weights(config: "Config", algorithm: "Deployable", w: "Tree", form: Form) -> "Tree":
     """`w` under PyTorch Geometric's names, as those of the plain layers that they stand for."""
+    from fedweave.core import model as models
+    from fedweave.core import random
     from fedweave.core.carried import OF_EXAMPLES, kinds
 
-    if any(layer.operator in {*kinds(), *OF_EXAMPLES} for layer in algorithm.model):
+    if any(layer.judged or layer.operator in {*kinds(), *OF_EXAMPLES} for layer in algorithm.model):
         raise UserError(
-            "the model reads what edges carry, or classifies them, for which the exported module has no layers; take "
-            "`fedweave predict`."
+            "the model reads what edges carry, or ego ids, or classifies edges, for which the exported module has no "
+            "layers; take `fedweave predict`."
         )
-    net = config.model.make().build(form.features, form.classes)
-    given = config.model.values
+    net, given = config.model.make().build(form.features, form.classes), config.model.values
+    fresh = dict(leaves(models.init(net, random.key(0))))
+    if wider := [path for path, leaf in leaves(w) if path in fresh and leaf.shape != fresh[path].shape]:
+        raise UserError(
+            f"the algorithm trains a model with weights {wider[0]} of its own, for which the exported module has no "
+            "layers; take `fedweave predict`."
+        )
     heads = [*[given["heads"]] * (len(net) - 1), given["output_heads"]] if config.model.name == "gat" else []
     plain = {number: algorithm.net[int(number)].plain(own) for number, own in w.items()}
     if config.model.name in WHOLE:

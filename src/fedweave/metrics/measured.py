@@ -19,7 +19,7 @@ from fedweave.metrics.classification import ALERTS, by_class, mean_values, ratio
 from fedweave.metrics.client_fairness import client_fairness
 from fedweave.metrics.histograms import MARGINS
 from fedweave.metrics.judging import JUDGED, PLAIN, POSITIVES, RAREST, Judging, judged_by, positive_of
-from fedweave.metrics.personal import personal
+from fedweave.metrics.reference import personal
 
 METRICS_SCHEMA = pa.schema(
     [

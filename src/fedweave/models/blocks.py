@@ -12,7 +12,7 @@ from fedweave.core.graph import Graph
 from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
-from fedweave.ops import affine as ops
+from fedweave.ops import linear as ops
 
 POOLS = ("none", "sum", "mean")
 

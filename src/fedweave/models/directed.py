@@ -40,7 +40,8 @@ def along(made: Callable[[str, bool], Layer], fan_in: int, fan_out: int, directe
     from sources to targets; "both", one for each way with weights of its own and no loops of the nodes themselves, and
     a linear layer of the node: (1 - α) in + α out + W h + b with α = 0.5, as PyG's `DirGNNConv`."""
     if directed != "both":
-        return made("undirected" if directed == "none" else "forward", True)
+        way = "undirected" if directed == "none" else "forward"
+        return made(way, True)._replace(along=(way,))
     ways = {"in": made("forward", False), "out": made("reverse", False)}
     root = blocks.affine(fan_in, fan_out)
 
@@ -51,12 +52,13 @@ def along(made: Callable[[str, bool], Layer], fan_in: int, fan_out: int, directe
     def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
         keys = {way: None if key is None else random.fold(key, way) for way in ways}
         came, went = (one.apply(_own(w, way), graph, h, keys[way]) for way, one in ways.items())
-        result: Tensor = (1 - ALPHA) * came + ALPHA * went + linear(h, w["root_weight"]) + w["root_bias"]
+        own = leading(linear(h, w["root_weight"]), len(came))
+        result: Tensor = (1 - ALPHA) * came + ALPHA * went + own + w["root_bias"]
         return result
 
     rows = (*(f"{way}_{name}" for way, one in ways.items() for name in one.by_feature), "root_weight")
     by_feature = rows if all(one.by_feature for one in ways.values()) else ()
-    return ways["in"]._replace(init=init, apply=apply, by_feature=by_feature)
+    return ways["in"]._replace(init=init, apply=apply, by_feature=by_feature, along=("forward", "reverse"))
 
 
 def of_features(graph: Graph, what: str, way: str, weight: Tensor) -> Tensor:
@@ -66,6 +68,11 @@ def of_features(graph: Graph, what: str, way: str, weight: Tensor) -> Tensor:
     rows, columns = held.shape
     result: Tensor = held @ weight if columns else weight.new_zeros(rows, weight.shape[1])
     return result
+
+
+def leading(h: Tensor, rows: int) -> Tensor:
+    """The rows of h [n, k] of the nodes that messages reach: the first of a sample, all of a whole graph."""
+    return h if len(h) == rows else h[:rows]
 
 
 def read(model: Any) -> int:

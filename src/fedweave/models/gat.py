@@ -17,6 +17,7 @@ from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
 from fedweave.models import blocks
 from fedweave.models import directed as ways
+from fedweave.models.ego_ids import marks
 from fedweave.ops.attention import attend
 from fedweave.ops.extremes import largest
 from fedweave.ops.linear import linear
@@ -38,6 +39,10 @@ class GAT:
                        weights for either way.
     edge_features:     how many features edges have, which then count in the attention; None is as many as the data's.
                        Between sites, say it.
+    ports:             two more features of edges, their ports (Egressy et al. 2024) among the member's; not between
+                       sites.
+    ego_ids:           a further feature of nodes, 1 at those around which a neighbourhood was sampled (Egressy et al.
+                       2024); for sampled training alone, and judged on sampled neighbourhoods, too.
 
     Raises:
         ConfigError: a size below 1, a dropout outside [0, 0.99] or an unknown use of directions.
@@ -51,6 +56,8 @@ class GAT:
     attention_dropout: float = 0.0
     directed: Literal["none", "forward", "both"] = "none"
     edge_features: int | None = None
+    ports: bool = False
+    ego_ids: bool = False
 
     def __post_init__(self) -> None:
         ways.check(self.directed, self.edge_features)
@@ -66,14 +73,15 @@ class GAT:
         """The model from `features` columns to `classes` logits."""
         blocks.check_shape(features, classes)
         wide = self.heads * self.hidden
-        fans_in = [features, *[wide] * (self.layers - 1)]
+        first = (marks(),) if self.ego_ids else ()
+        fans_in = [features + len(first), *[wide] * (self.layers - 1)]
         made = partial(convolution, rate=self.attention_dropout)
-        if self.edge_features or self.directed != "none":
-            own = {"edge_features": self.edge_features or 0, "directed": self.directed}
+        if ways.read(self) or self.directed != "none":
+            own = {"edge_features": ways.read(self), "directed": self.directed}
             made = partial(along_edges, rate=self.attention_dropout, **own)  # type: ignore[arg-type]
         hidden = (made(fan_in, self.hidden, self.heads) for fan_in in fans_in[:-1])
         last = made(fans_in[-1], classes, self.output_heads, concat=False)
-        return (*(blocks.activated(_elu(layer), self.dropout, relu=False) for layer in hidden), last)
+        return (*first, *(blocks.activated(_elu(layer), self.dropout, relu=False) for layer in hidden), last)
 
 
 def convolution(fan_in: int, fan_out: int, heads: int, concat: bool = True, rate: float = 0.0) -> Layer:
@@ -134,7 +142,8 @@ def _single(
             heads, 1
         )
         start, end = (graph.edges.operator(named(what, way)) for what in ("from", "to"))
-        scores, alone = start @ source + end @ target, source + target
+        rows = graph.edges.operator(named("sum", way)).shape[0]
+        scores, alone = start @ source + end @ target, ways.leading(source + target, rows)
         if edge_features:
             vectors = linear(w["weight_edge"], own * w["edge"][:, None])
             scores = scores + ways.of_features(graph, "features", way, vectors)
@@ -169,7 +178,7 @@ def _attended(
     if itself is not None:
         own = itself / total
         own = own if drop[0] is None else random.dropout(random.fold(drop[0], "itself"), own, drop[1])
-        out = out + linear(own, columns) * values
+        out = out + linear(own, columns) * ways.leading(values, len(own))
     return out
 
 

@@ -17,7 +17,8 @@ from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
 from fedweave.models import blocks
 from fedweave.models import directed as ways
-from fedweave.ops.affine import affine
+from fedweave.models.ego_ids import marks
+from fedweave.ops.linear import affine
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ class GINE:
                    weights for either way.
     edge_features: how many features edges have; None is as many as the data's. Between sites, say it.
     ports:         two more features of edges, their ports (Egressy et al. 2024) among the member's; not between sites.
+    ego_ids:       a further feature of nodes, 1 at those around which a neighbourhood was sampled (Egressy et al.
+                   2024); for sampled training alone, and judged on sampled neighbourhoods, too.
 
     Raises:
         ConfigError: a size below 1, a dropout outside [0, 0.99], an unknown pool or use of directions.
@@ -45,6 +48,7 @@ class GINE:
     directed: Literal["none", "forward", "both"] = "none"
     edge_features: int | None = None
     ports: bool = False
+    ego_ids: bool = False
 
     def __post_init__(self) -> None:
         blocks.check(self.hidden, self.layers, self.dropout, self.pool)
@@ -54,13 +58,21 @@ class GINE:
     def build(self, features: int, classes: int) -> Model:
         """The model from `features` columns to `classes` logits."""
         made = partial(convolution, edge_features=ways.read(self), along=self.directed)
-        return around(made, features, classes, self.hidden, self.layers, self.dropout, self.pool)
+        return around(made, features, classes, self.hidden, self.layers, self.dropout, self.pool, self.ego_ids)
 
 
 def around(
-    made: "partial[Layer]", features: int, classes: int, hidden: int, layers: int, dropout: float, pool: str
+    made: "partial[Layer]",
+    features: int,
+    classes: int,
+    hidden: int,
+    layers: int,
+    dropout: float,
+    pool: str,
+    ego_ids: bool,
 ) -> Model:
-    """A linear layer, `layers` convolutions made by `made(hidden, hidden)` with ReLU and dropout, and `blocks.head`.
+    """A linear layer, `layers` convolutions made by `made(hidden, hidden)` with ReLU and dropout, and `blocks.head`;
+    with `ego_ids`, `ego_ids.marks` before them.
 
     Raises:
         ConfigError: there are no features or no classes.
@@ -68,7 +80,9 @@ def around(
     if features < 1 or classes < 1:
         raise ConfigError(f"a model of {features} features and {classes} classes; it needs at least 1 of each.")
     convolutions = (blocks.activated(made(hidden, hidden), dropout) for _ in range(layers))
-    return (blocks.affine(features, hidden), *convolutions, *blocks.head(hidden, classes, dropout, pool))
+    first = (marks(),) if ego_ids else ()
+    read = blocks.affine(features + len(first), hidden)
+    return (*first, read, *convolutions, *blocks.head(hidden, classes, dropout, pool))
 
 
 def convolution(fan_in: int, fan_out: int, edge_features: int, along: str = "none") -> Layer:
@@ -89,7 +103,8 @@ def _convolution(fan_in: int, fan_out: int, edge_features: int, way: str, loops:
         sent = graph.edges.operator(named("from", way)) @ h
         if edge_features:
             sent = sent + ways.of_features(graph, "features", way, w["weight_edge"]) + w["bias_edge"]
-        z = h + graph.edges.operator(named("sum", way)) @ torch.relu(sent)
+        received: Tensor = graph.edges.operator(named("sum", way)) @ torch.relu(sent)
+        z = ways.leading(h, len(received)) + received
         inner = affine(z, w["weight1"], w["bias1"], relu=True)
         return affine(inner, w["weight2"], w["bias2"])
 

@@ -18,9 +18,8 @@ from fedweave.errors import ConfigError
 from fedweave.models import blocks
 from fedweave.models import directed as ways
 from fedweave.models.gine import around
-from fedweave.ops.affine import affine
 from fedweave.ops.extremes import largest
-from fedweave.ops.linear import linear
+from fedweave.ops.linear import affine, linear
 
 LEAST = 1e-5  # variances below count as it in the gradient, and as 0 in the value
 
@@ -40,6 +39,8 @@ class PNA:
                    weights for either way.
     edge_features: how many features edges have; None is as many as the data's. Between sites, say it.
     ports:         two more features of edges, their ports (Egressy et al. 2024) among the member's; not between sites.
+    ego_ids:       a further feature of nodes, 1 at those around which a neighbourhood was sampled (Egressy et al.
+                   2024); for sampled training alone, and judged on sampled neighbourhoods, too.
 
     Raises:
         ConfigError: a size below 1, a dropout outside [0, 0.99], a delta not above 0, an unknown pool or use of
@@ -54,6 +55,7 @@ class PNA:
     directed: Literal["none", "forward", "both"] = "none"
     edge_features: int | None = None
     ports: bool = False
+    ego_ids: bool = False
 
     def __post_init__(self) -> None:
         blocks.check(self.hidden, self.layers, self.dropout, self.pool)
@@ -65,7 +67,7 @@ class PNA:
     def build(self, features: int, classes: int) -> Model:
         """The model from `features` columns to `classes` logits."""
         made = partial(convolution, edge_features=ways.read(self), delta=self.delta, along=self.directed)
-        return around(made, features, classes, self.hidden, self.layers, self.dropout, self.pool)
+        return around(made, features, classes, self.hidden, self.layers, self.dropout, self.pool, self.ego_ids)
 
 
 def convolution(fan_in: int, fan_out: int, edge_features: int, delta: float, along: str = "none") -> Layer:
@@ -89,7 +91,8 @@ def _convolution(fan_in: int, fan_out: int, edge_features: int, delta: float, wa
         if edge_features:
             encoded = ways.of_features(graph, "features", way, w["weight_edge"]) + w["bias_edge"]
             sent = sent + linear(encoded, of_edge[0])
-        joined = torch.cat([h, _aggregated(graph, sent, way, delta)], 1)
+        received = _aggregated(graph, sent, way, delta)
+        joined = torch.cat([ways.leading(h, len(received)), received], 1)
         return affine(affine(joined, w["weight1"], w["bias1"]), w["weight2"], w["bias2"])
 
     return Layer(init, apply, operator=named("sum", way), reads="entries")

@@ -11,7 +11,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedweave.ops.torch_version import torch_from
+
+def torch_from(major: int, minor: int) -> bool:
+    """Whether PyTorch is of this release or a newer one."""
+    return tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (major, minor)
+
 
 SMALL = 128 * 128  # entries of a weight, below which a client's call costs more than its product gains
 # Rows that are summed over at once: with up to 1,024, a client alone and the same padded with rows of zeros gave the

@@ -9,8 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from fedweave.experiment.runs.files import write, write_table
-from fedweave.metrics.paired import interval
 from fedweave.papers.table import Row, markdown
+from fedweave.report.cells import interval
 
 HEADS = ["row", "against", "column", "test", "unit", "difference", "95 % interval", "seeds"]
 NOTE = (

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from fedweave.core.text import counted
 from fedweave.errors import listed
-from fedweave.papers import curves, grid, planes, stacks
+from fedweave.papers import grid, pictures
 from fedweave.papers.differences import HEADS, Difference, differences, save_differences, told
 from fedweave.papers.display import Progression, show_lines, show_table
 from fedweave.papers.grid import PlannedRun
@@ -53,11 +53,11 @@ class Session:
         if table.against:
             files += self._compare(stem, title, notes, differences(rows, table.against))
         if table.over:
-            files += curves.draw(stem, title, table.over, planned, rows)
+            files += pictures.draw_curves(stem, title, table.over, planned, rows)
         if table.plane is not None:
-            files += planes.draw(stem, title, table.plane, rows)
+            files += pictures.draw_planes(stem, title, table.plane, rows)
         if table.stacked:
-            files += stacks.draw(stem, title, rows)
+            files += pictures.draw_stacks(stem, title, rows)
         self.console.print(f"files: {', '.join(files)}\n", highlight=False, soft_wrap=True, markup=False)
         return not any(row.status.startswith("failed") for row in rows)
 

@@ -15,13 +15,11 @@ from fedweave.core.plugins import called
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
 from fedweave.partition.alike import LouvainPlus, MetisPlus
-from fedweave.partition.base import Part, Partition
-from fedweave.partition.check import check
+from fedweave.partition.base import Part, Partition, check
 from fedweave.partition.dirichlet import Dirichlet
 from fedweave.partition.divided import Divided
 from fedweave.partition.ego_networks import EgoNetworks
-from fedweave.partition.graph_skew import GraphSkew
-from fedweave.partition.graphs import GraphsIID, Perturbed
+from fedweave.partition.graphs import GraphsIID, GraphSkew, Perturbed
 from fedweave.partition.iid import Random
 from fedweave.partition.label_skew import LabelSkew
 from fedweave.partition.louvain import Louvain

@@ -14,10 +14,32 @@ from fedweave.core.random import generator
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
 from fedweave.partition.base import Partition
-from fedweave.partition.dealing import dealt
 from fedweave.partition.divided import Divided
 from fedweave.partition.ego_networks import edges_among
 from fedweave.partition.splits import check_clients, check_enough, group
+
+
+def dealt(labels: np.ndarray, parts: int, slack: float) -> np.ndarray:
+    """int64 [n]: the part 0..parts-1 of every node, given communities `labels` int64 [n].
+
+    With equal shares of n / parts nodes, communities above (1 - slack) of one are chopped into pieces of that size, in
+    the order of nodes. Then, largest first, each piece goes to the next part in turn that it fills to (1 + slack) of a
+    share at most; where none has room, to the smallest. No part is empty if there are that many nodes.
+    """
+    share = len(labels) / parts
+    piece, most = max(1, int(share * (1 - slack) + 1e-9)), int(share * (1 + slack) + 1e-9)
+    whole = group(labels, labels.max(initial=0) + 1)
+    pieces = [nodes[at : at + piece] for nodes in whole for at in range(0, len(nodes), piece)]
+    part, size, turn = np.empty(len(labels), dtype=np.int64), np.zeros(parts, dtype=np.int64), 0
+    for nodes in sorted(pieces, key=len, reverse=True):
+        order = (turn + np.arange(parts)) % parts
+        room = order[size[order] + len(nodes) <= most]
+        chosen = int(room[0]) if len(room) else int(size.argmin())
+        part[nodes] = chosen
+        size[chosen] += len(nodes)
+        turn = chosen + 1
+    return part
+
 
 _FINER = 1.3  # least growth of the resolution per level; 2 keeps 1 % fewer of Cora's edges
 _HASTE = 1 / 3  # further growth by the power of (largest / allowed size); loses no edges, 1/2 would, 0 is half as fast

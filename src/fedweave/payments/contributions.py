@@ -68,11 +68,10 @@ def _table(directory: Path, rounds: str, metric: str, found: "Callable[..., list
     import pyarrow as pa
 
     from fedweave.algorithms.fedavg import FedAvg
-    from fedweave.experiment.runs.again import check_again
     from fedweave.experiment.runs.checkpoint import Checkpoint
     from fedweave.experiment.runs.files import CHECKPOINT
     from fedweave.experiment.runs.run import simulated
-    from fedweave.experiment.runs.trained import finished
+    from fedweave.experiment.runs.trained import check_again, finished
     from fedweave.incentives.coalitions import GAINS_IN, MEASURED_ON, judging, worth
 
     config = finished(directory)

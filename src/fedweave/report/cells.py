@@ -2,13 +2,37 @@
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+import statistics
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from fedweave.metrics.judging import BEST, OF_POSITIVE, PLAIN
-from fedweave.metrics.paired import surely_above
 from fedweave.report.reading import spread
+
+
+def interval(values: Sequence[float]) -> tuple[float, float] | tuple[None, None]:
+    """The two-sided 95 % interval of the mean of independent normal values, by Student's t; None of fewer than two."""
+    from scipy.stats import t  # slow to import
+
+    if len(values) < 2:
+        return None, None
+    half = t.ppf(0.975, len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
+    mean = statistics.fmean(values)
+    return mean - float(half), mean + float(half)
+
+
+def differences(one: Mapping[Hashable, float], other: Mapping[Hashable, float]) -> list[float]:
+    """One minus the other for every seed that both have, {seed: value} each."""
+    return [one[seed] - other[seed] for seed in one if seed in other]
+
+
+def surely_above(one: Mapping[Hashable, float], other: Mapping[Hashable, float]) -> bool:
+    """Whether the paired test says that one is above the other: the 95 % interval of the mean difference over their
+    common seeds, of which there are at least two, lies above 0."""
+    low, _ = interval(differences(one, other))
+    return low is not None and low > 0
+
 
 NONE = "-"
 MOST = 25  # rows at either end of a long table
@@ -132,7 +156,7 @@ def judging(by: str) -> tuple[str, ...]:
 
 
 def marked(cells: list[Cell], values: Sequence[Mapping[Any, float]], last: str, by: str = PLAIN) -> list[Cell]:
-    """Mark what is better than every other by a paired test over seeds (`metrics.paired.surely_above`); nothing of one
+    """Mark what is better than every other by a paired test over seeds (`surely_above`); nothing of one
     seed. values: {seed: value} of each cell."""
     if last not in judging(by):
         return cells

@@ -5,8 +5,7 @@ import statistics
 from collections.abc import Sequence
 
 from fedweave.metrics.judging import OF_POSITIVE, POSITIVES
-from fedweave.metrics.paired import differences, interval
-from fedweave.report.cells import HIGHER, NONE, Cell, Table, judging, signed
+from fedweave.report.cells import HIGHER, NONE, Cell, Table, differences, interval, judging, signed
 from fedweave.report.groups import alike
 from fedweave.report.notes import WHOSE, hits
 from fedweave.report.reading import Group, judged_alike, spread

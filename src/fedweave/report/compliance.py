@@ -14,8 +14,7 @@ from fedweave.privacy.spent import of_members, remarks
 from fedweave.report.disclosure import SIMULATED
 from fedweave.report.document import Document, Section, grid
 from fedweave.report.flows import UNTOLD, Flow, flows, members, period, unbounded, who
-from fedweave.report.ledger import called, told
-from fedweave.report.pooling import pooled
+from fedweave.report.ledger import called, pooled, told
 from fedweave.report.reading import Run
 
 FOOT = (

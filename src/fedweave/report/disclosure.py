@@ -15,10 +15,8 @@ from fedweave.core.records import Record
 from fedweave.errors import listed
 from fedweave.privacy.spent import Bound, bounds, of_members, remarks, states_bound
 from fedweave.report.cells import NONE, Cell, Table, ends
-from fedweave.report.flows import WAYS, Flow, flows, members, stamp, who
-from fedweave.report.ledger import called, protected, told
-from fedweave.report.message_parts import parts
-from fedweave.report.pooling import pooled
+from fedweave.report.flows import WAYS, Flow, flows, members, parts, stamp, who
+from fedweave.report.ledger import called, pooled, protected, told
 from fedweave.report.reading import Run
 
 # A declaration with one of these stems may concern features, labels or edges, and is pointed out. That nothing of the

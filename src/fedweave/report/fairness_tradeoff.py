@@ -6,8 +6,7 @@ from typing import Any
 
 from fedweave.errors import listed
 from fedweave.metrics.judging import WORDS
-from fedweave.metrics.paired import differences, interval
-from fedweave.report.cells import Cell, Table, signed
+from fedweave.report.cells import Cell, Table, differences, interval, signed
 from fedweave.report.groups import alike
 from fedweave.report.reading import Group, judged_alike
 

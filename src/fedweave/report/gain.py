@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from fedweave.errors import listed
 from fedweave.experiment.config.toml import differences
 from fedweave.metrics.judging import WORDS
-from fedweave.metrics.paired import interval
-from fedweave.report.cells import NONE, Cell, Table, signed
+from fedweave.report.cells import NONE, Cell, Table, interval, signed
 from fedweave.report.colours import of_run
 from fedweave.report.figures import NAMED
 from fedweave.report.panels import Dots, Figure, Panel, legend_of

@@ -10,7 +10,7 @@ from fedweave.core.records import Record
 from fedweave.core.text import counted
 from fedweave.experiment.config import written
 from fedweave.metrics.judging import OF_POSITIVE, PLAIN, THRESHOLD, WORDS
-from fedweave.report import figures, gain, tables, traffic
+from fedweave.report import figures, gain, tables
 from fedweave.report import notes as noting
 from fedweave.report.absences import absent, mostly
 from fedweave.report.cells import Table, leading
@@ -20,9 +20,9 @@ from fedweave.report.fairness_tradeoff import tradeoff
 from fedweave.report.groups import between_groups, favourable, named_groups
 from fedweave.report.motifs import NUMBERS, drawing, kinds_of
 from fedweave.report.notes import notes, of_fairest
+from fedweave.report.pages import rendered
 from fedweave.report.panels import Figure
 from fedweave.report.reading import Group, Run, distinct, grouped, judged_alike, spread
-from fedweave.report.template import rendered
 from fedweave.report.training import unlike
 
 Owner = tuple[Group, Run]
@@ -82,7 +82,7 @@ def render(runs: Sequence[Run], more: Sequence[str] = (), choice: Choice | None 
         incentives=[found for at, group in enumerate(groups) if (found := _incentives(group, at, len(groups) > 1))],
         pairs=_of_first(groups, figures.pairs, "pairs"),
         confusions=_of_first(groups, figures.confusions, "confusion"),
-        traffic=drawn(traffic.figure(groups), "traffic"),
+        traffic=drawn(figures.traffic(groups), "traffic"),
         disclosures=_disclosures(owners),
         repeats=[_repeat(group, run) for group, run in owners],
         **_splits(owners),

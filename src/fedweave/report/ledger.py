@@ -1,4 +1,7 @@
-"""A ledger for a terminal, and as rows for other programs."""
+"""A ledger for a terminal, and as rows for other programs.
+
+Besides, in plain words, what was pooled of members' data although no message shows it.
+"""
 
 import csv
 import io
@@ -15,9 +18,32 @@ from fedweave.core.purposes import FRAMING
 from fedweave.core.records import Record
 from fedweave.core.text import cell, counted, printable
 from fedweave.errors import listed
+from fedweave.experiment.config import Document
 from fedweave.privacy.spent import Bound, of_members, remarks
 from fedweave.report.flows import UNTOLD, Flow, flows, members, of_member, stamp, totals, unbounded, who
 from fedweave.report.markup import unmarked
+
+POOLED = (
+    "This baseline needs all members' features, labels and edges at one place. The rows below are what that place "
+    "exchanged; that every member handed over everything is not among them."
+)
+SCALED = {
+    "simulation": "Features are scaled (normalise = {how!r}) by numbers over all nodes, which this simulation computed "
+    "of the whole data before it was cut; the exchange “(scale)” is what members would send to get them.",
+    "flare": "Every site scales its features by its own numbers, or leaves them as they are, as its own site.toml "
+    "says; nothing left for that, and the experiment's normalise = {how!r} counts in simulations alone. Data that "
+    "`fedweave sites init --split` cut for sites had been scaled by it before, by numbers over all nodes.",
+}
+
+
+def pooled(config: Document, at_one_place: bool) -> list[str]:
+    """Sentences on a run: whether all its data was `at_one_place`, and by which numbers features were scaled."""
+    if at_one_place:
+        return [POOLED]
+    how, engine = config.get("data", {}).get("normalise", "none"), config.get("engine", {}).get("name", "simulation")
+    own = how in ("none", "row", "binary")  # each row by itself; see `datasets.features`
+    return [] if own or engine not in SCALED else [SCALED[engine].format(how=how)]
+
 
 DELTA = 1e-5  # of the ε of Gaussian noise
 

@@ -13,11 +13,11 @@ from fedweave.core.records import Record
 from fedweave.errors import FedweaveError, UserError
 from fedweave.experiment.runs.files import CHECKPOINT, CONFIG, LEDGER, METRICS, RUN, SUMMARY
 from fedweave.metrics.judging import WORDS
-from fedweave.report import figures, traffic
+from fedweave.report import figures
 from fedweave.report.absences import FAULTS, faults
 from fedweave.report.html import drawn
+from fedweave.report.pages import rendered
 from fedweave.report.reading import Run, grouped, read_run
-from fedweave.report.template import rendered
 
 PAGE = rendered("live.html")
 
@@ -69,7 +69,7 @@ def state(directory: Path) -> Record:
 def _figures(run: Run) -> str:
     """Curves, and bytes and ε over the rounds so far, as the report draws them."""
     groups = grouped([run])
-    return drawn(figures.curves(groups), "curves") + drawn(traffic.figure(groups), "traffic")
+    return drawn(figures.curves(groups), "curves") + drawn(figures.traffic(groups), "traffic")
 
 
 def _members(run: Run) -> list[Record]:

@@ -49,7 +49,8 @@ class Bars:
 
 @dataclass(frozen=True)
 class Dots:
-    """A mark for each name of the panel (at `x`, places among them); shift: to the right, in widths of a name."""
+    """A mark for each name of the panel (at `x`, places among them); shift: to the right, in widths of a name. wide: of
+    the errors to left and right. labels: what stands beside each mark, "" is nothing."""
 
     name: str
     x: Sequence[float]
@@ -58,6 +59,8 @@ class Dots:
     symbol: str = "circle"
     errors: Sequence[float] = ()
     shift: float = 0.0
+    wide: Sequence[float] = ()
+    labels: Sequence[str] = ()
 
 
 Mark = Line | Bars | Dots

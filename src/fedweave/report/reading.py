@@ -20,7 +20,7 @@ from fedweave.core.records import Record
 from fedweave.core.text import counted
 from fedweave.errors import UserError
 from fedweave.experiment.config import Document, differences, flat, load_saved
-from fedweave.experiment.config.members import models_told
+from fedweave.experiment.config.choice import models_told
 from fedweave.experiment.rounds import SERVER
 from fedweave.experiment.runs.files import (
     CONFIG,

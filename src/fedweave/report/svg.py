@@ -1,13 +1,13 @@
 """Draws a panel as SVG whose colours follow the page, light or dark, and which is no wider than a telephone."""
 
 import math
+import sys
 from collections.abc import Iterator, Sequence
 from html import escape
 from itertools import pairwise
 
 import numpy as np
 
-from fedweave.report.axis import Axis
 from fedweave.report.colours import ink, shade
 from fedweave.report.panels import Bars, Dots, Heat, Key, Line, Panel, plainly
 
@@ -18,6 +18,24 @@ TOP, RIGHT = 10, 8
 TURN = 60  # degrees that names are turned by, where they do not fit beside each other
 LEVELS = 16  # colours of a heat map
 SQUARE = 26  # pixels that a number in a square needs
+
+
+class Axis:
+    """From `low` to `high` or a little beyond, between the pixels `begin` and `end`; `ticks` are round numbers, about
+    as many as `parts`."""
+
+    def __init__(self, low: float, high: float, begin: float, end: float, parts: int = 6) -> None:
+        span = high - low if high - low > sys.float_info.min * parts else max(1.0, abs(high))
+        rough = span / parts
+        power = 10.0 ** math.floor(math.log10(rough))
+        step = next(power * by for by in (1, 2, 5, 10) if power * by >= rough * (1 - 1e-9))
+        first, last = math.floor(low / step + 1e-9), math.ceil((low + span) / step - 1e-9)
+        self.ticks = [number * step for number in range(first, last + 1)]
+        self._begin, self._scale = begin, (end - begin) / (self.ticks[-1] - self.ticks[0])
+
+    def place(self, value: float) -> float:
+        """The pixel of a value."""
+        return self._begin + (value - self.ticks[0]) * self._scale
 
 
 def panel(shown: Panel | Heat) -> str:
@@ -36,7 +54,7 @@ def symbol(key: Key) -> str:
         drawn = f'<rect class="{"bar pale" if key.symbol == "pale" else "bar"}" x="6" y="1" width="11" height="10"/>'
     else:
         drawn = _mark(key.symbol, 12, 6)
-    return f'<svg class="key" viewBox="0 0 24 12" style="--c:{key.tone}" aria-hidden="true">{drawn}</svg>'
+    return f'<svg class="key" style="--c:{key.tone}" viewBox="0 0 24 12" aria-hidden="true">{drawn}</svg>'
 
 
 def _panel(shown: Panel) -> Iterator[str]:
@@ -61,7 +79,7 @@ def _panel(shown: Panel) -> Iterator[str]:
         if isinstance(mark, Line):
             yield from _line(mark, shown, across, up)
         elif isinstance(mark, Dots):
-            yield from _dots(mark, shown, across, up)
+            yield from (*_dots(mark, shown, across, up), *_labels(mark, across, up))
 
 
 def _range(shown: Panel) -> tuple[float, float]:
@@ -89,6 +107,9 @@ def _across(shown: Panel, left: float) -> Axis:
     if shown.names:
         return _Places(len(shown.names), left, WIDTH - RIGHT)
     x = [at for mark in shown.marks if isinstance(mark, Line | Dots) for at in mark.x] or [0, 1]
+    x += [
+        at + more for mark in shown.marks if isinstance(mark, Dots) for at, more in zip(mark.x, mark.wide, strict=False)
+    ]
     last = Axis(min(0, *x), max(x), left, WIDTH - RIGHT, parts=5)
     room = _wide(f"{last.ticks[-1]:.6g}") / 2  # the last number stands in the middle below its tick
     return Axis(min(0, *x), max(x), left, WIDTH - max(RIGHT, room), parts=5)
@@ -202,9 +223,22 @@ def _dots(mark: Dots, shown: Panel, across: Axis, up: Axis) -> Iterator[str]:
         where = shown.names[round(x)] if shown.names else f"{x:g}"
         if mark.errors:
             yield _whisker(at, y, mark.errors[i], up)
+        if mark.wide:
+            ends = (across.place(max(x - mark.wide[i], across.ticks[0])), across.place(x + mark.wide[i]))
+            yield f'<path class="axis" d="M{ends[0]:.1f} {up.place(y):.1f}H{ends[1]:.1f}"/>'
         said = _title(f"{where}{f', {mark.name}' if mark.name else ''}: {shown.form(y)}")
         small = " small" if len(mark.x) > 2 * NAMED else ""
         yield f'<g class="dot{small}" style="--c:{mark.tone}">{_mark(mark.symbol, at, up.place(y))}{said}</g>'
+
+
+def _labels(mark: Dots, across: Axis, up: Axis) -> Iterator[str]:
+    """What stands beside marks; labels that would cover each other stand in one place."""
+    together: dict[tuple[float, float], list[str]] = {}
+    for x, y, label in zip(mark.x, mark.y, mark.labels, strict=False):
+        at = (across.place(x), up.place(y))
+        near = next((place for place in together if max(abs(place[0] - at[0]), abs(place[1] - at[1])) < SIZE), at)
+        together.setdefault(near, []).extend([label] if label else [])
+    yield from (_text(x + 6, y - 6, ", ".join(labels), "start") for (x, y), labels in together.items() if labels)
 
 
 def _whisker(x: float, middle: float, error: float, up: Axis) -> str:

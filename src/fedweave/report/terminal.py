@@ -15,7 +15,7 @@ from rich.table import Table
 from fedweave.core.records import Values
 from fedweave.core.text import counted, printable
 from fedweave.experiment.config import Config
-from fedweave.experiment.config.members import models_told
+from fedweave.experiment.config.choice import models_told
 from fedweave.experiment.runs.files import METRICS, read_table
 from fedweave.metrics.judging import OF_POSITIVE, OF_SCORES, POSITIVES, WORDS, judged_by
 from fedweave.report.absences import absent, mostly

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedweave.core.edges import Neighbours
 from fedweave.core.graph import Graph
-from fedweave.core.message_passing import Operator
+from fedweave.core.operators import Operator
 from fedweave.ops.batched import Batch, Context, Dims, Operands, Operation, over_clients
 from fedweave.ops.rows import padded_nonzero
 
@@ -25,7 +25,7 @@ def positions(hops: int, fan_out: int) -> int:
 
 
 class EgoEdges:
-    """The edges of `batch` ego-graphs (a `core.message_passing.MessagePassing`)."""
+    """The edges of `batch` ego-graphs (a `core.operators.MessagePassing`)."""
 
     shrinks = True
 

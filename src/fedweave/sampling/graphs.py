@@ -18,13 +18,13 @@ from fedweave.core import random
 from fedweave.core.edge_list import OF_NODES
 from fedweave.core.edges import Edges
 from fedweave.core.graph import TRAIN, Graph
-from fedweave.core.message_passing import Operator
 from fedweave.core.model import Model
+from fedweave.core.operators import Operator
 from fedweave.core.tree import Tree
 from fedweave.learn import PLAIN, ClassLoss
 from fedweave.ops.batched import Batch, Context, Dims, Operands, Operation, over_clients
+from fedweave.ops.extremes import Lists, sum_rows
 from fedweave.ops.rows import counted
-from fedweave.ops.segments import Lists, sum_rows
 from fedweave.ops.sparse import picked
 
 
@@ -100,7 +100,7 @@ def batch_graph(graph: Graph, minibatch: Tree) -> Graph:
 
 
 class BatchEdges:
-    """The edges within a mini-batch of graphs (a `core.message_passing.MessagePassing`); `whole` are its client's."""
+    """The edges within a mini-batch of graphs (a `core.operators.MessagePassing`); `whole` are its client's."""
 
     shrinks = False
 

@@ -54,6 +54,16 @@ def neighbours(
 ) -> tuple[Tensor, Tensor]:
     """Sampled neighbours [P, t, f] (the node itself where there is none) and how many each stands for, float64.
 
+    What is drawn of them: see `places`."""
+    at, there, count = places(first, degree, targets, key, fan_out)
+    chosen = torch.where(there, columns.gather(1, at.flatten(1)).view(at.shape), targets[..., None])
+    return chosen, count
+
+
+def places(first: Tensor, degree: Tensor, targets: Tensor, key: Tensor, fan_out: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Where in a list by nodes those stand that are sampled for each of `targets` [P, t], int64 [P, t, f] (0 where
+    there is none), which are there, and how many each stands for, float64.
+
     Systematic sampling: of d > f neighbours, those at (u + j) d / f for j = 0, …, f - 1 with one uniform u are all
     different, and each is taken with probability f / d.
     """
@@ -63,8 +73,7 @@ def neighbours(
     at = torch.where(many > fan_out, ((u + j) * many / fan_out).long().minimum(many - 1), j)
     there = (at < many).expand(*targets.shape, fan_out)
     at = torch.where(there, first.gather(1, targets)[..., None] + at, 0)
-    chosen = torch.where(there, columns.gather(1, at.flatten(1)).view(at.shape), targets[..., None])
-    return chosen, torch.where(there, (many / fan_out).clamp(min=1), 0.0)
+    return at, there, torch.where(there, (many / fan_out).clamp(min=1), 0.0)
 
 
 def alone(targets: Tensor, dtype: torch.dtype) -> Tree:
@@ -90,7 +99,7 @@ def rising(nodes: Tensor, count: int, size: int) -> Tensor:
 
 
 class Sampled:
-    """The edges of one layer between sampled nodes (a `core.message_passing.MessagePassing`)."""
+    """The edges of one layer between sampled nodes (a `core.operators.MessagePassing`)."""
 
     shrinks = True
     KINDS = ("gcn", "sum", "mean", "mean_or_self")

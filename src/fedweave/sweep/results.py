@@ -1,4 +1,6 @@
-"""The end of a sweep: its tables, page, charts, and what papers need of it."""
+"""The end of a sweep: its tables, a row per combination of settings with means over seeds, its page, charts, and what
+papers need of it.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,16 +8,96 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedweave.core.text import counted
 from fedweave.errors import FedweaveError
-from fedweave.experiment.config import Config
+from fedweave.experiment.config import Config, flat
 from fedweave.experiment.runs.files import write
 from fedweave.experiment.runs.own_metrics import function, of_run
+from fedweave.metrics import judging
+from fedweave.metrics.judging import PLAIN, WORDS
 from fedweave.papers.grid import PlannedRun
+from fedweave.papers.table import piped
+from fedweave.report.cells import Cell, Table, measured, number
 from fedweave.report.html import Choice, render
-from fedweave.report.reading import Group, Run, grouped, read_runs
+from fedweave.report.reading import Group, Run, grouped, judged_alike, read_runs
 from fedweave.report.terminal import show_cells
 from fedweave.report.training import unlike
-from fedweave.sweep import charts, choosing, figures, paper, table
+from fedweave.sweep import charts, choosing, paper
+
+COLUMNS = {
+    "best_val/val/{}": "best val",
+    "best_val/local/{}": "test then",
+    "global/{}": "final global test",
+    "local/{}": "final local test",
+    "fairness/worst_{}": "worst client",
+}
+OF_POSITIVE = {  # besides, where a metric of a positive class judges
+    "best_val/pooled/{}": "pooled then",
+    "best_val/pooled/recall_at_1": "recall at 1 %",
+    "best_val/pooled/recall": "recall at threshold",
+}
+NOTE = (
+    "{}, mean ± standard deviation over seeds. Choose settings by “best val”, the mean over clients of the "
+    "validation {} in the round where it is best; “test then” is the mean over clients on test examples in that "
+    "round. “Final” is after the last round: global, the mean over clients, and that of the client served worst."
+)
+APART = "The runs are judged by different metrics ([evaluation] metric), so that no setting can be chosen among them."
+AFTER = {"pooled/auc": "pooled AUC", "within/auc": "AUC within members", "global/macro_f1": "macro F1"}
+
+
+def headings(groups: Sequence[Group], own: Mapping[str, str]) -> dict[str, str]:
+    """{metric: heading} of what tables show of such runs; own: of further columns."""
+    metric = judged_alike(groups)
+    named = COLUMNS | (OF_POSITIVE if metric in judging.OF_POSITIVE else {})
+    columns = {name.format(metric): words for name, words in named.items()} if metric else AFTER
+    return {**columns, **own, "seconds": "seconds"}
+
+
+def results(groups: Sequence[Group], columns: Mapping[str, str]) -> Table:
+    """A row for each group of runs that differ in the seed alone; columns: {metric: heading}."""
+    shown = [name for name in columns if any(value is not None for group in groups for value in group.values(name))]
+    rows = [
+        (Cell(group.label), Cell(str(len(group.runs))), *(measured(group.values(name), number) for name in shown))
+        for group in groups
+    ]
+    return Table(("run", "seeds", *(columns[name] for name in shown)), tuple(rows))
+
+
+def told(groups: Sequence[Group]) -> tuple[str, ...]:
+    """What the numbers are, and by which to choose."""
+    if not (metric := judged_alike(groups)):
+        return (APART,)
+    words = WORDS[metric]
+    return (NOTE.format("Accuracies" if metric == PLAIN else words[0].upper() + words[1:], words),)
+
+
+def lost(runs: Sequence[PlannedRun], failed: Mapping[str, str], grid: Sequence[str]) -> list[str]:
+    """A sentence for each run that failed, with its values of the grid's keys: the table has no row of it.
+
+    failed: {name of the run: why}. grid: "section.key=value,value,…".
+    """
+    keys = [text.partition("=")[0].strip() for text in grid]
+    return [f"{run.name}{_values(run, keys)} failed: {failed[run.name]}" for run in runs if run.name in failed]
+
+
+def _values(run: PlannedRun, keys: Sequence[str]) -> str:
+    """ " (key = value, …)" of those keys that a run has, or ""."""
+    known = flat(run.config.plain())
+    shown = ", ".join(f"{key} = {known[key]}" for key in keys if key in known)
+    return f" ({shown})" if shown else ""
+
+
+def markdown(found: Table, notes: Sequence[str], lost: Sequence[str], above: Sequence[str] = ()) -> str:
+    """The table as Markdown, what is above it; its `notes` and the runs that are not in it below."""
+    without = [f"Not in the table: {counted(len(lost), 'failed run')}."] if lost else []
+    return "\n\n".join([*above, rows_of(found), *notes, *without, *(f"- {said}" for said in lost)]) + "\n"
+
+
+def rows_of(found: Table) -> str:
+    """A table as Markdown."""
+    rule = ["---" if at < found.words else "---:" for at in range(len(found.head))]
+    return piped(found.head, rule, *([cell.text for cell in row] for row in found.rows))
+
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -43,7 +125,7 @@ class Asked:
         for name in self.metrics:
             function(name)
         if self.figures is not None:
-            figures.check()
+            charts.check()
 
 
 def finish(
@@ -60,8 +142,8 @@ def finish(
     read = read_runs(done)
     own = _measured(read, {run.directory: run.config for run in runs}, asked.metrics)
     groups = grouped(read)
-    columns = table.headings(groups, own)
-    rows, notes, gone = table.results(groups, columns), [*table.told(groups)], table.lost(runs, failed, asked.keys)
+    columns = headings(groups, own)
+    rows, notes, gone = results(groups, columns), [*told(groups)], lost(runs, failed, asked.keys)
     show_cells(console, rows)
     apart = choosing.conditions(asked.keys, asked.over)
     chosen = choosing.choose(groups, asked.keys, apart, asked.grid)
@@ -70,13 +152,13 @@ def finish(
         best = choosing.table(chosen, columns)
         show_cells(console, best)
         about = [*choosing.told(chosen)]
-        above = ["Settings chosen by validation:", table.rows_of(best), "All:"]
+        above = ["Settings chosen by validation:", rows_of(best), "All:"]
         choice = Choice(best, rows, (*notes, *about))
         notes += about
         compared = grouped([run for one in chosen for run in one.group.runs])
     for note in (*notes, *(one for alike in choosing.by_condition(compared, apart) for one in unlike(alike))):
         console.print(note, highlight=False, markup=False)
-    text = table.markdown(rows, notes, gone, above)
+    text = markdown(rows, notes, gone, above)
     files = [folder / "sweep.md", folder / "report.html"]
     page = render([run for group in compared for run in group.runs], gone, choice)
     for path, content in zip(files, (text, page), strict=True):
@@ -116,7 +198,7 @@ def _for_papers(folder: Path, groups: Sequence[Group], chosen: Sequence[choosing
     if asked.csv:
         files.append(_save(folder / "sweep.csv", paper.rows_of(groups, chosen, asked.keys)))
     if asked.figures is not None:
-        files += [Path(path) for path in figures.save([*over, *charts.over_rounds(chosen)], asked.figures)]
+        files += [Path(path) for path in charts.save([*over, *charts.over_rounds(chosen)], asked.figures)]
     return files
 
 

@@ -19,8 +19,8 @@ from fedweave.datasets.parties import read_party
 from fedweave.deploy.flare.policy.keys import read_checked
 from fedweave.deploy.flare.server.federation import Flare
 from fedweave.deploy.flare.site.member import Member
-from fedweave.deploy.flare.wire.answers import Answer
 from fedweave.deploy.flare.wire.peers import Receipt, read_faults, read_version
+from fedweave.deploy.flare.wire.requests import Answer
 from fedweave.errors import StepFailed
 from fedweave.experiment.config import load, resolve
 from fedweave.experiment.runs.checkpoint import Checkpoint

@@ -35,7 +35,7 @@ from fedweave.core.algorithm import Capabilities
 from fedweave.core.federation import Federation, Sends
 from fedweave.core.records import Record
 from fedweave.core.tree import Tree, leaves, nest, ravel, unravel
-from fedweave.incentives import values
+from fedweave.incentives import shapley
 from fedweave.incentives.payoffs import payoffs, unscaled
 from fedweave.incentives.statement import Terms
 
@@ -118,12 +118,12 @@ class AgentValue(Part):
         nothing = torch.zeros_like(state["r"])
         updates = torch.nn.functional.normalize(round.updates.double()) if self.one_norm else round.updates
         whole = round.weights.to(updates.dtype) @ updates
-        phi = nothing.index_copy(0, round.at, values.alignment(updates, whole))
+        phi = nothing.index_copy(0, round.at, shapley.alignment(updates, whole))
         motif = listed(state, round) if self.alpha2 else state["motif"]
-        d = values.diversity(motif)
+        d = shapley.diversity(motif)
         heard = nothing.index_fill(0, round.at, 1) > 0
         counted = torch.where(heard, d, 0.0)
-        r, changed = values.updated(state["r"], phi if self.alignment else nothing, counted, self.alpha1, self.alpha2)
+        r, changed = shapley.updated(state["r"], phi if self.alignment else nothing, counted, self.alpha1, self.alpha2)
         return {"r": r, "phi": phi, "d": d, "heard": heard, "motif": motif}, changed
 
     def measures(self, state: Tree) -> dict[str, Tensor]:
@@ -167,8 +167,8 @@ class ValueReward(OwedReward):
     def update(self, state: Tree, round: Round) -> Tree:
         """What is owed to all agents, and the share of u_N's entries that those of the round have earned."""
         whole = ravel(round.delta)
-        quota = values.quota(round.value, len(whole), self.beta)
-        earned = [dict(leaves(unravel(row, round.delta))) for row in values.reward(whole, quota)]
+        quota = shapley.quota(round.value, len(whole), self.beta)
+        earned = [dict(leaves(unravel(row, round.delta))) for row in shapley.reward(whole, quota)]
         owed = {
             path: owed.index_copy(0, round.at, torch.stack([own[path] for own in earned]))
             for path, owed in leaves(state["owed"])

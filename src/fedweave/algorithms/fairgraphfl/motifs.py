@@ -5,8 +5,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from fedweave.algorithms.fairgraphfl.forest import adjacency, spanning_forest
-from fedweave.algorithms.fairgraphfl.rings import rings
+from fedweave.algorithms.fairgraphfl.rings import adjacency, rings, spanning_forest
 from fedweave.errors import DataError, UserError
 
 BATCH = 512  # vertices of small graphs that are searched together, which saves most of the time they take

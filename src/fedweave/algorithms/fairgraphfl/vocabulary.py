@@ -20,7 +20,7 @@ from fedweave.core.operators import mean
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError, UserError
 from fedweave.partition.base import Partition
-from fedweave.partition.shares import shares
+from fedweave.partition.pooling import shares
 
 MOTIFS, HAVING = "motifs", "motifs of graphs"  # int64 [K], the same for the same motif at every client; CSR [K, e]
 MOTIF_MEAN = "motif_mean"

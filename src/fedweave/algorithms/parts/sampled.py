@@ -1,5 +1,6 @@
-"""Training on sampled neighbourhoods as a term of a local objective (Hamilton et al. 2017, "Inductive Representation
-Learning on Large Graphs", algorithm 2)."""
+"""Training on examples that each step draws: sampled neighbourhoods (Hamilton et al. 2017, "Inductive Representation
+Learning on Large Graphs", algorithm 2), ego-graphs and mini-batches of small graphs.
+"""
 
 from dataclasses import dataclass
 
@@ -12,22 +13,112 @@ from fedweave.algorithms.parts.training import Training
 from fedweave.core.graph import Graph
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree
+from fedweave.sampling.egos import Egos
+from fedweave.sampling.graphs import GraphBatches
 from fedweave.sampling.minibatches import Minibatches
 
 
 @dataclass(frozen=True)
+class EgoCrossEntropy(Part):
+    """Cross-entropy of a random mini-batch of training nodes, each seen through its sampled ego-graph.
+
+    FedEgo and the baselines of its paper train so. One local step is one mini-batch.
+
+    batch:   centres of a mini-batch.
+    hops:    radius of an ego-graph.
+    fan_out: neighbours sampled per node.
+    epochs:  the local steps are so many epochs, whose mini-batches have no centre in common; 0 draws each afresh.
+    share:   how many train nodes an epoch goes through, as a share of the client's nodes.
+    """
+
+    batch: int = 32
+    hops: int = 2
+    fan_out: int = 6
+    epochs: int = 0
+    share: float = 1.0
+    needs = Needs(supervised=True, nodes=True, bounds=("batch", "epochs", "share"))
+
+    def __post_init__(self) -> None:
+        self.egos  # noqa: B018  refuses impossible sizes
+
+    @property
+    def egos(self) -> Egos:
+        """The sampler."""
+        return Egos(self.batch, self.hops, self.fan_out, self.epochs, self.share)
+
+    def check(self, training: Training) -> None:
+        """Refuse a model that cannot run on ego-graphs, and steps that are no whole epochs."""
+        self.egos.split(training.model)
+        if self.epochs and training.local_steps % self.epochs:
+            raise ValueError(
+                f"local_steps is {training.local_steps}; in epochs = {self.epochs} it must be a multiple of these"
+            )
+
+    def draw(self, model: Model, graph: Graph, key: Tensor, steps: int) -> Tree:
+        """A mini-batch per step."""
+        return self.egos.batches(model, graph, key, steps)
+
+    def least_examples(self, graph: Graph, steps: int) -> int:
+        """Of the smallest mini-batch."""
+        return self.egos.least(graph, steps)
+
+    def objective(self, outputs: Outputs) -> Tensor:
+        """Of one mini-batch, scalar."""
+        o = outputs
+        return self.egos.loss(o.w, o.model, o.graph, o.key, o.drawn, o.loss)
+
+
+@dataclass(frozen=True)
+class GraphCrossEntropy(Part):
+    """Cross-entropy of a random mini-batch of training graphs; within a round, none is drawn again before all were.
+
+    One local step is one mini-batch.
+
+    batch: graphs of a mini-batch.
+    """
+
+    batch: int = 128
+    needs = Needs(supervised=True)
+
+    def __post_init__(self) -> None:
+        self.sampler  # noqa: B018  refuses impossible sizes
+
+    @property
+    def sampler(self) -> GraphBatches:
+        """What draws them."""
+        return GraphBatches(self.batch)
+
+    def check(self, training: Training) -> None:
+        """Refuse a model that has no result for each graph."""
+        self.sampler.check(training.model)
+
+    def draw(self, model: Model, graph: Graph, key: Tensor, steps: int) -> Tree:
+        """A mini-batch per step."""
+        return self.sampler.batches(graph, key, steps)
+
+    def least_examples(self, graph: Graph, steps: int) -> int:
+        """Of the smallest mini-batch."""
+        return self.sampler.least(graph, steps)
+
+    def objective(self, outputs: Outputs) -> Tensor:
+        """Of one mini-batch, scalar."""
+        o = outputs
+        return self.sampler.loss(o.w, o.model, o.graph, o.key, o.drawn, o.loss)
+
+
+@dataclass(frozen=True)
 class SampledCrossEntropy(Part):
-    """Cross-entropy of a random mini-batch of training nodes, of whose neighbours every layer sees a sample.
+    """Cross-entropy of a random mini-batch of training nodes, or edges, of whose neighbours every layer sees a sample.
 
     One local step is one mini-batch; models are judged on all neighbours.
 
-    batch:   nodes of a mini-batch.
-    fan_out: neighbours sampled per node and layer, without replacement.
+    batch:   nodes, or edges, of a mini-batch.
+    fan_out: neighbours, or messages of each way along single edges, sampled per node and layer, without replacement.
     """
 
     batch: int = 32
     fan_out: int = 5
-    needs = Needs(supervised=True, nodes=True)
+    needs = Needs(supervised=True)
 
     def __post_init__(self) -> None:
         self.sampler  # noqa: B018  refuses impossible sizes

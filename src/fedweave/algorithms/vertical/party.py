@@ -16,18 +16,16 @@ import torch
 from torch import Tensor
 from torch.func import grad, vjp
 
-from fedweave.algorithms.vertical.aggregation import Concat, Mean
+from fedweave.algorithms.vertical.aggregation import Concat, Mean, RowRelease, in_words
 from fedweave.algorithms.vertical.labels import SLOPES, LabelRelease
-from fedweave.algorithms.vertical.minibatch import draw, error, exchanged, labelled, sampled, sampled_own
-from fedweave.algorithms.vertical.release import RowRelease, in_words
-from fedweave.algorithms.vertical.split import Split
+from fedweave.algorithms.vertical.split import Split, draw, error, exchanged, labelled, sampled, sampled_own
 from fedweave.core import random
 from fedweave.core.federation import Client
 from fedweave.core.graph import Graph
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.errors import CallRefused
 from fedweave.learn import PLAIN, ClassLoss, Sgd, fit
-from fedweave.learn.recorded import recorded
+from fedweave.learn.fitting import recorded
 from fedweave.ops.rows import gather_rows
 from fedweave.sampling.neighbourhoods import located, rising
 

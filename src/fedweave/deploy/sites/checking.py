@@ -18,8 +18,7 @@ from fedweave.deploy.flare.server.data import check_alike, server_graphs, server
 from fedweave.deploy.flare.server.federation import Flare
 from fedweave.deploy.flare.server.provision import STATE
 from fedweave.deploy.flare.site.sitefile import IDS_KEY, SECRET, read_secret
-from fedweave.deploy.flare.wire.answers import Answer
-from fedweave.deploy.flare.wire.requests import ADMIN, AUTHORITY, release
+from fedweave.deploy.flare.wire.requests import ADMIN, AUTHORITY, Answer, release
 from fedweave.deploy.sites.certificates import certificate, fingerprint
 from fedweave.deploy.sites.findings import Found, compare, compare_scales, compare_splits
 from fedweave.deploy.sites.handshake import Closed, NoHost, greet, reach

@@ -9,7 +9,6 @@ import numpy as np
 
 from fedweave.core.records import Record
 from fedweave.core.text import counted
-from fedweave.datasets.check import Refused
 from fedweave.errors import FedweaveError
 
 APART = 30  # times as large as at another site: more than units' and samples' usual differences
@@ -31,7 +30,7 @@ class Found:
         try:
             return look()
         except FedweaveError as error:
-            lines = str(error).splitlines() if isinstance(error, Refused) else [str(error)]
+            lines = str(error).splitlines() if len(error.args) > 1 else [str(error)]
             self.faults += [(whose, f"{file}: {line}" if file else line) for line in lines]
         except OSError as error:
             reason = f"{error.filename or ''} cannot be read ({error.strerror or error})".strip()

@@ -1,13 +1,18 @@
-"""The long-lived processes of one machine: the server and the sites, each in a session of its own."""
+"""The long-lived processes of one machine: the server and the sites, each in a session of its own.
+
+What went wrong in them, their logs say.
+"""
 
 import json
 import os
+import re
 import signal
 import stat
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +20,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 
 from fedweave.core.text import printable
 from fedweave.deploy.flare.server.provision import USER, close_inside, kind, limit_classes, settle
+from fedweave.deploy.flare.site.about import LOG
 from fedweave.deploy.flare.site.private import private_file
 from fedweave.deploy.flare.wire.requests import SERVER
 from fedweave.deploy.sites.certificates import (
@@ -24,9 +30,28 @@ from fedweave.deploy.sites.certificates import (
     check_name,
     check_revoked,
 )
-from fedweave.deploy.sites.noted import last_error
 from fedweave.errors import FedweaveError, UserError
 from fedweave.experiment.runs.files import read
+
+_BEGINS = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d (?:UTC )?", re.MULTILINE)
+_DONE, _LEVEL = "INFO ", re.compile(r"^[A-Z]+ ")
+_ERROR = re.compile(r"^(\w+\.)*\w*(Error|Exception|Interrupt|Refused)\b|\b(ERROR|CRITICAL|FATAL)\b")
+
+
+def last_record(text: str) -> str:
+    """The last message of what went wrong in a log that `site.private.log_to` writes, whole but for time and level, of
+    a traceback the last line; "" where it only says what was done."""
+    kept = [own.strip() for own in _BEGINS.split(text) if not own.startswith(_DONE)]
+    last = next((own for own in reversed(kept) if own), "")
+    last = _LEVEL.sub("", last)
+    return last_error(last) if "Traceback (most recent call last)" in last else last.replace("\n", "\n    ")
+
+
+def last_error(text: str) -> str:
+    """The last line of a log that names an error, else its last line."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return next(filter(_ERROR.search, reversed(lines)), lines[-1] if lines else "nothing")
+
 
 ROOT = "rootCA.pem"  # the authority's certificate, beside a member's own
 AGAIN = "Ask the project's operator for the folder again"
@@ -290,3 +315,26 @@ def _runs(stat: Path) -> bool:
         return stat.read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
     except OSError:
         return False
+
+
+@contextmanager
+def own_reasons(project: Path) -> Iterator[None]:
+    """Where what is done fails, say what the sites whose folders are on this machine noted for their owners; nobody
+    else hears it."""
+    logs = {member.folder.name: member.folder / LOG for member in found(project) if member.kind == "client"}
+    began = {name: log.stat().st_size if log.exists() else 0 for name, log in logs.items()}
+    try:
+        yield
+    except FedweaveError as error:
+        said = {name: last_record(_since(log, began[name])) for name, log in logs.items() if log.exists()}
+        noted = "".join(f"\n  {name}: {what}" for name, what in said.items() if what)
+        if not noted:
+            raise
+        kind = UserError if isinstance(error, UserError) else FedweaveError
+        raise kind(f"{error}\nNoted at the sites on this machine ({LOG}):{noted}") from error
+
+
+def _since(path: Path, start: int) -> str:
+    with open(path, "rb") as file:
+        file.seek(start if start <= path.stat().st_size else 0)  # a full log has been followed by a new one
+        return file.read().decode(errors="replace")

@@ -20,7 +20,7 @@ from fedweave.models.directed import to_say
 from fedweave.partition import cut
 from fedweave.partition.base import Partition, client_ids
 from fedweave.partition.external import named, outsides
-from fedweave.partition.shares import global_test_part, shares
+from fedweave.partition.pooling import global_test_part, shares
 
 DATA, TEST = "data.npz", "test.npz"
 

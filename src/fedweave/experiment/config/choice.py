@@ -1,19 +1,22 @@
-"""A plug-in chosen by name: its values checked against the types of its fields, its parts chosen likewise."""
+"""A plug-in chosen by name: its values checked against the types of its fields, its parts chosen likewise; and models
+that members have of their own, in [model].
+"""
 
 import dataclasses
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from fedweave.core import plugins
+from fedweave.core.plugins import label
 from fedweave.core.records import Record, Values
-from fedweave.errors import ConfigError
-from fedweave.experiment.config.names import Faults, check_keys
+from fedweave.errors import ConfigError, Faults
+from fedweave.experiment.config.names import check_keys
 from fedweave.experiment.config.plugins import Parameter, lookup, own_parameters
 from fedweave.experiment.config.toml import Document
 
@@ -69,7 +72,7 @@ def choose(
         ConfigError: a key is unknown or missing, or its value is not of the parameter's type.
     """
     given = {key: value for key, value in table.items() if key != "name"}
-    faults, values = Faults(), Record()
+    faults, values = Faults(ConfigError), Record()
     with faults:
         check_keys(path, given, ["name", *more, *own], f" of {name}", hint)
     with faults:
@@ -84,7 +87,7 @@ def checked_values(prefix: str, given: Document, own: Mapping[str, Parameter]) -
     Raises:
         ConfigError: a key is missing, or its value is not of the parameter's type.
     """
-    values, faults = Record(), Faults()
+    values, faults = Record(), Faults(ConfigError)
     for key, parameter in own.items():
         with faults:
             values[key] = _value(prefix + key, given.get(key, parameter.default), key in given, parameter)
@@ -172,3 +175,71 @@ def _plain(value: object) -> Any:
         table = value.plain()
         return value.name if len(table) == 1 else table
     return str(value) if isinstance(value, Path) else value
+
+
+EACH, MEMBERS = "each", "members"  # keys of [model]
+CODE = "model.members"  # of what is refused about them
+
+
+@dataclass(frozen=True)
+class OwnModels:
+    """each: dealt to members in their order, from the first again when all are dealt. members: {name: the model of the
+    member of that name}, whatever is dealt."""
+
+    each: tuple[Choice, ...] = ()
+    members: Mapping[str, Choice] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.each or self.members)
+
+    def of(self, member: str, at: int) -> Choice | None:
+        """That of a member, the `at`-th of all; None where it has no other than the rest."""
+        if member in self.members:
+            return self.members[member]
+        return self.each[at % len(self.each)] if self.each else None
+
+    def plain(self) -> Document:
+        """The keys of [model] that resolve to these."""
+        each = {EACH: [choice.plain() for choice in self.each]} if self.each else {}
+        return each | ({MEMBERS: {name: own.plain() for name, own in self.members.items()}} if self.members else {})
+
+
+def own_models(table: Document, chosen: Callable[[str, Document, str], Choice]) -> tuple[Document, OwnModels]:
+    """[model] without `each` and `members`, and what these say. A table of theirs without a name is [model] with other
+    values. Where [model] says nothing itself, the first of `each` stands for it.
+
+    chosen: ("model", table, its path) -> the model that a table chooses.
+
+    Raises:
+        ConfigError: one of them is no table, or its keys or values are not valid.
+    """
+    base = {key: value for key, value in table.items() if key not in (EACH, MEMBERS)}
+    each, members, faults = table.get(EACH, []), table.get(MEMBERS, {}), Faults(ConfigError)
+    if not isinstance(each, list) or not all(isinstance(own, dict) for own in each):
+        raise _no_tables(EACH, '[{name = "gcn"}, {name = "sage"}]', each)
+    if not isinstance(members, dict) or not all(isinstance(own, dict) for own in members.values()):
+        raise _no_tables(MEMBERS, '{bank_a = {name = "sage"}}', members)
+    if not base and each:
+        base = each[0]
+    found: dict[str, Choice] = {}
+    places = {f"model.{EACH}[{at}]": own for at, own in enumerate(each)}
+    places |= {f"model.{MEMBERS}.{name}": own for name, own in members.items()}
+    for path, own in places.items():
+        with faults:
+            found[path] = chosen("model", own if "name" in own else {**base, **own}, path)
+    faults.refuse()
+    dealt = tuple(found[f"model.{EACH}[{at}]"] for at in range(len(each)))
+    return base, OwnModels(dealt, {name: found[f"model.{MEMBERS}.{name}"] for name in members})
+
+
+def models_told(table: Document) -> str:
+    """The names of all models in [model] as a run resolved it."""
+    members = table.get(MEMBERS, {})
+    tables = [*table.get(EACH, []), *members.values()]
+    base = [] if table.get(EACH) else [table]
+    names = dict.fromkeys(label(own["name"]) for own in [*base, *tables] if "name" in own)
+    return ", ".join(names) + (" (members' own)" if tables else "")
+
+
+def _no_tables(key: str, example: str, value: object) -> ConfigError:
+    return ConfigError(f"model.{key}: tables of models, such as {key} = {example}, got {value!r}", code="config.value")

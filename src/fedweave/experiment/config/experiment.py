@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from fedweave.core.plugins import check_trusted
 from fedweave.core.records import Record, Values
-from fedweave.errors import ConfigError
-from fedweave.experiment.config.choice import Choice, accepts, checked_values, choose, taken
-from fedweave.experiment.config.members import OwnModels, own_models
-from fedweave.experiment.config.names import Faults, check_keys
+from fedweave.errors import ConfigError, Faults
+from fedweave.experiment.config.choice import Choice, OwnModels, accepts, checked_values, choose, own_models, taken
+from fedweave.experiment.config.names import check_keys
 from fedweave.experiment.config.plugins import (
     DEFAULT_NAMES,
     REGISTRIES,
@@ -283,7 +282,7 @@ def resolve(document: Document) -> Config:
     Raises:
         ConfigError: keys, names or values are not valid; names of each its path, the value and what is allowed.
     """
-    general, faults = own_parameters(General), Faults()
+    general, faults = own_parameters(General), Faults(ConfigError)
     top, sections = Record(), dict[str, Choice]()
     with faults:
         known = [*general, *REGISTRIES, "evaluation", "noise", "privacy"]

@@ -6,28 +6,6 @@ from collections.abc import Callable, Iterable, Sequence
 from fedweave.errors import ConfigError
 
 
-class Faults:
-    """Collects what is refused inside `with faults:`, so that all that is wrong can be mended at once."""
-
-    def __init__(self) -> None:
-        self._said: list[str] = []
-        self._codes: set[str] = set()
-
-    def __enter__(self) -> "Faults":
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        if isinstance(error, ConfigError):
-            self._said += error.args
-            self._codes.add(error.code)
-        return isinstance(error, ConfigError)
-
-    def refuse(self) -> None:
-        """Raise a ConfigError of all faults, if there are any; it has their code where that is the same."""
-        if self._said:
-            raise ConfigError(*self._said, code=self._codes.pop() if len(self._codes) == 1 else "")
-
-
 def check_name(path: str, name: object, valid: Iterable[str]) -> None:
     """Refuse a name that is not one of `valid`.
 

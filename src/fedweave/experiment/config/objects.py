@@ -9,8 +9,7 @@ from fedweave.core import plugins
 from fedweave.core.maker import maker_of
 from fedweave.errors import ConfigError
 from fedweave.experiment.config.choice import Choice, choose
-from fedweave.experiment.config.in_python import InPython
-from fedweave.experiment.config.plugins import PARTS, parameters, registry, usable
+from fedweave.experiment.config.plugins import PARTS, InPython, parameters, registry, usable
 
 
 def of_partition(plugin: Any) -> Choice:

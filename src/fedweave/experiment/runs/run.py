@@ -27,7 +27,6 @@ from fedweave.experiment.build import Built, build
 from fedweave.experiment.config import Config, written
 from fedweave.experiment.demands import check_trained
 from fedweave.experiment.rounds import RoundResult, train
-from fedweave.experiment.runs.again import partition_columns
 from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.files import (
     CHECKPOINT,
@@ -59,6 +58,7 @@ from fedweave.experiment.runs.resuming import (
     replacing,
 )
 from fedweave.experiment.runs.saving import Ready, RunFiles, Sites
+from fedweave.experiment.runs.trained import partition_columns
 from fedweave.experiment.runs.warm import Begun, begin, earlier_ledgers
 from fedweave.metrics.judging import Judging
 from fedweave.metrics.measured import METRICS_SCHEMA

@@ -23,7 +23,7 @@ from fedweave.experiment.runs.trained import Trained
 from fedweave.metrics.flagging import by_validation
 from fedweave.metrics.judging import THRESHOLD, Flagging, chooses, flagging, of_best
 from fedweave.metrics.measured import GLOBAL
-from fedweave.partition.shares import global_test_part
+from fedweave.partition.pooling import global_test_part
 
 
 def probabilities(model: Model, w: Tree, graph: Graph) -> Tensor:

@@ -25,8 +25,7 @@ from fedweave.privacy.aggregation.identity import (
     revoked_by,
 )
 from fedweave.privacy.aggregation.messages import Advert, Answers, Group, Use, advertised, survived
-from fedweave.privacy.aggregation.opening import leftover
-from fedweave.privacy.aggregation.participant import Participant
+from fedweave.privacy.aggregation.participant import Participant, leftover
 
 __all__ = [
     "REFUSED",

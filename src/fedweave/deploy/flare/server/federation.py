@@ -21,15 +21,13 @@ from fedweave.deploy.flare.parties.agreements import misshapen, unlike
 from fedweave.deploy.flare.parties.alignment import BLINDING, MEETING, Ask, meet
 from fedweave.deploy.flare.parties.exchange import CLAIMING, HEARD, matched
 from fedweave.deploy.flare.parties.exchange import INFO as SHARING
-from fedweave.deploy.flare.parties.lengths import longest, without
 from fedweave.deploy.flare.server.data import DataVersions
 from fedweave.deploy.flare.server.inspection import Faults, Inspector
-from fedweave.deploy.flare.site.joining import JOINING
+from fedweave.deploy.flare.site.joining import JOINING, longest, without
 from fedweave.deploy.flare.sums.sums import NO_KEYS, Sums
-from fedweave.deploy.flare.wire.answers import Link, encoded
 from fedweave.deploy.flare.wire.chain import Heads, behind, heads_in
 from fedweave.deploy.flare.wire.peers import Receipt, Relayed, read_faults, read_written
-from fedweave.deploy.flare.wire.requests import pin, versions
+from fedweave.deploy.flare.wire.requests import Link, encoded, pin, versions
 from fedweave.deploy.flare.wire.scores import as_arrived, read_scoring
 from fedweave.engines.calls import Keys, called, check_quorum, check_way, receivers, sources, with_test
 from fedweave.engines.messages import Messages

@@ -30,10 +30,10 @@ from fedweave.deploy.flare.site.about import LOG
 from fedweave.deploy.flare.site.participation import RUNS
 from fedweave.deploy.flare.site.predicted import check_written, predicting, unscored
 from fedweave.deploy.flare.site.private import log_to
-from fedweave.deploy.flare.wire.answers import mendable
 from fedweave.deploy.flare.wire.chain import HEADS, Heads
 from fedweave.deploy.flare.wire.journal import Journal, journal_path
 from fedweave.deploy.flare.wire.link import CollabLink
+from fedweave.deploy.flare.wire.requests import mendable
 from fedweave.errors import ClientsMissing, FedweaveError, UserError
 from fedweave.experiment.config import Config, resolve
 from fedweave.experiment.demands import check_own_models

@@ -17,7 +17,6 @@ from fedweave.core.tree import Tree, check, decode, encode, leaves, to
 from fedweave.deploy.flare.parties.alignment import MEETING
 from fedweave.deploy.flare.parties.exchange import CLAIMING, entered
 from fedweave.deploy.flare.parties.exchange import INFO as SHARING
-from fedweave.deploy.flare.parties.lengths import said
 from fedweave.deploy.flare.parties.party import read_own
 from fedweave.deploy.flare.policy.admission import admitted, check_exchange, check_sites
 from fedweave.deploy.flare.policy.keys import read_checked
@@ -30,17 +29,19 @@ from fedweave.deploy.flare.site.about import LOG, SITE_FILE, read_about
 from fedweave.deploy.flare.site.accounts import CallLog
 from fedweave.deploy.flare.site.forms import note_form
 from fedweave.deploy.flare.site.holdings import Holdings, hold, marks
-from fedweave.deploy.flare.site.joining import FORM, JOINING, as_kept_back, describe, kept_back, withheld
+from fedweave.deploy.flare.site.joining import FORM, JOINING, as_kept_back, describe, kept_back, said, withheld
 from fedweave.deploy.flare.site.participation import Participation
 from fedweave.deploy.flare.site.predicted import leave, set_aside
 from fedweave.deploy.flare.site.sitefile import SECRET, Rules
 from fedweave.deploy.flare.site.steps import carry_out, client_on, read_received, with_fingerprints
-from fedweave.deploy.flare.wire.answers import FORBIDDEN, MISTAKEN, Answer
 from fedweave.deploy.flare.wire.chain import told_heads
 from fedweave.deploy.flare.wire.peers import HEARD, WRITTEN, Post, Receipt
 from fedweave.deploy.flare.wire.requests import (
+    FORBIDDEN,
+    MISTAKEN,
     Add,
     Agree,
+    Answer,
     Call,
     Join,
     Open,
@@ -249,7 +250,7 @@ class Member:
         reply, info, noted = scoring.left(reply, info, job.classes)
         info = with_fingerprints(asked.step, info, reply, client.state | draws)
         heard = job.heard(asked, info, message)
-        noted |= faults | (job.replace(made, asked) if info.replaces_data else {})
+        noted |= faults | (job.replace(made, asked, info.columns) if info.replaces_data else {})
         if info.sums:
             noted[HEARD] = heard
             reply = job.masking.masked(asked, info, heard, reply)

@@ -19,7 +19,6 @@ from fedweave.core.tree import Tree
 from fedweave.datasets.base import Dataset
 from fedweave.deploy.flare.parties.exchange import INFO as SHARING
 from fedweave.deploy.flare.parties.exchange import Exchange
-from fedweave.deploy.flare.parties.lengths import checked
 from fedweave.deploy.flare.parties.party import PartyData
 from fedweave.deploy.flare.policy.admission import admitted, check_sites
 from fedweave.deploy.flare.policy.policy import PolicyViolation, check_batches, check_crowd
@@ -37,6 +36,7 @@ from fedweave.deploy.flare.policy.tightening import PolicyFile, changed, stricte
 from fedweave.deploy.flare.site.accounts import Accounts
 from fedweave.deploy.flare.site.downloads import Downloads
 from fedweave.deploy.flare.site.holdings import Holdings, LabelVersion, check_as_before, fitting
+from fedweave.deploy.flare.site.joining import checked
 from fedweave.deploy.flare.site.memory import Memory, Order, Store
 from fedweave.deploy.flare.site.private import private_folder
 from fedweave.deploy.flare.site.sitefile import Rules
@@ -349,11 +349,10 @@ class Participation:
             self._moved = version, self.graph.to(device)
         return self._moved[1]
 
-    def replace(self, made: object, call: Call) -> dict[str, int]:
-        """Keep the data that a step made, if it made any; what the server hears of it."""
-        graph = (
-            None if made is None else accepted(made, self.graph, self._data.classes, f"the graph that {call.step} made")
-        )
+    def replace(self, made: object, call: Call, columns: int) -> dict[str, int]:
+        """Keep the data that a step made, if it made any, with so many `columns` more; what the server hears of it."""
+        where = f"the graph that {call.step} made"
+        graph = None if made is None else accepted(made, self.graph, self._data.classes, where, columns)
         self._data.replace(self.random_id, graph)
         self._replaced.enter(call.round, call.saved)
         self._replaced.keep(self._data.dump()[self.random_id])

@@ -15,7 +15,7 @@ from fedweave.core.tree import Tree
 from fedweave.datasets.base import Dataset
 from fedweave.deploy.flare.site.holdings import Holdings
 from fedweave.deploy.flare.site.participation import RUNS, Participation
-from fedweave.deploy.flare.wire.answers import mendable
+from fedweave.deploy.flare.wire.requests import mendable
 from fedweave.errors import FedweaveError, UserError
 from fedweave.experiment.runs.files import EARLIER, PREDICTIONS, write_table
 from fedweave.experiment.runs.predictions import Predicted, predictions_table

@@ -17,8 +17,7 @@ from fedweave.deploy.flare.site.participation import Participation
 from fedweave.deploy.flare.site.sitefile import read_secret
 from fedweave.deploy.flare.wire.requests import Call
 from fedweave.engines.calls import check_permanent
-from fedweave.engines.steps import find_step
-from fedweave.engines.watching import Watched
+from fedweave.engines.steps import Watched, find_step
 from fedweave.errors import CallRefused, FedweaveError, StepFailed, raised_at
 from fedweave.ops import secret
 

@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 from fedweave.deploy.flare.policy.policy import PolicyViolation
 from fedweave.deploy.flare.site.sitefile import HEAD
-from fedweave.deploy.flare.wire.answers import FORBIDDEN
-from fedweave.deploy.flare.wire.requests import Join, Request
+from fedweave.deploy.flare.wire.requests import FORBIDDEN, Join, Request
 from fedweave.experiment.runs.files import read, write
 
 HEADS = "heads.json"  # in the folder of the server or of a site

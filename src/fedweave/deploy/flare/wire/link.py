@@ -12,8 +12,8 @@ from typing import Any
 from nvflare.collab import collab
 from nvflare.fuel.utils import waiter_utils
 
-from fedweave.deploy.flare.wire.answers import Answer
 from fedweave.deploy.flare.wire.journal import LATEST
+from fedweave.deploy.flare.wire.requests import Answer
 
 
 def steady() -> None:

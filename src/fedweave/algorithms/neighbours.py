@@ -3,24 +3,66 @@ neighbor generation", section 3.3): how many neighbours of a node are missing, a
 
 Its weights are {"encoder", "count", "features", "classifier"}; the last is only there to train the others. A node has a
 few places ("slots") for generated neighbours, of which the first are used.
+
+`mended` puts what was generated beside a client's own nodes.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
+import scipy.sparse as sp
 import torch
 from torch import Tensor
 
+from fedweave.algorithms.parts import Needs, Part
 from fedweave.core import random
-from fedweave.core.graph import TRAIN, Graph
+from fedweave.core.arrays import GraphArrays
+from fedweave.core.graph import TEST, TRAIN, Graph
 from fedweave.core.tree import Tree, map_leaves
-from fedweave.learn import cross_entropy
+from fedweave.learn import Adam, cross_entropy
 from fedweave.models import gcn, sage
 from fedweave.models.blocks import affine
 from fedweave.ops.linear import linear
 from fedweave.ops.rows import gather_rows
 from fedweave.ops.sparse import Sparse
+
+
+def mended(own: GraphArrays, owners: np.ndarray, features: np.ndarray) -> GraphArrays:
+    """A client's graph with one more node, unlabelled and in no mask, for each of `owners` int64 [m], which is its only
+    neighbour; features: [m, d].
+
+    Where features are stored sparse, a generated node keeps its largest ones in magnitude, as many as the client's
+    node with the most has: products with the rows of a batch take as long as its longest.
+    """
+    n, added = len(own.y), len(owners)
+    if sp.issparse(own.x):
+        most = int(np.diff(sp.csr_matrix(own.x).indptr).max(initial=0))
+        x = sp.vstack([own.x, sp.csr_matrix(strongest(features, most))], format="csr").astype(own.x.dtype)
+    else:
+        x = np.concatenate([own.x, features.astype(own.x.dtype)])
+    links = np.stack([owners, n + np.arange(added)])
+    return GraphArrays(
+        x,
+        np.concatenate([own.edges, links, links[::-1]], 1),
+        np.pad(own.y, (0, added), constant_values=-1),
+        np.pad(own.masks, ((0, 0), (0, added))),
+        None if own.sens is None else np.pad(own.sens, (0, added), constant_values=-1),
+    )
+
+
+def strongest(features: np.ndarray, most: int) -> np.ndarray:
+    """[m, d] with all but the `most` largest in magnitude of every row 0."""
+    if most >= features.shape[1]:
+        return features
+    left = np.argsort(-np.abs(features), axis=1, kind="stable")[:, :most]
+    out = np.zeros_like(features)
+    np.put_along_axis(out, left, np.take_along_axis(features, left, 1), 1)
+    return out
+
 
 ENCODER = (32, 128)  # the widths of its two layers
 CLASSIFIER = 64  # the width of its hidden layer
@@ -38,13 +80,13 @@ class Generator:
     slots: int
     hidden: tuple[int, ...]
 
-    def init(self, key: Tensor, features: int, classes: int, dtype: torch.dtype) -> Tree:
+    def init(self, key: Tensor, features: int, classes: int, dtype: torch.dtype, made: int = 0) -> Tree:
         """First weights, drawn as those of the models' layers are; of "count" the magnitudes, so that no n̂ begins where
-        its ReLU has no gradient."""
+        its ReLU has no gradient. `made` is how many columns a slot has, 0 as many as there are features."""
         kinds = {
             "encoder": (gcn.convolution, (features, *ENCODER)),
             "count": (affine, (ENCODER[-1], 1)),
-            "features": (affine, (ENCODER[-1], *self.hidden, self.slots * features)),
+            "features": (affine, (ENCODER[-1], *self.hidden, self.slots * (made or features))),
             "classifier": (sage.convolution, (features, CLASSIFIER, classes)),
         }
 
@@ -69,6 +111,59 @@ class Generator:
     def used(self, slots: Tensor) -> Tensor:
         """bool [b, slots]: which are used where nodes use the first `slots` int64 [b]."""
         return torch.arange(self.slots, device=slots.device) < slots[:, None]
+
+
+@dataclass(frozen=True)
+class Generates(Part):
+    """Before the first round clients train generators on neighbours that they hide from themselves.
+
+    slots:  P, the most neighbours that a node is given.
+    hide:   share of a client's nodes in neither the training nor the test set that it hides to learn from.
+    epochs: steps of the local training of a generator, each on the whole graph.
+    hidden: widths of the layers that make features of an embedding.
+    """
+
+    slots: int = 5
+    hide: float = 0.5
+    epochs: int = 20
+    hidden: tuple[int, ...] = (256, 64)
+    needs = Needs(nodes=True)
+    least: ClassVar[Mapping[str, int]] = {"slots": 1, "epochs": 1}
+
+    def __post_init__(self) -> None:
+        for name, least in self.least.items():
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {least}")
+        if not 0 < self.hide <= 1:
+            raise ValueError(f"hide is {self.hide}; it must be above 0 and at most 1")
+        if not all(width >= 1 for width in self.hidden):
+            raise ValueError(f"hidden is {list(self.hidden)}; every width must be at least 1")
+
+    @cached_property
+    def net(self) -> Generator:
+        """The generator."""
+        return Generator(self.slots, self.hidden)
+
+    @cached_property
+    def optimiser(self) -> Adam:
+        """Of generators."""
+        return Adam(1e-3, 1e-4)
+
+    def hides(self, graph: Graph, key: Tensor) -> Tensor:
+        """bool [n]: nodes in neither the training nor the test set that are drawn to be hidden."""
+        free = graph.real & ~graph.masks[TRAIN] & ~graph.masks[TEST]
+        rank = random.order(random.fold(key, "hide"), free).argsort().argsort()
+        return free & (rank < (self.hide * free.sum()).long())
+
+
+def lacking(graph: Graph, hidden: Tensor) -> Tensor:
+    """[n]: how many neighbours a node has that are `hidden`, bool [n]."""
+    return (graph.edges.operator("sum") @ hidden[:, None].to(graph.x.dtype))[:, 0]
+
+
+def miscount(count: Tensor, missing: Tensor, visible: Tensor) -> Tensor:
+    """How far n̂, `count` [n], is from how many are `missing` [n], the mean over the `visible` nodes; scalar."""
+    return (smooth_l1(count - missing) * visible).sum() / visible.sum().clamp(min=1)
 
 
 def embeddings(w: Tree, graph: Graph, visible: Tensor) -> Tensor:

@@ -1,0 +1,121 @@
+"""What is specific to methods of group fairness: soft gaps that can be differentiated and penalised, and how servers
+weight clients by fairness.
+"""
+
+from typing import Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor
+
+from fedweave.errors import ConfigError
+from fedweave.ops.batched import Batch, Context, Dims, Operands, Operation, over_clients
+from fedweave.ops.tape import kernel
+
+Prefer = Literal["fair", "as_printed", "script"]
+
+
+def f2gnn_weights(balances: Tensor, gaps: Tensor, lam: float, tau: float, prefer: Prefer = "fair") -> Tensor:
+    """γ [P] of F²GNN (eq. 4), float64, sums to 1: softmax((λ γ_E + γ_F) / τ) with γ_E = softmax(B).
+
+    balances: float [P] group balance scores B. gaps: float [P] |ΔSP| + |ΔEO| of the clients' models. lam: λ.
+    tau:      temperature τ > 0; at 4 all weights are nearly equal.
+    prefer:   γ_F = exp(softmax(-gaps)) with "fair"; exp(softmax(gaps)) "as_printed", which favours unfair clients;
+              softmax(1 / (gaps + 1e-5)) with "script".
+
+    Raises:
+        ConfigError: `prefer` is unknown, or tau is not above 0.
+    """
+    if prefer not in get_args(Prefer):
+        raise ConfigError(f"prefer = {prefer!r} is not known; choose one of {', '.join(get_args(Prefer))}.")
+    if not tau > 0:
+        raise ConfigError(f"tau = {tau} must be above 0; below 0.1 the weights differ, at 4 they are nearly equal.")
+    balances, gaps = balances.double(), gaps.double()
+    if prefer == "script":
+        fairness = torch.softmax(1 / (gaps + 1e-5), 0)
+    else:
+        fairness = torch.softmax(gaps if prefer == "as_printed" else -gaps, 0).exp()
+    return torch.softmax((lam * torch.softmax(balances, 0) + fairness) / tau, 0)
+
+
+def fairfed_weights(omega: Tensor, deviation: Tensor, beta: float) -> Tensor:
+    """ω [P] of FairFed after a round (Ezzeldin et al. 2023, eq. 6), float64, sums to 1.
+
+    ω_k <- ω_k - β (Δ_k - mean Δ), negative values set to 0, then normalised. The sum of the ω is positive: before
+    negative values are set to 0 it is that of the last round.
+
+    omega: float [P] of the last round. deviation: float [P] Δ, see `fairfed_deviation`. beta: β >= 0.
+    """
+    after = (omega.double() - beta * (deviation.double() - deviation.double().mean())).clamp(min=0)
+    return after / after.sum()
+
+
+def fairfed_deviation(gaps: Tensor, gap: Tensor, accuracies: Tensor, accuracy: Tensor) -> Tensor:
+    """Δ [P] of FairFed (eq. 6), float64: |F_k - F| between the clients' signed gaps F [P] and the gap over all, or
+    |Acc_k - Acc| where a client's gap is undefined (NaN), all for the global model that the clients received."""
+    unfair = (gaps.double() - gap).abs()
+    return torch.where(unfair.isnan(), (accuracies.double() - accuracy).abs(), unfair)
+
+
+class SoftGaps(NamedTuple):
+    """Signed differences of the groups' mean probability of class 1, group 1 minus group 0, in [-1, 1].
+
+    sp: over all nodes (statistical parity).
+    eo: over the nodes of label 1 (equal opportunity).
+    """
+
+    sp: Tensor
+    eo: Tensor
+
+
+def shares(y: Tensor, sens: Tensor, nodes: Tensor, dtype: torch.dtype) -> Tensor:
+    """The weight of every node in ΔSP and in ΔEO, float […, 2, n], for labels y and groups sens int64 […, n] over
+    `nodes` bool […, n]: 1 / its group's size in group 1, the negative of that in group 0; 0 for all where a group is
+    empty."""
+    among = torch.stack([nodes, nodes & (y == 1)], -2)
+    ones, zeros = ((among & (sens == group)[..., None, :]).to(dtype) for group in (1, 0))
+    sizes = torch.stack([ones.sum(-1), zeros.sum(-1)])[..., None]
+    both = (sizes > 0).all(0)
+    return (ones / sizes[0].clamp(min=1) - zeros / sizes[1].clamp(min=1)) * both
+
+
+def soft_gaps(p: Tensor, shares: Tensor) -> SoftGaps:
+    """F²GNN's gaps (section V-A): scalars from probabilities p float [n] of class 1 and `shares` [2, n]. A gap with an
+    empty group is 0 and has no gradient. Works under `torch.func.vmap`."""
+    return SoftGaps(*_Gaps.apply(p, shares).unbind())
+
+
+def total_gap(p: Tensor, shares: Tensor) -> Tensor:
+    """|ΔSP| + |ΔEO| of `soft_gaps`, scalar."""
+    return _Gaps.apply(p, shares).abs().sum()
+
+
+@kernel
+def _gaps(p: Tensor, shares: Tensor) -> Tensor:
+    """[…, 2] of p […, n]."""
+    return (shares * p[..., None, :]).sum(-1)
+
+
+@kernel
+def _gradient(grad: Tensor, shares: Tensor) -> Tensor:
+    """Of p: […, n], where that of the gaps is grad […, 2]."""
+    return (shares * grad[..., None]).sum(-2)
+
+
+class _Gaps(Operation):
+    """Both gaps […, 2], in few kernels for all clients of a batch; linear in p."""
+
+    @staticmethod
+    def forward(p: Tensor, shares: Tensor) -> Tensor:
+        return _gaps(p, shares)
+
+    @staticmethod
+    def setup_context(ctx: Context, inputs: Operands, output: Tensor) -> None:
+        ctx.save_for_backward(inputs[1])
+
+    @staticmethod
+    def backward(ctx: Context, grad: Tensor) -> tuple[Tensor, None]:
+        return _gradient(grad, *ctx.saved_tensors), None
+
+    @staticmethod
+    def vmap(info: Batch, in_dims: Dims, *given: Tensor) -> tuple[Tensor, int]:
+        return _Gaps.apply(*over_clients(info.batch_size, in_dims, *given)), 0

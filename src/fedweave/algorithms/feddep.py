@@ -1,0 +1,233 @@
+"""FedDEP: Zhang, Sun et al. 2024, "Deep efficient private neighbor generation for subgraph federated learning".
+
+FedSage+ with embeddings of missing neighbours in the place of their features, and a few prototypes of each client, sent
+once, in the place of gradients: a client sends the means of clusters of its nodes' embeddings, and trains a generator
+to make, from what a node still sees, the prototypes of neighbours that it hid, and ones drawn of every other client's.
+Deviations: clusters by k-means (the paper's deep clustering shows no effect in its demo), none of one node, whose
+embedding its mean would be; steps are on the whole graph; the mean of what is made for a node stands beside the
+features of the first layer, by weights that begin at 0, where the paper adds a linear map of it to every layer; a
+linear layer of embedding and mean classifies in the generator's training. The released demo exchanges generators and
+gradients in every epoch, as FedSage+ does, and OpenFGL reads other clients' tables node by node; by which of them the
+printed numbers are is unknown, for no table of the paper could be read. The paper's "noise-free edge-LDP" of drawing 5
+neighbours promises nothing where a node has one (δ = 1), so that what is sent counts as a release without a bound.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.func import vmap
+
+from fedweave.algorithms.neighbours import (
+    ENCODER,
+    Generates,
+    counts,
+    embeddings,
+    lacking,
+    miscount,
+    mismatch,
+    noisy,
+)
+from fedweave.algorithms.preset import preset_of
+from fedweave.core import model as models
+from fedweave.core import random
+from fedweave.core.arrays import graph_arrays, graph_like
+from fedweave.core.federation import DATA, Client, Federation, Sends, Step, on_client
+from fedweave.core.graph import TRAIN, Graph
+from fedweave.core.model import Hidden, Layer, Model
+from fedweave.core.portions import Stacked
+from fedweave.core.ranges import Whole
+from fedweave.core.records import Record
+from fedweave.core.tree import Tree
+from fedweave.learn import Adam, cross_entropy, fit
+from fedweave.models.blocks import affine
+from fedweave.ops.linear import linear
+
+WIDTH = ENCODER[-1]  # of embeddings
+_CLASSES = {"classes": "how many classes there are"}
+
+
+@dataclass(frozen=True)
+class MissingEmbeddings(Generates):
+    """Clients' nodes get embeddings of missing neighbours before the first round, as further columns of features.
+
+    epochs:    steps of the encoder whose embeddings make prototypes, and of a generator by itself.
+    exchanges: steps in which prototypes of others count as well; 0 leaves every generator to its client.
+    clusters:  k, how many prototypes a client sends.
+    """
+
+    exchanges: int = 20
+    clusters: int = 5
+    least: ClassVar[Mapping[str, int]] = {**Generates.least, "exchanges": 0, "clusters": 1}
+
+    def layers(self, model: Model, own: bool) -> Model:
+        """The first layer has rows for what is made, of which a graph that no client mended has no columns.
+
+        Raises:
+            ValueError: it does not multiply features by weights.
+        """
+        if not models.feature_rows(model) or models.pools(model):
+            raise ValueError("FedDEP puts columns to the features of nodes; choose a model such as sage or gcn")
+        return (_with_columns(model[0], own), *model[1:])
+
+    # --- server ------------------------------------------------------------------------------------------------------
+
+    def init(self, fed: Federation, w: Tree) -> Tree:
+        """Prototypes, generators, and graphs with what these make."""
+        told = fed.map(self.learn, {"classes": fed.classes})
+        sent = {"classes": fed.classes, "prototype": told.stack("prototype"), "size": told.stack("size")}
+        fed.replace_data(self.mend, sent, each=Stacked(told.clients, {"own": torch.arange(len(told))}))
+        return {}
+
+    @property
+    def setup(self) -> tuple[Step, ...]:
+        """Prototypes, and mending."""
+        return (self.learn, self.mend)
+
+    # --- client ------------------------------------------------------------------------------------------------------
+
+    @on_client(
+        sends={
+            "prototype": "the means of clusters of its nodes' embeddings, by a model trained on its data alone",
+            "size": Sends("how many of its nodes each cluster has", within=Whole()),
+        },
+        hears=_CLASSES,
+        ragged=True,
+    )
+    def learn(self, client: Client, message: Tree) -> Tree:
+        """{"prototype": [k, 128], "size": int64 [k]}, 0 of clusters that are not there."""
+        graph, key, steps = client.graph, client.key, self.epochs
+        first = self._begun(graph, random.fold(key, "init"), message["classes"], WIDTH)
+        w = fit(_classified, {name: first[name] for name in ("encoder", "head")}, graph, key, Adam(0.01, 5e-4), steps).w
+        z = embeddings(w["encoder"], graph, graph.real)
+        member, mean, size = clustered(z[: int(graph.real.sum())], random.fold(key, "clusters"), self.clusters)
+        client.state["cluster"] = F.pad(member, (0, graph.nodes - len(member)), value=-1)
+        return {"prototype": mean, "size": size}
+
+    def _begun(self, graph: Graph, key: Tensor, classes: int, width: int) -> Tree:
+        """First weights, with those of a linear "head" over so many columns in place of a classifier."""
+        w = self.net.init(key, graph.x.shape[1], classes, graph.x.dtype, WIDTH)
+        head = affine(width, classes).init(random.fold(key, "head"))
+        del w["classifier"]
+        return w | {"head": {name: leaf.to(graph.x.dtype) for name, leaf in head.items()}}
+
+    @on_client(
+        replaces_data=True,
+        columns=WIDTH,
+        hears=_CLASSES
+        | {
+            "prototype": "the means of clusters of every member's embeddings; not whose they are",
+            "size": "how many nodes each of these is of",
+            "own": "which of them are its own",
+        },
+    )
+    def mend(self, client: Client, message: Tree) -> Tree:
+        """The graph with the mean of each node's made embeddings beside its features; sends nothing."""
+        graph, key, sent = client.graph, client.key, message["prototype"].to(client.graph.x.dtype)
+        hidden = self.hides(graph, key)
+        member = F.one_hot(client.state.pop("cluster") + 1, sent.shape[1] + 1)[:, 1:] * hidden[:, None]
+        near = (graph.edges.operator("sum") @ member.to(sent.dtype) > 0).T  # [k, n]
+        drawn = _drawn(message["size"], self.slots, graph.nodes, random.fold(key, "drawn"))
+        is_own = torch.arange(len(sent), device=near.device) == message["own"]
+        own = {"hidden": hidden, "prototype": sent[message["own"]][None], "near": near[None]}
+        every = own | {"prototype": sent, "near": torch.where(is_own[:, None, None], near, drawn)}
+        w = self._begun(graph, random.fold(key, "init"), message["classes"], 2 * WIDTH)
+        w, _, state = fit(self.loss, w, graph, random.fold(key, "alone"), self.optimiser, self.epochs, args=own)
+        if self.exchanges:
+            w = fit(self.loss, w, graph, key, self.optimiser, self.exchanges, args=every, state=state).w
+        z = embeddings(w["encoder"], graph, graph.real)
+        made = self._made(w, z, random.fold(key, "made"))[1][: int(graph.real.sum())].cpu().numpy()
+        arrays = graph_arrays(graph)
+        joined = sp.hstack([arrays.x, made]).tocsr() if sp.issparse(arrays.x) else np.hstack([arrays.x, made])
+        return {DATA: graph_like(graph, arrays._replace(x=joined))}
+
+    def loss(self, w: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
+        """How far the number, the embeddings and the use of what is made are from the hidden neighbours', and the
+        embeddings from those drawn of others: "prototype" [N, k, d], of which "near" bool [N, k, n] are a node's."""
+        visible, missing = graph.real & ~args["hidden"], lacking(graph, args["hidden"])
+        z = embeddings(w["encoder"], graph, visible)
+        made, mean = self._made(w, z, random.fold(key, "noise"))
+        used = self.net.used(missing.long()) & visible[:, None]
+        sent = args["prototype"]
+        apart = vmap(mismatch, (None, None, 0, 0, 0))(made, used, sent, sent.square().sum(2), args["near"]).mean()
+        head = cross_entropy(
+            _answers(w, torch.cat([z, mean], 1)), graph.y.clamp(min=0), (visible & graph.masks[TRAIN]).to(z.dtype)
+        )
+        result: Tensor = miscount(counts(w["count"], z), missing, visible) + apart + head
+        return result
+
+    def _made(self, w: Tree, z: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        """([n, slots, 128] of all slots, [n, 128] the mean of those that n̂ fills, 0 of none)."""
+        made = self.net.features(w["features"], noisy(z, key))
+        up = random.uniform(random.fold(key, "slots"), (len(z),))
+        used = self.net.used((counts(w["count"], z).detach() + up).floor().long())
+        return made, (made * used[..., None]).sum(1) / used.sum(1).clamp(min=1)[:, None]
+
+
+def clustered(z: Tensor, key: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    """(int64 [n] the cluster of each row of z [n, d], their means [k, d], int64 [k] how many rows they have), by ten of
+    Lloyd's steps from k-means++ (Arthur and Vassilvitskii 2007). A row that is alone goes to the nearest cluster that
+    has more, all to one if none has; a single row is in one that has no mean and counts 0."""
+    mean = z[:1]
+    for i in range(1, min(k, len(z))):
+        share = torch.cdist(z, mean).amin(1).double().square().cumsum(0)
+        at = (share <= random.uniform(random.fold(key, i), (1,)) * share[-1]).sum()
+        mean = torch.cat([mean, z[at.clamp(max=len(z) - 1)][None]])
+    for _ in range(10):
+        of = F.one_hot(torch.cdist(z, mean).argmin(1), len(mean)).to(z.dtype)
+        mean = torch.where(of.any(0)[:, None], of.T @ z / of.sum(0).clamp(min=1)[:, None], mean)
+    while True:
+        member = torch.cdist(z, mean).argmin(1)
+        size = torch.bincount(member, minlength=len(mean))
+        if len(mean) == 1 or bool((size > 1).all()):
+            break
+        mean = mean[size > 1] if bool((size > 1).any()) else mean[:1]
+    of = F.one_hot(member, len(mean)).to(z.dtype) * (len(z) > 1)
+    mean, size = of.T @ z / of.sum(0).clamp(min=1)[:, None], of.sum(0).long()
+    return member, F.pad(mean, (0, 0, 0, k - len(mean))), F.pad(size, (0, k - len(size)))
+
+
+def _drawn(size: Tensor, slots: int, nodes: int, key: Tensor) -> Tensor:
+    """bool [N, k, n]: which of each member's prototypes are drawn for a node, by their size [N, k], one for each slot;
+    the order of members does not matter."""
+    share = size.double().cumsum(1)
+    at = random.uniform(key, (nodes * slots,)).double() * share[:, -1:, None]
+    chosen = (at < share[..., None]) & (at >= (share - size)[..., None])
+    drawn: Tensor = chosen.unflatten(2, (nodes, slots)).any(3)
+    return drawn
+
+
+def _classified(w: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
+    z = embeddings(w["encoder"], graph, graph.real)
+    return cross_entropy(_answers(w, z), graph.y.clamp(min=0), graph.masks[TRAIN].to(z.dtype))
+
+
+def _answers(w: Tree, h: Tensor) -> Tensor:
+    result: Tensor = linear(h, w["head"]["weight"]) + w["head"]["bias"]
+    return result
+
+
+def _with_columns(layer: Layer, own: bool) -> Layer:
+    """`layer` with 128 more rows of weights, 0 at first, for a client's `own` data alone."""
+
+    def init(key: Tensor) -> Tree:
+        first = layer.init(key)
+        return first | {name: F.pad(first[name], (0, 0, 0, WIDTH)) for name in layer.by_feature}
+
+    def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Hidden:
+        return layer.apply(w if own else w | {n: w[n][:-WIDTH] for n in layer.by_feature}, graph, h, key)
+
+    return layer._replace(init=init, apply=apply)
+
+
+@preset_of(MissingEmbeddings)
+class FedDEP:
+    """FedAvg on graphs whose nodes got embeddings of missing neighbours; a few prototypes cross, once."""
+
+    exempt_laws: ClassVar[dict[str, str]] = {"one_client_is_ordinary_training": "clients train on mended graphs"}
+    test_settings: ClassVar[Record] = {"slots": 2, "clusters": 2, "epochs": 2, "exchanges": 2, "hidden": (8,)}

@@ -1,1 +1,0 @@
-"""What a client believes to be its nodes' neighbours at other clients (FedSage+)."""
