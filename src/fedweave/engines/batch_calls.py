@@ -150,7 +150,12 @@ class Batches:
         self._plans: OrderedDict[tuple[str, ...], list[tuple[str, ...]]] = OrderedDict()
         self._stacked: OrderedDict[tuple[str, ...], tuple[int, Graph]] = OrderedDict()
         self._sizes: dict[int, int] = {}  # bytes, by version
-        self._version = 0
+        self._last = 0  # version
+        kinds = list[object]()  # one for each algorithm that clients have
+        for algorithm in self._own.values():
+            if algorithm not in kinds:
+                kinds.append(algorithm)
+        self._kind = {client: kinds.index(algorithm) for client, algorithm in self._own.items()}
 
     def plan(self, clients: Sequence[str]) -> list[tuple[str, ...]]:
         """Split `clients` into batches, each in client order."""
@@ -165,8 +170,8 @@ class Batches:
         """A version, which no other stack has had or will have, and the clients' graphs, stacked."""
         if batch not in self._stacked:
             graph = stack([self._graphs[client] for client in batch]).to(self._device)
-            self._version += 1
-            self._stacked[batch], self._sizes[self._version] = (self._version, graph), _bytes(graph)
+            self._last += 1
+            self._stacked[batch], self._sizes[self._last] = (self._last, graph), _bytes(graph)
             while len(self._stacked) > 1 and sum(self._sizes.values()) > self._kept:
                 _, (old, _) = self._stacked.popitem(last=False)
                 del self._sizes[old]
@@ -181,8 +186,8 @@ class Batches:
 
     def _split(self, clients: tuple[str, ...]) -> list[tuple[str, ...]]:
         batches: list[tuple[str, ...]] = []
-        graphs, own = self._graphs, self._own
-        sizes = [(graphs[client].nodes, len(graphs[client].y), id(own.get(client))) for client in clients]
+        graphs, kind = self._graphs, self._kind
+        sizes = [(graphs[client].nodes, len(graphs[client].y), kind.get(client)) for client in clients]
         for size in dict.fromkeys(sizes):
             alike = tuple(client for client, own in zip(clients, sizes, strict=True) if own == size)
             most = self._chunk or self._at_once(self._graphs[alike[0]])

@@ -9,7 +9,6 @@ can use neither. The edges are a NumPy array that cannot be written to.
 import dataclasses
 import sys
 from collections.abc import Iterator
-from operator import attrgetter
 
 from torch import Tensor
 
@@ -17,9 +16,8 @@ from fedweave.core.federation import Step, is_step
 from fedweave.core.graph import Graph
 from fedweave.engines.messages import Messages
 from fedweave.errors import CallRefused, FedweaveError, StepFailed
+from fedweave.ops.memory import writes
 from fedweave.ops.sparse import Sparse
-
-_writes = attrgetter("_version")
 
 
 class Watched:
@@ -28,13 +26,13 @@ class Watched:
     def __init__(self, graph: Graph, test: Graph | None = None) -> None:
         seen = {"graph": graph, "test": test}
         self._tensors = {name: own for role, found in seen.items() for name, own in _of(role, found)}
-        self._before = [sum(map(_writes, tensors)) for tensors in self._tensors.values()]
+        self._before = [sum(map(writes, tensors)) for tensors in self._tensors.values()]
 
     def refuse_changes(self, step: str, whose: str, kind: type[FedweaveError] = StepFailed) -> None:
         """Raise an error of some kind if the step wrote into one of them; names the step, the tensor and `whose` it
         is."""
         for (name, tensors), before in zip(self._tensors.items(), self._before, strict=True):
-            if sum(map(_writes, tensors)) != before:
+            if sum(map(writes, tensors)) != before:
                 raise kind(
                     f"step {step} changed client.{name} of {whose} in place, for all steps after it; change a copy "
                     "(.clone()). Data that is to stay changed is what a step that replaces_data gives "
