@@ -45,9 +45,8 @@ from fedweave.deploy.flare.wire.journal import Journal, journal_path
 from fedweave.deploy.flare.wire.link import CollabLink
 from fedweave.deploy.flare.wire.requests import Open
 from fedweave.deploy.flare.wire.scores import Scoring
-from fedweave.deploy.sites.ports import free_port, wait_until_open
 from fedweave.deploy.sites.processes import members
-from fedweave.deploy.sites.project import Project, read_project
+from fedweave.deploy.sites.project import Project, free_port, read_project, wait_until_open
 from fedweave.engines.calls import Keys
 from fedweave.engines.resending import LastReceived
 from fedweave.privacy.secure_sum import FixedPoint

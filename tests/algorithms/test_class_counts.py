@@ -30,6 +30,7 @@ def after(built: Any) -> Any:
     return dict(leaves(last.state["w"]))
 
 
+@pytest.mark.often("weights1")
 @pytest.mark.parametrize("weights", [{"class_weight": "balanced"}, {"class_weight": "none", "logit_adjustment": 1.0}])
 def test_all_members_count_by_the_classes_of_all(weights: Any) -> None:
     """By hand: weights n / (C n_c) of everybody's training examples, given to each as numbers."""

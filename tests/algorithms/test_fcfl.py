@@ -72,6 +72,7 @@ def test_the_largest_loss_comes_first_and_the_softness_shrinks_where_its_gradien
     assert np.allclose(part.weigh(state, round_of(np.array([[2.0, 0], [-1, 1]]), [1, 1])), 0.5)
 
 
+@pytest.mark.often("1000")
 @pytest.mark.parametrize("first", [1000, 0])
 def test_the_worst_loss_falls_first_and_then_no_loss_rises(first: int) -> None:
     """Gradient descent with small steps: the largest loss alone is chased, or each falls."""

@@ -29,6 +29,7 @@ def problem() -> Problem:
     return Problem()
 
 
+@pytest.mark.often("1.0-feddyn", "0.6-feddc")
 @pytest.mark.parametrize("name", BOTH)
 @pytest.mark.parametrize("participation", [1.0, 0.6])
 def test_rounds_are_those_of_the_reference(baselines: Any, problem: Problem, name: str, participation: float) -> None:
@@ -47,6 +48,7 @@ def test_constant_gradients_by_hand(baselines: Any) -> None:
     assert float(after["0"]) == pytest.approx(-0.4)
 
 
+@pytest.mark.often("vmap-feddyn", "loop-feddc")
 @pytest.mark.parametrize("name", BOTH)
 @pytest.mark.parametrize("mode", ["loop", "vmap"])
 def test_a_client_without_training_examples_changes_nothing(name: str, mode: str) -> None:

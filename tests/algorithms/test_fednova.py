@@ -38,6 +38,7 @@ class Told:
         patch.setattr(NormalisedSteps, "weigh", kept)
 
 
+@pytest.mark.often("loop-options1", "vmap-options0", "vmap-options2")
 @pytest.mark.parametrize("options", [{}, {"momentum": 0.5}, {"mu": 0.5}])
 @pytest.mark.parametrize("mode", ["loop", "vmap"])
 def test_rounds_are_those_of_the_reference(

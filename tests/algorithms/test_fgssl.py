@@ -83,6 +83,7 @@ def test_views_drop_edges_in_both_directions_and_whole_columns() -> None:
     assert shares["strong"] == pytest.approx((0.2, 0.5), abs=0.08)
 
 
+@pytest.mark.often("text")
 @pytest.mark.parametrize("variant", ["text", "authors", "openfgl"])
 def test_only_the_objective_differs_from_fedavg(variant: str) -> None:
     """Without strength it is FedAvg to the bit; no other messages cross; each variant trains something."""

@@ -12,7 +12,6 @@ from fedweave.engines.simulation import Simulation
 from fedweave.experiment.rounds import train
 from fedweave.ops.touched import materialize
 from tests.contract.federations import VERTICAL, algorithm, distance, federation, graphs
-from tests.often import OFTEN
 
 DECAY = {"lr": 0.1, "weight_decay": 0.1}
 NOISY = {"dp_fedavg"}  # its members send noise in any case
@@ -36,7 +35,7 @@ def kept(name: str, step: Any, fed: Simulation) -> dict[str, Any]:
     return weights({"server": step.state} | ({} if at_server else fed.snapshot()))
 
 
-@pytest.mark.often(*OFTEN)
+@pytest.mark.often("fedavg", "ditto", "scaffold", "fcfl")
 @pytest.mark.parametrize("name", sorted(ALGORITHMS.keys() - VERTICAL - NOISY - OTHERS))
 def test_where_nobody_has_examples_nothing_moves(name: str) -> None:
     idle = {client: without_examples(graph) for client, graph in graphs(name=name).items()}

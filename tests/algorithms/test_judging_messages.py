@@ -14,7 +14,6 @@ from fedweave.core.purposes import EVALUATION, FRAMING
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.experiment.rounds import train
 from tests.contract.federations import algorithm, federation, model
-from tests.often import OFTEN
 
 FAMILY = sorted(name for name in ALGORITHMS if isinstance(algorithm(name), FedAvg))
 SGD: dict[str, Any] = {"optimizer": "sgd", "lr": 0.1, "weight_decay": 0.0, "local_steps": 1}
@@ -58,7 +57,7 @@ def told(made: FedAvg, purpose: str = EVALUATION, **options: Any) -> set[str]:
     return found[purpose]
 
 
-@pytest.mark.often(*OFTEN)
+@pytest.mark.often("fedavg", "ditto", "scaffold", "fairgfl")
 @pytest.mark.parametrize("name", FAMILY)
 def test_only_weights_go_down_to_be_judged(name: str) -> None:
     """ "init" is the key of the weights that a client without any draws."""

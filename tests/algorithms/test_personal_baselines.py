@@ -98,6 +98,7 @@ def test_fedper_is_training_with_a_head_of_ones_own() -> None:
         assert distance(own["w"]["1"], end["1"]) < 1e-12
 
 
+@pytest.mark.often("vmap")
 @pytest.mark.parametrize("mode", ["loop", "vmap"])
 def test_fedrep_fits_the_head_and_then_the_body(mode: str) -> None:
     """Two rounds by hand."""
@@ -198,6 +199,7 @@ def test_a_share_outside_0_and_1_is_refused() -> None:
 # --- pfedme ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.often("loop-1.0", "vmap-0.5")
 @pytest.mark.parametrize("beta", [1.0, 0.5])
 @pytest.mark.parametrize("mode", ["loop", "vmap"])
 def test_pfedmes_rounds_are_those_of_the_reference(baselines: Any, problem: Problem, beta: float, mode: str) -> None:

@@ -137,6 +137,7 @@ def test_bad_masks_are_refused():
         plain_pyg([(x, edges, y, np.zeros_like(masks))], 1, start())
 
 
+@pytest.mark.often("by_hand")
 @pytest.mark.skipif(not CORA.exists(), reason=f"{CORA} is not there")
 @pytest.mark.parametrize("name", RUNS)
 def test_cora_is_learnt(name, monkeypatch):

@@ -45,18 +45,21 @@ def outcomes(specified: dict[str, tuple[Any, Tree]]) -> dict[str, Tree]:
     return {name: left for name, (_, left) in specified.items()}
 
 
+@pytest.mark.often("2-mending")
 @every_kind
 @pytest.mark.parametrize("chunk", [pytest.param(0, marks=SLOW), pytest.param(1, marks=SLOW), 2])
 def test_vectorised_equals_loop_bit_for_bit(name: str, chunk: int, outcomes: dict[str, Tree]) -> None:
     assert distance(run(name, federation(mode="vmap", chunk=chunk)), outcomes[name]) == 0
 
 
+@pytest.mark.often("dropping")
 @every_kind
 def test_in_double_precision_too(name: str) -> None:
     loop, fast = (run(name, federation(mode=mode, dtype=torch.float64)) for mode in ("loop", "vmap"))
     assert distance(loop, fast) <= 1e-9
 
 
+@pytest.mark.often("dropping")
 @every_kind
 def test_only_bytes_pass_and_none_of_them_is_data(name: str, outcomes: dict[str, Tree]) -> None:
     fed = federation(engine=BytesEngine)
@@ -67,6 +70,7 @@ def test_only_bytes_pass_and_none_of_them_is_data(name: str, outcomes: dict[str,
     assert told - {"(names and framing)"} == ({"changed"} if name == "drifting" else set())
 
 
+@pytest.mark.often("vmap-drifting")
 @every_kind
 @pytest.mark.parametrize("mode", [pytest.param("loop", marks=SLOW), "vmap"])
 def test_resumed_equals_uninterrupted(name: str, mode: str, outcomes: dict[str, Tree]) -> None:

@@ -66,6 +66,11 @@ def subject(request: pytest.FixtureRequest) -> Subject:
     return Subject(request.param)
 
 
+@pytest.mark.often(
+    "OnMiniBatches-clients_in_batches_give_the_loops_numbers",
+    "OnMiniBatches-recorded_steps_give_the_same_bits",
+    "OnMiniBatches-a_resumed_run_gives_the_same",
+)
 @pytest.mark.parametrize("law", LAWS)
 def test_law(subject: Subject, law: str) -> None:
     """FedStar and FairGraphFL are tried in `test_contract`."""
@@ -100,6 +105,7 @@ def test_updates_count_by_training_graphs_not_nodes() -> None:
     assert distance(run(made, several, 3).state["w"], run(made, one, 3).state["w"]) <= 1e-12
 
 
+@pytest.mark.often("loop")
 @pytest.mark.parametrize("mode", ["loop", "vmap"])
 def test_a_mini_batch_of_all_training_graphs_is_the_full_batch(mode: str) -> None:
     most = max(int(graph.masks[TRAIN].sum()) for graph in graphs().values())

@@ -34,6 +34,7 @@ def test_the_number_of_executors_changes_no_number(what: str, shards: int) -> No
     assert distance(subject.sharded(shards).left, everywhere(subject.together().left)) == 0
 
 
+@pytest.mark.often("fedavg")
 @pytest.mark.parametrize("name", ["fedavg", "dfedgnn", pytest.param("fedego", marks=pytest.mark.slow)])
 def test_a_run_is_resumed_with_another_number_of_executors(name: str) -> None:
     subject = Subject(ALGORITHMS[name])
@@ -44,6 +45,7 @@ def test_a_run_is_resumed_with_another_number_of_executors(name: str) -> None:
     assert distance(everywhere(everything(last, fed)), everywhere(subject.together().left)) == 0
 
 
+@pytest.mark.often("Drifting")
 @pytest.mark.parametrize("kind", [Drifting, Mending])
 def test_data_is_replaced_where_it_is(kind: Any) -> None:
     one, several = federation(), federation(ShardedRecorder, shards=3, rebuild=partial(kind, model()))

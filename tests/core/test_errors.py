@@ -6,7 +6,7 @@ import pytest
 
 from fedweave import errors
 from fedweave.errors import ClientsMissing, ConfigError, DataError, Faults, FedweaveError
-from fedweave.experiment.config.names import check_keys, check_name
+from fedweave.experiment.config.toml import check_keys, check_name
 
 KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, FedweaveError)]
 

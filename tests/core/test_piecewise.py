@@ -14,6 +14,7 @@ from tests.models.test_carrying_edges import D, K, a_graph
 from tests.sampling.test_messages import MODELS, of_edges
 
 
+@pytest.mark.often("gcn both-", "gine both-by time", "pna-by time", "gat-")
 @pytest.mark.parametrize("until", [None, (14.0, 22.0)], ids=["", "by time"])
 @pytest.mark.parametrize("name", MODELS)
 def test_pieces_give_what_the_whole_graph_gives(name, until, monkeypatch):

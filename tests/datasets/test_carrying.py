@@ -16,8 +16,8 @@ from fedweave.core.arrays import graph_tree, tree_graph
 from fedweave.core.tree import decode, encode
 from fedweave.datasets.carrying import times_of
 from fedweave.datasets.check import check
+from fedweave.datasets.columns import gaps_filled
 from fedweave.datasets.contents import content
-from fedweave.datasets.gaps import gaps_filled
 from fedweave.datasets.table import Table
 from fedweave.errors import ConfigError, DataError
 from fedweave.experiment.build import client_graphs
@@ -165,6 +165,36 @@ def test_networkx_and_pyg_give_the_same_as_tables():
     assert content(replace(transfers(), carried=replace_columns(pyg, known))) == content(transfers())
     assert datasets.from_pyg(Data(**plain)).carried is None
     assert datasets.from_pyg(Data(**plain), directed=True).carried.total == 4  # loops are dropped
+
+
+@pytest.mark.parametrize("label", ["label", "fraud"])
+def test_networkx_edges_are_examples_with_all_that_edges_of_tables_have(label):
+    multi = nx.MultiDiGraph()
+    for node in (3, 1, 2):
+        multi.add_node(node, age=float(node))
+    rows = [(3, 1, "ok", "train"), (3, 1, "bad", "test"), (1, 2, None, None), (2, 3, "ok", "val")]
+    for at, (source, target, own, split) in enumerate(rows):
+        given = {label: own, "split": split, "id": f"t{at}", "sens": "cash" if at % 2 else "wire"}
+        multi.add_edge(source, target, amount=at / 2, day=at, weight=at + 1.0, **given)
+    options = {
+        "task": "edges",
+        "directed": True,
+        "edge_features": "amount",
+        "edge_time": "day",
+        "edge_weight": "weight",
+    }
+    data = datasets.from_networkx(multi, label=label, **options)
+    frame = nx.to_pandas_edgelist(multi).rename(columns={label: "label"})
+    nodes = pd.DataFrame({"id": [3, 1, 2], "age": [3.0, 1, 2]})
+    assert content(data) == content(datasets.from_frames(nodes, frame, **options))
+    assert (data.labels, sorted(data.y.tolist())) == (("bad", "ok"), [-1, 0, 1, 1])
+    assert sorted(data.ids) == ["t0", "t1", "t2", "t3"]
+    assert data.public.sum(1).tolist() == [1, 1, 1]
+    assert sorted(data.carried.features[:, 0] * 2) == sorted(data.carried.time) == [0, 1, 2, 3]
+    assert sorted(data.carried.weight) == [1, 2, 3, 4]
+    multi.add_edge(1, 3, amount=1.0, day=1, weight=1.0)
+    with pytest.raises(DataError, match=rf"1 of 5 edges lacks the attribute '{label}', such as \(1, 3\)"):
+        datasets.from_networkx(multi, label=label, **options)
 
 
 def replace_columns(carried, other):

@@ -8,7 +8,7 @@ from threadpoolctl import threadpool_limits
 
 from fedweave.datasets import load
 from fedweave.datasets.check import check
-from fedweave.datasets.digits import _nearest
+from fedweave.datasets.synthetic import _nearest
 from fedweave.errors import ConfigError
 
 EDGES = "6ee48920e7ec45ace976950197fe95b4f3258c03896f33e91e5ff58c61c31849"

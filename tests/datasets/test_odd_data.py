@@ -12,8 +12,7 @@ from fedweave.cli import app
 from fedweave.datasets import load
 from fedweave.datasets.alike import alike, difference, plain
 from fedweave.datasets.features import normalise
-from fedweave.datasets.odd_data import odd_data, one_class
-from fedweave.datasets.row_numbers import row_numbers
+from fedweave.datasets.odd_data import odd_data, one_class, row_numbers
 from fedweave.errors import DataError
 from fedweave.report.notes import notes
 

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from torch_geometric.data import Data, InMemoryDataset
+from torch_geometric.data import Data, HeteroData, InMemoryDataset
 from torch_geometric.datasets import KarateClub
 
 import fedweave
@@ -114,3 +114,52 @@ def test_what_a_file_cannot_keep_or_be_is_refused(tmp_path: Path) -> None:
         data.save(tmp_path / "karate.csv")
     with pytest.raises(UserError, match="cannot be written"):
         data.save(tmp_path / "no" / "karate.npz")
+
+
+def shop() -> HeteroData:
+    """Two users with an age, three items of two features, purchases with an amount, and friends without features."""
+    data = HeteroData()
+    data["user"].x, data["user"].y = torch.tensor([[30.0], [40.0]]), torch.tensor([1, 0])
+    data["user"].train_mask, data["user"].test_mask = torch.tensor([True, False]), torch.tensor([False, True])
+    data["item"].x = torch.tensor([[1.0, 2], [3, 4], [5, 6]])
+    data["user", "buys", "item"].edge_index = torch.tensor([[0, 1, 1], [2, 0, 1]])
+    data["user", "buys", "item"].edge_attr = torch.tensor([[7.0], [8], [9]])
+    data["user", "knows", "user"].edge_index = torch.tensor([[1], [0]])
+    return data
+
+
+def test_a_graph_of_several_types_is_refused_by_name_or_flattened_on_request() -> None:
+    with pytest.raises(DataError, match=r"user, item.*user-buys-item, user-knows-user.*flatten = True"):
+        from_pyg(shop())
+    data = from_pyg(shop(), flatten=True)
+    assert data.columns == ("type = user", "type = item", "user.0", "item.0", "item.1")
+    x = data.x if isinstance(data.x, np.ndarray) else data.x.toarray()
+    wanted = [[1, 0, 30, 0, 0], [1, 0, 40, 0, 0], [0, 1, 0, 1, 2], [0, 1, 0, 3, 4], [0, 1, 0, 5, 6]]
+    assert x.tolist() == wanted
+    assert data.y.tolist() == [1, 0, -1, -1, -1]
+    assert data.public.tolist() == [[True, *[False] * 4], [False] * 5, [False, True, *[False] * 3]]
+    assert data.carried.directed
+    assert data.carried.ends.tolist() == [[0, 1, 1, 1], [4, 2, 3, 0]]
+    assert data.carried.columns == ("type = user-buys-item", "type = user-knows-user", "user-buys-item.0")
+    assert data.carried.features.tolist() == [[1, 0, 7], [1, 0, 8], [1, 0, 9], [0, 1, 0]]
+    plain = Data(x=torch.eye(2), edge_index=torch.tensor([[0], [1]]), y=torch.tensor([0, 1]))
+    assert from_pyg(plain, flatten=True).columns == ()
+
+
+def test_a_flattened_graph_may_have_edges_as_examples_and_says_what_it_does_not_read() -> None:
+    data = shop()
+    data["user", "buys", "item"].edge_label = torch.tensor([0, 1, 0])
+    data["user", "buys", "item"].edge_time = torch.tensor([1.0, 2, 3])
+    with pytest.raises(DataError, match=r"knows.*edge_time"):
+        from_pyg(data, flatten=True)
+    data["user", "knows", "user"].edge_time = torch.tensor([4.0])
+    made = from_pyg(data, flatten=True, task="edges")
+    assert (made.example, made.y.tolist(), made.carried.time.tolist()) == ("edge", [0, 1, 0, -1], [1, 2, 3, 4])
+    data["item"].price = torch.ones(3)
+    assert "item.price" in str(from_pyg(data, flatten=True).notes)
+    data["item"].y = torch.tensor([0, 1, 0])
+    with pytest.raises(DataError, match="2 types have y"):
+        from_pyg(data, flatten=True)
+    data["user", "knows", "user"].edge_index[1, 0] = 2  # an item's place, were it not a user's
+    with pytest.raises(DataError, match=r"user-knows-user: one names no 'user' in 0..1"):
+        from_pyg(data, flatten=True)

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from fedweave.datasets import DATASETS, describe, download, load, tu
+from fedweave.datasets import DATASETS, describe, download, load
 from fedweave.datasets.lookup import Facts
+from fedweave.datasets.recognise import tu_names
 from fedweave.datasets.small_graphs import SMALL_GRAPHS, Proteins
 from fedweave.errors import ConfigError, DataError
 from tests.datasets.test_public import nowhere  # noqa: F401 (a fixture)
@@ -31,7 +32,7 @@ COUNTS: dict[str, tuple[Any, ...]] = {
 
 
 def real(name: str, data_root: Path) -> str:
-    if not tu.holds(data_root / name):
+    if not tu_names(data_root / name):
         pytest.skip(f"{name} is not in {data_root}; set FEDWEAVE_DATA to the folder of data sets")
     return str(data_root)
 

@@ -5,7 +5,7 @@ import pytest
 
 from fedweave.datasets import Dataset, load
 from fedweave.datasets.check import check
-from fedweave.datasets.pairs import Blocks, draw_pairs
+from fedweave.datasets.synthetic import Blocks, draw_pairs
 from fedweave.errors import ConfigError
 
 

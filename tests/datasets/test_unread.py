@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import fedweave
 from fedweave.cli import app
 from fedweave.datasets import Dataset, load, npz
-from fedweave.datasets.unread import unread
+from fedweave.datasets.recognise import unread
 from fedweave.errors import DataError
 from fedweave.partition import Dirichlet, EgoNetworks, GraphsIID, LabelSkew, Overlap, Random, Vertical, unused
 

@@ -1,23 +1,30 @@
-"""Between sites, edges carry what they do in the simulation; what a server cannot know of them is said in [model]."""
+"""Between sites, edges carry what they do in the simulation, and may be the examples."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
+from fedweave.cli import app
 from fedweave.datasets import load
 from fedweave.deploy.flare.site.holdings import own_graph
-from fedweave.deploy.flare.site.sitefile import SITE_FILE, read_site_file
+from fedweave.deploy.flare.site.sitefile import FINE, SITE_FILE, read_site_file, write_site_file
+from fedweave.deploy.sites.findings import Found, compare
+from fedweave.deploy.sites.running import number_of, run
+from fedweave.deploy.sites.site_check import check_site
 from fedweave.deploy.sites.splitting import hand_out, split
-from fedweave.errors import ClientsMissing
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train
+from fedweave.experiment.runs.scoring import probabilities
 from tests.contract.federations import distance
 from tests.deploy.projects import SITES, experiment
 from tests.deploy.test_in_process import joined, project, simulated
+from tests.deploy.test_prediction_at_home import predict
 
 __all__ = ["project"]
 TABLES = {
@@ -48,11 +55,12 @@ def experiment_with(path: Path, **model: object) -> object:
     return resolve({**document, "data": own, "model": {"hidden": 8, **model}})
 
 
+@pytest.mark.often("model0")
 @pytest.mark.parametrize(
     "model",
     [
-        {"name": "gine", "edge_features": 1, "directed": "both"},
-        {"name": "gcn", "weighted": True, "directed": "forward"},
+        {"name": "gine", "directed": "both", "ports": True},
+        {"name": "gcn", "directed": "forward"},
     ],
 )
 def test_sites_give_the_numbers_of_the_simulation(project: Path, tmp_path: Path, model: dict[str, object]) -> None:
@@ -65,17 +73,6 @@ def test_sites_give_the_numbers_of_the_simulation(project: Path, tmp_path: Path,
     assert last.summary == pytest.approx(expected.summary, abs=1e-5)
 
 
-@pytest.mark.parametrize(("name", "said"), [("gine", "say edge_features = 1"), ("gcn", "say weighted = true")])
-def test_what_the_server_does_not_know_is_asked_for(
-    project: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, said: str
-) -> None:
-    config = experiment_with(bank(tmp_path / "data"), name=name)
-    hand_out(*split(config, SITES), project, SITES)
-    with pytest.raises(ClientsMissing):
-        joined(project, config)
-    assert said in caplog.text
-
-
 def test_a_site_s_own_tables_are_read_as_in_a_simulation(project: Path) -> None:
     site = project / SITES[0]
     bank(site / "data", split_column=True)
@@ -85,3 +82,150 @@ def test_a_site_s_own_tables_are_read_as_in_a_simulation(project: Path) -> None:
     there = load("folder", str(site / "data"), classes=2, **TABLES)
     assert all(map(np.array_equal, here.carried.arrays().values(), there.carried.arrays().values()))
     assert here.carried.columns == ("amount",)
+
+
+TRANSFERS = {
+    "task": "edges",
+    "directed": True,
+    "edge_features": "amount",
+    "edge_time": "day",
+    "edge_normalise": "standard",
+    "loops": "keep",
+    "unlabelled": "unknown",
+}
+UNTIL = {"train_until": "1970-01-31", "val_until": 45.0}
+
+
+def transfers(root: Path) -> Path:
+    """Accounts of three banks, and transfers of which the large ones are fraud, over sixty days."""
+    root.mkdir(parents=True, exist_ok=True)
+    draw = np.random.default_rng(0)
+    source, day = draw.integers(0, 60, 900), draw.integers(0, 60, 900)
+    target = draw.integers(0, 20, 900) * 3 + np.where(draw.random(900) < 0.8, source, source + 1) % 3
+    amount = draw.normal(size=900)
+    label = np.where(amount > 1.0, "fraud", np.where(draw.random(900) < 0.05, "unknown", "fine"))
+    nodes = {
+        "id": [f"a{at}" for at in range(60)],
+        "age": draw.normal(size=60),
+        "bank": [SITES[at % 3] for at in range(60)],
+    }
+    edges = {"id": [f"t{at}" for at in range(900)], "source": [f"a{at}" for at in source]}
+    edges |= {"target": [f"a{at}" for at in target], "amount": amount, "day": day, "label": label}
+    pd.DataFrame(nodes).to_csv(root / "nodes.csv", index=False)
+    pd.DataFrame(edges).to_csv(root / "edges.csv", index=False)
+    return root
+
+
+def on_transfers(
+    path: Path, model: str = "gine", scaled: str = "standard", external: str = "refuse", **more: object
+) -> object:
+    document = experiment(rounds=2).plain()
+    data = {"name": "folder", "path": str(path), **TRANSFERS, "owner": "bank", "edge_normalise": scaled}
+    data |= {} if external == "refuse" else {"external": external}
+    own = {"name": model, "hidden": 8} | ({"directed": "both", "ports": True} if model == "gine" else {})
+    cut = {"name": "column", "split": "time", **UNTIL}
+    return resolve({**document, "data": data, "model": own, "partition": cut, **more})
+
+
+def own_tables(whole: Path, project: Path) -> None:
+    """Give each site its bank's accounts and the transfers between them as tables of its own."""
+    nodes, edges = (pd.read_csv(whole / f"{name}.csv") for name in ("nodes", "edges"))
+    (project / "server/test.npz").unlink(missing_ok=True)
+    for site in SITES:
+        folder = project / site / "data"
+        folder.mkdir(exist_ok=True)
+        held = nodes[nodes["bank"] == site]
+        inside = edges["source"].isin(held["id"]) & edges["target"].isin(held["id"])
+        held.drop(columns="bank").to_csv(folder / "nodes.csv", index=False)
+        edges[inside].to_csv(folder / "edges.csv", index=False)
+        about = {"path": "data", "labels": ["fine", "fraud"], "random_id": site, **TRANSFERS, **UNTIL}
+        write_site_file(project / site / SITE_FILE, about | {"edge_normalise": "none"}, measures=list(FINE))
+
+
+@pytest.mark.often("gine-refuse", "gcn-exchange")
+@pytest.mark.parametrize(("model", "external"), [("gine", "refuse"), ("gcn", "features"), ("gcn", "exchange")])
+def test_edges_are_examples_as_in_the_simulation(project: Path, tmp_path: Path, model: str, external: str) -> None:
+    """Split by time and with ports, whose models the server makes of what sites tell; those between sites make columns
+    of nodes, up to the end of training."""
+    config = on_transfers(transfers(tmp_path / "data"), model, external=external)
+    (project / "server/test.npz").unlink(missing_ok=True)
+    hand_out(*split(config, SITES), project, SITES, config)
+    fed, algorithm, _ = joined(project, config)
+    *_, last = train(algorithm, fed, 2)
+    expected, sim = simulated(config)
+    assert distance(last.state, expected.state) <= 1e-5
+    assert last.summary == pytest.approx(expected.summary, abs=1e-5)
+    assert all(graph.timed for graph in sim.graphs.values())
+    assert {graph.x.shape[1] for graph in sim.graphs.values()} == {
+        {"refuse": 1, "features": 9, "exchange": 13}[external]
+    }
+
+
+def test_a_site_s_own_transfers_are_predicted_by_their_ids(project: Path, tmp_path: Path) -> None:
+    """Divided by the times in the site's file, with the simulation's scores; new ones, too."""
+    whole = transfers(tmp_path / "data")
+    own_tables(whole, project)
+    config = on_transfers(whole, scaled="none", evaluation={"positive": 1})
+    fed, algorithm, _ = joined(project, config)
+    *_, last = train(algorithm, fed, 2)
+    fed.snapshot()
+    expected, sim = simulated(config)
+    assert distance(last.state, expected.state) <= 1e-5
+    with open(project / "bank-b/data/edges.csv", "a") as file:
+        file.write("new,a1,a4,0.3,59,\n")
+    predict(project, config, algorithm, last.state, "global")
+    for site in SITES:
+        found = pd.read_parquet(project / site / "runs/r1/predictions.parquet")
+        read = pd.read_csv(project / site / "data/edges.csv")
+        for name in ("id", "source", "target"):
+            assert found[name].tolist() == read[name].tolist()
+        assert found["flagged"].tolist() == (found["score"] >= found["threshold"]).tolist()
+        until = np.searchsorted((30.0, 45.0), read["day"])
+        known = read["label"].isin(["fine", "fraud"])
+        assert found["split"].tolist() == np.where(known, np.array(["train", "val", "test"])[until], "").tolist()
+        graph = sim.graphs[site]
+        p = probabilities(algorithm.net, last.state["w"], graph)[: graph.own_edges.members[0].carried.total, 1].numpy()
+        scored = np.abs(found["score"].to_numpy()[: len(p)] - p)
+        before = (known & (until < 2)).to_numpy()[: len(p)]
+        assert scored[before].max() <= 1e-4  # what came later changes nothing before
+        assert site == "bank-b" or scored.max() <= 1e-4
+
+
+@pytest.mark.slow
+def test_real_sites_train_on_transfers_predict_and_export(owned: Path, tmp_path: Path) -> None:
+    """Processes: scores in sums, the threshold of all sites' validation examples, and a module of the joint model."""
+    whole, out = transfers(tmp_path / "data"), tmp_path / "out"
+    own_tables(whole, owned)
+    sums = {"name": "fedavg", "scores": "sum", "lr": 0.1}
+    config = on_transfers(whole, "gcn", "none", algorithm=sums, evaluation={"positive": 1, "threshold": "f1"})
+    found = run(config, owned, out, False, lambda now: None)
+    expected, _ = simulated(config)
+    for name in ("global/accuracy", "global/loss"):
+        assert found["metrics"][name] == pytest.approx(expected.summary[name], abs=1e-5)
+    assert found["edges"] == {"features": 1, "weighted": False, "examples": True, "directed": True}
+    told = CliRunner().invoke(app, ["sites", "predict", str(out), "--sites", str(owned)])
+    assert told.exit_code == 0, told.output
+    for site in SITES:
+        table = pd.read_parquet(owned / site / "runs" / number_of(out) / "predictions.parquet")
+        assert table["id"].tolist() == pd.read_csv(owned / site / "data/edges.csv")["id"].tolist()
+        assert (table["threshold"] == found["metrics"]["pooled/threshold"]).all()
+    told = CliRunner().invoke(app, ["sites", "export", str(out), "--site", str(owned / SITES[0])])
+    assert told.exit_code == 0, told.output
+    about = json.loads((out / "export/model.json").read_text())
+    assert about["edges"]["columns"] == ["amount"]
+    assert about["threshold"] == found["metrics"]["pooled/threshold"]
+
+
+def test_a_check_finds_sites_whose_edges_carry_other_things(project: Path, tmp_path: Path) -> None:
+    whole = transfers(tmp_path / "data")
+    own_tables(whole, project)
+    path, config = project / SITES[1] / SITE_FILE, on_transfers(whole, scaled="none")
+    for odd in ([], [SITES[1]]):
+        if odd:
+            path.write_text(path.read_text().replace('edge_features = "amount"', 'ignore = ["amount"]'))
+        told = Found(forms={site: {} for site in SITES})
+        for site in SITES:
+            check_site(project / site, None if odd else config, SITES, told)
+        compare(told, False)
+        assert [site for site, what in told.faults if what.startswith("edges carry")] == odd
+        assert all("examples that are edges" in what for _, what in told.facts)

@@ -25,7 +25,8 @@ from fedweave.datasets import load, npz
 from fedweave.deploy.flare.server.provision import provision
 from fedweave.deploy.flare.site.member import LOG
 from fedweave.deploy.flare.site.sitefile import read_site_file, write_site_file
-from fedweave.deploy.sites import ports, processes, status
+from fedweave.deploy.sites import processes, status
+from fedweave.deploy.sites import project as ports
 from fedweave.deploy.sites.checking import examine
 from fedweave.deploy.sites.issuing import renew
 from fedweave.deploy.sites.processes import SiteProcess, check_alive, last_error, last_record, own_reasons
@@ -648,7 +649,7 @@ def test_check_finds_a_positive_class_that_no_site_has(project: Path, positive: 
 def test_a_split_says_what_the_experiment_for_sites_is_to_say() -> None:
     config = resolve(tomllib.loads(shipped()["fraud"]))
     data = load("transfers", accounts=1000, transfers=4000)
-    assert unknown_to_server(config, data) == ["[model] edge_features = 6", "[evaluation] positive = 1"]
+    assert unknown_to_server(config, data) == ["[evaluation] positive = 1"]
 
 
 def test_a_site_file_says_how_weak_an_exchange_of_one_is(tmp_path: Path) -> None:

@@ -19,8 +19,7 @@ from typer.testing import CliRunner
 from fedweave.cli import app
 from fedweave.deploy.flare.site.accounts import CallLog, note_refusal
 from fedweave.deploy.flare.site.audit import audit
-from fedweave.deploy.flare.site.compliance import of_site
-from fedweave.deploy.flare.site.signing import Report, read_report, write_report
+from fedweave.deploy.flare.site.compliance import Report, of_site, read_report, write_report
 from fedweave.errors import UserError
 from fedweave.experiment.rounds import train
 from fedweave.privacy.aggregation.identity import Identity, read_root
@@ -141,7 +140,7 @@ def test_a_report_outlives_its_signers_certificate(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("fedweave.privacy.aggregation.identity.read_identity", lambda folder: own)
     for days, refused in ((-5, False), (-1, True)):
         at = (datetime.now(UTC) + timedelta(days=days)).isoformat()
-        monkeypatch.setattr("fedweave.deploy.flare.site.signing.now", lambda at=at: at)
+        monkeypatch.setattr("fedweave.deploy.flare.site.compliance.now", lambda at=at: at)
         write_report(kept, Report(Document("What left")).signed(tmp_path))  # in place of the one before
         if not refused:
             assert read_report(kept).signatures

@@ -109,7 +109,7 @@ def check_equal(project: Path, config: Config) -> Flare:
     return fed
 
 
-@pytest.mark.often("fairgraphfl", "fedstar")
+@pytest.mark.often("fairgraphfl")
 @pytest.mark.parametrize(("name", "model", "settings"), OF_GRAPHS, ids=[name for name, *_ in OF_GRAPHS])
 def test_sites_with_small_graphs_give_the_numbers_of_the_simulation(
     project: Path, whole: Path, name: str, model: dict[str, Any], settings: dict[str, Any]

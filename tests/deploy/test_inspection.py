@@ -171,7 +171,8 @@ class Told:
 
 def holdings(**other: Any) -> Tree:
     counts = {"split": torch.tensor([3, 2, 2]), "labels": torch.tensor([4, 3])}
-    return {"features": 5, "classes": 2, "names": 0, "nodes": 7, "edges": 9} | counts | other
+    of_edges = {"edge_features": 2, "edge_weights": 0, "of_edges": 1, "directed": 1}
+    return {"features": 5, "classes": 2, **of_edges, "names": 0, "nodes": 7, "edges": 9} | counts | other
 
 
 def joined(quorum: float, vertical: bool = False, **replies: Tree) -> tuple[Flare, Any]:
@@ -182,8 +183,10 @@ def joined(quorum: float, vertical: bool = False, **replies: Tree) -> tuple[Flar
 @pytest.mark.parametrize(
     ("other", "said"),
     [
-        ({"features": 6}, "its data has 6 features and 2 classes, most others' 5 and 2"),
+        ({"features": 6}, "its data has 6 features and 2 classes, most others' 5 features and 2"),
         ({"classes": 3, "labels": torch.tensor([4, 3, 0])}, "3 classes"),
+        ({"edge_features": 3}, "edges with 3 features, most others' 5 features and 2 classes, edges as examples"),
+        ({"of_edges": 0}, "nodes or graphs as examples"),
         ({"features": 10**7}, "features is 1e+07"),
         ({"nodes": -5}, "nodes is -5"),
         ({"labels": torch.tensor([-4, 3])}, "labels is -4"),

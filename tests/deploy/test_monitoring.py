@@ -27,8 +27,8 @@ from fedweave.deploy.flare.site.accounts import note_refusal
 from fedweave.deploy.flare.site.member import Member
 from fedweave.deploy.flare.site.private import log_to
 from fedweave.deploy.sites import gauges, processes, status
-from fedweave.deploy.sites.ports import free_port
 from fedweave.deploy.sites.processes import SiteProcess, attend, last_record
+from fedweave.deploy.sites.project import free_port
 from fedweave.errors import FedweaveError
 from fedweave.experiment.config import dumps, load
 from tests.deploy.projects import copied, experiment, join_request

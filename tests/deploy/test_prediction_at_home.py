@@ -29,6 +29,7 @@ from fedweave.experiment.rounds import train
 from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.files import CHECKPOINT, EARLIER, PREDICTIONS, SUMMARY
 from fedweave.experiment.runs.scoring import probabilities
+from fedweave.metrics.judging import Flagging
 from tests.deploy.projects import SITES, InProcess, experiment
 from tests.deploy.test_in_process import joined, private, project, simulated
 
@@ -45,10 +46,12 @@ def trained(project: Path, name: str = "fedavg", **settings: Any) -> tuple[Any, 
     return config, algorithm, last.state
 
 
-def predict(project: Path, config: Any, algorithm: Any, state: Any, which: str = "personal") -> Ledger:
+def predict(
+    project: Path, config: Any, algorithm: Any, state: Any, which: str = "personal", flags: Flagging | None = None
+) -> Ledger:
     """Predict with the models of the run, in processes that have just begun."""
     fed = Flare(InProcess(project), SITES, ledger=Ledger(), seed=config.general.seed)
-    fed.join(config.plain(), "r1", ROUNDS, predict=True)
+    fed.join(config.plain(), "r1", ROUNDS, predict=True, flags=flags)
     fed.restore({"round": ROUNDS})
     fed.begin(ROUNDS)
     algorithm.deploy(state, fed, which)
@@ -206,7 +209,7 @@ def predict_as_the_server_does(project: Path, config: Any, algorithm: Any, state
     """The server's part of `fedweave sites predict`, with the sites in this process."""
     folder = project / "server/runs/r1"
     (folder / "checkpoint").mkdir(parents=True, exist_ok=True)
-    (folder / SUMMARY).write_text("{}")
+    (folder / SUMMARY).write_text('{"rounds": 2, "metrics": {}}')
     Checkpoint(round=ROUNDS, state=state, fed={"round": ROUNDS}).save(folder / CHECKPOINT)
     link, server = InProcess(project), Server("r1", SITES, written(config.plain()), which)
     _predict(lambda: server._join(config, project / "server", folder, link), folder, which)

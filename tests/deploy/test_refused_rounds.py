@@ -58,7 +58,7 @@ def sent(project: Path, site: str, step: str) -> Counter[int]:
     return Counter(e.round for e in entries(path) if e.step.endswith(step) and e.direction == "up")
 
 
-@pytest.mark.often("local-train", "gcfl_plus-score_personal", "glasu-update")
+@pytest.mark.often("local-train")
 @pytest.mark.parametrize(("algorithm", "step"), REFUSED)
 def test_a_refusal_keeps_every_whole_round(project: Path, tmp_path: Path, algorithm: str, step: str) -> None:
     config, out = experiment(algorithm, rounds=ROUNDS, checkpoint_seconds=3600.0), tmp_path / "out"

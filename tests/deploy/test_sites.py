@@ -20,9 +20,8 @@ from fedweave.core.tree import decode
 from fedweave.deploy.flare.site.member import LOG
 from fedweave.deploy.flare.site.sitefile import FINE
 from fedweave.deploy.flare.wire.journal import entries, journal_path, journals, read
-from fedweave.deploy.sites.ports import wait_until_open
 from fedweave.deploy.sites.processes import SiteProcess, descendants
-from fedweave.deploy.sites.project import read_project
+from fedweave.deploy.sites.project import read_project, wait_until_open
 from fedweave.deploy.sites.running import FILES, run
 from fedweave.errors import FedweaveError
 from fedweave.experiment.build import build

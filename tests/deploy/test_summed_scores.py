@@ -1,23 +1,30 @@
 """Scores that leave in secure sums alone: the simulation's numbers, and no member's own."""
 
+import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 import torch
 
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
 from fedweave.core.tree import leaves
+from fedweave.deploy.flare.server.server import flagging_known
 from fedweave.deploy.flare.site.audit import compare
+from fedweave.deploy.flare.site.predicted import read_flags
 from fedweave.deploy.flare.wire.journal import journal_path, read
-from fedweave.errors import ClientsMissing, ConfigError
+from fedweave.errors import CallRefused, ClientsMissing, ConfigError
 from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train
 from tests.deploy.projects import SITES
+from tests.deploy.test_carrying_at_sites import on_transfers, own_tables, transfers
 from tests.deploy.test_in_process import deny, joined
+from tests.deploy.test_prediction_at_home import predict
 from tests.deploy.test_secure_sums import made, metered, project, words  # noqa: F401
 from tests.security.cheating import SITE, Cheat, agreed, reply
 
@@ -187,3 +194,36 @@ def test_sites_weigh_classes_by_all_members_counts_and_none_tells_its_own(projec
         deny(project, f'deny = ["{denied}"]\ncalls = {{count_classes = 5}}')
         with pytest.raises(ClientsMissing, match="class_counts may not leave"):
             joined(project, config, run=f"without{denied[0]}")
+
+
+def test_all_sites_flag_by_the_threshold_of_all_validation_examples(project: Path, tmp_path: Path) -> None:  # noqa: F811
+    """The simulation's, which the server tells them with the model, and the ledger has it; of edges as examples."""
+    whole = transfers(tmp_path / "data")
+    own_tables(whole, project)
+    scores = {"name": "fedavg", "scores": "sum", "lr": 0.1}
+    config = on_transfers(whole, scaled="none", algorithm=scores, evaluation={"positive": 1, "threshold": "f1"})
+    fed, algorithm, _ = joined(project, config)
+    *_, last = train(algorithm, fed, 2)
+    fed.snapshot()
+    expected, _ = in_simulation(config)
+    threshold = last.summary["pooled/threshold"]
+    assert threshold == expected.summary["pooled/threshold"]
+    path = tmp_path / "summary.json"
+    told = {"rounds": 2, "class_count": 2, "metrics": last.summary}
+    path.write_text(json.dumps(told))
+    flags = flagging_known(config, path, "last")
+    ledger = predict(project, config, algorithm, last.state, "global", flags)
+    for site in SITES:
+        found = pq.read_table(project / site / "runs/r1/predictions.parquet").to_pandas()
+        assert (found["threshold"] == threshold).all()
+        assert ((found["score"] >= threshold) == found["flagged"]).all()
+    down = {row["key"] for row in ledger.table().to_pylist() if row["direction"] == "down" and row["step"] == "(join)"}
+    assert {"positive", "threshold"} <= down
+    path.write_text(json.dumps(told | {"metrics": {}}))
+    assert flagging_known(config, path, "last") is None  # and each site flags by a threshold of its own
+
+
+@pytest.mark.parametrize("told", [{"positive": 2, "threshold": 0.5}, {"positive": 1, "threshold": math.nan}])
+def test_a_site_flags_by_nothing_that_cannot_be(told: dict[str, Any]) -> None:
+    with pytest.raises(CallRefused, match="flagged"):
+        read_flags(told)

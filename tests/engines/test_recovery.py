@@ -62,7 +62,7 @@ def federation(subject: Subject, spool: Path, deaths: list[int], after: bool = F
     return Recording(Sharded(tuple(graphs), shards), held=held, **given), mortal
 
 
-@pytest.mark.often("2-dfedgnn-True", "64-fedavg-False")
+@pytest.mark.often("64-fedavg-False")
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("name", ["fedavg", "dfedgnn"])
 @pytest.mark.parametrize("saved_every", [2, 64])

@@ -25,6 +25,8 @@ from fedweave.experiment.build import graph_of
 from fedweave.experiment.runs.scoring import probabilities
 from fedweave.experiment.runs.trained import Trained, finished, trained
 from fedweave.export import card, source
+from tests.runs.test_edges_as_examples import DATA as OF_EDGES
+from tests.runs.test_edges_as_examples import tables as transfers
 from tests.runs.test_predictions import COLUMNS, SYNTHETIC, bank, columns, made
 
 # Of each model, the settings under which its layers differ.
@@ -118,6 +120,42 @@ def test_and_on_small_graphs(tmp_path: Path, data_root: Path, model: dict[str, A
 
 
 @pytest.mark.often("fedpub", "dfedgnn", "fedego")
+def edge_logits(model: Any, data: Any) -> torch.Tensor:
+    """The exported module's of each edge as it is listed."""
+    attr = torch.from_numpy(data.carried.features)
+    with torch.no_grad():
+        return model(torch.from_numpy(np.asarray(data.x)), torch.from_numpy(data.carried.ends), edge_attr=attr)
+
+
+@pytest.mark.often("gine", "sage")
+@pytest.mark.parametrize("name", ["gine", "gine both", "gine forward", "sage", "gat", "sgc", "gcn"])
+def test_and_on_edges_as_examples(tmp_path: Path, name: str) -> None:
+    """Each edge once, parallel ones and loops among them."""
+    folder = transfers(tmp_path / "data")
+    name, _, way = name.partition(" ")
+    model = {"name": name} | {"gine": {"directed": way or "none"}, "gat": {"edge_features": 0}}.get(name, {})
+    cut = {"name": "random", "clients": 2, "train": 0.5, "val": 0.2, "test": 0.3}
+    out, data = tmp_path / "run", {**OF_EDGES, "path": str(folder), "edge_normalise": "standard"}
+    made(out, {"name": "fedavg", "lr": 0.05}, data, 2, partition=cut, model=model)
+    run, whole = run_of(out), datasets.load(**{**data, "edge_time": "day"})
+    w = run.model_of("global", run.built.fed.clients[0])
+    graph = graph_of(_used(whole, np.zeros((3, whole.examples), bool)), whole.features)
+    ours = probabilities(run.algorithm.test_net, w, graph)[: whole.examples]
+    theirs = edge_logits(loaded(exported(out)), whole)
+    assert torch.allclose(torch.softmax(theirs, -1), ours, atol=1e-5)
+    assert ours.std() > 1e-3
+    about = json.loads((out / "export/model.json").read_text())["edges"]
+    assert (about["examples"], about["directed"], about["columns"]) == (True, True, ["amount"])
+    assert about["scaling"]["how"] == "standard"
+    said = (out / "export/README.md").read_text()
+    assert "an example is one edge" in said
+    assert "features of edges, edge_attr: 1 column, float32: amount" in said
+    (out / "config.toml").write_text(config.written(for_sites(finished(out).plain()).plain()))
+    with_sites = CliRunner().invoke(app, ["export", str(out), "--out", str(tmp_path / "at-sites")])
+    assert with_sites.exit_code == 0, with_sites.output
+    assert torch.equal(edge_logits(loaded(tmp_path / "at-sites"), whole), theirs)
+
+
 @pytest.mark.parametrize("name", ["ditto", "fedpub", "local", "dfedgnn", "cgsv", "fedego"])
 def test_a_clients_own_model(tmp_path: Path, name: str) -> None:
     own = {"batch": 4} if name == "fedego" else {}
@@ -176,7 +214,9 @@ def test_what_cannot_be_exported_is_refused(tmp_path: Path, data_root: Path) -> 
     made(tmp_path / "run", {"name": "fedavg"}, data, 1, model={"name": "star"}, partition=cut)
     said = CliRunner().invoke(app, ["export", str(tmp_path / "run")])
     assert said.exit_code == 2
-    assert "model 'star' cannot be exported; those that can are gcn, gat, sage, gin, mlp, gcnii, ego" in said.output
+    assert (
+        "model 'star' cannot be exported; those that can are gcn, gat, sage, gin, gine, mlp, gcnii, ego" in said.output
+    )
     assert not (tmp_path / "run/export").exists()
 
 

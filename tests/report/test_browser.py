@@ -96,6 +96,7 @@ def test_a_report_is_whole_and_legible(width: int, scheme: str, browser: Browser
     assert browser.faults() == []
 
 
+@pytest.mark.often("1400-light")
 @pytest.mark.parametrize(("width", "scheme"), [WINDOWS[0], WINDOWS[-1]])
 def test_the_live_page_is_whole_and_legible(width: int, scheme: str, browser: Browser, run: Path) -> None:
     page = LivePage(run)

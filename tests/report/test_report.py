@@ -31,9 +31,9 @@ from fedweave.privacy.gaussian import epsilon
 from fedweave.privacy.spent import bounds, over_rounds, states_bound
 from fedweave.report import figures, gain, svg, tables
 from fedweave.report.cells import HIGHER, LOWER, Cell, marked, measured, number, signed
+from fedweave.report.compare import VERDICTS, tradeoff
 from fedweave.report.compare import compared as compared_groups
 from fedweave.report.disclosure import SENSITIVE, disclose, spent
-from fedweave.report.fairness_tradeoff import VERDICTS, tradeoff
 from fedweave.report.html import render
 from fedweave.report.ledger import POOLED
 from fedweave.report.panels import Dots, Panel

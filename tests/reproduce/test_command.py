@@ -172,6 +172,7 @@ def test_ctrl_c_says_how_to_continue(tiny: Path, monkeypatch: pytest.MonkeyPatch
     )
 
 
+@pytest.mark.slow
 def test_one_off_shows_each_setting_beside_the_best_round(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs under both protocols, of the seeds that are asked for; settings that change nothing have no row."""
 

@@ -38,7 +38,7 @@ def means(directory: Path, when: Any) -> float:
     return float((test["predicted"] == test["true"]).groupby(test["client"]).mean().mean())
 
 
-@pytest.mark.often("fedavg-3", "ditto-2")
+@pytest.mark.often("fedavg-3")
 @pytest.mark.parametrize(("name", "best"), [("fedavg", 3), ("ditto", 2)])
 def test_predictions_are_of_the_round_that_is_asked_for_also_after_a_resume(
     tmp_path: Path, name: str, best: int

@@ -107,12 +107,12 @@ def test_the_same_nodes_as_new_ones_are_predicted_alike(tmp_path: Path) -> None:
         predictions(tmp_path / "run", few)
 
 
-@pytest.mark.parametrize("name", ["gcn", "gine"])
-def test_models_of_edges_are_not_exported_without_them(tmp_path: Path, name: str) -> None:
-    """A GCN with weights has the arrays of one without."""
+@pytest.mark.parametrize("model", [{"name": "gcn"}, {"name": "gine", "directed": "both", "ports": True}])
+def test_models_of_edges_are_not_exported_without_them(tmp_path: Path, model: dict[str, object]) -> None:
+    """A GCN with weights has the arrays of one without, and an export numbers no ports."""
     data = {"name": "folder", "path": str(bank(tmp_path / "data")), **TABLES}
-    made(tmp_path / "run", LOCAL, data, rounds=1, partition={"name": "random", "clients": 1}, model={"name": name})
-    with pytest.raises(UserError, match=r"edges|gine"):
+    made(tmp_path / "run", LOCAL, data, rounds=1, partition={"name": "random", "clients": 1}, model=model)
+    with pytest.raises(UserError, match="an export has no"):
         source(tmp_path / "run", None, None)
 
 

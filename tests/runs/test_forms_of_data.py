@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from fedweave import datasets
 from fedweave.cli import app
 from fedweave.cli.predict import predictions
-from fedweave.datasets import described, npz
+from fedweave.datasets import contents, npz
 from fedweave.datasets.contents import check_same, digests
 from fedweave.errors import DataError, FedweaveError, UserError
 from fedweave.experiment.config import read
@@ -148,7 +148,7 @@ def archived(data: datasets.Dataset, path: Path) -> Path:
     return path
 
 
-@pytest.mark.often("standard", "scale")
+@pytest.mark.often("standard")
 @pytest.mark.parametrize("how", ["none", "standard", "minmax", "scale"])
 def test_nodes_are_predicted_alike_in_every_form(tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture) -> None:
     members = in_members(bank(tmp_path / "bank"), tmp_path / "members")
@@ -249,7 +249,7 @@ def test_columns_that_nobody_named_are_found_by_their_values(
     change: Callable[[datasets.Dataset], datasets.Dataset], names: tuple[str, ...]
 ) -> None:
     plain = replace(datasets.load("tu", str(MOLECULES)), columns=(), node_kinds=())
-    assert described.names(change(plain)) == names
+    assert contents.names(change(plain)) == names
 
 
 def test_ids_and_classes_join_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+import fedweave
 from fedweave.algorithms import ALGORITHMS
 from fedweave.algorithms.deployment import deployable
 from fedweave.core import model as models
@@ -19,6 +20,7 @@ from fedweave.experiment.rounds import train
 from fedweave.experiment.runs import scoring
 from fedweave.experiment.runs.run import run
 from fedweave.experiment.runs.trained import finished, trained
+from fedweave.experiment.runs.warm import begin
 from fedweave.export.source import source
 from tests.contract.federations import distance
 from tests.runs.test_predictions import Quiet, accuracies, columns
@@ -46,7 +48,7 @@ def ended(how: Config) -> tuple[Any, Any]:
     return last, built
 
 
-@pytest.mark.often("fedproto", "local")
+@pytest.mark.often("fedproto")
 @pytest.mark.parametrize("name", ["fedproto", "fedtgp", "local"])
 def test_members_in_batches_are_members_one_by_one(name: str) -> None:
     (one, of_one), (other, of_other) = (ended(config(name, mode=mode)) for mode in ("vmap", "loop"))
@@ -72,6 +74,7 @@ def test_one_model_for_all_gives_the_numbers_without_a_table(name: str) -> None:
         assert same.summary == pytest.approx(plain.summary, abs=0, nan_ok=True)
 
 
+@pytest.mark.often("vmap")
 @pytest.mark.parametrize("mode", ["loop", "vmap"])
 def test_an_algorithm_of_ones_own_with_the_same_model_changes_no_bit(mode: str) -> None:
     plain, of_plain = ended(config(model=GCN, mode=mode))
@@ -165,3 +168,54 @@ def test_different_widths_that_arrive_are_told(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(ConfigError) as caught:
         ended(config(model=GCN | {"members": {"client-1": {"hidden": 5}}}))
     assert caught.value.code == "model.width"
+
+
+def in_python(name: str = "fedproto", members: Any = None, lr: float = 0.01) -> tuple[Any, Any]:
+    """The same federation as `config`'s, put together from objects, and its algorithm."""
+    data = fedweave.datasets.load("synthetic", nodes=120, classes=3, features=8, seed=3)
+    gcn, sage = (kind(hidden=4).build(8, 3) for kind in (fedweave.models.GCN, fedweave.models.SAGE))
+    mlp = fedweave.models.MLP(hidden=4, layers=3).build(8, 3)
+    made = ALGORITHMS[name](gcn, local_steps=1, lr=lr)
+    of = {"client-1": sage, "client-4": sage, "client-2": mlp} if members is None else members
+    cut = fedweave.partition.Louvain(clients=5).cut(data, 3)
+    return fedweave.federation(data, cut, made, seed=3, dtype=torch.float64, members=of), made
+
+
+@pytest.mark.often("fedproto")
+@pytest.mark.parametrize("name", ["fedproto", "local"])
+def test_from_python_it_is_the_run_of_the_file_and_can_be_begun_from(name: str, tmp_path: Path) -> None:
+    expected, built = ended(config(name))
+    fed, made = in_python(name)
+    *_, last = fedweave.train(made, fed, 3, out=tmp_path / "feb")
+    assert distance(fed.snapshot(), built.fed.snapshot()) == 0
+    assert last.summary == pytest.approx(expected.summary, abs=0, nan_ok=True)
+    kept = trained(tmp_path / "feb", finished(tmp_path / "feb"), "")
+    nets = [len(deployable(kept.built.algorithm_of(client)).net) for client in kept.built.fed.clients]
+    assert nets == [2, 2, 3, 2, 2]
+    again, made = in_python(name)
+    assert begin(again, made, again.origin.data, tmp_path / "feb", again.origin.own).notes == ()
+    for client, state in again.snapshot().items():  # and nothing else of what they kept
+        assert distance(state, {"w": fed.snapshot()[client]["w"]}) == 0
+    again, made = in_python(name)
+    *_, first = fedweave.train(made, again, 1, init_from=tmp_path / "feb", out=tmp_path / "mar")
+    again, made = in_python(name)
+    *_, plain = fedweave.train(made, again, 1, init_from=tmp_path / "feb")
+    filed = fedweave.run(config(name, rounds=1).plain() | {"init_from": str(tmp_path / "feb")}, tmp_path / "apr")
+    assert plain.summary == pytest.approx(first.summary, abs=0, nan_ok=True)
+    assert filed.summary["metrics"] == pytest.approx(first.summary, abs=0, nan_ok=True)
+
+
+def test_what_python_cannot_have_is_refused(tmp_path: Path) -> None:
+    wide = fedweave.models.GCN(hidden=5).build(8, 3)
+    for name, members, code in (
+        ("fedavg", None, "model.members"),
+        ("fedproto", {"client-9": wide}, "model.members"),
+        ("fedproto", {"client-1": wide}, "model.width"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            in_python(name, members)
+        assert caught.value.code == code
+    fed, _ = in_python()
+    _, other = in_python(lr=0.5)
+    with pytest.raises(ConfigError, match="federation was given"):
+        list(fedweave.train(other, fed, 1))

@@ -27,6 +27,7 @@ def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return request.param < 0.1, root, " ".join(said.output.split())
 
 
+@pytest.mark.often("0.04")
 def test_the_terminal(runs: tuple[bool, Path, str]) -> None:
     rare, root, said = runs
     found = json.loads((root / "fedavg" / "summary.json").read_text())["metrics"]
@@ -78,6 +79,7 @@ def test_comparing(runs: tuple[bool, Path, str]) -> None:
     assert ("each member by itself, local" in said) == rare
 
 
+@pytest.mark.often("0.04")
 def test_a_sweep(runs: tuple[bool, Path, str]) -> None:
     rare, root, _ = runs
     said = called("sweep", root / "e.toml", "--seeds", "0-1", "--out", root / "sweep")

@@ -310,6 +310,7 @@ def test_bad_data_writes_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.often("ledger.parquet", "checkpoint/state.safetensors")
 @pytest.mark.parametrize("name", ["checkpoint/state.safetensors", "metrics.parquet", "ledger.parquet"])
 def test_damage_is_named(tmp_path: Path, name: str) -> None:
     with pytest.raises(Interrupted):

@@ -60,6 +60,9 @@ def of_edges(graph, m, until=None):
     return make_graph(graph.x[:N], index, draw.integers(0, 2, m), masks, dtype=torch.float64, carried=carried)
 
 
+@pytest.mark.often(
+    "gcn weighted-nodes-", "gcn both-edges-by time", "gine both-edges-by time", "gat both-nodes-by time", "pna-edges-"
+)
 @pytest.mark.parametrize("until", [None, (14.0, 22.0)], ids=["", "by time"])
 @pytest.mark.parametrize("task", ["nodes", "edges"])
 @pytest.mark.parametrize("name", MODELS)
@@ -170,6 +173,7 @@ def test_ego_ids_are_what_a_pass_of_its_own_for_each_node_gives(sparse):
         models.apply(model, w, graph)
 
 
+@pytest.mark.often("gat")
 @pytest.mark.parametrize("name", ["gine", "pna", "gat"])
 def test_ego_ids_mark_both_ends_of_an_edge_and_are_trained_as_they_are_judged(name):
     m = 30

@@ -37,7 +37,8 @@ from fedweave.deploy.flare.policy.keys import known, read_checked
 from fedweave.deploy.flare.site.memory import Store
 from fedweave.deploy.flare.site.private import log_to
 from fedweave.deploy.flare.wire.journal import entries
-from fedweave.deploy.sites import ports, processes
+from fedweave.deploy.sites import processes
+from fedweave.deploy.sites import project as ports
 from fedweave.deploy.sites.certificates import certificate
 from fedweave.deploy.sites.processes import SiteProcess
 from fedweave.deploy.sites.project import Project

@@ -1,6 +1,7 @@
 """Handing a finished run's models to those who own the data, for prediction and export."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 from fedweave.algorithms.parts.context import KEEP
@@ -11,6 +12,7 @@ from fedweave.core.portions import Stacked
 from fedweave.core.tree import Tree
 from fedweave.errors import UserError
 from fedweave.models.module import as_model
+from fedweave.ops.memory import once
 
 Which = Literal["global", "personal", "trained"]
 
@@ -133,6 +135,13 @@ class Deployable:
     def keep_trained(self, client: Client, message: Tree) -> Tree:
         """Keep the model that the client trained, if it ever did."""
         return _kept(client, self.last_trained(client, message))
+
+
+def with_models(algorithm: Any, members: Mapping[str, Model]) -> dict[str, Any]:
+    """{client: the algorithm with its own model}, one for all `members` of the same model, of those that have another
+    than the algorithm's."""
+    made = once(lambda net: replace(algorithm, model=net), members)
+    return {client: made[client] for client, net in members.items() if net is not algorithm.model}
 
 
 def deployable(algorithm: object) -> Deployable:

@@ -18,7 +18,8 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from fedweave.algorithms.parts import Needs, Part
+from fedweave.algorithms.parts import Needs, Part, Training
+from fedweave.core import carried as carrying
 from fedweave.core import random
 from fedweave.core.arrays import GraphArrays
 from fedweave.core.graph import TEST, TRAIN, Graph
@@ -138,6 +139,14 @@ class Generates(Part):
             raise ValueError(f"hide is {self.hide}; it must be above 0 and at most 1")
         if not all(width >= 1 for width in self.hidden):
             raise ValueError(f"hidden is {list(self.hidden)}; every width must be at least 1")
+
+    def check(self, training: Training) -> None:
+        """Refuse a model that reads what edges carry: generated ones carry nothing."""
+        if any(layer.operator in carrying.kinds() for layer in training.model):
+            raise ValueError(
+                "edges to generated neighbours carry nothing; choose model sage, or gcn with weighted = false and "
+                "directed = 'none'"
+            )
 
     @cached_property
     def net(self) -> Generator:

@@ -7,7 +7,7 @@ import typer
 
 from fedweave.core.text import counted
 from fedweave.errors import UserError
-from fedweave.report.markup import unmarked
+from fedweave.report.document import unmarked
 
 if TYPE_CHECKING:
     from fedweave.deploy.flare.site.audit import Audit

@@ -58,7 +58,7 @@ def begun(config: "Config", built: "Built") -> list[str]:
 
     check_rounds(built.algorithm, config.general.rounds)
     earlier = None if config.between_sites else config.general.init_from  # sites' server alone has that run's files
-    found = [] if earlier is None else [*begin(built.fed, built.algorithm, built.data, Path(earlier)).notes]
+    found = [] if earlier is None else [*begin(built.fed, built.algorithm, built.data, Path(earlier), built.own).notes]
     if not isinstance(built.algorithm, DeclaresCalls):  # one from outside, which no site runs
         return found
     if not calls_of(built.algorithm, config.algorithm.label, len(built.fed.clients)).setup:

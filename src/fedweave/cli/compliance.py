@@ -9,7 +9,7 @@ import typer
 from fedweave.errors import UserError
 
 if TYPE_CHECKING:
-    from fedweave.deploy.flare.site.signing import Report
+    from fedweave.deploy.flare.site.compliance import Report
     from fedweave.report.document import Document
 
 STEM = "compliance"
@@ -46,7 +46,7 @@ def compliance(
     A site's own report is signed with the site's key. Whoever gets the JSON can check it, sign it, and write the page
     anew, by giving it in place of DIR.
     """
-    from fedweave.deploy.flare.site.signing import read_report, write_report
+    from fedweave.deploy.flare.site.compliance import read_report, write_report
     from fedweave.report.pages import check_page, write_document
 
     page = out or (directory.with_suffix(".html") if directory.is_file() else directory / f"{STEM}.html")
@@ -67,7 +67,7 @@ def _new(directory: Path, run: str) -> "Report":
     Raises:
         UserError: `directory` is neither.
     """
-    from fedweave.deploy.flare.site.signing import Report
+    from fedweave.deploy.flare.site.compliance import Report
     from fedweave.deploy.flare.wire.journal import now
     from fedweave.experiment.runs.files import LEDGER
 

@@ -27,7 +27,7 @@ def contributions(
     from fedweave.experiment.runs.files import CONTRIBUTIONS, locked, write_table
     from fedweave.incentives.coalitions import GAINS_IN, MEASURED_ON
     from fedweave.payments.contributions import measured, totals, unpayable
-    from fedweave.report.markup import unmarked
+    from fedweave.report.document import unmarked
     from fedweave.report.terminal import screen
 
     with locked(directory) if directory.is_dir() else nullcontext():  # so that no other run takes its place meanwhile

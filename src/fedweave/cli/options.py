@@ -44,6 +44,6 @@ def say(message: str) -> None:
 
 def escaped(text: object) -> str:
     """`text` without rich's markup, of several lines each by itself."""
-    from fedweave.report.markup import unmarked
+    from fedweave.report.document import unmarked
 
     return "\n".join(map(unmarked, str(text).split("\n")))

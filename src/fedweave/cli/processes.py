@@ -28,9 +28,8 @@ def start(
     from fedweave.deploy.flare.policy.keys import read_checked
     from fedweave.deploy.flare.site.sitefile import SITE_FILE
     from fedweave.deploy.sites.handshake import Closed, greet
-    from fedweave.deploy.sites.ports import check_metrics_port, check_port, wait_until_open
     from fedweave.deploy.sites.processes import attend, check_alive, check_startup, members
-    from fedweave.deploy.sites.project import read_project
+    from fedweave.deploy.sites.project import check_metrics_port, check_port, read_project, wait_until_open
 
     project, here = read_project(directory), members(directory, tuple(only or ()))
     for member in here:  # before any of them is started

@@ -33,7 +33,7 @@ def reproduce(
     jobs: Annotated[int, typer.Option(min=1, metavar="N", help="Runs at a time.")] = 1,
 ) -> None:
     """Run what a paper's tables report and print its numbers beside ours; finished runs are used again."""
-    from fedweave.experiment.config.names import check_name
+    from fedweave.experiment.config.toml import check_name
     from fedweave.papers import selection
     from fedweave.papers.papers import PAPERS, PROTOCOLS
     from fedweave.papers.protocol import CLEAN

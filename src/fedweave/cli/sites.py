@@ -54,8 +54,7 @@ def init(
     from fedweave.datasets.features import OVER_NODES
     from fedweave.deploy.flare.server.provision import provision
     from fedweave.deploy.flare.site.sitefile import SITE_FILE, write_site_file
-    from fedweave.deploy.sites.ports import free_port
-    from fedweave.deploy.sites.project import Project
+    from fedweave.deploy.sites.project import Project, free_port
     from fedweave.deploy.sites.splitting import hand_out, unknown_to_server
     from fedweave.deploy.sites.splitting import split as cut
     from fedweave.experiment.config import read
@@ -191,9 +190,10 @@ def predict(
 ) -> None:
     """Predict classes at the sites with the models of a finished run.
 
-    The sites read their data anew: add new nodes to their tables, with an empty split. Each predicts at home, with the
-    model that it has or is sent, and nothing leaves it; the parties of a vertical run predict jointly. The predictions
-    stay in the sites' folders, of a vertical run in those that have labels.
+    The sites read their data anew: add new nodes, or edges where these are the examples, to their tables, with an empty
+    split. Each predicts at home, with the model that it has or is sent, and nothing leaves it; the parties of a
+    vertical run predict jointly. The predictions stay in the sites' folders, of a vertical run in those that have
+    labels.
     """
     from fedweave.deploy.sites.processes import own_reasons
     from fedweave.deploy.sites.running import predict as submit

@@ -69,7 +69,7 @@ def _show(totals: "pa.Table") -> None:
     from rich.table import Table
 
     from fedweave.payments.account_page import money
-    from fedweave.report.markup import unmarked
+    from fedweave.report.document import unmarked
     from fedweave.report.terminal import screen
 
     shown = Table(box=None, header_style="dim")

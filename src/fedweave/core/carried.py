@@ -1,6 +1,6 @@
 """What edges carry besides joining two nodes: a direction, a weight, features, a time; parallel edges and loops."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -87,6 +87,13 @@ class Carried(NamedTuple):
         named |= {} if self.until is None else {"until": np.array(self.until)}
         rows = {name: getattr(self, name) for name in ROWS}
         return named | {name: own for name, own in rows.items() if own is not None}
+
+    @classmethod
+    def known(cls, form: Mapping[str, int | bool], ports: bool) -> "Carried":
+        """Stands for edges of which no more is known than models are fitted to, their `Dataset.edge_form`."""
+        weight = np.empty(0, np.float32) if form["weighted"] else None
+        ends, held = np.empty((2, 0), np.int64), np.empty((0, form["features"]), np.float32)
+        return cls(ends, True, weight, held, examples=bool(form["examples"]), ports=ports)
 
     @classmethod
     def of_arrays(cls, held: "dict[str, np.ndarray]", columns: tuple[str, ...] = ()) -> "Carried":

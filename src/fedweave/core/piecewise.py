@@ -93,7 +93,7 @@ class Reached:
 class Known:
     """Edges of which some matrices are known, by name (a `core.operators.MessagePassing`)."""
 
-    operators: Mapping[str, Operator]
+    operators: Mapping[str, Any]
     shrinks = True
 
     def operator(self, kind: str) -> Operator:
@@ -104,7 +104,8 @@ class Known:
         """
         if kind not in self.operators:
             raise ValueError(f"there is no operator {kind!r} here, only {', '.join(self.operators)}")
-        return self.operators[kind]
+        made: Operator = self.operators[kind]
+        return made
 
     def with_means(self, h: Tensor, kind: str) -> tuple[Tensor, Tensor]:
         """As of any matrix that is known."""
@@ -114,9 +115,7 @@ class Known:
 
 @dataclass(frozen=True)
 class Piece(Known):
-    """The edges of a piece, by their ways: the rows of `core.carried.Messages.matrix` of a few targets."""
-
-    operators: Mapping[str, Any]  # the tables of each way
+    """The edges of a piece, of each way a `Reached`: the rows of `core.carried.Messages.matrix` of a few targets."""
 
     def operator(self, kind: str) -> Operator:
         """The matrix of a name of `core.carried.named`."""

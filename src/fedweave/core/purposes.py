@@ -1,4 +1,9 @@
-"""Words of the ledger, importable without heavy dependencies: what calls are for, and what is not part of a message."""
+"""Words that are importable without heavy dependencies: what calls are for, what is not part of a message, and names
+that no client may have.
+"""
+
+TAKEN = frozenset({"global", "server"})  # in a run's files: of all examples together, and of the server
+
 
 SETUP, TRAINING, EVALUATION, PREDICTION = PURPOSES = ("set-up", "training", "evaluation", "prediction")
 FRAMING = "(names and framing)"

@@ -1,4 +1,7 @@
-"""What clients answered, and sums of it that depend neither on order nor on grouping."""
+"""What clients answered, and sums of it that depend neither on order nor on grouping.
+
+Where one client holds what all members hold, its reply is taken apart, so that each member can be scored on its own.
+"""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
@@ -6,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedweave.core.portions import Joint, Portion
+from fedweave.core.portions import Batch, Joint, Portion
+from fedweave.core.sizes import size_classes
 from fedweave.core.tree import Tree, leaves, nest
 from fedweave.errors import FedweaveError, listed
 
@@ -121,3 +125,28 @@ def _rounded(total: Tensor, dtype: torch.dtype) -> Tensor:
     if dtype == torch.float32:
         total = total * (1 + 2.0**-40)
     return total.to(dtype) if dtype.is_floating_point else total
+
+
+def by_size(members: Mapping[str, Tensor]) -> tuple[tuple[tuple[str, int], ...], tuple[Tensor, ...]]:
+    """(member, its place among all) and, in the same order, what each holds, int64 [M, m] for those of one size, padded
+    by -1."""
+    sizes = size_classes([len(own) for own in members.values()])
+    order = sorted(range(len(members)), key=sizes.__getitem__)
+    names, held = [*members], [*members.values()]
+    rows = [torch.nn.functional.pad(held[at], (0, sizes[at] - len(held[at])), value=-1) for at in order]
+    widths = dict.fromkeys(len(row) for row in rows)
+    classes = tuple(torch.stack([row for row in rows if len(row) == width]) for width in widths)
+    return tuple((names[at], at) for at in order), classes
+
+
+def of_members(replies: Replies, members: tuple[tuple[str, int], ...]) -> Replies:
+    """The replies of all members, from the one client's: its leaves [M, …] have a row for each, in the order of
+    `members` (`by_size`). As it is where there are none, or where the reply has no such rows."""
+    if not members or not len(replies):
+        return replies
+    [client] = replies.clients
+    flat = dict(leaves(replies[client]))
+    if any(leaf.shape[:1] != (len(members),) or leaf.dim() < 2 for leaf in flat.values()):
+        return replies
+    names = [name for name, _ in sorted(members, key=lambda own: own[1])]
+    return Replies(names, [Batch(tuple(at for _, at in members), nest(flat))], {})

@@ -6,25 +6,22 @@ from pathlib import Path
 from typing import Any
 
 from fedweave.core import plugins
-from fedweave.datasets.archive import Archive
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import OtherCounts, check
-from fedweave.datasets.digits import Digits
-from fedweave.datasets.domains import Domains
-from fedweave.datasets.folder import Folder
+from fedweave.datasets.folder import Folder, Members
 from fedweave.datasets.frames import from_frames, from_graph_frames, from_networkx
 from fedweave.datasets.graph_folder import GraphFolder
 from fedweave.datasets.heritage import HERITAGE
 from fedweave.datasets.lookup import NotHeld
-from fedweave.datasets.members import Members
+from fedweave.datasets.npz import Archive
 from fedweave.datasets.parties import Parties
 from fedweave.datasets.pokec import POKEC
 from fedweave.datasets.public import PUBLIC
 from fedweave.datasets.pyg import from_pyg
 from fedweave.datasets.recognise import found
 from fedweave.datasets.released import RELEASED
-from fedweave.datasets.small_graphs import SMALL_GRAPHS, TU
-from fedweave.datasets.synthetic import Synthetic
+from fedweave.datasets.small_graphs import SMALL_GRAPHS, TU, Domains
+from fedweave.datasets.synthetic import Digits, Synthetic
 from fedweave.datasets.transfers import Transfers
 from fedweave.datasets.twitch import Twitch
 from fedweave.errors import ConfigError, DataError

@@ -13,10 +13,9 @@ from fedweave.core.carried import Carried
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import refuse, refuse_rows
 from fedweave.datasets.classified import Classified
-from fedweave.datasets.columns import EDGES, Categories, feature_names, features_of
+from fedweave.datasets.columns import EDGES, Categories, feature_names, features_of, gaps_filled, gaps_of
 from fedweave.datasets.edges import undirected
 from fedweave.datasets.features import OVER_NODES, check_normalise, normalise, rescaled, scaling
-from fedweave.datasets.gaps import gaps_filled, gaps_of
 from fedweave.datasets.table import Table
 from fedweave.errors import ConfigError
 

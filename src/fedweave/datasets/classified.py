@@ -1,6 +1,12 @@
-"""What all data sets of a user's tables have in common: classes, and columns under names of their own."""
+"""What all data sets of a user's tables have in common: columns under names of their owner's own, and classes.
 
-from dataclasses import dataclass
+Labels are whole numbers that count classes, or names: other numbers, such as measurements, are neither unless their
+owner says so.
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +16,159 @@ import pyarrow.compute as pc
 from fedweave.datasets.check import first, refuse
 from fedweave.datasets.edges import check_loops
 from fedweave.datasets.features import check_normalise
-from fedweave.datasets.naming import check_naming, named
-from fedweave.datasets.numerals import labels_in, refuse_numerals, refuse_stray
-from fedweave.datasets.table import WHOLE, Table, find, meant_empty, read
+from fedweave.datasets.odd_data import PANDAS, is_index
+from fedweave.datasets.table import DECIMAL_COMMA, WHOLE, Table, find, meant_empty, read, refuse_name
 from fedweave.errors import ConfigError
+
+MEANINGS = ("id", "label", "sens", "split", "graph", "source", "target")
+ENDS = ("source", "target")
+_OF_EXAMPLES = ("label", "sens", "split")  # the first table has them, be they nodes, small graphs or edges
+_OF_NODES = {"nodes": ("id", *_OF_EXAMPLES), "edges": ENDS}
+_OF_EDGES = {"nodes": ("id",), "edges": (*ENDS, "id", *_OF_EXAMPLES)}
+_OF_GRAPHS = {"graphs": ("id", *_OF_EXAMPLES), "nodes": ("id", "graph", "label"), "edges": (*ENDS, "label")}
+
+_LOG = logging.getLogger(__name__)
+
+
+def check_naming(columns: Mapping[str, str], ignore: Sequence[str]) -> None:
+    """Refuse a meaning that no column has, and names that are given twice.
+
+    Raises:
+        ConfigError: says which.
+    """
+    if odd := [meaning for meaning in columns if meaning not in MEANINGS]:
+        raise ConfigError(f"data.columns: nothing is called {odd[0]!r}; name columns for {', '.join(MEANINGS)}.")
+    names = [*columns.values(), *ignore]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ConfigError(f"data.columns and data.ignore: {twice[0]!r} stands there twice.")
+
+
+def named(
+    tables: Sequence[Table], root: Path, columns: Mapping[str, str], ignore: Sequence[str], lacking: bool = False
+) -> list[Table]:
+    """The tables, of which the first has the examples, without blank rows, with the columns that `columns` {meaning:
+    own name} names called by what they mean, and without those of `ignore`. "edges.weight" in `ignore` is the column of
+    the edges alone. A row index is left out unless `columns` names it.
+
+    lacking: whether names may be in none of the tables.
+
+    Raises:
+        DataError: a name is in none of the tables where it could be, its meaning is there, too, or a column has none.
+    """
+    tables = [table.without(table.blank()) for table in tables]
+    has = "; ".join(f"{table.path.name} has {', '.join(table.columns)}" for table in tables)
+    held = {name for table in tables for name in table.columns}
+    known = held | {_full(table, name) for table in tables for name in table.columns}
+    if absent := [name for name in ignore if name not in known and not lacking]:
+        refuse(root, f"no table has the column {absent[0]!r}, which data.ignore names ({has})", "Correct its name.")
+    meanings: list[dict[str, str]] = [{} for _ in tables]
+    for meaning, own in columns.items():
+        there = _places(tables, meaning, own)
+        if not there and not lacking:
+            which = f"no table that can say a {meaning}" if own in held else "no table"
+            what = f"{which} has the column {own!r}, which data.columns names for {meaning} ({has})"
+            refuse(root, what, "Correct its name.")
+        for at in there:
+            meanings[at][own] = meaning
+    return [_named(table, own, ignore) for table, own in zip(tables, meanings, strict=True)]
+
+
+def _places(tables: Sequence[Table], meaning: str, own: str) -> list[int]:
+    """Where the column that its owner calls `own` has the meaning: in all tables whose rows have that, of what is said
+    of examples in the first alone that has it."""
+    of_graphs = any(table.path.stem == "graphs" for table in tables)
+    known = _OF_GRAPHS if of_graphs else _OF_EDGES if tables[0].path.stem == "edges" else _OF_NODES
+    there = [
+        at
+        for at, table in enumerate(tables)
+        if own in table.columns
+        and meaning in known[table.path.stem]
+        # the ends of edges keep their names, whatever else is called so
+        and not (table.path.stem == "edges" and own in ENDS and meaning not in ENDS)
+    ]
+    return there[:1] if meaning in _OF_EXAMPLES else there
+
+
+def _named(table: Table, meaning: Mapping[str, str], ignore: Sequence[str]) -> Table:
+    kept = [name for name in table.columns if not {name, _full(table, name)} & set(ignore)]
+    indexes = [name for name in kept if name not in meaning and is_index(table, name)]
+    kept = [name for name in kept if name not in indexes]
+    for name in indexes if table.path.stem != "edges" else ():
+        level = logging.INFO if name.startswith(PANDAS) else logging.WARNING
+        _LOG.log(level, "note: %s: the column %r is a row index and left out", table.path, name)
+    for own, name in meaning.items():
+        if name in kept and name not in meaning:
+            refuse(
+                table.path,
+                f"data.columns calls {own!r} the {name}, and there is a column {name!r}",
+                f"Leave that one out: ignore = [{name!r}] in [data].",
+            )
+    if nameless := [name for name in kept if not name.strip() and name not in meaning]:
+        refuse_name(table.path, nameless[0])
+    return replace(table, data=table.data.select(kept).rename_columns([meaning.get(name, name) for name in kept]))
+
+
+def _full(table: Table, column: str) -> str:
+    """The column with its table in front, such as "edges.weight"."""
+    return f"{table.path.stem}.{column}"
+
+
+NUMBER = r"^\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*$"
+
+FEW = 1000  # classes, which may be empty as far as there are rows for them
+FILLED = 0.01  # the least share of more classes that has a row
+
+
+def refuse_stray(y: np.ndarray, refuse_at: Callable[[int, str], None]) -> None:
+    """Refuse classes int64 [m], -1 is unlabelled, of which the highest would leave nearly all below it empty; by
+    `refuse_at` with the row and what is wrong.
+
+    Raises:
+        DataError: by `refuse_at`.
+    """
+    classes = int(y.max(initial=-1)) + 1
+    if classes <= len(y) and classes <= FEW:
+        return
+    held = len(np.unique(y[y >= 0]))
+    if classes > len(y) or held < FILLED * classes:
+        row = int(y.argmax())
+        refuse_at(row, f"label {y[row]} would make {classes:,} classes, of which {held:,} occur among {len(y):,} rows")
+
+
+def labels_in(table: Table, key: str) -> pa.Array:
+    """The cells of the column "label" as strings, null where empty; `key` in [data] can list what they are.
+
+    Raises:
+        DataError: the column holds fractions, in a type of numbers; names file and row.
+    """
+    return table.texts("label", _remedy(key))
+
+
+def refuse_numerals(table: Table, key: str) -> None:
+    """Refuse numbers in the column "label" that are not written as whole ones, where `key` in [data] lists no names:
+    each would be a name of its own, next to which 1 and 1.0 are two.
+
+    Raises:
+        DataError: names file, row and how many there are.
+    """
+    cells = labels_in(table, key)
+    forms = "|".join((NUMBER, DECIMAL_COMMA))
+    number, whole = (np.asarray(pc.match_substring_regex(cells, form).fill_null(False)) for form in (forms, WHOLE))
+    bad = number & ~whole
+    if (row := first(bad)) is not None:
+        more = int(bad.sum()) - 1
+        rest = (
+            f" (and so {'are' if more > 1 else 'is'} {more:,} more of {table.rows:,} {table.counted})" if more else ""
+        )
+        what = f"label is {cells[row].as_py()!r}, a number, but not one like 0, 1 or 2{rest}"
+        table.refuse_at(row, what, _remedy(key))
+
+
+def _remedy(key: str) -> str:
+    return (
+        "Round or bin such numbers into whole ones from 0; if they are names, give them as text and list all of them "
+        f"in data.{key}."
+    )
 
 
 @dataclass(frozen=True)
@@ -29,6 +184,7 @@ class Classified:
     ignore:    columns that do not count.
     unlabelled: a word, or several, that stands in the examples' labels for an empty cell, such as "unknown".
     groups:    names of the sensitive groups in order when sens is text; None is those present, sorted.
+    categories: columns of text and all their values in order, one feature for each value; an empty cell is in none.
     loops:     edges of a node with itself: "refuse", "drop", or "keep" where edges carry something.
     """
 
@@ -41,6 +197,7 @@ class Classified:
     unlabelled: str | tuple[str, ...] | None = None
     groups: tuple[str, ...] | None = None
     loops: str = "refuse"
+    categories: dict[str, tuple[str, ...]] | None = None
 
     def __post_init__(self) -> None:
         check_normalise(self.normalise)
@@ -51,8 +208,10 @@ class Classified:
             raise ConfigError(f"folder: classes = {self.classes} is not allowed; it must be at least 1.")
         if self.labels is not None and not 0 < len(self.labels) == len(set(self.labels)):
             raise ConfigError(f"folder: labels = {list(self.labels)} is empty or names a class twice.")
-        if self.groups is not None and not 0 < len(self.groups) == len(set(self.groups)):
-            raise ConfigError(f"folder: groups = {list(self.groups)} is empty or names a value twice.")
+        lists = {"groups": self.groups} | {f"categories.{own}": names for own, names in (self.categories or {}).items()}
+        for key, names in lists.items():
+            if names is not None and not 0 < len(names) == len(set(names)):
+                raise ConfigError(f"folder: {key} = {list(names)} is empty or names a value twice.")
         if both := set(self.labels or ()) & set(self._unlabelled):
             raise ConfigError(f"folder: {min(both)!r} is in labels, so that it is a class, and in unlabelled.")
         check_loops(self.loops, getattr(self, "carries", False))

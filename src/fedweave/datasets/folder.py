@@ -1,12 +1,16 @@
-"""A user's own graph: a folder with `nodes` and `edges`, each as Parquet or CSV; columns in docs/data-format.md."""
+"""A user's own graph: a folder with `nodes` and `edges`, each as Parquet or CSV; columns in docs/data-format.md.
 
-from collections.abc import Callable
+And members that hold nodes of their own, each in a sub-folder of that layout.
+"""
+
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from fedweave.core.records import Record
 from fedweave.datasets.base import Dataset
@@ -20,6 +24,8 @@ from fedweave.datasets.columns import (
     ends_of,
     feature_names,
     features_of,
+    gaps_filled,
+    gaps_of,
     group_names,
     ids_of,
     owners_of,
@@ -27,12 +33,10 @@ from fedweave.datasets.columns import (
     split_of,
 )
 from fedweave.datasets.features import compact, normalise
-from fedweave.datasets.gaps import gaps_filled, gaps_of
 from fedweave.datasets.outside import bare, check_external, separated
-from fedweave.datasets.recognise import require_folder
+from fedweave.datasets.recognise import named_folder, unread
 from fedweave.datasets.sensitive import refuse_repeated, without_sens
 from fedweave.datasets.table import Table
-from fedweave.datasets.unread import unread
 from fedweave.errors import ConfigError, DataError, Faults
 
 
@@ -49,7 +53,6 @@ class Folder(Carrying):
                 at the other; and "exchange" of features with the members that hold such nodes.
     """
 
-    categories: dict[str, tuple[str, ...]] | None = None
     node_time: str | None = None
     owner: str | None = None
     external: str = "refuse"
@@ -57,12 +60,6 @@ class Folder(Carrying):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_external(self.external)
-        if self.external != "refuse" and self.task != "nodes":
-            raise ConfigError("folder: external makes columns of nodes that are the examples; task is 'edges'.")
-        named = {f"categories.{column}": names for column, names in (self.categories or {}).items()}
-        for key, names in named.items():
-            if not 0 < len(names) == len(set(names)):
-                raise ConfigError(f"folder: {key} = {list(names)} is empty or names a value twice.")
         if both := [name for name in self.missing or () if name in (self.categories or {})]:
             raise ConfigError(f"folder: missing names {both[0]!r}, whose empty cells are in none of its categories.")
         if self.owner in NODES:
@@ -78,11 +75,8 @@ class Folder(Carrying):
             DataError: the files are missing or refused; the message names file, row (see `table.Table`) and remedy, of
                 each of the first 20 faults.
         """
-        if root is None:
-            raise ConfigError(
-                'The dataset "folder" needs the folder with nodes and edges: set [data] path.', code="config.missing"
-            )
-        require_folder(root, "Name the folder that holds nodes.csv|parquet and edges.csv|parquet.")
+        layout = "Name the folder that holds nodes.csv|parquet and edges.csv|parquet."
+        root = named_folder(root, "folder", "the folder with nodes and edges", layout)
         if texts := sorted(path.name for path in root.glob("*_A.txt*")):
             refuse(root, f"{texts[0]} is there, so it is in the TU layout", 'Set [data] name = "tu".')
         nodes, edges = self.tables(root, "nodes", "edges", lacking=not labelled)
@@ -117,6 +111,7 @@ class Folder(Carrying):
         if self.external != "refuse":
             every = bare(ends) if found["carried"] is None else found["carried"]
             inside, found["outside"] = separated(every, nodes.rows, names)
+            rows = rows[np.maximum(*ends) < nodes.rows]
             ends, found["carried"] = inside.ends, None if found["carried"] is None else inside
         found |= {
             "x": normalise(compact(found["x"]), self.normalise, root.name),
@@ -190,3 +185,111 @@ def _of_edges(edges: Table, rows: np.ndarray, found: Record, unused: list[str]) 
             f"the examples are edges: of nodes, {', '.join(unused)} {'is' if len(unused) == 1 else 'are'} not used",
         )
     return held
+
+
+_LAYOUT = "Name the folder whose sub-folders are the members, each with nodes and edges; see docs/data-format.md."
+
+_OF_GRAPHS = (
+    "Put all graphs into one folder, with a column of graphs that says whose each is: "
+    '[data] name = "graphs", owner = "lab", and [partition] name = "column".'
+)
+
+
+@dataclass(frozen=True)
+class Members(Folder):
+    """Your own folder of members, each a sub-folder of tables of nodes and of edges, for the partition "folders".
+
+    Members need the same feature columns; one id at two members is two nodes, called member/id.
+    """
+
+    def load(self, root: Path | None, seed: int, labelled: bool = True) -> Dataset:
+        """All members' nodes, one member after the other in order of name; `seed` is not used.
+
+        Raises:
+            ConfigError: no folder is given, or [data] owner, which the sub-folders say.
+            DataError: there is no member, their columns differ, or a file is missing or refused (see `Folder.load`).
+        """
+        if self.owner is not None:
+            raise ConfigError("members: the sub-folders say whose nodes are; leave owner out.")
+        root = named_folder(root, "members", "the folder of all members' folders", _LAYOUT)
+        folders = sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
+        if not folders:
+            refuse(root, "there is no sub-folder", _LAYOUT)
+        if odd := [folder.name for folder in folders if any(folder.glob("graphs.*"))]:
+            refuse(root, f"{', '.join(odd)} hold small graphs, and members hold nodes of one graph each", _OF_GRAPHS)
+        faults, nodes, edges = Faults(DataError), list[Table](), list[Table]()
+        for folder in folders:
+            with faults:
+                of_nodes, of_edges = self.tables(folder, "nodes", "edges", lacking=not labelled)
+                nodes.append(_named(of_nodes, folder.name, NODES[:1]))
+                edges.append(_named(self._with_ids(of_edges), folder.name, self._ends))
+        faults.refuse()
+        _check_alike(root, nodes)
+        made = self.made(_stacked(root, nodes), _stacked(root, edges), root, labelled)
+        owner = np.repeat(np.arange(len(folders)), [table.rows for table in nodes])
+        if made.outside is not None:  # which members that train together call alike
+            names = tuple(name.partition("/")[2] for name in made.outside.names)
+            made = replace(made, outside=made.outside._replace(names=names))
+        return replace(
+            made,
+            owner=owner,
+            owners=tuple(folder.name for folder in folders),
+            notes=(*made.notes, *unread(root, [table.path for table in (*nodes, *edges)], *folders)),
+        )
+
+    @property
+    def _ends(self) -> tuple[str, ...]:
+        """Columns of edges with names of nodes or, where they are the examples, of edges."""
+        return EDGES if self.task == "nodes" else (*EDGES, "id")
+
+    def _with_ids(self, edges: Table) -> Table:
+        """With ids where edges are the examples: their rows from 0 in the member's table, where it says none."""
+        if self.task == "nodes" or "id" in edges.columns:
+            return edges
+        rows = np.arange(edges.rows) if edges.there is None else edges.there
+        return replace(edges, data=edges.data.append_column("id", pa.array(rows.astype(str))))
+
+
+@dataclass(frozen=True)
+class _Stacked(Table):
+    """Several tables one below the other; complaints name the file and row that a value comes from."""
+
+    sources: tuple[Table, ...] = ()
+    counted: ClassVar[str] = "rows of all members"
+
+    def place(self, row: int) -> tuple[Path, int]:
+        """See `Table.place`."""
+        for table in self.sources:
+            if row < table.rows:
+                return table.place(row)
+            row -= table.rows
+        raise IndexError(row)
+
+
+def _named(table: Table, member: str, columns: Sequence[str]) -> Table:
+    """The table with the member's name before the ids in `columns`."""
+    check_columns(table, required=tuple(columns), known=tuple(columns))
+    data = table.data
+    for column in columns:
+        cells = table.filled(column)
+        full = pc.binary_join_element_wise(pa.scalar(member), cells, pa.scalar("/"))
+        data = data.set_column(data.column_names.index(column), column, full)
+    return replace(table, data=data)
+
+
+def _check_alike(root: Path, nodes: Sequence[Table]) -> None:
+    """Refuse members with other feature columns."""
+    features = [[name for name in table.columns if name not in NODES] for table in nodes]
+    for table, own in zip(nodes, features, strict=True):
+        if differ := sorted(set(own) ^ set(features[0])):
+            what = f"{nodes[0].path.parent.name} and {table.path.parent.name} differ in the columns {', '.join(differ)}"
+            refuse(root, what, "Give all members the same feature columns.")
+
+
+def _stacked(root: Path, tables: Sequence[Table]) -> Table:
+    try:
+        data = pa.concat_tables([table.data for table in tables], promote_options="permissive")
+    except pa.ArrowException as error:
+        kind = tables[0].path.stem
+        refuse(root, f"the members' {kind} hold values of different types ({error})", "Write all as CSV, or all alike.")
+    return _Stacked(root / tables[0].path.stem, data, 0, tuple(tables))

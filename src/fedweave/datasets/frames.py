@@ -59,59 +59,63 @@ def from_networkx(
     """The graph of a `networkx.Graph`, undirected unless `directed` is True; what nodes have besides `label`, "sens"
     and "split" are features.
 
-    label: the attribute with the class, which every node has; None where it is unlabelled. features: the attributes to
-    take, in order; by default all. options: see `from_frames`; what edges have is refused unless `edge_features`,
-    `edge_weight` or `edge_time` takes it, `ignore` names it, such as "edges.date", or it is a "weight" that is 1
-    everywhere. Loops are dropped unless `loops` is "keep".
+    label: the attribute with the class, which every node, or with `task` "edges" every edge, has; None where it is
+    unlabelled. features: the nodes' attributes to take, in order; by default all. options: see `from_frames`; what
+    edges have is refused unless `edge_features`, `edge_weight` or `edge_time` takes it, `ignore` names it, such as
+    "edges.date", or it is a "weight" that is 1 everywhere; as examples they may have "sens", "split" and "id", too.
+    Loops are dropped unless `loops` is "keep".
 
     Raises:
-        ConfigError, DataError: see `from_frames`; or a node has no `label`, or none has one of `features`.
+        ConfigError, DataError: see `from_frames`; or a node, or edge, has no `label`, or no node one of `features`.
     """
     known = {node: _named(own) for node, own in graph.nodes(data=True)}
     held = {key for own in known.values() for key in own}
     label, features = str(label), None if features is None else [*map(str, features)]
-    _check_attributes(known, held, label, features or (), name)
-    chosen = sorted(held - {label, "sens", "split"}) if features is None else list(features)
+    for key in features or ():
+        if known and key not in held:
+            refuse(name, f"no node has the attribute {key!r}, which `features` names", _attributes(key, held))
+    examples = options.get("task") == "edges"
+    if examples:
+        _check_labels([((a, b), _named(own)) for a, b, own in graph.edges(data=True)], label, "edge", name)
+    else:
+        _check_labels([*known.items()], label, "node", name)
+    of_nodes = "label" if examples else label  # which no model reads, if there is one
+    chosen = sorted(held - {of_nodes, "sens", "split"}) if features is None else list(features)
     if taken := sorted(set(chosen) & set(NODES)):
         refuse(name, f"the attribute {taken[0]!r} would be a feature, but is a column with a meaning", _RENAME)
     columns: dict[str, list[Any]] = {"id": [str(node) for node in known]}
-    for attribute, column in ((label, "label"), *((key, key) for key in ("sens", "split", *chosen))):
-        if column in ("label", *chosen) or any(attribute in own for own in known.values()):
+    for attribute, column in ((of_nodes, "label"), *((key, key) for key in ("sens", "split", *chosen))):
+        if column in chosen or any(attribute in own for own in known.values()) or (column == "label" and not examples):
             columns[column] = [own.get(attribute) for own in known.values()]
-    made = from_frames(_columns(columns), _edges(graph, options, name), name, **options)
+    made = from_frames(_columns(columns), _edges(graph, options, label if examples else None, name), name, **options)
     lost = one_way(made.carried, not graph.is_directed(), options.get("directed"))
     return replace(made, notes=(*made.notes, *lost))
 
 
-def _check_attributes(
-    known: Mapping[Any, Mapping[Any, Any]], held: set[Any], label: str, features: Sequence[str], name: str
-) -> None:
-    """Refuse a `label` that nodes lack, and features that no node has; `held` are all attributes of the nodes."""
-    for key in features:
-        if known and key not in held:
-            refuse(name, f"no node has the attribute {key!r}, which `features` names", _attributes(key, held))
-    lacking = [node for node, own in known.items() if label not in own]
-    there = _attributes(label, held)
+def _check_labels(known: Sequence[tuple[Any, Mapping[Any, Any]]], label: str, what: str, name: str) -> None:
+    """Refuse a `label` that some of the nodes or edges lack."""
+    lacking = [one for one, own in known if label not in own]
+    there = _attributes(label, {key for _, own in known for key in own}, what)
     if lacking and len(lacking) == len(known):
-        what = f"none of {len(known):,} nodes has the attribute {label!r}"
-        refuse(name, what, f"{there} Name in `label` the one that says each node's class.")
+        said = f"none of {len(known):,} {what}s has the attribute {label!r}"
+        refuse(name, said, f"{there} Name in `label` the one that says each {what}'s class.")
     if lacking:
         lack = "lacks" if len(lacking) == 1 else "lack"
-        what = f"{len(lacking):,} of {len(known):,} nodes {lack} the attribute {label!r}, such as {lacking[0]!r}"
-        refuse(name, what, f"Set it, to None where a node is unlabelled, or name another in `label`. {there}")
+        said = f"{len(lacking):,} of {len(known):,} {what}s {lack} the attribute {label!r}, such as {lacking[0]!r}"
+        refuse(name, said, f"Set it, to None where a {what} is unlabelled, or name another in `label`. {there}")
 
 
-def _attributes(like: str, held: set[Any]) -> str:
+def _attributes(like: str, held: set[Any], what: str = "node") -> str:
     """What attributes there are, the nearest to a name first."""
     ratios = {key: SequenceMatcher(None, str(like).lower(), str(key).lower()).ratio() for key in held}
     names = [repr(key) for key in sorted(held, key=lambda key: (-ratios[key], str(key)))]
     more = f" and {len(names) - _SHOWN:,} more" if names[_SHOWN:] else ""
-    return f"There are {', '.join(names[:_SHOWN])}{more}." if names else "The nodes have no attributes."
+    return f"There are {', '.join(names[:_SHOWN])}{more}." if names else f"The {what}s have no attributes."
 
 
-def _edges(graph: Any, options: Mapping[str, Any], name: str) -> pa.Table:
-    """The ends of all edges, as text, and what else edges have, except weights of 1 that no option names; loops where
-    these are kept."""
+def _edges(graph: Any, options: Mapping[str, Any], label: str | None, name: str) -> pa.Table:
+    """The ends of all edges, as text, and what else edges have, their class as "label", except weights of 1 that no
+    option names; loops where these are kept."""
     loops, named = options.get("loops") == "keep", [*(options.get("ignore") or ()), options.get("edge_weight")]
     named += [own] if isinstance(own := options.get("edge_features") or (), str) else own
     place = {node: at for at, node in enumerate(graph)}  # nodes such as NumPy's numbers and tuples do not compare
@@ -120,7 +124,12 @@ def _edges(graph: Any, options: Mapping[str, Any], name: str) -> pa.Table:
     attributes = dict.fromkeys(key for _, _, own in ends for key in own)
     if taken := [key for key in edges if key in attributes]:
         refuse(name, f"edges have an attribute {taken[0]!r}, which is what one of their ends is called", "Rename it.")
-    held = {key: [own.get(key) for _, _, own in ends] for key in attributes}
+    if label not in (None, "label") and "label" in attributes:
+        refuse(
+            name, "edges have an attribute 'label', which `label` does not name", "Rename it, or name it in `label`."
+        )
+    renamed = {key: "label" if key == label else key for key in attributes}
+    held = {renamed[key]: [own.get(key) for _, _, own in ends] for key in attributes}
     if all(np.all(own.get("weight", 1) == 1) for _, _, own in ends) and not {"weight", "edges.weight"} & set(named):
         held.pop("weight", None)
     made = pa.table(edges, pa.schema([(k, pa.string()) for k in edges]))

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from fedweave.datasets.alike import Known, places
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import check, first
-from fedweave.datasets.classified import Classified
+from fedweave.datasets.classified import Classified, labels_in, refuse_numerals
 from fedweave.datasets.columns import (
     EDGES,
     check_columns,
@@ -26,11 +26,9 @@ from fedweave.datasets.columns import (
     split_of,
 )
 from fedweave.datasets.features import compact, normalise, one_hot
-from fedweave.datasets.numerals import labels_in, refuse_numerals
-from fedweave.datasets.recognise import TABLES, require_folder
+from fedweave.datasets.recognise import TABLES, named_folder, unread
 from fedweave.datasets.sensitive import without_sens
 from fedweave.datasets.table import WHOLE, Table
-from fedweave.datasets.unread import unread
 from fedweave.errors import ConfigError
 
 GRAPHS = ("id", "label", "sens", "split")
@@ -57,13 +55,11 @@ class GraphFolder(Classified):
     node_labels: tuple[str, ...] | None = None
     edge_labels: tuple[str, ...] | None = None
     degrees: int | None = None
-    categories: dict[str, tuple[str, ...]] | None = None
     owner: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        lists = {"node_labels": self.node_labels, "edge_labels": self.edge_labels} | (self.categories or {})
-        for name, names in lists.items():
+        for name, names in (("node_labels", self.node_labels), ("edge_labels", self.edge_labels)):
             if names is not None and not 0 < len(names) == len(set(names)):
                 raise ConfigError(f"graphs: {name} = {list(names)} is empty or names a value twice.")
         if self.owner in GRAPHS:
@@ -80,12 +76,8 @@ class GraphFolder(Classified):
             ConfigError: no folder is given.
             DataError: the files are missing or refused; the message names file, row (see `table.Table`) and remedy.
         """
-        if root is None:
-            raise ConfigError(
-                'The dataset "graphs" needs the folder with graphs, nodes and edges: set [data] path.',
-                code="config.missing",
-            )
-        require_folder(root, "Name the folder that holds graphs, nodes and edges, each as .csv or .parquet.")
+        layout = "Name the folder that holds graphs, nodes and edges, each as .csv or .parquet."
+        root = named_folder(root, "graphs", "the folder with graphs, nodes and edges", layout)
         graphs, nodes, edges = self.tables(root, "graphs", "nodes", "edges", lacking=not labelled)
         made = self.made(graphs, nodes, edges, root, labelled)
         return replace(made, notes=unread(root, [graphs.path, nodes.path, edges.path]))

@@ -13,27 +13,26 @@ and -1 none; `sens` and `ids` are of edges then, `owner` and `node_ids` of nodes
 once.
 
 Edges that carry something: `directed`, true or false, `edge_weight` float32 [E], `edge_attr` float32 [E, k],
-`edge_time` float64 [E], and `edge_feature_names`. With any of them `edge_index` may be in any order, parallel edges are
-kept, and loops, too, with `loops = "keep"`; undirected edges are listed in both directions.
+`edge_time` float64 [E], `edge_feature_names` and, of a split by time, `split_until` float64 [2], the last times of
+training and of validation, later than which no message for their examples is. With any of them `edge_index` may be in
+any order, parallel edges are kept, and loops, too, with `loops = "keep"`; undirected edges are listed in both
+directions.
 
 Edges to nodes elsewhere: `outside_index` int64 [2, C], of which one end is a node and the other n and the place in
 `outside_names`, text [F], what these are called; each once. With `outside_weight`, `outside_attr` and `outside_time`
 where the edges between nodes have these.
 """
 
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import scipy.sparse as sp
 
 from fedweave.core.carried import Carried
 from fedweave.core.decompression import ARCHIVE_FAULTS, DecompressionBomb, check_archive
-from fedweave.datasets.base import Dataset
-from fedweave.datasets.carrying import once, skeleton
-from fedweave.datasets.check import check, check_array, first, refuse
-from fedweave.datasets.edges import NO_LOOPS, note_loops
-from fedweave.datasets.layout import (
+from fedweave.datasets.base import (
     CARRIED,
     DIRECTED,
     EDGE_NAMES,
@@ -50,10 +49,18 @@ from fedweave.datasets.layout import (
     OUTSIDE_NAMES,
     REQUIRED,
     SPLIT,
+    UNTIL,
+    Dataset,
 )
-from fedweave.datasets.layout import write as write
+from fedweave.datasets.base import write as write
+from fedweave.datasets.carrying import as_edges, once, scaled, skeleton
+from fedweave.datasets.check import check, check_array, first, refuse
+from fedweave.datasets.classified import refuse_stray
+from fedweave.datasets.edges import NO_LOOPS, check_loops, note_loops
+from fedweave.datasets.features import check_normalise, compact, normalise, refuse_merged
 from fedweave.datasets.outside import Outside
-from fedweave.datasets.precision import refuse_merged
+from fedweave.datasets.sensitive import without_sens
+from fedweave.errors import ConfigError
 
 
 def read(path: Path, name: str, labelled: bool = True, loops: str = "refuse") -> Dataset:
@@ -146,6 +153,11 @@ def _carried(arrays: dict[str, np.ndarray], nodes: int, loops: str, path: Path) 
     columns = _text(arrays, EDGE_NAMES, width, "one for each column of edge_attr", path)
     scaling = tuple(map(tuple, arrays[EDGE_SCALING].tolist())) if EDGE_SCALING in arrays else ()
     found = Carried(index, bool(directed), **rows, columns=columns, scaling=scaling)  # type: ignore[arg-type]
+    if UNTIL in arrays:
+        check_array(arrays[UNTIL], UNTIL, np.float64, (2,), path)
+        if "time" not in rows:
+            refuse(path, f"{UNTIL} is there, and no edge_time", "Say when each edge is, or leave it out.")
+        found = found._replace(until=(float(arrays[UNTIL][0]), float(arrays[UNTIL][1])))
     return once(found, path) if "y" in arrays else found._replace(examples=True, y=None, split=None)
 
 
@@ -280,3 +292,43 @@ def _split(arrays: dict[str, np.ndarray], examples: int, path: Path) -> np.ndarr
             refuse(path, f"{key}, row {row}: {what} {arrays[key][row]} is not in 0..{examples - 1}", "Remove it.")
         mask[arrays[key]] = True
     return masks
+
+
+@dataclass(frozen=True)
+class Archive:
+    """Your own graph in one .npz file ([data] path), in the layout of `npz`.
+
+    normalise: how features are scaled: none, row, binary, scale, standard or minmax (docs/data-format.md).
+    sens_feature: allow a feature column that says the same as the array sens.
+    loops: edges of a node with itself: "refuse", "drop", or "keep" where edges carry something.
+    edge_normalise: how features of edges are scaled.
+    task: what is classified where the file says classes of nodes and of edges: "nodes" or "edges".
+    """
+
+    normalise: str = "none"
+    sens_feature: bool = False
+    loops: str = "refuse"
+    edge_normalise: str = "none"
+    task: Literal["nodes", "edges"] = "nodes"
+
+    def __post_init__(self) -> None:
+        check_normalise(self.normalise)
+        check_loops(self.loops, carries=True)
+        check_normalise(self.edge_normalise)
+
+    def load(self, root: Path | None, seed: int) -> Dataset:
+        """The graph in the file `root`, called like it; `seed` is not used.
+
+        Raises:
+            ConfigError: no file is given. DataError: it is refused (see `npz.read`).
+        """
+        if root is None:
+            raise ConfigError('The dataset "npz" needs a file: set [data] path to it.', code="config.missing")
+        if not root.is_file():
+            refuse(root, "this is not a file", "Name the .npz file itself.")
+        data = without_sens(read(root, root.stem, loops=self.loops), root, self.sens_feature)
+        data = as_edges(data) if self.task == "edges" and data.example != "edge" else data
+        remedy = "Number the classes from 0, without gaps."
+        refuse_stray(data.y, lambda row, what: refuse(root, f"y, row {row}: {what}", remedy))
+        carried = None if data.carried is None else scaled(data.carried, self.edge_normalise, root)
+        return replace(data, x=normalise(compact(data.x), self.normalise, data.name), carried=carried)

@@ -131,8 +131,20 @@ def bare(ends: np.ndarray) -> Carried:
     return Carried(np.unique(np.sort(ends, 0), axis=1), False)
 
 
+def before(outside: Outside, nodes: int, limit: float) -> Outside:
+    """Those edges that are no later than a time, and the names that they lead to."""
+    if outside.carried.time is None or limit == np.inf:
+        return outside
+    kept = outside.carried.taken(outside.carried.time <= limit)
+    far = kept.ends >= nodes
+    used, place = np.unique(kept.ends[far], return_inverse=True)
+    ends = kept.ends.copy()
+    ends[far] = nodes + place
+    return Outside(kept._replace(ends=ends), tuple(outside.names[at - nodes] for at in used))
+
+
 def separated(carried: Carried, nodes: int, names: tuple[str, ...]) -> tuple[Carried, Outside]:
     """Edges of which some lead to nodes from number `nodes` on, called `names`, as those among the first and others."""
     inside = np.maximum(*carried.ends) < nodes
-    outside = carried._replace(y=None, split=None).taken(~inside, carried.ends[:, ~inside])
+    outside = carried._replace(y=None, split=None, examples=False).taken(~inside, carried.ends[:, ~inside])
     return carried.taken(inside, carried.ends[:, inside]), Outside(outside, names)

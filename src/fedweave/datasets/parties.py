@@ -1,7 +1,7 @@
 """A vertical dataset: a folder with one sub-folder per party, which share nodes but neither features nor edges."""
 
 import logging
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from fedweave.datasets.alike import difference, plain, undotted
 from fedweave.datasets.base import Dataset, Party
 from fedweave.datasets.check import check, first, refuse
+from fedweave.datasets.classified import Classified, labels_in
 from fedweave.datasets.columns import (
     EDGES,
     NODES,
@@ -26,40 +27,21 @@ from fedweave.datasets.columns import (
 )
 from fedweave.datasets.edges import undirected
 from fedweave.datasets.features import compact, normalise
-from fedweave.datasets.folder import Folder
-from fedweave.datasets.numerals import labels_in
-from fedweave.datasets.recognise import require_folder
+from fedweave.datasets.recognise import named_folder, unread
 from fedweave.datasets.sensitive import refuse_repeated
 from fedweave.datasets.table import Table, find
-from fedweave.datasets.unread import unread
-from fedweave.errors import ConfigError
 
 _LOG = logging.getLogger(__name__)
 _LAYOUT = "Name the folder whose sub-folders are the parties, each with nodes and edges; see docs/data-format.md."
 
 
 @dataclass(frozen=True)
-class Parties:
+class Parties(Classified):
     """Your own folder of parties, each a sub-folder with nodes.csv|parquet and edges.csv|parquet, joined by id.
 
-    normalise, classes, labels, sens_feature, categories, groups, columns, ignore, unlabelled, loops: as in
-    `folder.Folder`, over the nodes that all parties have; a column of `categories`, `columns` or `ignore` is of every
-    party that has it.
+    Settings are over the nodes that all parties have; a column of `categories`, `columns` or `ignore` is of every party
+    that has it.
     """
-
-    normalise: str = "none"
-    classes: int | None = None
-    labels: tuple[str, ...] | None = None
-    sens_feature: bool = False
-    categories: dict[str, tuple[str, ...]] | None = None
-    groups: tuple[str, ...] | None = None
-    columns: dict[str, str] | None = None
-    ignore: tuple[str, ...] | None = None
-    unlabelled: str | tuple[str, ...] | None = None
-    loops: str = "refuse"
-
-    def __post_init__(self) -> None:
-        self._as_folder()
 
     def load(self, root: Path | None, seed: int) -> Dataset:
         """The nodes that all parties have, sorted by id as text; the parties in order of name, features side by
@@ -72,11 +54,7 @@ class Parties:
             DataError: fewer than two parties, no common id, parties that contradict each other, or a file that is
                 missing or refused; the message names party, file, row (see `table.Table`) and remedy.
         """
-        if root is None:
-            raise ConfigError(
-                'The dataset "parties" needs the folder of all parties\' folders: set [data] path.',
-                code="config.missing",
-            )
+        root = named_folder(root, "parties", "the folder of all parties' folders", _LAYOUT)
         given = self._given(root)
         folders = [party.nodes.path.parent for party in given]
         ids = _common(root, given)
@@ -87,7 +65,7 @@ class Parties:
         label, split, sens = (_joined(root, column, ids, given, rows, own or ()) for column, own in names.items())
         if label is None:
             refuse(root, "no party's nodes have a column label", "Add it to the nodes of at least one party.")
-        y, classes = self._as_folder().labels_of(label)
+        y, classes = self.labels_of(label)
         source, target = np.concatenate([party.edges for party in parties], 1)
         groups = None if sens is None else sens_of(sens, self.groups)
         for party, own in zip(given, rows, strict=True) if not self.sens_feature else ():
@@ -105,24 +83,20 @@ class Parties:
             parties=parties,
             ids=tuple(ids.to_pylist()),
             columns=tuple(f"{party.name}/{name}" for party in parties for name in party.names),
-            labels=self._as_folder().names_of(label),
+            labels=self.names_of(label),
             notes=unread(root, [find(own, stem) for own in folders for stem in ("nodes", "edges")], *folders),
         )
         return check(dataset, root)
 
     def _given(self, root: Path) -> "list[_Given]":
-        given = [_read(folder, self._as_folder(), shared=True) for folder in _folders(root)]
+        given = [_read(folder, self, shared=True) for folder in _folders(root)]
         declared = self.categories or {}
         if odd := [name for name in declared if not any(name in party.nodes.columns for party in given)]:
             refuse(root, f"no party has a column {odd[0]!r}, which [data] categories names", "Correct its name.")
         return given
 
-    def _as_folder(self) -> Folder:
-        """The one-party dataset with the same parameters, which checks them and knows how labels become classes."""
-        return Folder(**{own.name: getattr(self, own.name) for own in fields(self)})
 
-
-def read_party(folder: Path, kind: Folder) -> tuple[Dataset, tuple[str, ...]]:
+def read_party(folder: Path, kind: Classified) -> tuple[Dataset, tuple[str, ...]]:
     """One party's data by itself, with its ids and its features as they are, and what these are called; it may have no
     column of labels.
 
@@ -203,7 +177,6 @@ class _Joined(Table):
 
 
 def _folders(root: Path) -> list[Path]:
-    require_folder(root, _LAYOUT)
     folders = sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
     if len(folders) < 2:
         found = f"only one party, {folders[0].name}" if folders else "no party"
@@ -212,7 +185,7 @@ def _folders(root: Path) -> list[Path]:
     return folders
 
 
-def _read(folder: Path, kind: Folder, shared: bool = False) -> _Given:
+def _read(folder: Path, kind: Classified, shared: bool = False) -> _Given:
     """shared: the columns that `kind` names are of all parties, each of which may lack them."""
     nodes, edges = kind.tables(folder, "nodes", "edges", lacking=shared)
     categories = kind.categories or {}

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from numbers import Real
 from typing import Any, Literal
 
@@ -11,10 +12,10 @@ from fedweave.core.carried import Carried
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.carrying import mirrored, once, one_way, skeleton
 from fedweave.datasets.check import check, first, refuse
+from fedweave.datasets.classified import refuse_stray
 from fedweave.datasets.edges import undirected
-from fedweave.datasets.features import compact, one_hot
-from fedweave.datasets.numerals import refuse_stray
-from fedweave.datasets.precision import refuse_merged
+from fedweave.datasets.features import compact, one_hot, refuse_merged
+from fedweave.datasets.hetero import flattened, is_hetero
 from fedweave.datasets.sensitive import without_sens
 
 _MASKS = ("train_mask", "val_mask", "test_mask")
@@ -38,6 +39,7 @@ def from_pyg(
     directed: bool | None = None,
     loops: str = "drop",
     task: Literal["nodes", "edges"] = "nodes",
+    flatten: bool = False,
 ) -> Dataset:
     """The graph of a `torch_geometric.data.Data` with x, edge_index and y, and where it has them train_mask, val_mask
     and test_mask, sens, and of its edges edge_weight, edge_attr and edge_time. y = -1 is unlabelled; without val_mask,
@@ -52,12 +54,21 @@ def from_pyg(
     reverse. loops: of a node with itself, "drop", or "keep" where edges carry something.
     task: "edges" for edges as examples: their classes are edge_label [E] in the place of y, the masks and sens are of
     edges, each of which stands in edge_index once, and `directed` is True unless it says otherwise.
+    flatten: make a `HeteroData` one graph whose first features of nodes, and of edges, say the type; then each type's
+    own. One type has y, or edge_label. Edges are directed unless `directed` is False. Otherwise it is refused.
 
     Raises:
         DataError: one of the three is missing, `ignore` names what is not there, or the data breaks what `Dataset`
             promises.
     """
     graphs = _several(data, name) or [data]
+    if is_hetero(graphs[0]):
+        if len(graphs) > 1:
+            refuse(name, "there are several graphs with types of nodes", "Give one, or graphs of one type.")
+        flat, columns, of_edges = flattened(graphs[0], name, flatten, task)
+        made = from_pyg(flat, name, ignore, sens_feature, directed is not False, loops, task)
+        named = made.carried and made.carried._replace(columns=of_edges if made.carried.width else ())
+        return replace(made, columns=columns, carried=named)
     if task == "edges":
         return _of_edges(graphs, name, ignore, directed is not False, loops)
     if len(graphs) == 1 and not isinstance(data, list | tuple):

@@ -1,18 +1,52 @@
-"""What a user's path holds, in words, for the refusal of a path that does not hold the named data."""
+"""What a user's path holds, in words, for the refusal of a path that does not hold the named data; and files of it that
+nobody reads although they look like data.
+"""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 
 from fedweave.core.decompression import ARCHIVE_FAULTS, DecompressionBomb, check_archive
 from fedweave.core.text import counted
-from fedweave.datasets import tu
 from fedweave.datasets.check import refuse
+from fedweave.errors import ConfigError
+
+SUFFIXES = (".csv", ".tsv", ".txt", ".parquet", ".feather", ".arrow", ".npz", ".npy", ".json", ".xlsx", ".mat", ".pt")
+PACKED = (".xz", ".gz", ".bz2", ".zip", ".zst")
+PROSE = ("readme", "license", "licence")  # anywhere in a name
+_SHOWN = 5
+
+
+def unread(root: Path, read: Collection[Path], *inside: Path, pattern: str = "*") -> tuple[str, ...]:
+    """A sentence on the files directly in the folder `root`, and in those `inside` it, that are not among `read` and
+    look like data; none without such files.
+
+    pattern: of the names that count.
+    """
+    folders = [root, *inside]
+    names = [str(path.relative_to(root)) for folder in folders for path in _data(folder, pattern) if path not in read]
+    if not names:
+        return ()
+    more = f" and {len(names) - _SHOWN:,} more" if names[_SHOWN:] else ""
+    return (f"in {root}, {', '.join(names[:_SHOWN])}{more} {'is' if len(names) == 1 else 'are'} not read",)
+
+
+def _data(folder: Path, pattern: str) -> Iterator[Path]:
+    """The files in `folder` that look like data, sorted."""
+    for path in sorted(folder.glob(pattern)):
+        name = path.name.lower()
+        for packed in PACKED:
+            name = name.removesuffix(packed)
+        prose = any(word in name for word in PROSE) or name.startswith(".")
+        if name.endswith(SUFFIXES) and not prose and path.is_file():
+            yield path
+
 
 TABLES = (".csv", ".parquet")
 ARCHIVE = "npz"  # the name of a graph of the user's own in one file
-_SHOWN = 5
+_LISTED = 5
+TU_SUFFIXES = (".txt", ".txt.xz")  # of files in the TU layout
 
 
 def found(root: Path, names: Iterable[str]) -> tuple[str, tuple[str, ...]]:
@@ -27,7 +61,7 @@ def found(root: Path, names: Iterable[str]) -> tuple[str, tuple[str, ...]]:
     inside = sorted(path for path in root.iterdir() if not path.name.startswith("."))
     if tables := _tables(root):
         return f"is a folder with {' and '.join(tables)}", ("graphs" if len(tables) == 3 else "folder",)
-    if texts := tu.holds(root):
+    if texts := tu_names(root):
         return f"is a folder with {texts[0]}_A.txt", (texts[0].lower() if texts[0].lower() in known else "tu",)
     parties = [path.name for path in inside if path.is_dir() and _tables(path)]
     if parties:
@@ -37,16 +71,26 @@ def found(root: Path, names: Iterable[str]) -> tuple[str, tuple[str, ...]]:
     return (f"holds {_listed(inside)}" if inside else "is an empty folder"), ()
 
 
-def require_folder(root: Path, layout: str) -> None:
-    """Refuse a path that is no folder; `layout` says which one to name.
+def tu_names(folder: Path, name: str = "*") -> list[str]:
+    """The names DS for which `folder` holds an adjacency DS_A, as far as they match the pattern `name`."""
+    found = {path.name.removesuffix(s)[:-2] for s in TU_SUFFIXES for path in folder.glob(f"{name}_A{s}")}
+    return sorted(found)
+
+
+def named_folder(root: Path | None, name: str, needs: str, layout: str) -> Path:
+    """The folder that [data] path names; `needs` says what the data set `name` reads, and `layout` which one to name.
 
     Raises:
-        DataError: names the path and what to do.
+        ConfigError: none is named.
+        DataError: it is no folder; names the path and what to do.
     """
+    if root is None:
+        raise ConfigError(f'The dataset "{name}" needs {needs}: set [data] path.', code="config.missing")
     if not root.is_dir():
         archive = root.suffix == ".npz"
         remedy = f'A graph in one .npz file is read with [data] name = "{ARCHIVE}".' if archive else layout
         refuse(root, "this is not a folder", remedy)
+    return root
 
 
 def _file(path: Path) -> str:
@@ -70,5 +114,5 @@ def _tables(folder: Path) -> list[str]:
 
 
 def _listed(paths: list[Path]) -> str:
-    shown = [f"{path.name}/" if path.is_dir() else path.name for path in paths[:_SHOWN]]
-    return ", ".join(shown) + (f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else "")
+    shown = [f"{path.name}/" if path.is_dir() else path.name for path in paths[:_LISTED]]
+    return ", ".join(shown) + (f" and {len(paths) - _LISTED} more" if len(paths) > _LISTED else "")

@@ -1,17 +1,24 @@
-"""Collections of small graphs, each of which is an example: published ones, and a user's own in the same layout."""
+"""Collections of small graphs, each of which is an example: published ones, and a user's own in the same layout.
+
+`Domains` has several side by side, one for each member.
+"""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
+import scipy.sparse as sp
+
 from fedweave.datasets import download, tu
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.check import check_counts, refuse
+from fedweave.datasets.check import check, check_counts, refuse
 from fedweave.datasets.features import check_normalise, normalise
 from fedweave.datasets.lookup import Facts, NotHeld, folders, nowhere
-from fedweave.datasets.recognise import require_folder
+from fedweave.datasets.recognise import named_folder, tu_names
 from fedweave.errors import ConfigError, DataError
 
+_LAYOUT = "Name the folder of one data set in the TU layout; see docs/data-format.md."
 COUNTED = ("graphs", "nodes", "edges", "features", "classes")
 
 
@@ -37,15 +44,11 @@ class TU:
             ConfigError: no folder is given.
             DataError: it holds no such data set, or more than one, or is refused by `tu.read`.
         """
-        if root is None:
-            raise ConfigError(
-                'The dataset "tu" needs the folder with DS_A.txt: set [data] path.', code="config.missing"
-            )
-        require_folder(root, "Name the folder of one data set in the TU layout; see docs/data-format.md.")
-        found = tu.holds(root)
+        root = named_folder(root, "tu", "the folder with DS_A.txt", _LAYOUT)
+        found = tu_names(root)
         if len(found) != 1:
             what = f"{len(found)} data sets are there: {', '.join(found)}" if found else "no file ends in _A.txt"
-            refuse(root, what, "Name the folder of one data set in the TU layout; see docs/data-format.md.")
+            refuse(root, what, _LAYOUT)
         return self._read(root, found[0])
 
     def _read(self, folder: Path, name: str, pattern: str = "*") -> Dataset:
@@ -87,7 +90,7 @@ class PublicTU(TU):
     def _find(self, root: Path | None) -> Path:
         places = folders(root, self.name)
         for place in places:
-            if tu.holds(place, self.own_name):
+            if tu_names(place, self.own_name):
                 return place
         if root is not None:
             raise NotHeld(self.name, [place / f"{self.own_name}_A.txt" for place in places])
@@ -203,3 +206,49 @@ SMALL_GRAPHS: tuple[type[PublicTU], ...] = (
     PTCMR,
     Enzymes,
 )
+
+
+_KINDS = {kind.name: kind for kind in SMALL_GRAPHS}
+
+
+@dataclass(frozen=True)
+class Domains:
+    """Collections of small graphs, each of which a member holds alone (domain skew; GCFL's and FedStar's setting).
+
+    `[partition] name = "column"` makes a client of each set. A set has feature columns of its own, which are 0
+    elsewhere; classes are numbered from 0 in each, so that members share what lies between, as by share =
+    ["[1-9]*/*"] or FedStar.
+
+    sets: names of published collections, two or more, looked for as each is by itself.
+    """
+
+    sets: tuple[str, ...] = ("mutag", "bzr", "ptc-mr")
+
+    def __post_init__(self) -> None:
+        if odd := [name for name in self.sets if name not in _KINDS]:
+            raise ConfigError(f"[data] sets: {odd[0]!r} is no collection; choose of {', '.join(_KINDS)}.")
+        if len(self.sets) < 2 or len(set(self.sets)) < len(self.sets):
+            raise ConfigError(f"[data] sets = {list(self.sets)}: name two or more, each once.")
+
+    def load(self, root: Path | None, seed: int) -> Dataset:
+        """All sets' graphs, one set after the other; `seed` is not used.
+
+        Raises:
+            NotHeld: one is not in `root`.
+            DataError: one is nowhere, or refused.
+        """
+        each = [_KINDS[name]().load(root, seed) for name in self.sets]
+        nodes = np.cumsum([0, *(one.nodes for one in each)])
+        graphs = np.cumsum([0, *(one.examples for one in each)])
+        of = [np.asarray(one.graph_of) + first for one, first in zip(each, graphs, strict=False)]
+        joined = Dataset(
+            name="domains",
+            x=sp.block_diag([sp.csr_matrix(one.x) for one in each], format="csr"),
+            edges=np.concatenate([one.edges + first for one, first in zip(each, nodes, strict=False)], 1),
+            y=np.concatenate([one.y for one in each]),
+            classes=max(one.classes for one in each),
+            graph_of=np.concatenate(of),
+            owner=np.repeat(np.arange(len(each)), np.diff(graphs)),
+            owners=self.sets,
+        )
+        return check(joined, "domains")

@@ -1,6 +1,10 @@
-"""A contextual stochastic block model with an optional sensitive attribute, of any size."""
+"""Graphs that are computed and need no file: a contextual stochastic block model with an optional sensitive attribute,
+of any size, whose pairs are drawn by their endpoints, so that the work grows with the edges; and handwritten digits as
+a nearest-neighbour graph.
+"""
 
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -9,11 +13,138 @@ import scipy.sparse as sp
 from fedweave.core.random import generator
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import check_settings
-from fedweave.datasets.edges import undirected
+from fedweave.datasets.edges import distinct, undirected
 from fedweave.datasets.features import compact
 from fedweave.datasets.lookup import NotHeld
-from fedweave.datasets.pairs import Blocks, draw_pairs
 from fedweave.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Nodes sorted by (group, class); each of the two groups holds `c` blocks, one per class.
+
+    order: int64 [n], node numbers in that order.
+    sizes: int64 [2, c], nodes per block.
+    start: int64 [2, c], position of each block's first node in `order`.
+    """
+
+    order: np.ndarray
+    sizes: np.ndarray
+    start: np.ndarray
+
+    @classmethod
+    def of(cls, y: np.ndarray, group: np.ndarray, classes: int) -> "Blocks":
+        """From labels int64 [n] in 0..classes-1 and groups int64 [n] in 0..1."""
+        block = group * classes + y
+        sizes = np.bincount(block, minlength=2 * classes)
+        return cls(np.argsort(block, kind="stable"), sizes.reshape(2, -1), (np.cumsum(sizes) - sizes).reshape(2, -1))
+
+    def partners(self, same_class: bool, same_group: bool) -> np.ndarray:
+        """int64 [2, c]: with how many nodes one node of each block forms a pair of the kind."""
+        across = self.sizes if same_group else self.sizes[::-1]
+        count = across if same_class else across.sum(1, keepdims=True) - across
+        result: np.ndarray = np.maximum(count - (same_class and same_group), 0)
+        return result
+
+
+def draw_pairs(blocks: Blocks, same_class: bool, same_group: bool, count: int, rng: np.random.Generator) -> np.ndarray:
+    """int64 [2, count]: distinct unordered pairs, uniform among all that are in the same class (or in different ones)
+    and in the same group (or in different ones).
+
+    Raises:
+        ConfigError: there are fewer such pairs.
+    """
+    n = len(blocks.order)
+    room = int((blocks.sizes * blocks.partners(same_class, same_group)).sum()) // 2
+    if count > room:
+        kind = f"{'within' if same_class else 'across'} classes and {'within' if same_group else 'across'} groups"
+        raise ConfigError(
+            f"synthetic: {count} edges {kind} are asked for, but only {room} such pairs exist; "
+            "lower degree, add nodes, or move homophily or sens_homophily towards the middle."
+        )
+    codes = np.zeros(0, np.int64)
+    while len(codes) < count:
+        more = _draw(blocks, same_class, same_group, 1024 + (count - len(codes)) * 5 // 4, rng)
+        codes = distinct(np.concatenate([codes, more.min(0) * n + more.max(0)]))
+    # All pairs are equally likely to be among the distinct ones, so dropping any few at random keeps the rest uniform.
+    kept = np.ones(len(codes), np.bool_)
+    kept[rng.choice(len(codes), len(codes) - count, replace=False)] = False
+    return np.stack(np.divmod(codes[kept], n))
+
+
+def _draw(blocks: Blocks, same_class: bool, same_group: bool, count: int, rng: np.random.Generator) -> np.ndarray:
+    """int64 [2, count] with replacement: first ends weighted by their number of partners, so that pairs are uniform."""
+    sizes, start = blocks.sizes, blocks.start
+    partners = blocks.partners(same_class, same_group)
+    weight = (sizes * partners).ravel().astype(np.float64)
+    group, label = np.divmod(rng.choice(weight.size, count, p=weight / weight.sum()), sizes.shape[1])
+    first = start[group, label] + rng.integers(0, sizes[group, label])
+
+    other = group if same_group else 1 - group
+    second = rng.integers(0, partners[group, label])  # counts the partners; below it becomes a position
+    if not same_class:  # any block of the group `other` but the one of this class
+        second += start[other, 0]
+        second += np.where(second >= start[other, label], sizes[other, label], 0)
+    else:
+        second += start[other, label]
+        if same_group:
+            second += second >= first  # anyone in the block but the node itself
+    return blocks.order[np.stack([first, second])]
+
+
+@dataclass(frozen=True)
+class Digits:
+    """scikit-learn's embedded 8x8 images of digits, each joined with its `neighbours` nearest images.
+
+    Features are grey values in [0, 1] (64 per node), distance is Euclidean, and two images are joined if either is
+    among the other's nearest; of equally distant ones the first are. Distances are of whole numbers, so that the graph
+    is the same on every machine. `root` and `seed` are not used.
+
+    neighbours: edges that an image asks for.
+    """
+
+    neighbours: int = 8
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.neighbours <= 1796:
+            raise ConfigError(f"neighbours = {self.neighbours} is not in 1..1796 (there are 1797 images).")
+
+    def load(self, root: Path | None, seed: int) -> Dataset:
+        """The graph: 1,797 nodes, 64 features, 10 classes; `root` must be None, `seed` is not used."""
+        if root is not None:
+            raise NotHeld("digits")
+        pixels, y, source, target = _images(self.neighbours)
+        return Dataset(
+            name="digits",
+            x=compact((pixels / 16).astype(np.float32)),
+            edges=undirected(source, target, len(y)),
+            y=y.astype(np.int64),
+            classes=10,
+        )
+
+
+@lru_cache(maxsize=2)
+def _images(neighbours: int) -> tuple[np.ndarray, ...]:
+    """pixels float64 [n, 64], labels [n], and the ends of `_nearest`; kept, since many short runs in one process take
+    as long as finding the neighbours anew."""
+    from sklearn.datasets import load_digits
+
+    pixels, y = load_digits(return_X_y=True)
+    found = pixels, y, *_nearest(pixels, neighbours)
+    for array in found:
+        array.setflags(write=False)
+    return found
+
+
+def _nearest(pixels: np.ndarray, neighbours: int) -> tuple[np.ndarray, np.ndarray]:
+    """Every image and each of its nearest others, int64 [n * neighbours] both; pixels float64 [n, d], whole numbers."""
+    n, squares = len(pixels), (pixels**2).sum(1)
+    distances = squares[:, None] + squares - 2 * (pixels @ pixels.T)  # whole numbers, so exact in any order
+    np.fill_diagonal(distances, np.inf)
+    ranked = distances * n + np.arange(n)  # the first of equally distant ones
+    nearest = np.argpartition(ranked, neighbours - 1, 1)[:, :neighbours]
+    return np.repeat(np.arange(n), neighbours), nearest.ravel()
+
 
 _FAR = 1e6  # standard deviations of the noise, of which float32 keeps little at this distance
 

@@ -16,7 +16,7 @@ from fedweave.core.decompression import TABLE_FAULTS, DecompressionBomb, read_pa
 from fedweave.datasets.alike import Known
 from fedweave.datasets.check import refuse, refuse_rows
 from fedweave.datasets.csv_file import CSV_FAULTS, read_csv
-from fedweave.datasets.precision import exact, refuse_merged
+from fedweave.datasets.features import exact, refuse_merged
 
 # At most 18 digits, so that every match fits int64; pandas writes whole numbers next to gaps as "1.0".
 WHOLE = r"^-?\d{1,18}(\.0*)?$"

@@ -21,11 +21,9 @@ from fedweave.core.decompression import most_of
 from fedweave.core.text import counted
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import check, first, refuse
-from fedweave.datasets.features import compact, one_hot
-from fedweave.datasets.precision import EXACT, exact, refuse_merged
-from fedweave.datasets.unread import unread
+from fedweave.datasets.features import EXACT, compact, exact, one_hot, refuse_merged
+from fedweave.datasets.recognise import TU_SUFFIXES, unread
 
-SUFFIXES = (".txt", ".txt.xz")
 READ = ("A", "graph_indicator", "graph_labels", "node_labels", "edge_labels")
 SHOWN = 5  # numbers of graphs in a note
 AGAIN = "Get the file again; docs/data-format.md describes the layout."
@@ -62,12 +60,6 @@ class Lines:
         """Raise DataError unless there are as many lines as `of` names."""
         if len(self.values) != count:
             refuse(self.path, f"it has {counted(len(self.values), 'line')}, but there are {count} {of}", AGAIN)
-
-
-def holds(folder: Path, name: str = "*") -> list[str]:
-    """The names DS for which `folder` holds an adjacency DS_A, as far as they match the pattern `name`."""
-    found = {path.name.removesuffix(s)[:-2] for s in SUFFIXES for path in folder.glob(f"{name}_A{s}")}
-    return sorted(found)
 
 
 def read(folder: Path, name: str, attributes: bool = False, labelled: bool = True, pattern: str = "*") -> Dataset:
@@ -274,7 +266,7 @@ def _required(folder: Path, stem: str, columns: int | None = None, remedy: str =
 
 def _file(folder: Path, stem: str) -> Path | None:
     """The file of that stem; None if there is none."""
-    found = [path for path in (folder / f"{stem}{suffix}" for suffix in SUFFIXES) if path.is_file()]
+    found = [path for path in (folder / f"{stem}{suffix}" for suffix in TU_SUFFIXES) if path.is_file()]
     if found[1:]:
         refuse(folder, f"both {found[0].name} and {found[1].name} are there", "Keep the one that counts.")
     return found[0] if found else None

@@ -12,11 +12,9 @@ from fedweave.core.engine import Engine
 from fedweave.core.federation import Call, Sent
 from fedweave.core.graph import Graph
 from fedweave.core.ledger import Ledger
-from fedweave.core.members import by_size
-from fedweave.core.names import TAKEN
 from fedweave.core.portions import Portion
-from fedweave.core.purposes import EVALUATION
-from fedweave.core.replies import Replies
+from fedweave.core.purposes import EVALUATION, TAKEN
+from fedweave.core.replies import Replies, by_size
 from fedweave.core.tree import Tree
 from fedweave.engines.calls import (
     Keys,

@@ -11,8 +11,8 @@ from fedweave.core import random
 from fedweave.core.federation import Client
 from fedweave.core.graph import Graph
 from fedweave.core.ledger import measured
-from fedweave.core.members import by_size
 from fedweave.core.portions import Batch, as_row
+from fedweave.core.replies import by_size
 from fedweave.core.tree import Tree, check, leaves, map_leaves, to
 from fedweave.engines.calls import check_permanent, of_client
 from fedweave.engines.data import ClientData, accepted, taken

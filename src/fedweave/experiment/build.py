@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.sparse as sp
 import torch
 
+from fedweave.algorithms.deployment import with_models
 from fedweave.core.algorithm import Algorithm, capabilities
 from fedweave.core.arrays import DTYPES
 from fedweave.core.extra import Extra
@@ -19,6 +19,7 @@ from fedweave.core.model import Model
 from fedweave.core.records import Record
 from fedweave.core.sizes import size_classes
 from fedweave.datasets.base import Dataset
+from fedweave.datasets.features import widened
 from fedweave.engines.devices import chosen
 from fedweave.engines.engine import LocalEngine
 from fedweave.engines.loop import Loop
@@ -74,12 +75,13 @@ class Built:
 
 
 class Origin(NamedTuple):
-    """What a federation was made of from Python; engine: values of `config.SimulationEngine`."""
+    """What a federation was made of; engine: values of `config.SimulationEngine`. own: see `Ingredients`."""
 
     data: Dataset
     partition: Partition
     seed: int
     engine: Mapping[str, Any]
+    own: Mapping[str, Algorithm]
 
 
 class Ingredients(NamedTuple):
@@ -117,11 +119,11 @@ def ingredients(config: Config) -> Ingredients:
 
 def _algorithm(config: Config, data: Dataset, seen: Partition, kind: Any) -> Algorithm:
     """The algorithm, with the model that its plug-in builds."""
-    model = on_examples(kind, data).build(width(data, seen), data.classes)
+    model = on_examples(kind, data.carried).build(width(data, seen), data.classes)
     check_pooling(config, data, model)
     check_edges(config, model)
     algorithm: Algorithm = weighted(config.algorithm, data.labels, data.classes).make(model)
-    check_sampling(config, seen, model, algorithm)
+    check_sampling(config, any(part.until is not None for part in seen.parts), model, algorithm)
     return algorithm
 
 
@@ -129,7 +131,7 @@ def _own_algorithms(config: Config, data: Dataset, seen: Partition, algorithm: A
     """{client: its own algorithm}, one for all of the same model, of those whose model is not [model]'s."""
     ids, found = client_ids(len(seen.parts), seen.names), dict[str, Algorithm]()
     made = {json.dumps(config.model.plain(), sort_keys=True): algorithm}
-    check_own_models(config, algorithm, ids)
+    check_own_models(config.own, algorithm, ids, config.algorithm.name)
     for client in ids:
         its = config.of_member(client, ids)
         if (same := json.dumps(its.model.plain(), sort_keys=True)) not in made:
@@ -204,17 +206,8 @@ def _on_cluster(config: Config, made: Ingredients) -> _Engine:
     workers = RayWorkers(engine.address, engine.start_seconds, engine.gpus_per_worker)
     executor = workers.executor(worker, config.plain(), sizes, workers.count(engine.workers))
     dtype = DTYPES[engine.dtype]
-    fed = LocalEngine(
-        executor,
-        classes=made.data.classes,
-        dtype=dtype,
-        test=global_test_graph(made.data, made.seen, dtype),
-        held=held_graphs(made.data, made.seen, dtype),
-        pairs={name: torch.from_numpy(matrix) for name, matrix in made.seen.pairs.items()},
-        members=_members(made.seen),
-        seed=config.general.seed,
-        resend=engine.resend,
-    )
+    told = _of_server(made.data, made.seen, dtype)
+    fed = LocalEngine(executor, dtype=dtype, seed=config.general.seed, resend=engine.resend, **told)
     return fed, {}, workers.close
 
 
@@ -250,6 +243,7 @@ def federation(
     record: When = "auto",
     dtype: torch.dtype = torch.float32,
     resend: bool = True,
+    members: Mapping[str, Model] | None = None,
 ) -> Simulation:
     """The federation that `algorithm` trains on, in one process: a client for every part of the partition, or one for
     all where the algorithm is pooled, such as centralized; what the server holds, and whatever else this algorithm asks
@@ -257,36 +251,49 @@ def federation(
     such as a split.
 
     mode, chunk, record, resend: see `engines.simulation.Simulation`; a `torch.nn.Module` takes mode "loop". dtype: of
-    features and weights. device: "cpu", "cuda", "cuda:1", or "auto", which takes a GPU where there is one.
+    features and weights. device: "cpu", "cuda", "cuda:1", or "auto", which takes a GPU where there is one. members:
+    {client: its model}, such as `models.SAGE().build(…)`, of those that have another than `algorithm`, which shares no
+    weights then; one model for several clients lets these run together.
 
     Raises:
-        ConfigError: there is no such device.
+        ConfigError: there is no such device or client, or the algorithm shares weights, or prototypes of other widths.
     """
     for note in unused(None, data, partition):
         _LOG.warning("note: %s", note)
-    mode = _mode([getattr(algorithm, "model", ())], mode)
+    if members:
+        check_own_models(
+            members, algorithm, client_ids(len(partition.parts), partition.names), type(algorithm).__name__
+        )
+    own = with_models(algorithm, members or {})
+    mode = _mode([getattr(algorithm, "model", ()), *(made.model for made in own.values())], mode)
     options: dict[str, Any] = {"mode": mode, "chunk": chunk, "record": record, "resend": resend}
     place = chosen(device, mode == "vmap", "device")
     maker = maker_of(algorithm)  # of a preset, which says what it can do
     one = len(partition.parts) > 1 and capabilities(algorithm if maker is None else maker.plugin).pooled
     seen = pooled(partition, data) if one else partition
-    fed = _simulation(data, seen, algorithm, dtype, seed=seed, device=place, **options)
-    fed.origin = Origin(data, partition, seed, options | {"device": device, "dtype": str(dtype).removeprefix("torch.")})
+    fed = _simulation(data, seen, algorithm, dtype, seed=seed, device=place, own=own, **options)
+    check_widths(algorithm, own, fed.graphs)
+    engine = options | {"device": device, "dtype": str(dtype).removeprefix("torch.")}
+    fed.origin = Origin(data, partition, seed, engine, own)
     return fed
 
 
 def _simulation(
     data: Dataset, partition: Partition, algorithm: Algorithm, dtype: torch.dtype, **options: Any
 ) -> Simulation:
-    return Simulation(
-        client_graphs(data, partition, dtype, finders_of(algorithm)),
-        classes=data.classes,
-        test=global_test_graph(data, partition, dtype),
-        held=held_graphs(data, partition, dtype),
-        pairs={name: torch.from_numpy(matrix) for name, matrix in partition.pairs.items()},
-        members=_members(partition),
-        **options,
-    )
+    graphs = client_graphs(data, partition, dtype, finders_of(algorithm))
+    return Simulation(graphs, **_of_server(data, partition, dtype), **options)
+
+
+def _of_server(data: Dataset, partition: Partition, dtype: torch.dtype) -> Record:
+    """What an engine is given besides its clients."""
+    return {
+        "classes": data.classes,
+        "test": global_test_graph(data, partition, dtype),
+        "held": held_graphs(data, partition, dtype),
+        "pairs": {name: torch.from_numpy(matrix) for name, matrix in partition.pairs.items()},
+        "members": _members(partition),
+    }
 
 
 def _members(partition: Partition) -> dict[str, torch.Tensor]:
@@ -352,13 +359,6 @@ def graph_of(
 ) -> Graph:
     """The graph of a client that holds `own`, features with zeros on the right up to `columns`, the split as masks,
     padded to `rows` and `examples` (see `make_graph`)."""
-    x, masks = _widened(own.x, columns), np.asarray(own.public)
+    x, masks = widened(own.x, columns), np.asarray(own.public)
     more = own.graph_of, examples, extra, own.carried
     return make_graph(x, own.edges, own.y, masks, own.sens, dtype, rows, *more)
-
-
-def _widened(x: "np.ndarray | sp.csr_matrix", columns: int) -> "np.ndarray | sp.csr_matrix":
-    """x with zeros on the right up to `columns`; sparse stays sparse."""
-    if isinstance(x, sp.csr_matrix):
-        return sp.csr_matrix((x.data, x.indices, x.indptr), shape=(x.shape[0], columns))
-    return np.pad(x, ((0, 0), (0, columns - x.shape[1]))) if columns > x.shape[1] else x

@@ -22,8 +22,9 @@ from fedweave.datasets.base import Dataset
 from fedweave.datasets.features import OVER_NODES
 from fedweave.errors import ConfigError, listed
 from fedweave.experiment.config import Config, parameters, registry
-from fedweave.experiment.config.choice import CODE
+from fedweave.experiment.config.choice import CODE, OwnModels
 from fedweave.metrics.group_fairness import check_groups
+from fedweave.models import directed
 from fedweave.partition.base import Partition, client_ids
 
 
@@ -83,10 +84,10 @@ def check_examples(config: Config, data: Dataset) -> None:
         )
 
 
-def check_sampling(config: Config, partition: Partition, model: Model, algorithm: object) -> None:
+def check_sampling(config: Config, timed: bool, model: Model, algorithm: object) -> None:
     """Raise ConfigError where messages depend on time, and the algorithm goes by neighbours whenever they are some; and
     where the model marks the seeds of sampled neighbourhoods, and none are sampled."""
-    if any(part.until is not None for part in partition.parts) and needs(algorithm).nodes:
+    if timed and needs(algorithm).nodes:
         raise ConfigError(
             f"algorithm {config.algorithm.name!r} is about nodes and their neighbours at all times, but split = 'time' "
             "holds back later edges; take fedavg, or another of its family, or split = 'random'."
@@ -164,16 +165,19 @@ def check_edges(config: Config, model: Model) -> None:
         )
 
 
-def check_own_models(config: Config, algorithm: object, members: Sequence[str]) -> None:
-    """Raise ConfigError where members have models of their own and the algorithm shares weights, or one that is named
-    is not there."""
-    if unknown := [name for name in config.own.members if name not in members]:
+def check_own_models(
+    own: OwnModels | Mapping[str, Model], algorithm: object, members: Sequence[str], called: str
+) -> None:
+    """Raise ConfigError where members have models of their own and the algorithm, which is `called` so, shares weights,
+    or one that is named is not there."""
+    named = own.members if isinstance(own, OwnModels) else own
+    if unknown := [name for name in named if name not in members]:
         raise ConfigError(
             f"model.members: there is no member {listed(unknown)}; the members are {listed(members)}.", code=CODE
         )
-    if config.own and not (isinstance(algorithm, Deployable) and algorithm.any_models):
+    if own and not (isinstance(algorithm, Deployable) and algorithm.any_models):
         raise ConfigError(
-            f"model.members, model.each: with algorithm {config.algorithm.name!r} members share weights, so that all "
+            f"model.members, model.each: with algorithm {called!r} members share weights, so that all "
             "have one model; leave these out, or choose fedproto, fedtgp or local.",
             code=CODE,
         )
@@ -181,7 +185,7 @@ def check_own_models(config: Config, algorithm: object, members: Sequence[str]) 
 
 def check_ports(config: Config, own: object) -> None:
     """Raise ConfigError unless a member's own model numbers ports as [model] does: all have the same data."""
-    if getattr(own, "ports", False) != config.model.values.get("ports", False):
+    if directed.has_ports(own) != config.model.values.get("ports", False):
         raise ConfigError("model.members, model.each: ports = true is for all members' models or for none.", code=CODE)
 
 

@@ -29,7 +29,7 @@ def prepared(config: Config, with_scaling: bool = True) -> tuple[Dataset, Partit
     scaling = values.get("normalise", "none") if how != "refuse" and with_scaling else "none"
     if "normalise" in values and (how != "refuse" or not with_scaling):
         values["normalise"] = "none"  # all columns are scaled together, once there are all
-    data, partition = _cut(config, values)
+    data, partition = cut_as(config, values)
     if config.noise is not None:
         data, partition = config.noise.applied(data, partition, seed)
     if how == "refuse":
@@ -39,21 +39,25 @@ def prepared(config: Config, with_scaling: bool = True) -> tuple[Dataset, Partit
     return replace(made.data, x=normalise(made.data.x, scaling, data.name)), partition, made
 
 
-def _cut(config: Config, values: Values) -> tuple[Dataset, Partition]:
-    """The data, read with `values`, and its cut. Where that is by time, features of edges are scaled by those that
-    training sees."""
+def cut_as(config: Config, values: Values) -> tuple[Dataset, Partition]:
+    """The data, read with `values` of [data], and its cut. Where that is by time, features of edges are scaled by those
+    that training sees."""
     seed = config.general.seed
     how = values.get("edge_normalise", "none") if config.partition.values.get("split") == "time" else "none"
     values = {**values} | ({"edge_normalise": "none"} if how != "none" else {})
     data = datasets.load(config.data.name, path=config.folder, seed=seed, **values)
     partition = cut(config.partition.make(), data, seed)
-    until = partition.parts[0].until
+    return scaled_until(data, how, partition.parts[0].until), partition
+
+
+def scaled_until(data: Dataset, how: str, until: tuple[float, float] | None) -> Dataset:
+    """The data with features of edges scaled by those `until` the end of training."""
     if how == "none" or data.carried is None or until is None:
-        return data, partition
+        return data
     carried = scaled(data.carried, how, data.name, until[0])
     if data.outside is not None:
         data = replace(data, outside=data.outside._replace(carried=scaled_like(data.outside.carried, carried, how)))
-    return replace(data, carried=carried), partition
+    return replace(data, carried=carried)
 
 
 def ready(data: Dataset, partition: Partition, config: Config) -> Dataset:

@@ -13,7 +13,7 @@ from fedweave.core import purposes
 from fedweave.core.algorithm import Algorithm, MeasuresAll, MeasuresClients, check_rounds
 from fedweave.core.engine import Engine, HoldsGraphs
 from fedweave.core.graph import TEST
-from fedweave.core.members import of_members
+from fedweave.core.replies import of_members
 from fedweave.core.tree import Tree, check, leaves, to
 from fedweave.errors import FedweaveError, ReplyRefused, UserError, told_diverged, told_of_part
 from fedweave.metrics.best_rounds import best_validated, fairest

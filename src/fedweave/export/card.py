@@ -34,6 +34,9 @@ _SHOWN = (
         for gap, name in GAPS.items()
     ),
 )
+_EXAMPLES = {
+    "edge": "; an example is one edge, such as a transfer, and the model gives logits for each row of edge_index"
+}
 _NUMBERS = ": (x - shift) / divisor, 0 where that is null, with the numbers in model.json"
 _SCALED = {
     "none": "as they are",
@@ -112,11 +115,30 @@ def _form(form: Form) -> list[str]:
     named = f": {_several(form.columns)}" if form.columns else ", in the order of the data set's"
     classes = _several(form.labels) if form.labels else f"0 to {form.classes - 1}"
     return [
-        f"examples: {form.example}s",
+        f"examples: {form.example}s{_EXAMPLES.get(form.example, '')}",
         f"features: {counted(form.features, 'column')}, float32{named}",
         f"scaling: {_SCALED[form.scaling['how']]}",
         f"classes, in the order of the logits: {classes}",
-        "edges: undirected, each in both directions, without self loops and weights",
+        *(
+            _edges(form.edges)
+            if form.edges
+            else ["edges: undirected, each in both directions, without self loops and weights"]
+        ),
+    ]
+
+
+def _edges(edges: Record) -> list[str]:
+    """What edges are given as, and their features."""
+    kind = "directed, from source to target" if edges["directed"] else "undirected"
+    listed = [f"edges: {kind}, each once, in rows of edge_index; parallel ones and loops are kept"]
+    if not edges["features"]:
+        return listed
+    names = f": {_several(edges['columns'])}" if edges.get("columns") else ", in the order of the data set's"
+    scaling = _SCALED[edges.get("scaling", {"how": AT_SITES})["how"]].replace("nodes", "edges")
+    return [
+        *listed,
+        f"features of edges, edge_attr: {counted(edges['features'], 'column')}, float32{names}",
+        f"scaling of these: {scaling}",
     ]
 
 

@@ -21,6 +21,7 @@ INPUTS = {
     "x": "float32 [nodes, {features}]",
     "edge_index": "int64 [2, edges]",
     "batch": "int64 [nodes], each node's graph from 0 on",
+    "edge_attr": "float32 [edges, {edge_features}]",
 }
 
 
@@ -74,8 +75,18 @@ def check() -> None:
 
 
 def names(about: Values) -> list[str]:
-    """The inputs of the graph of a model.json; `batch` only where the model pools."""
-    return [name for name in INPUTS if name != "batch" or about["settings"].get("pool", "none") != "none"]
+    """The inputs of the graph of a model.json; `batch` only where the model pools, `edge_attr` where edges have
+    features that are read."""
+    edges = about.get("edges") or {"features": 0, "examples": False}
+    reads = edges["features"] and (edges["examples"] or about["settings"].get("edge_features", 0) != 0)
+    wanted = {"batch": about["settings"].get("pool", "none") != "none", "edge_attr": bool(reads)}
+    return [name for name in INPUTS if wanted.get(name, True)]
+
+
+def rows(about: Values) -> str:
+    """What the logits are of."""
+    edges = about.get("edges")
+    return "graphs" if "batch" in names(about) else "edges" if edges and edges["examples"] else "nodes"
 
 
 def packed(about: Values, weights: Mapping[str, Tensor]) -> bytes:
@@ -87,23 +98,26 @@ def packed(about: Values, weights: Mapping[str, Tensor]) -> bytes:
     net.load_state_dict(dict(weights))
     make_exportable(net)
     inputs = names(about)
-    sizes = {"x": {0: "nodes"}, "edge_index": {1: "edges"}, "batch": {0: "nodes"}}
+    sizes = {"x": {0: "nodes"}, "edge_index": {1: "edges"}, "batch": {0: "nodes"}, "edge_attr": {0: "edges"}}
+    example = _example(about["features"], (about.get("edges") or {"features": 0})["features"])
+    given = list(INPUTS)[: 1 + list(INPUTS).index(inputs[-1])]  # the rest is None
     with _quiet():
         program = torch.onnx.export(
             net.eval(),
-            _example(about["features"])[: len(inputs)],
+            tuple(example[name] if name in inputs else None for name in given),
             dynamo=True,
             verbose=False,
             input_names=inputs,
             output_names=["logits"],
             opset_version=OPSET,
-            dynamic_shapes=tuple(sizes[name] for name in inputs),
+            dynamic_shapes=tuple(sizes[name] if name in inputs else None for name in given),
         )
-    return _bare(program, "graphs" if "batch" in inputs else "nodes")
+    return _bare(program, rows(about))
 
 
-def make_exportable(net: pyg.Net) -> None:
+def make_exportable(module: nn.Module) -> None:
     """Put layers that the exporter understands in the place of those that it does not, with the same outputs."""
+    net: Any = module.nodes if isinstance(module, pyg.OnEdges) else module
     for number, layer in enumerate(net.layers):
         if isinstance(layer, pyg.Pool):
             net.layers[number] = Pool(layer.how)
@@ -113,18 +127,20 @@ def make_exportable(net: pyg.Net) -> None:
 
 def usage(about: Values) -> str:
     """What the model card says of the file: inputs, outputs, opset."""
-    inputs = [f"- input `{name}`: {INPUTS[name].format(features=about['features'])}" for name in names(about)]
-    rows = "graphs" if "batch" in names(about) else "nodes"
-    output = f"- output `logits`: float32 [{rows}, {about['classes']}]"
+    sizes = {"features": about["features"], "edge_features": (about.get("edges") or {}).get("features")}
+    inputs = [f"- input `{name}`: {INPUTS[name].format(**sizes)}" for name in names(about)]
+    output = f"- output `logits`: float32 [{rows(about)}, {about['classes']}]"
     head = f"`model.onnx` is an ONNX graph of opset {OPSET}, for any runtime that reads it; sizes in words are free."
     return "\n".join([head, "", *inputs, output])
 
 
-def _example(features: int) -> tuple[Tensor, ...]:
-    """A small graph to trace with: x, edge_index and batch."""
+def _example(features: int, edge_features: int) -> dict[str, Tensor]:
+    """A small graph to trace with: the `INPUTS`."""
     x = torch.linspace(-1, 1, 5 * features, device="cpu").reshape(5, features)
     edge_index = torch.tensor([[0, 1, 1, 2, 3, 4], [1, 0, 2, 1, 4, 3]], device="cpu")
-    return x, edge_index, torch.tensor([0, 0, 0, 1, 1], device="cpu")
+    batch = torch.tensor([0, 0, 0, 1, 1], device="cpu")
+    attr = torch.linspace(-1, 1, 6 * edge_features, device="cpu").reshape(6, edge_features)
+    return {"x": x, "edge_index": edge_index, "batch": batch, "edge_attr": attr}
 
 
 def _bare(program: Any, rows: str) -> bytes:

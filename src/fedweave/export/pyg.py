@@ -3,9 +3,12 @@
     from model import load
     model = load(".")                       # the folder with model.json and the weights
     logits = model(x, edge_index)           # of small graphs: model(x, edge_index, batch)
+    logits = model(x, edge_index, edge_attr=edge_attr)  # where model.json has "edges"
 
 x is float32 [n, features] in the order and scaling that the model card names; edge_index int64 [2, E] has both
-directions of every edge, without self loops. The module is for prediction: it has no dropout.
+directions of every edge, without self loops. Where model.json has "edges", each edge stands there once, as in the
+tables, with its features float32 [E, k] in edge_attr; where these are the examples, logits are of edges, [E, classes].
+The module is for prediction: it has no dropout.
 """
 
 import json
@@ -21,6 +24,8 @@ from torch_geometric.nn import GATConv as GATConv
 from torch_geometric.nn import GCN2Conv, GCNConv, GINConv, SAGEConv, global_add_pool, global_mean_pool
 
 POOLS = {"sum": global_add_pool, "mean": global_mean_pool}
+BOTH, ONE = ("came", "went"), ("one",)  # ways of messages
+WIDTH = 64  # of what edges as examples are read by, where the model has no `hidden`
 
 
 class Pool(nn.Module):
@@ -156,22 +161,99 @@ class H2GCN(Whole):
         return out
 
 
-class Net(nn.Module):
-    """Layers one after the other, each with its activation ("relu", "elu" or None); from features to logits."""
+class GINE(nn.Module):
+    """MLP(h + sum ReLU(h_u + W e_uv)), as `GINEConv`, over edges with or without features."""
 
-    def __init__(self, layers: list[tuple[nn.Module, str | None]]) -> None:
+    def __init__(self, fan_in: int, fan_out: int, edge_features: int) -> None:
         super().__init__()
+        self.edge = nn.Linear(edge_features, fan_in) if edge_features else None
+        self.first, self.second = nn.Linear(fan_in, fan_out), nn.Linear(fan_out, fan_out)
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor | None) -> Tensor:
+        """[n, k] -> [n, out]."""
+        source, target = edge_index
+        sent = x[source] if self.edge is None else x[source] + self.edge(edge_attr)
+        out: Tensor = self.second(
+            torch.relu(self.first(x + torch.zeros_like(x).index_add(0, target, torch.relu(sent))))
+        )
+        return out
+
+
+class Along(nn.Module):
+    """A convolution `made(in, out, edge_features)` along edges, or one for each way and a linear layer, as
+    `DirGNNConv`; mirrored: messages go against edges' directions, too, for these are listed once each."""
+
+    def __init__(
+        self, made: Any, fan_in: int, fan_out: int, edge_features: int, both: bool = False, mirrored: bool = False
+    ) -> None:
+        super().__init__()
+        self.convs = nn.ModuleDict({way: made(fan_in, fan_out, edge_features) for way in (BOTH if both else ONE)})
+        self.root, self.mirrored = nn.Linear(fan_in, fan_out) if both else None, mirrored
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor | None) -> Tensor:
+        """[n, k] -> [n, out]."""
+        if self.mirrored:
+            apart = edge_index[0] != edge_index[1]
+            edge_index = torch.cat([edge_index, edge_index.flip(0)[:, apart]], 1)
+            edge_attr = None if edge_attr is None else torch.cat([edge_attr, edge_attr[apart]])
+        if self.root is None:
+            out: Tensor = self.convs["one"](x, edge_index, edge_attr)
+            return out
+        came, went = self.convs["came"](x, edge_index, edge_attr), self.convs["went"](x, edge_index.flip(0), edge_attr)
+        out = 0.5 * came + 0.5 * went + self.root(x)
+        return out
+
+
+def joined(edge_index: Tensor, nodes: int) -> Tensor:
+    """Both directions of every pair of different nodes that edges join, once each."""
+    both = torch.cat([edge_index, edge_index.flip(0)], 1)
+    both = both[:, both[0] != both[1]]
+    codes, order = (both[0] * nodes + both[1]).sort()
+    return both[:, order][:, codes != torch.cat([codes.new_full((1,), -1), codes])[: codes.shape[0]]]
+
+
+class OnEdges(nn.Module):
+    """Logits of each edge (u, v) with features e: an MLP of [ReLU(h_u), ReLU(h_v), e] of a `nodes` model's h."""
+
+    def __init__(self, nodes: "Net", width: int, classes: int, edge_features: int) -> None:
+        super().__init__()
+        self.nodes, self.reads = nodes, edge_features > 0
+        self.read, self.out = nn.Linear(2 * width + edge_features, width), nn.Linear(width, classes)
+
+    def forward(
+        self, x: Tensor, edge_index: Tensor, batch: Tensor | None = None, edge_attr: Tensor | None = None
+    ) -> Tensor:
+        """Logits [E, classes]."""
+        h = torch.relu(self.nodes(x, edge_index, batch, edge_attr))
+        read = [h[edge_index[0]], h[edge_index[1]]] + ([edge_attr] if self.reads and edge_attr is not None else [])
+        out: Tensor = self.out(torch.relu(self.read(torch.cat(read, 1))))
+        return out
+
+
+class Net(nn.Module):
+    """Layers one after the other, each with its activation ("relu", "elu" or None); from features to logits. listed:
+    whether edges are given once each, as they are listed."""
+
+    def __init__(self, layers: list[tuple[nn.Module, str | None]], listed: bool = False) -> None:
+        super().__init__()
+        self.listed = listed
         self.layers = nn.ModuleList(layer for layer, _ in layers)
         self.activations = [activation for _, activation in layers]
 
-    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, edge_index: Tensor, batch: Tensor | None = None, edge_attr: Tensor | None = None
+    ) -> Tensor:
         """Logits [n, classes], or [graphs, classes] where the model pools; batch: int64 [n], each node's graph."""
-        first = x
+        first, given = x, edge_index
+        if self.listed and not any(isinstance(layer, Along) for layer in self.layers):
+            edge_index = joined(given, x.shape[0])
         for number, (layer, activation) in enumerate(zip(self.layers, self.activations, strict=True)):
             if isinstance(layer, Pool):
                 x = layer(x, x.new_zeros(len(x), dtype=torch.int64) if batch is None else batch)
             elif isinstance(layer, GCN2Conv):
                 x = layer(x, first, edge_index)
+            elif isinstance(layer, Along):
+                x = layer(x, given, edge_attr)
             else:
                 x = layer(x) if isinstance(layer, nn.Linear) else layer(x, edge_index)
             x = torch.relu(x) if activation == "relu" else elu(x) if activation == "elu" else x
@@ -179,16 +261,28 @@ class Net(nn.Module):
         return x
 
 
-def build(about: dict[str, Any]) -> Net:
+def build(about: dict[str, Any]) -> nn.Module:
     """The module that a model.json describes."""
+    edges, width = about.get("edges"), about["settings"].get("hidden", WIDTH)
+    if not edges or not edges["examples"]:
+        return of_nodes(about)
+    return OnEdges(of_nodes({**about, "classes": width}), width, about["classes"], edges["features"])
+
+
+def of_nodes(about: dict[str, Any]) -> Net:
+    """The same without what is done with edges as examples."""
+    edges = about.get("edges")
     wholes = {"sgc": SGC, "gprgnn": GPRGNN, "acmgcn": ACMGCN, "h2gcn": H2GCN}
     if about["model"] in wholes:
-        return Net([(wholes[about["model"]](about["features"], about["classes"], about["settings"]), None)])
-    makers = {"gcn": gcn, "gat": gat, "sage": sage, "gin": gin, "mlp": mlp, "gcnii": gcnii, "ego": ego}
-    return Net(makers[about["model"]](about["features"], about["classes"], about["settings"]))
+        return Net(
+            [(wholes[about["model"]](about["features"], about["classes"], about["settings"]), None)], bool(edges)
+        )
+    makers = {"gcn": gcn, "gat": gat, "sage": sage, "gin": gin, "mlp": mlp, "gcnii": gcnii, "ego": ego, "gine": gine}
+    given = about["settings"] | {"edges": edges}
+    return Net(makers[about["model"]](about["features"], about["classes"], given), bool(edges))
 
 
-def load(folder: str | Path) -> Net:
+def load(folder: str | Path) -> nn.Module:
     """The module with its weights, ready to predict."""
     folder = Path(folder)
     model = build(json.loads((folder / "model.json").read_text()))
@@ -234,6 +328,15 @@ def gin(features: int, classes: int, given: dict[str, Any]) -> list[tuple[nn.Mod
         (GINConv(nn.Sequential(nn.Linear(size, size), nn.ReLU(), nn.Linear(size, size))), "relu")
         for _ in range(given["layers"])
     ]
+    return [(nn.Linear(features, size), None), *convolutions, *_head(size, classes, given["pool"])]
+
+
+def gine(features: int, classes: int, given: dict[str, Any]) -> list[tuple[nn.Module, str | None]]:
+    """Graph isomorphism convolutions with features of edges (Hu et al. 2020) after a linear layer."""
+    size, edges, way = given["hidden"], given["edges"], given["directed"]
+    reads = edges["features"] if edges and given["edge_features"] != 0 else 0
+    mirrored = bool(edges) and (way == "none" or not edges["directed"])
+    convolutions = [(Along(GINE, size, size, reads, way == "both", mirrored), "relu") for _ in range(given["layers"])]
     return [(nn.Linear(features, size), None), *convolutions, *_head(size, classes, given["pool"])]
 
 

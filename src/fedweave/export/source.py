@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 
 WHOLE = ("sgc", "gprgnn", "acmgcn", "h2gcn")  # modules that are no chains of layers
-KNOWN = ("gcn", "gat", "sage", "gin", "mlp", "gcnii", "ego", *WHOLE)
+KNOWN = ("gcn", "gat", "sage", "gin", "gine", "mlp", "gcnii", "ego", *WHOLE)
+WAYS = {"came": "in_", "went": "out_"}  # of messages along directed edges, each with weights of its own
 AT_SITES = "sites"  # how features are scaled that each site reads by itself
 HANDED_OUT = "handed out"  # how those are that `sites init --split` cut
 
@@ -51,6 +52,7 @@ class Source:
             "columns": form.columns,
             "labels": form.labels,
             "scaling": form.scaling,
+            **({} if form.edges is None else {"edges": form.edges}),
             **(self.flagging._asdict() if self.flagging is not None else {}),
         }
 
@@ -135,14 +137,17 @@ def _of_sites(directory: Path, config: "Config", form: Form | None, when: "When"
     if not {"features", "class_count"} <= told.keys():
         raise UserError(f"{directory} was trained by an earlier version, which did not note what data its model wants.")
     features, classes = int(told["features"]), int(told["class_count"])
-    example = "node" if config.model.values.get("pool", "none") == "none" else "graph"
-    form = form or Form(features, classes, (), (), example, {"how": AT_SITES})
+    edges = told.get("edges")
+    pools, example = config.model.values.get("pool", "none") != "none", "graph"
+    if not pools:
+        example = "edge" if edges and edges["examples"] else "node"
+    form = form or Form(features, classes, (), (), example, {"how": AT_SITES}, edges)
     if (form.features, form.classes, form.example) != (features, classes, example):
         raise UserError(
             f"the site holds {form.example}s with {form.features} features of {form.classes} classes, the model is for "
             f"{example}s with {features} of {classes}. Name the folder of a site that trained it."
         )
-    algorithm, w = joint(directory, config, features, classes, when)
+    algorithm, w = joint(directory, config, when)
     metrics = of_best(told["metrics"]) if when == "best" else told["metrics"]
     own = flagging(config.evaluation.of(form.labels, classes), metrics) if classes == 2 else None
     return Source(config, "global", _weights(config, algorithm, w, form), form, own, when)
@@ -152,25 +157,49 @@ def _weights(config: "Config", algorithm: "Deployable", w: "Tree", form: Form) -
     """`w` under PyTorch Geometric's names, as those of the plain layers that they stand for."""
     from fedweave.core import model as models
     from fedweave.core import random
-    from fedweave.core.carried import OF_EXAMPLES, kinds
+    from fedweave.models.edges import model_told
 
-    if any(layer.judged or layer.operator in {*kinds(), *OF_EXAMPLES} for layer in algorithm.model):
-        raise UserError(
-            "the model reads what edges carry, or ego ids, or classifies edges, for which the exported module has no "
-            "layers; take `fedweave predict`."
-        )
-    net, given = config.model.make().build(form.features, form.classes), config.model.values
+    _check_layers(config, algorithm.model)
+    of_edges = form.edges is not None and form.edges["examples"]
+    net = model_told(config.model.make(), form.edges or {}, form.features, form.classes)
+    given, size = config.model.values, len(net) - 2 * of_edges
     fresh = dict(leaves(models.init(net, random.key(0))))
     if wider := [path for path, leaf in leaves(w) if path in fresh and leaf.shape != fresh[path].shape]:
         raise UserError(
             f"the algorithm trains a model with weights {wider[0]} of its own, for which the exported module has no "
             "layers; take `fedweave predict`."
         )
-    heads = [*[given["heads"]] * (len(net) - 1), given["output_heads"]] if config.model.name == "gat" else []
+    heads = [*[given["heads"]] * (size - 1), given["output_heads"]] if config.model.name == "gat" else []
     plain = {number: algorithm.net[int(number)].plain(own) for number, own in w.items()}
+    own, head = ({number: plain[number] for number in plain if (int(number) >= size) == last} for last in (False, True))
     if config.model.name in WHOLE:
-        return {f"layers.0.w.{path.replace('/', '_')}": leaf.float().contiguous() for path, leaf in leaves(plain)}
-    return state_dict(net, plain, heads)
+        found = {f"layers.0.w.{path.replace('/', '_')}": leaf.float().contiguous() for path, leaf in leaves(own)}
+    else:
+        found = state_dict(net[:size], own, heads)
+    if not of_edges:
+        return found
+    return {f"nodes.{name}": leaf for name, leaf in found.items()} | _of_head(*head.values())
+
+
+def _check_layers(config: "Config", layers: Sequence[Layer]) -> None:
+    """Refuse a model that reads what `pyg` has no layers for."""
+    from fedweave.core.carried import kinds
+    from fedweave.models.directed import has_ports
+
+    read = config.model.name != "gine" and any(layer.operator in kinds() for layer in layers)
+    if read or has_ports(config.model.make()) or any(layer.judged for layer in layers):
+        raise UserError(
+            f"model {config.model.name!r} reads what edges carry, ports or ego ids, for which an export has no "
+            "layers: of models that do, it has gine's without either. Take `fedweave predict`."
+        )
+
+
+def _of_head(read: Tree, out: Tree) -> "Tree":
+    """The weights of the head that classifies edges (`models.edges`)."""
+    rows = [read[f"weight_{name}"] for name in ("source", "target", "edge") if f"weight_{name}" in read]
+    made = {"read.weight": torch.cat(rows).T, "read.bias": read["bias"]}
+    made |= {"out.weight": out["weight"].T, "out.bias": out["bias"]}
+    return {name: leaf.float().contiguous() for name, leaf in made.items()}
 
 
 def state_dict(model: Model, w: Tree, heads: Sequence[int] = ()) -> dict[str, Tensor]:
@@ -186,11 +215,31 @@ def state_dict(model: Model, w: Tree, heads: Sequence[int] = ()) -> dict[str, Te
     return found
 
 
+def _named_along(w: Tree) -> dict[str, Tensor]:
+    """The weights of `gine`'s convolution along edges."""
+    if "root_weight" in w:
+        ways = {
+            way: {name.removeprefix(ours): own for name, own in w.items() if name.startswith(ours)}
+            for way, ours in WAYS.items()
+        }
+        found = {"root.weight": w["root_weight"].T, "root.bias": w["root_bias"]}
+    else:
+        ways, found = {"one": w}, {}
+    for way, own in ways.items():
+        for name, ours in (("edge", "_edge"), ("first", "1"), ("second", "2")):
+            if f"weight{ours}" in own:
+                found[f"convs.{way}.{name}.weight"] = own[f"weight{ours}"].T
+                found[f"convs.{way}.{name}.bias"] = own[f"bias{ours}"]
+    return found
+
+
 def _named(layer: Layer, w: Tree, heads: int) -> dict[str, Tensor]:
     """The weights of one layer."""
     names = set(w)
     if not w:
         return {}
+    if layer.operator is not None and layer.operator.startswith("edge_"):
+        return _named_along(w)
     if layer.operator is None and names == {"weight", "bias"}:
         return {"weight": w["weight"].T, "bias": w["bias"]}
     if layer.operator == "gcn" and names == {"weight", "bias"}:

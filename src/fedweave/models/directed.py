@@ -77,7 +77,12 @@ def leading(h: Tensor, rows: int) -> Tensor:
 
 def read(model: Any) -> int:
     """How many features of edges a plug-in's model reads, ports included."""
-    return (getattr(model, "edge_features", None) or 0) + 2 * getattr(model, "ports", False)
+    return (getattr(model, "edge_features", None) or 0) + 2 * has_ports(model)
+
+
+def has_ports(model: Any) -> bool:
+    """Whether a plug-in's model reads edges' ports."""
+    return bool(getattr(model, "ports", False))
 
 
 def ported(data: Dataset, model: Any) -> Dataset:
@@ -86,7 +91,7 @@ def ported(data: Dataset, model: Any) -> Dataset:
     Raises:
         ConfigError: its edges have no direction, or the model leaves out their features.
     """
-    if not getattr(model, "ports", False):
+    if not has_ports(model):
         return data
     if data.carried is None or not data.carried.directed:
         raise ConfigError(f"model ports = true, but the edges of {data.name!r} have no direction (data.directed).")
@@ -98,40 +103,11 @@ def ported(data: Dataset, model: Any) -> Dataset:
 def fitted(model: Any, carried: Carried | None) -> Any:
     """The plug-in with those of its settings that are None as what edges carry needs them: how many features, and
     whether they are weighted."""
-    free = _free(model, carried)
-    return dataclasses.replace(model, **free) if free else model
-
-
-def at_site(model: Any, carried: Carried | None) -> Any:
-    """The plug-in as the server makes it, too, which does not know what edges carry.
-
-    Raises:
-        ConfigError: a setting is None that the data has something for; says what to set.
-    """
-    if getattr(model, "ports", False):
-        raise ConfigError("model ports = true: sites do not number ports; set it to false.")
-    if needed := to_say(model, carried):
-        name, value = next(iter(needed.items()))
-        there, say, off = ("weights", "true", "false") if value is True else (f"{value} features", value, 0)
-        raise ConfigError(
-            f"model {name}: the edges have {there}, which a server does not know; say {name} = {say} in [model]; {off} "
-            "leaves them out."
-        )
-    check_fits(model, carried)
-    return model
-
-
-def to_say(model: Any, carried: Carried | None) -> dict[str, Any]:
-    """What a server, which does not know what edges carry, is to be told of the plug-in's settings that are None."""
-    return {name: value for name, value in _free(model, carried).items() if value}
-
-
-def _free(model: Any, carried: Carried | None) -> dict[str, Any]:
-    """What the plug-in's settings that are None would be for such edges."""
     needed: dict[str, Any] = {"edge_features": 0 if carried is None else carried.width}
     needed["weighted"] = carried is not None and carried.weight is not None
     own = {field.name for field in dataclasses.fields(model)} if dataclasses.is_dataclass(model) else set()
-    return {name: value for name, value in needed.items() if name in own and getattr(model, name) is None}
+    free = {name: value for name, value in needed.items() if name in own and getattr(model, name) is None}
+    return dataclasses.replace(model, **free) if free else model
 
 
 def unused(model: Any, carried: Carried | None) -> list[str]:

@@ -1,5 +1,6 @@
 """A head by which any model of nodes classifies edges: an MLP on both ends' embeddings and the edge's own features."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,14 +9,13 @@ from torch import Tensor
 
 from fedweave.core import model as models
 from fedweave.core import random
-from fedweave.core.carried import OWN, SOURCE, TARGET
+from fedweave.core.carried import OWN, SOURCE, TARGET, Carried
 from fedweave.core.graph import Graph
 from fedweave.core.maker import Maker, note
 from fedweave.core.model import Hidden, Layer, Model, rows_of
 from fedweave.core.tree import Tree
-from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
-from fedweave.models import blocks
+from fedweave.models import blocks, directed
 from fedweave.ops.linear import linear
 
 WIDTH = 64  # of a model that has no `hidden`
@@ -48,11 +48,29 @@ class OnEdges:
         return note((*nodes, read, blocks.affine(width, classes)), Maker(self.of, (features, classes)))
 
 
-def on_examples(model: Any, data: Dataset) -> Any:
+def on_examples(model: Any, carried: Carried | None) -> Any:
     """The plug-in `model`, with a head of its own where the examples are edges, which reads what models do of them."""
-    if data.carried is None or not data.carried.examples:
+    if carried is None or not carried.examples:
         return model
-    return OnEdges(model, data.carried.width + 2 * data.carried.ports)
+    return OnEdges(model, carried.width + 2 * carried.ports)
+
+
+def model_for(model: Any, carried: Carried | None, features: int, classes: int) -> Model:
+    """The model of the plug-in as what edges carry needs it, with a head where these are the examples.
+
+    Raises:
+        ConfigError: it is for edges with other features.
+    """
+    kind = directed.fitted(model, carried)
+    directed.check_fits(kind, carried)
+    made: Model = on_examples(kind, carried).build(features, classes)
+    return made
+
+
+def model_told(model: Any, form: Mapping[str, int | bool], features: int, classes: int) -> Model:
+    """`model_for` data of which `Dataset.edge_form` alone is known, {} where models read nothing of it."""
+    carried = Carried.known(form, directed.has_ports(model)) if form else None
+    return model_for(model, carried, features, classes)
 
 
 def readout(fan_in: int, fan_out: int, edge_features: int) -> Layer:

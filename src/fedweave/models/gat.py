@@ -38,9 +38,7 @@ class GAT:
     directed:          "none", messages go both ways alike; "forward", from sources to targets; "both", with separate
                        weights for either way.
     edge_features:     how many features edges have, which then count in the attention; None is as many as the data's.
-                       Between sites, say it.
-    ports:             two more features of edges, their ports (Egressy et al. 2024) among the member's; not between
-                       sites.
+    ports:             two more features of edges, their ports (Egressy et al. 2024) among the member's.
     ego_ids:           a further feature of nodes, 1 at those around which a neighbourhood was sampled (Egressy et al.
                        2024); for sampled training alone, and judged on sampled neighbourhoods, too.
 

@@ -37,8 +37,8 @@ class PNA:
     pool:          "sum" or "mean" over the nodes of each small graph, where these are the examples; "none" for nodes.
     directed:      "none", messages go both ways alike; "forward", from sources to targets; "both", with separate
                    weights for either way.
-    edge_features: how many features edges have; None is as many as the data's. Between sites, say it.
-    ports:         two more features of edges, their ports (Egressy et al. 2024) among the member's; not between sites.
+    edge_features: how many features edges have; None is as many as the data's.
+    ports:         two more features of edges, their ports (Egressy et al. 2024) among the member's.
     ego_ids:       a further feature of nodes, 1 at those around which a neighbourhood was sampled (Egressy et al.
                    2024); for sampled training alone, and judged on sampled neighbourhoods, too.
 

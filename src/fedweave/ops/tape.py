@@ -14,9 +14,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode, _pop_mode_temporarily
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from fedweave.ops.calls import Call, Place, quickest
 from fedweave.ops.memory import ByObject, storage
-from fedweave.ops.replay import Derivation, Recording, compiled, parts, sizes
+from fedweave.ops.replay import Call, Derivation, Place, Recording, compiled, parts, quickest, sizes
 
 F = TypeVar("F", bound=Callable[..., object])
 _ATEN = torch.ops.aten

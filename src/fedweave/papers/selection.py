@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from fedweave.errors import ConfigError
-from fedweave.experiment.config.names import check_name
+from fedweave.experiment.config.toml import check_name
 from fedweave.papers.paper import Paper, PaperCell, PaperTable
 from fedweave.papers.protocol import CLEAN, Protocol
 

@@ -16,17 +16,15 @@ from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
 from fedweave.partition.alike import LouvainPlus, MetisPlus
 from fedweave.partition.base import Part, Partition, check
-from fedweave.partition.dirichlet import Dirichlet
-from fedweave.partition.divided import Divided
+from fedweave.partition.dirichlet import Dirichlet, Random
+from fedweave.partition.divided import Column, Divided, Folders
 from fedweave.partition.ego_networks import EgoNetworks
 from fedweave.partition.graphs import GraphsIID, GraphSkew, Perturbed
-from fedweave.partition.iid import Random
 from fedweave.partition.label_skew import LabelSkew
 from fedweave.partition.louvain import Louvain
 from fedweave.partition.metis import Metis
 from fedweave.partition.noise import Noise
 from fedweave.partition.overlap import Overlap
-from fedweave.partition.owners import Column, Folders
 from fedweave.partition.statistics import statistics, totals
 from fedweave.partition.vertical import Parties, Vertical
 

@@ -1,4 +1,4 @@
-"""Label heterogeneity from a Dirichlet distribution."""
+"""Nodes or small graphs dealt to clients at random: alike to all, or each class in shares of its own."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -12,6 +12,34 @@ from fedweave.errors import ConfigError
 from fedweave.partition.base import Partition
 from fedweave.partition.divided import Divided
 from fedweave.partition.splits import check_clients, check_enough, group
+
+
+@dataclass(frozen=True)
+class Random(Divided):
+    """Uniformly random disjoint clients whose sizes differ by at most one node, or small graph.
+
+    clients:          how many, P.
+    """
+
+    examples: ClassVar[tuple[str, ...]] = ("node", "graph", "edge")
+    clients: int = 10
+
+    def __post_init__(self) -> None:
+        check_clients(self.clients)
+        super().__post_init__()
+
+    @noted
+    def cut(self, data: Dataset, seed: int) -> Partition:
+        """Cut `data` into `clients` parts.
+
+        Raises:
+            ConfigError: fewer examples than clients, or no published split although one is asked for.
+        """
+        check_enough(data.dealt, self.clients, example=data.dealt_as)
+        order = generator(seed, "partition/random").permutation(data.dealt)
+        held = [np.sort(own) for own in np.array_split(order, self.clients)]
+        return Partition(self.divided(data, held, seed))
+
 
 _DRAWS = 100  # a setting that fails this often is asking for the improbable
 _MOST_ALPHA = 1e9  # concentration far above which shares are the same, and some are no numbers

@@ -1,17 +1,21 @@
 """How clients' examples are divided into train, val and test, where the cut itself does not say: by ratios, by the
-data's own split, or by time."""
+data's own split, or by time.
+
+`Column` is the cut that the data itself says: every node, or small graph, is its owner's.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
+from fedweave.core.maker import noted
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
-from fedweave.partition.base import Part
+from fedweave.partition.base import Part, Partition
 from fedweave.partition.ego_networks import edges_among
-from fedweave.partition.splits import check_ratios, divide
+from fedweave.partition.splits import check_ratios, divide, group
 
 SHARES = (0.6, 0.8)  # of the examples until the ends of training and of validation
 _DAY = 86_400e6  # microseconds
@@ -123,3 +127,33 @@ def _by_time(data: Dataset, held: Sequence[np.ndarray], until: tuple[float, floa
     split = np.searchsorted(until, time)  # an example at an end is before it
     masks = (split == np.arange(3)[:, None]) & (data.y >= 0)
     return tuple(replace(Part.of(data, own, masks[:, own]), until=until) for own in held)
+
+
+@dataclass(frozen=True)
+class Column(Divided):
+    """A client for each owner that the data names, in order of name; edges between owners are lost."""
+
+    examples: ClassVar[tuple[str, ...]] = ("node", "graph", "edge")
+    remedy: ClassVar[str] = 'name the column of {}s that says whose they are, such as [data] owner = "branch"'
+
+    @noted
+    def cut(self, data: Dataset, seed: int) -> Partition:
+        """Cut `data` into its owners' parts.
+
+        Raises:
+            ConfigError: the data names no owners, or has no split although one is asked for.
+        """
+        if data.owner is None:
+            remedy = self.remedy.format(data.dealt_as)
+            raise ConfigError(f"[partition]: nobody says whose the {data.dealt_as}s of {data.name!r} are; {remedy}.")
+        held = group(data.owner, len(data.owners))
+        parts = self.divided(data, held, seed)
+        return Partition(parts, names=data.owners)
+
+
+@dataclass(frozen=True)
+class Folders(Column):
+    """A client for each sub-folder of the data set "members", in order of name."""
+
+    examples: ClassVar[tuple[str, ...]] = ("node", "edge")
+    remedy: ClassVar[str] = 'set [data] name = "members" and path to a folder with a sub-folder for each member'

@@ -24,9 +24,9 @@ from fedweave.core.ledger import Ledger
 from fedweave.core.mechanism import SecureSum
 from fedweave.core.purposes import SETUP
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.described import names as columns_of
+from fedweave.datasets.contents import names as columns_of
 from fedweave.datasets.edges import distinct
-from fedweave.datasets.outside import EXCHANGE, Ends, Outside, bare, beside, ends_at, summary, ways
+from fedweave.datasets.outside import EXCHANGE, Ends, Outside, bare, before, beside, ends_at, summary, ways
 from fedweave.errors import ConfigError, DataError
 from fedweave.partition.base import Part, Partition
 from fedweave.privacy.secure_sum import FixedPoint
@@ -103,8 +103,10 @@ def check_inside(data: Dataset) -> None:
 def alone(data: Dataset, how: str) -> Dataset:
     """What one member holds of it by itself: columns made of its edges to nodes that it does not have; those that are
     to be exchanged are 0."""
-    every = _every(data)
-    outside = data.outside or Outside(every.taken(np.empty(0, np.int64), np.empty((2, 0), np.int64)), ())
+    ends = [None if data.carried is None else data.carried.until]
+    none = Outside(_both(data).taken(np.empty(0, np.int64), np.empty((2, 0), np.int64)), ())
+    outside = before(data.outside or none, data.nodes, _last(ends))
+    every = _every(replace(data, outside=outside), ends)
     holder = own_holder(data.nodes, outside)
     made, more = summary(data.nodes, every, holder, ends_at(every, holder))
     names = (*columns_of(data), *more)
@@ -181,7 +183,7 @@ def means(total: np.ndarray, many: int) -> np.ndarray:
 def outsides(data: Dataset, parts: Sequence[Part]) -> Iterator[Outside]:
     """For each part, the edges between its nodes and all others, as its own files would name them."""
     every = _every(data, [part.until for part in parts])
-    called = (*named(data).ids, *(() if data.outside is None else data.outside.names))
+    called = (*named(data).called, *(() if data.outside is None else data.outside.names))
     place = np.full(len(called), -1)
     for part in parts:
         place[part.nodes] = np.arange(len(part.nodes))
@@ -196,7 +198,10 @@ def outsides(data: Dataset, parts: Sequence[Part]) -> Iterator[Outside]:
 
 def named(data: Dataset) -> Dataset:
     """The data with ids, by which its members find their common ends."""
-    return data if data.ids else replace(data, ids=tuple(map(str, range(data.nodes))))
+    if data.called:
+        return data
+    names = tuple(map(str, range(data.nodes)))
+    return replace(data, node_ids=names) if data.example == "edge" else replace(data, ids=names)
 
 
 def meter_exchange(ledger: Ledger, clients: Sequence[str], made: Appended) -> None:
@@ -215,12 +220,12 @@ def _holders(data: Dataset, partition: Partition) -> np.ndarray:
         ConfigError: see `appended`.
     """
     parts = partition.parts
-    if data.example != "node" or any(part.columns is not None or part.edges is not None for part in parts):
+    if data.example == "graph" or any(part.columns is not None or part.edges is not None for part in parts):
         raise ConfigError(
-            "external: columns are made of edges to other members' nodes where nodes of one graph are the examples, "
-            "and each member holds all columns of its own."
+            "external: columns are made of edges to other members' nodes where nodes or edges of one graph are the "
+            "examples, and each member holds all columns of its own."
         )
-    tests = () if partition.test is None else (partition.test,)
+    tests = () if partition.test is None else (data.nodes_of(partition.test),)
     groups = [*(part.nodes for part in parts), *tests, *(part.nodes for part in partition.held.values())]
     if partition.judged is not None or sum(map(len, groups)) > len(distinct(np.concatenate(groups))):
         raise ConfigError("external: members share nodes here, and no edge is known to lead elsewhere; leave it out.")
@@ -233,12 +238,18 @@ def _holders(data: Dataset, partition: Partition) -> np.ndarray:
 def _every(data: Dataset, until: Sequence[tuple[float, float] | None] = ()) -> Carried:
     """All edges: those between the data's nodes, and those to others, which have the numbers from n on; where any of
     `until` ends training at a time (`Part.until`), those up to the first such time."""
-    every, limit = _both(data), min((ends[0] for ends in until if ends is not None), default=np.inf)
+    every, limit = _both(data), _last(until)
     return every if every.time is None or limit == np.inf else every.taken(every.time <= limit)
 
 
+def _last(until: Sequence[tuple[float, float] | None]) -> float:
+    """The first of the times at which training ends; infinity where it ends at none."""
+    return min((ends[0] for ends in until if ends is not None), default=np.inf)
+
+
 def _both(data: Dataset) -> Carried:
-    inside = bare(data.edges) if data.carried is None else data.carried._replace(y=None, split=None, until=None)
+    own = data.carried
+    inside = bare(data.edges) if own is None else own._replace(y=None, split=None, until=None, examples=False)
     if data.outside is None:
         return inside
     both = [inside.arrays(), data.outside.carried.arrays()]
@@ -257,7 +268,7 @@ def _known(data: Dataset) -> np.ndarray:
     if data.outside is None or not data.outside.names:
         return own
     of = ["" if data.owner is None else f"{data.owners[at]}/" for at in (own if data.owner is None else data.owner)]
-    ids = [name.removeprefix(member) for name, member in zip(named(data).ids, of, strict=True)]
+    ids = [name.removeprefix(member) for name, member in zip(named(data).called, of, strict=True)]
     place = dict(zip(ids, own.tolist(), strict=True))
     if len(place) < len(ids):
         twice = next(name for at, name in enumerate(ids) if place[name] != at)

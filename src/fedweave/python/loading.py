@@ -48,7 +48,7 @@ class SavedRun:
             raise UserError("name a client of the run for its personal or trained model, and none for the global one.")
         config = finished(self.directory)
         if config.between_sites and model == "global":
-            return joint(self.directory, config, int(self.summary["features"]), int(self.summary["class_count"]))[1]
+            return joint(self.directory, config)[1]
         run = trained(self.directory, config, "Of such a run the global model alone is here.")
         return run.model_of(model, client or run.built.fed.clients[0])
 

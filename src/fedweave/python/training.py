@@ -9,9 +9,10 @@ from typing import Any
 from fedweave.core.algorithm import Algorithm
 from fedweave.core.engine import Engine
 from fedweave.core.tree import Tree
-from fedweave.errors import UserError
+from fedweave.errors import ConfigError, UserError
 from fedweave.experiment.build import Built, Origin, found_in
 from fedweave.experiment.config import Config, Document, Evaluation, General, read, resolve
+from fedweave.experiment.config.choice import CODE
 from fedweave.experiment.rounds import RoundResult
 from fedweave.experiment.rounds import train as in_memory
 from fedweave.experiment.runs import run as runs
@@ -98,6 +99,8 @@ def train(
             that no checkpoint can hold; the earlier run cannot be begun from; `out` holds something else, or the
             federation was not made by `fedweave.federation`.
     """
+    if isinstance(origin := getattr(fed, "origin", None), Origin):
+        _check_models(algorithm, origin)
     if out is None:
         started = None if isinstance(resume, bool) else resume
         if init_from is not None and started is None:
@@ -105,7 +108,7 @@ def train(
         return in_memory(algorithm, fed, rounds, eval_every, started, summary, fair_margin, judging)
     if resume is not None and not isinstance(resume, bool):
         raise UserError("with out, resume is True or False: the directory has the state that the run goes on from.")
-    if not isinstance(origin := getattr(fed, "origin", None), Origin):
+    if not isinstance(origin, Origin):
         raise UserError("out needs a federation made by fedweave.federation, which knows its data and partition.")
     directory = Path(out).expanduser()
     earlier = None if init_from is None else str(Path(init_from).expanduser())
@@ -113,10 +116,27 @@ def train(
     config, data = described(algorithm, origin, general, directory)
     if judging is not None:
         config = replace(config, evaluation=Evaluation(**asdict(judging)))
-    built = Built(data, origin.partition, algorithm, fed, found_in(fed))  # type: ignore[arg-type]
+    built = Built(data, origin.partition, algorithm, fed, found_in(fed), own=origin.own)  # type: ignore[arg-type]
     check_described(config, built)
     here = runs.RunBackend(build=lambda _: built)
     return runs.running(config, directory, Silent(), bool(resume), here, overwrite)
+
+
+def _check_models(algorithm: Any, origin: Origin) -> None:
+    """Refuse another algorithm than clients with models of their own have.
+
+    Raises:
+        ConfigError: it is another, or has other settings.
+    """
+    its: Any
+    for its in origin.own.values():
+        if type(its) is type(algorithm) and replace(its, model=algorithm.model) == algorithm:
+            continue
+        raise ConfigError(
+            "members of this federation have models of their own, with another algorithm or other settings; train the "
+            "one that fedweave.federation was given.",
+            code=CODE,
+        )
 
 
 def _begin(fed: Engine, algorithm: Algorithm, earlier: Path) -> None:
@@ -127,5 +147,5 @@ def _begin(fed: Engine, algorithm: Algorithm, earlier: Path) -> None:
     """
     if not isinstance(origin := getattr(fed, "origin", None), Origin):
         raise UserError("init_from needs a federation made by fedweave.federation, which knows its data.")
-    for note in begin(fed, algorithm, origin.data, earlier).notes:
+    for note in begin(fed, algorithm, origin.data, earlier, origin.own).notes:
         _LOG.warning("note: %s", note)

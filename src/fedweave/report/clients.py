@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedweave.core.text import counted
-from fedweave.report.markup import unmarked
+from fedweave.report.document import unmarked
 
 _ROWS = 20
 _NAMES = 60  # letters of all classes' names that a heading has room for

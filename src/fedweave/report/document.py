@@ -1,9 +1,18 @@
-"""A document to print: what it says, apart from how HTML and PDF show it."""
+"""A document to print: what it says, apart from how HTML and PDF show it. Words of others are no markup for rich."""
 
 import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+
+from rich.markup import escape
+
+from fedweave.core.text import printable
+
+
+def unmarked(text: object) -> str:
+    """`printable` words for a line or a cell that rich shows, in which nothing is markup."""
+    return escape(printable(str(text)))
 
 
 @dataclass(frozen=True)

@@ -256,14 +256,16 @@ def _line(label: str, at: int, seeds: list[dict[int, float]]) -> Line:
 
 
 def _stacked(run: Run, names: tuple[str, ...], labels: np.ndarray) -> Figure:
-    graphs = run.partition is not None and "graphs" in run.partition.column_names
+    held = [] if run.partition is None else run.partition.column_names
+    of_edges = run.summary.get("edges", {}).get("examples")
+    what = "graphs" if "graphs" in held else "edges" if of_edges else "nodes"
     tones = colours.of_classes(labels.shape[1])
     classes = tuple(
         Bars(name, counts, tone)
         for name, counts, tone in zip(run.named(labels.shape[1]), labels.T.tolist(), tones, strict=True)
     )
     below = "" if len(names) <= NAMED else "clients"
-    panels = [Panel(f"Labelled {'graphs' if graphs else 'nodes'}, by class", classes, names, below, stacked=True)]
+    panels = [Panel(f"Labelled {what}, by class", classes, names, below, stacked=True)]
     legend: tuple[Key, ...] = legend_of(classes) if len(classes) <= NAMED else ()
     table = run.partition
     if table is not None:

@@ -9,14 +9,13 @@ from markupsafe import Markup
 from fedweave.core.records import Record
 from fedweave.core.text import counted
 from fedweave.experiment.config import written
-from fedweave.metrics.judging import OF_POSITIVE, PLAIN, THRESHOLD, WORDS
+from fedweave.metrics.judging import OF_POSITIVE, PLAIN, THRESHOLD, WORDS, judged_by
 from fedweave.report import figures, gain, tables
 from fedweave.report import notes as noting
 from fedweave.report.absences import absent, mostly
 from fedweave.report.cells import Table, leading
-from fedweave.report.compare import NOTE, caught, compared
+from fedweave.report.compare import NOTE, caught, compared, tradeoff
 from fedweave.report.disclosure import disclose, ledger, spent
-from fedweave.report.fairness_tradeoff import tradeoff
 from fedweave.report.groups import between_groups, favourable, named_groups
 from fedweave.report.motifs import NUMBERS, drawing, kinds_of
 from fedweave.report.notes import notes, of_fairest
@@ -97,12 +96,17 @@ def _curves(groups: Sequence[Group]) -> Record:
 
 
 def _summary(groups: Sequence[Group], judged: str) -> Record:
-    """What judges and what alerts find, all else, and whether thresholds are sites' own."""
+    """What judges and what alerts find, all else, and whether thresholds are sites' own: no sums of scores say one."""
     first, runs = leading(judged), [run for group in groups for run in group.runs]
     return {
         "summary": tables.metrics(groups, FAMILIES, first),
         "further": tables.metrics(groups, FAMILIES, lambda name: not first(name)),
-        "own_thresholds": any(run.between_sites and THRESHOLD in run.summary["metrics"] for run in runs),
+        "own_thresholds": any(
+            run.between_sites
+            and THRESHOLD not in run.summary["metrics"]
+            and judged_by(run.summary["metrics"]) in OF_POSITIVE
+            for run in runs
+        ),
     }
 
 

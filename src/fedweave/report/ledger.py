@@ -20,8 +20,8 @@ from fedweave.core.text import cell, counted, printable
 from fedweave.errors import listed
 from fedweave.experiment.config import Document
 from fedweave.privacy.spent import Bound, of_members, remarks
+from fedweave.report.document import unmarked
 from fedweave.report.flows import UNTOLD, Flow, flows, members, of_member, stamp, totals, unbounded, who
-from fedweave.report.markup import unmarked
 
 POOLED = (
     "This baseline needs all members' features, labels and edges at one place. The rows below are what that place "

@@ -19,7 +19,7 @@ from fedweave.experiment.config.choice import models_told
 from fedweave.experiment.runs.files import METRICS, read_table
 from fedweave.metrics.judging import OF_POSITIVE, OF_SCORES, POSITIVES, WORDS, judged_by
 from fedweave.report.absences import absent, mostly
-from fedweave.report.markup import unmarked
+from fedweave.report.document import unmarked
 from fedweave.report.notes import (
     caught,
     compared_people,

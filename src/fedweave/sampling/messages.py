@@ -8,6 +8,7 @@ way. An empty place is a message of zeros that reaches nobody, as those of the p
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -75,7 +76,7 @@ def _rows(table: Tensor, at: Tensor) -> Tensor:
 class SampledMessages(Known):
     """The messages of one layer between sampled nodes; operators: the hop of one step, by way (see `reached`)."""
 
-    operators: Mapping[str, Tree]
+    operators: Mapping[str, Any]
 
     def operator(self, kind: str) -> Operator:
         """What estimates the matrix of that name over all messages.
@@ -165,7 +166,8 @@ class Into:
         return (len(self.weight),)
 
     def __matmul__(self, sent: Tensor) -> Tensor:
-        return (sent.unflatten(0, tuple(self.weight.shape)) * self.weight[..., None]).sum(1)
+        sums: Tensor = (sent.unflatten(0, tuple(self.weight.shape)) * self.weight[..., None]).sum(1)
+        return sums
 
     def largest(self, sent: Tensor) -> Tensor:
         """`ops.extremes.largest` of the messages [t f, k]: [t, k]."""

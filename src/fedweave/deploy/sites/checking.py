@@ -22,9 +22,8 @@ from fedweave.deploy.flare.wire.requests import ADMIN, AUTHORITY, Answer, releas
 from fedweave.deploy.sites.certificates import certificate, fingerprint
 from fedweave.deploy.sites.findings import Found, compare, compare_scales, compare_splits
 from fedweave.deploy.sites.handshake import Closed, NoHost, greet, reach
-from fedweave.deploy.sites.ports import check_metrics_port, check_port
 from fedweave.deploy.sites.processes import ROOT, SiteProcess, check_private, check_startup, found
-from fedweave.deploy.sites.project import Project
+from fedweave.deploy.sites.project import Project, check_metrics_port, check_port
 from fedweave.deploy.sites.running import judged_by_number
 from fedweave.deploy.sites.site_check import check_site
 from fedweave.engines.calls import with_test
@@ -32,6 +31,8 @@ from fedweave.errors import ConfigError
 from fedweave.experiment.config import Config
 from fedweave.experiment.config.experiment import ANY_CLASSES, ANY_FEATURES
 from fedweave.experiment.demands import check_own_models
+from fedweave.models.directed import has_ports
+from fedweave.models.edges import model_told
 
 SOON = 30  # days that a certificate should still last
 PACKAGES = ("torch", "nvflare", "numpy", "pyarrow")
@@ -107,7 +108,8 @@ def _begin(folder: Path, project: Project, config: Config, told: Found) -> None:
     """
 
     dtype, seed = DTYPES[config.engine.values["dtype"]], config.general.seed
-    test, held = server_test(folder, dtype), server_graphs(folder, dtype)
+    ports = has_ports(config.model.make())
+    test, held = server_test(folder, dtype, ports), server_graphs(folder, dtype, ports)
     form = next((form for form in told.forms.values() if form.get("features") and form.get("classes")), {})
     features, classes = form.get("features", ANY_FEATURES), form.get("classes", ANY_CLASSES)
     if form and not capabilities(config.algorithm.kind).vertical:
@@ -115,10 +117,12 @@ def _begin(folder: Path, project: Project, config: Config, told: Found) -> None:
     if form:
         config.evaluation.of(tuple(config.data.values.get("labels") or ()), classes)
     try:
-        algorithm = config.algorithm.make(config.model.make().build(features, classes))
+        own, told_of = config.model.make(), form.get("edges carry")
+        model = model_told(own, told_of, features, classes) if told_of else own.build(features, classes)
+        algorithm = config.algorithm.make(model)
     except ConfigError:
         return  # as the sites have said
-    check_own_models(config, algorithm, project.sites)
+    check_own_models(config.own, algorithm, project.sites, config.algorithm.name)
     if not calls_of(algorithm, config.algorithm.name, len(project.sites)).setup:
         fed = Flare(_Uncalled(), project.sites, ledger=Ledger(), seed=seed, dtype=dtype, test=test, held=held)
         fed.classes = classes

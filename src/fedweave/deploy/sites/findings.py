@@ -49,6 +49,7 @@ def compare(told: Found, vertical: bool) -> None:
     """Note what must be the same at all and is not: against what most have, of equally many the first."""
     keys = {
         "features": "Give the same columns, and the same lists of categories, in the same order",
+        "edges carry": "Say the same of edges in every site.toml (task, edge_features, edge_weight)",
         "columns": "Give the same columns, and the same lists of categories, in the same order",
         "classes": "Give the same [data] classes or labels",
     }

@@ -126,6 +126,7 @@ def _holder(
     told.notes.extend((name, said) for said in (*(() if beside else own.notes), *odd_features(own), *odd_data(own)))
     told.forms[name] |= {
         "features": own.features,
+        "edges carry": own.edge_form,
         "columns": list(own.columns) or None,
         "classes": own.classes,
         "class names": fingerprint(own.labels) or None,
@@ -263,8 +264,9 @@ def _so_far(folder: Path, began: str) -> tuple[Spent, Counter[str]]:
 
 def _described(own: Dataset) -> str:
     split = "/".join(f"{count:,}" for count in np.asarray(own.public).sum(1).tolist())
+    examples = f", {counted(own.examples, 'example')} that are edges" if own.example == "edge" else ""
     return (
-        f"{counted(own.nodes, 'node')}, {counted(own.edges.shape[1] // 2, 'edge')}, "
+        f"{counted(own.nodes, 'node')}, {counted(own.edges.shape[1] // 2, 'edge')}{examples}, "
         f"{counted(own.features, 'feature')}, {counted(own.classes, 'class')}, "
         f"{split} for {'/'.join(SPLITS)}"
     )

@@ -3,8 +3,6 @@
 from dataclasses import replace
 from pathlib import Path
 
-from fedweave import datasets
-from fedweave.core.algorithm import capabilities
 from fedweave.core.records import Record
 from fedweave.core.text import counted
 from fedweave.datasets import npz
@@ -15,9 +13,7 @@ from fedweave.deploy.flare.site.sitefile import FINE, SITE_FILE, write_site_file
 from fedweave.deploy.flare.wire.requests import SERVER
 from fedweave.errors import UserError
 from fedweave.experiment.config import Config
-from fedweave.experiment.prepared import ready
-from fedweave.models.directed import to_say
-from fedweave.partition import cut
+from fedweave.experiment.prepared import cut_as, ready
 from fedweave.partition.base import Partition, client_ids
 from fedweave.partition.external import named, outsides
 from fedweave.partition.pooling import global_test_part, shares
@@ -32,14 +28,12 @@ def split(config: Config, sites: tuple[str, ...]) -> tuple[Dataset, Partition]:
         UserError: the partition has another number of clients, a site has the name of another part's party, or the
             data is to be noised.
     """
-    seed = config.general.seed
     if config.noise is not None:
         raise UserError("[noise] is of simulations, and sites are handed what the data says; leave it out.")
     values = config.data.values
     if config.external != REFUSE and "normalise" in values:
         values = values | {"normalise": "none"}  # each site scales all its columns together
-    data = datasets.load(config.data.name, path=config.folder, seed=seed, **values)
-    partition = cut(config.partition.make(), data, seed)
+    data, partition = cut_as(config, values)
     if len(partition.parts) != len(sites):
         more = f"add --set partition.clients={len(sites)}, or " if "clients" in config.partition.values else ""
         as_many = f"--sites {','.join(partition.names)}" if partition.names else "as many sites"
@@ -55,12 +49,9 @@ def split(config: Config, sites: tuple[str, ...]) -> tuple[Dataset, Partition]:
 
 def unknown_to_server(config: Config, data: Dataset) -> list[str]:
     """Settings, as TOML, that a simulation finds in the data and a server of sites is told."""
-    vertical = capabilities(config.algorithm.kind).vertical
-    said = {} if vertical else to_say(config.model.make(), data.carried)
-    lines = [f"[model] {name} = {'true' if value is True else value}" for name, value in said.items()]
-    if isinstance(config.evaluation.positive, str):
-        lines.append(f"[evaluation] positive = {config.evaluation.of(data.labels, data.classes).positive}")
-    return lines
+    if not isinstance(config.evaluation.positive, str):
+        return []
+    return [f"[evaluation] positive = {config.evaluation.of(data.labels, data.classes).positive}"]
 
 
 def hand_out(
@@ -70,8 +61,6 @@ def hand_out(
     site's; what else the server holds, into the server's. Of a vertical cut a site gets its columns, its edges, the
     split and, if it sees them, the labels. Nobody gets ids but of its own examples and, where `config` makes something
     of edges between sites, of those that its edges lead to."""
-    if data.example == "edge":
-        raise UserError(f"the examples of {data.name} are edges; between sites they are nodes or small graphs.")
     part, external = global_test_part(data, partition), REFUSE if config is None else config.external
     own_parts, whole = shares(data, partition.parts), data
     policy: Record = {"measures": list(FINE)}  # all that a simulation measures

@@ -12,10 +12,9 @@ from fedweave.experiment.config.experiment import (
     with_algorithm,
     written,
 )
-from fedweave.experiment.config.names import check_name, nearest
 from fedweave.experiment.config.plugins import Parameter, lookup, own_parameters, parameters, registry
 from fedweave.experiment.config.settings import ENGINES, Evaluation, General, SimulationEngine
-from fedweave.experiment.config.toml import Document, differences, dumps, flat, load, override
+from fedweave.experiment.config.toml import Document, check_name, differences, dumps, flat, load, nearest, override
 
 __all__ = [
     "ENGINES",

@@ -16,9 +16,8 @@ from fedweave.core import plugins
 from fedweave.core.plugins import label
 from fedweave.core.records import Record, Values
 from fedweave.errors import ConfigError, Faults
-from fedweave.experiment.config.names import check_keys
 from fedweave.experiment.config.plugins import Parameter, lookup, own_parameters
-from fedweave.experiment.config.toml import Document
+from fedweave.experiment.config.toml import Document, check_keys
 
 
 @dataclass(frozen=True)

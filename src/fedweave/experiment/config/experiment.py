@@ -14,7 +14,6 @@ from fedweave.core.plugins import check_trusted
 from fedweave.core.records import Record, Values
 from fedweave.errors import ConfigError, Faults
 from fedweave.experiment.config.choice import Choice, OwnModels, accepts, checked_values, choose, own_models, taken
-from fedweave.experiment.config.names import check_keys
 from fedweave.experiment.config.plugins import (
     DEFAULT_NAMES,
     REGISTRIES,
@@ -25,7 +24,7 @@ from fedweave.experiment.config.plugins import (
     registry,
 )
 from fedweave.experiment.config.settings import Evaluation, General, SimulationEngine, of_edges
-from fedweave.experiment.config.toml import Document, dumps, load, override, section
+from fedweave.experiment.config.toml import Document, check_keys, dumps, load, override, section
 
 if TYPE_CHECKING:
     from fedweave.partition.noise import Noise

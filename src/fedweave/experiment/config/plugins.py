@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NoReturn, get_type_hints
 
 from fedweave.core import plugins
 from fedweave.errors import ConfigError
-from fedweave.experiment.config.names import check_name
+from fedweave.experiment.config.toml import check_name
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,63 @@
-"""TOML documents: read, changed by `--set`, compared and written."""
+"""TOML documents: read, changed by `--set`, compared and written.
 
+An unknown name or key that the user gave is refused with all that there are and the nearest of them.
+"""
+
+import difflib
 import json
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedweave.errors import ConfigError
-from fedweave.experiment.config.names import nearest
+
+
+def check_name(path: str, name: object, valid: Iterable[str]) -> None:
+    """Refuse a name that is not one of `valid`.
+
+    Raises:
+        ConfigError: names `path`, the name, the valid ones and the nearest.
+    """
+    if not isinstance(name, str) or name not in valid:
+        raise ConfigError(
+            f"{path}: there is no {name!r}.{nearest(name, valid)} Choose one of {', '.join(valid)}.",
+            code="config.unknown-name",
+        )
+
+
+def check_keys(
+    path: str,
+    given: Iterable[str],
+    valid: Sequence[str],
+    owner: str = "",
+    hint: Callable[[str], str] = lambda key: "",
+) -> None:
+    """Refuse keys that are not among `valid`, those of `owner`; `path` is the table's, "" for the top level.
+
+    hint: what to say of a key that is valid elsewhere, such as " Did you mean …?"; "" where there is nothing.
+
+    Raises:
+        ConfigError: names each key's path, the valid keys and, without a hint, the nearest.
+    """
+    unknown = [key for key in given if key not in valid]
+    if unknown:
+        where = f"{path}." if path else ""
+        allowed = f"The keys{owner} are {', '.join(valid)}."
+        raise ConfigError(
+            *(f"{where}{key}: unknown key.{hint(key) or nearest(key, valid)} {allowed}" for key in unknown),
+            code="config.unknown-key",
+        )
+
+
+def nearest(name: object, valid: Iterable[str]) -> str:
+    """ " Did you mean …?" if one of `valid` begins with `name` or is similar to it, else ""."""
+    given, names = str(name).lower(), list(valid)
+    begun = [one for one in names if len(given) > 2 and one.startswith(given)]
+    near = sorted(begun, key=len) or difflib.get_close_matches(given, names, n=1, cutoff=0.5)
+    return f" Did you mean {near[0]!r}?" if near else ""
+
 
 _LARGEST = 4 << 20  # bytes of a file
 Document = dict[str, Any]  # what a TOML file holds, or would hold

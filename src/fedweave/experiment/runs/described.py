@@ -14,7 +14,7 @@ from fedweave.datasets.contents import content
 from fedweave.errors import UserError
 from fedweave.experiment.build import Built, Origin
 from fedweave.experiment.config import Choice, Config, General, SimulationEngine, lookup, own_parameters, parameters
-from fedweave.experiment.config.choice import choose
+from fedweave.experiment.config.choice import OwnModels, choose
 from fedweave.experiment.config.objects import is_named, of_algorithm, of_model, of_partition
 from fedweave.experiment.demands import check_labels_and_nodes, check_people, check_pooling
 from fedweave.experiment.runs.files import plain_errors
@@ -35,21 +35,27 @@ def described(algorithm: Any, origin: Origin, general: General, out: Path) -> tu
         UserError: data without a name cannot be saved.
     """
     partition, data = _partition(origin)
-    model, chosen = of_model(getattr(algorithm, "model", ())), of_algorithm(algorithm)
-    if data.carried is not None:  # as it was built, whatever the data's edges carry
-        built = {name: value for name, value in BARE.items() if model.values.get(name, 0) is None}
-        model = replace(model, values={**model.values, **built})
+    model, chosen = _model(getattr(algorithm, "model", ()), data), of_algorithm(algorithm)
+    own = OwnModels(members={client: _model(its.model, data) for client, its in origin.own.items()})
     loaded, folder = _data(data, origin.seed, out.parent)
     defaults = {name: own.default for name, own in own_parameters(SimulationEngine).items()}
     engine = Choice("engine", "simulation", SimulationEngine, defaults | dict(origin.engine))
-    for choice in (partition, model, chosen):
+    for choice in (partition, model, *own.members.values(), chosen):
         if not is_named(choice):
             _LOG.warning(
                 "note: no name says how the %s %s is made, so that %s can be reported and compared, but neither "
                 "predict nor be run anew (docs/comparing.md)",
                 *(choice.path, choice.label, out),
             )
-    return Config(general, loaded, partition, model, chosen, engine, folder), data
+    return Config(general, loaded, partition, model, chosen, engine, folder, own=own), data
+
+
+def _model(layers: Any, data: Dataset) -> Choice:
+    model = of_model(layers)
+    if data.carried is None:
+        return model
+    built = {name: value for name, value in BARE.items() if model.values.get(name, 0) is None}
+    return replace(model, values={**model.values, **built})  # as it was built, whatever the data's edges carry
 
 
 def check_described(config: Config, built: Built) -> None:
@@ -69,7 +75,7 @@ def check_described(config: Config, built: Built) -> None:
 
 def _partition(origin: Origin) -> tuple[Choice, Dataset]:
     """The choice that makes the partition, and the data that it makes it of."""
-    data, cut, seed, _ = origin
+    data, cut, seed = origin.data, origin.partition, origin.seed
     maker = cut.maker
     if maker is not None and maker.given[0] is data:
         choice = of_partition(maker.plugin)

@@ -53,6 +53,7 @@ _IN_SUMMARY = {
     "init_from": str,
     "note": str,
     "missed": dict,
+    "edges": dict,
 }
 _NAMES = ("classes", "groups", "devices")
 _PAGE = b"<!doctype html"

@@ -13,8 +13,9 @@ from typing import Any
 import pyarrow as pa
 
 from fedweave import datasets
+from fedweave.core.carried import Carried
 from fedweave.core.records import Record
-from fedweave.datasets import described
+from fedweave.datasets import contents
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.features import OVER_NODES, scaling
 from fedweave.experiment.config import Config
@@ -30,7 +31,9 @@ class Form:
 
     columns, labels: names of the features and of the classes in order; () where they have none, or where sites alone
     know them. example: "node", "graph" or "edge". scaling: of the features, "how", and where that depends on the run's
-    nodes "shift" and "divisor" of every column, the latter None for those that become 0.
+    nodes "shift" and "divisor" of every column, the latter None for those that become 0. edges: what they carry,
+    `Dataset.edge_form` and, where they are known, their features' "columns" and "scaling"; None where they carry
+    nothing.
     """
 
     features: int
@@ -39,14 +42,22 @@ class Form:
     labels: Sequence[str]
     example: str
     scaling: Record
+    edges: Record | None = None
 
 
-def form_of(data: Dataset, how: str, raw: object = None) -> Form:
-    """The form of `data`, which is scaled as `how` says; raw: its features [n, d] as they were before, where that
-    depends on the nodes."""
-    names = described.names(data)
-    known = () if all(map(described.is_unnamed, names)) else names
-    return Form(data.features, data.classes, known, data.labels, data.example, numbers(raw, how))
+def form_of(data: Dataset, how: str, raw: object = None, edges: str = "none") -> Form:
+    """The form of `data`, which is scaled as `how` says, and features of its edges as `edges`; raw: its features [n, d]
+    as they were before, where that depends on the nodes."""
+    names = contents.names(data)
+    known = () if all(map(contents.is_unnamed, names)) else names
+    own = None if data.carried is None else {**data.edge_form, **_of_edges(data.carried, edges)}
+    return Form(data.features, data.classes, known, data.labels, data.example, numbers(raw, how), own)
+
+
+def _of_edges(carried: Carried, how: str) -> Record:
+    shift, divisor = ([pair[at] for pair in carried.scaling] for at in range(2))
+    scaling = {"how": how} | ({"shift": shift, "divisor": [one or None for one in divisor]} if shift else {})
+    return {"columns": list(carried.columns), "scaling": scaling}
 
 
 def numbers(x: object, how: str) -> Record:
@@ -60,7 +71,8 @@ def numbers(x: object, how: str) -> Record:
 def form_of_config(config: Config, data: Dataset) -> Form:
     """The form of the `data` that a configuration names."""
     how = config.data.values.get("normalise", "none")
-    return form_of(data, how, unscaled(config) if how in OVER_NODES else None)
+    of_edges = config.data.values.get("edge_normalise", "none")
+    return form_of(data, how, unscaled(config) if how in OVER_NODES else None, of_edges)
 
 
 def unscaled(config: Config) -> Any:
@@ -73,7 +85,7 @@ def unscaled(config: Config) -> Any:
 
 def write_form(directory: Path, form: Form) -> None:
     """Write columns.parquet: a row for each column, its name, kind and value (`datasets.described`), shift, divisor."""
-    columns = [described.column(name) for name in form.columns or described.unnamed(0, form.features)]
+    columns = [contents.column(name) for name in form.columns or contents.unnamed(0, form.features)]
     empty = [None] * form.features
     table = pa.table(
         {
@@ -84,6 +96,7 @@ def write_form(directory: Path, form: Form) -> None:
         }
     )
     about = {"classes": form.classes, "labels": list(form.labels), "example": form.example, "how": form.scaling["how"]}
+    about |= {} if form.edges is None else {"edges": form.edges}
     write_table(directory / COLUMNS, table.replace_schema_metadata({_ABOUT: json.dumps(about)}))
 
 
@@ -101,10 +114,11 @@ def read_form(directory: Path) -> Form | None:
         about = json.loads((table.schema.metadata or {})[_ABOUT])
         names, how = table["column"].to_pylist(), about["how"]
         held = {key: table[key].to_pylist() for key in ("shift", "divisor")} if how in OVER_NODES else {}
-        known = () if all(map(described.is_unnamed, names)) else tuple(names)
+        known = () if all(map(contents.is_unnamed, names)) else tuple(names)
         labels, example = tuple(map(str, about["labels"])), about["example"]
         if example not in ("node", "graph", "edge") or len(labels) not in (0, about["classes"]):
             raise ValueError(f"it is of {example}s of {about['classes']} classes, of which {len(labels)} have names")
-        return Form(len(names), about["classes"], known, labels, example, {"how": how, **held})
+        scaling = {"how": how, **held}
+        return Form(len(names), about["classes"], known, labels, example, scaling, about.get("edges"))
     except (ValueError, KeyError, TypeError) as error:
         raise damaged(path, f"{type(error).__name__} {error}") from error

@@ -10,16 +10,15 @@ import scipy.sparse as sp
 
 from fedweave.core.carried import Carried
 from fedweave.core.records import Record
-from fedweave.datasets import described, npz, tu
+from fedweave.datasets import contents, npz, tu
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.carrying import SETTINGS, scaled_like
 from fedweave.datasets.check import first, refuse
 from fedweave.datasets.features import compact, rescaled
-from fedweave.datasets.folder import Folder
+from fedweave.datasets.folder import Folder, Members
 from fedweave.datasets.graph_folder import GraphFolder
-from fedweave.datasets.members import Members
 from fedweave.datasets.outside import EXCHANGE, REFUSE
-from fedweave.datasets.recognise import found
+from fedweave.datasets.recognise import found, tu_names
 from fedweave.datasets.table import find, read
 from fedweave.errors import DataError
 from fedweave.experiment.config import Config
@@ -55,7 +54,7 @@ class Before:
     @property
     def columns(self) -> Sequence[str]:
         """What its columns go by."""
-        return self.form.columns or described.unnamed(0, self.form.features)
+        return self.form.columns or contents.unnamed(0, self.form.features)
 
 
 def like(before: Before, path: Path) -> Dataset:
@@ -116,7 +115,7 @@ def _read(before: Before, path: Path) -> Dataset:
         return npz.read(path, path.stem, labelled=False, loops=loops)
     if "tu" in kinds:
         attributes = any(name.startswith("attribute ") for name in before.columns)
-        return tu.read(path, tu.holds(path)[0], attributes, labelled=False)
+        return tu.read(path, tu_names(path)[0], attributes, labelled=False)
     named: Record = {"labels": tuple(form.labels)} if form.labels else {"classes": form.classes}
     of_graphs = "graphs" in kinds or (form.example == "graph" and not kinds)
     _check_example("graph" if of_graphs else "edge" if form.example == "edge" else "node", before, path)
@@ -141,7 +140,7 @@ def _check_example(example: str, before: Before, path: Path) -> None:
 def _categories(names: Sequence[str], given: Sequence[str]) -> dict[str, tuple[str, ...]] | None:
     """The values of those `given` columns of text for each of which the run had a column."""
     values: dict[str, list[str]] = {}
-    for one in map(described.column, names):
+    for one in map(contents.column, names):
         if one.kind == "category" and one.of in given:
             values.setdefault(one.of, []).append(one.value)
     return {of: tuple(held) for of, held in values.items()} or None
@@ -149,7 +148,7 @@ def _categories(names: Sequence[str], given: Sequence[str]) -> dict[str, tuple[s
 
 def _encoded(before: Before) -> Record:
     """Which one-hot columns small graphs had."""
-    columns = [described.column(name) for name in before.columns]
+    columns = [contents.column(name) for name in before.columns]
     labels, degrees = ([one.value for one in columns if one.of == of] for of in _ENCODED)
     return ({"node_labels": tuple(labels)} if labels else {}) | ({"degrees": len(degrees)} if degrees else {})
 
@@ -157,15 +156,15 @@ def _encoded(before: Before) -> Record:
 def _matched(data: Dataset, before: Before, path: Path) -> "np.ndarray | sp.csr_matrix":
     """The features of `data` in the order of those `before`; one-hot columns that no node needs may be lacking."""
     wanted, have = before.columns, _called(data, before, path)
-    kinds, held = ({described.column(name).kind for name in names} & {*_ENCODED} for names in (wanted, have))
+    kinds, held = ({contents.column(name).kind for name in names} & {*_ENCODED} for names in (wanted, have))
     place = {name: at for at, name in enumerate(have)}
     for name in wanted:
-        if name not in place and described.column(name).kind not in held:
+        if name not in place and contents.column(name).kind not in held:
             what = f"nodes lack the feature column {name!r} that the run was trained on"
             refuse(path, what, f"Give every column of {', '.join(wanted)}")
     more = place.keys() - {*wanted, ""}
     for name in (name for name in have if name in more):
-        if described.column(name).kind not in kinds or (data.x[:, [place[name]]] != 0).sum():
+        if contents.column(name).kind not in kinds or (data.x[:, [place[name]]] != 0).sum():
             what = f"the run was trained without the feature column {name!r} of nodes"
             refuse(path, what, f"Remove it; the columns were {', '.join(wanted)}")
     nothing = np.zeros((data.nodes, 1), np.float32)
@@ -182,15 +181,15 @@ def _called(data: Dataset, before: Before, path: Path) -> list[str]:
         if not numbered:
             _LOG.warning("note: %s: its columns have no names and are taken in the run's order", path)
         return list(wanted)
-    have, labels = list(data.columns), any(described.column(name).kind == "label" for name in wanted)
+    have, labels = list(data.columns), any(contents.column(name).kind == "label" for name in wanted)
     if before.data.node_labels is not None and not labels:
-        have = ["" if described.column(name).kind == "label" else name for name in have]
+        have = ["" if contents.column(name).kind == "label" else name for name in have]
     if numbered and labels:
         _LOG.warning("note: %s: labels of nodes are taken as the numbers from 0 that they are in the run's data", path)
     free, asked = (
-        [name for name in names if name and described.column(name).kind not in _ENCODED] for names in (have, wanted)
+        [name for name in names if name and contents.column(name).kind not in _ENCODED] for names in (have, wanted)
     )
-    if not any(map(described.is_unnamed, (*free, *asked))):
+    if not any(map(contents.is_unnamed, (*free, *asked))):
         return have
     _check_count(len(free), len(asked), path)
     order = dict(zip(free, asked, strict=True))

@@ -209,8 +209,9 @@ def _begun(config: Config, built: Ready, directory: Path, here: RunBackend, over
     if where is None:
         return Begun()
     goes_on = (directory / CHECKPOINT).exists() and not overwrite
+    own = built.own if isinstance(built, Built) else {}
     try:
-        found = begin(built.fed, built.algorithm, built.data, here.earlier(where))
+        found = begin(built.fed, built.algorithm, built.data, here.earlier(where), own)
     except UserError:
         if not goes_on:
             raise
@@ -292,16 +293,18 @@ def _summary(config: Config, built: Ready, files: RunFiles, directory: Path, not
     ledger, before, last = built.fed.ledger.table(), earlier_ledgers(directory), files.reached
     spent = _bounded(ledger)
     began = config.general.init_from
-    noted = [built.note] if built.note else []  # of what sites hold
-    noted += [f"training began from the weights of the run {began}", *notes] if began else []
+    begun = [f"training began from the weights of the run {began}", *notes] if began else []
     return {
         "algorithm": config.algorithm.label,
         "dataset": built.data.name,
         **({"classes": list(built.data.labels)} if built.data.labels else {}),
         **({"groups": list(built.data.groups)} if built.data.groups else {}),
-        **({"note": "; ".join(noted)} if noted else {}),
+        **(
+            {"note": "; ".join(noted)} if (noted := [*filter(None, [built.note]), *begun]) else {}
+        ),  # of what sites hold
         "features": built.data.features,
         "class_count": built.data.classes,
+        **({"edges": form} if any((form := built.data.edge_form).values()) else {}),
         "clients": len(built.fed.clients),
         **({"members": len(built.fed.members)} if built.fed.members else {}),  # of the one client
         **({"devices": list(devices)} if (devices := built.fed.computes_on) else {}),  # sites know their own

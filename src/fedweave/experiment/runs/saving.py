@@ -41,6 +41,11 @@ class Described(Protocol):
         ...
 
     @property
+    def edge_form(self) -> dict[str, int | bool]:
+        """What models are fitted to of edges."""
+        ...
+
+    @property
     def labels(self) -> tuple[str, ...]:
         """What the classes are called; () where they are numbers."""
         ...

@@ -22,7 +22,8 @@ from fedweave.errors import UserError, listed
 from fedweave.experiment.build import Built, build
 from fedweave.experiment.config import Config, read_saved
 from fedweave.experiment.runs.checkpoint import Checkpoint, When
-from fedweave.experiment.runs.files import CHECKPOINT, CONFIG, PARTITION, SUMMARY, damaged, read_table
+from fedweave.experiment.runs.files import CHECKPOINT, CONFIG, PARTITION, SUMMARY, damaged, read_summary, read_table
+from fedweave.models.edges import model_told
 from fedweave.partition.base import Partition, client_ids
 from fedweave.partition.pooling import pooled
 from fedweave.partition.statistics import statistics
@@ -173,13 +174,15 @@ def saved(directory: Path, config: Config) -> Checkpoint:
     return reached
 
 
-def joint(directory: Path, config: Config, features: int, classes: int, when: When = "last") -> tuple[Any, Tree]:
-    """The algorithm of a run between sites, made for so many features and classes, and the joint model that it left.
+def joint(directory: Path, config: Config, when: When = "last") -> tuple[Any, Tree]:
+    """The algorithm of a run between sites, made for data as the run noted it, and the joint model that it left.
 
     Raises:
         UserError: it left none, or a file that it names a plug-in in has changed.
     """
-    algorithm = config.algorithm.make(config.model.make().build(features, classes))
+    told = read_summary(directory / SUMMARY)
+    own, size = config.model.make(), (int(told["features"]), int(told["class_count"]))
+    algorithm = config.algorithm.make(model_told(own, told["edges"], *size) if "edges" in told else own.build(*size))
     w = algorithm.one_model(saved(directory, config).at(when).state)
     return algorithm, check_fits(w, algorithm.test_net, directory)
 

@@ -10,13 +10,17 @@ import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
+from fedweave.algorithms.deployment import Deployable, deployable
 from fedweave.algorithms.fedavg import FedAvg
+from fedweave.core import model as models
+from fedweave.core import random
 from fedweave.core.algorithm import Algorithm
 from fedweave.core.engine import Engine
 from fedweave.core.model import Model, feature_rows
 from fedweave.core.tree import Tree, leaves, nest
-from fedweave.datasets import described
+from fedweave.datasets import contents
 from fedweave.datasets.base import Dataset
+from fedweave.engines.engine import LocalEngine
 from fedweave.errors import UserError, listed
 from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.files import (
@@ -57,21 +61,42 @@ class Earlier:
         Raises:
             UserError: it is no finished run's, or its server keeps no weights. FedweaveError: a file is damaged.
         """
-        if not (directory / SUMMARY).is_file():
-            _refuse("run", f"{directory} holds no finished run", "Give the --out of one, and finish it first.")
-        summary = read_summary(directory / SUMMARY, "algorithm")
-        state = Checkpoint.load(directory / CHECKPOINT).state
+        state = _finished(directory).state
         held = state.get("w") or state.get("own")
         if not isinstance(held, dict):
-            told = f"the server of {directory} ({summary['algorithm']}) keeps no weights of a model"
+            told = f"the server of {directory} keeps no weights of a model"
             _refuse("algorithm", told, "Begin from a run of FedAvg or one of its family.")
         members = () if "w" in state else tuple(read_table(directory, PARTITION)["client"].to_pylist())
-        form = read_form(directory)
+        return cls._of_run(directory, held, members)
+
+    @classmethod
+    def of_members(cls, directory: Path) -> "dict[str, Earlier]":
+        """{member: the same of the model that it kept to itself} of a run whose server has none.
+
+        Raises:
+            UserError: it is no finished run's, or nobody kept one. FedweaveError: a file is damaged.
+        """
+        reached = _finished(directory)
+        joint = reached.state.get("w") or reached.state.get("own")
+        held = {} if joint else {member: own["w"] for member, own in reached.fed.items() if "w" in own}
+        if not held:
+            told = f"no member of {directory} kept a model that the server does not have"
+            _refuse("algorithm", told, "Begin from a run of the same algorithm.")
+        return {member: cls._of_run(directory, w, ()) for member, w in held.items()}
+
+    @classmethod
+    def _of_run(cls, directory: Path, held: Tree, members: tuple[str, ...]) -> "Earlier":
+        form, summary = read_form(directory), read_summary(directory / SUMMARY, "algorithm")
         labels = form.labels if form else tuple(summary.get("classes", ()))
-        columns = form.columns if form else ()
         counts = int(summary["features"]), int(summary["class_count"])
         weights = {path: leaf for path, leaf in leaves(held) if isinstance(leaf, Tensor)}
-        return cls(directory, weights, members, *counts, columns, labels)
+        return cls(directory, weights, members, *counts, form.columns if form else (), labels)
+
+
+def _finished(directory: Path) -> Checkpoint:
+    if not (directory / SUMMARY).is_file():
+        _refuse("run", f"{directory} holds no finished run", "Give the --out of one, and finish it first.")
+    return Checkpoint.load(directory / CHECKPOINT)
 
 
 @dataclass(frozen=True)
@@ -159,13 +184,18 @@ def fitting(earlier: Earlier, algorithm: Algorithm, data: Described) -> tuple[Fi
     if not isinstance(algorithm, FedAvg) or not algorithm.share or algorithm.composed.owner("receive"):
         told = f"{type(algorithm).__name__} has no weights at the server that members train from"
         _refuse("algorithm", told, "Take FedAvg or one of its family.")
-    columns = () if not isinstance(data, Dataset) else described.names(data)
-    columns = () if all(map(described.is_unnamed, columns)) else columns
+    kept = ["what members keep to themselves of the model begins anew"] if algorithm.share != ("*",) else []
+    found, notes = _into(earlier, algorithm.trained, data)
+    return found, notes + kept
+
+
+def _into(earlier: Earlier, model: Model, data: Described) -> tuple[Fitting, list[str]]:
+    """How the earlier weights are put into a model on `data`, and what to say of columns and classes."""
+    columns = () if not isinstance(data, Dataset) else contents.names(data)
+    columns = () if all(map(contents.is_unnamed, columns)) else columns
     rows, notes = _common("features", (earlier.features, earlier.columns), (data.features, columns))
     classes, more = _common("classes", (earlier.classes, earlier.labels), (data.classes, data.labels))
-    kept = ["what members keep to themselves of the model begins anew"] if algorithm.share != ("*",) else []
-    model: Model = algorithm.trained
-    return Fitting(earlier, rows, classes, feature_rows(model)), [*notes, *more, *kept]
+    return Fitting(earlier, rows, classes, feature_rows(model)), [*notes, *more]
 
 
 def _common(
@@ -190,17 +220,39 @@ def _common(
     return ([now for now, _ in both], [old for _, old in both]), told
 
 
-def begin(fed: Engine, algorithm: Algorithm, data: Described, directory: Path) -> "Begun":
+def begin(
+    fed: Engine, algorithm: Algorithm, data: Described, directory: Path, own: Mapping[str, Algorithm] | None = None
+) -> "Begun":
     """Have `algorithm` begin on `fed` from the run in `directory`; what to keep of that.
 
+    own: {member: the algorithm with its own model}, of those that have one.
+
     Raises:
-        UserError: it cannot; see `fitting` and `Earlier.read`.
+        UserError: it cannot; see `fitting`, `Earlier.read` and `Earlier.of_members`.
     """
+    if isinstance(algorithm, Deployable) and algorithm.any_models and isinstance(fed, LocalEngine):
+        return Begun(tuple(_at_home(fed, algorithm, data, directory, own or {})), _ledgers(directory))
     earlier = Earlier.read(directory)
     fed.initial, notes = fitting(earlier, algorithm, data)
     if earlier.members and (new := [name for name in fed.clients if name not in earlier.members]):
         notes.append(f"members that are new begin from the mean of the others: {listed(new)}")
     return Begun(tuple(notes), _ledgers(directory))
+
+
+def _at_home(
+    fed: LocalEngine, algorithm: Deployable, data: Described, directory: Path, own: Mapping[str, Algorithm]
+) -> list[str]:
+    """Give every member the model that it kept of the run in `directory`; what to say of it."""
+    before, states, notes = Earlier.of_members(directory), Tree(), dict[str, None]()
+    for client in fed.clients:
+        if client in before:
+            net = deployable(own.get(client, algorithm)).net
+            into, told = _into(before[client], net, data)
+            states[client] = {"w": into(models.init(net, random.key(0), fed.dtype))}
+            notes |= dict.fromkeys(told)
+    fed.restore(states)
+    new = [name for name in fed.clients if name not in before]
+    return [*notes, *([f"members that are new begin anew: {listed(new)}"] if new else [])]
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,13 @@
 """What all sites of a federation have to say alike when they join."""
 
 from collections import Counter
+from collections.abc import Sequence
 
 from fedweave.core.graph import SPLITS
 from fedweave.core.records import Values
 from fedweave.core.replies import Replies
 from fedweave.core.text import counted
-from fedweave.deploy.flare.site.joining import fingerprint
+from fedweave.deploy.flare.site.joining import OF_EDGES, fingerprint
 from fedweave.errors import UserError
 
 _NAMED = {"labels": ("names", "classes"), "groups": ("groups", "groups of sens")}  # of an experiment's [data]
@@ -30,6 +31,16 @@ def common_number(replies: Replies, key: str) -> int:
             f"the sites hold data with different numbers of {key} ({each}); they must agree (see site.toml)."
         )
     return int(next(iter(found.values())))
+
+
+def common_form(replies: Replies) -> dict[str, int | bool]:
+    """What models are fitted to of all sites' edges (`Dataset.edge_form`); directed where all are.
+
+    Raises:
+        UserError: see `common_number`.
+    """
+    form: dict[str, int | bool] = {own: common_number(replies, key) for key, own in OF_EDGES.items()}
+    return form | {"directed": all(replies[site]["directed"] == 1 for site in replies.clients)}
 
 
 def check_names(replies: Replies) -> None:
@@ -94,15 +105,23 @@ def misshapen(replies: Replies) -> dict[str, str]:
 
 
 def unlike(replies: Replies, wanted: float) -> dict[str, str]:
-    """{site: what it said} of those whose numbers of features and classes are not most others'; empty where no most
-    agree, or fewer than `wanted`."""
-    forms = {site: (replies[site]["features"], replies[site]["classes"]) for site in replies.clients}
+    """{site: what it said} of those whose numbers of features and classes, or what models read of edges, are not most
+    others'; empty where no most agree, or fewer than `wanted`."""
+    forms = {site: tuple(replies[site][key] for key in ("features", "classes", *OF_EDGES)) for site in replies.clients}
     (form, votes), *_ = Counter(forms.values()).most_common(1)
     if votes == len(forms) or 2 * votes <= len(forms) or votes < wanted:
         return {}
-    said = f"most others' {form[0]} and {form[1]}"
     return {
-        site: f"its data has {counted(own[0], 'feature')} and {counted(own[1], 'class')}, {said}"
+        site: f"its data has {_shaped(own, own[2:] != form[2:])}, most others' {_shaped(form, own[2:] != form[2:])}"
         for site, own in forms.items()
         if own != form
     }
+
+
+def _shaped(form: Sequence[int], of_edges: bool) -> str:
+    features, classes, width, weighted, examples = form
+    told = f"{counted(features, 'feature')} and {counted(classes, 'class')}"
+    if not of_edges:
+        return told
+    more = f", {'edges' if examples == 1 else 'nodes or graphs'} as examples and edges with {counted(width, 'feature')}"
+    return f"{told}{more}{' and weights' if weighted == 1 else ''}"

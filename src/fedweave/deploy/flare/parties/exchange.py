@@ -71,7 +71,7 @@ class Exchange:
 
     def greeting(self) -> Tree:
         """What it says of its ids (`CLAIMING`), once."""
-        points, opening = self.meeting.open([*self.data.ids, *self._outside.names])
+        points, opening = self.meeting.open([*self.data.called, *self._outside.names])
         owned = torch.tensor([row < self.data.nodes for row in self.meeting.order], device="cpu")
         return {"ids": torch.from_numpy(points), "owned": owned, "signed": opening_tree(opening)}
 
@@ -137,7 +137,7 @@ class Exchange:
 
     def _opened(self, row: int, total: np.ndarray, sites: int) -> np.ndarray:
         """int64 [width]: what others told of a node, without their pads."""
-        (pad, weights), given = self._pad(self.data.ids[row]), total.view(np.uint64)
+        (pad, weights), given = self._pad(self.data.called[row]), total.view(np.uint64)
         for tellers in range(sites):
             opened = given - np.uint64(tellers) * pad
             if (opened[:TELLERS] - opened @ weights == tellers).all():

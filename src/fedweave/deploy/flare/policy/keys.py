@@ -20,7 +20,7 @@ from fedweave.deploy.flare.site.sitefile import Rules, SiteData, read_site_file
 from fedweave.deploy.flare.wire.scores import COUNTED
 from fedweave.errors import ConfigError
 from fedweave.experiment.config import registry
-from fedweave.experiment.config.names import check_name, nearest
+from fedweave.experiment.config.toml import check_name, nearest
 from fedweave.metrics import classification, group_fairness
 from fedweave.models import MODELS
 from fedweave.partition.external import ADDING

@@ -159,13 +159,14 @@ def check_crowd(rules: Rules, graph: Graph) -> None:
     Raises:
         PolicyViolation: names what there are too few of, not how many.
     """
-    owner = graph.graph_of
-    everyone = int(graph.real.sum()) if owner is None else int(owner.max()) + 1
+    everyone = int(graph.real.sum()) if graph.graph_of is None else int(graph.graph_of.max()) + 1
+    carried = graph.own_edges.members[0].carried
+    everyone = carried.total if carried is not None and carried.examples else everyone
     counts = dict(zip(SPLITS, graph.masks.sum(1).tolist(), strict=True)) | {"all": everyone}
     if few := [name for name, count in counts.items() if 0 < count < rules.min_nodes]:
         raise PolicyViolation(
-            f"policy.min_nodes: the site has fewer than {rules.min_nodes} {'nodes' if owner is None else 'graphs'} "
-            f"({few[0]}), on which nothing is trained or scored"
+            f"policy.min_nodes: the site has fewer than {rules.min_nodes} {graph.example}s ({few[0]}), on which "
+            "nothing is trained or scored"
         )
 
 

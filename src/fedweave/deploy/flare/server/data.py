@@ -18,15 +18,16 @@ TEST_FILE = "test.npz"
 ROLES = {"public": TRAIN, "validation": VAL, "proxy": TRAIN}
 
 
-def server_test(folder: Path, dtype: torch.dtype) -> Graph | None:
-    """The global test graph in the server's `folder`; None if there is none."""
-    return global_test(folder / TEST_FILE, _about(TEST_FILE), dtype) if (folder / TEST_FILE).exists() else None
+def server_test(folder: Path, dtype: torch.dtype, ports: bool = False) -> Graph | None:
+    """The global test graph in the server's `folder`, if there is one. ports: whether models read those of edges."""
+    path = folder / TEST_FILE
+    return global_test(path, _about(TEST_FILE), dtype, ports=ports) if path.exists() else None
 
 
-def server_graphs(folder: Path, dtype: torch.dtype) -> dict[str, Graph]:
+def server_graphs(folder: Path, dtype: torch.dtype, ports: bool = False) -> dict[str, Graph]:
     """{role: graph} of what the server's `folder` holds besides the global test graph: public.npz and so on."""
     found = {role: folder / f"{role}.npz" for role in ROLES}
-    return {r: global_test(at, _about(at.name), dtype, ROLES[r]) for r, at in found.items() if at.exists()}
+    return {r: global_test(at, _about(at.name), dtype, ROLES[r], ports) for r, at in found.items() if at.exists()}
 
 
 def _about(name: str) -> SiteData:

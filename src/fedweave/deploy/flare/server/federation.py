@@ -23,7 +23,7 @@ from fedweave.deploy.flare.parties.exchange import CLAIMING, HEARD, matched
 from fedweave.deploy.flare.parties.exchange import INFO as SHARING
 from fedweave.deploy.flare.server.data import DataVersions
 from fedweave.deploy.flare.server.inspection import Faults, Inspector
-from fedweave.deploy.flare.site.joining import JOINING, longest, without
+from fedweave.deploy.flare.site.joining import FLAGS, JOINING, longest, without
 from fedweave.deploy.flare.sums.sums import NO_KEYS, Sums
 from fedweave.deploy.flare.wire.chain import Heads, behind, heads_in
 from fedweave.deploy.flare.wire.peers import Receipt, Relayed, read_faults, read_written
@@ -35,11 +35,11 @@ from fedweave.engines.resending import LastSent
 from fedweave.engines.summing import check_alike
 from fedweave.errors import FedweaveError
 from fedweave.experiment.config import Document
+from fedweave.metrics.judging import Flagging
 from fedweave.partition.external import ADD, SUMS, TOTALS
 from fedweave.privacy.aggregation import Authority
 
 JOIN, BLIND, ALIGN, PAD = "(join)", "(blind)", "(align)", "(pad)"
-_NOTHING: Tree = {}
 
 
 class Flare(Engine):
@@ -101,13 +101,15 @@ class Flare(Engine):
         vertical: bool = False,
         predict: bool = False,
         data: Tree | None = None,
+        flags: Flagging | None = None,
     ) -> Replies:
         """Tell every site what is to be run, and after which round; each replies with what it holds (`JOINING`), and
         learns how long lists are that all hold alike (`lengths`).
 
         vertical: the sites are parties with features of their own: they meet first (`alignment`), and reply with what
         they hold of the nodes that all have. predict: these are for the finished run's models to predict. data: the
-        versions of the sites' data then (`snapshot_data`); a site that has an older one cannot join.
+        versions of the sites' data then (`snapshot_data`); a site that has an older one cannot join. flags: by what
+        they flag what is predicted; None leaves it to each.
 
         Raises:
             ClientsMissing: fewer than the quorum could join. UserError: the parties do not fit together.
@@ -116,13 +118,13 @@ class Flare(Engine):
         sites, here = list(self.clients), self._open(self.clients)
         self.ledger.purpose = PREDICTION if predict else SETUP
         self._fixed |= predict  # a finished run's settings stay as they are
-        known = {"data": data or {}, "heads": self._heads.plain(sites)}
-        about = {"sites": sites, "versions": versions(document)} | known | more
+        known = {"data": data or {}, "heads": self._heads.plain(sites), "versions": versions(document)}
+        about = {"sites": sites} | known | more
         request = {"kind": "join", "run": run, "document": document} | about
         self._pin, self._sums.run = pin(document, sites), run
         exchange = not vertical and document.get("data", {}).get("external") == EXCHANGE
         tells = MEETING if vertical else {**JOINING, **CLAIMING} if exchange else JOINING
-        replies = self._arrive(JOIN, tells, request, dict.fromkeys(here, _NOTHING))
+        replies = self._arrive(JOIN, tells, request, dict.fromkeys(here, {} if flags is None else flags._asdict()))
 
         def ask(turn: int, sent: Mapping[str, Tree]) -> Replies:
             return self._arrive(BLIND, BLINDING.sends, {"kind": "blind", "turn": turn, "pin": self._pin} | more, sent)
@@ -138,7 +140,7 @@ class Flare(Engine):
         return self._arrive(ALIGN, JOINING, {"kind": "align", "pin": self._pin} | more, met)
 
     def _arrive(self, name: str, tells: Declaration, request: Record, sent: Mapping[str, Tree]) -> Replies:
-        info = StepInfo.of(tells, True, hears=HEARD)
+        info = StepInfo.of(tells, True, hears=HEARD | FLAGS)
         replies, _ = self._call(name, info, request, encoded(sent), sent, self.clients)
         if "split" in tells:
             replies = self._left_out(replies, misshapen(replies))

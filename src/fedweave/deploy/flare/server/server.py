@@ -21,7 +21,7 @@ from fedweave.core.arrays import DTYPES
 from fedweave.core.ledger import Ledger
 from fedweave.core.records import Record
 from fedweave.core.replies import Replies
-from fedweave.deploy.flare.parties.agreements import check_names, common_number, confirmed, uncompared
+from fedweave.deploy.flare.parties.agreements import check_names, common_form, common_number, confirmed, uncompared
 from fedweave.deploy.flare.parties.alignment import widest
 from fedweave.deploy.flare.policy.admission import check_of_sites
 from fedweave.deploy.flare.server.data import check_alike, server_graphs, server_test
@@ -38,11 +38,14 @@ from fedweave.errors import ClientsMissing, FedweaveError, UserError
 from fedweave.experiment.config import Config, resolve
 from fedweave.experiment.demands import check_own_models
 from fedweave.experiment.runs.checkpoint import Checkpoint, When
-from fedweave.experiment.runs.files import CHECKPOINT, LEDGER, SUMMARY, write_table
+from fedweave.experiment.runs.files import CHECKPOINT, LEDGER, SUMMARY, read_summary, write_table
 from fedweave.experiment.runs.resuming import Interrupted, Stop
 from fedweave.experiment.runs.run import RunBackend, run
 from fedweave.experiment.runs.saving import Ready
+from fedweave.metrics.judging import THRESHOLD, Flagging, flagging, of_best
 from fedweave.metrics.measured import METRICS_SCHEMA
+from fedweave.models.directed import has_ports
+from fedweave.models.edges import model_told
 from fedweave.privacy.aggregation import read_root
 from fedweave.privacy.aggregation.identity import STARTUP
 
@@ -116,6 +119,7 @@ class DataOfSites:
     name: str
     features: int
     classes: int
+    edge_form: dict[str, int | bool]
     labels: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
 
@@ -181,7 +185,7 @@ class Server:
         values = config.engine.values
         if values["threads"]:
             torch.set_num_threads(values["threads"])
-        kind, dtype = config.algorithm.kind, DTYPES[values["dtype"]]
+        kind, dtype, ports = config.algorithm.kind, DTYPES[values["dtype"]], has_ports(config.model.make())
         needs = capabilities(kind)
         check_of_sites(config.algorithm)
         fed = Flare(
@@ -190,8 +194,8 @@ class Server:
             ledger=Journal(journal_path(root, self.run)),
             seed=config.general.seed,
             dtype=dtype,
-            test=server_test(root, dtype),
-            held=server_graphs(root, dtype),
+            test=server_test(root, dtype, ports),
+            held=server_graphs(root, dtype, ports),
             # No party can do without the others' columns; where each site predicts alone, none waits for another.
             quorum=None if needs.vertical else 0.0 if self.predict else values["quorum"],
             limit=int(values["reply_mb"] * 1e6),
@@ -201,16 +205,19 @@ class Server:
         )
         checkpoint = folder / CHECKPOINT
         reached = Checkpoint.load(checkpoint) if checkpoint.exists() else Checkpoint(round=-1)
-        replies = fed.join(config.plain(), self.run, reached.round, needs.vertical, bool(self.predict), reached.data)
+        flags = flagging_known(config, folder / SUMMARY, _asked(self.predict)[1]) if self.predict else None
+        after = reached.round
+        replies = fed.join(config.plain(), self.run, after, needs.vertical, bool(self.predict), reached.data, flags)
         features = widest(replies) if needs.vertical else common_number(replies, "features")
         fed.classes = common_number(replies, "classes")
+        form = {} if needs.vertical else common_form(replies)
         check_names(replies)
         if not needs.vertical:
             check_alike(root, fed.held, features, fed.classes)
-        algorithm = config.algorithm.make(config.model.make().build(features, fed.classes))
-        check_own_models(config, algorithm, self.sites)
+        algorithm = config.algorithm.make(model_told(config.model.make(), form, features, fed.classes))
+        check_own_models(config.own, algorithm, self.sites, config.algorithm.name)
         names, unsure = confirmed(replies, config.data.values)
-        data = DataOfSites(config.data.name, features, fed.classes, **names)
+        data = DataOfSites(config.data.name, features, fed.classes, form, **names)
         named = {} if needs.vertical else {site: replies[site]["columns"] > 0 for site in replies.clients}
         return Joined(algorithm, fed, replies, data, "; ".join(filter(None, (uncompared(named), *unsure))))
 
@@ -235,8 +242,8 @@ def _predict(build: Callable[[], Joined], folder: Path, asked: str) -> str:
     """
     if not (folder / SUMMARY).exists():
         raise UserError("the server has no finished run of that number. Finish it with `fedweave sites run --resume`.")
-    which, _, when = asked.partition("@")
-    chosen = Checkpoint.load(folder / CHECKPOINT).at(_WHEN.get(when, "last"))
+    which, when = _asked(asked)
+    chosen = Checkpoint.load(folder / CHECKPOINT).at(when)
     built, reached = build(), Checkpoint.load(folder / CHECKPOINT)
     built.fed.restore(reached.fed)
     built.fed.begin(reached.round)
@@ -244,13 +251,30 @@ def _predict(build: Callable[[], Joined], folder: Path, asked: str) -> str:
         if isinstance(built.algorithm, PredictsJointly):
             built.algorithm.predict(chosen.state, built.fed)
         else:
-            deployable(built.algorithm).deploy(chosen.state, built.fed, _MODELS.get(which, "personal"))
+            deployable(built.algorithm).deploy(chosen.state, built.fed, which)
         wanted = predicting(built.algorithm, reached.state, built.fed.clients)
         check_written(wanted, built.fed.unwritten(wanted))
     finally:
         write_table(folder / LEDGER, built.fed.ledger.table())
     listed = {site: own for site, own in built.fed.apart.items() if site in wanted and own[0] > own[1]}
     return "; ".join(unscored(nodes - common, nodes, f" of {site}") for site, (nodes, common) in listed.items())
+
+
+def _asked(predict: str) -> tuple[Which, When]:
+    """Which models are to predict, and after which round (`Server`)."""
+    which, _, when = predict.partition("@")
+    return _MODELS.get(which, "personal"), _WHEN.get(when, "last")
+
+
+def flagging_known(config: Config, path: Path, when: When) -> Flagging | None:
+    """By what all sites flag: the class looked for and the threshold of all validation examples, as sums of scores gave
+    them in the run whose summary is at `path`; None where they did not."""
+    told = read_summary(path)
+    metrics = of_best(told["metrics"]) if when == "best" else told["metrics"]
+    if metrics.get(THRESHOLD) is None or told["class_count"] != 2:
+        return None
+    labels = tuple(told.get("classes") or config.data.values.get("labels") or ())
+    return flagging(config.evaluation.of(labels, 2), metrics)
 
 
 def mistaken(error: FedweaveError) -> bool:

@@ -11,8 +11,8 @@ from fedweave.core.records import Record
 from fedweave.errors import ConfigError
 from fedweave.experiment.config import load, own_parameters
 from fedweave.experiment.config.choice import checked_values
-from fedweave.experiment.config.names import check_keys
 from fedweave.experiment.config.settings import Device
+from fedweave.experiment.config.toml import check_keys
 
 SITE_FILE = "site.toml"  # in a site's folder
 SERVER_FILE = "server.toml"  # in the server's, if its owner has written one

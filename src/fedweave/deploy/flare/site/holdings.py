@@ -15,7 +15,7 @@ from fedweave.core.records import Record
 from fedweave.core.text import counted
 from fedweave.datasets import npz
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.carrying import SETTINGS, scaled
+from fedweave.datasets.carrying import SETTINGS, as_edges, scaled, scaled_like
 from fedweave.datasets.check import first, refuse
 from fedweave.datasets.classified import Classified
 from fedweave.datasets.contents import content
@@ -28,6 +28,10 @@ from fedweave.deploy.flare.site.sitefile import SiteData
 from fedweave.errors import ConfigError, DataError, FedweaveError
 from fedweave.experiment.build import graph_of
 from fedweave.experiment.config import Config
+from fedweave.experiment.prepared import scaled_until
+from fedweave.experiment.runs.form import Form
+from fedweave.models.directed import fitted, has_ports, ported
+from fedweave.partition.divided import Divided
 from fedweave.partition.external import alone, check_inside
 
 
@@ -80,16 +84,18 @@ class Holdings:
         return self.data.classes
 
 
-def hold(site: SiteData, folder: Path, config: Config) -> Holdings:
-    """Read what `site.toml` names.
+def hold(site: SiteData, folder: Path, config: Config, noted: Form | None = None) -> Holdings:
+    """Read what `site.toml` names. noted: the form of what a run was trained on whose models are to predict; features
+    of edges are scaled as they were then, for there may be others now.
 
     Raises:
         DataError: a file is absent or refused, has no split, or the two graphs do not fit together.
     """
     dtype = DTYPES[config.engine.values["dtype"]]
     whole = across(folder / site.path, site) if site.external == EXCHANGE else None
-    data = own_graph(site, folder, whole)
-    test = None if site.test is None else global_test(folder / site.test, site, dtype)
+    data, model = own_graph(site, folder, whole, noted), config.model.make()
+    data = ported(data, fitted(model, data.carried))
+    test = None if site.test is None else global_test(folder / site.test, site, dtype, ports=has_ports(model))
     if test is not None and test.x.shape[1] != data.features:
         refuse(
             folder / str(site.test),
@@ -100,16 +106,23 @@ def hold(site: SiteData, folder: Path, config: Config) -> Holdings:
     return Holdings(graph_of(data, data.features, dtype), test, data, kinds_of(site), version, whole)
 
 
-def own_graph(site: SiteData, folder: Path, whole: Dataset | None = None) -> Dataset:
-    """The graph, or the small graphs, that a site trains on; whole: where it has been read, its features not scaled.
+def own_graph(site: SiteData, folder: Path, whole: Dataset | None = None, noted: Form | None = None) -> Dataset:
+    """The graph, or the small graphs, that a site trains on; whole: where it has been read, its features not scaled;
+    noted: see `hold`.
 
     Raises:
         DataError: it is absent or refused, or has no split. ConfigError: `site.toml` says of it what means nothing.
     """
     path = folder / site.path
+    check_meant(path, site)
+    scaling = noted.edges["scaling"] if noted is not None and noted.edges is not None else {}
+    like = site.edge_normalise in OVER_NODES and "shift" in scaling
+    site = replace(site, edge_normalise="none") if like else site
     data = read_graph(path, site) if whole is None else _scaled(whole, site)
     check_split(path, data)
-    check_meant(path, site)
+    if like and data.carried is not None:
+        pairs = tuple((shift, by or 0.0) for shift, by in zip(scaling["shift"], scaling["divisor"], strict=True))
+        data = replace(data, carried=scaled_like(data.carried, data.carried._replace(scaling=pairs), scaling["how"]))
     return data
 
 
@@ -134,17 +147,19 @@ def check_meant(path: Path, site: SiteData) -> None:
     kind = "npz" if not path.is_dir() else "graphs" if is_of_graphs(path) else "nodes"
     if site.external != REFUSE and kind == "graphs":
         raise ConfigError(f"data.external: means nothing where {path} holds small graphs; leave it out of site.toml.")
-    of_edges = ("directed", "edge_features", "edge_weight", "edge_time", "missing")
+    of_edges = ("directed", "edge_features", "edge_weight", "edge_time", "missing", "node_time")
     of_tables = ("categories", "groups", "columns", "ignore", "unlabelled", *of_edges)
-    odd = {"npz": (*of_tables, *of_graphs), "graphs": of_edges, "nodes": of_graphs}[kind]
+    of_time = ("train_until", "val_until")
+    odd = {"npz": (*of_tables, *of_graphs), "graphs": (*of_edges, *of_time), "nodes": of_graphs}[kind]
+    odd = odd if site.task == "nodes" or kind != "graphs" else (*odd, "task")
     if given := [key for key in odd if getattr(site, key) not in (None, False)]:
         raise ConfigError(f"data.{given[0]}: means nothing where {path} holds {kind}; leave it out of site.toml.")
 
 
 def tables(site: SiteData) -> Folder:
     """How a folder with nodes and edges is read."""
-    carrying: Record = {name: getattr(site, name) for name in (*SETTINGS, "external")}
-    return Folder(**_classified(site), **carrying, categories=site.categories)
+    carrying: Record = {name: getattr(site, name) for name in (*SETTINGS, "external", "task", "node_time")}
+    return Folder(**_classified(site), **carrying)
 
 
 def _classified(site: SiteData) -> Record:
@@ -158,6 +173,9 @@ def marks(data: Dataset, scaling: str) -> Record:
     scaled = json.dumps([data.nodes, *data.ids]) if scaling in OVER_NODES else ""
     return {
         "features": list(data.columns) or data.features,
+        "features of edges": list(data.carried.columns)
+        if data.carried is not None and data.carried.columns
+        else data.edge_features,
         "classes": list(data.labels) or data.classes,
         "scaling": scaling,
         "scaled over nodes": hashlib.sha256(scaled.encode()).hexdigest(),
@@ -186,7 +204,7 @@ def across(path: Path, site: SiteData) -> Dataset:
         DataError, ConfigError: see `read_graph`; or nothing says by what ids others know its nodes.
     """
     data = _read(path, replace(site, normalise="none"))
-    if not data.ids and site.external == EXCHANGE:
+    if not data.called and site.external == EXCHANGE:
         refuse(path, "its nodes have no ids, by which other sites could know them", "Give ids, or take tables.")
     return alone(data, site.external)
 
@@ -196,17 +214,27 @@ def _scaled(data: Dataset, site: SiteData) -> Dataset:
 
 
 def _read(path: Path, site: SiteData) -> Dataset:
-    """What the file or folder itself holds."""
+    """What the file or folder itself holds, divided by time where `site` says so: in the place of its own split, and
+    with features of edges scaled by those that training sees."""
+    if not site.timed:
+        return _undivided(path, site)
+    data = _undivided(path, replace(site, edge_normalise="none"))
+    by_time = Divided(split="time", train_until=site.train_until, val_until=site.val_until)
+    [part] = by_time.divided(data, [np.arange(data.nodes)], 0)
+    timed = None if data.carried is None else data.carried._replace(until=part.until)
+    return scaled_until(replace(data, public=part.masks, carried=timed), site.edge_normalise, part.until)
+
+
+def _undivided(path: Path, site: SiteData) -> Dataset:
     if require(path).is_dir():
         if not is_of_graphs(path):
             return tables(site).load(path, 0)
-        of_graphs = {name: getattr(site, name) for name in ("node_labels", "edge_labels", "degrees", "categories")}
+        of_graphs = {name: getattr(site, name) for name in ("node_labels", "edge_labels", "degrees")}
         kind = GraphFolder(**_classified(site), **of_graphs)
         check_named(path, kind)
         return kind.load(path, 0)
     data = without_sens(npz.read(path, path.stem, loops=site.loops), path, site.sens_feature)
-    if data.example == "edge":
-        refuse(path, "the examples are edges", "Between sites, examples are nodes or small graphs.")
+    data = as_edges(data) if site.task == "edges" and data.example != "edge" else data
     data = numbered(path, data, site)
     carried = None if data.carried is None else scaled(data.carried, site.edge_normalise, path)
     return replace(data, x=normalise(compact(data.x), site.normalise, path.name), carried=carried)
@@ -238,21 +266,26 @@ def numbered(path: Path, data: Dataset, site: SiteData) -> Dataset:
 def check_split(path: Path, data: Dataset) -> None:
     """Raise DataError if the data of `path` has no split."""
     if data.public is None:
-        refuse(path, "the graph has no split", "Say of each node whether it is in train, val or test.")
+        remedy = f"Say of each {data.example} whether it is in train, val or test (a column split)"
+        by_time = "" if data.example == "graph" else ", or until when they are (data.train_until and val_until)"
+        refuse(path, "the graph has no split", f"{remedy}{by_time}.")
 
 
-def global_test(path: Path, site: SiteData, dtype: torch.dtype, use: int = TEST) -> Graph:
+def global_test(path: Path, site: SiteData, dtype: torch.dtype, use: int = TEST, ports: bool = False) -> Graph:
     """The global test graph, or graphs, with the split or, if there is none, every labelled example in the TEST mask,
     or that of another `use`. Where a site makes columns of edges to nodes elsewhere, it has all columns, scaled.
+    ports: whether models read those of its edges.
 
     Raises:
         DataError: see `read_graph`.
     """
+    site = replace(site, train_until=None, val_until=None)
     data = read_graph(path, site if site.external == REFUSE else replace(site, external=REFUSE, normalise="none"))
     masks = np.zeros((3, data.examples), bool)
     masks[use] = data.y >= 0
     masks = masks if data.public is None else data.public
-    return make_graph(data.x, data.edges, data.y, masks, data.sens, dtype, graph_of=data.graph_of, carried=data.carried)
+    carried = None if data.carried is None else data.carried._replace(ports=ports)
+    return make_graph(data.x, data.edges, data.y, masks, data.sens, dtype, graph_of=data.graph_of, carried=carried)
 
 
 def fitting(marks: Record) -> Record:
@@ -272,6 +305,7 @@ def check_as_before(path: Path, run: str, marks: Record) -> None:
         remedy = {
             "data": "Bring back the data that the run began with, or start a new run.",
             "features": f"Give the columns {was}, in this order.",
+            "features of edges": f"Give edges the features {was}, in this order.",
             "classes": f"Say {'labels' if isinstance(was, list) else 'classes'} = {was} in site.toml.",
             "scaling": f"Say normalise = {was!r} in site.toml.",
             "scaled over nodes": "Scale the features yourself and train with normalise = 'none' in site.toml.",

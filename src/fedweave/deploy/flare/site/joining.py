@@ -74,6 +74,10 @@ WIDTH = Whole(-1, 1 << 17)  # columns or classes; every site makes a model of th
 JOINING: Declaration = {
     "features": Sends("how many features the data has", within=WIDTH),
     "classes": Sends("how many classes the data has", within=WIDTH),
+    "edge_features": Sends("how many features edges have", within=WIDTH),
+    "edge_weights": Sends("whether edges have weights", within=Whole(-1, 1)),
+    "of_edges": Sends("whether the examples are edges", within=Whole(-1, 1)),
+    "directed": Sends("whether edges have directions", within=Whole(-1, 1)),
     "names": "a fingerprint of the classes' names in their order; 0 if they are numbers",
     "columns": "a fingerprint of the features' names in their order; 0 if they are numbers",
     "kinds": "a fingerprint of the names of categories, and of nodes' and edges' labels; 0 if there are none",
@@ -84,8 +88,18 @@ JOINING: Declaration = {
     "labels": Sends("how many examples of each class it has", within=Whole()),
     SIZES: TELLS,
 }
+OF_EDGES = {
+    "edge_features": "features",
+    "edge_weights": "weighted",
+    "of_edges": "examples",
+}  # key: of `Dataset.edge_form`
+# What the server tells where a finished run's models predict.
+FLAGS = {
+    "positive": "which class is looked for",
+    "threshold": "from which probability on an example is flagged, chosen on all members' validation examples",
+}
 # What says how the data is made up, and nothing of a record in it.
-FORM = ("features", "classes", "names", "columns", "kinds", "groups")
+FORM = ("features", "classes", *OF_EDGES, "directed", "names", "columns", "kinds", "groups")
 
 
 def fingerprint(labels: Sequence[str]) -> int:
@@ -99,6 +113,8 @@ def describe(holdings: Holdings, deny: Sequence[str]) -> Tree:
     told = {
         "features": data.features,
         "classes": data.classes,
+        **{key: int(data.edge_form[own]) for key, own in OF_EDGES.items()},
+        "directed": int(data.edge_form["directed"]),
         "names": fingerprint(data.labels),
         "columns": fingerprint((*data.columns, *(() if data.carried is None else data.carried.columns))),
         "kinds": fingerprint(holdings.kinds),

@@ -27,11 +27,11 @@ from fedweave.deploy.flare.server.federation import JOIN
 from fedweave.deploy.flare.site import beginning
 from fedweave.deploy.flare.site.about import LOG, SITE_FILE, read_about
 from fedweave.deploy.flare.site.accounts import CallLog
-from fedweave.deploy.flare.site.forms import note_form
+from fedweave.deploy.flare.site.forms import note_form, noted_form
 from fedweave.deploy.flare.site.holdings import Holdings, hold, marks
 from fedweave.deploy.flare.site.joining import FORM, JOINING, as_kept_back, describe, kept_back, said, withheld
 from fedweave.deploy.flare.site.participation import Participation
-from fedweave.deploy.flare.site.predicted import leave, set_aside
+from fedweave.deploy.flare.site.predicted import leave, read_flags, set_aside
 from fedweave.deploy.flare.site.sitefile import SECRET, Rules
 from fedweave.deploy.flare.site.steps import carry_out, client_on, read_received, with_fingerprints
 from fedweave.deploy.flare.wire.chain import told_heads
@@ -76,7 +76,7 @@ class Member:
         self._post, self._lock = post, threading.Lock()
         self._job: Participation | None = None
         self._joined, self._stopped = False, ""
-        self._device = torch.device(CPU)
+        self._device, self._flags = torch.device(CPU), read_flags({})
         self._calls = CallLog(name, submitter)
         self._log = self._calls.log
 
@@ -129,7 +129,7 @@ class Member:
 
     def _reply(self, asked: Request, blob: bytes) -> tuple[bytes, str]:
         if isinstance(asked, Join):
-            return self._join(asked), ""
+            return self._join(asked, blob), ""
         if self._job is None:
             raise CallRefused(f"{described(asked)} was asked for before the site had joined the job")
         if asked.pin != self._job.pin:
@@ -149,7 +149,7 @@ class Member:
         self._calls.refused(self._folder, self._run_of(asked), asked, error)
         return Answer(refusal=self._stopped, final=True)
 
-    def _join(self, asked: Join) -> bytes:
+    def _join(self, asked: Join, blob: bytes) -> bytes:
         if self._joined:
             raise CallRefused("a job joins once")
         self._joined = True
@@ -170,11 +170,12 @@ class Member:
         found = (
             read_own(data, self._folder, asked.run, asked.sites, self._name, rules.members)
             if vertical
-            else hold(data, self._folder, config)
+            else hold(data, self._folder, config, noted_form(asked, self._folder))
         )
         who = data.random_id or self._name, self._name, self._submitter
         job = self._job = Participation(self._folder, asked, config, found, rules, policy, *who)
         self._warn(job)
+        self._flags = read_flags(decode(blob, job.limit)) if asked.predict and blob else None
         job.go_back()
         job.check_version(asked.data[self._name].version if self._name in asked.data else 0)
         if isinstance(found, Holdings):
@@ -258,7 +259,7 @@ class Member:
             sent, note = self._deliver(job, asked, reply, info)
         else:
             sent, note = self._send(asked.round, asked.step, reply, info), ""
-        if leave(job, self._name, client.state, self._log):
+        if leave(job, self._name, client.state, self._log, self._flags):
             noted[WRITTEN] = True
         job.memory.keep(client.state, heard, info)
         return sent, note or json.dumps(noted)

@@ -50,11 +50,11 @@ from fedweave.engines.data import ClientData, accepted
 from fedweave.engines.resending import LastReceived
 from fedweave.engines.steps import find_step
 from fedweave.errors import CallRefused, FedweaveError
+from fedweave.experiment import demands
 from fedweave.experiment.build import graph_of
 from fedweave.experiment.config import Config
-from fedweave.experiment.demands import check_edges, check_examples, check_people, check_pooling, check_scaling
 from fedweave.experiment.runs.files import write
-from fedweave.models import directed
+from fedweave.models.edges import model_for
 from fedweave.partition.external import ADD
 from fedweave.partition.extra import finders_of
 
@@ -213,7 +213,7 @@ class Participation:
         self.algorithm = suited(self.config, found.data, width, scaling)
         calls = calls_of(self.algorithm, self.config.algorithm.name, len(self.asked.sites))
         if not self.asked.predict:
-            check_people(self.config, found.data, self.algorithm)
+            demands.check_people(self.config, found.data, self.algorithm)
             self._foresee(calls, bool((found.data.y >= 0).any()))
         self._calls = calls
         self._scores = {step.__name__ for step in scoring_steps(calls)}
@@ -365,11 +365,13 @@ def suited(config: Config, data: Dataset, width: int, scaling: str) -> Algorithm
     Raises:
         ConfigError, UserError: one of them is for other data, for fewer rounds, or for features not scaled.
     """
-    model = directed.at_site(config.model.make(), data.carried).build(width, data.classes)
-    check_examples(config, data)
-    check_pooling(config, data, model)
-    check_edges(config, model)
+    carried = None if capabilities(config.algorithm.kind).vertical else data.carried  # nobody there reads it
+    model = model_for(config.model.make(), carried, width, data.classes)
+    demands.check_examples(config, data)
+    demands.check_pooling(config, data, model)
+    demands.check_edges(config, model)
     algorithm: Algorithm = config.algorithm.make(model)
+    demands.check_sampling(config, carried is not None and carried.until is not None, model, algorithm)
     check_rounds(algorithm, config.general.rounds)
-    check_scaling(scaling, algorithm, ("example", "node"))
+    demands.check_scaling(scaling, algorithm, ("example", "node"))
     return algorithm

@@ -1,6 +1,7 @@
 """What a finished run's models predict at a site, for its owner alone; and who is to have it in the end."""
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -16,9 +17,9 @@ from fedweave.datasets.base import Dataset
 from fedweave.deploy.flare.site.holdings import Holdings
 from fedweave.deploy.flare.site.participation import RUNS, Participation
 from fedweave.deploy.flare.wire.requests import mendable
-from fedweave.errors import FedweaveError, UserError
+from fedweave.errors import CallRefused, FedweaveError, UserError
 from fedweave.experiment.runs.files import EARLIER, PREDICTIONS, write_table
-from fedweave.experiment.runs.predictions import Predicted, predictions_table
+from fedweave.experiment.runs.predictions import Predicted, ends_of, predictions_table
 from fedweave.experiment.runs.scoring import probabilities
 from fedweave.metrics.flagging import by_validation
 from fedweave.metrics.judging import OF_POSITIVE, Flagging, Judging
@@ -32,9 +33,9 @@ def set_aside(folder: Path, run: str) -> None:
         path.replace(path.with_name(EARLIER))
 
 
-def leave(job: Participation, site: str, state: Tree, log: logging.Logger) -> bool:
+def leave(job: Participation, site: str, state: Tree, log: logging.Logger, flags: Flagging | None = None) -> bool:
     """Take out of a client's state what a step left there for the owner, a "prediction" or a "model", and write what is
-    predicted into the run's folder; whether there was anything."""
+    predicted into the run's folder; whether there was anything. flags: by what all sites flag, if that is known."""
     found: Tensor | None = state.pop("prediction", None)
     if (model := state.pop("model", None)) is not None:
         found = probabilities(deployable(job.algorithm).net, model, job.graph)
@@ -42,8 +43,8 @@ def leave(job: Participation, site: str, state: Tree, log: logging.Logger) -> bo
         return False
     path, data = job.folder / RUNS / job.run / PREDICTIONS, job.found.data
     own = Predicted(site, found, np.arange(data.examples), data.public)
-    flagging = flagged(job.config.evaluation, data, found)
-    write_table(path, predictions_table([own], data.ids, data.labels, data.example, data.y, flagging))
+    flagging = flags or flagged(job.config.evaluation, data, found)
+    write_table(path, predictions_table([own], data.ids, data.labels, data.example, data.y, flagging, ends_of(data)))
     apart = job.found.apart if isinstance(job.found, Holdings) else 0
     without = f"; {unscored(apart, data.examples + apart)}" if apart else ""
     log.info("%d predictions: %s%s", data.examples, path, without)
@@ -55,8 +56,23 @@ def unscored(apart: int, nodes: int, of: str = "") -> str:
     return f"{apart:,} of {nodes:,} nodes{of} get no score: not all parties have them (ids must be written alike)"
 
 
+def read_flags(told: Tree) -> Flagging | None:
+    """By what all sites flag, as the server `told`; None where it did not.
+
+    Raises:
+        CallRefused: that is no class of two, or no number.
+    """
+    if not told:
+        return None
+    positive, threshold = told.get("positive"), told.get("threshold")
+    if positive not in (0, 1) or not isinstance(threshold, float) or math.isnan(threshold):
+        raise CallRefused("the server tells a class or a threshold by which nothing can be flagged")
+    return Flagging(int(positive), threshold)
+
+
 def flagged(judging: Judging, data: Dataset, found: Tensor) -> Flagging | None:
-    """Which examples of its own a site flags, by its own validation examples; None where no class is looked for.
+    """Which examples of its own a site flags, by its own validation examples, where no threshold of all sites' is known
+    (`Flare.join`); None where no class is looked for.
 
     found: probabilities [e, 2].
     """

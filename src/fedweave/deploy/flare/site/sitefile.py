@@ -16,7 +16,7 @@ from fedweave.deploy.flare.site.about import SITE_FILE as SITE_FILE
 from fedweave.deploy.flare.site.about import About, table
 from fedweave.errors import ConfigError
 from fedweave.experiment.config import dumps, load
-from fedweave.experiment.config.names import check_keys
+from fedweave.experiment.config.toml import check_keys
 
 SECRET, IDS_KEY = "privacy.secret", "ids.key"  # in a site's folder
 
@@ -46,6 +46,11 @@ class SiteData:
     loops:     edges of a node with itself: "refuse", "drop", or "keep" where edges carry something.
     directed, edge_features, edge_weight, edge_time, edge_normalise, parallel: what edges carry (`datasets.carrying`).
     missing:   columns that may have empty cells (`datasets.carrying`).
+    task:      what is classified: "nodes", or "edges" (`datasets.carrying`); an .npz with `edge_y` alone is of edges.
+    node_time: the column of nodes with their time (`datasets.folder`).
+    train_until, val_until: both of them, instead of a split in the data, a time or date: examples up to the first
+               train, those up to the second validate and later ones test (`partition.divided`); every site gives the
+               same.
     external:  edges to nodes that the site does not have: "refuse"; "features" of them, of which nothing leaves; or
                "exchange" with the sites that have these nodes, if `policy.exchange` allows it (`partition.external`).
     categories, groups: of tables whose columns or sens are text (`datasets.folder`); sites with the same columns all
@@ -72,6 +77,10 @@ class SiteData:
     edge_normalise: str = "none"
     parallel: str = "keep"
     missing: tuple[str, ...] | None = None
+    task: Literal["nodes", "edges"] = "nodes"
+    node_time: str | None = None
+    train_until: float | str | None = None
+    val_until: float | str | None = None
     external: str = "refuse"
     categories: dict[str, tuple[str, ...]] | None = None
     groups: tuple[str, ...] | None = None
@@ -90,6 +99,23 @@ class SiteData:
             raise ConfigError(f"data.{error}") from error
         if self.classes is not None and self.labels is not None:
             raise ConfigError("data: give classes (labels are numbers) or labels (labels are names), not both.")
+        self._check_until()
+
+    def _check_until(self) -> None:
+        given = {name: getattr(self, name) for name in ("train_until", "val_until")}
+        if absent := [name for name, until in given.items() if until is None and self.timed]:
+            raise ConfigError(f"data.{absent[0]}: is lacking; a split by time has both ends.")
+        for name, until in given.items():
+            if not isinstance(until, str) and until is not None and 0 < until < 1:
+                raise ConfigError(
+                    f"data.{name} = {until}: shares would be of each site's own examples; give a time, or a date, "
+                    "that all sites take."
+                )
+
+    @property
+    def timed(self) -> bool:
+        """Whether the file says until when examples train and validate."""
+        return (self.train_until, self.val_until) != (None, None)
 
     @property
     def class_count(self) -> int | None:
@@ -121,8 +147,8 @@ class Rules:
     bytes:      cap on the bytes that ever left the site.
     calls:      {step: how often it may reply, over all runs}; a step's own name, such as "train", or "FedAvg.train";
                 "join", "blind", "align" and "pad" are for jobs.
-    min_nodes:  fewest nodes, or small graphs where these are the examples, that are aligned, trained on or scored; 1
-                allows single ones.
+    min_nodes:  fewest nodes, or small graphs or edges where these are the examples, that are aligned, trained on or
+                scored; 1 allows single ones.
     min_sites:  fewest sites of a run, this one included.
     members:    {site: SHA-256 fingerprint of its certificate}; a run with a site that is not listed is refused, and so
                 is what another certificate has signed: keys of secure sums, lists of ids. Empty allows any.

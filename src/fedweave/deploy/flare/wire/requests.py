@@ -14,8 +14,8 @@ import torch
 from pydantic import Field, TypeAdapter, ValidationError
 
 import fedweave
-from fedweave.core.names import TAKEN
 from fedweave.core.plugins import digests
+from fedweave.core.purposes import TAKEN
 from fedweave.core.records import Record
 from fedweave.core.tree import Tree, encode
 from fedweave.deploy.flare.site.sitefile import HEAD
