@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
 from torch_geometric.nn import GINConv, global_add_pool
 
+from fedweave.algorithms.fairgraphfl.vocabulary import HAVING, MOTIFS
 from fedweave.core.arrays import graph_arrays
 from fedweave.core.graph import TEST, TRAIN, Graph
 from fedweave.engines.simulation import Simulation
@@ -71,7 +72,8 @@ class Agent:
 
     def __init__(self, graph: Graph, classes: int) -> None:
         self.data, kept = batch(graph, TRAIN)
-        numbers, having, _ = graph.own_edges.members[0].known_motifs
+        numbers, having = graph.found(MOTIFS).numpy(), graph.own_edges.members[0].extra.matrices[HAVING].copy()
+        having.resize(len(numbers), len(graph.y))
         real = numbers >= 0
         has = torch.from_numpy(having.toarray()[real][:, kept]).float()
         self.numbers, self.mean = numbers[real], has / has.sum(1, keepdim=True)

@@ -14,7 +14,7 @@ from torch import Tensor
 from fedweave.algorithms import ALGORITHMS, PARTS
 from fedweave.contract import federations
 from fedweave.contract.subject import Subject, checkpoint, distance, everything
-from fedweave.core.federation import Placement, step_info
+from fedweave.core.federation import step_info
 from fedweave.core.graph import stack
 from fedweave.core.tree import decode, encode, leaves, to
 from fedweave.engines.simulation import Simulation
@@ -179,8 +179,6 @@ def _federation(subject: Subject, kernels: Kernels, mode: str) -> Watching:
     test = federations.global_test(dtype, needs).to(DEVICE)
     given: dict[str, Any] = {"test": test, "held": {"validation": test}}
     if not needs.graph_level:
-        places = federations.places(graphs)
-        given["places"] = {client: Placement(*(own.to(DEVICE) for own in place)) for client, place in places.items()}
         given["held"] |= {"public": federations.public(dtype).to(DEVICE)}
     clients = {client: graph.to(DEVICE) for client, graph in graphs.items()}
     fed: Watching = subject.federation(Watching, dtype, clients=clients, mode=mode, record="never", **given)

@@ -46,6 +46,7 @@ FORBIDDEN = {
     ),
     "print": (r"^\s*print\(",),
     "assert": (r"^\s*assert\b",),
+    "an address for a name": (r"(?<![\w.])id\(", r"data_ptr|_cdata\b", r"\b_version\b(?!\()"),
 }
 
 
@@ -158,6 +159,31 @@ def test_algorithms_know_no_engine_and_engines_no_algorithm() -> None:
             assert not [other for other in others if other.startswith("fedweave.algorithms")], module
 
 
+def test_no_other_room_knows_a_paper() -> None:
+    """Removing a paper's file or folder and the lines of `algorithms` that register it removes it: others of that room
+    that build on it, and its tables and figures, aside."""
+    family = ["deployment", "fedavg", "participation", "parts", "preset", "score_sums", "scoring", "trying", "vertical"]
+    shared = tuple(f"fedweave.algorithms.{name}" for name in family)
+    wrong = [
+        f"{module} imports {other}"
+        for module, others in all_imports().items()
+        if not module.startswith(("fedweave.algorithms", "fedweave.papers."))
+        for other in others
+        if other.startswith("fedweave.algorithms.") and not other.startswith(shared)
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("paper", ["fairgraphfl", "fedgcn", "fairgfl", "fedpub", "fedstar"])
+def test_a_paper_can_be_removed(paper: str) -> None:
+    """Only the registry imports it, whose lines go with it."""
+    own = f"fedweave.algorithms.{paper}"
+    users = {
+        module for module, others in all_imports().items() for other in others if f"{other}.".startswith(f"{own}.")
+    }
+    assert {module for module in users if not f"{module}.".startswith(f"{own}.")} == {"fedweave.algorithms"}
+
+
 def test_public_names_have_docstrings() -> None:
     def public(node: ast.AST, prefix: str) -> Iterator[str]:
         if not ast.get_docstring(node):  # type: ignore[arg-type]
@@ -187,6 +213,7 @@ def test_modules_and_functions_stay_short() -> None:
 def test_the_package_never_uses(what: str) -> None:
     pattern = re.compile("|".join(FORBIDDEN[what]), re.MULTILINE)
     allowed = {
+        "an address for a name": ("ops/memory.py",),
         "print": ("cli/__init__.py", "report/terminal.py"),
         "a global generator": ("engines/batch_calls.py",),  # looks whether a step draws from one
         "pickle": (

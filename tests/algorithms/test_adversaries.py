@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedweave.algorithms.fairgraphfl import AgentValue
-from fedweave.algorithms.prototypes import once
+from fedweave.algorithms.fairgraphfl.prototypes import once
 from tests.algorithms.adversaries import AGENT, LIES, paid
 
 FOUND_OUT = ("noise", "zeros", "its update with the sign flipped")  # whatever else the agent has

@@ -11,8 +11,9 @@ import torch
 
 from fedweave.algorithms import ALGORITHMS
 from fedweave.algorithms.fairgraphfl import AgentValue, Payoff, ValueReward
+from fedweave.algorithms.fairgraphfl.prototypes import MotifPrototypes, embedding
+from fedweave.algorithms.fairgraphfl.vocabulary import HAVING, MOTIFS
 from fedweave.algorithms.parts import Normalised, Round
-from fedweave.algorithms.prototypes import MotifPrototypes, embedding
 from fedweave.core import model as models
 from fedweave.core.graph import Graph
 from fedweave.core.portions import Batch
@@ -39,10 +40,11 @@ class Agent:
 
     def __init__(self, graph: Graph, net: Any, like: Tree, lam: float, distance: str) -> None:
         self.graph, self.net, self.like, self.lam, self.distance = graph, net, like, lam, distance
-        numbers, having, _ = graph.own_edges.members[0].known_motifs
+        numbers, having = graph.found(MOTIFS).numpy(), graph.own_edges.members[0].extra.matrices[HAVING].copy()
+        having.resize(len(numbers), len(graph.y))
         real = numbers >= 0
         self.motifs: list[int] = numbers[real].tolist()
-        having = torch.from_numpy(having.toarray()[real])
+        having = torch.from_numpy(having.toarray()[real]).to(graph.x.dtype)
         self.mean = having / having.sum(1, keepdim=True)
 
     def prototypes(self, w: torch.Tensor) -> torch.Tensor:
@@ -258,7 +260,7 @@ def test_without_prototypes_and_diversity_nothing_is_told_of_motifs() -> None:
     fed = federation(name=NAME)
     made = algorithm(NAME, prototypes=False, alpha2=0.0)
     list(train(made, fed, 2))
-    assert made.vocabulary is None
+    assert not made.finders
     assert not [row for row in fed.ledger.table().to_pylist() if "motif" in row["key"]]
 
 
@@ -294,7 +296,7 @@ def test_parts_refuse_what_cannot_be() -> None:
     ]:
         with pytest.raises((ValueError, ConfigError), match=next(iter(values))):
             part(**values)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="other motifs"):
+    with pytest.raises(ValueError, match="other things in the data"):
         ALGORITHMS["fedavg"](gin(), parts=(AgentValue(max_ring=5), Payoff(), MotifPrototypes(max_ring=6)))
     with pytest.raises(ValueError, match=r"model\.pool"):
         ALGORITHMS["fedavg"](gin()[:2], parts=(AgentValue(), MotifPrototypes()))

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from fedweave.algorithms import ALGORITHMS, FedAvg
-from fedweave.algorithms.fedgcn import NeighbourSums
+from fedweave.algorithms.fedgcn import CROSSING, PLACES, NeighbourSums
 from fedweave.core import model as models
 from fedweave.core.arrays import graph_arrays
-from fedweave.core.federation import Placement
+from fedweave.core.extra import NODES, Extra
 from fedweave.core.graph import make_graph
 from fedweave.engines.simulation import Simulation
 from fedweave.errors import StepFailed
@@ -78,12 +78,14 @@ def by_hand(hops: int = 2) -> Simulation:
     """The path 0 - 1 - 2 - 3 with features 1, 2, 4, 8; "a" holds 0 and 1, "b" holds 2 and 3."""
     edges, masks = np.array([[0, 1], [1, 0]]), np.ones((3, 2), bool) & (np.arange(3) == 0)[:, None]
     x = {"a": [[1.0], [2.0]], "b": [[4.0], [8.0]]}
-    graphs = {c: make_graph(np.array(own), edges, np.array([0, 1]), masks, dtype=torch.float64) for c, own in x.items()}
-    places = {
-        "a": Placement(torch.tensor([0, 1]), torch.tensor([[1], [2]])),
-        "b": Placement(torch.tensor([2, 3]), torch.tensor([[0], [1]])),
-    }
-    fed = Simulation(graphs, classes=2, places=places)
+    along = {PLACES: NODES, CROSSING: CROSSING}
+    places = {"a": ([0, 1], [[1, 2]]), "b": ([2, 3], [[0, 1]])}
+    graphs = {}
+    for client, own in x.items():
+        extra = Extra(dict(zip(along, map(np.array, places[client]), strict=True)), along=along)
+        y, rest = np.array([0, 1]), {"dtype": torch.float64, "extra": extra}
+        graphs[client] = make_graph(np.array(own), edges, y, masks, **rest)
+    fed = Simulation(graphs, classes=2)
     ALGORITHMS["fedgcn"](MODELS["gcn"](hidden=2).build(1, 2), hops=hops).init(fed)
     return fed
 
@@ -135,8 +137,8 @@ def test_a_global_model_is_judged_on_the_test_graph_as_it_is() -> None:
 
 def test_it_needs_places_and_a_graph_convolution() -> None:
     fed = by_hand(hops=0)
-    lone = Simulation(fed.graphs, classes=2)
-    with pytest.raises(StepFailed, match="take the algorithm fedgcn"):
+    lone = Simulation({client: graph._replace(extra={}) for client, graph in fed.graphs.items()}, classes=2)
+    with pytest.raises(StepFailed, match="no places are known"):
         FedAvg(model(), parts=(NeighbourSums(),)).init(lone)
     for name in ("sage", "gat"):  # another matrix, and attention over the entries of the same
         with pytest.raises(ValueError, match="choose model gcn"):

@@ -20,7 +20,6 @@ from fedweave.algorithms.parts import (
     Round,
     TrainedModel,
     Uniform,
-    composition,
 )
 from fedweave.algorithms.parts.conflicts import SUCH
 from fedweave.algorithms.parts.part import has
@@ -353,7 +352,6 @@ def test_weights_that_are_none_are_refused_and_more_than_a_mean_is_noted_once(
     for made in (lambda n: [1 / n] * n, lambda n: torch.ones(n - 1), lambda n: torch.full((n,), torch.nan)):
         with pytest.raises(ConfigError, match=r"Weighing\.weigh: is to give 5 finite weights"):
             after(FedAvg(model(), parts=(Weighing(made),)), rounds=1)
-    composition._NOTED.clear()
     sizes = iter((0.5, 0.6, 0.7))  # another sum in every round
     after(FedAvg(model(), parts=(Weighing(lambda n: torch.full((n,), next(sizes), dtype=torch.float64)),)))
     [noted] = [record.getMessage() for record in caplog.records]

@@ -14,19 +14,18 @@ from fedweave.contract.federations import SHARED as SHARED
 from fedweave.contract.federations import SIZES as SIZES
 from fedweave.contract.federations import arrays as arrays
 from fedweave.contract.federations import people as people
-from fedweave.contract.federations import places as places
 from fedweave.contract.federations import public as public
 from fedweave.contract.subject import HIDDEN as HIDDEN
 from fedweave.contract.subject import Subject, declared
 from fedweave.contract.subject import distance as apart
 from fedweave.contract.wire import BytesEngine as BytesEngine
 from fedweave.core.algorithm import Capabilities, capabilities
-from fedweave.core.federation import Placement
 from fedweave.core.graph import Graph
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree, leaves
 from fedweave.engines.simulation import Simulation
 from fedweave.models import MODELS
+from fedweave.partition.extra import Finder, finders_of
 
 VERTICAL, GRAPH_LEVEL, PEOPLE = (
     {name for name, kind in ALGORITHMS.items() if getattr(capabilities(kind), what)}
@@ -43,7 +42,7 @@ OTHER_PARAMETERS: dict[str, dict[str, Any]] = {
 
 def graphs(dtype: torch.dtype = torch.float32, changed: int | None = None, name: str | None = None) -> dict[str, Graph]:
     """See `fedweave.contract.federations.graphs`."""
-    return federations.graphs(dtype, changed, _needs(name))
+    return federations.graphs(dtype, changed, _needs(name), finders=_finders(name))
 
 
 def global_test(dtype: torch.dtype = torch.float32, name: str | None = None) -> Graph:
@@ -80,7 +79,8 @@ def federation(engine: type[Simulation] = Simulation, dtype: torch.dtype = torch
     """The five clients of `graphs` on an engine; where a test is not about its modes, nothing is recorded: that
     changes no number, and pays only for many rounds or steps (record="auto")."""
     given: dict[str, Any] = {} if "mode" in options else {"record": "never"}
-    return federations.federation(engine, dtype, _needs(options.pop("name", None)), **(given | options))
+    name = options.pop("name", None)
+    return federations.federation(engine, dtype, _needs(name), finders=_finders(name), **(given | options))
 
 
 def distance(a: Tree, b: Tree) -> float:
@@ -93,13 +93,16 @@ def _needs(name: str | None) -> Capabilities:
     return Capabilities() if name is None else capabilities(ALGORITHMS[name])
 
 
+def _finders(name: str | None) -> tuple[Finder, ...]:
+    return () if name is None else finders_of(algorithm(name))
+
+
 def on_device(subject: Subject, device: torch.device, **how: Any) -> Simulation:
     """The contract's federation, all that it holds included, in double precision on a device."""
     dtype, needs = torch.float64, subject.needs
     graphs, test = subject.graphs(dtype), federations.global_test(dtype, needs)
     given: dict[str, Any] = {"test": test, "held": {"validation": test}}
     if not needs.graph_level:
-        given["places"] = {client: Placement(*own) for client, own in places(graphs).items()}
         given["held"] |= {"public": public(dtype)}
     fed: Simulation = subject.federation(Simulation, dtype, clients=graphs, device=device, **how, **given)
     return fed

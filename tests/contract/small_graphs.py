@@ -6,4 +6,3 @@ from fedweave.contract.small_graphs import FEATURES as FEATURES
 from fedweave.contract.small_graphs import arrays as arrays
 from fedweave.contract.small_graphs import global_test as global_test
 from fedweave.contract.small_graphs import graphs as graphs
-from fedweave.contract.small_graphs import motifs as motifs

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from fedweave.algorithms import ALGORITHMS
+from fedweave.algorithms.fedgcn import Place, Places
 from fedweave.core.algorithm import Capabilities
 from fedweave.core.arrays import graph_arrays, graph_like
 from fedweave.core.federation import DATA, Client, Federation, on_client
@@ -24,6 +25,7 @@ class NeighbourSums(Changing):
     """The features become A x, the sums over all neighbours, whoever holds them."""
 
     capabilities: ClassVar[Capabilities] = Capabilities(ids=True)
+    finders: ClassVar = (Places(),)
 
     def init(self, fed: Federation) -> Tree:
         replies = fed.map(self.tell)
@@ -40,12 +42,12 @@ class NeighbourSums(Changing):
 
     @on_client(sends={"own": "its nodes", "node": "others' nodes", "sum": "sums of features for them"}, ragged=True)
     def tell(self, client: Client, message: Tree) -> Tree:
-        assert client.place is not None
-        own, other = client.place.crossing
+        place = Place.of(client.graph)
+        own, other = place.crossing
         node, at = other.unique(return_inverse=True)
         x = torch.as_tensor(_dense(client))
         return {
-            "own": client.place.nodes,
+            "own": place.nodes,
             "node": node,
             "sum": x.new_zeros(len(node), x.shape[1]).index_add(0, at, x[own]),
         }
@@ -84,35 +86,19 @@ def test_neighbours_at_other_clients_count(mode: str, monkeypatch: pytest.Monkey
     expected = np.zeros_like(x)
     np.add.at(expected, built.data.edges[1], x[built.data.edges[0]])
     graphs = built.fed.graphs.values()
-    cut = sum(place.crossing.shape[1] for place in built.fed.executor._places.values())
-    assert cut > 20
     for part, graph in zip(built.partition.parts, graphs, strict=True):
         found = graph_arrays(graph).x
         found = found if isinstance(found, np.ndarray) else found.toarray()
         np.testing.assert_allclose(found, expected[part.nodes], rtol=1e-5, atol=1e-6)
 
 
-def test_only_ragged_steps_of_algorithms_that_ask_see_places(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[bool] = []
-
-    @on_client(sends={}, ragged=True)
-    def ragged(client: Client, message: Tree) -> Tree:
-        seen.append(client.place is not None)
-        return {}
-
-    @on_client(sends={})
-    def plain(client: Client, message: Tree) -> Tree:
-        seen.append(client.place is not None)
-        return {}
-
+def test_only_algorithms_that_ask_see_places(monkeypatch: pytest.MonkeyPatch) -> None:
     document = {
         "data": {"name": "synthetic", "nodes": 40, "classes": 2, "features": 4},
         "partition": {"clients": 1},
         "engine": {"name": "simulation", "mode": "loop"},
     }
     monkeypatch.setitem(ALGORITHMS, "neighbour_sums", NeighbourSums)
-    for name in ("fedavg", "neighbour_sums"):
-        fed = build.build(resolve({**document, "algorithm": {"name": name}})).fed
-        fed.map(ragged)
-        fed.map(plain)
-    assert seen == [False, False, True, False]
+    for name, wanted in (("fedavg", set()), ("neighbour_sums", {"places", "crossing"})):
+        built = build.build(resolve({**document, "algorithm": {"name": name}}))
+        assert [own.extra.keys() for own in built.fed.graphs.values()] == [wanted]

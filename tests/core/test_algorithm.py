@@ -29,8 +29,8 @@ from fedweave.core.model import Model
 from fedweave.core.tree import Tree
 from fedweave.errors import UserError
 from fedweave.experiment.rounds import train
-from fedweave.incentives.vocabulary import vocabulary_of
 from fedweave.metrics.classification import counts
+from fedweave.partition.extra import finders_of
 from tests.contract.federations import CLASSES, federation, model
 
 
@@ -71,7 +71,7 @@ def test_three_functions_are_an_algorithm() -> None:
     *_, last = train(made, federation(), 2)
     assert last.state == {"rounds": 2}
     assert capabilities(made) == needs(made) == Capabilities()
-    assert vocabulary_of(made) is None
+    assert finders_of(made) == ()
     with pytest.raises(UserError, match="Plain keeps no models"):
         deployable(made)
 

@@ -9,7 +9,9 @@ from torch import Tensor
 from torch.func import vmap
 from torch.utils import _pytree as pytree
 
+from fedweave.core.arrays import graph_arrays, graph_like
 from fedweave.core.edge_list import EdgeList
+from fedweave.core.extra import NODES, Extra
 from fedweave.core.graph import TEST, TRAIN, VAL, Graph, make_graph, stack
 from fedweave.core.operators import OPERATORS
 from fedweave.core.sizes import BLOCK
@@ -265,3 +267,19 @@ def test_operators_of_many_graphs_at_once_are_those_of_each_to_the_bit(kind: str
         assert [ours.rows, ours.cols] == [theirs.rows, theirs.cols]
         assert all(torch.equal(one, other) for one, other in zip(ours[:3], theirs[:3], strict=True))
         assert all(one.dtype == other.dtype for one, other in zip(ours[:3], theirs[:3], strict=True))
+
+
+def test_what_was_looked_for_is_padded_like_what_it_is_along_and_stacked() -> None:
+    """Rows of -1 behind three nodes and a list of two, which clients have agreed to pad to 32; one that lacks it, as
+    after its data was replaced, leaves none for its batch."""
+    x, edges, y, masks = np.ones((3, 1)), np.array([[0, 1], [1, 0]]), np.zeros(3, int), np.ones((3, 3), bool)
+    along = {"place": NODES, "pair": "pairs"}
+    found = Extra({"place": np.array([7, 5, 9]), "pair": np.array([[0, 4], [2, 8]])}, along=along)
+    assert found.lists == {"pairs": 2}
+    graph = make_graph(x, edges, y, masks, extra=found.padded({"pairs": 32}))
+    assert graph.found("place")[:4].tolist() == [7, 5, 9, -1]
+    assert graph.found("pair").shape == (32, 2)
+    assert graph.found("pair")[1:3].tolist() == [[2, 8], [-1, -1]]
+    assert stack([graph, graph]).found("pair").shape == (2, 32, 2)
+    with pytest.raises(ValueError, match="no place are known"):
+        stack([graph, graph_like(graph, graph_arrays(graph))]).found("place")

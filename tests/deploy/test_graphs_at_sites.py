@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
+from fedweave.algorithms.fairgraphfl.vocabulary import MOTIFS
 from fedweave.core.ledger import Ledger
 from fedweave.core.tree import encode
 from fedweave.deploy.flare.parties.agreements import check_names
@@ -138,9 +139,9 @@ def test_a_site_learns_the_longest_list_alone_and_none_but_blocks(project: Path,
     config = of_graphs("fairgraphfl", whole)
     _, _, link = joined(cut_again(project, config), config)
     graphs = [link.members[site]._job.graph for site in SITES]  # type: ignore[union-attr]
-    own = [int((graph.own_edges.motifs >= 0).sum()) for graph in graphs]
+    own = [int((graph.found(MOTIFS) >= 0).sum()) for graph in graphs]
     assert len(set(own)) > 1
-    assert {len(graph.own_edges.motifs) for graph in graphs} == {-(-max(own) // 32) * 32}
+    assert {len(graph.found(MOTIFS)) for graph in graphs} == {-(-max(own) // 32) * 32}
 
 
 @pytest.mark.parametrize("told", [{"motifs": 32}, {"motifs": 1 << 18}, {"motifs": 200}, {"other": 64}, {}])

@@ -8,14 +8,14 @@ import pytest
 import scipy.sparse as sp
 import torch
 
+from fedweave.algorithms.fairgraphfl.motifs import Motif, Motifs, extract
+from fedweave.algorithms.fairgraphfl.vocabulary import HAVING, MOTIF_MEAN, MOTIFS, Vocabulary, numbers
 from fedweave.core.graph import TRAIN
 from fedweave.datasets import load
 from fedweave.datasets.base import Dataset
 from fedweave.experiment.build import client_graphs
-from fedweave.incentives.motifs import Motif, Motifs, extract
-from fedweave.incentives.tables import MOTIF_MEAN, found, numbers, table, tables
-from fedweave.incentives.vocabulary import Vocabulary
 from fedweave.partition.base import Part, Partition
+from fedweave.partition.extra import everywhere
 from fedweave.partition.graphs import GraphsIID, Perturbed
 from fedweave.partition.pooling import shares
 from tests.contract.small_graphs import graphs
@@ -42,6 +42,7 @@ def drawn(order: list[int]) -> Dataset:
     return Dataset("drawn", x, both, y, 1, graph_of=np.array(graph_of), node_labels=np.array(labels))
 
 
+ALL = Vocabulary(keep=1.0)
 TRIANGLE, SQUARE, BOND = Motif((0, 0, 1)), Motif((0, 1, 0, 1)), Motif((0, 1))
 
 
@@ -51,17 +52,17 @@ def motifs_of(data: Dataset) -> Motifs:
 
 def test_who_has_which_motif_by_hand() -> None:
     data = drawn([0, 1, 2])
-    made = table(motifs_of(data), np.arange(3), np.array([True, True, True]), Vocabulary(keep=1.0))
-    has = dict(zip(made.numbers.tolist(), made.having.toarray().tolist(), strict=True))
+    made = ALL.table(motifs_of(data), np.arange(3), np.array([True, True, True]))
+    has = dict(zip(made.arrays[MOTIFS].tolist(), made.matrices[HAVING].toarray().tolist(), strict=True))
     three = numbers([TRIANGLE, SQUARE, BOND])
     assert [has[number] for number in three.tolist()] == [[1, 0, 0], [0, 1, 0], [1, 0, 1]]
 
 
 def test_graphs_that_are_not_trained_on_are_not_looked_at() -> None:
     data = drawn([0, 1, 2])
-    made = table(motifs_of(data), np.arange(3), np.array([False, True, True]), Vocabulary(keep=1.0))
-    assert set(made.numbers) == set(numbers([SQUARE, BOND]))
-    assert not made.having.toarray()[:, 0].any()
+    made = ALL.table(motifs_of(data), np.arange(3), np.array([False, True, True]))
+    assert set(made.arrays[MOTIFS]) == set(numbers([SQUARE, BOND]))
+    assert not made.matrices[HAVING].toarray()[:, 0].any()
 
 
 def test_a_motif_has_one_number_whoever_finds_it() -> None:
@@ -74,10 +75,10 @@ def test_the_mean_over_graphs_that_have_a_motif() -> None:
     data = drawn([0, 1, 2])
     masks = np.array([[True, True, True], [False] * 3, [False] * 3])
     partition = Partition((Part.of(data, np.arange(3), masks),))
-    (graph,) = client_graphs(data, partition, vocabulary=Vocabulary(keep=1.0)).values()
+    (graph,) = client_graphs(data, partition, finders=[ALL]).values()
     operator = graph.edges.operator(MOTIF_MEAN)
     assert operator.shape == (32, 32)
-    at = graph.own_edges.motifs.tolist().index(numbers([BOND])[0])
+    at = graph.found(MOTIFS).tolist().index(numbers([BOND])[0])
     embedded = torch.arange(32.0)[:, None]
     assert (operator @ embedded)[at] == 1  # graphs 0 and 2
     assert (operator @ embedded)[3:].abs().max() == 0
@@ -86,12 +87,12 @@ def test_the_mean_over_graphs_that_have_a_motif() -> None:
 def test_nodes_have_no_motifs() -> None:
     data = replace(drawn([0]), graph_of=None, y=np.zeros(4, np.int64))
     with refusal("config.small-graphs", "drawn"):
-        found(data, Vocabulary())
+        Vocabulary().everywhere(data, Partition((Part.of(data, np.arange(4), np.ones((3, 4), bool)),)))
 
 
 def test_a_graph_without_motifs_says_so() -> None:
     graph = next(iter(graphs().values()))
-    with pytest.raises(ValueError, match="no motifs are known"):
+    with pytest.raises(ValueError, match="no motifs of graphs are known"):
         graph.edges.operator(MOTIF_MEAN)
 
 
@@ -101,8 +102,8 @@ def proteins(data_root: Path) -> Dataset:
 
 
 def known(data: Dataset, partition: object) -> list[set[int]]:
-    clients = client_graphs(data, partition, vocabulary=Vocabulary())  # type: ignore[arg-type]
-    return [set(graph.own_edges.motifs.tolist()) - {-1} for graph in clients.values()]
+    clients = client_graphs(data, partition, finders=[Vocabulary()])  # type: ignore[arg-type]
+    return [set(graph.found(MOTIFS).tolist()) - {-1} for graph in clients.values()]
 
 
 def test_agents_on_proteins_share_most_of_their_motifs(proteins: Dataset) -> None:
@@ -123,9 +124,10 @@ def test_rewired_clients_have_the_motifs_of_their_own_edges(proteins: Dataset) -
 
 def test_whole_and_own_extraction_agree(proteins: Dataset) -> None:
     cut = GraphsIID(clients=4).cut(proteins, 1)
-    own, graphs = [*shares(proteins, cut.parts)], [part.examples for part in cut.parts]
-    one, other = (tables(proteins, own, graphs, Vocabulary(), rewired) for rewired in (False, True))
-    for a, b in zip(one, other, strict=True):
-        assert np.array_equal(a.numbers, b.numbers)
-        assert sp.csr_matrix(a.having != b.having).nnz == 0
+    whole = everywhere([Vocabulary()], proteins, cut)
+    sizes = whole[0].lists
+    for a, own in zip(whole, shares(proteins, cut.parts), strict=True):
+        b = Vocabulary().alone(own).padded(sizes)
+        assert np.array_equal(a.arrays[MOTIFS], b.arrays[MOTIFS])
+        assert sp.csr_matrix(a.matrices[HAVING] != b.matrices[HAVING]).nnz == 0
     assert cut.parts[0].masks[TRAIN].sum() > 200

@@ -8,12 +8,12 @@ import pytest
 import scipy.sparse as sp
 import torch
 
+from fedweave.algorithms.fairgraphfl import stored as motif_cache
+from fedweave.algorithms.fairgraphfl.motifs import Motif, Motifs, extract
+from fedweave.algorithms.fairgraphfl.stored import cached
+from fedweave.algorithms.fairgraphfl.vocabulary import tf_idf, vocabulary
 from fedweave.errors import DataError
-from fedweave.incentives import tables as motif_cache
-from fedweave.incentives.motifs import Motif, Motifs, extract
 from fedweave.incentives.shapley import diversity
-from fedweave.incentives.tables import cached
-from fedweave.incentives.vocabulary import tf_idf, vocabulary
 from tests.refusals import refusal
 
 

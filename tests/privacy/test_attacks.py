@@ -90,7 +90,7 @@ def test_an_experiment_is_attacked_as_a_whole() -> None:
 def test_experiments_that_send_no_codes_are_refused() -> None:
     with pytest.raises(UserError, match="fairgfl"):
         found(experiment(estimator="oracle"))
-    with pytest.raises(UserError, match="'fedavg' send no noisy codes"):
+    with pytest.raises(UserError, match="'fedavg' send nothing"):
         found(resolve({"data": {"name": "digits"}, "algorithm": {"name": "fedavg"}}))
 
 

@@ -21,6 +21,7 @@ from fedweave.algorithms.fairaug import FairAug, FairAugmented
 from fedweave.algorithms.fairfed import FairFed, FairFedWeights
 from fedweave.algorithms.fairgfl import FairGFL, OverlapWeights
 from fedweave.algorithms.fairgraphfl import AgentValue, FairGraphFL, Payoff, ValueReward
+from fedweave.algorithms.fairgraphfl.prototypes import MotifPrototypes
 from fedweave.algorithms.fcfl import FCFL, ParetoDescent
 from fedweave.algorithms.fedaux import AuxiliaryMix, FedAux
 from fedweave.algorithms.fedavg import FedAvg
@@ -51,7 +52,6 @@ from fedweave.algorithms.graphfl import GraphFL, MetaGradient
 from fedweave.algorithms.local import Local
 from fedweave.algorithms.moon import ModelContrast, Moon
 from fedweave.algorithms.pfedme import MoreauEnvelope, PFedMe
-from fedweave.algorithms.prototypes import MotifPrototypes
 from fedweave.algorithms.qfedavg import FairByLoss, QFedAvg
 from fedweave.algorithms.rffl import RFFL, Reputation, ReputationReward
 from fedweave.algorithms.scaffold import ControlVariates, Scaffold

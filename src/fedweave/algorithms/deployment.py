@@ -12,6 +12,7 @@ from fedweave.core.portions import Stacked
 from fedweave.core.tree import Tree
 from fedweave.errors import UserError
 from fedweave.models.module import as_model
+from fedweave.ops.memory import once
 
 Which = Literal["global", "personal", "trained"]
 
@@ -139,8 +140,8 @@ class Deployable:
 def with_models(algorithm: Any, members: Mapping[str, Model]) -> dict[str, Any]:
     """{client: the algorithm with its own model}, one for all `members` of the same model, of those that have another
     than the algorithm's."""
-    made = {id(net): replace(algorithm, model=net) for net in members.values()}
-    return {client: made[id(net)] for client, net in members.items() if net is not algorithm.model}
+    made = once(lambda net: replace(algorithm, model=net), members)
+    return {client: made[client] for client, net in members.items() if net is not algorithm.model}
 
 
 def deployable(algorithm: object) -> Deployable:

@@ -20,16 +20,17 @@ What the paper leaves open, or where this differs:
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedweave.algorithms.overlap import matching
+from fedweave.algorithms.overlap import attacks, matching
 from fedweave.algorithms.overlap.encoder import CodeName, Encoder, EncoderName, check_form, encoded, features
 from fedweave.algorithms.parts import Context, Part, Round
+from fedweave.algorithms.parts.part import Attacked
 from fedweave.algorithms.preset import preset_of
 from fedweave.core import random
 from fedweave.core.federation import Federation, Sends
@@ -37,8 +38,10 @@ from fedweave.core.mechanism import LDP
 from fedweave.core.ranges import Real, Whole
 from fedweave.core.records import Record, Values
 from fedweave.core.tree import Tree
+from fedweave.datasets.base import Dataset
 from fedweave.errors import UserError
 from fedweave.ops.hashing import bits
+from fedweave.partition.base import Partition
 from fedweave.privacy.attacks import majority_accuracy
 from fedweave.privacy.ldp import flip_probability, noisy_levels, noisy_links, packed, sparsified, unpacked
 
@@ -222,6 +225,15 @@ class OverlapWeights(Part):
         first, second = self.noisy(code, key)
         found = matching.rates(first, second, self.steps, self.threshold, _ODDS)
         return {"encoder": encoder, "rates": vars(found)}
+
+    def attacks(self, fed: Federation, data: Dataset, partition: Partition, key: Tensor) -> list[Attacked]:
+        """Those on noisy codes and, where they are sent, links."""
+        if self.estimator != "ldp":
+            return []
+        links = attacks.of_links(data, partition, self.epsilon_b, key) if self.alpha < 1 else []
+        bare, encoder = replace(self, epsilon_a=float("inf")), self.made_encoder(fed)["encoder"]
+        clean = encoded(encoder, attacks.held(data, partition).to(fed.dtype))
+        return [*links, attacks.of_codes(clean, *(own.noisy(clean, key) / own.steps for own in (bare, self)))]
 
     def download(self, state: Tree, at: Tensor) -> tuple[Tree, Tree]:
         """The encoder, as long as one of the called clients may not have it, or needs it again."""

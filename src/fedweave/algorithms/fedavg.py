@@ -32,8 +32,8 @@ from fedweave.core.model import Model
 from fedweave.core.portions import Stacked
 from fedweave.core.tree import Tree, add, leaves, map_leaves, nest, scale
 from fedweave.errors import ConfigError
-from fedweave.incentives.vocabulary import Vocabulary
 from fedweave.learn import where_trained
+from fedweave.partition.extra import Finder
 
 _EXCHANGES = ("init", "setup", "download", "report")  # hooks of what passes between clients and server
 
@@ -152,9 +152,9 @@ class FedAvg(Deployable, SumsScores):
         return self.trained
 
     @property
-    def vocabulary(self) -> Vocabulary | None:
-        """Which motifs of its small graphs a client must know; None if no part asks for any."""
-        return self.composed.vocabulary
+    def finders(self) -> tuple[Finder, ...]:
+        """What looks for what parts need to be known of clients' data."""
+        return self.composed.finders
 
     @cached_property
     def test_net(self) -> Model:

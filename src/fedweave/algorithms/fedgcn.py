@@ -10,8 +10,10 @@ Deviations: with one hop, the second convolution takes degrees within the client
 of them adds these nodes' features, so that each edge counts once. Sums travel in the clear; the paper encrypts them.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from pathlib import Path
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -23,12 +25,16 @@ from fedweave.algorithms.parts import Needs, OptimizerName, Part, Training, Unif
 from fedweave.algorithms.preset import preset_of
 from fedweave.core.algorithm import Capabilities
 from fedweave.core.arrays import GraphArrays, graph_arrays, graph_like
-from fedweave.core.federation import DATA, Client, Federation, Placement, Step, on_client
+from fedweave.core.extra import NODES, Extra
+from fedweave.core.federation import DATA, Client, Federation, Step, on_client
 from fedweave.core.graph import Graph
 from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree, to
+from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
+from fedweave.partition.base import Partition
+from fedweave.partition.ego_networks import crossing_edges
 
 _MINE = {"mine": "which of the nodes that others hold, too, it is to add up"}
 _ROWS = {
@@ -46,6 +52,49 @@ _SUMS = {
     "sum": "for each of these, the sum of its neighbours' features at this client; of a single neighbour, the features",
 }
 
+PLACES, CROSSING = "places", "crossing"  # what a client's graph has besides
+
+
+class Place(NamedTuple):
+    """The places of a client's nodes in the graph of all clients. Never an input of a model.
+
+    nodes:    int64 [n], the global numbers of its nodes as loaded.
+    crossing: int64 [2, C], edges that leave the client: its own node, counted as in its graph, and the global number of
+              a node that another client holds and it does not.
+    """
+
+    nodes: Tensor
+    crossing: Tensor
+
+    @classmethod
+    def of(cls, graph: Graph) -> "Place":
+        """Those of one client, on the host or where its graph is.
+
+        Raises:
+            ValueError: nobody looked for them.
+        """
+        nodes, crossing = graph.found(PLACES), graph.found(CROSSING)
+        return cls(nodes[nodes >= 0], crossing[crossing[:, 0] >= 0].T)
+
+
+@dataclass(frozen=True)
+class Places:
+    """Finds where clients' nodes stand in the graph of all, which only a simulation knows."""
+
+    def everywhere(self, data: Dataset, partition: Partition) -> list[Extra]:
+        """The clients' `Place`s."""
+        groups, along = [part.nodes for part in partition.parts], {PLACES: NODES, CROSSING: CROSSING}
+        found = zip(groups, crossing_edges(data, groups), strict=True)
+        return [Extra({PLACES: nodes, CROSSING: crossing.T}, along=along) for nodes, crossing in found]
+
+    def alone(self, data: Dataset, folder: Path) -> Extra:
+        """Nothing that is alone can know it."""
+        raise ConfigError("FedGCN must know where a client's nodes stand in the whole graph, which no site does.")
+
+    def tables(self, found: Mapping[str, Extra]) -> dict[str, Any]:
+        """None."""
+        return {}
+
 
 @dataclass(frozen=True)
 class NeighbourSums(Part):
@@ -57,7 +106,7 @@ class NeighbourSums(Part):
     """
 
     hops: Literal[0, 1, 2] = 2
-    needs = Needs(ids=True, nodes=True)
+    needs = Needs(ids=True, nodes=True, finder=Places())
 
     def __post_init__(self) -> None:
         if self.hops not in (0, 1, 2):
@@ -102,7 +151,7 @@ class NeighbourSums(Part):
     @on_client(sends=_TELLS, ragged=True)
     def tell(self, client: Client, message: Tree) -> Tree:
         """{"node": int64 [n], "degree": int64 [n], "outside": int64 [m], empty with one hop}."""
-        place = _place(client)
+        place = Place.of(client.graph)
         outside = place.crossing[1].unique() if self.hops == 2 else place.nodes[:0]
         degree = torch.from_numpy(_degree(client)).to(client.graph.device)
         return {"node": place.nodes, "degree": degree, "outside": outside}
@@ -111,7 +160,7 @@ class NeighbourSums(Part):
     def add_up(self, client: Client, message: Tree) -> Tree:
         """{"node": int64 [t], "sum": [t, d]}: Σ_u x_u / √d~_u over those of the client's nodes u that it is to add, for
         each node that is one of them or their neighbour."""
-        place, arrays = _place(client), graph_arrays(client.graph)
+        place, arrays = Place.of(client.graph), graph_arrays(client.graph)
         mine = message["mine"].cpu().numpy()
         own, other = place.crossing.cpu().numpy()
         here = np.arange(len(mine))
@@ -130,7 +179,7 @@ class NeighbourSums(Part):
         old = graph_arrays(client.graph)
         new = old._replace(x=_scaled(message["own"], _degree(client)))
         if self.hops == 2:
-            new = _joined(new, _place(client), message)
+            new = _joined(new, Place.of(client.graph), message)
         return {DATA: graph_like(client.graph, new)}
 
 
@@ -149,7 +198,7 @@ def _total(nodes: Tensor, shares: Replies) -> Tensor:
     return total.to(parts[0][1].dtype)
 
 
-def _joined(own: GraphArrays, place: Placement, message: Tree) -> GraphArrays:
+def _joined(own: GraphArrays, place: Place, message: Tree) -> GraphArrays:
     """A client's n nodes, their neighbours elsewhere with those neighbours' rows of Â X, and nodes without features
     that stand for these neighbours' further ones, so that all degrees are those of the whole graph."""
     here, other = place.crossing.cpu().numpy()
@@ -170,18 +219,9 @@ def _joined(own: GraphArrays, place: Placement, message: Tree) -> GraphArrays:
     )
 
 
-def _place(client: Client) -> Placement:
-    if client.place is None:
-        raise ConfigError(
-            "FedGCN must know where a client's nodes stand in the whole graph, which this run does not tell: take the "
-            "algorithm fedgcn, in a simulation."
-        )
-    return client.place
-
-
 def _degree(client: Client) -> np.ndarray:
     """int64 [n]: neighbours of the client's own nodes in the graph of all clients."""
-    edges, crossing = graph_arrays(client.graph).edges, _place(client).crossing.cpu().numpy()
+    edges, crossing = graph_arrays(client.graph).edges, Place.of(client.graph).crossing.cpu().numpy()
     return np.bincount(np.concatenate([edges[0], crossing[0]]), minlength=int(client.graph.real.sum()))
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fedweave.algorithms.parts import Context, Needs, Outputs, Part, Round, Training
+from fedweave.algorithms.parts.needs import ONE_WIDTH, WIDTHS
 from fedweave.algorithms.preset import part_of, preset_of
 from fedweave.core import model as models
 from fedweave.core.federation import Sends
@@ -22,8 +23,6 @@ from fedweave.core.ranges import Whole
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError, FedweaveError
 
-WIDTHS = "model.width"  # the code of what is refused so:
-ONE_WIDTH = "prototypes are compared, so that all members' embeddings, what the last layer reads, must be of one width"
 _UNKNOWN = -1e9  # in the place of −∞: the logit of a class without a prototype
 
 

@@ -10,7 +10,7 @@ the default, only the L1 norm of the masks acts.
 """
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import ClassVar
 
 import numpy as np
@@ -45,14 +45,18 @@ def masked(layer: Layer, threshold: float) -> Layer:
         return w | {name + SUFFIX: torch.ones_like(leaf) for name, leaf in w.items() if leaf.dim() > 1}
 
     def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Hidden:
-        masks = {name: leaf for name, leaf in w.items() if name.endswith(SUFFIX)}
-        if key is None:
-            masks = {name: pruned(mask, threshold) for name, mask in masks.items()}
-        plain = {name: leaf for name, leaf in w.items() if name not in masks}
-        hidden = {name: leaf * masks[name + SUFFIX] for name, leaf in plain.items() if name + SUFFIX in masks}
-        return layer.apply(plain | hidden, graph, h, key)
+        return layer.apply(_multiplied(w, threshold if key is None else None), graph, h, key)
 
-    return layer._replace(init=init, apply=apply)
+    return layer._replace(init=init, apply=apply, plain=partial(_multiplied, threshold=threshold))
+
+
+def _multiplied(w: Tree, threshold: float | None) -> Tree:
+    """The products of weights and masks, in which entries below a threshold in magnitude count as 0."""
+    masks = {name: leaf for name, leaf in w.items() if name.endswith(SUFFIX)}
+    if threshold is not None:
+        masks = {name: pruned(mask, threshold) for name, mask in masks.items()}
+    plain = {name: leaf for name, leaf in w.items() if name not in masks}
+    return plain | {name: leaf * masks[name + SUFFIX] for name, leaf in plain.items() if name + SUFFIX in masks}
 
 
 def pruned(mask: Tensor, threshold: float) -> Tensor:

@@ -1,7 +1,6 @@
 """The command `fedweave attack`: what a curious server finds out of what an experiment's clients send."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,20 +23,12 @@ def attacks_table(rows: Iterable[tuple[str, str, float, float]]) -> Table:
 
 
 if TYPE_CHECKING:  # the command line imports this module, and should start quickly
-    from torch import Tensor
-
-    from fedweave.algorithms.fairgfl import OverlapWeights
-    from fedweave.experiment.build import Built
+    from fedweave.algorithms.parts.part import Attacked
     from fedweave.experiment.config import Config
-
-Row = tuple[str, str, float, float]
-QUERIES = (1, 5, 10, 20, 30)
-HOLDERS = (1, 3, 5, 10, 27)
-PAIRS = 10_000  # that links are asked of
 
 
 def attack(
-    source: Annotated[Path, typer.Argument(metavar="DIR|CONFIG.toml", help="A run or an experiment with fairgfl.")],
+    source: Annotated[Path, typer.Argument(metavar="DIR|CONFIG.toml", help="A run or an experiment.")],
     settings: Settings = None,
 ) -> None:
     """Attack what clients send: what each attack finds out with and without the defence."""
@@ -52,68 +43,26 @@ def attack(
     screen().print(attacks_table(found(config)))
 
 
-def found(config: "Config") -> list[Row]:
-    """A row for each attack: its name, what the server hears or knows, and the shares that it gets right without and
-    with the defence.
+def found(config: "Config") -> "list[Attacked]":
+    """What attacks on what an experiment's clients send find out (`algorithms.parts.part.Attackable`).
 
     Raises:
-        UserError: the experiment's clients send nothing that these attacks are on.
+        UserError: its clients send nothing that there are attacks on.
     """
-    from fedweave.algorithms.fairgfl import OverlapWeights
     from fedweave.algorithms.parts.composition import MadeOfParts
+    from fedweave.algorithms.parts.part import Attackable
     from fedweave.core import random
     from fedweave.experiment.build import build
 
     built = build(config)
     parts = built.algorithm.composed.values() if isinstance(built.algorithm, MadeOfParts) else ()
-    part = next((part for part in parts if isinstance(part, OverlapWeights) and part.estimator == "ldp"), None)
-    if part is None:
-        raise UserError(
-            f"the clients of {config.algorithm.name!r} send no noisy codes or links, which the attacks here are on; "
-            "give an experiment with the algorithm fairgfl and its estimator 'ldp'."
-        )
     key = random.fold(random.key(config.general.seed), "attack")
-    rows = _of_links(_links(built), part.epsilon_b, key) if part.alpha < 1 else []
-    return rows + _of_codes(built, part, key)
-
-
-def _of_links(truth: "Tensor", epsilon: float, key: "Tensor") -> list[Row]:
-    from fedweave.privacy.attacks import repeated_queries
-
-    def share(copies: int, permanent: bool) -> float:
-        return repeated_queries(truth, epsilon, copies, key, permanent)
-
-    asked = [("links, asked again", f"{n} answer{'s' * (n > 1)}", share(n, False), share(n, True)) for n in QUERIES]
-    return asked + [("links, majority of holders", f"{n} client{'s' * (n > 1)}", 1.0, share(n, False)) for n in HOLDERS]
-
-
-def _of_codes(built: "Built", part: "OverlapWeights", key: "Tensor") -> list[Row]:
-    """Naming the node of one noisy code among all nodes that clients hold."""
-    import numpy as np
-    import torch
-
-    from fedweave.algorithms.overlap.encoder import encoded
-    from fedweave.privacy.attacks import reidentified
-
     built.fed.begin(0)
-    encoder = part.made_encoder(built.fed)["encoder"]
-    nodes = np.unique(np.concatenate([own.nodes for own in built.partition.parts]))
-    x = built.data.x[nodes]
-    clean = encoded(encoder, torch.from_numpy(x if isinstance(x, np.ndarray) else x.toarray()).to(built.fed.dtype))
-    owner = torch.arange(len(nodes), device="cpu")
-    bare, hidden = (
-        reidentified(own.noisy(clean, key) / own.steps, clean, owner)
-        for own in (replace(part, epsilon_a=float("inf")), part)
-    )
-    return [("node of one code", f"{len(nodes):,} nodes' features", bare, hidden)]
-
-
-def _links(built: "Built") -> "Tensor":
-    """Of `PAIRS` pairs of nodes at clients whether they are linked: half, or all links that there are. bool."""
-    import torch
-
-    from fedweave.partition.statistics import statistics
-
-    links = sum(statistics(built.data, built.partition)["edges_kept"])
-    result: Tensor = torch.arange(PAIRS, device="cpu") < min(links, PAIRS // 2)
-    return result
+    attackable = [part for part in parts if isinstance(part, Attackable)]
+    rows = [row for part in attackable for row in part.attacks(built.fed, built.data, built.partition, key)]
+    if not rows:
+        raise UserError(
+            f"the clients of {config.algorithm.name!r} send nothing that attacks are known on here; give an experiment "
+            "with noisy codes or links: algorithm.name = 'fairgfl', with its estimator 'ldp'."
+        )
+    return rows

@@ -189,7 +189,7 @@ def parameters(built: "Built") -> str:
     from fedweave.core.random import key
     from fedweave.core.tree import leaves
 
-    nets = {id(own): own.model for own in map(built.algorithm_of, built.fed.clients)}.values()
+    nets = dict.fromkeys(built.algorithm_of(client).model for client in built.fed.clients)
     counts = (sum(leaf.numel() for _, leaf in leaves(models.init(net, key(0)))) for net in nets)
     return ", ".join(f"{count:,}" for count in counts)
 

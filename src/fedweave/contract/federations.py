@@ -1,6 +1,6 @@
 """The small federations that the laws are tried on: five clients of different sizes, with what an algorithm needs."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -11,13 +11,17 @@ import torch
 from fedweave.contract import small_graphs
 from fedweave.core.algorithm import Capabilities
 from fedweave.core.engine import Engine
-from fedweave.core.federation import Placement
+from fedweave.core.extra import Extra
 from fedweave.core.graph import Graph, make_graph
 from fedweave.core.records import Record
+from fedweave.datasets.base import Dataset
 from fedweave.engines.simulation import Simulation
+from fedweave.partition.base import Part, Partition
+from fedweave.partition.extra import Finder, everywhere
 
 FEATURES, CLASSES = 60, 3
 SIZES = (21, 40, 33, 57, 12)  # nodes
+LIST = 128  # rows of lists that clients pad alike
 SHARED = 40  # nodes of every client of a vertical federation
 PLAIN = Capabilities()
 
@@ -50,12 +54,13 @@ def graphs(
     changed: int | None = None,
     needs: Capabilities = PLAIN,
     halved: bool = False,
+    finders: Sequence[Finder] = (),
 ) -> dict[str, Graph]:
     """{client: graph}, as an algorithm `needs` it: of the same nodes, labels and masks for a vertical one; with two
-    classes and a sensitive attribute; small graphs with their motifs. Client `changed` holds other data. halved: no
-    node of a client has more than half of the features, of nodes."""
+    classes and a sensitive attribute; small graphs; with what its `finders` find. Client `changed` holds other
+    data. halved: no node of a client has more than half of the features, of nodes."""
     if needs.graph_level:
-        return small_graphs.graphs(dtype, changed, known=True)
+        return small_graphs.graphs(dtype, changed, known(small_graphs.held(changed), finders))
     if needs.vertical:
         _, _, y, masks = arrays(SHARED, 0)
         sides = (arrays(SHARED, i + 100 * (i == changed), y) for i in range(len(SIZES)))
@@ -63,25 +68,31 @@ def graphs(
     else:
         draw = people if needs.sens else arrays
         drawn = [draw(nodes + 7 * (i == changed), i + 100 * (i == changed)) for i, nodes in enumerate(SIZES)]
-    return {f"site-{i}": _graph(dtype, _half(x, i) if halved else x, *others) for i, (x, *others) in enumerate(drawn)}
+    names = ("x", "edges", "y", "masks", "sens")
+    held: list[Record] = [dict(zip(names, own, strict=False)) for own in drawn]
+    found = known(held, finders)
+    if halved:
+        held = [own | {"x": _half(own["x"], i)} for i, own in enumerate(held)]
+    return {f"site-{i}": make_graph(**own, dtype=dtype, extra=found[i]) for i, own in enumerate(held)}
 
 
-def places(clients: Mapping[str, Graph]) -> dict[str, Placement]:
-    """Where the clients' nodes stand: none at two clients; some are joined to some of the next client by name."""
-    names = sorted(clients)
-    count = {name: int(clients[name].real.sum()) for name in names}
-    links: dict[str, list[tuple[int, int]]] = {name: [] for name in names}
-    for i, (one, other) in enumerate(pairwise(names)):
-        for node in range(0, 12, 3):
-            links[one].append((node, 1000 * (i + 1) + node % 10))
-            links[other].append((node % 10, 1000 * i + node))
-    return {
-        name: Placement(
-            1000 * i + torch.arange(count[name], device="cpu"),
-            torch.tensor(links[name], dtype=torch.int64, device="cpu").reshape(-1, 2).T.contiguous(),
-        )
-        for i, name in enumerate(names)
-    }
+def known(held: Sequence[Record], finders: Sequence[Finder]) -> list[Extra]:
+    """What is looked for in the data of clients, of which some nodes, unless of small graphs, are joined to some of the
+    next client."""
+    small = "graph_of" in held[0]
+    starts = np.cumsum([0, *(len(own["graph_of" if small else "y"]) for own in held)])
+    counts = np.cumsum([0, *(len(own["y"]) for own in held)])
+    links = [own["edges"] + start for own, start in zip(held, starts, strict=False)]
+    for one, other in pairwise(starts[:-1]) if not small else ():
+        pairs = np.array([[one + node, other + node % 10] for node in range(0, 12, 3)]).T
+        links += [pairs, pairs[::-1]]
+    edges = np.concatenate(links, 1)
+    x, y = sp.csr_matrix(sp.vstack([own["x"] for own in held])), np.concatenate([own["y"] for own in held])
+    graph_of = np.concatenate([own["graph_of"] + at for own, at in zip(held, counts, strict=False)]) if small else None
+    kinds = np.asarray(x.argmax(1)).ravel() % 3
+    data = Dataset("contract", x, edges[:, np.lexsort(edges[::-1])], y, 0, graph_of=graph_of, node_labels=kinds)
+    parts = (Part.of(data, np.arange(*span), own["masks"]) for own, span in zip(held, pairwise(counts), strict=True))
+    return [own.padded(dict.fromkeys(own.lists, LIST)) for own in everywhere(finders, data, Partition(tuple(parts)))]
 
 
 def global_test(dtype: torch.dtype = torch.float32, needs: Capabilities = PLAIN) -> Graph:
@@ -90,7 +101,7 @@ def global_test(dtype: torch.dtype = torch.float32, needs: Capabilities = PLAIN)
         return small_graphs.global_test(dtype)
     x, edges, y, _, *sens = (people if needs.sens else arrays)(25, 999)
     masks = np.arange(3)[:, None] == np.full(25, 2)
-    return _graph(dtype, x, edges, y, masks, *sens)
+    return make_graph(x, edges, y, masks, next(iter(sens), None), dtype)
 
 
 def public(dtype: torch.dtype = torch.float32) -> Graph:
@@ -110,14 +121,15 @@ def federation(
     engine: Callable[..., Engine] = Simulation,
     dtype: torch.dtype = torch.float32,
     needs: Capabilities = PLAIN,
+    finders: Sequence[Finder] = (),
     **options: Any,
 ) -> Any:
     """The clients of `graphs`, or those given, on an engine; the server holds a test set and, for nodes, a sample."""
-    clients = options.pop("clients", None) or graphs(dtype, needs=needs)
+    clients = options.pop("clients", None) or graphs(dtype, needs=needs, finders=finders)
     test = global_test(dtype, needs)
     given: Record = {"test": test, "held": {"validation": test}}
     if not needs.graph_level:
-        given |= {"places": places(clients), "held": {"public": public(dtype), "validation": test}}
+        given |= {"held": {"public": public(dtype), "validation": test}}
     return engine(clients, classes=shape(needs)[1], **(given | options))
 
 
@@ -126,7 +138,3 @@ def _half(x: sp.csr_matrix, which: int) -> sp.csr_matrix:
     half = sp.csr_matrix(x.multiply((np.arange(FEATURES) // CLASSES + which) % 2))
     half.eliminate_zeros()
     return half
-
-
-def _graph(dtype: torch.dtype, x: Any, edges: Any, y: Any, masks: Any, sens: Any = None) -> Graph:
-    return make_graph(x, edges, y, masks, sens, dtype=dtype)

@@ -1,20 +1,18 @@
-"""The small graphs that five clients hold in the contract, and the motifs in them."""
+"""The small graphs that five clients hold in the contract."""
+
+from collections.abc import Sequence
 
 import numpy as np
 import scipy.sparse as sp
 import torch
 
-from fedweave.core.edge_list import MotifTable
-from fedweave.core.graph import TEST, TRAIN, Graph, make_graph
+from fedweave.core.extra import Extra
+from fedweave.core.graph import TEST, Graph, make_graph
 from fedweave.core.records import Record
 from fedweave.core.sizes import size_classes
-from fedweave.incentives.motifs import extract
-from fedweave.incentives.tables import padded, table
-from fedweave.incentives.vocabulary import Vocabulary
 
 FEATURES, CLASSES = 7, 2
 COUNTS = (9, 40, 17, 70, 12)  # small graphs of each client
-ROWS = 128  # of a table of motifs
 
 
 def arrays(count: int, seed: int) -> Record:
@@ -30,22 +28,20 @@ def arrays(count: int, seed: int) -> Record:
     return {"x": x, "edges": np.stack(np.nonzero(joined | joined.T)), "y": y, "masks": masks, "graph_of": graph_of}
 
 
-def motifs(own: Record) -> MotifTable:
-    """Rings of three and four, and bonds, of the training graphs, by features as labels."""
-    found = extract(own["edges"], own["graph_of"], np.asarray(own["x"].argmax(1)).ravel() % 3, max_ring=4)
-    return padded(table(found, np.arange(len(own["y"])), own["masks"][TRAIN], Vocabulary(4)), ROWS)
+def held(changed: int | None = None) -> list[Record]:
+    """`arrays` of five clients, of which the one of number `changed` holds others."""
+    return [arrays(count, i + 100 * (i == changed)) for i, count in enumerate(COUNTS)]
 
 
-def graphs(dtype: torch.dtype = torch.float64, changed: int | None = None, known: bool = False) -> dict[str, Graph]:
-    """{client: graph} of five clients, padded to few sizes, with their motifs where these are to be `known`; the one of
-    number `changed` holds other small graphs."""
-    held = [arrays(count, i + 100 * (i == changed)) for i, count in enumerate(COUNTS)]
-    rows, examples = (size_classes([len(own[name]) for own in held]) for name in ("graph_of", "y"))
+def graphs(
+    dtype: torch.dtype = torch.float64, changed: int | None = None, extra: Sequence[Extra | None] = (None,) * 5
+) -> dict[str, Graph]:
+    """{client: graph} of what they hold, padded to few sizes, with what is known besides."""
+    each = held(changed)
+    rows, examples = (size_classes([len(own[name]) for own in each]) for name in ("graph_of", "y"))
     return {
-        f"site-{i}": make_graph(
-            **own, dtype=dtype, rows=rows[i], examples=examples[i], motifs=motifs(own) if known else None
-        )
-        for i, own in enumerate(held)
+        f"site-{i}": make_graph(**own, dtype=dtype, rows=rows[i], examples=examples[i], extra=extra[i])
+        for i, own in enumerate(each)
     }
 
 

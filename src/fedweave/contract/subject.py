@@ -21,6 +21,7 @@ from fedweave.errors import ConfigError
 from fedweave.experiment.config import check_name, own_parameters
 from fedweave.experiment.rounds import RoundResult, train
 from fedweave.models import MODELS
+from fedweave.partition.extra import finders_of
 
 ROUNDS = 3  # steps are recorded in their second round, or at once, and played from then on
 SAVED = 1  # the round whose checkpoint is kept
@@ -103,7 +104,7 @@ class Subject:
     ) -> dict[str, Graph]:
         """{client: graph}; client `changed` holds other data, and client `idle` has no training examples. halved:
         clients have half of the features each, so that weights of the others are trained for all at once."""
-        own = federations.graphs(dtype, changed, self.needs, halved)
+        own = federations.graphs(dtype, changed, self.needs, halved, finders_of(self.made()))
         if idle is not None:
             graph = own[f"site-{idle}"]
             splits = torch.arange(len(SPLITS), device=graph.masks.device)[:, None]
@@ -111,10 +112,11 @@ class Subject:
         return own
 
     def federation(
-        self, engine: type[LocalEngine] = Recorder, dtype: torch.dtype = torch.float32, **options: object
+        self, engine: type[LocalEngine] = Recorder, dtype: torch.dtype = torch.float32, **options: Any
     ) -> Any:
         """Five clients of different sizes, on an engine."""
-        return federations.federation(engine, dtype, self.needs, **options)
+        clients = options.pop("clients", None) or self.graphs(dtype)
+        return federations.federation(engine, dtype, self.needs, clients=clients, **options)
 
     def run(
         self,

@@ -6,7 +6,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from fedweave.core.arrays import graph_tree, tree_graph
-from fedweave.core.federation import DATA, Call, Client, Placement, Step
+from fedweave.core.federation import DATA, Call, Client, Step
 from fedweave.core.graph import Graph
 from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree, decode, encode
@@ -58,7 +58,6 @@ class ShardedRecorder(Recording):
         rebuild: Callable[[], Any],
         mode: str = "vmap",
         test: Graph | None = None,
-        places: Mapping[str, Placement] | None = None,
         record: When = "auto",
         **options: Any,
     ) -> None:
@@ -67,7 +66,7 @@ class ShardedRecorder(Recording):
         def shard(clients: Sequence[str]) -> Shard:
             own = {client: graphs[client] for client in clients}
             kind = partial(Vectorised, record=record) if mode == "vmap" else Loop
-            worker = Worker(kind(own, classes=classes, test=test, places=places), rebuild())
+            worker = Worker(kind(own, classes=classes, test=test), rebuild())
 
             def channel(method: str, *blobs: bytes) -> Callable[[], bytes]:
                 answer = worker.answer(method, *blobs)

@@ -230,6 +230,16 @@ class TakesSome(Protocol):
 
 
 @runtime_checkable
+class HasNotes(Protocol):
+    """An algorithm that says what of its settings does nothing, or no good."""
+
+    @property
+    def notes(self) -> list[str]:
+        """A sentence each."""
+        ...
+
+
+@runtime_checkable
 class MeasuresClients(Protocol):
     """An algorithm whose server knows something of each client after a round."""
 

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
 from fedweave.core import carried as carrying
 from fedweave.core.carried import Carried, Messages
+from fedweave.core.extra import Extra
 from fedweave.core.operators import OPERATORS, POOLS
 from fedweave.ops.csr import Csr
 
@@ -33,19 +34,6 @@ def derived(name: str, of_nodes: bool = False) -> Callable[[Maker], Maker]:
     return register
 
 
-class MotifTable(NamedTuple):
-    """Motifs that a client's examples have in common with others', K rows of which the last may be padding.
-
-    numbers: int64 [K], the same for the same motif at every client; -1 is padding.
-    having:  [K, e], 1 where an example has a motif; empty rows at padding.
-    names:   what people call them; none at padding.
-    """
-
-    numbers: np.ndarray
-    having: sp.csr_matrix
-    names: tuple[str, ...] = ()
-
-
 class EdgeList:
     """The raw edges of one client, in NumPy.
 
@@ -54,7 +42,7 @@ class EdgeList:
     weight:   float [E]; None where all are 1.
     graph_of: int64 [m ≤ nodes], the small graph of each node; None where nodes are the examples.
     examples: small graphs, or edges where these are the examples, padding included.
-    motifs:   the motifs that the small graphs share with others; None if nobody asked for them.
+    extra:    what was looked for in the same data, for makers of `derived` matrices.
     features: [m, d], the nodes'; None if nobody compares them.
     memo:     what makers of `derived` matrices leave for one another.
     carried:  the same edges as they were given, with what they carry; None where they carry nothing.
@@ -67,13 +55,13 @@ class EdgeList:
         weight: np.ndarray | None = None,
         graph_of: np.ndarray | None = None,
         examples: int = 0,
-        motifs: MotifTable | None = None,
+        extra: Extra | None = None,
         features: "np.ndarray | sp.csr_matrix | None" = None,
         carried: Carried | None = None,
     ) -> None:
         self.index, self.nodes, self.examples = _fixed(index), nodes, examples
         self.weight, self.graph_of = weight, graph_of
-        self.motifs, self.features, self.carried = motifs, features, carried
+        self.extra, self.features, self.carried = extra or Extra(), features, carried
         self._made: dict[str, Csr] = {}
         self._seen: dict[int, EdgeList] = {}
         self.memo: dict[str, Any] = {}
@@ -129,22 +117,6 @@ class EdgeList:
             weight = None if self.weight is None else self.weight[there]
             self._seen[split] = EdgeList(self.index[:, there], self.nodes, weight, carried=kept)
         return self._seen[split]
-
-    @property
-    def known_motifs(self) -> MotifTable:
-        """`motifs`, with a column for each example, padding included.
-
-        Raises:
-            ValueError: nobody looked for motifs.
-        """
-        if self.motifs is None:
-            raise ValueError(
-                "no motifs are known here; they are looked for in small graphs, where a part asks for them"
-            )
-        numbers, having, names = self.motifs
-        kind = np.float32 if self.weight is None else self.weight.dtype
-        csr = (having.data.astype(kind), having.indices, having.indptr)
-        return MotifTable(numbers, sp.csr_matrix(csr, shape=(len(numbers), self.examples)), names)
 
     def operator(self, kind: str, split: int = 0) -> Csr:
         """One of the matrices of `Edges.operator`, built once; of the edges that are `seen` in a split."""

@@ -105,13 +105,6 @@ class BatchCache:
         own = [member.messages.read for member in members]
         return OfEdges(*(_stacked(parts).to(self.device) for parts in zip(*own, strict=True)))
 
-    @property
-    @derived
-    def motifs(self) -> Tensor:
-        """The numbers of every client's motifs, int64 [P, K], padded with -1."""
-        numbers = [torch.from_numpy(member.known_motifs.numbers) for member in self.members]
-        return torch.nn.utils.rnn.pad_sequence(numbers, batch_first=True, padding_value=-1).to(self.device)
-
     def most_of(self, graphs: int) -> tuple[int, int]:
         """The most nodes, and the most neighbours in all, that so many small graphs of a client can have."""
         if graphs not in self._most:
@@ -200,15 +193,6 @@ class Edges:
     def _own(self, tables: Iterable[Tensor]) -> Iterator[Tensor]:
         """One client's part of tables [P, …]; nobody copies that of one client alone, which may be large."""
         return (table[0] if len(table) == 1 else table.index_select(0, self.client_index[None])[0] for table in tables)
-
-    @property
-    def motifs(self) -> Tensor:
-        """The numbers of the examples' motifs, int64 [K], -1 at padding (see `MotifTable`).
-
-        Raises:
-            ValueError: nobody looked for motifs.
-        """
-        return self.cache.motifs.index_select(0, self.client_index[None])[0]
 
 
 def _stacked(parts: Sequence[np.ndarray]) -> Tensor:

@@ -19,18 +19,6 @@ from fedweave.core.tree import Tree, leaves, map_leaves
 from fedweave.errors import FedweaveError
 
 
-class Placement(NamedTuple):
-    """The places of a client's nodes in the graph of all clients. Never an input of a model.
-
-    nodes:    int64 [n], the global numbers of its nodes as loaded.
-    crossing: int64 [2, C], edges that leave the client: its own node, counted as in its graph, and the global number of
-              a node that another client holds and it does not.
-    """
-
-    nodes: Tensor
-    crossing: Tensor
-
-
 class Lasting(NamedTuple):
     """What a client draws noise on its labels from once for good: the same in every run, until the labels change.
 
@@ -55,8 +43,6 @@ class Client:
             The simulation derives an int64 scalar from the seed so that runs can be repeated, and its noise protects
             nobody.
     test:   the global test graph that every client holds, or None.
-    place:  the places of its nodes among all clients'; None except in ragged steps of algorithms that need `ids`
-            (`core.algorithm.Capabilities`), because the number of edges that leave a client differs between clients.
     members: of the one client that holds what all members hold, which examples are whose: int64 [M, m] for the members
             of one size, -1 at padding; () at all others. For scores alone.
     lasting: what noise on labels is drawn from that is the same in every run; None where each run draws anew, as in a
@@ -68,7 +54,6 @@ class Client:
     key: Tensor
     secret: Tensor
     test: Graph | None = None
-    place: Placement | None = None
     members: tuple[Tensor, ...] = ()
     lasting: Lasting | None = None
 

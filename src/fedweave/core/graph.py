@@ -1,6 +1,6 @@
 """One graph type for all scenarios, and how clients' graphs are padded and stacked."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from fedweave.core.carried import Carried
-from fedweave.core.edge_list import EdgeList, MotifTable
+from fedweave.core.edge_list import EdgeList
 from fedweave.core.edges import BatchCache, Edges
+from fedweave.core.extra import EXAMPLES, NODES, Extra, asked
 from fedweave.core.operators import MessagePassing
 from fedweave.core.sizes import BLOCK, least_rows
 from fedweave.ops.csr import Csr, StackedCsr
@@ -33,6 +34,7 @@ class Graph(NamedTuple):
     real:     bool [n], False at padding.
     sens:     int64 [e] sensitive attribute, -1 unknown; None if the data has none. Never an input of a model.
     graph_of: int64 [n], the small graph of each node, rising; -1 at padding. None where nodes are the examples.
+    extra:    what was looked for in the data as it was loaded, where an algorithm asks for it (`core.extra.Extra`).
     """
 
     x: "Tensor | Sparse"
@@ -42,6 +44,7 @@ class Graph(NamedTuple):
     real: Tensor
     sens: Tensor | None = None
     graph_of: Tensor | None = None
+    extra: Mapping[str, Tensor] = {}
 
     @property
     def nodes(self) -> int:
@@ -63,7 +66,16 @@ class Graph(NamedTuple):
             return self
         y, masks, real = (part.to(device) for part in (self.y, self.masks, self.real))
         sens, graph_of = (part if part is None else part.to(device) for part in (self.sens, self.graph_of))
-        return Graph(self.x.to(device), self.own_edges.to(device), y, masks, real, sens, graph_of)
+        extra = {name: own.to(device) for name, own in self.extra.items()}
+        return Graph(self.x.to(device), self.own_edges.to(device), y, masks, real, sens, graph_of, extra)
+
+    def found(self, name: str) -> Tensor:
+        """What was looked for under a name, as in `extra`.
+
+        Raises:
+            ValueError: nobody looked for it.
+        """
+        return asked(self.extra, name)
 
     @property
     def example(self) -> str:
@@ -117,7 +129,7 @@ def make_graph(
     rows: int | None = None,
     graph_of: np.ndarray | None = None,
     examples: int | None = None,
-    motifs: MotifTable | None = None,
+    extra: Extra | None = None,
     carried: Carried | None = None,
 ) -> Graph:
     """Build one client's padded `Graph` from arrays of n nodes and e examples: x [n, d], edges [2, E], y [e],
@@ -128,7 +140,8 @@ def make_graph(
     example has a label: then the masks say how examples with withheld labels are used.
 
     rows, examples: what nodes, and small graphs or edges, are padded to (see `core.sizes`); the fewest by default.
-    motifs: of the small graphs, if any part asks for them. carried: the same edges with what they carry, if anything.
+    extra: what was looked for in the same data, lists in one length for all clients. carried: the same
+    edges with what they carry, if anything.
 
     The graph is on the host; `Graph.to` moves it.
 
@@ -150,14 +163,16 @@ def make_graph(
         features = _padded(torch.from_numpy(np.asarray(x)).to(dtype), rows, 0)
     weight = None if dtype == torch.float32 else np.ones(edges.shape[1])
     known, alike = y >= 0, None if graph_of is None else x
+    extra = (extra or Extra()).padded({NODES: rows, EXAMPLES: examples})
     return Graph(
         x=features,
-        edges=Edges.of([EdgeList(edges, rows, weight, graph_of, examples, motifs, alike, carried)]),
+        edges=Edges.of([EdgeList(edges, rows, weight, graph_of, examples, extra, alike, carried)]),
         y=_padded(_whole(y), examples, -1),
         masks=_padded(torch.from_numpy(np.asarray(masks, bool) & (known | ~known.any())), examples, False, dim=1),
         real=torch.arange(rows, device="cpu") < n,
         sens=None if sens is None else _padded(_whole(sens), examples, -1),
         graph_of=None if graph_of is None else _padded(_whole(graph_of), rows, -1),
+        extra={name: torch.from_numpy(own) for name, own in extra.arrays.items()},
     )
 
 
@@ -188,6 +203,7 @@ def stack(graphs: Sequence[Graph]) -> Graph:
         parts = [getattr(graph, name) for graph in graphs]
         return None if parts[0] is None else torch.stack(parts)
 
+    names = [name for name in graphs[0].extra if all(name in graph.extra for graph in graphs)]
     return Graph(
         x=x,
         edges=Edges(BatchCache(members, rows, device), client_index),
@@ -196,6 +212,7 @@ def stack(graphs: Sequence[Graph]) -> Graph:
         real=joined("real"),  # type: ignore[arg-type]
         sens=joined("sens"),
         graph_of=joined("graph_of"),
+        extra={name: torch.stack([graph.extra[name] for graph in graphs]) for name in names},
     )
 
 

@@ -32,6 +32,7 @@ class Layer(NamedTuple):
     runs_alone:  whether it can run for one client at a time only, not under `torch.func.vmap`.
     reads:       what it takes of a graph: the "product" of rows with `operator`, its "entries" one by one, as attention
                  does, or the "graph" with all its edges, as a module of one's own may, whatever its `operator` says.
+    plain:       (weights) -> those of the layer that it is in evaluation, where it is made of another one.
     along:       the ways (`core.carried.WAYS`) in which it passes messages along single edges; () if it does not.
     judged:      (model, weights, graph) -> logits [e, c] of a model with it that no pass over a whole graph gives.
     """
@@ -42,6 +43,7 @@ class Layer(NamedTuple):
     operator: str | None = None
     runs_alone: bool = False
     reads: Reads = "product"
+    plain: Callable[[Tree], Tree] = dict
     along: tuple[str, ...] = ()
     judged: "Callable[[Model, Tree, Graph], Tensor] | None" = None
 

@@ -159,7 +159,12 @@ class Batches:
         self._stacked: OrderedDict[tuple[str, ...], tuple[int, Graph]] = OrderedDict()
         self._sizes: dict[int, int] = {}  # bytes, by version
         self._rows: dict[str, tuple[int, int]] = {}
-        self._version = 0
+        self._last = 0  # version
+        kinds = list[object]()  # one for each algorithm that clients have
+        for algorithm in self._own.values():
+            if algorithm not in kinds:
+                kinds.append(algorithm)
+        self._kind = {client: kinds.index(algorithm) for client, algorithm in self._own.items()}
 
     def plan(self, clients: Sequence[str]) -> list[tuple[str, ...]]:
         """Split `clients` into batches, each in client order."""
@@ -174,8 +179,8 @@ class Batches:
         """A version, which no other stack has had or will have, and the clients' graphs, stacked."""
         if batch not in self._stacked:
             graph = stack([self._graphs[client] for client in batch]).to(self._device)
-            self._version += 1
-            self._stacked[batch], self._sizes[self._version] = (self._version, graph), _bytes(graph)
+            self._last += 1
+            self._stacked[batch], self._sizes[self._last] = (self._last, graph), _bytes(graph)
             while len(self._stacked) > 1 and sum(self._sizes.values()) > self._kept:
                 _, (old, _) = self._stacked.popitem(last=False)
                 del self._sizes[old]
@@ -191,7 +196,7 @@ class Batches:
 
     def _split(self, clients: tuple[str, ...]) -> list[tuple[str, ...]]:
         batches: list[tuple[str, ...]] = []
-        sizes = [(*self._rows_of(client), id(self._own.get(client))) for client in clients]
+        sizes = [(*self._rows_of(client), self._kind.get(client)) for client in clients]
         for size in dict.fromkeys(sizes):
             alike = tuple(client for client, own in zip(clients, sizes, strict=True) if own == size)
             most = self.most(alike[0])
@@ -219,7 +224,7 @@ class Batches:
 
 
 def _bytes(graph: Graph) -> int:
-    tensors = [graph.x, graph.y, graph.masks, graph.real]
+    tensors = [graph.x, graph.y, graph.masks, graph.real, *graph.extra.values()]
     entries = sum(member.index.shape[1] for member in graph.own_edges.members)
     if isinstance(graph.x, Sparse):
         entries += sum(len(member.values) for member in graph.x.blocks.members)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedweave.core import random
-from fedweave.core.federation import Client, Placement
+from fedweave.core.federation import Client
 from fedweave.core.graph import Graph
 from fedweave.core.ledger import measured
 from fedweave.core.portions import Batch, as_row
@@ -28,7 +28,6 @@ class Loop:
     """Clients of one process, called one after the other.
 
     graphs: {client: its graph}, in client order. classes: of all graphs. test: the global test graph or None.
-    places: {client: where its nodes stand in the whole graph}, for algorithms that ask for it.
     members: of the one client that holds what all members hold, {member: int64, which of its examples are its own}.
     own:    {client: its own algorithm}, of those whose model is another than that of the calls' algorithm.
     device: where steps run; by default where the graphs lie. Graphs of another device are moved when they are first
@@ -41,7 +40,6 @@ class Loop:
         *,
         classes: int,
         test: Graph | None = None,
-        places: Mapping[str, Placement] | None = None,
         members: Mapping[str, Tensor] | None = None,
         own: Mapping[str, object] | None = None,
         device: torch.device | None = None,
@@ -50,7 +48,7 @@ class Loop:
         self.clients, self.test = tuple(graphs), None if test is None else test.to(self.device)
         self.data = ClientData(graphs, classes)
         self._moved: dict[str, Graph] = {}  # of single clients, where their graphs lie elsewhere
-        self._places, self._states, self._own = places or {}, States(self.device), own or {}
+        self._states, self._own = States(self.device), own or {}
         _, rows = by_size(members or {})
         self._members = tuple(own.to(self.device) for own in rows)
 
@@ -84,14 +82,12 @@ class Loop:
         (client,) = group
         work = self._of(work, client)
         me, messages = torch.tensor(random.word(client), device=self.device), work.messages
-        place = self._places.get(client) if work.info.ragged else None
-        place = None if place is None else Placement(*(own.to(self.device) for own in place))
         key, secret = of_client(work.key, "client", me), of_client(work.key, "secret", me)
         state = {} if work.info.stateless else self._states.one(client)
-        view = Client(self._graph(client), state, key, secret, self.test, place, self._members)
+        view = Client(self._graph(client), state, key, secret, self.test, self._members)
         message = messages.one(client)
         given, before = [leaf for _, leaf in leaves(message) if isinstance(leaf, Tensor)], messages.versions()
-        watched = Watched(view.graph, view.test, place)
+        watched = Watched(view.graph, view.test)
         try:
             reply = work.step(view, message)
             made = taken(reply, work.info)
@@ -108,7 +104,7 @@ class Loop:
         watched.refuse_changes(work.name, f"client {client!r}")
         if work.info.replaces_data:
             self._replace(client, made, work)
-        own = MemoryIsolation([*given, *view.graph, *(made or ())])
+        own = MemoryIsolation([*given, *view.graph, *view.graph.extra.values(), *(made or ())])
         if not work.info.apart:
             self._states.put(group, map_leaves(lambda leaf: as_row(own.copy(leaf)), view.state))
         return map_leaves(lambda leaf: as_row(own.copy(leaf)), reply)

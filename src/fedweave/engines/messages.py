@@ -9,6 +9,7 @@ from torch import Tensor
 from fedweave.core.portions import Stacked
 from fedweave.core.tree import Tree, check, clone, device_of, leaves, map_leaves, nest
 from fedweave.errors import FedweaveError
+from fedweave.ops.memory import writes
 from fedweave.ops.sparsified import Sparsified
 from fedweave.ops.touched import materialize
 
@@ -99,7 +100,7 @@ class Messages:
     def versions(self) -> list[int]:
         """Counters that rise when a tensor of the server's is changed in place."""
         sent = (leaf for tree in (self.shared, self.rows.tree, *self.each.values()) for _, leaf in leaves(tree))
-        return [leaf._version for leaf in sent if isinstance(leaf, Tensor)]
+        return [writes(leaf) for leaf in sent if isinstance(leaf, Tensor)]
 
 
 def peer_messages(own: Tree, sources: Sequence[str], trees: Mapping[str, Tree]) -> Tree:

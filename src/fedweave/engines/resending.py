@@ -9,8 +9,9 @@ from fedweave.core.purposes import HELD
 from fedweave.core.tree import Tree, leaves, nest
 from fedweave.engines.messages import Messages
 from fedweave.errors import CallRefused
+from fedweave.ops.memory import ByObject, Stamp
 
-_Known = dict[str, tuple[Tensor, int]]  # {path: a tensor as sent, and the counter of its changes in place}
+_Known = dict[str, Stamp]  # {path: a tensor as sent}
 
 
 class LastSent:
@@ -31,14 +32,16 @@ class LastSent:
         share the result."""
         if self._resend:
             return dict(messages)
-        made: dict[tuple[int, str], Tree] = {}
+        made = ByObject[dict[str, Tree]]()
         found = {}
         for client, message in messages.items():
             held = self._held(client, message)
             named = "\n".join(held)
-            if (id(message), named) not in made:
-                made[id(message), named] = _without(message, held) | {HELD: named} if held else message
-            found[client] = made[id(message), named]
+            if message not in made:
+                made[message] = {}
+            if named not in made[message]:
+                made[message][named] = _without(message, held) | {HELD: named} if held else message
+            found[client] = made[message][named]
         return found
 
     def note(self, messages: Mapping[str, Tree], replied: Iterable[str]) -> None:
@@ -48,7 +51,7 @@ class LastSent:
             if client not in here:
                 self._known.pop(client, None)
             elif tensors := _tensors(message):
-                self._known[client] = {path: (leaf, leaf._version) for path, leaf in tensors.items()}
+                self._known[client] = {path: Stamp.of(leaf) for path, leaf in tensors.items()}
 
     def metered(self, group: Sequence[str], messages: Messages) -> Iterator[tuple[tuple[str, ...], Tree]]:
         """What is sent to the clients of a simulated `group`, grouped by messages of the same form."""
@@ -66,11 +69,7 @@ class LastSent:
 
     def _held(self, client: str, message: Tree) -> list[str]:
         known = self._known.get(client, {})
-        return [
-            path
-            for path, leaf in _tensors(message).items()
-            if path in known and known[path][0] is leaf and known[path][1] == leaf._version
-        ]
+        return [path for path, leaf in _tensors(message).items() if path in known and known[path].fits(leaf)]
 
 
 class LastReceived:

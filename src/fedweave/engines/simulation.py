@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedweave.core.federation import Placement
 from fedweave.core.graph import Graph
 from fedweave.core.records import Record
 from fedweave.engines.engine import Absent, LocalEngine, check_names
@@ -46,7 +45,7 @@ MODES = ("vmap", "loop")
 class Simulation(LocalEngine):
     """An engine over the clients' graphs, with an executor of its own.
 
-    graphs: {client id: its graph}, in client order. places: {client id: where its nodes stand in the whole graph}.
+    graphs: {client id: its graph}, in client order.
     mode:   "vmap" runs clients in batches (`engines.vectorised`), "loop" one after the other (`engines.loop`).
     chunk, record: see `Vectorised`. members, own, device: see `Loop`. The rest: see `LocalEngine`.
     origin: what it was made of (`experiment.build.Origin`), where `experiment.build.federation` made it.
@@ -61,7 +60,6 @@ class Simulation(LocalEngine):
         classes: int,
         test: Graph | None = None,
         held: Mapping[str, Graph] | None = None,
-        places: Mapping[str, Placement] | None = None,
         pairs: Mapping[str, Tensor] | None = None,
         members: Mapping[str, Tensor] | None = None,
         own: Mapping[str, object] | None = None,
@@ -78,7 +76,7 @@ class Simulation(LocalEngine):
         check_names(tuple(graphs))
         keep_freed_memory()
         self.mode = mode
-        given: Record = {"classes": classes, "test": test, "places": places, "members": members, "own": own}
+        given: Record = {"classes": classes, "test": test, "members": members, "own": own}
         given["device"] = device
         executor: Loop = (
             Vectorised(graphs, **given, chunk=chunk, record=record) if mode == "vmap" else Loop(graphs, **given)

@@ -14,9 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedweave.core.federation import Step
 from fedweave.core.portions import as_row, row_of
 from fedweave.core.tree import Tree, clone, leaves, nest, to
 from fedweave.engines.filed import Filed
+from fedweave.ops.memory import address, writes
 from fedweave.ops.touched import TouchedRows, materialize_stacked, moved
 
 
@@ -24,16 +26,16 @@ class MemoryIsolation:
     """Copies what shares memory with anything returned before, so that replies and states are independent."""
 
     def __init__(self, others: Sequence[object]) -> None:
-        self._taken = {tensor.untyped_storage().data_ptr() for tensor in others if isinstance(tensor, Tensor)}
+        self._taken = {address(tensor) for tensor in others if isinstance(tensor, Tensor)}
 
     def copy(self, leaf: object) -> Any:
         """`leaf` if nothing else holds its memory, else a copy; what all clients share is repeated for each."""
         if not isinstance(leaf, Tensor):
             return leaf
-        place = leaf.untyped_storage().data_ptr()
+        place = address(leaf)
         if place in self._taken or (leaf.dim() and 0 in leaf.stride() and leaf.numel()):
             leaf = leaf.detach().clone(memory_format=torch.contiguous_format)
-            place = leaf.untyped_storage().data_ptr()
+            place = address(leaf)
         self._taken.add(place)
         return leaf
 
@@ -213,23 +215,19 @@ class Readers:
     that fails leaves the states unchanged."""
 
     def __init__(self) -> None:
-        self._steps: dict[object, Any] = {}
+        self._steps: set[Step] = set()
 
-    def __contains__(self, step: object) -> bool:
-        return self._name(step) in self._steps
+    def __contains__(self, step: Step) -> bool:
+        return step in self._steps
 
-    def note(self, step: object, states: Tree, before: list[int]) -> None:
+    def note(self, step: Step, states: Tree, before: list[int]) -> None:
         """Check whether the states that a step was given still have the versions that they had `before`."""
         if self.versions(states) == before:
-            self._steps[self._name(step)] = step  # kept alive, for the name holds addresses
+            self._steps.add(step)
         else:
-            self._steps.pop(self._name(step), None)
+            self._steps.discard(step)
 
     @staticmethod
     def versions(states: Tree) -> list[int]:
         """Counters that rise when a tensor is changed in place."""
-        return [leaf._version for _, leaf in leaves(states) if isinstance(leaf, Tensor)]
-
-    @staticmethod
-    def _name(step: object) -> tuple[int, int]:
-        return id(getattr(step, "__self__", None)), id(getattr(step, "__func__", step))
+        return [writes(leaf) for _, leaf in leaves(states) if isinstance(leaf, Tensor)]

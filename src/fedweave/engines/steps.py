@@ -9,32 +9,30 @@ can use neither. The edges are a NumPy array that cannot be written to.
 import dataclasses
 import sys
 from collections.abc import Iterator
-from operator import attrgetter
 
 from torch import Tensor
 
-from fedweave.core.federation import Placement, Step, is_step
+from fedweave.core.federation import Step, is_step
 from fedweave.core.graph import Graph
 from fedweave.engines.messages import Messages
 from fedweave.errors import CallRefused, FedweaveError, StepFailed
+from fedweave.ops.memory import writes
 from fedweave.ops.sparse import Sparse
-
-_writes = attrgetter("_version")
 
 
 class Watched:
     """The tensors of the graphs that a step sees, and how often each was written to until now."""
 
-    def __init__(self, graph: Graph, test: Graph | None = None, place: Placement | None = None) -> None:
-        seen = {"graph": graph, "test": test, "place": place}
+    def __init__(self, graph: Graph, test: Graph | None = None) -> None:
+        seen = {"graph": graph, "test": test}
         self._tensors = {name: own for role, found in seen.items() for name, own in _of(role, found)}
-        self._before = [sum(map(_writes, tensors)) for tensors in self._tensors.values()]
+        self._before = [sum(map(writes, tensors)) for tensors in self._tensors.values()]
 
     def refuse_changes(self, step: str, whose: str, kind: type[FedweaveError] = StepFailed) -> None:
         """Raise an error of some kind if the step wrote into one of them; names the step, the tensor and `whose` it
         is."""
         for (name, tensors), before in zip(self._tensors.items(), self._before, strict=True):
-            if sum(map(_writes, tensors)) != before:
+            if sum(map(writes, tensors)) != before:
                 raise kind(
                     f"step {step} changed client.{name} of {whose} in place, for all steps after it; change a copy "
                     "(.clone()). Data that is to stay changed is what a step that replaces_data gives "
@@ -42,8 +40,13 @@ class Watched:
                 )
 
 
-def _of(role: str, found: Graph | Placement | None) -> Iterator[tuple[str, tuple[Tensor, ...]]]:
-    for name, value in found._asdict().items() if found is not None else ():
+def _named(graph: Graph) -> Iterator[tuple[str, object]]:
+    yield from graph._asdict().items()
+    yield from ((f"extra[{name!r}]", own) for name, own in graph.extra.items())
+
+
+def _of(role: str, found: Graph | None) -> Iterator[tuple[str, tuple[Tensor, ...]]]:
+    for name, value in _named(found) if found is not None else ():
         if isinstance(value, Tensor) and not value.is_inference():  # those have no such number, and are rare
             yield f"{role}.{name}", (value,)
         elif isinstance(value, Sparse):

@@ -9,7 +9,6 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from fedweave.core import random
-from fedweave.core.federation import Placement
 from fedweave.core.graph import Graph
 from fedweave.core.sizes import fillings
 from fedweave.core.tree import Tree, leaves, nest
@@ -52,7 +51,6 @@ class Vectorised(Loop):
         *,
         classes: int,
         test: Graph | None = None,
-        places: Mapping[str, Placement] | None = None,
         members: Mapping[str, Tensor] | None = None,
         own: Mapping[str, object] | None = None,
         device: torch.device | None = None,
@@ -61,7 +59,7 @@ class Vectorised(Loop):
     ) -> None:
         if record not in get_args(When):
             raise ConfigError(f"engine record {record!r} is unknown; choose one of {', '.join(get_args(When))}.")
-        super().__init__(graphs, classes=classes, test=test, places=places, members=members, own=own, device=device)
+        super().__init__(graphs, classes=classes, test=test, members=members, own=own, device=device)
         self._batches, self._readers = Batches(self.data.graphs, chunk, self.device, self._own), Readers()
         self._group_ids: dict[Group, Tensor] = {}
         self._called: dict[str, int] = {}  # how many, by each step's last call

@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 import torch
 
 from fedweave.algorithms.deployment import with_models
-from fedweave.core.algorithm import Algorithm, capabilities, needs
+from fedweave.core.algorithm import Algorithm, capabilities
 from fedweave.core.arrays import DTYPES
-from fedweave.core.edge_list import MotifTable
-from fedweave.core.federation import Placement
+from fedweave.core.extra import Extra
 from fedweave.core.graph import Graph
 from fedweave.core.maker import maker_of
 from fedweave.core.model import Model
@@ -41,15 +40,13 @@ from fedweave.experiment.demands import (
 )
 from fedweave.experiment.graphs import MadeGraphs, graph_of, width
 from fedweave.experiment.prepared import prepared, seen_by, weighted
-from fedweave.incentives.tables import tables
-from fedweave.incentives.vocabulary import Vocabulary, vocabulary_of
 from fedweave.models import directed
 from fedweave.models.edges import on_examples
 from fedweave.ops.recording import When
 from fedweave.partition import unused
 from fedweave.partition.base import Part, Partition, client_ids
-from fedweave.partition.ego_networks import crossing_edges
 from fedweave.partition.external import Appended, meter_exchange
+from fedweave.partition.extra import Finder, everywhere, finders_of
 from fedweave.partition.pooling import global_test_part, pooled, shares
 from fedweave.partition.scaling import meter_scaling
 
@@ -58,15 +55,15 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Built:
-    """Everything that a run needs; the partition is as cut, also when a pooled algorithm sees its union. motifs: of
-    each client's small graphs, where the algorithm asks for them. close: lets go of what the engine runs on. note: on
-    what could not be looked at, which is nothing here. own: see `Ingredients`."""
+    """Everything that a run needs; the partition is as cut, also when a pooled algorithm sees its union. found:
+    what was looked for in each client's data, where the algorithm asks for something. close: lets go of what the engine
+    runs on. note: on what could not be looked at, which is nothing here. own: see `Ingredients`."""
 
     data: Dataset
     partition: Partition
     algorithm: Algorithm
     fed: LocalEngine
-    motifs: Mapping[str, MotifTable] = field(default_factory=dict)
+    found: Mapping[str, Extra] = field(default_factory=dict)
     close: Callable[[], None] = lambda: None
     note: str = ""
     own: Mapping[str, Algorithm] = field(default_factory=dict)
@@ -172,16 +169,16 @@ def build(config: Config) -> Built:
     check_people(config, data, algorithm)
     scaled_edges = config.data.values.get("edge_normalise", "none") if data.edge_features else "none"
     check_scaling(scaled_edges, algorithm, ("example",))
-    fed, motifs, close = _on_cluster(config, made) if config.engine.name == "ray" else _in_process(config, made)
+    fed, found, close = _on_cluster(config, made) if config.engine.name == "ray" else _in_process(config, made)
     fed.judged = judged(config, fed.clients)
     meter_scaling(fed.ledger, fed.clients, seen, data.features, config.data.values.get("normalise", "none"))
     meter_scaling(fed.ledger, fed.clients, seen, data.edge_features, scaled_edges, "edge")
     if made.exchange is not None:
         meter_exchange(fed.ledger, fed.clients, made.exchange)
-    return Built(data, made.partition, algorithm, fed, motifs, close, own=made.own)
+    return Built(data, made.partition, algorithm, fed, found, close, own=made.own)
 
 
-_Engine = tuple[LocalEngine, Mapping[str, MotifTable], Callable[[], None]]
+_Engine = tuple[LocalEngine, Mapping[str, Extra], Callable[[], None]]
 
 
 def _in_process(config: Config, made: Ingredients) -> _Engine:
@@ -191,14 +188,14 @@ def _in_process(config: Config, made: Ingredients) -> _Engine:
     how |= {"device": chosen(engine.device, mode == "vmap"), "seed": config.general.seed}
     fed = _simulation(made.data, made.seen, made.algorithm, DTYPES[engine.dtype], own=made.own, **how)
     check_widths(made.algorithm, made.own, fed.graphs)
-    return fed, motifs_in(fed), lambda: None
+    return fed, found_in(fed), lambda: None
 
 
-def motifs_in(fed: Simulation) -> dict[str, MotifTable]:
-    """{client: the motifs of its small graphs}, of those that have any."""
-    if next(iter(fed.graphs.values())).own_edges.members[0].motifs is None:
+def found_in(fed: Simulation) -> dict[str, Extra]:
+    """{client: what was looked for in its data}; of those that have any."""
+    if next(iter(fed.graphs.values())).own_edges.members[0].extra == Extra():
         return {}
-    return {client: own for client, graph in fed.graphs.items() if (own := graph.own_edges.members[0].motifs)}
+    return {client: graph.own_edges.members[0].extra for client, graph in fed.graphs.items()}
 
 
 def _on_cluster(config: Config, made: Ingredients) -> _Engine:
@@ -222,9 +219,8 @@ def worker(document: Document, clients: Sequence[str]) -> Worker:
     torch.set_num_threads(engine.threads or 1)
     keep_freed_memory()
     dtype = DTYPES[engine.dtype]
-    own = client_graphs(made.data, made.seen, dtype, vocabulary_of(made.algorithm), frozenset(clients))
-    places = placements(made.data, made.seen) if needs(made.algorithm).ids else None
-    given: Record = {"classes": made.data.classes, "places": places, "members": _members(made.seen)}
+    own = client_graphs(made.data, made.seen, dtype, finders_of(made.algorithm), frozenset(clients))
+    given: Record = {"classes": made.data.classes, "members": _members(made.seen)}
     given |= {"test": global_test_graph(made.data, made.seen, dtype), "own": made.own}
     mode = _mode(made.nets, "vmap")
     given["device"] = chosen(engine.device, mode == "vmap")
@@ -252,7 +248,7 @@ def federation(
 ) -> Simulation:
     """The federation that `algorithm` trains on, in one process: a client for every part of the partition, or one for
     all where the algorithm is pooled, such as centralized; what the server holds, and whatever else this algorithm asks
-    for (motifs of small graphs, places of nodes, overlaps). Logs a warning for what came with the data and is not used,
+    for (what its finders look for, overlaps). Logs a warning for what came with the data and is not used,
     such as a split.
 
     mode, chunk, record, resend: see `engines.simulation.Simulation`; a `torch.nn.Module` takes mode "loop". dtype: of
@@ -286,9 +282,8 @@ def federation(
 def _simulation(
     data: Dataset, partition: Partition, algorithm: Algorithm, dtype: torch.dtype, **options: Any
 ) -> Simulation:
-    graphs = client_graphs(data, partition, dtype, vocabulary_of(algorithm))
-    places = placements(data, partition) if needs(algorithm).ids else None
-    return Simulation(graphs, places=places, **_of_server(data, partition, dtype), **options)
+    graphs = client_graphs(data, partition, dtype, finders_of(algorithm))
+    return Simulation(graphs, **_of_server(data, partition, dtype), **options)
 
 
 def _of_server(data: Dataset, partition: Partition, dtype: torch.dtype) -> Record:
@@ -310,16 +305,17 @@ def client_graphs(
     data: Dataset,
     partition: Partition,
     dtype: torch.dtype = torch.float32,
-    vocabulary: Vocabulary | None = None,
+    finders: Sequence[Finder] = (),
     only: Collection[str] | None = None,
 ) -> Mapping[str, Graph]:
     """{client id: the subgraph that its nodes induce, or its own edges among them}, padded to few sizes
     (`core.sizes.size_classes`); clients may share nodes.
 
     A client that holds only some feature columns has these first, and zeros up to the `width` that all graphs share. Of
-    a client without labels y is -1 everywhere, while its masks still say how the nodes are used. With a `vocabulary`,
-    small graphs come with their motifs. only: the clients whose graphs are made, in the form that they have among all;
-    None: everybody's. Graphs whose edges carry nothing and that have no motifs are made when somebody asks for them.
+    a client without labels y is -1 everywhere, while its masks still say how the nodes are used. finders: what
+    is looked for besides. only: the clients whose graphs are made, in the form that they have among all;
+    None: everybody's. Graphs whose edges carry nothing, and in which nothing is looked for, are made when somebody asks
+    for them.
     """
     ids, columns = client_ids(len(partition.parts), partition.names), width(data, partition)
     rows, examples = (
@@ -327,16 +323,13 @@ def client_graphs(
         for each in zip(*((part.nodes, part.examples) for part in partition.parts), strict=True)
     )
     parts: Sequence[Part] = partition.parts
-    if vocabulary is None and data.carried is None and data.edge_labels is None:
+    if not finders and data.carried is None and data.edge_labels is None:
         held = zip(ids, zip(parts, rows, examples, strict=True), strict=True)
         kept = {client: own for client, own in held if only is None or client in only}
         return MadeGraphs(data, kept, columns, dtype)
-    motifs: Sequence[MotifTable | None] = [None] * len(parts)
-    if vocabulary is not None:
-        rewired = any(part.edges is not None for part in parts)
-        motifs = tables(data, [*shares(data, parts)], [part.examples for part in parts], vocabulary, rewired)
+    found = everywhere(finders, data, partition)
     return {
-        client: graph_of(own, columns, dtype, rows[i], examples[i], motifs[i])
+        client: graph_of(own, columns, dtype, rows[i], examples[i], found[i])
         for i, (client, own) in enumerate(zip(ids, shares(data, parts), strict=True))
         if only is None or client in only
     }
@@ -355,12 +348,3 @@ def held_graphs(data: Dataset, partition: Partition, dtype: torch.dtype = torch.
     """{role: the graph that its nodes induce} of what the server holds besides the global test graph."""
     held = zip(partition.held, shares(data, [*partition.held.values()]), strict=True)
     return {role: graph_of(own, data.features, dtype) for role, own in held}
-
-
-def placements(data: Dataset, partition: Partition) -> dict[str, Placement]:
-    """{client id: where its nodes stand in the whole graph}."""
-    ids, groups = client_ids(len(partition.parts), partition.names), [part.nodes for part in partition.parts]
-    return {
-        client: Placement(torch.from_numpy(nodes.copy()), torch.from_numpy(crossing))
-        for client, nodes, crossing in zip(ids, groups, crossing_edges(data, groups), strict=True)
-    }

@@ -7,10 +7,10 @@ import torch
 
 from fedweave.algorithms.deployment import Deployable, deployable
 from fedweave.algorithms.fedavg import FedAvg
-from fedweave.algorithms.fedproto import ONE_WIDTH, WIDTHS
 from fedweave.algorithms.participation import drawn
 from fedweave.algorithms.parts import SampledCrossEntropy
 from fedweave.algorithms.parts.composition import MadeOfParts
+from fedweave.algorithms.parts.needs import ONE_WIDTH, WIDTHS
 from fedweave.core import carried as carrying
 from fedweave.core import model as models
 from fedweave.core import random
@@ -195,11 +195,12 @@ def check_widths(algorithm: object, own: Mapping[str, object], graphs: Mapping[s
     if not own or not isinstance(algorithm, FedAvg):
         return
     least = min(graphs.values(), key=lambda graph: graph.nodes).to(torch.device("cpu"))
-    first, widths = dict[int, tuple[str, Deployable]](), dict[int, str]()
+    first, widths = list[tuple[str, Deployable]](), dict[int, str]()
     for client in graphs:
         its = deployable(own.get(client, algorithm))
-        first.setdefault(id(its), (client, its))
-    for client, its in first.values():
+        if its not in [known for _, known in first]:
+            first.append((client, its))
+    for client, its in first:
         with torch.no_grad():
             h = models.embedded(its.net, models.init(its.net, random.key(0), least.x.dtype), least)
         widths.setdefault(h.shape[1], client)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import torch
 
-from fedweave.core.edge_list import MotifTable
+from fedweave.core.extra import Extra
 from fedweave.core.graph import Graph, make_graph
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.features import widened
@@ -76,10 +76,10 @@ def graph_of(
     dtype: torch.dtype = torch.float32,
     rows: int | None = None,
     examples: int | None = None,
-    motifs: MotifTable | None = None,
+    extra: Extra | None = None,
 ) -> Graph:
     """The graph of a client that holds `own`, features with zeros on the right up to `columns`, the split as masks,
     padded to `rows` and `examples` (see `make_graph`)."""
     x, masks = widened(own.x, columns), np.asarray(own.public)
-    more = own.graph_of, examples, motifs, own.carried
+    more = own.graph_of, examples, extra, own.carried
     return make_graph(x, own.edges, own.y, masks, own.sens, dtype, rows, *more)

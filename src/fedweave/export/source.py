@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from fedweave.algorithms.fedpub import SUFFIX, pruned
 from fedweave.core.model import Layer, Model
 from fedweave.core.records import Record
 from fedweave.core.tree import Tree, leaves
@@ -16,6 +15,7 @@ from fedweave.errors import UserError
 from fedweave.experiment.runs.form import Form, form_of_config, read_form
 
 if TYPE_CHECKING:
+    from fedweave.algorithms.deployment import Deployable
     from fedweave.core.tree import Tree
     from fedweave.experiment.config import Config
     from fedweave.experiment.runs.checkpoint import When
@@ -108,6 +108,7 @@ def source(
 
 
 def _simulated(directory: Path, config: "Config", model: str | None, client: str | None, when: "When") -> Source:
+    from fedweave.algorithms.deployment import deployable
     from fedweave.experiment.runs.scoring import flagging_of
     from fedweave.experiment.runs.trained import trained
 
@@ -124,7 +125,7 @@ def _simulated(directory: Path, config: "Config", model: str | None, client: str
     form = read_form(directory) or form_of_config(config, data)
     found = flagging_of(run, {client: w} if client else {})
     own = found.get(client or "") if isinstance(found, dict) else found
-    return Source(config, which, _weights(config, run.built.algorithm_of(whose), w, form), form, own, when)
+    return Source(config, which, _weights(config, deployable(run.built.algorithm_of(whose)), w, form), form, own, when)
 
 
 def _of_sites(directory: Path, config: "Config", form: Form | None, when: "When") -> Source:
@@ -152,17 +153,13 @@ def _of_sites(directory: Path, config: "Config", form: Form | None, when: "When"
     return Source(config, "global", _weights(config, algorithm, w, form), form, own, when)
 
 
-def _weights(config: "Config", algorithm: object, w: "Tree", form: Form) -> "Tree":
-    """`w` under PyTorch Geometric's names, with trained masks applied."""
-    from fedweave.algorithms.fedpub import SparseMasks
-    from fedweave.algorithms.parts.composition import MadeOfParts
+def _weights(config: "Config", algorithm: "Deployable", w: "Tree", form: Form) -> "Tree":
+    """`w` under PyTorch Geometric's names, as those of the plain layers that they stand for."""
     from fedweave.core import model as models
     from fedweave.core import random
     from fedweave.models.edges import model_told
 
-    _check_layers(config, getattr(algorithm, "model", ()))
-    parts = algorithm.composed.values() if isinstance(algorithm, MadeOfParts) else ()
-    masks = next((part for part in parts if isinstance(part, SparseMasks)), None)
+    _check_layers(config, algorithm.model)
     of_edges = form.edges is not None and form.edges["examples"]
     net = model_told(config.model.make(), form.edges or {}, form.features, form.classes)
     given, size = config.model.values, len(net) - 2 * of_edges
@@ -173,7 +170,7 @@ def _weights(config: "Config", algorithm: object, w: "Tree", form: Form) -> "Tre
             "layers; take `fedweave predict`."
         )
     heads = [*[given["heads"]] * (size - 1), given["output_heads"]] if config.model.name == "gat" else []
-    plain = w if masks is None else unmasked(w, masks.threshold)
+    plain = {number: algorithm.net[int(number)].plain(own) for number, own in w.items()}
     own, head = ({number: plain[number] for number in plain if (int(number) >= size) == last} for last in (False, True))
     if config.model.name in WHOLE:
         found = {f"layers.0.w.{path.replace('/', '_')}": leaf.float().contiguous() for path, leaf in leaves(own)}
@@ -234,18 +231,6 @@ def _named_along(w: Tree) -> dict[str, Tensor]:
                 found[f"convs.{way}.{name}.weight"] = own[f"weight{ours}"].T
                 found[f"convs.{way}.{name}.bias"] = own[f"bias{ours}"]
     return found
-
-
-def unmasked(w: Tree, threshold: float) -> Tree:
-    """The weights that trained masks leave (`models.masked`): products, without the masks."""
-    return {
-        number: {
-            name: leaf * pruned(layer[name + SUFFIX], threshold) if name + SUFFIX in layer else leaf
-            for name, leaf in layer.items()
-            if not name.endswith(SUFFIX)
-        }
-        for number, layer in w.items()
-    }
 
 
 def _named(layer: Layer, w: Tree, heads: int) -> dict[str, Tensor]:

@@ -54,8 +54,8 @@ class Form:
 class _Computation:
     """One computation on inputs of the same sizes."""
 
-    def __init__(self, pinned: Identity) -> None:
-        self.pinned = pinned  # kept alive, for the key holds addresses
+    def __init__(self, functions: Identity) -> None:
+        self.functions = functions
         self.calls = 0
         self.given_up = False
         self.recording: Recording | None = None
@@ -205,14 +205,9 @@ def traced(
     if recordings is None or torch._C._functorch.peek_interpreter_stack() is not None:
         return function(*operands)
     kinds = tuple(sizes(o) if isinstance(o, Tensor) else (type(o), repr(o)) for o in operands)
-    key = tuple(_address(f) for f in identity), names, tuple(map(sizes, roots)), kinds
+    key = identity, names, tuple(map(sizes, roots)), kinds
     return recordings.run(function, identity, key, roots, operands, lasting)
 
 
 def _names(computation: _Computation) -> str:
-    return ", ".join(getattr(f, "__qualname__", repr(f)) for f in computation.pinned if f is not None)
-
-
-def _address(function: object) -> Any:
-    """Bound methods are made anew at each access; their owner and function last."""
-    return id(getattr(function, "__self__", None)), id(getattr(function, "__func__", function))
+    return ", ".join(getattr(f, "__qualname__", repr(f)) for f in computation.functions if f is not None)

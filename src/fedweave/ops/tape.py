@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode, _pop_mode_temporarily
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from fedweave.ops.memory import ByObject, storage
 from fedweave.ops.replay import Call, Derivation, Place, Recording, compiled, parts, quickest, sizes
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -95,11 +96,11 @@ class Tape(TorchDispatchMode):
         self.flaw: Exception | None = None
         self._places: list[Place] = []  # of each value
         self._tensors: Any = WeakTensorKeyDictionary()  # their numbers
-        self._objects: dict[int, tuple[int, Any]] = {}  # by id: number, and the object so that the id stays its own
+        self._objects = ByObject[int]()  # those of other objects
         self._calls: list[Call] = []
         self._derivations: list[Derivation] = []
         self._named: dict[str, Any] = {}  # what the calls name
-        self._names: dict[int, str] = {}  # by id
+        self._names = ByObject[str]()
         self._roots, self._inputs = [self._new(root) for root in roots], [self._new(tensor) for tensor in tensors]
 
     @classmethod
@@ -205,35 +206,35 @@ class Tape(TorchDispatchMode):
 
     def _name(self, thing: object) -> str:
         """What the compiled function calls a thing that is always the same."""
-        if id(thing) not in self._names:
-            self._names[id(thing)] = name = f"c{len(self._names)}"
+        if thing not in self._names:
+            self._names[thing] = name = f"c{len(self._names)}"
             self._named[name] = thing
-        return self._names[id(thing)]
+        return self._names[thing]
 
     def _new(self, value: object) -> int:
         number = len(self._places)
-        if isinstance(value, Tensor):
-            self._tensors[value] = number
-        else:
-            self._objects[id(value)] = number, value
+        self._numbers(value)[value] = number
         self._places.append(_place(value))
         return number
 
     def _knows(self, value: object) -> bool:
-        return value in self._tensors if isinstance(value, Tensor) else id(value) in self._objects
+        return value in self._numbers(value)
+
+    def _numbers(self, value: object) -> Any:
+        return self._tensors if isinstance(value, Tensor) else self._objects
 
     def _number(self, value: object) -> int:
-        number = self._tensors.get(value) if isinstance(value, Tensor) else self._objects.get(id(value), (None,))[0]
-        if number is None:
+        if not self._knows(value):
             what = f"tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
             raise Unrecordable(f"it uses a {what} that is neither its argument nor derived from its graph")
+        number: int = self._numbers(value)[value]
         return number
 
 
 def _place(value: object) -> Place:
     if not isinstance(value, Tensor) or value.layout != torch.strided:
         return Place(object())
-    return Place(value.untyped_storage()._cdata, tuple(value.shape), value.stride(), int(value.storage_offset()))
+    return Place(storage(value), tuple(value.shape), value.stride(), int(value.storage_offset()))
 
 
 def _looks_at(value: Tensor, out: object) -> bool:

@@ -10,7 +10,7 @@ from fedweave.core.algorithm import Algorithm
 from fedweave.core.engine import Engine
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError, UserError
-from fedweave.experiment.build import Built, Origin, motifs_in
+from fedweave.experiment.build import Built, Origin, found_in
 from fedweave.experiment.config import Config, Document, Evaluation, General, read, resolve
 from fedweave.experiment.config.choice import CODE
 from fedweave.experiment.rounds import RoundResult
@@ -116,7 +116,7 @@ def train(
     config, data = described(algorithm, origin, general, directory)
     if judging is not None:
         config = replace(config, evaluation=Evaluation(**asdict(judging)))
-    built = Built(data, origin.partition, algorithm, fed, motifs_in(fed), own=origin.own)  # type: ignore[arg-type]
+    built = Built(data, origin.partition, algorithm, fed, found_in(fed), own=origin.own)  # type: ignore[arg-type]
     check_described(config, built)
     here = runs.RunBackend(build=lambda _: built)
     return runs.running(config, directory, Silent(), bool(resume), here, overwrite)

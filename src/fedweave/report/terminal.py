@@ -89,7 +89,7 @@ class Terminal:
 
     def header(self, config: Config, built: "Built") -> None:
         """What is run, on what, the clients; what is odd, and what of one's own, or of the algorithm, is not used."""
-        from fedweave.algorithms.fedavg import FedAvg
+        from fedweave.core.algorithm import HasNotes
         from fedweave.datasets.odd_data import odd_data, one_class
         from fedweave.experiment.build import suited
         from fedweave.experiment.demands import untested
@@ -117,7 +117,7 @@ class Terminal:
         carried = built.data.carried
         whole = totals(*cut) | ({} if carried is None else {"given": carried.ends.shape[1]})
         self._console.print(clients_table(held, whole, built.data.labels, config.external))
-        unsuited = built.algorithm.notes if isinstance(built.algorithm, FedAvg) else []
+        unsuited = built.algorithm.notes if isinstance(built.algorithm, HasNotes) else []
         alone = filter(None, [untested(held["test"], built.fed.test is not None)])
         edges = unused_of_edges(suited(config, built.data), built.data.carried)
         odd = (*edges, *one_class(built.data), *odd_data(built.data))

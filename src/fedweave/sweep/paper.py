@@ -165,7 +165,7 @@ def escaped(text: str) -> str:
 def rows_of(groups: Sequence[Group], found: Sequence[Chosen], keys: Sequence[str]) -> str:
     """A line of CSV per run: its directory, algorithm, seed and values of the grid's keys, whether its setting was
     chosen, and every number of its summary."""
-    chosen = {id(one.group) for one in found}
+    chosen = {one.group.runs[0].directory for one in found}
     lines = []
     for group in groups:
         for run in group.runs:
@@ -175,7 +175,7 @@ def rows_of(groups: Sequence[Group], found: Sequence[Chosen], keys: Sequence[str
                 "algorithm": run.summary["algorithm"],
                 "seed": run.config.get("seed", 0),
             }
-            about |= {key: known.get(key, "") for key in keys} | {"chosen": int(id(group) in chosen)}
+            about |= {key: known.get(key, "") for key in keys} | {"chosen": int(group.runs[0].directory in chosen)}
             about |= {key: value for key, value in run.summary.items() if key in ("seconds", "bytes_up", "bytes_down")}
             known = run.summary["metrics"].items()
             lines.append(about | {key: value for key, value in known if is_number(value) and math.isfinite(value)})

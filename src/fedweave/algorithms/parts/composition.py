@@ -22,8 +22,8 @@ from fedweave.core.mechanism import Mechanism
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree, leaves, not_finite
 from fedweave.errors import ConfigError, FedweaveError, told_diverged, told_of_part
-from fedweave.incentives.vocabulary import Vocabulary
 from fedweave.learn import Fit
+from fedweave.partition.extra import Finder
 
 UPDATE = "change of the model weights by local training"
 GLOBAL = "the joint model's weights, which all members' updates have gone into"
@@ -32,7 +32,6 @@ INIT = "a random number, from which all clients draw the same first weights"
 REPLIED = "client that replied"
 
 _log = logging.getLogger(__name__)
-_NOTED: set[str] = set()  # parts whose weights were noted to be more than a mean, once in a process
 
 
 class Composition(dict[str, Part]):
@@ -44,6 +43,7 @@ class Composition(dict[str, Part]):
 
     def __init__(self, parts: Sequence[Part]) -> None:
         super().__init__()
+        self._noted: set[str] = set()  # parts whose weights were noted to be more than a mean
         for part in parts:
             name, again = type(part).__name__, sum(type(other) is type(part) for other in self.values())
             self[f"{name}{again + 1}" if again else name] = part
@@ -125,7 +125,7 @@ class Composition(dict[str, Part]):
             raise ConfigError(f"{owner}.weigh: is to give {count} finite weights, one of each {REPLIED}")
         foreign = not type(self[owner]).__module__.startswith("fedweave.")  # FairGFL's do so on purpose
         if foreign and (most := float(found.sum(-1).max())) > 1.001:
-            _note_large(owner, most)
+            self._note_large(owner, most)
         return found
 
     def _refuse_diverged(self, round: Round) -> None:
@@ -364,10 +364,20 @@ class Composition(dict[str, Part]):
         """Whether every client has weights of its own, so that there is no global model."""
         return any(part.needs.personal for part in self.values())
 
+    def _note_large(self, owner: str, total: float) -> None:
+        if owner not in self._noted:
+            self._noted.add(owner)
+            _log.warning(
+                "note: %s.weigh gives weights that sum to %.4g, so that a round goes that much further than the mean "
+                "of updates; divide them by their sum if that is not meant",
+                owner,
+                total,
+            )
+
     @property
-    def vocabulary(self) -> Vocabulary | None:
-        """The one that parts ask for; None if none does."""
-        return next((own for part in self.values() if (own := part.needs.vocabulary)), None)
+    def finders(self) -> tuple[Finder, ...]:
+        """What looks for what parts ask for, each once."""
+        return tuple(dict.fromkeys(own for part in self.values() if (own := part.needs.finder)))
 
     @property
     def sends(self) -> dict[str, Sends | str]:
@@ -404,17 +414,6 @@ def _of_keys(name: str, part: Part) -> dict[str, str]:
     if isinstance(part.client_learns, str):
         return {name: part.client_learns} if part.client_learns else {}
     return {f"{name}/{key}": told for key, told in part.client_learns.items()}
-
-
-def _note_large(owner: str, total: float) -> None:
-    if owner not in _NOTED:
-        _NOTED.add(owner)
-        _log.warning(
-            "note: %s.weigh gives weights that sum to %.4g, so that a round goes that much further than the mean of "
-            "updates; divide them by their sum if that is not meant",
-            owner,
-            total,
-        )
 
 
 @runtime_checkable

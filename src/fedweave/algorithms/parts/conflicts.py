@@ -258,8 +258,8 @@ def check(parts: Parts) -> None:
 
     Raises:
         ValueError: a part declares something in another form; two parts decide the same thing, report the same key with
-            different meanings, ask for different motifs, or are in the table; a part lacks another that it needs; or
-            somebody's own part has a method that nothing calls.
+            different meanings, look for different things in the data, or are in the table; a part lacks another that it
+            needs; or somebody's own part has a method that nothing calls.
     """
     for faults in (_declaring, _deciding, _meanings, _between, _uncalled, _incomplete):
         if sentence := next(faults(parts), ""):
@@ -328,14 +328,17 @@ def _deciding(parts: Parts) -> Iterator[str]:
 
 
 def _meanings(parts: Parts) -> Iterator[str]:
-    """A key, or motifs, in two senses."""
+    """A key, or what is looked for in the data, in two senses."""
     for key in {key: None for part in parts.values() for key in part.sends}:
         meanings = {part.sends[key]: name for name, part in parts.items() if key in part.sends}
         if len(meanings) > 1:
             yield f"{' and '.join(meanings.values())} both report {key!r} with other meanings"
-    wanted = {own: name for name, part in parts.items() if (own := part.needs.vocabulary)}
-    if len(wanted) > 1:
-        yield f"{' and '.join(wanted.values())} look for other motifs; set max_ring and keep alike"
+    wanted = {own: name for name, part in parts.items() if (own := part.needs.finder)}
+    for kind in {type(own) for own in wanted}:
+        unlike = [own for own in wanted if type(own) is kind]
+        if len(unlike) > 1:
+            names, settings = ([wanted[own] for own in unlike], list(vars(unlike[0])))
+            yield f"{' and '.join(names)} look for other things in the data; set {' and '.join(settings)} alike"
 
 
 def _uncalled(parts: Parts) -> Iterator[str]:

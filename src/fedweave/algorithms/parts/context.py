@@ -12,6 +12,7 @@ from fedweave.core.federation import Client
 from fedweave.core.graph import TRAIN
 from fedweave.core.tree import Tree, leaves, map_leaves, nest, sub
 from fedweave.learn import Fit, Optimiser, Penalty
+from fedweave.ops.memory import ByObject
 
 KEEP = "keep"  # in the message of a step that judges models: leave the model to its owner, and send nothing
 
@@ -74,14 +75,14 @@ class Context:
     trained: Tree = field(default_factory=dict)
     last_loss: Tensor | None = None
     released: Tree = field(default_factory=dict)
-    known: dict[int, tuple[Tree, Tensor]] = field(default_factory=dict)
+    known: ByObject[Tensor] = field(default_factory=ByObject)
     said: dict[str, Tensor] = field(default_factory=dict)
 
     def outputs(self, w: Tree) -> Tensor:
         """Logits [e, c] of the weights `w` for all examples of the client, without dropout; computed once in a call."""
-        if id(w) not in self.known:
-            self.known[id(w)] = w, models.apply(self.training.model, w, self.client.graph)
-        return self.known[id(w)][1]
+        if w not in self.known:
+            self.known[w] = models.apply(self.training.model, w, self.client.graph)
+        return self.known[w]
 
     def at(self, name: str) -> "Context":
         """The same for the part `name`."""

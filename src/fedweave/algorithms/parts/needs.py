@@ -5,7 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedweave.algorithms.parts.training import OptimizerName
-from fedweave.incentives.vocabulary import Vocabulary
+from fedweave.partition.extra import Finder
+
+WIDTHS = "model.width"  # the code of what is refused because of `Needs.any_models`:
+ONE_WIDTH = (
+    "what is exchanged is compared, so that all members' embeddings, what the last layer reads, must be of one width"
+)
 
 
 @dataclass(frozen=True)
@@ -14,7 +19,7 @@ class Needs:
 
     sens:           clients have a sensitive attribute.
     ids:            clients have their nodes' places in the undivided graph.
-    vocabulary:     which motifs of its small graphs a client knows; None if none.
+    finder:         what looks for something in clients' data before any step runs (`core.extra`); None if nothing.
     everyone:       every client takes part in each round.
     optimizer:      the only one that the local training may have, for an update to be a sum of gradients; None if any.
     suits:          the one that it is made for, where others are noted; None if any.
@@ -44,7 +49,7 @@ class Needs:
 
     sens: bool = False
     ids: bool = False
-    vocabulary: Vocabulary | None = None
+    finder: Finder | None = None
     everyone: bool = False
     optimizer: OptimizerName | None = None
     suits: OptimizerName | None = None

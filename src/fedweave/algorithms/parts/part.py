@@ -16,7 +16,9 @@ from fedweave.core.federation import Federation, Sends, Step
 from fedweave.core.graph import Graph
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree
+from fedweave.datasets.base import Dataset
 from fedweave.learn import Fit
+from fedweave.partition.base import Partition
 
 _NO_NEEDS, _NO_PROTECTION = Needs(), Protection()
 
@@ -176,6 +178,19 @@ class FollowsData(Protocol):
     def changed(self, ctx: Context, nodes: Tensor) -> None:
         """Update what the part keeps at a client some of whose `nodes`, bool [n] with padding, have other data from now
         on."""
+        ...
+
+
+Attacked = tuple[str, str, float, float]  # an attack, what the server hears, the shares it gets right without and with
+
+
+@runtime_checkable
+class Attackable(Protocol):
+    """A part that knows attacks of a curious server on what clients send for it."""
+
+    def attacks(self, fed: Federation, data: Dataset, partition: Partition, key: Tensor) -> list[Attacked]:
+        """A row for each attack, of what the server gets right without the part's defence and with it; [] where nothing
+        is sent that they are on."""
         ...
 
 

@@ -10,20 +10,17 @@ import math
 import resource
 import signal
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from fedweave.core import plugins
-from fedweave.core.edge_list import MotifTable
 from fedweave.core.records import Record
-from fedweave.datasets.base import Dataset
 from fedweave.datasets.contents import check_same, digests
 from fedweave.errors import UserError
 from fedweave.experiment.build import Built, build
@@ -38,7 +35,6 @@ from fedweave.experiment.runs.files import (
     KINDS,
     LEDGER,
     METRICS,
-    MOTIFS,
     OF_MODEL,
     PARTITION,
     SUMMARY,
@@ -67,6 +63,7 @@ from fedweave.experiment.runs.warm import Begun, begin, earlier_ledgers
 from fedweave.metrics.judging import Judging
 from fedweave.metrics.measured import METRICS_SCHEMA
 from fedweave.metrics.pooled import POOLED
+from fedweave.partition.extra import finders_of
 from fedweave.privacy.spent import bounds
 
 _LOG = logging.getLogger(__name__)
@@ -102,18 +99,14 @@ def simulated(config: Config) -> Built:
     return build(config)
 
 
-def frequent(motifs: Mapping[str, MotifTable], data: Dataset, most: int = 8) -> pa.Table:
-    """The `most` motifs of each client that the most of its training graphs have: client, motif, graphs; with what
-    kinds of nodes and edges are called in the table's metadata (`files.KINDS`)."""
-    rows = []
-    for client, own in motifs.items():
-        graphs = np.diff(own.having.indptr)[: len(own.names)]
-        order = np.argsort(-graphs, kind="stable")[:most]
-        rows += [(client, own.names[k], int(graphs[k])) for k in order]
-    columns = zip(*rows, strict=True) if rows else ((), (), ())
-    kinds = [json.dumps(names) for names in (data.node_kinds, data.edge_kinds)]
-    table = pa.table(dict(zip(("client", "motif", "graphs"), columns, strict=True)))
-    return table.replace_schema_metadata(dict(zip(KINDS, kinds, strict=True)))
+def _write_found(directory: Path, built: Built) -> None:
+    """Tables of what was looked for in clients' data, with what kinds of nodes and edges are called in their metadata
+    (`files.KINDS`)."""
+    kinds = [json.dumps(names) for names in (built.data.node_kinds, built.data.edge_kinds)]
+    for finder in finders_of(built.algorithm) if built.found else ():
+        for name, table in finder.tables(built.found).items():
+            told = table.replace_schema_metadata(dict(zip(KINDS, kinds, strict=True)))
+            write_table(directory / f"{name}.parquet", told)
 
 
 @dataclass(frozen=True)
@@ -245,8 +238,7 @@ def _prepare(
     write_table(directory / PARTITION, pa.table(columns))
     if isinstance(built, Built):  # sites alone know theirs
         write_form(directory, form_of_config(config, built.data))
-        if built.motifs:
-            write_table(directory / MOTIFS, frequent(built.motifs, built.data))
+        _write_found(directory, built)
     with plain_errors(directory):  # last: what a finished run has is lost by a resume that has begun alone
         for name in (SUMMARY, *OF_MODEL):  # of fewer rounds than are wanted now
             (directory / name).unlink(missing_ok=True)

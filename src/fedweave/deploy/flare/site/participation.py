@@ -11,7 +11,7 @@ import torch
 
 from fedweave.core.algorithm import Algorithm, Calls, calls_of, capabilities, check_rounds
 from fedweave.core.arrays import DTYPES
-from fedweave.core.edge_list import MotifTable
+from fedweave.core.extra import Extra
 from fedweave.core.federation import Step, StepInfo, step_info, step_name
 from fedweave.core.graph import Graph
 from fedweave.core.records import Record
@@ -54,12 +54,11 @@ from fedweave.experiment import demands
 from fedweave.experiment.config import Config
 from fedweave.experiment.graphs import graph_of
 from fedweave.experiment.runs.files import write
-from fedweave.incentives.tables import LIST, needed, own_table, padded
-from fedweave.incentives.vocabulary import vocabulary_of
 from fedweave.models.edges import model_for
 from fedweave.partition.external import ADD
+from fedweave.partition.extra import finders_of
 
-RUNS, MOTIFS, MARKS = "runs", "motifs", "marks.json"
+RUNS, MARKS = "runs", "marks.json"
 # Bytes of a message with its sparse leaves filled in, whatever `engine.reply_mb` the server names.
 MOST_FILLED = 1 << 30
 
@@ -101,7 +100,7 @@ class Participation:
         self.keys, self.pin = Keys(config.general.seed), pin(config.plain(), asked.sites)
         self.accounts, self.folder = Accounts(folder, rules.lost), folder
         self._policy, self._name = policy, name
-        self._waiting: tuple[Holdings, MotifTable] | None = None
+        self._waiting: tuple[Holdings, Extra] | None = None
         with self.accounts.open():
             self.accounts.chain.check(asked.heads.get(name, ""))
             self.ledger = Journal(journal_path(folder, asked.run))
@@ -225,12 +224,12 @@ class Participation:
         most = partial(models_tried, self.algorithm, len(self.asked.sites))
         self.order = Order(calls, self.asked.round, general.rounds, self.asked.predict, general.eval_every, most)
         self.found = found
-        known = vocabulary_of(self.algorithm)
-        if known is None or self.asked.predict:
+        finders = () if self.asked.predict else finders_of(self.algorithm)
+        if finders:
+            self._waiting = found, Extra.joined([finder.alone(found.data, self.folder) for finder in finders])
+        else:
             self.take_up(found)
             self.ready = self.exchange is None
-        else:
-            self._waiting = found, own_table(found.data, known, self.folder / MOTIFS)
 
     def _foresee(self, calls: Calls, labels: bool) -> None:
         """Refuse a run that could not end within the policy, before anything of it leaves.
@@ -254,7 +253,7 @@ class Participation:
     def needed(self) -> dict[str, int]:
         """The lists that the algorithm has every site hold in one length, and how long this one's are, until that is
         agreed."""
-        return {} if self._waiting is None else needed(self._waiting[1])
+        return {} if self._waiting is None else self._waiting[1].lists
 
     def pad(self, told: Tree) -> None:
         """Pad the lists as the server `told`.
@@ -264,9 +263,9 @@ class Participation:
         """
         if self._waiting is None:
             raise CallRefused("a site agrees on lengths once, right after it has joined, if its algorithm needs that")
-        found, motifs = self._waiting
+        found, extra = self._waiting
         sizes, dtype = checked(told, self.needed), DTYPES[self.config.engine.values["dtype"]]
-        graph = graph_of(found.data, found.features, dtype, motifs=padded(motifs, sizes[LIST]))
+        graph = graph_of(found.data, found.features, dtype, extra=extra.padded(sizes))
         self._waiting = None
         self.take_up(replace(found, graph=graph))
 

@@ -93,7 +93,7 @@ class CollabLink:
         absent = {site: ABSENT for site in blobs if site not in self._sites}
         self._lost |= absent
         here = [site for site in blobs if site in self._sites]
-        alike = len({id(blobs[site]) for site in here}) == 1
+        alike = len({blobs[site] for site in here}) == 1
         calls = [self._start(group, request, blobs[group[0]]) for group in ([here] if alike else [[s] for s in here])]
         self._asked, answers = calls, dict[str, Answer]()
         deadline = time.monotonic() + self._timeout

@@ -22,6 +22,7 @@ from fedweave.deploy.flare.site.sitefile import HEAD
 from fedweave.errors import CallRefused
 from fedweave.experiment.config import Document, flat
 from fedweave.experiment.runs.resuming import may_change
+from fedweave.ops.memory import once
 
 # How refusals begin that the site's owner, or who started the job, can mend.
 MISTAKEN, FORBIDDEN = "its data or settings were refused", "the policy of the site forbids it"
@@ -60,8 +61,7 @@ class Link(Protocol):
 
 def encoded(sent: Mapping[str, Tree]) -> dict[str, bytes]:
     """{site: the bytes of its message}; a message that several get is the same bytes object for all of them."""
-    blobs = {id(tree): encode(tree) for tree in {id(tree): tree for tree in sent.values()}.values()}
-    return {site: blobs[id(tree)] for site, tree in sent.items()}
+    return once(encode, sent)
 
 
 ADMIN, SERVER, AUTHORITY = "admin", "server", "authority"

@@ -7,6 +7,7 @@ from typing import ClassVar, Literal, get_args
 import torch
 from torch import Tensor
 
+from fedweave.algorithms.fairgraphfl.vocabulary import MOTIF_MEAN, MOTIFS, Vocabulary
 from fedweave.algorithms.parts import Context, Needs, Outputs, Part, Round, Training
 from fedweave.core import model as models
 from fedweave.core.federation import Federation, Sends
@@ -14,11 +15,9 @@ from fedweave.core.model import Model
 from fedweave.core.operators import POOLS
 from fedweave.core.ranges import Whole
 from fedweave.core.tree import Tree
-from fedweave.incentives.tables import MOTIF_MEAN
-from fedweave.incentives.vocabulary import Vocabulary
 
 Distance = Literal["relative", "mean_square", "as_printed"]
-MOTIFS = {
+LISTED = {
     "motif": Sends(
         "which motifs its training graphs have: bonds and rings of labels, by number", within=Whole(-1, 1 << 63)
     )
@@ -48,7 +47,7 @@ class MotifPrototypes(Part):
     distance: Distance = "relative"
     max_ring: int = 7
     keep: float = 0.9
-    sends: ClassVar = MOTIFS | {"prototype": "of each of its motifs, the mean embedding of its graphs that have it"}
+    sends: ClassVar = LISTED | {"prototype": "of each of its motifs, the mean embedding of its graphs that have it"}
     client_learns = "of each motif that it listed, the mean of all members' embeddings of graphs that have it"
 
     def __post_init__(self) -> None:
@@ -61,7 +60,7 @@ class MotifPrototypes(Part):
     @property
     def needs(self) -> Needs:
         """Values, and the motifs that have prototypes."""
-        return Needs(decided=("value",), vocabulary=Vocabulary(self.max_ring, self.keep))
+        return Needs(decided=("value",), finder=Vocabulary(self.max_ring, self.keep))
 
     def check(self, training: Training) -> None:
         """Refuse a model without embeddings of graphs."""
@@ -94,7 +93,7 @@ class MotifPrototypes(Part):
         """{"motif": int64 [K], "prototype": [K, h]} of the trained model, -1 and zeros behind the agent's motifs."""
         graph = ctx.client.graph
         embedded = models.apply(ctx.training.model[: embedding(ctx.training.model)], ctx.trained, graph)
-        return {"motif": graph.own_edges.motifs, "prototype": graph.edges.operator(MOTIF_MEAN) @ embedded}
+        return {"motif": graph.found(MOTIFS), "prototype": graph.edges.operator(MOTIF_MEAN) @ embedded}
 
     # --- server ---
 

@@ -25,11 +25,12 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from fedweave.algorithms.fairgraphfl.prototypes import LISTED, MotifPrototypes, listed
+from fedweave.algorithms.fairgraphfl.vocabulary import MOTIFS, Vocabulary
 from fedweave.algorithms.parts import Context, Needs, Normalised, Part, Round
 from fedweave.algorithms.parts.owed import OwedReward, rewarded
 from fedweave.algorithms.parts.weigh import EXAMPLES, by_size
 from fedweave.algorithms.preset import part_of, preset_of
-from fedweave.algorithms.prototypes import MOTIFS, MotifPrototypes, listed
 from fedweave.core.algorithm import Capabilities
 from fedweave.core.federation import Federation, Sends
 from fedweave.core.records import Record
@@ -37,7 +38,6 @@ from fedweave.core.tree import Tree, leaves, nest, ravel, unravel
 from fedweave.incentives import shapley
 from fedweave.incentives.payoffs import payoffs, unscaled
 from fedweave.incentives.statement import Terms
-from fedweave.incentives.vocabulary import Vocabulary
 
 _log = logging.getLogger(__name__)
 
@@ -77,12 +77,12 @@ class AgentValue(Part):
     @property
     def needs(self) -> Needs:
         """The motifs that make an agent diverse."""
-        return Needs(vocabulary=Vocabulary(self.max_ring, self.keep) if self.alpha2 else None)
+        return Needs(finder=Vocabulary(self.max_ring, self.keep) if self.alpha2 else None)
 
     @property
     def sends(self) -> Mapping[str, Sends | str]:  # type: ignore[override]
         """What values and weights take besides the updates."""
-        return (MOTIFS if self.alpha2 else {}) | (EXAMPLES if self.weights == "size" else {})
+        return (LISTED if self.alpha2 else {}) | (EXAMPLES if self.weights == "size" else {})
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """All are worth the same, nobody was heard, and no motif is known."""
@@ -92,7 +92,7 @@ class AgentValue(Part):
 
     def report(self, ctx: Context) -> Tree:
         """{"motif": int64 [K], -1 at padding} and {"n": training examples}, as far as they count."""
-        motif = {"motif": ctx.client.graph.own_edges.motifs} if self.alpha2 else {}
+        motif = {"motif": ctx.client.graph.found(MOTIFS)} if self.alpha2 else {}
         return motif | ({"n": ctx.examples} if self.weights == "size" else {})
 
     def weigh(self, state: Tree, round: Round) -> Tensor:
@@ -253,7 +253,7 @@ class FairGraphFL:
 
     capabilities: ClassVar[Capabilities] = Capabilities(graph_level=True, evaluation=("score", "score_personal"))
     exempt_laws: ClassVar[dict[str, str]] = {"one_client_is_ordinary_training": "it trains a model of small graphs"}
-    test_settings: ClassVar[Record] = {"lr": 0.01}
+    test_settings: ClassVar[Record] = {"lr": 0.01, "max_ring": 4}
 
     def __post_init__(self) -> None:
         if self.one_norm not in ("money", "always", "never"):

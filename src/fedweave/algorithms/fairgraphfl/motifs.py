@@ -5,8 +5,8 @@ from typing import NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
+from fedweave.algorithms.fairgraphfl.rings import adjacency, rings, spanning_forest
 from fedweave.errors import DataError, UserError
-from fedweave.incentives.rings import adjacency, rings, spanning_forest
 
 BATCH = 512  # vertices of small graphs that are searched together, which saves most of the time they take
 

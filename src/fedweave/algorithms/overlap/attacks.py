@@ -1,0 +1,40 @@
+"""What a curious server finds out of noisy codes and links (Zhou et al. 2026, section VII)."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedweave.algorithms.parts.part import Attacked
+from fedweave.datasets.base import Dataset
+from fedweave.partition.base import Partition
+from fedweave.partition.statistics import statistics
+from fedweave.privacy.attacks import reidentified, repeated_queries
+
+QUERIES = (1, 5, 10, 20, 30)
+HOLDERS = (1, 3, 5, 10, 27)
+PAIRS = 10_000  # that links are asked of
+
+
+def of_links(data: Dataset, partition: Partition, epsilon: float, key: Tensor) -> list[Attacked]:
+    """Telling whether two nodes are linked from several answers, of one client or of several."""
+    links = sum(statistics(data, partition)["edges_kept"])
+    truth = torch.arange(PAIRS, device="cpu") < min(links, PAIRS // 2)  # half are, or all links that there are
+
+    def share(copies: int, permanent: bool) -> float:
+        return repeated_queries(truth, epsilon, copies, key, permanent)
+
+    asked = [("links, asked again", f"{n} answer{'s' * (n > 1)}", share(n, False), share(n, True)) for n in QUERIES]
+    return asked + [("links, majority of holders", f"{n} client{'s' * (n > 1)}", 1.0, share(n, False)) for n in HOLDERS]
+
+
+def held(data: Dataset, partition: Partition) -> Tensor:
+    """The features of all nodes that clients hold, [n, d]."""
+    x = data.x[np.unique(np.concatenate([own.nodes for own in partition.parts]))]
+    return torch.from_numpy(x if isinstance(x, np.ndarray) else x.toarray())
+
+
+def of_codes(clean: Tensor, bare: Tensor, hidden: Tensor) -> Attacked:
+    """Naming the node of one code [b] among all n nodes, from codes [n, b] as sent without the noise and with it."""
+    owner = torch.arange(len(clean), device="cpu")
+    without, with_it = (reidentified(noisy, clean, owner) for noisy in (bare, hidden))
+    return "node of one code", f"{len(clean):,} nodes' features", without, with_it
