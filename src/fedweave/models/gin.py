@@ -126,7 +126,7 @@ def convolution(fan_in: int, fan_out: int, relu: bool = False, opens: bool = Fal
     ReLU if `relu`.
 
     opens: no message has passed before, and nothing was dropped: then nodes of small graphs that are alike
-           (`models.kinds`) have the same result, which is computed once.
+           (`kinds`) have the same result, which is computed once.
 
     Initialised like `torch.nn.Linear`.
     """

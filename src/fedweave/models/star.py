@@ -45,7 +45,7 @@ STRUCTURE = "structure_"  # what the names of the structure channel's weights be
 @dataclass(frozen=True)
 class Star:
     """A channel h for features and a channel s for structure: h begins with a linear layer on the features, s with one
-    on the nodes' structure codes (`models.structure`); then `layers` times h ← GIN([h‖s]) with ReLU and
+    on the nodes' structure codes (`structure_codes`); then `layers` times h ← GIN([h‖s]) with ReLU and
     `dropout`, and s ← tanh(GCN(s)); a linear layer on [h‖s], pooling, a linear layer with ReLU and `dropout`, and a
     linear classifier, all of width `hidden` (section 4.2).
 

@@ -1,7 +1,7 @@
 """Other ways to run a paper's experiments than its tables do: named settings, all of them on, or all but one.
 
 The tables' own experiments are the protocol "clean": models of the last round, and splits as little mixed as the paper
-allows. `papers.PROTOCOLS` names others, such as "script" for what a paper's released code does.
+allows. `papers.papers.PROTOCOLS` names others, such as "script" for what a paper's released code does.
 """
 
 from collections.abc import Callable, Mapping

@@ -89,7 +89,7 @@ _OF_LEDGER = ("round", "call", "step", "direction", "key", "shape", "bytes", "me
 
 class Account(NamedTuple):
     """A statement: its lines (`incentives.statement.SCHEMA`), terms, run's hash and digest; what the run's hash is made
-    of; what pay is divided by in each round (`payments.dues.sums`), 0 where there was nothing to divide; and what
+    of; what pay is divided by in each round (`sums`), 0 where there was nothing to divide; and what
     leave-one-out values are gains in, "" where there are none."""
 
     table: pa.Table

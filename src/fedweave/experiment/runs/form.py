@@ -84,7 +84,7 @@ def unscaled(config: Config) -> Any:
 
 
 def write_form(directory: Path, form: Form) -> None:
-    """Write columns.parquet: a row for each column, its name, kind and value (`datasets.described`), shift, divisor."""
+    """Write columns.parquet: a row for each column, its name, kind and value (`datasets.contents`), shift, divisor."""
     columns = [contents.column(name) for name in form.columns or contents.unnamed(0, form.features)]
     empty = [None] * form.features
     table = pa.table(
