@@ -96,7 +96,7 @@ class Outcome:
 
     @property
     def gaps(self) -> dict[str, float]:
-        """{"sp", "eo", "sp_floor", "eo_floor", …}, see `metrics.group_fairness` and `metrics.between_groups.noise_floor`."""
+        """{"sp", "eo", "sp_floor", "eo_floor", …}, see `metrics.group_fairness`, `between_groups.noise_floor`."""
         pairs = {"groups": self.pooled}
         return {name: float(value) for name, value in (group_fairness.values(pairs) | noise_floor(pairs)).items()}
 

@@ -17,7 +17,7 @@ class Engine(Federation):
     ledger: what crossed a boundary. round: the number of the present one.
     trained: whether a training has begun on it; its clients then hold what they learnt.
     judged: whom an evaluation calls where it calls everybody; () for all.
-    members: of the one client that holds what all members hold, (member, its place) in the order of `core.replies.by_size`.
+    members: of the one client that holds what all hold, (member, its place) in the order of `core.replies.by_size`.
     """
 
     ledger: Ledger
