@@ -364,7 +364,7 @@ def test_where_a_step_has_changed_a_sites_data_no_sum_that_sites_may_be_missing_
     assert info.stateless
     call = Call("step", job.pin, "FedAvg.train", 1, 0, -1)
     assert job.heard(call, info, {})
-    job.replace(None, call)
+    job.replace(None, call, 0)
     with pytest.raises(CallRefused, match="a step has changed the site's data; such a sum is of all clients alone"):
         job.heard(call, info, {})
     assert not job.heard(call, step_info(algorithm.score), {})
