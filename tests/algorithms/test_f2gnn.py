@@ -27,6 +27,7 @@ from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree, ravel
 from fedweave.errors import ReplyRefused, StepFailed
 from fedweave.experiment.rounds import train
+from fedweave.ops.memory import ByObject
 from tests.contract.federations import SIZES, Simulation, federation, graphs, model, people
 
 ROUNDS, STEPS, LR = 3, 8, 1.0
@@ -206,7 +207,9 @@ def test_nothing_speaks_for_a_model_that_was_trained_on_nobody() -> None:
         w: Tree = {}
         client = Client(graph._replace(masks=masks), {}, random.key(1), random.key(2))
         logits = torch.stack([torch.zeros(len(graph.y)), graph.sens.to(graph.x.dtype)], 1)  # type: ignore[union-attr]
-        ctx = Context(client, None, {}, "GroupWeights", trained=w, known={id(w): (w, logits)})  # type: ignore[arg-type]
+        known = ByObject[torch.Tensor]()
+        known[w] = logits
+        ctx = Context(client, None, {}, "GroupWeights", trained=w, known=known)  # type: ignore[arg-type]
         told.append(GroupWeights().report(ctx))
     assert 0 < float(told[0]["gaps"]) < 2
     assert float(told[1]["gaps"]) == 2
