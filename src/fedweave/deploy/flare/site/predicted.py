@@ -68,8 +68,11 @@ def read_flags(told: Tree) -> Flagging | None:
     if isinstance(told, dict) and not told:
         return None
     positive, threshold = (told.get(key) if isinstance(told, dict) else None for key in FLAGS)
-    known = type(positive) is int and positive in (0, 1)
-    if not known or type(threshold) is not float or not 0 <= threshold <= _MOST:
+    if (
+        type(positive) is not int
+        or type(threshold) is not float
+        or not (0 <= positive <= 1 and 0 <= threshold <= _MOST)
+    ):
         raise CallRefused("the server tells a class or a threshold by which nothing can be flagged")
     return Flagging(positive, threshold)
 
