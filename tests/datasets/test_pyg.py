@@ -147,6 +147,23 @@ def test_a_graph_of_several_types_is_refused_by_name_or_flattened_on_request() -
     assert from_pyg(plain, flatten=True).columns == ()
 
 
+def test_types_without_edges_have_columns_and_rows_that_do_not_fit_are_refused() -> None:
+    data = shop()
+    buys = data["user", "buys", "item"]
+    buys.edge_index, buys.edge_attr = torch.zeros((2, 0), dtype=torch.int64), torch.zeros((0, 1))
+    assert from_pyg(data, flatten=True).carried.features.tolist() == [[0, 1, 0]]
+    buys.edge_attr = torch.zeros((2, 1))
+    with refusal("data", "'user-buys-item'", "2 rows", "0"):
+        from_pyg(data, flatten=True)
+    del buys.edge_index
+    with refusal("data", "'user-buys-item'", "edge_index"):
+        from_pyg(data, flatten=True)
+    data = shop()
+    data["shop"].name = "corner"
+    with pytest.warns(UserWarning, match="num_nodes"), refusal("data", "'shop'"):
+        from_pyg(data, flatten=True)
+
+
 def test_a_flattened_graph_may_have_edges_as_examples_and_says_what_it_does_not_read() -> None:
     data = shop()
     data["user", "buys", "item"].edge_label = torch.tensor([0, 1, 0])

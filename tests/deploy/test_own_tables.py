@@ -12,8 +12,11 @@ import scipy.sparse as sp
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
 from fedweave.core.ledger import Ledger
+from fedweave.core.portions import Batch, as_row
+from fedweave.core.replies import Replies
+from fedweave.core.tree import map_leaves
 from fedweave.datasets import load, npz
-from fedweave.deploy.flare.parties.agreements import check_names, common_number, confirmed, uncompared
+from fedweave.deploy.flare.parties.agreements import check_names, common_form, common_number, confirmed, uncompared
 from fedweave.deploy.flare.server.federation import Flare
 from fedweave.deploy.flare.server.server import mistaken
 from fedweave.deploy.flare.site.holdings import hold, own_graph
@@ -27,6 +30,7 @@ from fedweave.errors import ClientsMissing, DataError, UserError
 from fedweave.experiment.rounds import train
 from tests.deploy.projects import SITES, InProcess, experiment
 from tests.deploy.test_in_process import joined, project
+from tests.refusals import refusal
 
 __all__ = ["project"]
 TEXT = 'path = "data"\nclasses = 2\ncategories = {{job = [{jobs}]}}\ngroups = ["f", "m"]\n'
@@ -82,7 +86,7 @@ def test_sites_that_declare_other_categories_are_refused_by_name(project: Path, 
     with pytest.raises(UserError, match="categories, or labels of nodes and edges of bank-b have other names"):
         check_names(replies)
     if jobs.count(",") > 1:
-        with pytest.raises(UserError, match=r"different numbers of features \(bank-a: 2, bank-b: 3, bank-c: 2\)"):
+        with pytest.raises(UserError, match=r"features.*bank-a: 2, bank-b: 3, bank-c: 2"):
             common_number(replies, "features")
 
 
@@ -209,3 +213,14 @@ def test_keys_of_another_kind_of_data_and_classes_said_twice_are_refused(project
         Flare(link, SITES, ledger=Ledger(), seed=0, quorum=1.0).join(experiment().plain(), "r1", -1, False)
     assert mistaken(error.value)
     assert not mistaken(ClientsMissing("train", {"bank-b": "it failed"}, 3, 3))
+
+
+@pytest.mark.parametrize(("told", "directed"), [([1, -1], True), ([0, -1], False), ([1, 0], False)])
+def test_edges_have_directions_where_a_site_keeps_back_that_its_have(told: list[int], directed: bool) -> None:
+    """Else an export of the model would send messages against them, too."""
+    alike = {"edge_features": 1, "edge_weights": 0, "of_edges": 0}
+    batches = [Batch((at,), map_leaves(as_row, {**alike, "directed": own})) for at, own in enumerate(told)]
+    assert common_form(Replies(["a", "b"], batches, {}))["directed"] == directed
+    batches[0] = Batch((0,), map_leaves(as_row, {**alike, "of_edges": 1, "directed": 1}))
+    with refusal("user", "whether the examples are edges", "a: 1, b: 0"):
+        common_form(Replies(["a", "b"], batches, {}))

@@ -223,7 +223,17 @@ def test_all_sites_flag_by_the_threshold_of_all_validation_examples(project: Pat
     assert flagging_known(config, path, "last") is None  # and each site flags by a threshold of its own
 
 
-@pytest.mark.parametrize("told", [{"positive": 2, "threshold": 0.5}, {"positive": 1, "threshold": math.nan}])
-def test_a_site_flags_by_nothing_that_cannot_be(told: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"positive": 2, "threshold": 0.5},
+        {"positive": 1, "threshold": math.nan},
+        {"positive": 1, "threshold": -math.inf},
+        {"positive": 1, "threshold": 1.5},
+        {"positive": torch.tensor([0, 1]), "threshold": 0.5},
+        torch.tensor([0.5, 1.0]),
+    ],
+)
+def test_a_site_flags_by_nothing_that_cannot_be(told: Any) -> None:
     with pytest.raises(CallRefused, match="flagged"):
         read_flags(told)

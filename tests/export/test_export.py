@@ -119,7 +119,6 @@ def test_and_on_small_graphs(tmp_path: Path, data_root: Path, model: dict[str, A
     same(tmp_path / "run", exported(tmp_path / "run", "--format", "torch"), "global")
 
 
-@pytest.mark.often("fedpub", "dfedgnn", "fedego")
 def edge_logits(model: Any, data: Any) -> torch.Tensor:
     """The exported module's of each edge as it is listed."""
     attr = torch.from_numpy(data.carried.features)
@@ -156,6 +155,7 @@ def test_and_on_edges_as_examples(tmp_path: Path, name: str) -> None:
     assert torch.equal(edge_logits(loaded(tmp_path / "at-sites"), whole), theirs)
 
 
+@pytest.mark.often("fedpub", "dfedgnn", "fedego")
 @pytest.mark.parametrize("name", ["ditto", "fedpub", "local", "dfedgnn", "cgsv", "fedego"])
 def test_a_clients_own_model(tmp_path: Path, name: str) -> None:
     own = {"batch": 4} if name == "fedego" else {}

@@ -1,5 +1,6 @@
 """A graph with several types of nodes and edges, PyTorch Geometric's `HeteroData`, as one whose features say which."""
 
+import math
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -27,20 +28,24 @@ def flattened(data: Any, name: str, flatten: bool, task: str) -> tuple[Any, Colu
 
     Raises:
         DataError: nobody asked for it (`flatten`); several types have classes, or not all types of edges a time; or an
-            edge's end is no node of its type.
+            edge's end is no node of its type, or the number of nodes or rows is wrong or unknown.
     """
     nodes = {kind: data[kind] for kind in data.node_types}
     edges = {kind: data[kind] for kind in data.edge_types}
     relations = {kind: "-".join(kind) for kind in edges}
+    if bare := [relations[kind] for kind, store in edges.items() if "edge_index" not in store]:
+        refuse(name, f"edges of type {bare[0]!r} have no edge_index", "Give it, or leave the type out.")
     if not flatten:
         kinds = f"types of nodes ({', '.join(nodes)}) and of edges ({', '.join(relations.values())})"
         refuse(name, f"the graph has {kinds}", "Say flatten = True, which makes types features, or give one of a type.")
+    if uncounted := [kind for kind, store in nodes.items() if store.num_nodes is None]:
+        refuse(name, f"nobody says how many nodes of type {uncounted[0]!r} there are", "Give its x or num_nodes.")
     sizes = {kind: int(store.num_nodes) for kind, store in nodes.items()}
     first = dict(zip(sizes, np.cumsum([0, *sizes.values()]).tolist(), strict=False))
     ends = [_ends(kind, store, sizes, first, name) for kind, store in edges.items()]
     counts = {kind: own.shape[1] for kind, own in zip(edges, ends, strict=True)}
-    x, columns = _joined(nodes, "x", sizes, {kind: kind for kind in nodes})
-    features, of_edges = _joined(edges, "edge_attr", counts, relations)
+    x, columns = _joined(nodes, "x", sizes, {kind: kind for kind in nodes}, name)
+    features, of_edges = _joined(edges, "edge_attr", counts, relations, name)
     held = {"x": x, "edge_index": np.concatenate([np.zeros((2, 0), np.int64), *ends], 1), "edge_attr": features}
     of, each = (edges, counts) if task == "edges" else (nodes, sizes)
     held |= _rows(of, each, (CLASSES[task], *OF_EXAMPLES), name)
@@ -59,9 +64,17 @@ def _ends(kind: Columns, store: Any, sizes: dict[str, int], first: dict[str, int
     return np.asarray(ends + np.array([[first[of]] for of in own]))
 
 
-def _joined(stores: dict[Any, Any], key: str, counts: dict[Any, int], names: dict[Any, str]) -> tuple[Any, Columns]:
+def _joined(
+    stores: dict[Any, Any], key: str, counts: dict[Any, int], names: dict[Any, str], name: str
+) -> tuple[Any, Columns]:
     """The features [n, types + d] of all types, and what they are called."""
-    own = {kind: _array(store[key]).reshape(counts[kind], -1) for kind, store in stores.items() if key in store}
+    own = {kind: _array(store[key]) for kind, store in stores.items() if key in store and store[key] is not None}
+    for kind, array in own.items():
+        if len(array) != counts[kind]:
+            refuse(
+                name, f"{key} of type {names[kind]!r} has {len(array)} rows, for {counts[kind]}", "Give one for each."
+            )
+        own[kind] = array.reshape(counts[kind], math.prod(array.shape[1:]))
     widths = {kind: own[kind].shape[1] if kind in own else 0 for kind in stores}
     whole = np.zeros((sum(counts.values()), len(stores) + sum(widths.values())), np.float32)
     row, column = 0, len(stores)

@@ -3,11 +3,12 @@
 from collections import Counter
 from collections.abc import Sequence
 
+from fedweave.core.federation import Sends
 from fedweave.core.graph import SPLITS
 from fedweave.core.records import Values
 from fedweave.core.replies import Replies
 from fedweave.core.text import counted
-from fedweave.deploy.flare.site.joining import OF_EDGES, fingerprint
+from fedweave.deploy.flare.site.joining import JOINING, OF_EDGES, fingerprint
 from fedweave.errors import UserError
 
 _NAMED = {"labels": ("names", "classes"), "groups": ("groups", "groups of sens")}  # of an experiment's [data]
@@ -22,25 +23,29 @@ def common_number(replies: Replies, key: str) -> int:
     found = {site: replies[site][key] for site in replies.clients}
     if silent := [site for site, value in found.items() if value == -1]:
         raise UserError(
-            f"{', '.join(silent)} keeps back the number of {key} (see [policy] in site.toml), without which no model "
+            f"{', '.join(silent)} keeps back {_said(key)} (see [policy] in site.toml), without which no model "
             "can be built."
         )
     if len(set(found.values())) > 1:
         each = ", ".join(f"{site}: {value}" for site, value in found.items())
-        raise UserError(
-            f"the sites hold data with different numbers of {key} ({each}); they must agree (see site.toml)."
-        )
+        raise UserError(f"the sites differ in {_said(key)}: {each}; they must agree (see site.toml).")
     return int(next(iter(found.values())))
 
 
+def _said(key: str) -> str:
+    told = JOINING[key]
+    return f"`{key}` ({told.reveals if isinstance(told, Sends) else told})"
+
+
 def common_form(replies: Replies) -> dict[str, int | bool]:
-    """What models are fitted to of all sites' edges (`Dataset.edge_form`); directed where all are.
+    """What models are fitted to of all sites' edges (`Dataset.edge_form`); directed unless one says
+    that its own are not.
 
     Raises:
         UserError: see `common_number`.
     """
     form: dict[str, int | bool] = {own: common_number(replies, key) for key, own in OF_EDGES.items()}
-    return form | {"directed": all(replies[site]["directed"] == 1 for site in replies.clients)}
+    return form | {"directed": all(replies[site]["directed"] != 0 for site in replies.clients)}
 
 
 def check_names(replies: Replies) -> None:

@@ -15,6 +15,7 @@ from fedweave.core.text import counted
 from fedweave.core.tree import Tree
 from fedweave.datasets.base import Dataset
 from fedweave.deploy.flare.site.holdings import Holdings
+from fedweave.deploy.flare.site.joining import FLAGS
 from fedweave.deploy.flare.site.participation import RUNS, Participation
 from fedweave.deploy.flare.wire.requests import mendable
 from fedweave.errors import CallRefused, FedweaveError, UserError
@@ -23,6 +24,8 @@ from fedweave.experiment.runs.predictions import Predicted, ends_of, predictions
 from fedweave.experiment.runs.scoring import probabilities
 from fedweave.metrics.flagging import by_validation
 from fedweave.metrics.judging import OF_POSITIVE, Flagging, Judging
+
+_MOST = math.nextafter(1, 2)  # from which on nothing is flagged
 
 
 def set_aside(folder: Path, run: str) -> None:
@@ -60,14 +63,18 @@ def read_flags(told: Tree) -> Flagging | None:
     """By what all sites flag, as the server `told`; None where it did not.
 
     Raises:
-        CallRefused: that is no class of two, or no number.
+        CallRefused: that is no class of two, or no probability.
     """
-    if not told:
+    if isinstance(told, dict) and not told:
         return None
-    positive, threshold = told.get("positive"), told.get("threshold")
-    if positive not in (0, 1) or not isinstance(threshold, float) or math.isnan(threshold):
+    positive, threshold = (told.get(key) if isinstance(told, dict) else None for key in FLAGS)
+    if (
+        type(positive) is not int
+        or type(threshold) is not float
+        or not (0 <= positive <= 1 and 0 <= threshold <= _MOST)
+    ):
         raise CallRefused("the server tells a class or a threshold by which nothing can be flagged")
-    return Flagging(int(positive), threshold)
+    return Flagging(positive, threshold)
 
 
 def flagged(judging: Judging, data: Dataset, found: Tensor) -> Flagging | None:
