@@ -233,8 +233,9 @@ def test_a_networkx_graph_with_attributes() -> None:
     nx.set_node_attributes(graph, {"a": 0.0, "b": 1.0, "c": 2.0}, "opened")
     for features in (("age",), ("age", "bank", "opened")):  # owner and time are taken, listed or not
         owned = datasets.from_networkx(graph, label="club", features=features, owner="bank", node_time="opened")
-        assert owned.columns == ("age",) and set(owned.owners) == {"bank-0", "bank-1"}
-        assert owned.owner is not None and owned.node_time is not None
+        assert (owned.columns, owned.owners) == (("age",), ("bank-0", "bank-1"))
+        np.testing.assert_array_equal(owned.owner, [0, 1, 0])
+        np.testing.assert_array_equal(owned.node_time, [0, 1, 2])
 
 
 @pytest.mark.parametrize(
