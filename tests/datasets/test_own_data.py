@@ -225,9 +225,17 @@ def test_a_networkx_graph_with_attributes() -> None:
         graph.nodes[node].update(club=club, age=age, size=1)
     data = datasets.from_networkx(graph, label="club", features=("age",))
     assert (data.ids, data.labels, data.columns) == (("a", "b", "c"), ("x", "y"), ("age",))
+    assert str(data) == "networkx: 3 nodes, 2 edges, 1 features, 2 classes"
     np.testing.assert_array_equal(data.edges, [[0, 1, 1, 2], [1, 0, 2, 1]])
     np.testing.assert_array_equal(data.y, [0, 1, -1])
     assert datasets.from_networkx(graph, label="club").columns == ("age", "size")
+    nx.set_node_attributes(graph, {"a": "bank-0", "b": "bank-1", "c": "bank-0"}, "bank")
+    nx.set_node_attributes(graph, {"a": 0.0, "b": 1.0, "c": 2.0}, "opened")
+    for features in (("age",), ("age", "bank", "opened")):  # owner and time are taken, listed or not
+        owned = datasets.from_networkx(graph, label="club", features=features, owner="bank", node_time="opened")
+        assert (owned.columns, owned.owners) == (("age",), ("bank-0", "bank-1"))
+        np.testing.assert_array_equal(owned.owner, [0, 1, 0])
+        np.testing.assert_array_equal(owned.node_time, [0, 1, 2])
 
 
 @pytest.mark.parametrize(

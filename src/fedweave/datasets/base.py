@@ -173,6 +173,15 @@ class Dataset:
     node_ids: tuple[str, ...] = ()
     named: Mapping[str, Any] | None = field(default=None, init=False, repr=False, compare=False)
 
+    def __str__(self) -> str:
+        """How large it is, such as "digits: 1,797 nodes, 5,748 edges, 64 features, 10 classes"."""
+        graphs = f"{self.examples:,} graphs, " if self.example == "graph" else ""
+        edges = self.edges.shape[1] // 2 if self.carried is None else self.carried.total
+        return (
+            f"{self.name}: {graphs}{self.nodes:,} nodes, {edges:,} edges, "
+            f"{self.features:,} features, {self.classes} classes"
+        )
+
     def save(self, path: str | Path) -> Path:
         """Write it to an `.npz` file, which `[data] path` or `datasets.load("npz", path)` reads again, and return its
         absolute path.

@@ -81,6 +81,8 @@ def from_networkx(
         _check_labels([*known.items()], label, "node", name)
     of_nodes = "label" if examples else label  # which no model reads, if there is one
     chosen = sorted(held - {of_nodes, "sens", "split"}) if features is None else list(features)
+    told = [options[key] for key in ("owner", "node_time") if options.get(key) in held]  # which are no features
+    chosen += [key for key in told if key not in chosen]
     if taken := sorted(set(chosen) & set(NODES)):
         refuse(name, f"the attribute {taken[0]!r} would be a feature, but is a column with a meaning", _RENAME)
     columns: dict[str, list[Any]] = {"id": [str(node) for node in known]}

@@ -149,7 +149,8 @@ def _of_sites(directory: Path, config: "Config", form: Form | None, when: "When"
         )
     algorithm, w = joint(directory, config, when)
     metrics = of_best(told["metrics"]) if when == "best" else told["metrics"]
-    own = flagging(config.evaluation.of(form.labels, classes), metrics) if classes == 2 else None
+    labels = form.labels or told.get("classes") or config.data.values.get("labels") or ()  # sites tell no names
+    own = flagging(config.evaluation.of(labels, classes), metrics) if classes == 2 else None
     return Source(config, "global", _weights(config, algorithm, w, form), form, own, when)
 
 
