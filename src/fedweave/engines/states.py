@@ -122,8 +122,9 @@ class States:
         are stored."""
         if self.together(group):  # partly stored leaves cannot be changed in place and need no copy
             flat = self._leaves(self._home[group[0]][0])
-            own = {path: leaf.clone() if isinstance(leaf, Tensor) else leaf for path, leaf in flat.items()}
-            return nest(own if copy else flat)
+            return nest(
+                {path: leaf.clone() if copy and isinstance(leaf, Tensor) else leaf for path, leaf in flat.items()}
+            )
         rows: dict[int, list[int]] = {}
         places: dict[int, list[int]] = {}
         for place, client in enumerate(group):
