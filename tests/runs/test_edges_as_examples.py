@@ -9,6 +9,7 @@ import torch
 
 from fedweave import datasets
 from fedweave.algorithms import ALGORITHMS, trying
+from fedweave.algorithms.parts import Round
 from fedweave.cli.predict import predictions
 from fedweave.contract.wire import ShardedRecorder
 from fedweave.core import carried as carried_edges
@@ -19,12 +20,15 @@ from fedweave.core.arrays import graph_tree, tree_graph
 from fedweave.core.carried import Carried
 from fedweave.core.federation import Client
 from fedweave.core.graph import TEST, TRAIN, VAL
+from fedweave.core.portions import Batch
+from fedweave.core.replies import Replies
 from fedweave.core.tree import decode, encode, leaves, map_leaves
 from fedweave.errors import ConfigError
 from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
 from fedweave.experiment.prepared import prepared
 from fedweave.export.source import source
+from fedweave.incentives.coalitions import worth
 from tests.refusals import refusal
 from tests.runs.test_predictions import made
 
@@ -192,6 +196,27 @@ def test_models_are_tried_on_test_examples_with_the_messages_that_these_are_judg
         found = trying.hits(net, many, Client(graph, {}, random.key(0), random.key(0)))["tried"].tolist()
         assert found == [right(models.judged(net, w, graph)) for w in each]
         assert found != [right(models.apply(net, w, graph)) for w in each]
+
+
+def test_models_that_mark_their_seeds_are_tried_and_valued_by_sampled_neighbourhoods(tmp_path):
+    built, _, _ = trained(tables(tmp_path), SAMPLED, rounds=0, model={**MODEL, "layers": 1, "ego_ids": True})
+    net, graphs = built.algorithm.net, [*built.fed.graphs.values()]
+    first, *others = (models.init(net, random.key(seed), graphs[0].x.dtype) for seed in range(3))
+
+    def right(w, graph):
+        return int(((models.judged(net, w, graph).argmax(1) == graph.y) & graph.masks[TEST]).sum())
+
+    with torch.no_grad():
+        client = Client(graphs[0], {}, random.key(0), random.key(0))
+        found = trying.hits(net, map_leaves(lambda leaf: leaf[None], first), client)["tried"].tolist()
+        assert found == [right(first, graphs[0])]
+        update = Batch((0, 1), {"update": map_leaves(lambda a, b, c: torch.stack([b - a, c - a]), first, *others)})
+        replies, share = Replies(("east", "west"), [update], {}), torch.tensor([0.5, 0.5], dtype=torch.float64)
+        round = Round(replies, torch.arange(2), first, net, weights=share)
+        gained = worth(round, net, graphs, "accuracy")(torch.eye(2, dtype=torch.bool))
+    examples = sum(int(graph.masks[TEST].sum()) for graph in graphs)
+    hits = [sum(right(w, graph) for graph in graphs) / examples for w in (first, *others)]
+    assert gained.tolist() == pytest.approx([own - hits[0] for own in hits[1:]], abs=1e-6)
 
 
 @pytest.mark.often("fedavg", "fcfl")

@@ -36,7 +36,7 @@ def hits(model: Model, many: Tree, client: Client) -> Tree:
     mask = graph.masks[TEST]
 
     def one(w: Tree) -> Tensor:
-        right: Tensor = models.apply(model, w, graph).argmax(-1) == graph.y
+        right: Tensor = models.judged_as_seen(model, w, graph).argmax(-1) == graph.y
         return (right & mask).sum()
 
     count = len(next(iter(leaves(many)))[1])  # one after the other: clients are stacked already

@@ -78,15 +78,20 @@ def apply(
 
 
 def judged(model: Model, w: Tree, graph: Graph) -> Tensor:
-    """`apply` without dropout to all examples, [e, c], of which each gets messages of its own split alone where these
-    differ (`Graph.timed`), and what is in no split all of them."""
-    whole = piecewise.apply if piecewise.is_large(graph) else apply
-    judge = next((layer.judged for layer in model if layer.judged is not None), whole)
+    """`judged_as_seen` of all examples, [e, c], of which each gets messages of its own split alone where these differ
+    (`Graph.timed`), and what is in no split all of them."""
     if not graph.timed:
-        return rows_of(judge(model, w, graph))
-    first, second, last = (rows_of(judge(model, w, graph.at(split))) for split in (TRAIN, VAL, TEST))
+        return judged_as_seen(model, w, graph)
+    first, second, last = (judged_as_seen(model, w, graph.at(split)) for split in (TRAIN, VAL, TEST))
     train, val, _ = graph.masks
     return torch.where(train[:, None], first, torch.where(val[:, None], second, last))
+
+
+def judged_as_seen(model: Model, w: Tree, graph: Graph) -> Tensor:
+    """`apply` without dropout to all examples, [e, c], with messages of the split that the graph is of (`Graph.at`)."""
+    whole = piecewise.apply if piecewise.is_large(graph) else apply
+    judge = next((layer.judged for layer in model if layer.judged is not None), whole)
+    return rows_of(judge(model, w, graph))
 
 
 def embeddings(model: Model, w: Tree, graph: Graph, key: Tensor | None = None) -> tuple[Hidden, ...]:

@@ -78,8 +78,8 @@ def worth(round: Any, model: Any, graphs: Sequence[Graph], metric: str, positive
     def judged(flat: Any) -> Tensor:
         w = nest(flat)
         if metric not in PLAIN:
-            return _ordering([(models.apply(model, w, graph), graph) for graph in graphs], metric, positive)
-        found = [_score(models.apply(model, w, graph), graph, metric) for graph in graphs]
+            return _ordering([(models.judged_as_seen(model, w, graph), graph) for graph in graphs], metric, positive)
+        found = [_score(models.judged_as_seen(model, w, graph), graph, metric) for graph in graphs]
         return torch.stack([score * share for score, share in zip(found, shares, strict=True)]).sum()
 
     def of(masks: Tensor) -> Tensor:
