@@ -158,8 +158,9 @@ class Minibatches:
     def logits(self, w: Tree, model: Model, graph: Graph, key: Tensor | None, minibatch: Tree) -> Tensor:
         """The model's outputs for the examples of one mini-batch, [b, c]; with dropout given a key."""
         h: Any = picked(graph.x, minibatch["nodes"])
+        hops = minibatch.get("hops", {})  # trees lose what is empty, as of a model that passes no messages
         for i, layer in enumerate(model):
-            hop = minibatch["hops"].get(str(i))
+            hop = hops.get(str(i))
             around = graph if hop is None else graph._replace(edges=edges_of(layer, hop))
             h = layer.apply(w.get(str(i), {}), around, h, None if key is None else random.fold(key, "layer", i))
         return models.rows_of(h)
