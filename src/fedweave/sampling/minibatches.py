@@ -104,11 +104,17 @@ class Minibatches:
         """The layers that pass messages by their numbers, from the last to the first.
 
         Raises:
-            ValueError: the model needs the whole graph, or a matrix of it of which samples give no estimate.
+            ValueError: the model needs the whole graph, or a matrix of it of which samples give no estimate, or its
+                examples are small graphs.
         """
         if models.needs_graph(model):
             raise ValueError(
                 "h2gcn and a torch.nn.Module cannot read sampled neighbours; choose model sage, gcn, gat, gine or pna"
+            )
+        if models.pools(model):
+            raise ValueError(
+                "neighbours are sampled around nodes or edges, and the examples are small graphs; take the part "
+                "graph_cross_entropy, which draws these"
             )
         layers = {i: layer for i, layer in reversed([*enumerate(model)]) if layer.operator not in NO_HOP}
         if odd := [own.operator for own in layers.values() if not own.along and own.operator not in Sampled.KINDS]:
