@@ -43,6 +43,19 @@ def test_clients_of_different_sizes_run_apart() -> None:
     assert sorted(plan([32, 64, 32, 20_000, 64])) == [(0, 2), (1, 4), (3,)]
 
 
+def test_clients_of_one_algorithm_run_together_and_algorithms_are_not_compared_one_with_another() -> None:
+    class Own:
+        __hash__ = None  # type: ignore[assignment]
+
+        def __eq__(self, other: object) -> bool:
+            raise AssertionError
+
+    one, other = Own(), Own()
+    graphs, own = {name: Sized(32) for name in "abcde"}, {"a": one, "b": other, "c": one, "e": other}
+    found = Batches(graphs, 0, own=own).plan("abcde")  # type: ignore[arg-type]
+    assert sorted(found) == [("a", "c"), ("b", "e"), ("d",)]
+
+
 def test_one_client_larger_than_memory_allows_runs_alone() -> None:
     assert plan([batching._ROWS_AT_ONCE * 2, batching._ROWS_AT_ONCE * 2]) == [(0,), (1,)]
 

@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from fedweave.engines.states import Group, States
 from fedweave.errors import StepFailed
 from fedweave.learn.narrow import share_again
 from fedweave.ops.csr import StackedCsr
+from fedweave.ops.memory import once
 from fedweave.ops.recording import Form
 from fedweave.ops.sparse import Sparse
 from fedweave.ops.touched import STACKED, TouchedRows, materialize_stacked
@@ -160,11 +162,8 @@ class Batches:
         self._sizes: dict[int, int] = {}  # bytes, by version
         self._rows: dict[str, tuple[int, int]] = {}
         self._last = 0  # version
-        kinds = list[object]()  # one for each algorithm that clients have
-        for algorithm in self._own.values():
-            if algorithm not in kinds:
-                kinds.append(algorithm)
-        self._kind = {client: kinds.index(algorithm) for client, algorithm in self._own.items()}
+        numbers = count()  # one for each algorithm that clients have, of which there may be as many as clients
+        self._kind = once(lambda _: next(numbers), self._own)
 
     def plan(self, clients: Sequence[str]) -> list[tuple[str, ...]]:
         """Split `clients` into batches, each in client order."""

@@ -1,6 +1,7 @@
 """What an algorithm and a model demand of data, a partition and each other, checked before anything is computed."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -25,6 +26,7 @@ from fedweave.experiment.config import Config, parameters, registry
 from fedweave.experiment.config.choice import CODE, OwnModels
 from fedweave.metrics.group_fairness import check_groups
 from fedweave.models import directed
+from fedweave.ops.memory import once
 from fedweave.partition.base import Partition, client_ids
 
 
@@ -195,18 +197,20 @@ def check_widths(algorithm: object, own: Mapping[str, object], graphs: Mapping[s
     if not own or not isinstance(algorithm, FedAvg):
         return
     least = min(graphs.values(), key=lambda graph: graph.nodes).to(torch.device("cpu"))
-    first, widths = list[tuple[str, Deployable]](), dict[int, str]()
-    for client in graphs:
-        its = deployable(own.get(client, algorithm))
-        if its not in [known for _, known in first]:
-            first.append((client, its))
-    for client, its in first:
-        with torch.no_grad():
-            h = models.embedded(its.net, models.init(its.net, random.key(0), least.x.dtype), least)
-        widths.setdefault(h.shape[1], client)
+    widths = dict[int, str]()
+    each = {client: own.get(client, algorithm) for client in graphs}
+    for client, width in once(partial(_width, graph=least), each).items():
+        widths.setdefault(width, client)
     if len(widths) > 1:
         told = ", ".join(f"{width} at {client}" for width, client in widths.items())
         raise ConfigError(f"model: {ONE_WIDTH}; they are {told}.", code=WIDTHS)
+
+
+def _width(algorithm: object, graph: Graph) -> int:
+    """Of the embeddings that the last layer of its model reads."""
+    net = deployable(algorithm).net
+    with torch.no_grad():
+        return int(models.embedded(net, models.init(net, random.key(0), graph.x.dtype), graph).shape[1])
 
 
 def check_pooling(config: Config, data: Dataset, model: Model) -> None:
