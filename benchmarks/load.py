@@ -24,10 +24,10 @@ import numpy as np
 from benchmarks.flare import ROOT, started
 from fedweave.deploy.flare.server.provision import provision
 from fedweave.deploy.flare.wire.journal import entries, journal_path
+from fedweave.deploy.sites.experiments import hand_out, split
 from fedweave.deploy.sites.processes import SiteProcess, descendants
 from fedweave.deploy.sites.project import Project, free_port
 from fedweave.deploy.sites.running import RUN, run
-from fedweave.deploy.sites.splitting import hand_out, split
 from fedweave.experiment.build import build
 from fedweave.experiment.config import Config, read, resolve
 from fedweave.experiment.rounds import train

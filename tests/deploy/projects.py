@@ -24,10 +24,10 @@ from fedweave.deploy.flare.server.session import administer, write_job
 from fedweave.deploy.flare.site.member import Member
 from fedweave.deploy.flare.site.sitefile import FINE, SITE_FILE, write_site_file
 from fedweave.deploy.flare.wire.requests import Answer, pin, versions
+from fedweave.deploy.sites.experiments import hand_out, split
 from fedweave.deploy.sites.processes import members
 from fedweave.deploy.sites.project import Project, free_port, read_project, wait_until_open
 from fedweave.deploy.sites.running import run
-from fedweave.deploy.sites.splitting import hand_out, split
 from fedweave.experiment.config import Config, resolve
 
 SITES = ("bank-a", "bank-b", "bank-c")

@@ -16,11 +16,10 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 from typer.testing import CliRunner
 
 from fedweave.cli import app
+from fedweave.deploy.flare.server.gatekeeper import load_revoked
 from fedweave.deploy.flare.server.provision import provision
-from fedweave.deploy.flare.wire.revoked import load_revoked
 from fedweave.deploy.sites import running, status
-from fedweave.deploy.sites.handshake import Closed, NoHost, administer, barred, greet
-from fedweave.deploy.sites.project import Project, read_project
+from fedweave.deploy.sites.project import Closed, NoHost, Project, administer, barred, greet, read_project
 from fedweave.errors import FedweaveError, UserError
 from tests.deploy.projects import SITES, copied
 from tests.deploy.test_project import certificate

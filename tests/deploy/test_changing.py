@@ -14,12 +14,12 @@ from fedweave.core.arrays import graph_arrays, tree_graph
 from fedweave.core.federation import StepInfo
 from fedweave.core.ledger import Ledger
 from fedweave.core.tree import decode, encode, leaves
-from fedweave.deploy.flare.server.data import server_graphs
+from fedweave.deploy.flare.server.agreements import server_graphs
 from fedweave.deploy.flare.server.federation import Flare
 from fedweave.deploy.flare.server.inspection import Inspector
 from fedweave.deploy.flare.server.server import Server
 from fedweave.deploy.flare.wire.peers import read_version
-from fedweave.deploy.sites.splitting import hand_out, split
+from fedweave.deploy.sites.experiments import hand_out, split
 from fedweave.errors import ClientsMissing, UserError
 from fedweave.experiment.build import build, held_graphs
 from fedweave.experiment.config import resolve

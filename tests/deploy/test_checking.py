@@ -28,11 +28,10 @@ from fedweave.deploy.flare.site.sitefile import read_site_file, write_site_file
 from fedweave.deploy.sites import processes, status
 from fedweave.deploy.sites import project as ports
 from fedweave.deploy.sites.checking import examine
+from fedweave.deploy.sites.experiments import hand_out, judged_by_number, split, unknown_to_server, with_engine
 from fedweave.deploy.sites.issuing import renew
 from fedweave.deploy.sites.processes import SiteProcess, check_alive, last_error, last_record, own_reasons
 from fedweave.deploy.sites.project import Project, read_project
-from fedweave.deploy.sites.running import judged_by_number, with_engine
-from fedweave.deploy.sites.splitting import hand_out, split, unknown_to_server
 from fedweave.errors import DataError, FedweaveError, UserError
 from fedweave.experiment.config import read, resolve
 from tests.deploy.projects import SITES, bring, copied, experiment, tables

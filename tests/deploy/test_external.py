@@ -17,9 +17,9 @@ from fedweave.core.tree import decode, encode
 from fedweave.deploy.flare.server.federation import Flare
 from fedweave.deploy.flare.site.sitefile import SITE_FILE, write_site_file
 from fedweave.deploy.sites.checking import examine
+from fedweave.deploy.sites.experiments import hand_out, split
 from fedweave.deploy.sites.project import read_project
 from fedweave.deploy.sites.running import run
-from fedweave.deploy.sites.splitting import hand_out, split
 from fedweave.errors import ClientsMissing
 from fedweave.experiment.config import Config, resolve
 from fedweave.experiment.rounds import train

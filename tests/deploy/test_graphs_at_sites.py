@@ -14,12 +14,12 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 from fedweave.algorithms.fairgraphfl.vocabulary import MOTIFS
 from fedweave.core.ledger import Ledger
 from fedweave.core.tree import encode
-from fedweave.deploy.flare.parties.agreements import check_names
+from fedweave.deploy.flare.server.agreements import check_names
 from fedweave.deploy.flare.server.federation import Flare
 from fedweave.deploy.flare.site.sitefile import FINE, SITE_FILE, read_site_file, write_site_file
 from fedweave.deploy.flare.wire.requests import pin
+from fedweave.deploy.sites.experiments import split
 from fedweave.deploy.sites.running import run
-from fedweave.deploy.sites.splitting import split
 from fedweave.errors import ClientsMissing, UserError
 from fedweave.experiment.config import Config, resolve
 from fedweave.experiment.rounds import train

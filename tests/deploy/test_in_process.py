@@ -21,18 +21,17 @@ from fedweave.core.ledger import Ledger
 from fedweave.core.mechanism import LDP
 from fedweave.core.purposes import HELD
 from fedweave.core.tree import Tree, decode, encode
-from fedweave.deploy.flare.parties.agreements import common_form
 from fedweave.deploy.flare.parties.alignment import widest
-from fedweave.deploy.flare.server.data import server_graphs, server_test
+from fedweave.deploy.flare.server.agreements import common_form, server_graphs, server_test
 from fedweave.deploy.flare.server.federation import Flare
 from fedweave.deploy.flare.site import member as members
 from fedweave.deploy.flare.site import steps as secret
-from fedweave.deploy.flare.site.about import read_about
 from fedweave.deploy.flare.site.audit import compare
+from fedweave.deploy.flare.site.folder import read_about
+from fedweave.deploy.flare.site.predicted import form_of
 from fedweave.deploy.flare.wire.journal import Journal, entries
 from fedweave.deploy.flare.wire.scores import NOTHING, Scoring, as_arrived, read_scoring
-from fedweave.deploy.sites.exporting import form_of
-from fedweave.deploy.sites.splitting import hand_out, split
+from fedweave.deploy.sites.experiments import hand_out, split
 from fedweave.errors import ClientsMissing, ConfigError
 from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
@@ -655,17 +654,16 @@ def test_a_card_does_not_say_of_features_that_were_cut_that_they_are_as_they_wer
     assert form_of(project / "bank-a").scaling == {"how": "none"}
 
 
-def test_a_site_exports_by_what_it_noted_of_its_data_in_the_run(project: Path, tmp_path: Path) -> None:
+def test_a_site_exports_by_what_it_noted_of_its_data_in_the_run(project: Path) -> None:
     """Other columns or scaling, said later, are of later runs."""
     site = project / "bank-a/site.toml"
     as_made = site.read_text()
     site.write_text(as_made.replace("[data]", '[data]\nnormalise = "standard"', 1))
     joined(project, experiment("fedavg"), run="r1")
     then = form_of(project / "bank-a")
-    (tmp_path / "run.json").write_text('{"run": "r1"}')
     site.write_text(as_made)
     assert form_of(project / "bank-a").scaling == {"how": "handed out"}
-    assert form_of(project / "bank-a", tmp_path).scaling == then.scaling
+    assert form_of(project / "bank-a", "r1").scaling == then.scaling
     assert len(then.scaling["shift"]) == then.features
 
 

@@ -24,13 +24,12 @@ from nvflare.lighter.utils import load_crt
 from nvflare.private.fed.utils.identity_utils import IdentityAsserter, IdentityVerifier
 
 from fedweave.cli import app
+from fedweave.deploy.flare.server.gatekeeper import obey
 from fedweave.deploy.flare.server.provision import provision
-from fedweave.deploy.flare.wire.revoked import obey
 from fedweave.deploy.sites import issuing
 from fedweave.deploy.sites.certificates import check_issuer, check_name
-from fedweave.deploy.sites.handshake import administer, greet
 from fedweave.deploy.sites.processes import SiteProcess, check_startup
-from fedweave.deploy.sites.project import read_project, wait_until_open
+from fedweave.deploy.sites.project import administer, greet, read_project, wait_until_open
 from fedweave.deploy.sites.running import run
 from fedweave.errors import CallRefused, UserError
 from tests.deploy.projects import SITES, copied, experiment, until

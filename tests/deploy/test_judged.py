@@ -10,7 +10,7 @@ from fedweave.datasets import load
 from fedweave.deploy.flare.site.holdings import hold
 from fedweave.deploy.flare.site.sitefile import SITE_FILE, read_site_file
 from fedweave.deploy.flare.wire.requests import SERVER
-from fedweave.deploy.sites.splitting import hand_out
+from fedweave.deploy.sites.experiments import hand_out
 from fedweave.experiment.build import global_test_graph
 from fedweave.experiment.config import resolve
 from fedweave.partition import Column, EgoNetworks, Louvain

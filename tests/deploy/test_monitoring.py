@@ -21,11 +21,10 @@ from typer.testing import CliRunner
 
 from fedweave.cli import app
 from fedweave.deploy.flare.server import gatekeeper
-from fedweave.deploy.flare.site import private
-from fedweave.deploy.flare.site.about import LOG, SITE_FILE
+from fedweave.deploy.flare.site import folder as own_folder
 from fedweave.deploy.flare.site.accounts import note_refusal
+from fedweave.deploy.flare.site.folder import LOG, SITE_FILE, log_to
 from fedweave.deploy.flare.site.member import Member
-from fedweave.deploy.flare.site.private import log_to
 from fedweave.deploy.sites import gauges, processes, status
 from fedweave.deploy.sites.processes import SiteProcess, attend, last_record
 from fedweave.deploy.sites.project import free_port
@@ -125,7 +124,7 @@ def test_a_process_that_is_attended_to_is_ended_and_one_that_ends_is_named(
 def test_a_full_log_is_followed_by_a_new_one_also_of_another_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logger: logging.Logger
 ) -> None:
-    monkeypatch.setattr(private, "MOST", 300)
+    monkeypatch.setattr(own_folder, "MOST", 300)
     path = tmp_path / LOG
     log_to(path)
     [one] = logger.handlers

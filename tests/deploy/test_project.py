@@ -37,9 +37,10 @@ from fedweave.deploy.flare.wire.requests import digest_of
 from fedweave.deploy.sites import running as running_module
 from fedweave.deploy.sites.certificates import certificate as read_certificate
 from fedweave.deploy.sites.certificates import check_certificate
+from fedweave.deploy.sites.experiments import for_sites
 from fedweave.deploy.sites.processes import SiteProcess, members
 from fedweave.deploy.sites.project import Project, read_project
-from fedweave.deploy.sites.running import for_sites, run
+from fedweave.deploy.sites.running import run
 from fedweave.errors import ConfigError, FedweaveError, UserError
 from tests.deploy.projects import SITES, Ran, Refused, experiment, make_project, processes, until
 from tests.deploy.test_in_process import simulated
@@ -261,15 +262,23 @@ def test_jobs_may_name_two_classes_and_no_function(tmp_path: Path) -> None:
     assert (tmp_path / "p/a").stat().st_mode & 0o077 == 0
 
 
-@pytest.mark.parametrize(("folder", "moved"), [("a", "site.site.Site"), ("server", "server.server.Server")])
+@pytest.mark.parametrize(
+    ("folder", "moved"),
+    [
+        ("a", {"site.site.Site": "site.Site", "site.doorkeeper.SiteLauncher": "launcher.SiteLauncher"}),
+        ("a", {"site.doorkeeper.SiteLauncher": "site.launcher.SiteLauncher"}),
+        ("server", {"server.server.Server": "server.Server"}),
+    ],
+)
 def test_a_project_of_an_earlier_version_names_classes_by_where_they_are_now(
-    tmp_path: Path, folder: str, moved: str
+    tmp_path: Path, folder: str, moved: dict[str, str]
 ) -> None:
     provision(tmp_path / "p", ["a"], "localhost", 1)
     path, prefix = tmp_path / "p" / folder / "local/resources.json", "fedweave.deploy.flare."
     now, earlier = path.read_text(), path.read_text()
-    for name in (moved, "site.launcher.SiteLauncher"):
-        earlier = earlier.replace(prefix + name, prefix + name.partition(".")[2])
+    for name, before in moved.items():
+        assert prefix + name in now
+        earlier = earlier.replace(prefix + name, prefix + before)
     assert earlier != now
     path.write_text(earlier)
     limit_classes(tmp_path / "p" / folder)

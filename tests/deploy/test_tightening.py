@@ -6,14 +6,14 @@ import pytest
 
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
-from fedweave.deploy.flare.policy import tightening
-from fedweave.deploy.flare.policy.tightening import changed, stricter
+from fedweave.deploy.flare.policy import admission
+from fedweave.deploy.flare.policy.admission import changed, stricter
 from fedweave.deploy.flare.site.sitefile import Rules
 
 
 def test_every_rule_says_how_two_of_it_hold_together() -> None:
     judged_again = {"algorithms", "parts", "files", "members", "lost"}
-    assert {own.name for own in fields(Rules)} == judged_again | tightening._STRICTER.keys()
+    assert {own.name for own in fields(Rules)} == judged_again | admission._STRICTER.keys()
 
 
 def test_rules_that_hold_together_by_hand() -> None:

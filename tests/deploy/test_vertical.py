@@ -19,13 +19,13 @@ from fedweave.core.tree import Tree, decode, encode
 from fedweave.datasets import npz
 from fedweave.datasets.folder import Folder
 from fedweave.datasets.parties import read_party
-from fedweave.deploy.flare.parties.agreements import check_names
 from fedweave.deploy.flare.parties.alignment import meet
+from fedweave.deploy.flare.server.agreements import check_names
 from fedweave.deploy.flare.server.federation import Flare
 from fedweave.deploy.flare.server.inspection import Inspector
 from fedweave.deploy.flare.server.server import Server
 from fedweave.deploy.flare.site.sitefile import FINE, SITE_FILE, write_site_file
-from fedweave.deploy.sites.splitting import split
+from fedweave.deploy.sites.experiments import split
 from fedweave.errors import ClientsMissing, FedweaveError, UserError
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train

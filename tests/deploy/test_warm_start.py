@@ -12,7 +12,7 @@ import torch
 from fedweave.core.tree import leaves
 from fedweave.deploy.flare.server.server import Progress, Server, backend
 from fedweave.deploy.flare.site.participation import RUNS
-from fedweave.deploy.sites.running import begun_from
+from fedweave.deploy.sites.experiments import begun_from
 from fedweave.errors import UserError
 from fedweave.experiment.config import Config, resolve
 from fedweave.experiment.runs.checkpoint import Checkpoint

@@ -18,7 +18,7 @@ from fedweave import datasets
 from fedweave.cli import app
 from fedweave.cli.predict import predictions
 from fedweave.datasets import features
-from fedweave.deploy.sites.running import for_sites
+from fedweave.deploy.sites.experiments import for_sites
 from fedweave.errors import DiskFull
 from fedweave.experiment import config
 from fedweave.experiment.graphs import graph_of

@@ -7,8 +7,8 @@ from typer.testing import CliRunner
 
 from fedweave.cli import app
 from fedweave.core import plugins
+from fedweave.deploy.sites.experiments import for_sites
 from fedweave.deploy.sites.project import Project
-from fedweave.deploy.sites.running import for_sites
 from fedweave.errors import UserError
 from fedweave.experiment.config import read, written
 from fedweave.python.loading import load_run

@@ -11,7 +11,7 @@ from fedweave.core import random
 from fedweave.core.tree import Tree, decode, encode, map_leaves
 from fedweave.deploy.flare.wire.journal import Records, journal_path, read
 from fedweave.deploy.flare.wire.requests import Answer, versions
-from fedweave.deploy.sites.splitting import hand_out, split
+from fedweave.deploy.sites.experiments import hand_out, split
 from fedweave.experiment.config import Config
 from tests.deploy.projects import SITES, InProcess, call_request, experiment, join_request
 

@@ -34,8 +34,8 @@ from fedweave.core.ledger import Entry, Ledger, Line
 from fedweave.core.text import printable
 from fedweave.datasets import npz, table, tu
 from fedweave.deploy.flare.policy.keys import known, read_checked
+from fedweave.deploy.flare.site.folder import log_to
 from fedweave.deploy.flare.site.memory import Store
-from fedweave.deploy.flare.site.private import log_to
 from fedweave.deploy.flare.wire.journal import entries
 from fedweave.deploy.sites import processes
 from fedweave.deploy.sites import project as ports

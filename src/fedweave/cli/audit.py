@@ -54,7 +54,7 @@ def audit(
 
 
 def _show(found: "Audit") -> None:
-    from fedweave.deploy.flare.site.told import asked, caps, in_all, refused
+    from fedweave.deploy.flare.site.audit import asked, caps, in_all, refused
     from fedweave.report.ledger import flow_table
     from fedweave.report.terminal import screen
 
@@ -74,7 +74,7 @@ def _show(found: "Audit") -> None:
 
 def _document(directory: Path, found: "Audit") -> "Document":
     """What has left, run by run."""
-    from fedweave.deploy.flare.site.told import asked, caps, in_all, refused
+    from fedweave.deploy.flare.site.audit import asked, caps, in_all, refused
     from fedweave.report.document import Document, Section, grid
     from fedweave.report.ledger import row
 

@@ -27,9 +27,15 @@ def start(
     """Start the server and the sites whose folders are on this machine."""
     from fedweave.deploy.flare.policy.keys import read_checked
     from fedweave.deploy.flare.site.sitefile import SITE_FILE
-    from fedweave.deploy.sites.handshake import Closed, greet
     from fedweave.deploy.sites.processes import attend, check_alive, check_startup, members
-    from fedweave.deploy.sites.project import check_metrics_port, check_port, read_project, wait_until_open
+    from fedweave.deploy.sites.project import (
+        Closed,
+        check_metrics_port,
+        check_port,
+        greet,
+        read_project,
+        wait_until_open,
+    )
 
     project, here = read_project(directory), members(directory, tuple(only or ()))
     for member in here:  # before any of them is started

@@ -54,9 +54,9 @@ def init(
     from fedweave.datasets.features import OVER_NODES
     from fedweave.deploy.flare.server.provision import provision
     from fedweave.deploy.flare.site.sitefile import SITE_FILE, write_site_file
+    from fedweave.deploy.sites.experiments import hand_out, unknown_to_server
+    from fedweave.deploy.sites.experiments import split as cut
     from fedweave.deploy.sites.project import Project, free_port
-    from fedweave.deploy.sites.splitting import hand_out, unknown_to_server
-    from fedweave.deploy.sites.splitting import split as cut
     from fedweave.experiment.config import read
 
     project = Project(tuple(name.strip() for name in names.split(",")), host, port or free_port())
@@ -100,8 +100,8 @@ def check(
     """Look for faults in what is on this machine before anything is started: data, splits, policies, certificates,
     secrets, the server's port and address; exit code 2 if there are any."""
     from fedweave.deploy.sites.checking import examine, versions
+    from fedweave.deploy.sites.experiments import with_engine
     from fedweave.deploy.sites.project import read_project
-    from fedweave.deploy.sites.running import with_engine
     from fedweave.experiment.config import read
 
     project = read_project(directory)
@@ -141,11 +141,16 @@ def run(
     ] = None,
 ) -> None:
     """Run an experiment at the sites and bring its files back."""
-    from fedweave.deploy.sites.checking import check_experiment
-    from fedweave.deploy.sites.observing import Observed
+    from fedweave.deploy.sites.experiments import (
+        Observed,
+        begun_from,
+        check_experiment,
+        for_sites,
+        judged_by_number,
+        with_engine,
+    )
     from fedweave.deploy.sites.processes import own_reasons
     from fedweave.deploy.sites.project import read_project
-    from fedweave.deploy.sites.running import begun_from, for_sites, judged_by_number, with_engine
     from fedweave.deploy.sites.running import run as submit
     from fedweave.experiment.config import read
     from fedweave.experiment.runs.resuming import terminable
@@ -216,12 +221,15 @@ def export(
     and the scaling, of a site's own tables. Nothing but these names and numbers leaves the site's folder.
     """
     from fedweave.cli.export import free, write_export
-    from fedweave.deploy.sites.exporting import form_of
+    from fedweave.deploy.flare.site.predicted import form_of
+    from fedweave.deploy.sites.running import number_of
+    from fedweave.experiment.runs.files import RUN
     from fedweave.export.source import exportable, source
 
     exportable(directory)  # or a site's tables would be blamed for what no site can give
     folder = free(directory, out, form)
-    write_export(folder, directory, source(directory, None, None, form_of(site, directory), when.value), form)
+    found = form_of(site, number_of(directory) if (directory / RUN).exists() else "")
+    write_export(folder, directory, source(directory, None, None, found, when.value), form)
 
 
 class Teller:

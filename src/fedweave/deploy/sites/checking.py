@@ -12,19 +12,16 @@ from fedweave.core.algorithm import calls_of, capabilities
 from fedweave.core.arrays import DTYPES
 from fedweave.core.ledger import Ledger
 from fedweave.core.text import counted
-from fedweave.deploy.flare.parties.agreements import uncompared
-from fedweave.deploy.flare.policy.admission import check_of_sites
-from fedweave.deploy.flare.server.data import check_alike, server_graphs, server_test
+from fedweave.deploy.flare.server.agreements import check_alike, server_graphs, server_test, uncompared
 from fedweave.deploy.flare.server.federation import Flare
 from fedweave.deploy.flare.server.provision import STATE
 from fedweave.deploy.flare.site.sitefile import IDS_KEY, SECRET, read_secret
 from fedweave.deploy.flare.wire.requests import ADMIN, AUTHORITY, Answer, release
 from fedweave.deploy.sites.certificates import certificate, fingerprint
+from fedweave.deploy.sites.experiments import check_experiment, judged_by_number
 from fedweave.deploy.sites.findings import Found, compare, compare_scales, compare_splits
-from fedweave.deploy.sites.handshake import Closed, NoHost, greet, reach
 from fedweave.deploy.sites.processes import ROOT, SiteProcess, check_private, check_startup, found
-from fedweave.deploy.sites.project import Project, check_metrics_port, check_port
-from fedweave.deploy.sites.running import judged_by_number
+from fedweave.deploy.sites.project import Closed, NoHost, Project, check_metrics_port, check_port, greet, reach
 from fedweave.deploy.sites.site_check import check_site
 from fedweave.engines.calls import with_test
 from fedweave.errors import ConfigError
@@ -65,16 +62,6 @@ def examine(directory: Path, project: Project, config: Config | None = None) -> 
     compare_splits(told)
     compare_scales(told)
     return told
-
-
-def check_experiment(config: Config) -> None:
-    """Refuse settings that no site could run, whatever its data.
-
-    Raises:
-        ConfigError: the model or the algorithm refuses them. UserError: the algorithm is none of sites.
-    """
-    check_of_sites(config.algorithm)
-    config.check_made()
 
 
 def versions() -> str:

@@ -18,7 +18,7 @@ from fedweave.core.ledger import Entry
 from fedweave.core.purposes import FRAMING
 from fedweave.core.records import Record
 from fedweave.deploy.flare.policy.policy import Spent
-from fedweave.deploy.flare.site.about import LOOPBACK, SITE_FILE
+from fedweave.deploy.flare.site.folder import LOOPBACK, SITE_FILE
 from fedweave.deploy.flare.site.sitefile import Rules, read_site_file
 from fedweave.deploy.flare.wire.journal import journals, read
 from fedweave.deploy.sites.certificates import lasts

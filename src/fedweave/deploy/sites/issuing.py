@@ -26,7 +26,7 @@ from fedweave.deploy.flare.server.provision import (
     kind,
     note_issued,
 )
-from fedweave.deploy.flare.site.private import replace_private
+from fedweave.deploy.flare.site.folder import replace_private
 from fedweave.deploy.flare.wire.requests import SERVER
 from fedweave.deploy.sites.certificates import certificate, check_certificate, check_issuer, fingerprint
 from fedweave.deploy.sites.processes import ROOT, member_name

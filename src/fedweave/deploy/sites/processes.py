@@ -20,8 +20,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 
 from fedweave.core.text import printable
 from fedweave.deploy.flare.server.provision import USER, close_inside, kind, limit_classes, settle
-from fedweave.deploy.flare.site.about import LOG
-from fedweave.deploy.flare.site.private import private_file
+from fedweave.deploy.flare.site.folder import LOG, private_file
 from fedweave.deploy.flare.wire.requests import SERVER
 from fedweave.deploy.sites.certificates import (
     certificate,
@@ -39,7 +38,7 @@ _ERROR = re.compile(r"^(\w+\.)*\w*(Error|Exception|Interrupt|Refused)\b|\b(ERROR
 
 
 def last_record(text: str) -> str:
-    """The last message of what went wrong in a log that `site.private.log_to` writes, whole but for time and level, of
+    """The last message of what went wrong in a log that `site.folder.log_to` writes, whole but for time and level, of
     a traceback the last line; "" where it only says what was done."""
     kept = [own.strip() for own in _BEGINS.split(text) if not own.startswith(_DONE)]
     last = next((own for own in reversed(kept) if own), "")

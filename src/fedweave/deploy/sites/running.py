@@ -5,9 +5,8 @@ import json
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -16,13 +15,11 @@ from fedweave.core.records import Record
 from fedweave.deploy.flare.server.session import Admin
 from fedweave.deploy.flare.site.participation import RUNS
 from fedweave.deploy.flare.site.predicted import predicting
-from fedweave.deploy.flare.site.sitefile import SITE_FILE, read_site_file
 from fedweave.deploy.flare.wire.link import ABSENT
 from fedweave.deploy.flare.wire.requests import ADMIN
-from fedweave.deploy.sites.handshake import administer
-from fedweave.deploy.sites.project import STATUS, Project, read_project
-from fedweave.errors import ConfigError, FedweaveError, UserError
-from fedweave.experiment.config import Config, Document, resolve, written
+from fedweave.deploy.sites.project import STATUS, Project, administer, read_project
+from fedweave.errors import FedweaveError, UserError
+from fedweave.experiment.config import Config, written
 from fedweave.experiment.runs.checkpoint import Checkpoint, When
 from fedweave.experiment.runs.files import (
     CHECKPOINT,
@@ -48,63 +45,6 @@ START = "Start them with `fedweave sites start`; `fedweave sites check` on their
 _POLL = 0.5
 
 Told = Callable[[Record], None]
-
-
-def with_engine(settings: Sequence[str]) -> list[str]:
-    """Settings given with --set, after one that names the engine of sites if they set a key that it alone has."""
-    from fedweave.experiment.config.plugins import parameters, registry
-
-    engines = registry("engine")
-    own = parameters("engine", engines["flare"]).keys() - parameters("engine", engines["simulation"]).keys()
-    keys = {text.partition("=")[0].strip().removeprefix("engine.") for text in settings if text.startswith("engine.")}
-    return [*(["engine.name=flare"] if keys & own else []), *settings]
-
-
-def for_sites(document: Document) -> Config:
-    """The same experiment with the engine "flare", keeping those of the engine's keys that it has too."""
-    from fedweave.experiment.config.plugins import parameters, registry
-
-    engine = document.get("engine", {})
-    known = parameters("engine", registry("engine")["flare"])
-    kept = {key: value for key, value in engine.items() if key in known}
-    return resolve({**document, "engine": {**kept, "name": "flare"}})
-
-
-def begun_from(config: Config, earlier: Path | None) -> Config:
-    """The same experiment, begun from the run in `earlier`, or in the directory that its `init_from` says: by that
-    run's number, for the server keeps its own files of it.
-
-    Raises:
-        UserError: the directory holds no run between sites.
-    """
-    where = earlier if earlier is not None else Path(config.general.init_from or "")
-    if earlier is None and (config.general.init_from is None or not where.is_dir()):
-        return config
-    if not (where / RUN).is_file():
-        told = f"{where} is not the directory of a run between sites: it has no {RUN}. Give one of this project's."
-        raise UserError(f"init_from: {told}", code="init.run")
-    return replace(config, general=replace(config.general, init_from=number_of(where)))
-
-
-def judged_by_number(config: Config, project: Path, sites: Sequence[str]) -> Config:
-    """The same experiment with the number of the positive class that it names, by what the `sites` whose folders are
-    here call classes: the server hears fingerprints of names alone. Labels in its own [data] it compares with these.
-
-    Raises:
-        ConfigError: the sites here do not all name the same classes, or this is none of them.
-    """
-    judging = config.evaluation
-    if not isinstance(judging.positive, str) or config.data.values.get("labels"):
-        return config
-    here = [project / site / SITE_FILE for site in sites if (project / site / SITE_FILE).is_file()]
-    named = {read_site_file(file)[0].labels for file in here}
-    labels = named.pop() if len(named) == 1 else None
-    if not labels:
-        raise ConfigError(
-            f"evaluation.positive: is {judging.positive!r}, and the server does not know what classes are called, nor "
-            "do all sites whose folders are here name the same (labels in site.toml). Give the number of the class."
-        )
-    return replace(config, evaluation=replace(judging, positive=judging.of(labels, len(labels)).positive))
 
 
 def run(

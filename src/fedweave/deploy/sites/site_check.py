@@ -17,8 +17,8 @@ from fedweave.datasets.alike import not_composed
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.odd_data import odd_data, odd_features
 from fedweave.datasets.outside import EXCHANGE
+from fedweave.deploy.flare.parties.alignment import read_own
 from fedweave.deploy.flare.parties.exchange import INFO as SHARING
-from fedweave.deploy.flare.parties.party import read_own
 from fedweave.deploy.flare.policy.admission import check_algorithm, check_exchange, check_files, check_members
 from fedweave.deploy.flare.policy.keys import read_checked
 from fedweave.deploy.flare.policy.policy import Spent, check_batches, is_of, replies_of

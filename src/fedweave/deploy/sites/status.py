@@ -12,9 +12,8 @@ from fedweave.core.records import Record
 from fedweave.core.text import counted, printable
 from fedweave.deploy.flare.wire.requests import ADMIN, SERVER
 from fedweave.deploy.sites.certificates import lasts
-from fedweave.deploy.sites.handshake import Closed, administer, barred, reach
 from fedweave.deploy.sites.processes import found
-from fedweave.deploy.sites.project import STATUS, Project
+from fedweave.deploy.sites.project import STATUS, Closed, Project, administer, barred, reach
 from fedweave.errors import FedweaveError, UserError
 
 SECONDS = 5.0  # that the server has to answer, of which its login takes more than one

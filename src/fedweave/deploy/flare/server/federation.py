@@ -17,16 +17,15 @@ from fedweave.core.records import Record
 from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.datasets.outside import EXCHANGE
-from fedweave.deploy.flare.parties.agreements import misshapen, unlike
 from fedweave.deploy.flare.parties.alignment import BLINDING, MEETING, Ask, meet
 from fedweave.deploy.flare.parties.exchange import CLAIMING, HEARD, matched
 from fedweave.deploy.flare.parties.exchange import INFO as SHARING
-from fedweave.deploy.flare.server.data import DataVersions
+from fedweave.deploy.flare.server.agreements import misshapen, unlike
 from fedweave.deploy.flare.server.inspection import Faults, Inspector
 from fedweave.deploy.flare.site.joining import FLAGS, JOINING, longest, without
 from fedweave.deploy.flare.sums.sums import NO_KEYS, Sums
 from fedweave.deploy.flare.wire.chain import Heads, behind, heads_in
-from fedweave.deploy.flare.wire.peers import Receipt, Relayed, read_faults, read_written
+from fedweave.deploy.flare.wire.peers import DataVersions, Receipt, Relayed, read_faults, read_written
 from fedweave.deploy.flare.wire.requests import Link, encoded, pin, versions
 from fedweave.deploy.flare.wire.scores import as_arrived, read_scoring
 from fedweave.engines.calls import Keys, called, check_quorum, check_way, receivers, sources, with_test

@@ -23,7 +23,7 @@ from nvflare.lighter.utils import load_crt
 from nvflare.private.fed.utils.identity_utils import get_cn_from_cert
 
 from fedweave.core.records import Record
-from fedweave.deploy.flare.site.private import replace_private
+from fedweave.deploy.flare.site.folder import replace_private
 from fedweave.deploy.flare.site.sitefile import IDS_KEY, SECRET
 from fedweave.deploy.flare.wire.requests import ADMIN, AUTHORITY, RESERVED, SERVER
 from fedweave.errors import FedweaveError, UserError
@@ -55,8 +55,9 @@ _OF_JOBS = {
     "server": ["fedweave.deploy.flare.server.server.Server", "nvflare.collab.runtime.controller.CollabController"],
     "client": ["fedweave.deploy.flare.site.site.Site", "nvflare.collab.runtime.executor.CollabExecutor"],
 }
-_LAUNCHER = "fedweave.deploy.flare.site.launcher.SiteLauncher"
+_LAUNCHER = "fedweave.deploy.flare.site.doorkeeper.SiteLauncher"
 _MOVED = {  # where classes were in earlier versions
+    "fedweave.deploy.flare.site.launcher.SiteLauncher": _LAUNCHER,
     "fedweave.deploy.flare.launcher.SiteLauncher": _LAUNCHER,
     "fedweave.deploy.flare.site.Site": _OF_JOBS["client"][0],
     "fedweave.deploy.flare.server.Server": _OF_JOBS["server"][0],

@@ -21,15 +21,22 @@ from fedweave.core.arrays import DTYPES
 from fedweave.core.ledger import Ledger
 from fedweave.core.records import Record
 from fedweave.core.replies import Replies
-from fedweave.deploy.flare.parties.agreements import check_names, common_form, common_number, confirmed, uncompared
 from fedweave.deploy.flare.parties.alignment import widest
 from fedweave.deploy.flare.policy.admission import check_of_sites
-from fedweave.deploy.flare.server.data import check_alike, server_graphs, server_test
+from fedweave.deploy.flare.server.agreements import (
+    check_alike,
+    check_names,
+    common_form,
+    common_number,
+    confirmed,
+    server_graphs,
+    server_test,
+    uncompared,
+)
 from fedweave.deploy.flare.server.federation import Flare
-from fedweave.deploy.flare.site.about import LOG
+from fedweave.deploy.flare.site.folder import LOG, log_to
 from fedweave.deploy.flare.site.participation import RUNS
 from fedweave.deploy.flare.site.predicted import check_written, predicting, unscored
-from fedweave.deploy.flare.site.private import log_to
 from fedweave.deploy.flare.wire.chain import HEADS, Heads
 from fedweave.deploy.flare.wire.journal import Journal, journal_path
 from fedweave.deploy.flare.wire.link import CollabLink

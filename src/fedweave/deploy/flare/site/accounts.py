@@ -12,7 +12,7 @@ from typing import TextIO
 from fedweave.core.ledger import Entry
 from fedweave.core.tree import Tree, leaves
 from fedweave.deploy.flare.policy.policy import Spent
-from fedweave.deploy.flare.site.private import private_file, private_folder
+from fedweave.deploy.flare.site.folder import private_file, private_folder
 from fedweave.deploy.flare.wire.chain import Chain
 from fedweave.deploy.flare.wire.journal import Journal, append_note, journal_path, read
 from fedweave.deploy.flare.wire.requests import Request, described

@@ -18,10 +18,9 @@ from pydantic import TypeAdapter, ValidationError
 from fedweave.core.records import Record
 from fedweave.core.text import counted
 from fedweave.deploy.flare.policy.policy import replies_of
-from fedweave.deploy.flare.site.about import SITE_FILE, About, read_about
-from fedweave.deploy.flare.site.audit import Audit, Run, audit
+from fedweave.deploy.flare.site.audit import Audit, Run, audit, changes, free, job, refused
+from fedweave.deploy.flare.site.folder import SITE_FILE, About, read_about
 from fedweave.deploy.flare.site.sitefile import Rules
-from fedweave.deploy.flare.site.told import changes, free, job, refused
 from fedweave.deploy.flare.wire.journal import now
 from fedweave.errors import CallRefused, UserError, listed
 from fedweave.experiment.runs.files import read, write

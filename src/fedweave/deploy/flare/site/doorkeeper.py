@@ -2,19 +2,23 @@
 
 NVFlare's own also shows files of its folder, deletes them, stops itself and tells of its machine, for whoever of the
 federation sends it a message: whether the sender may is looked at only where the sender's message asks for that. None
-of it is needed, so none of it is there.
+of it is needed, so none of it is there. A job's process is started such that its death is this site's alone.
 """
 
 import sys
 import uuid
 from typing import Any
 
+from nvflare.apis.job_launcher_spec import JobReturnCode
+from nvflare.app_common.job_launcher.client_process_launcher import ClientProcessJobLauncher
+from nvflare.app_common.job_launcher.process_launcher import ProcessHandle
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
 from nvflare.private.admin_defs import error_reply
 from nvflare.private.defs import RequestHeader, TrainingTopic, new_cell_message
 from nvflare.private.fed.app.client import client_train
 from nvflare.private.fed.client.admin import FedAdminAgent, RequestProcessor
 
+from fedweave.core.records import Record
 from fedweave.deploy.flare.server import gatekeeper
 
 SERVER = "server"  # the only one that may ask
@@ -71,6 +75,22 @@ def main() -> int:
     """Run a site until it is stopped; the arguments are those of NVFlare's client."""
     client_train.FedAdminAgent = Doorkeeper
     return gatekeeper.main(client_train)
+
+
+class SiteLauncher(ClientProcessJobLauncher):
+    """NVFlare's launcher of processes, without its report of a killed one: on such a report the server would end the
+    job for all sites, whereas a round goes on if its quorum holds."""
+
+    def launch_job(self, job_meta: Record, fl_ctx: object) -> ProcessHandle:
+        """Start the job's process."""
+        return _Handle(process_adapter=super().launch_job(job_meta, fl_ctx).adapter)
+
+
+class _Handle(ProcessHandle):
+    def poll(self) -> int:
+        """How the process ended; unknown unless well."""
+        code: int = super().poll()
+        return code if code == JobReturnCode.SUCCESS else JobReturnCode.UNKNOWN
 
 
 if __name__ == "__main__":

@@ -14,24 +14,21 @@ from fedweave.core.algorithm import capabilities
 from fedweave.core.federation import Declaration, StepInfo, step_info
 from fedweave.core.purposes import PREDICTION, SETUP, TRAINING
 from fedweave.core.tree import Tree, check, decode, encode, leaves, to
-from fedweave.deploy.flare.parties.alignment import MEETING
+from fedweave.deploy.flare.parties.alignment import MEETING, read_own
 from fedweave.deploy.flare.parties.exchange import CLAIMING, entered
 from fedweave.deploy.flare.parties.exchange import INFO as SHARING
-from fedweave.deploy.flare.parties.party import read_own
-from fedweave.deploy.flare.policy.admission import admitted, check_exchange, check_sites
+from fedweave.deploy.flare.policy.admission import PolicyFile, admitted, check_exchange, check_sites
 from fedweave.deploy.flare.policy.keys import read_checked
 from fedweave.deploy.flare.policy.policy import PolicyViolation, check_calls, check_reply
 from fedweave.deploy.flare.policy.precheck import check_target
-from fedweave.deploy.flare.policy.tightening import PolicyFile
 from fedweave.deploy.flare.server.federation import JOIN
-from fedweave.deploy.flare.site import beginning
-from fedweave.deploy.flare.site.about import LOG, SITE_FILE, read_about
+from fedweave.deploy.flare.site import steps
 from fedweave.deploy.flare.site.accounts import CallLog
-from fedweave.deploy.flare.site.forms import note_form, noted_form
+from fedweave.deploy.flare.site.folder import LOG, SITE_FILE, read_about
 from fedweave.deploy.flare.site.holdings import Holdings, hold, marks
 from fedweave.deploy.flare.site.joining import FORM, JOINING, as_kept_back, describe, kept_back, said, withheld
 from fedweave.deploy.flare.site.participation import Participation
-from fedweave.deploy.flare.site.predicted import leave, read_flags, set_aside
+from fedweave.deploy.flare.site.predicted import leave, note_form, noted_form, read_flags, set_aside
 from fedweave.deploy.flare.site.sitefile import SECRET, Rules
 from fedweave.deploy.flare.site.steps import carry_out, client_on, read_received, with_fingerprints
 from fedweave.deploy.flare.wire.chain import told_heads
@@ -141,7 +138,7 @@ class Member:
         if isinstance(asked, Add):
             return self._add(self._job, asked, told)
         if not isinstance(asked, Call):
-            return self._tell(asked.round, *beginning.answered(self._job, asked, told, self._log)), ""
+            return self._tell(asked.round, *steps.answered(self._job, asked, told, self._log)), ""
         return self._step(asked, told)
 
     def _refused(self, asked: Request | None, error: Exception) -> Answer:
@@ -207,7 +204,7 @@ class Member:
 
     def _add(self, job: Participation, asked: Add, told: Tree) -> tuple[bytes, str]:
         """Tell, in a secure sum, of the nodes that edges lead to (`parties.exchange`)."""
-        reply, heard = beginning.added(job, asked, told), fingerprint(told)
+        reply, heard = steps.added(job, asked, told), fingerprint(told)
         reply = job.masking.masked(asked, SHARING, heard, reply)
         return self._send(asked.round, f"({ADD})", reply, SHARING), json.dumps({HEARD: heard})
 

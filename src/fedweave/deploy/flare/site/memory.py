@@ -13,7 +13,7 @@ from fedweave.core.algorithm import Calls
 from fedweave.core.federation import Step, StepInfo, step_name
 from fedweave.core.purposes import EVALUATION, PREDICTION, SETUP, TRAINING
 from fedweave.core.tree import Tree, decode, encode, leaves, map_leaves
-from fedweave.deploy.flare.site.private import private_folder
+from fedweave.deploy.flare.site.folder import private_folder
 from fedweave.engines.summing import fingerprint
 from fedweave.errors import CallRefused
 from fedweave.experiment.rounds import evaluated

@@ -17,10 +17,10 @@ from fedweave.core.graph import Graph
 from fedweave.core.records import Record
 from fedweave.core.tree import Tree
 from fedweave.datasets.base import Dataset
+from fedweave.deploy.flare.parties.alignment import PartyData
 from fedweave.deploy.flare.parties.exchange import INFO as SHARING
 from fedweave.deploy.flare.parties.exchange import Exchange
-from fedweave.deploy.flare.parties.party import PartyData
-from fedweave.deploy.flare.policy.admission import admitted, check_sites
+from fedweave.deploy.flare.policy.admission import PolicyFile, admitted, changed, check_sites, stricter
 from fedweave.deploy.flare.policy.policy import PolicyViolation, check_batches, check_crowd
 from fedweave.deploy.flare.policy.precheck import (
     check_declared,
@@ -32,13 +32,12 @@ from fedweave.deploy.flare.policy.precheck import (
     targeted,
     unjudged,
 )
-from fedweave.deploy.flare.policy.tightening import PolicyFile, changed, stricter
 from fedweave.deploy.flare.site.accounts import Accounts
 from fedweave.deploy.flare.site.downloads import Downloads
+from fedweave.deploy.flare.site.folder import private_folder
 from fedweave.deploy.flare.site.holdings import Holdings, LabelVersion, check_as_before, fitting
 from fedweave.deploy.flare.site.joining import checked
 from fedweave.deploy.flare.site.memory import Memory, Order, Store
-from fedweave.deploy.flare.site.private import private_folder
 from fedweave.deploy.flare.site.sitefile import Rules
 from fedweave.deploy.flare.sums.masking import Masking
 from fedweave.deploy.flare.wire.journal import Journal, journal_path

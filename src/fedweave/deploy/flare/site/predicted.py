@@ -1,8 +1,10 @@
-"""What a finished run's models predict at a site, for its owner alone; and who is to have it in the end."""
+"""What a site keeps of a run for its owner alone: the form of its data, which says what columns and classes are called
+and how they are scaled, and what a finished run's models predict; and who is to have that in the end."""
 
 import logging
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,18 +16,58 @@ from fedweave.core.graph import VAL
 from fedweave.core.text import counted
 from fedweave.core.tree import Tree
 from fedweave.datasets.base import Dataset
-from fedweave.deploy.flare.site.holdings import Holdings
+from fedweave.datasets.features import OVER_NODES
+from fedweave.deploy.flare.policy.keys import read_checked
+from fedweave.deploy.flare.site.holdings import Holdings, read_graph
 from fedweave.deploy.flare.site.joining import FLAGS
 from fedweave.deploy.flare.site.participation import RUNS, Participation
-from fedweave.deploy.flare.wire.requests import mendable
+from fedweave.deploy.flare.site.sitefile import SITE_FILE, SiteData
+from fedweave.deploy.flare.wire.requests import Join, mendable
 from fedweave.errors import CallRefused, FedweaveError, UserError
 from fedweave.experiment.runs.files import EARLIER, PREDICTIONS, write_table
+from fedweave.experiment.runs.form import Form, read_form, write_form
+from fedweave.experiment.runs.form import form_of as form_of_data
 from fedweave.experiment.runs.predictions import Predicted, ends_of, predictions_table
 from fedweave.experiment.runs.scoring import probabilities
+from fedweave.export.source import HANDED_OUT
 from fedweave.metrics.flagging import by_validation
 from fedweave.metrics.judging import OF_POSITIVE, Flagging, Judging
 
 _MOST = math.nextafter(1, 2)  # from which on nothing is flagged
+
+
+def form_at(site: SiteData, folder: Path, data: Dataset | None = None) -> Form:
+    """The form of what a site trains on; data: that, if it has been read.
+
+    Raises:
+        DataError: it is absent or refused.
+    """
+    if data is None or site.normalise in OVER_NODES:
+        data = read_graph(folder / site.path, replace(site, normalise="none"))
+    handed_out = site.random_id is not None and site.normalise == "none"
+    edges = HANDED_OUT if site.random_id is not None and site.edge_normalise == "none" else site.edge_normalise
+    return form_of_data(data, HANDED_OUT if handed_out else site.normalise, data.x, edges)
+
+
+def note_form(asked: Join, site: SiteData, folder: Path, data: Dataset) -> None:
+    """Keep the form of the `data` that a site trains on in the run's folder there; what it predicts has the same."""
+    if not asked.predict:
+        write_form(folder / RUNS / asked.run, form_at(site, folder, data))
+
+
+def noted_form(asked: Join, folder: Path) -> Form | None:
+    """That form, where the models of the run are to predict."""
+    return read_form(folder / RUNS / asked.run) if asked.predict else None
+
+
+def form_of(site: Path, run: str = "") -> Form:
+    """The form of the data in a site's folder, as the site noted it of the `run` of that number, or as it is now.
+
+    Raises:
+        ConfigError: it has no valid `site.toml`. DataError: nothing was noted, and the data is absent or refused.
+    """
+    about, _ = read_checked(site / SITE_FILE)
+    return (read_form(site / RUNS / run) if run else None) or form_at(about, site)
 
 
 def set_aside(folder: Path, run: str) -> None:

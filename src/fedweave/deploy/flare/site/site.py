@@ -10,12 +10,11 @@ from nvflare.apis.job_def import JobMetaKey
 from nvflare.collab import collab
 
 from fedweave.core.records import Record
-from fedweave.deploy.flare.site.about import LOG
+from fedweave.deploy.flare.server.gatekeeper import obey
+from fedweave.deploy.flare.site.folder import LOG, log_to
 from fedweave.deploy.flare.site.member import Member
-from fedweave.deploy.flare.site.private import log_to
 from fedweave.deploy.flare.wire.link import steady
 from fedweave.deploy.flare.wire.requests import Answer
-from fedweave.deploy.flare.wire.revoked import obey
 from fedweave.privacy.aggregation import STARTUP
 
 

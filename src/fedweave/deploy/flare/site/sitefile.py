@@ -12,8 +12,8 @@ from fedweave.core.records import Record
 from fedweave.datasets.edges import check_loops
 from fedweave.datasets.features import check_normalise
 from fedweave.datasets.outside import check_external
-from fedweave.deploy.flare.site.about import SITE_FILE as SITE_FILE
-from fedweave.deploy.flare.site.about import About, table
+from fedweave.deploy.flare.site.folder import SITE_FILE as SITE_FILE
+from fedweave.deploy.flare.site.folder import About, table
 from fedweave.errors import ConfigError
 from fedweave.experiment.config import dumps, load
 from fedweave.experiment.config.toml import check_keys

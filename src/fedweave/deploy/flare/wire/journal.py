@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from fedweave.core.ledger import Entry, Ledger, Line
 from fedweave.core.mechanism import LDP, Applied, Gaussian, Mechanism, read_applied
 from fedweave.core.records import Record, Values
-from fedweave.deploy.flare.site.private import private_file, private_folder
+from fedweave.deploy.flare.site.folder import private_file, private_folder
 from fedweave.deploy.flare.wire.chain import Chain, Head, Link
 from fedweave.errors import FedweaveError
 from fedweave.experiment.runs.files import plain_errors

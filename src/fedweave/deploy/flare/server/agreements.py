@@ -1,14 +1,20 @@
-"""What all sites of a federation have to say alike when they join."""
+"""What all sites of a federation have to say alike when they join, and the graphs that the server itself holds."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
 
 from fedweave.core.federation import Sends
-from fedweave.core.graph import SPLITS
+from fedweave.core.graph import SPLITS, TRAIN, VAL, Graph
 from fedweave.core.records import Values
 from fedweave.core.replies import Replies
 from fedweave.core.text import counted
+from fedweave.datasets.check import refuse
+from fedweave.deploy.flare.site.holdings import global_test
 from fedweave.deploy.flare.site.joining import JOINING, OF_EDGES, fingerprint
+from fedweave.deploy.flare.site.sitefile import SiteData
 from fedweave.errors import UserError
 
 _NAMED = {"labels": ("names", "classes"), "groups": ("groups", "groups of sens")}  # of an experiment's [data]
@@ -130,3 +136,43 @@ def _shaped(form: Sequence[int], of_edges: bool) -> str:
         return told
     more = f", {'edges' if examples == 1 else 'nodes or graphs'} as examples and edges with {counted(width, 'feature')}"
     return f"{told}{more}{' and weights' if weighted == 1 else ''}"
+
+
+TEST_FILE = "test.npz"
+# What the server may hold besides the global test graph: the mask of labelled nodes where the file has no split.
+ROLES = {"public": TRAIN, "validation": VAL, "proxy": TRAIN}
+
+
+def server_test(folder: Path, dtype: torch.dtype, ports: bool = False) -> Graph | None:
+    """The global test graph in the server's `folder`, if there is one. ports: whether models read those of edges."""
+    path = folder / TEST_FILE
+    return global_test(path, _about(TEST_FILE), dtype, ports=ports) if path.exists() else None
+
+
+def server_graphs(folder: Path, dtype: torch.dtype, ports: bool = False) -> dict[str, Graph]:
+    """{role: graph} of what the server's `folder` holds besides the global test graph: public.npz and so on."""
+    found = {role: folder / f"{role}.npz" for role in ROLES}
+    return {r: global_test(at, _about(at.name), dtype, ROLES[r], ports) for r, at in found.items() if at.exists()}
+
+
+def _about(name: str) -> SiteData:
+    """How the server reads a file; whether the sensitive attribute may be a feature is for the sites to say."""
+    return SiteData(name, sens_feature=True, loops="keep")
+
+
+def check_alike(folder: Path, graphs: Mapping[str, Graph], features: int, classes: int) -> None:
+    """Refuse a graph of the server's `folder` that no model of the sites' data is for.
+
+    graphs: {role: graph}, the global test graph as "test".
+
+    Raises:
+        DataError: one has another number of features, or a label beyond the classes; names the file.
+    """
+    for role, graph in graphs.items():
+        path, width, most = folder / f"{role}.npz", graph.x.shape[1], int(graph.y.max())
+        if width != features:
+            what = f"it has {counted(width, 'feature')}, but the sites' data {features:,}"
+            refuse(path, what, "Write it with the sites' columns in their order, or remove it.")
+        if most >= classes:
+            what = f"it has the label {most}, but the sites' classes are 0 to {classes - 1}"
+            refuse(path, what, "Number the classes as the sites do.")
