@@ -230,6 +230,16 @@ class TakesSome(Protocol):
 
 
 @runtime_checkable
+class JudgesReceived(Protocol):
+    """An algorithm that says whose models its evaluations score."""
+
+    @property
+    def judges_received(self) -> bool:
+        """Whether they are the server's alone, as it sent them."""
+        ...
+
+
+@runtime_checkable
 class HasNotes(Protocol):
     """An algorithm that says what of its settings does nothing, or no good."""
 

@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import cast
+
+import pyarrow as pa
 
 from fedweave.core.ledger import Ledger
 from fedweave.core.records import Record
@@ -25,6 +27,7 @@ from fedweave.experiment.prepared import cut_as, ready
 from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.files import LEDGER, RUN, read_table
 from fedweave.experiment.runs.run import RunObserver
+from fedweave.experiment.runs.saving import Ready
 from fedweave.partition.base import Partition, client_ids
 from fedweave.partition.external import named, outsides
 from fedweave.partition.pooling import global_test_part, shares
@@ -116,8 +119,8 @@ class Observed:
         """Hear of `now`."""
         if self._done is None and now["status"] in ("running", "done", "stopped") and now.get("rounds"):
             self._done = int(now["after"])
-            built: Any = SimpleNamespace(fed=SimpleNamespace(ledger=self))
-            self._observer.begin(self._config, built, self._directory, self._done)
+            built = SimpleNamespace(fed=SimpleNamespace(ledger=self))
+            self._observer.begin(self._config, cast(Ready, built), self._directory, self._done)
         for one in now.get("recent") or ():
             if self._done is not None and one["round"] > self._done:
                 self._done, self._sizes = one["round"], one["bytes"]
@@ -132,7 +135,7 @@ class Observed:
         """See `core.ledger.Ledger`."""
         return self._sizes
 
-    def table(self) -> Any:
+    def table(self) -> pa.Table:
         """See `core.ledger.Ledger`; without rows where the job left no files.
 
         Raises:

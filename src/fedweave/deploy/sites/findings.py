@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from fedweave.errors import FedweaveError
 
 APART = 30  # times as large as at another site: more than units' and samples' usual differences
 SHOWN = 5  # columns
+T = TypeVar("T")
 
 
 @dataclass
@@ -25,7 +26,7 @@ class Found:
     facts: list[tuple[str, str]] = field(default_factory=list)
     forms: dict[str, Record] = field(default_factory=dict)
 
-    def attempt(self, whose: str, look: Callable[[], object], file: Path | None = None) -> Any:
+    def attempt(self, whose: str, look: Callable[[], T], file: Path | None = None) -> T | None:
         """What `look` returns; None where it finds faults, which are noted each, with the `file` that they are in."""
         try:
             return look()
@@ -37,7 +38,7 @@ class Found:
             self.faults.append((whose, f"{reason}. Give it to the user who runs this process (chown, chmod u+rw)."))
         return None
 
-    def noted(self, whose: str, look: Callable[[], Any], before: str) -> None:
+    def noted(self, whose: str, look: Callable[[], object], before: str) -> None:
         """Note what `look` refuses, with the words `before`."""
         try:
             look()
@@ -120,5 +121,5 @@ def _differ(forms: dict[str, Record], key: str, name: str, same: str) -> str:
     return counts
 
 
-def _count(told: Found, name: str) -> Any:
+def _count(told: Found, name: str) -> int | None:
     return told.forms[name].get("features")

@@ -199,7 +199,7 @@ def sign(authority: Path, asked: Path, whose: str = "") -> tuple[str, bytes, str
             code="certificate.name",
         )
     made: x509.Certificate = issued(names[0], _root_key(authority), key, hosts)
-    note_issued(authority, made)
+    note_issued(authority, names[0], made.serial_number, made.not_valid_after_utc)
     revoked = authority / REVOKED
     given = made.public_bytes(Encoding.PEM) + (revoked.read_bytes() if revoked.exists() else b"")
     return names[0], given, fingerprint(key)

@@ -149,9 +149,10 @@ def reach(project: Project, seconds: float = SECONDS) -> socket.socket:
     try:
         return socket.create_connection((project.host, project.port), seconds)
     except (socket.gaierror, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
         raise NoHost(
-            f"{FILE}: {project.host!r} is no name of a machine here ({getattr(error, 'strerror', error)}). Correct it, "
-            "or this machine's names (/etc/hosts)."
+            f"{FILE}: {project.host!r} is no name of a machine here ({reason}). Correct it, or this machine's names "
+            "(/etc/hosts)."
         ) from error
     except OSError as error:
         where, why = f"{project.host}:{project.port}", error.strerror or error
@@ -179,7 +180,7 @@ def greet(certificate: Path, project: Project, seconds: float = SECONDS) -> None
     except TimeoutError:
         return  # it says nothing, of certificates neither
     except (ssl.SSLError, ConnectionError) as error:
-        if getattr(error, "reason", None) == "WRONG_VERSION_NUMBER":
+        if isinstance(error, ssl.SSLError) and error.reason == "WRONG_VERSION_NUMBER":
             raise UserError(f"what answers on {where} is no server of a project. Correct {FILE}.") from error
         taken = False
     if not taken:

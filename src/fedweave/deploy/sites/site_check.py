@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import torch
 from scipy.sparse import csr_matrix
 
 from fedweave.core.algorithm import Algorithm, Calls, calls_of, capabilities
@@ -113,8 +114,6 @@ def _holder(
     folder: Path, data: SiteData, rules: Rules, config: Config | None, sites: Sequence[str], told: Found
 ) -> None:
     """What a site of a horizontal run brings, and how the algorithm, if one is named, would get on with it."""
-    import torch
-
     name, own = folder.name, own_graph(data, folder)
     if config is not None and not capabilities(config.algorithm.kind).pooled:
         _check_algorithm_fits(folder, own, data.normalise, rules, config, sites, told)
@@ -169,8 +168,6 @@ def _check_algorithm_fits(
     """See whether a site's `own` data, scaled so, suit an algorithm, and what the policy says of its messages and
     training steps on them. A party's train nodes are those of all its nodes, of which the parties may have fewer in
     common."""
-    import torch
-
     algorithm = told.attempt(folder.name, partial(_rehearse, folder, own, scaling, rules, config, sites, told))
     if algorithm is not None and own.public is not None:
         graph = graph_of(own, own.features, torch.float32)

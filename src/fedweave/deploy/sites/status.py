@@ -15,6 +15,7 @@ from fedweave.deploy.sites.certificates import lasts
 from fedweave.deploy.sites.processes import found
 from fedweave.deploy.sites.project import STATUS, Closed, Project, administer, barred, reach
 from fedweave.errors import FedweaveError, UserError
+from fedweave.report.notes import headline
 
 SECONDS = 5.0  # that the server has to answer, of which its login takes more than one
 UNHEARD = 60.0  # seconds after which a run that was last heard of as running is followed by nobody any more
@@ -183,8 +184,6 @@ def watched(directory: Path) -> Record | None:
 def progress(now: Record) -> str:
     """How far a run is, and when that was."""
     ago = max(0.0, time.time() - float(now.get("at", 0)))
-    from fedweave.report.notes import headline
-
     known = headline(now.get("summary") or {})
     shown = f", {known}" if known else ""
     waiting = ", ".join(now.get("waiting") or ())

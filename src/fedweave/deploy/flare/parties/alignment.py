@@ -9,7 +9,7 @@ these ids as text, and all number their nodes alike, as the dataset "parties" do
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -69,7 +69,8 @@ Ask: TypeAlias = Callable[[int, Mapping[str, Tree]], Replies]  # turn, {site: me
 
 def opening_tree(opening: Opening) -> Tree:
     """What a site sends of it besides the list, which says the rest."""
-    return {key: tensor(getattr(opening, key)) for key in ("certificate", "nonce", "signature")}
+    told = {"certificate": opening.certificate, "nonce": opening.nonce, "signature": opening.signature}
+    return {key: tensor(value) for key, value in told.items()}
 
 
 def no_opening() -> Tree:
@@ -77,13 +78,15 @@ def no_opening() -> Tree:
     return dict.fromkeys(("certificate", "nonce", "signature"), torch.empty(0, dtype=torch.uint8, device="cpu"))
 
 
-def read_openings(told: Any) -> dict[str, Opening]:
+def read_openings(told: object) -> dict[str, Opening]:
     """What the server relays of all sites.
 
     Raises:
         CallRefused: it is not of this form.
     """
     try:
+        if not isinstance(told, dict):
+            raise TypeError("it is no table")
         return {
             site: Opening(
                 data(own["certificate"]),
@@ -94,7 +97,7 @@ def read_openings(told: Any) -> dict[str, Opening]:
             )
             for site, own in told.items()
         }
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise CallRefused("alignment: what is said of the lists is not of fedweave's form") from error
 
 

@@ -5,7 +5,7 @@ on."""
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 from fedweave.core import plugins
 from fedweave.core.algorithm import capabilities
@@ -16,6 +16,9 @@ from fedweave.deploy.flare.site.sitefile import SITE_FILE, Rules, SiteData
 from fedweave.deploy.flare.wire.requests import RESERVED
 from fedweave.errors import CallRefused, ConfigError, UserError
 from fedweave.experiment.config import Choice, Config, Document, own_parameters, resolve
+
+T = TypeVar("T")
+_Bounds: TypeAlias = Mapping[str, float]
 
 
 def admitted(rules: Rules, document: Document) -> Config:
@@ -177,19 +180,19 @@ class PolicyFile:
 def stricter(before: Rules, now: Rules) -> Rules:
     """Rules that forbid what either forbids. What is judged as a job begins (`algorithms`, `parts`, `files`, `members`)
     is that of `now`, by which a job has to be judged again; `lost` is of entries that are looked for then alone."""
-    found = {name: combine(getattr(before, name), getattr(now, name)) for name, combine in _STRICTER.items()}
+    found = {name: combine(vars(before)[name], vars(now)[name]) for name, combine in _STRICTER.items()}
     return replace(now, **found)
 
 
 def changed(before: Rules, now: Rules) -> tuple[list[str], list[str]]:
     """The names of the rules that are tightened, and of those that are loosened in whole or in part."""
-    odd = [own.name for own in fields(Rules) if getattr(before, own.name) != getattr(now, own.name)]
-    both = stricter(before, now)
-    tightened = [name for name in odd if name not in _STRICTER or getattr(both, name) != getattr(before, name)]
-    return tightened, [name for name in odd if name in _STRICTER and getattr(both, name) != getattr(now, name)]
+    was, new, both = vars(before), vars(now), vars(stricter(before, now))
+    odd = [own.name for own in fields(Rules) if was[own.name] != new[own.name]]
+    tightened = [name for name in odd if name not in _STRICTER or both[name] != was[name]]
+    return tightened, [name for name in odd if name in _STRICTER and both[name] != new[name]]
 
 
-def _both(before: Iterable[Any], now: Iterable[Any]) -> tuple[Any, ...]:
+def _both(before: Iterable[T], now: Iterable[T]) -> tuple[T, ...]:
     return tuple(dict.fromkeys((*before, *now)))
 
 
@@ -199,13 +202,13 @@ def _common(before: tuple[str, ...], now: tuple[str, ...]) -> tuple[str, ...]:
     return _both(kept, [key for key in before if any(covers(own, key) for own in now)])
 
 
-def _least(before: Any, now: Any) -> Any:
+def _least(before: float | None, now: float | None) -> float | None:
     return min((own for own in (before, now) if own is not None), default=None)
 
 
-def _of_each(choose: Callable[..., Any]) -> Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]]:
-    def combine(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-        return {key: choose(before.get(key, now.get(key)), now.get(key, before.get(key))) for key in _both(before, now)}
+def _of_each(choose: Callable[[float, float], float]) -> Callable[[_Bounds, _Bounds], _Bounds]:
+    def combine(before: _Bounds, now: _Bounds) -> _Bounds:
+        return {**before, **now} | {key: choose(before[key], now[key]) for key in before.keys() & now.keys()}
 
     return combine
 
@@ -219,7 +222,7 @@ def _fewest(before: bool | int, now: bool | int) -> bool | int:
     return max(before, now) if before and now else False
 
 
-_STRICTER: dict[str, Callable[[Any, Any], Any]] = (
+_STRICTER: dict[str, Callable[..., Any]] = (
     dict.fromkeys(("deny", "secure_sum"), _both)
     | dict.fromkeys(("unbounded", "measures"), _common)
     | dict.fromkeys(("mixup", "noise"), _of_each(max))

@@ -2,10 +2,10 @@
 
 import ast
 import inspect
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
-from typing import Any
+from types import MethodType
 
 from fedweave.algorithms import ALGORITHMS, PARTS
 from fedweave.algorithms.parts.composition import MadeOfParts
@@ -81,8 +81,9 @@ def read_checked(path: Path) -> tuple[SiteData, Rules]:
     for step in rules.calls:
         if not _of_outside(step, others):
             check_name(f"{path}: policy.calls", step, known_steps())
-    for rule in ("deny", "mixup", "noise", "secure_sum", "unbounded"):
-        for key in getattr(rules, rule):
+    named = {"deny": rules.deny, "mixup": rules.mixup, "noise": rules.noise, "secure_sum": rules.secure_sum}
+    for rule, keys in (named | {"unbounded": rules.unbounded}).items():
+        for key in keys:
             if key.split("/")[0] not in others and (wrong := _unknown(key)):
                 raise ConfigError(f"{path}: policy.{rule}: {wrong}")
     return data, rules
@@ -132,7 +133,7 @@ def _unknown(key: str) -> str:
 @cache
 def known_steps() -> tuple[str, ...]:
     """What `policy.calls` may name: every step by its own name, and with that of its algorithm or part; and jobs."""
-    steps = {step_name(step) for kind in ALGORITHMS.values() for step in _steps(_made(kind))}
+    steps = {step_name(step) for name, kind in ALGORITHMS.items() for step in _steps(_made(name, kind))}
     steps |= {step_name(step) for kind in PARTS.values() for step in kind().setup}
     jobs = ("join", "blind", "align", "pad", "match", "exchange", "take")
     return (*jobs, *sorted({*steps, *(name.rpartition(".")[2] for name in steps)}))
@@ -142,8 +143,8 @@ def known_steps() -> tuple[str, ...]:
 def known() -> frozenset[str]:
     """All declared keys of replies, of algorithms and parts with their default settings."""
     found = {*JOINING, *MEETING, *CLAIMING, *ADDING}
-    for kind in ALGORITHMS.values():
-        for step in _steps(_made(kind)):
+    for name, kind in ALGORITHMS.items():
+        for step in _steps(_made(name, kind)):
             found |= step_info(step).sends.keys()
     for part in (kind() for kind in PARTS.values()):
         found |= StepInfo.of(part.sends).sends.keys()
@@ -156,21 +157,21 @@ def _within(path: str, key: str) -> bool:
     return f"{path}/".startswith(f"{key}/")
 
 
-def _made(kind: Any) -> Any:
-    """An algorithm with its defaults and the first model that it takes."""
+def _made(name: str, kind: Callable[[object], object]) -> object:
+    """An algorithm of that name with its defaults and the first model that it takes."""
     for model in MODELS.values():
         try:
             return kind(model().build(4, 2))
         except (ValueError, TypeError):
             continue
-    raise ConfigError(f"{kind.__name__} takes no model with its default settings, so that what it sends is not known")
+    raise ConfigError(f"{name} takes no model with its default settings, so that what it sends is not known")
 
 
 def _steps(algorithm: object) -> list[object]:
     places = [algorithm, *(algorithm.composed.values() if isinstance(algorithm, MadeOfParts) else ())]
-    marked = [(place, name) for place in places for name, own in _members(place) if is_step(own)]
-    return [getattr(place, name) for place, name in marked]
+    return [MethodType(own, place) for place in places for own in _members(place) if callable(own) and is_step(own)]
 
 
-def _members(place: object) -> list[tuple[str, object]]:
-    return [item for kind in type(place).__mro__ for item in vars(kind).items()]
+def _members(place: object) -> Iterable[object]:
+    """What a class has by each name, as its own or inherited."""
+    return {name: own for kind in reversed(type(place).__mro__) for name, own in vars(kind).items()}.values()

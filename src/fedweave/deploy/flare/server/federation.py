@@ -25,7 +25,7 @@ from fedweave.deploy.flare.server.inspection import Faults, Inspector
 from fedweave.deploy.flare.site.joining import FLAGS, JOINING, longest, without
 from fedweave.deploy.flare.sums.sums import NO_KEYS, Sums
 from fedweave.deploy.flare.wire.chain import Heads, behind, heads_in
-from fedweave.deploy.flare.wire.peers import DataVersions, Receipt, Relayed, read_faults, read_written
+from fedweave.deploy.flare.wire.peers import WRITTEN, DataVersions, Receipt, Relayed, read_faults, read_note
 from fedweave.deploy.flare.wire.requests import Link, encoded, pin, versions
 from fedweave.deploy.flare.wire.scores import as_arrived, read_scoring
 from fedweave.engines.calls import Keys, called, check_quorum, check_way, receivers, sources, with_test
@@ -192,7 +192,7 @@ class Flare(Engine):
             request["sum"] = self._sums.prepare(name, info, here)
             here = request["sum"]["peers"]
         replies, notes = self._step(request, info, messages, chosen, here)
-        self._wrote |= {site for site, note in notes.items() if read_written(note)}
+        self._wrote |= {site for site, note in notes.items() if read_note(note).get(WRITTEN) is True}
         if received is not None:
             for site, note in notes.items():
                 self._faults.update(read_faults(note, received.sources[site]).items())

@@ -17,6 +17,7 @@ from nvflare.private.fed.app.server import server_train
 from nvflare.private.fed.app.utils import version_check
 from nvflare.private.fed.utils.identity_utils import IdentityVerifier
 
+from fedweave.core.records import Record
 from fedweave.deploy.flare.site.folder import LOG, log_to, metrics_port
 from fedweave.errors import CallRefused, FedweaveError
 from fedweave.privacy.aggregation import REFUSED, REVOKED, STARTUP, read_root
@@ -36,15 +37,15 @@ def obey(kit: Path) -> None:
     """Have this process heed the list in a kit's folder: connections the one that is there when they begin to be taken,
     all else the present one."""
 
-    def context(params: dict[str, Any], ssl_server: bool) -> ssl.SSLContext | None:
+    def context(params: Record, ssl_server: bool) -> ssl.SSLContext | None:
         made = _CONTEXT(params, ssl_server)
         return None if made is None else load_revoked(made, Path(params[DriverParams.CA_CERT.value]).parent)
 
-    def chain(leaf_cert: Any, *more: Any, **named: Any) -> Any:
+    def chain(leaf_cert: Any, *more: object, **named: object) -> object:
         _check(leaf_cert, kit)
         return _CHAIN(leaf_cert, *more, **named)
 
-    def name(self: IdentityVerifier, *more: Any, asserter_cert: Any, **named: Any) -> Any:
+    def name(self: IdentityVerifier, *more: object, asserter_cert: Any, **named: object) -> object:
         _check(asserter_cert, kit)
         return _NAME(self, *more, asserter_cert=asserter_cert, **named)
 

@@ -153,7 +153,8 @@ def _keep_authority(folder: Path) -> None:
     keep(folder / STATE, {name: told[name] for name in ("root_cert", "root_pri_key")})
     folder.chmod(0o700)
     for path in sorted(folder.parent.glob("*/startup/*.crt")):
-        note_issued(folder, load_crt(path))
+        made = load_crt(path)
+        note_issued(folder, get_cn_from_cert(made), made.serial_number, made.not_valid_after_utc)
 
 
 def keep(path: Path, content: object) -> None:
@@ -161,12 +162,11 @@ def keep(path: Path, content: object) -> None:
     replace_private(path, json.dumps(content).encode())
 
 
-def note_issued(authority: Path, made: Any) -> None:
-    """Remember a certificate in the authority's folder, for `sites revoke`."""
+def note_issued(authority: Path, name: str, serial: int, until: datetime) -> None:
+    """Remember a certificate of that name in the authority's folder, for `sites revoke`."""
     path = authority / ISSUED
     before = json.loads(path.read_text()) if path.exists() else []
-    until = f"{made.not_valid_after_utc:%Y-%m-%d}"
-    keep(path, [*before, {"name": get_cn_from_cert(made), "serial": f"{made.serial_number:x}", "until": until}])
+    keep(path, [*before, {"name": name, "serial": f"{serial:x}", "until": f"{until:%Y-%m-%d}"}])
 
 
 def _make(directory: Path) -> None:
@@ -198,12 +198,12 @@ class _Certificates(CertBuilder):
     """NVFlare's, which are valid from when they are made, so that no slower clock takes them."""
 
     @staticmethod
-    def _generate_cert(*about: object, not_valid_before: datetime | None = None, **more: object) -> Any:
+    def _generate_cert(*about: object, not_valid_before: datetime | None = None, **more: object) -> object:
         first = (not_valid_before or datetime.now(UTC)) - BEFORE
         return CertBuilder._generate_cert(*about, not_valid_before=first, **more)
 
 
-def issued(name: str, root: Any, key: Any, hosts: Sequence[str] = ()) -> Any:
+def issued(name: str, root: object, key: object, hosts: Sequence[str] = ()) -> Any:
     """A certificate of the public `key` of the member `name`, signed with the authority's `root` key, of the form that
     provisioning gives them. hosts: of a server's machine."""
     org = PROJECT if name in (SERVER, USER) else name.replace("-", "_")

@@ -271,7 +271,7 @@ def _row(what: str, spent: float, most: float | None, form: Callable[[float], st
 
 def _policy(rules: Rules) -> Section:
     """The rules in force."""
-    shown, meant = {name: getattr(rules, name) for name in _ALWAYS} | rules.plain(), meanings(Rules)
+    shown, meant = {name: vars(rules)[name] for name in _ALWAYS} | rules.plain(), meanings(Rules)
     rows = [
         {"rule": name, "value": _value(own), "what it means": re.sub(r" \(?`[^`]*`\)?", "", meant[name])}
         for name, own in shown.items()

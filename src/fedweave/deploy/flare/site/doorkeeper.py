@@ -47,7 +47,7 @@ class Doorkeeper(FedAdminAgent):
         if NEEDED.issuperset(processor.get_topics()):
             super().register_processor(processor)
 
-    def _dispatch_request(self, request: object) -> Any:
+    def _dispatch_request(self, request: object) -> object:
         if (why := refused(request)) is not None:
             return new_cell_message({}, error_reply(why))
         return super()._dispatch_request(request)

@@ -128,7 +128,7 @@ def own_graph(site: SiteData, folder: Path, whole: Dataset | None = None, noted:
 
 def kinds_of(site: SiteData) -> tuple[str, ...]:
     """What the site's file names in an order that all sites must share, besides the classes and groups."""
-    lists: dict[str, tuple[str, ...] | None] = {key: getattr(site, key) for key in ("node_labels", "edge_labels")}
+    lists = {"node_labels": site.node_labels, "edge_labels": site.edge_labels}
     lists |= {f"category {column}": values for column, values in sorted((site.categories or {}).items())}
     return tuple(f"{what} {name}" for what, names in lists.items() for name in names or ())
 
@@ -152,19 +152,19 @@ def check_meant(path: Path, site: SiteData) -> None:
     of_time = ("train_until", "val_until")
     odd = {"npz": (*of_tables, *of_graphs), "graphs": (*of_edges, *of_time), "nodes": of_graphs}[kind]
     odd = odd if site.task == "nodes" or kind != "graphs" else (*odd, "task")
-    if given := [key for key in odd if getattr(site, key) not in (None, False)]:
+    if given := [key for key in odd if vars(site)[key] not in (None, False)]:
         raise ConfigError(f"data.{given[0]}: means nothing where {path} holds {kind}; leave it out of site.toml.")
 
 
 def tables(site: SiteData) -> Folder:
     """How a folder with nodes and edges is read."""
-    carrying: Record = {name: getattr(site, name) for name in (*SETTINGS, "external", "task", "node_time")}
+    carrying = {name: vars(site)[name] for name in (*SETTINGS, "external", "task", "node_time")}
     return Folder(**_classified(site), **carrying)
 
 
 def _classified(site: SiteData) -> Record:
     """What the site says of tables of any kind."""
-    return {own.name: getattr(site, own.name) for own in fields(Classified)}
+    return {own.name: vars(site)[own.name] for own in fields(Classified)}
 
 
 def marks(data: Dataset, scaling: str) -> Record:
@@ -229,8 +229,9 @@ def _undivided(path: Path, site: SiteData) -> Dataset:
     if require(path).is_dir():
         if not is_of_graphs(path):
             return tables(site).load(path, 0)
-        of_graphs = {name: getattr(site, name) for name in ("node_labels", "edge_labels", "degrees")}
-        kind = GraphFolder(**_classified(site), **of_graphs)
+        kind = GraphFolder(
+            **_classified(site), node_labels=site.node_labels, edge_labels=site.edge_labels, degrees=site.degrees
+        )
         check_named(path, kind)
         return kind.load(path, 0)
     data = without_sens(npz.read(path, path.stem, loops=site.loops), path, site.sens_feature)

@@ -8,7 +8,6 @@ list holds is said, and no site learns of another's.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 
@@ -146,7 +145,7 @@ def as_kept_back(sends: Declaration, deny: Sequence[str]) -> Declaration:
     return {key: replace(own, reveals="nothing: kept back") if key in deny else own for key, own in whole.items()}
 
 
-def _hidden(leaf: object) -> Any:
+def _hidden(leaf: object) -> object:
     if isinstance(leaf, dict):
         return {key: _hidden(below) for key, below in leaf.items()}
     return leaf[:0] if isinstance(leaf, torch.Tensor) else -1

@@ -4,7 +4,7 @@ import stat
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
@@ -102,7 +102,7 @@ class SiteData:
         self._check_until()
 
     def _check_until(self) -> None:
-        given = {name: getattr(self, name) for name in ("train_until", "val_until")}
+        given = {"train_until": self.train_until, "val_until": self.val_until}
         if absent := [name for name, until in given.items() if until is None and self.timed]:
             raise ConfigError(f"data.{absent[0]}: is lacking; a split by time has both ends.")
         for name, until in given.items():
@@ -200,7 +200,8 @@ class Rules:
 
     def plain(self) -> Record:
         """The rules that say something else than they do when they are left out, for JSON."""
-        odd = {key: value for key, value in asdict(self).items() if value != getattr(Rules(), key)}
+        usual = asdict(Rules())
+        odd = {key: value for key, value in asdict(self).items() if value != usual[key]}
         return {key: list(value) if isinstance(value, tuple) else value for key, value in odd.items()}
 
     @classmethod
@@ -249,7 +250,7 @@ def read_secret(path: Path) -> bytes:
     return secret
 
 
-def write_site_file(path: Path, data: Record, **policy: Any) -> None:
+def write_site_file(path: Path, data: Record, **policy: object) -> None:
     """A site file with `data` as its [data] and a `policy` that its owner has yet to tighten."""
     head = "# The data of this site and what may leave it; see docs/deployment.md.\n"
     if not data.keys() & {"classes", "labels"}:

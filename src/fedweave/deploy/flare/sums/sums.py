@@ -16,7 +16,7 @@ from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree, leaves, map_leaves, nest
 from fedweave.deploy.flare.sums.masking import data, needed, read_advert, read_answers, unsigned
 from fedweave.deploy.flare.wire.journal import Journal, last_epoch
-from fedweave.deploy.flare.wire.peers import read_heard
+from fedweave.deploy.flare.wire.peers import HEARD, read_note
 from fedweave.engines.summing import INFO, SEED, SHARE, fingerprint
 from fedweave.errors import CallRefused, ClientsMissing, FedweaveError
 from fedweave.privacy.aggregation import Advert, Authority, Group, Use, advertised, check_signed, leftover, survived
@@ -129,7 +129,7 @@ class Sums:
             least = needed(info, step, self.sites)
             raise ClientsMissing(step, dict(replies.missing), least, len(replies) + len(replies.missing))
         survivors = list(replies.clients)
-        said = {site: read_heard(notes[site]) for site in survivors}
+        said = {site: str(read_note(notes[site]).get(HEARD, "")) for site in survivors}
         made_of = fingerprint(heard) if info.stateless else _alike(step, said)
         sum, where = request["sum"], (request["round"], step, request["again"])
         about = {key: sum[key] for key in ("epoch", "slot", "peers")} | {"survivors": survivors}

@@ -7,7 +7,7 @@ import os
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 from pydantic import TypeAdapter
@@ -174,7 +174,7 @@ def _entry(text: bytes, fields: Record) -> Entry:
     return replace(entry, keys=tuple(_line(own, length) for own, length in zip(entry.keys, lengths, strict=True)))
 
 
-def _link(text: bytes, fields: dict[str, Any]) -> list[Link]:
+def _link(text: bytes, fields: Record) -> list[Link]:
     if "number" not in fields:  # of a server, or of a version without
         return []
     number, before = fields["number"], fields["before"]

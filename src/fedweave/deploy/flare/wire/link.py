@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 from nvflare.collab import collab
 from nvflare.fuel.utils import waiter_utils
@@ -33,6 +33,21 @@ _ALIVE = 10.0  # seconds that a living site has to say so
 _ASK_AGAIN = (2, 8, 32)
 
 
+_Arrivals: TypeAlias = "queue.Queue[tuple[str, object]]"
+
+
+class _Failure(Protocol):
+    """Why NVFlare has no reply of a site."""
+
+    cause: object
+
+
+class _Results(Protocol):
+    """What NVFlare gives at once of a call, and fills later."""
+
+    failures: Mapping[str, _Failure]
+
+
 @dataclass
 class _Call:
     """A call on its way: its number, what is asked, results that NVFlare will fill, by site, replies as they come, and
@@ -40,8 +55,8 @@ class _Call:
 
     number: int
     asked: tuple[str, bytes]
-    results: dict[str, Any]
-    arrivals: "queue.Queue[tuple[str, Any]]"
+    results: dict[str, _Results]
+    arrivals: _Arrivals
     waiting: set[str]
     idle: Counter[str] = field(default_factory=Counter)
 
@@ -152,9 +167,9 @@ class CollabLink:
             self._repeated = True
             self._ask(call, [site])
 
-    def _news(self, call: _Call, wait: float = 0.0) -> list[tuple[str, Any]]:
+    def _news(self, call: _Call, wait: float = 0.0) -> list[tuple[str, object]]:
         """What has come since the last look, waiting up to `wait` seconds for the first; notes sites that are lost."""
-        found: list[tuple[str, Any]] = []
+        found: list[tuple[str, object]] = []
         try:
             found.append(call.arrivals.get(timeout=wait) if wait else call.arrivals.get_nowait())
             while True:
@@ -168,16 +183,18 @@ class CollabLink:
         return found
 
 
-def _deliver(gcc: Any, result: Any, arrivals: "queue.Queue[tuple[str, Any]]") -> None:
+def _deliver(gcc: Any, result: object, arrivals: _Arrivals) -> None:
     arrivals.put((gcc.target_name.split(".")[0], result))
 
 
-def _answer(reply: Any) -> Answer:
+def _answer(reply: object) -> Answer:
     """What a site sent, taken apart without trust."""
     try:
+        if not isinstance(reply, dict):
+            raise TypeError("it is no table")
         final, more = reply["final"] is True, (reply.get("note", ""), reply.get("heads", ""))
         answer = Answer(reply["blob"], float(reply["seconds"]), reply["refusal"], final, *more)
-    except (AttributeError, TypeError, KeyError, ValueError, OverflowError):
+    except (TypeError, KeyError, ValueError, OverflowError):
         return Answer(refusal="its answer is not of fedweave's form", final=False)
     words = all(isinstance(said, str) for said in (answer.refusal, answer.note, answer.heads))
     if not words or not isinstance(answer.blob, bytes) or not 0 <= answer.seconds < LATEST:

@@ -3,8 +3,9 @@ else a site notes beside its reply."""
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from fedweave.core.federation import Sent, StepInfo
 from fedweave.core.ledger import Entry
@@ -123,56 +124,35 @@ class Inbox:
         return peer_messages(own, sources, trees), faults, refused
 
 
+def read_note(note: str) -> Record:
+    """What a site notes beside its reply, by key (`VERSION` and so on); {} from a note of another form."""
+    with suppress(ValueError):
+        return _parsed(note)
+    return {}
+
+
 def read_faults(note: str, peers: Sequence[str]) -> dict[str, str]:
-    """{peer: "missing" or "refused"} as a site says it of `peers`; nothing from a note of another form."""
-    try:
-        told = _parsed(note).items() if note else ()
-        return {peer: what for peer, what in told if peer in peers and what in ("missing", "refused")}
-    except (ValueError, AttributeError):
-        return {}
-
-
-def read_heard(note: str) -> str:
-    """The fingerprint of what a term of a secure sum was made of, as its site notes it (`HEARD`); "" without one."""
-    try:
-        return str(_parsed(note).get(HEARD, ""))
-    except (ValueError, AttributeError):
-        return ""
+    """{peer: "missing" or "refused"} as a site says it of `peers`."""
+    told = read_note(note).items()
+    return {peer: what for peer, what in told if peer in peers and what in ("missing", "refused")}
 
 
 def read_version(note: str, before: int) -> int:
     """The version of a site's data that it notes (`VERSION`), which can only rise; `before` from a note without one."""
-    try:
-        version = _parsed(note).get(VERSION, before)
-        return version if isinstance(version, int) and before < version < _MOST else before
-    except (ValueError, AttributeError):
-        return before
+    version = read_note(note).get(VERSION, before)
+    return version if isinstance(version, int) and before < version < _MOST else before
 
 
-def read_scored(note: str) -> Record:
-    """How a site's scores leave, as it notes it (`SCORED`); {} from a note that says nothing of it."""
-    try:
-        said = _parsed(note).get(SCORED, {})
-        return said if isinstance(said, dict) else {}
-    except (ValueError, AttributeError):
-        return {}
-
-
-def read_written(note: str) -> bool:
-    """Whether a site notes that it has written predictions (`WRITTEN`)."""
-    try:
-        return _parsed(note).get(WRITTEN) is True
-    except (ValueError, AttributeError):
-        return False
-
-
-def _parsed(note: str) -> Any:
+def _parsed(note: str) -> Record:
     if len(note) > _LONGEST:
         raise ValueError(f"{len(note)} characters")
     try:
-        return json.loads(note)
+        found = json.loads(note)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
+    if not isinstance(found, dict):
+        raise ValueError("it is no table")
+    return found
 
 
 class DataVersions:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
+from types import MethodType
 
 import torch
 from torch import Tensor
@@ -11,13 +12,13 @@ from torch import Tensor
 from fedweave.algorithms.score_sums import MEAN
 from fedweave.algorithms.trying import TRIED
 from fedweave.algorithms.vertical.labels import DRAWN, LabelRelease
-from fedweave.core.algorithm import Calls
+from fedweave.core.algorithm import Calls, JudgesReceived
 from fedweave.core.federation import Client, Step, StepInfo, step_info
 from fedweave.core.mechanism import LDP, Derived, SecureSum
 from fedweave.core.records import Record
 from fedweave.core.tree import Tree, leaves, nest
 from fedweave.deploy.flare.site.sitefile import FINE, Rules
-from fedweave.deploy.flare.wire.peers import SCORED, read_scored
+from fedweave.deploy.flare.wire.peers import SCORED, read_note
 from fedweave.privacy.ldp import kept_probability
 
 LABELS = "labels"  # what a site tells of them as it joins
@@ -213,13 +214,16 @@ def scoring_of(rules: Rules, calls: Calls, labels: bool) -> Scoring:
 
 def _of_received(steps: Iterable[Step]) -> bool:
     """Whether what they score is what the server sent, of an algorithm that says so."""
-    return all(getattr(getattr(step, "__self__", None), "judges_received", False) for step in steps)
+    owners = [step.__self__ if isinstance(step, MethodType) else None for step in steps]
+    return all(isinstance(own, JudgesReceived) and own.judges_received for own in owners)
 
 
 def read_scoring(note: str) -> Scoring | None:
     """How a site notes that its scores leave; None where it says nothing of that, or what cannot be."""
-    said = read_scored(note)
+    said = read_note(note).get(SCORED)
     try:
+        if not isinstance(said, dict):
+            return None
         step, measures, epsilon = said["step"], said["measures"], said["epsilon"]
         right = isinstance(step, int) and 1 <= step < 1 << 53 and isinstance(measures, list)
         right &= epsilon is None or (isinstance(epsilon, float | int) and 0 < epsilon < math.inf)
