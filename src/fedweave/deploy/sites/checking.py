@@ -9,26 +9,23 @@ from importlib.metadata import version
 from pathlib import Path
 
 from fedweave.core.algorithm import calls_of, capabilities
-from fedweave.core.arrays import DTYPES
 from fedweave.core.ledger import Ledger
 from fedweave.core.text import counted
-from fedweave.deploy.flare.server.agreements import check_alike, server_graphs, server_test, uncompared
-from fedweave.deploy.flare.server.federation import Flare
+from fedweave.deploy.flare.server.agreements import check_alike, uncompared
 from fedweave.deploy.flare.server.provision import STATE
+from fedweave.deploy.flare.server.server import federation
 from fedweave.deploy.flare.site.sitefile import IDS_KEY, SECRET, read_secret
 from fedweave.deploy.flare.wire.requests import ADMIN, AUTHORITY, Answer, release
 from fedweave.deploy.sites.certificates import certificate, fingerprint
-from fedweave.deploy.sites.experiments import check_experiment, judged_by_number
+from fedweave.deploy.sites.experiments import check_experiment, for_sites, judged_by_number
 from fedweave.deploy.sites.findings import Found, compare, compare_scales, compare_splits
 from fedweave.deploy.sites.processes import ROOT, SiteProcess, check_private, check_startup, found
 from fedweave.deploy.sites.project import Closed, NoHost, Project, check_metrics_port, check_port, greet, reach
 from fedweave.deploy.sites.site_check import check_site
-from fedweave.engines.calls import with_test
 from fedweave.errors import ConfigError
 from fedweave.experiment.config import Config
 from fedweave.experiment.config.experiment import ANY_CLASSES, ANY_FEATURES
 from fedweave.experiment.demands import check_own_models
-from fedweave.models.directed import has_ports
 from fedweave.models.edges import model_told
 
 SOON = 30  # days that a certificate should still last
@@ -38,6 +35,7 @@ PACKAGES = ("torch", "nvflare", "numpy", "pyarrow")
 def examine(directory: Path, project: Project, config: Config | None = None) -> Found:
     """Look at all that is on this machine; starts and writes nothing. config: the experiment that is to be run."""
     told, here = Found(), found(directory)
+    config = None if config is None else for_sites(config.plain())
     names = [member.folder.name for member in here]
     if absent := [name for name in ("server", *project.sites) if name not in names]:
         told.notes.append((", ".join(absent), "not on this machine, so not looked at"))
@@ -93,14 +91,11 @@ def _begin(folder: Path, project: Project, config: Config, told: Found) -> None:
     Raises:
         FedweaveError: a file is refused, or the algorithm refuses to begin.
     """
-
-    dtype, seed = DTYPES[config.engine.values["dtype"]], config.general.seed
-    ports = has_ports(config.model.make())
-    test, held = server_test(folder, dtype, ports), server_graphs(folder, dtype, ports)
+    fed = federation(config, folder, _Uncalled(), project.sites, Ledger())
     form = next((form for form in told.forms.values() if form.get("features") and form.get("classes")), {})
     features, classes = form.get("features", ANY_FEATURES), form.get("classes", ANY_CLASSES)
     if form and not capabilities(config.algorithm.kind).vertical:
-        check_alike(folder, with_test(held, test), features, classes)
+        check_alike(folder, fed.held, features, classes)
     if form:
         config.evaluation.of(tuple(config.data.values.get("labels") or ()), classes)
     try:
@@ -111,7 +106,6 @@ def _begin(folder: Path, project: Project, config: Config, told: Found) -> None:
         return  # as the sites have said
     check_own_models(config.own, algorithm, project.sites, config.algorithm.name)
     if not calls_of(algorithm, config.algorithm.name, len(project.sites)).setup:
-        fed = Flare(_Uncalled(), project.sites, ledger=Ledger(), seed=seed, dtype=dtype, test=test, held=held)
         fed.classes = classes
         algorithm.init(fed)
 

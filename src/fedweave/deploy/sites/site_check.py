@@ -1,6 +1,5 @@
 """What `fedweave sites check` finds at a single site: its data, its policy, and whether a run could take place."""
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -17,27 +16,21 @@ from fedweave.core.text import counted
 from fedweave.datasets.alike import not_composed
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.odd_data import odd_data, odd_features
-from fedweave.datasets.outside import EXCHANGE
 from fedweave.deploy.flare.parties.alignment import read_own
-from fedweave.deploy.flare.parties.exchange import INFO as SHARING
 from fedweave.deploy.flare.policy.admission import check_algorithm, check_exchange, check_files, check_members
 from fedweave.deploy.flare.policy.keys import read_checked
 from fedweave.deploy.flare.policy.policy import Spent, check_batches, is_of, replies_of
 from fedweave.deploy.flare.policy.precheck import (
-    check_target,
-    check_told,
+    conditions,
     needs_all,
     overspent,
     refusals,
-    targeted,
-    unjudged,
+    suited,
 )
-from fedweave.deploy.flare.site.holdings import global_test, own_graph
+from fedweave.deploy.flare.site.accounts import Accounts
+from fedweave.deploy.flare.site.holdings import common_test, own_graph
 from fedweave.deploy.flare.site.joining import fingerprint, withheld
-from fedweave.deploy.flare.site.participation import suited
 from fedweave.deploy.flare.site.sitefile import SITE_FILE, Rules, SiteData
-from fedweave.deploy.flare.wire.chain import Chain
-from fedweave.deploy.flare.wire.journal import journals, read
 from fedweave.deploy.flare.wire.requests import pin
 from fedweave.deploy.sites.findings import Found
 from fedweave.experiment.config import Config, General
@@ -132,11 +125,7 @@ def _holder(
         "group names": fingerprint(own.groups) or None,
         "scales": _scales(own),
     }
-    if data.test is not None:
-        test = told.attempt(name, partial(global_test, folder / data.test, data, torch.float32))
-        if test is not None and test.x.shape[1] != own.features:
-            why = f"it has {counted(test.x.shape[1], 'feature')}, the site's data {own.features}"
-            told.faults.append((name, f"{folder / data.test}: {why}. Use the same columns."))
+    told.attempt(name, partial(common_test, data, folder, own.features, torch.float32))
 
 
 def _scales(own: Dataset) -> np.ndarray:
@@ -179,9 +168,7 @@ def _allowed(folder: Path, data: SiteData, rules: Rules, config: Config, sites: 
     name, file = folder.name, folder / SITE_FILE
     told.attempt(name, partial(check_files, rules, config.plain()), file)
     told.attempt(name, partial(check_algorithm, rules, config.algorithm), file)
-    told.attempt(name, partial(check_exchange, rules, data, config), file)
-    if config.external == EXCHANGE:
-        told.attempt(name, partial(check_told, rules, SHARING, len(sites)), file)
+    told.attempt(name, partial(check_exchange, rules, data, config, len(sites)), file)
     if kept := [key for key in ("features", "classes") if key in withheld(rules)]:
         why = f"policy.deny keeps back how many {' and '.join(kept)} there are, without which no model can be built"
         told.faults.append((name, f"{file}: {why}. Allow it."))
@@ -217,12 +204,11 @@ def _rehearse(
         said = f"{SITE_FILE}: {why}, and {' and '.join(dict.fromkeys(steps))} {verb} it, {ends}"
         (told.faults if certain else told.notes).append((name, said))
     told.notes.extend((name, said) for said in _unprotected(calls))
-    spent, done = _so_far(folder, pin(config.plain(), list(sites)))
-    told.attempt(name, partial(_whole, folder, rules), Path(SITE_FILE))
-    judged = partial(unjudged, rules, spent, algorithm, calls, config.general, len(sites))
-    told.noted(name, judged, "a run that begins now would be refused: ")
-    again = partial(check_target, rules, targeted(algorithm, calls), done, config.general.rounds)
-    told.noted(name, again, "a run that begins now would be refused: ")
+    accounts = Accounts(folder, rules.lost)
+    told.attempt(name, partial(_whole, accounts), Path(SITE_FILE))
+    spent, replied = accounts.spent, accounts.repeated(pin(config.plain(), list(sites)))
+    for condition in conditions(rules, config, algorithm, calls, len(sites), spent, replied):
+        told.noted(name, condition, "a run that begins now would be refused: ")
     for why in ending(rules, spent, calls, config.general):
         so = "Allow more, or run fewer rounds; --resume asks for the replies that are left alone."
         (told.faults if needs_all(config, algorithm) else told.notes).append((name, f"{SITE_FILE}: {why}. {so}"))
@@ -243,20 +229,10 @@ def _unprotected(calls: Calls) -> Iterator[str]:
         )
 
 
-def _whole(folder: Path, rules: Rules) -> None:
-    """Refuse accounts of which an entry has gone."""
-    chain = Chain(rules.lost)
-    chain.add(link for journal in journals(folder) for link in read(journal).links)
-    chain.check()
-
-
-def _so_far(folder: Path, began: str) -> tuple[Spent, Counter[str]]:
-    """What has left the site, and how often each step replied in runs that `began` with that configuration."""
-    kept, done = [read(journal) for journal in journals(folder)], Counter[str]()
-    for records in kept:
-        if next((note.get("pin") for note in records.notes if note["note"] == "joined"), None) == began:
-            done.update(entry.step for entry in records.entries if entry.direction == "up")
-    return Spent.of(entry for records in kept for entry in records.entries), done
+def _whole(accounts: Accounts) -> None:
+    """Refuse accounts of which an entry has gone, once they are read."""
+    accounts.catch_up()
+    accounts.chain.check()
 
 
 def _described(own: Dataset) -> str:

@@ -10,8 +10,10 @@ from typing import Any, TypeAlias, TypeVar
 from fedweave.core import plugins
 from fedweave.core.algorithm import capabilities
 from fedweave.datasets.outside import EXCHANGE
+from fedweave.deploy.flare.parties.exchange import INFO as SHARING
 from fedweave.deploy.flare.policy.keys import read_checked
 from fedweave.deploy.flare.policy.policy import PolicyViolation, covers, least_told
+from fedweave.deploy.flare.policy.precheck import check_told
 from fedweave.deploy.flare.site.sitefile import SITE_FILE, Rules, SiteData
 from fedweave.deploy.flare.wire.requests import RESERVED
 from fedweave.errors import CallRefused, ConfigError, UserError
@@ -48,9 +50,9 @@ def check_sites(rules: Rules, name: str, sites: Sequence[str]) -> None:
     check_members(rules, name, sites)
 
 
-def check_exchange(rules: Rules, data: SiteData, config: Config) -> None:
-    """Refuse a job over edges to other sites' nodes unless the site's own file is for that, too; and any other, where
-    its file is for that.
+def check_exchange(rules: Rules, data: SiteData, config: Config, sites: int) -> None:
+    """Refuse a job of that many sites over edges to other sites' nodes unless the site's own file is for that, too; and
+    any other, where its file is for that.
 
     Raises:
         ConfigError: the two differ. PolicyViolation: the policy does not allow it.
@@ -63,6 +65,7 @@ def check_exchange(rules: Rules, data: SiteData, config: Config) -> None:
         )
     if wanted:
         least_told(rules)
+        check_told(rules, SHARING, sites)
 
 
 def check_members(rules: Rules, name: str, sites: Sequence[str]) -> None:

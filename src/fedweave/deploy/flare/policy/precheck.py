@@ -7,10 +7,11 @@ from functools import partial
 from itertools import accumulate
 
 from fedweave.algorithms.fedavg import FedAvg
-from fedweave.core.algorithm import Calls, LimitsRounds, TakesQuorum, TakesSome, capabilities
+from fedweave.core.algorithm import Algorithm, Calls, LimitsRounds, TakesQuorum, TakesSome, capabilities, check_rounds
 from fedweave.core.federation import Step, StepInfo, step_info, step_name
 from fedweave.core.mechanism import LDP, Account, Applied, Gaussian, Mechanism, release_of
 from fedweave.core.tree import nest
+from fedweave.datasets.base import Dataset
 from fedweave.deploy.flare.policy.policy import (
     SCORES,
     PolicyViolation,
@@ -21,8 +22,10 @@ from fedweave.deploy.flare.policy.policy import (
 )
 from fedweave.deploy.flare.site.sitefile import Rules
 from fedweave.deploy.flare.wire.scores import scoring_of, scoring_steps
+from fedweave.experiment import demands
 from fedweave.experiment.config import Config, General
 from fedweave.experiment.rounds import evaluated
+from fedweave.models.edges import model_for
 
 
 def check_declared(rules: Rules, calls: Calls, labels: bool, sites: int) -> None:
@@ -131,6 +134,27 @@ def models_tried(algorithm: object, sites: int, rounds: Sequence[int]) -> int:
     return algorithm.composed.queries(sites, rounds) if isinstance(algorithm, FedAvg) else 0
 
 
+def conditions(
+    rules: Rules,
+    config: Config,
+    algorithm: object,
+    calls: Calls,
+    sites: int,
+    spent: Spent,
+    replied: Mapping[str, int],
+    done: int = -1,
+) -> tuple[Callable[[], None], ...]:
+    """What must hold of what a run is yet to ask for that goes on after round `done`, -1 if it begins.
+
+    replied: how often each step has in runs of the same configuration. Each raises PolicyViolation where it does not.
+    """
+    most, left = targeted(algorithm, calls), config.general.rounds - max(done, 0)
+    return (
+        partial(unjudged, rules, spent, algorithm, calls, config.general, sites, done),
+        partial(check_target, rules, most, replied, left),
+    )
+
+
 def _declared(rules: Rules, calls: Calls, labels: bool) -> Callable[[Step], StepInfo]:
     """What a step declares, scores as the policy lets them leave."""
     scoring = scoring_of(rules, calls, labels)
@@ -185,3 +209,21 @@ def check_target(rules: Rules, most: Mapping[str, int], done: Mapping[str, int],
                 f"configuration, rounds that were done again among them, and {left} more do not fit. Lower rounds by "
                 f"{replied + left - allowed} or more, or let the target be exceeded: policy.repeats = true"
             )
+
+
+def suited(config: Config, data: Dataset, width: int, scaling: str) -> Algorithm:
+    """The algorithm with a model for a site's `data`, whose features are `width` columns and scaled so.
+
+    Raises:
+        ConfigError, UserError: one of them is for other data, for fewer rounds, or for features not scaled.
+    """
+    carried = None if capabilities(config.algorithm.kind).vertical else data.carried  # nobody there reads it
+    model = model_for(config.model.make(), carried, width, data.classes)
+    demands.check_examples(config, data)
+    demands.check_pooling(config, data, model)
+    demands.check_edges(config, model)
+    algorithm: Algorithm = config.algorithm.make(model)
+    demands.check_sampling(config, carried is not None and carried.until is not None, model, algorithm)
+    check_rounds(algorithm, config.general.rounds)
+    demands.check_scaling(scaling, algorithm, ("example", "node"))
+    return algorithm

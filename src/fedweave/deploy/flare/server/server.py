@@ -40,7 +40,7 @@ from fedweave.deploy.flare.site.predicted import check_written, predicting, unsc
 from fedweave.deploy.flare.wire.chain import HEADS, Heads
 from fedweave.deploy.flare.wire.journal import Journal, journal_path
 from fedweave.deploy.flare.wire.link import CollabLink
-from fedweave.deploy.flare.wire.requests import mendable
+from fedweave.deploy.flare.wire.requests import Link, mendable
 from fedweave.errors import ClientsMissing, FedweaveError, UserError
 from fedweave.experiment.config import Config, resolve
 from fedweave.experiment.demands import check_own_models
@@ -53,8 +53,7 @@ from fedweave.metrics.judging import THRESHOLD, Flagging, flagging, of_best
 from fedweave.metrics.measured import METRICS_SCHEMA
 from fedweave.models.directed import has_ports
 from fedweave.models.edges import model_told
-from fedweave.privacy.aggregation import read_root
-from fedweave.privacy.aggregation.identity import STARTUP
+from fedweave.privacy.aggregation import STARTUP, Authority, read_root
 
 RESULT, TOPIC = "fedweave", "fedweave"  # the folder of a job's results, and of messages to a running job
 
@@ -192,24 +191,12 @@ class Server:
         values = config.engine.values
         if values["threads"]:
             torch.set_num_threads(values["threads"])
-        kind, dtype, ports = config.algorithm.kind, DTYPES[values["dtype"]], has_ports(config.model.make())
-        needs = capabilities(kind)
+        needs = capabilities(config.algorithm.kind)
         check_of_sites(config.algorithm)
-        fed = Flare(
-            link,
-            self.sites,
-            ledger=Journal(journal_path(root, self.run)),
-            seed=config.general.seed,
-            dtype=dtype,
-            test=server_test(root, dtype, ports),
-            held=server_graphs(root, dtype, ports),
-            # No party can do without the others' columns; where each site predicts alone, none waits for another.
-            quorum=None if needs.vertical else 0.0 if self.predict else values["quorum"],
-            limit=int(values["reply_mb"] * 1e6),
-            root=read_root(root / STARTUP),
-            resend=values["resend"],
-            heads=Heads(root / HEADS),
-        )
+        # No party can do without the others' columns; where each site predicts alone, none waits for another.
+        quorum = None if needs.vertical else 0.0 if self.predict else values["quorum"]
+        more = Journal(journal_path(root, self.run)), quorum, read_root(root / STARTUP), Heads(root / HEADS)
+        fed = federation(config, root, link, self.sites, *more)
         checkpoint = folder / CHECKPOINT
         reached = Checkpoint.load(checkpoint) if checkpoint.exists() else Checkpoint(round=-1)
         flags = flagging_known(config, folder / SUMMARY, _asked(self.predict)[1]) if self.predict else None
@@ -227,6 +214,39 @@ class Server:
         data = DataOfSites(config.data.name, features, fed.classes, form, **names)
         named = {} if needs.vertical else {site: replies[site]["columns"] > 0 for site in replies.clients}
         return Joined(algorithm, fed, replies, data, "; ".join(filter(None, (uncompared(named), *unsure))))
+
+
+def federation(
+    config: Config,
+    root: Path,
+    link: Link,
+    sites: Sequence[str],
+    ledger: Ledger,
+    quorum: float | None = None,
+    authority: Authority | None = None,
+    heads: Heads | None = None,
+) -> Flare:
+    """The federation of these sites at the server, with the graphs that its folder `root` holds; see `Flare`.
+
+    Raises:
+        DataError: a file of these is refused.
+    """
+    values, ports = config.engine.values, has_ports(config.model.make())
+    dtype = DTYPES[values["dtype"]]
+    return Flare(
+        link,
+        sites,
+        ledger=ledger,
+        seed=config.general.seed,
+        dtype=dtype,
+        test=server_test(root, dtype, ports),
+        held=server_graphs(root, dtype, ports),
+        quorum=quorum,
+        limit=int(values["reply_mb"] * 1e6),
+        root=authority,
+        resend=values["resend"],
+        heads=heads,
+    )
 
 
 def backend(build: Callable[[Config], Joined], stop: Stop, root: Path = Path()) -> RunBackend:

@@ -23,17 +23,19 @@ _LONGEST = 500  # characters of a reason
 
 
 class Accounts:
-    """The sum of a site's journals, those that other jobs are writing included.
+    """The sum of a site's journals, those that other jobs are writing included; nothing is written before `open`.
 
     Every job of the site adds to its own journal under one lock, after it has read what the others added to theirs, so
     that all their entries are one `chain`. lost: see `sitefile.Rules`.
-    spent: the sum, as of the last time that the lock was taken. replies: {journal: {step: how often it replied}}. pins:
-    {journal: with which configuration its run began (`requests.pin`)}. damaged: {journal: lines that no one can read}.
+    spent: the sum, as of the last time that the journals were read. replies: {journal: {step: how often it replied}}.
+    pins: {journal: with which configuration its run began (`requests.pin`)}. damaged: {journal: lines that no one can
+    read}.
     """
 
     def __init__(self, folder: Path, lost: Iterable[str] = ()) -> None:
         self.chain = Chain(lost)
-        self._folder, self._lock = private_folder(journal_path(folder, "").parent), _lock(folder)
+        self._of, self._folder = folder, journal_path(folder, "").parent
+        self._lock: TextIO | None = None
         self._read: dict[str, int] = {}
         self.spent, self.damaged = Spent(), dict[str, int]()
         self.replies, self.pins = defaultdict[str, Counter[str]](Counter), dict[str, str]()
@@ -45,8 +47,11 @@ class Accounts:
         Raises:
             CallRefused: another job has joined the run of `own` since this one did.
         """
+        if self._lock is None:
+            private_folder(self._folder)
+            self._lock = _lock(self._of)
         with _held(self._lock):
-            joined = self._catch_up()
+            joined = self.catch_up()
             if own is not None and own.path.name in joined:
                 raise CallRefused(f"another job has joined the run {own.path.stem} since this one did")
             try:
@@ -71,8 +76,10 @@ class Accounts:
         """{step: how often it has replied} in all runs that began with that configuration."""
         return sum((self.replies[name] for name, own in self.pins.items() if own == pin), Counter[str]())
 
-    def _catch_up(self) -> list[str]:
+    def catch_up(self) -> list[str]:
         """Count what is new in the journals; those in which a job that joins is among it."""
+        if not self._folder.is_dir():
+            return []
         with os.scandir(self._folder) as found:  # in every call of a step: quicker than a glob
             sizes = {entry.name: entry.stat().st_size for entry in found if entry.name.endswith(".jsonl")}
         return [name for name in sorted(sizes) if sizes[name] > self._read.get(name, 0) and self._count_new(name)]

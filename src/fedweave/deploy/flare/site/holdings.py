@@ -95,13 +95,7 @@ def hold(site: SiteData, folder: Path, config: Config, noted: Form | None = None
     whole = across(folder / site.path, site) if site.external == EXCHANGE else None
     data, model = own_graph(site, folder, whole, noted), config.model.make()
     data = ported(data, fitted(model, data.carried))
-    test = None if site.test is None else global_test(folder / site.test, site, dtype, ports=has_ports(model))
-    if test is not None and test.x.shape[1] != data.features:
-        refuse(
-            folder / str(site.test),
-            f"it has {counted(test.x.shape[1], 'feature')}, not {data.features}",
-            "Use the same columns.",
-        )
+    test = common_test(site, folder, data.features, dtype, has_ports(model))
     version = LabelVersion.of(data, np.arange(data.examples))
     return Holdings(graph_of(data, data.features, dtype), test, data, kinds_of(site), version, whole)
 
@@ -287,6 +281,21 @@ def global_test(path: Path, site: SiteData, dtype: torch.dtype, use: int = TEST,
     masks = masks if data.public is None else data.public
     carried = None if data.carried is None else data.carried._replace(ports=ports)
     return make_graph(data.x, data.edges, data.y, masks, data.sens, dtype, graph_of=data.graph_of, carried=carried)
+
+
+def common_test(site: SiteData, folder: Path, features: int, dtype: torch.dtype, ports: bool = False) -> Graph | None:
+    """The global test graph that `site.toml` names, if it does, of so many `features` as the site's own data.
+
+    Raises:
+        DataError: see `global_test`; or it has another number of features.
+    """
+    if site.test is None:
+        return None
+    test = global_test(folder / site.test, site, dtype, ports=ports)
+    if test.x.shape[1] != features:
+        what = f"it has {counted(test.x.shape[1], 'feature')}, the site's data {features:,}"
+        refuse(folder / site.test, what, "Use the same columns.")
+    return test
 
 
 def fitting(marks: Record) -> Record:

@@ -163,7 +163,7 @@ class Member:
         if config.engine.values["threads"]:
             torch.set_num_threads(config.engine.values["threads"])
         vertical = capabilities(config.algorithm.kind).vertical
-        check_exchange(rules, data, config)
+        check_exchange(rules, data, config, len(asked.sites))
         found = (
             read_own(data, self._folder, asked.run, asked.sites, self._name, rules.members)
             if vertical

@@ -9,14 +9,13 @@ from types import MappingProxyType
 
 import torch
 
-from fedweave.core.algorithm import Algorithm, Calls, calls_of, capabilities, check_rounds
+from fedweave.core.algorithm import Algorithm, Calls, calls_of, capabilities
 from fedweave.core.arrays import DTYPES
 from fedweave.core.extra import Extra
 from fedweave.core.federation import Step, StepInfo, step_info, step_name
 from fedweave.core.graph import Graph
 from fedweave.core.records import Record
 from fedweave.core.tree import Tree
-from fedweave.datasets.base import Dataset
 from fedweave.deploy.flare.parties.alignment import PartyData
 from fedweave.deploy.flare.parties.exchange import INFO as SHARING
 from fedweave.deploy.flare.parties.exchange import Exchange
@@ -24,13 +23,12 @@ from fedweave.deploy.flare.policy.admission import PolicyFile, admitted, changed
 from fedweave.deploy.flare.policy.policy import PolicyViolation, check_batches, check_crowd
 from fedweave.deploy.flare.policy.precheck import (
     check_declared,
-    check_target,
-    check_told,
+    conditions,
     models_tried,
     needs_all,
     overspent,
+    suited,
     targeted,
-    unjudged,
 )
 from fedweave.deploy.flare.site.accounts import Accounts
 from fedweave.deploy.flare.site.downloads import Downloads
@@ -53,7 +51,6 @@ from fedweave.experiment import demands
 from fedweave.experiment.config import Config
 from fedweave.experiment.graphs import graph_of
 from fedweave.experiment.runs.files import write
-from fedweave.models.edges import model_for
 from fedweave.partition.external import ADD
 from fedweave.partition.extra import finders_of
 
@@ -236,15 +233,13 @@ class Participation:
         Raises:
             PolicyViolation: says why.
         """
-        if self.exchange is not None:
-            check_told(self.rules, SHARING, len(self.asked.sites))
-        check_declared(self.rules, calls, labels, len(self.asked.sites))
-        self.target, general, done = targeted(self.algorithm, calls), self.config.general, self.asked.round
-        sites = len(self.asked.sites)
-        unjudged(self.rules, self.accounts.spent, self.algorithm, calls, general, sites, done)
-        left = general.rounds - max(done, 0)
-        check_target(self.rules, self.target, self.accounts.repeated(self.pin), left)
-        why = overspent(self.rules, self.accounts.spent, calls, general, done, labels)
+        sites, done, spent = len(self.asked.sites), self.asked.round, self.accounts.spent
+        check_declared(self.rules, calls, labels, sites)
+        self.target = targeted(self.algorithm, calls)
+        replied = self.accounts.repeated(self.pin)
+        for condition in conditions(self.rules, self.config, self.algorithm, calls, sites, spent, replied, done):
+            condition()
+        why = overspent(self.rules, spent, calls, self.config.general, done, labels)
         if why and needs_all(self.config, self.algorithm):
             raise PolicyViolation(f"{why}, and could not end without it")
 
@@ -356,21 +351,3 @@ class Participation:
         self._replaced.enter(call.round, call.saved)
         self._replaced.keep(self._data.dump()[self.random_id])
         return {VERSION: self._data.versions[self.random_id]}
-
-
-def suited(config: Config, data: Dataset, width: int, scaling: str) -> Algorithm:
-    """The algorithm with a model for a site's `data`, whose features are `width` columns and scaled so.
-
-    Raises:
-        ConfigError, UserError: one of them is for other data, for fewer rounds, or for features not scaled.
-    """
-    carried = None if capabilities(config.algorithm.kind).vertical else data.carried  # nobody there reads it
-    model = model_for(config.model.make(), carried, width, data.classes)
-    demands.check_examples(config, data)
-    demands.check_pooling(config, data, model)
-    demands.check_edges(config, model)
-    algorithm: Algorithm = config.algorithm.make(model)
-    demands.check_sampling(config, carried is not None and carried.until is not None, model, algorithm)
-    check_rounds(algorithm, config.general.rounds)
-    demands.check_scaling(scaling, algorithm, ("example", "node"))
-    return algorithm
