@@ -27,8 +27,8 @@ from fedweave.cli import app
 from fedweave.deploy.flare.server.gatekeeper import obey
 from fedweave.deploy.flare.server.provision import provision
 from fedweave.deploy.sites import issuing
-from fedweave.deploy.sites.certificates import check_issuer, check_name
-from fedweave.deploy.sites.processes import SiteProcess, check_startup
+from fedweave.deploy.sites.certificates import check_issuer, check_name, check_startup
+from fedweave.deploy.sites.processes import SiteProcess
 from fedweave.deploy.sites.project import administer, greet, read_project, wait_until_open
 from fedweave.deploy.sites.running import run
 from fedweave.errors import CallRefused, UserError

@@ -21,7 +21,7 @@ from fedweave.deploy.flare.policy.policy import PolicyViolation, Spent, check_re
 from fedweave.deploy.flare.site import participation
 from fedweave.deploy.flare.site.sitefile import Rules
 from fedweave.deploy.flare.site.steps import with_fingerprints
-from fedweave.deploy.flare.wire.journal import Journal, entries, mechanisms_in
+from fedweave.deploy.flare.wire.journal import Journal, entries
 from fedweave.deploy.flare.wire.requests import Answer
 from fedweave.errors import ClientsMissing, FedweaveError
 from fedweave.experiment.rounds import train
@@ -248,45 +248,6 @@ def test_a_journal_gives_back_what_was_spent(tmp_path: Path) -> None:
     assert spent.account.cost == Cost(2.0, 1.0, 2)
     assert spent.epsilon(1e-5) == pytest.approx(2.0 + epsilon(1.0, 1e-5))
     assert Journal(tmp_path / "r1.jsonl").table() == book.table()
-
-
-@pytest.mark.parametrize(
-    ("words", "cost"),
-    [
-        ("none", Cost(unbounded=1)),
-        ("mixup of 8 or more, Gaussian noise of sigma 0.15", Cost(unbounded=1)),
-        ("LDP ε=1", Cost(epsilon=1.0)),
-        ("randomised response, ε = 0.25 per bit", Cost(epsilon=0.25)),
-        ("clipped to 1, Gaussian noise of sigma 4 (μ = 0.5): a row's ε is 2.9 at δ = 1e-05 after 2 releases",
-         Cost(squared_mu=0.25)),
-        ("secure sum of 3: masked, clipped to 1, Gaussian noise of sigma 2e+3 (μ = 1e-03)", Cost(squared_mu=1e-6)),
-        ("ε = none of your business, μ = -3", Cost(unbounded=1)),
-        ("ε = 1e999", Cost(unbounded=1)),
-    ],
-)  # fmt: skip
-def test_the_words_of_an_old_journal_are_counted(tmp_path: Path, words: str, cost: Cost) -> None:
-    """As versions wrote them that kept no mechanisms but in words: five columns for each key."""
-    keys = [["h/0", "[2] float32", 8, words, "rows"], ["h/1", "[2] float32", 8, words, "rows"]]
-    old = {"round": 1, "call": 0, "step": "A.infer", "clients": ["a"], "direction": "up", "keys": keys, "size": 99}
-    path = tmp_path / "old.jsonl"
-    path.write_text(json.dumps(old | {"seconds": 0.0, "to": []}, ensure_ascii=False) + "\n", encoding="utf-8")
-    [entry] = entries(path)
-    assert [line.mechanism for line in entry.keys] == [words] * 2
-    spent = Spent.of([entry])
-    assert (spent.bytes, spent.account.cost) == (99, cost)
-    assert all(isinstance(own, LDP | Gaussian) for own in mechanisms_in(words))
-
-
-def test_an_old_journal_counts_against_the_cap(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    deny(project, f"epsilon = 2.5\nunbounded = {COUNTED}")
-    monkeypatch.setattr(parts.BySize, "protection", parts.Protection(LDP(1.0, "client")))
-    keys = [["update/0/weight", "[2] float32", 8, "LDP ε=2", "weights"]]
-    old = {"round": 1, "call": 0, "step": "A.b", "clients": ["bank-b"], "direction": "up", "keys": keys, "size": 9}
-    (project / "bank-b/ledgers").mkdir(exist_ok=True)
-    (project / "bank-b/ledgers/r0.jsonl").write_text(json.dumps(old | {"seconds": 0.0}) + "\n")
-    fed, algorithm, _ = joined(project, experiment("fedavg"), quorum=0.6)
-    replies = fed.map(algorithm.train, {"w": algorithm.init(fed)["w"]})
-    assert "policy.epsilon: ε = 2 of 2.5 is spent" in replies.missing["bank-b"]
 
 
 def test_a_journal_of_a_later_version_stops_the_site(project: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -24,8 +24,8 @@ from fedweave.deploy.flare.site.joining import describe, fingerprint
 from fedweave.deploy.flare.site.sitefile import SITE_FILE, read_site_file
 from fedweave.deploy.sites.checking import examine
 from fedweave.deploy.sites.experiments import hand_out, split
-from fedweave.deploy.sites.findings import Found
 from fedweave.deploy.sites.project import read_project
+from fedweave.deploy.sites.site_check import Found
 from fedweave.errors import ClientsMissing, DataError, UserError
 from fedweave.experiment.rounds import train
 from tests.deploy.projects import SITES, InProcess, experiment

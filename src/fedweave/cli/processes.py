@@ -27,7 +27,8 @@ def start(
     """Start the server and the sites whose folders are on this machine."""
     from fedweave.deploy.flare.policy.keys import read_checked
     from fedweave.deploy.flare.site.sitefile import SITE_FILE
-    from fedweave.deploy.sites.processes import attend, check_alive, check_startup, members
+    from fedweave.deploy.sites.certificates import check_startup
+    from fedweave.deploy.sites.processes import attend, check_alive, members
     from fedweave.deploy.sites.project import (
         Closed,
         check_metrics_port,

@@ -64,8 +64,7 @@ SCHEMA = pa.schema(
 class Line(NamedTuple):
     """What the ledger says about one leaf of a message.
 
-    mechanism: in words. applied: the same for programs (`Applied.text`); None where there is none, or where an old
-    journal has words alone.
+    mechanism: in words. applied: the same for programs (`Applied.text`); None where there is none.
     """
 
     key: str

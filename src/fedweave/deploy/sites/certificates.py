@@ -1,5 +1,6 @@
-"""Certificates of servers, sites and administrators, and whether they can be used now."""
+"""Certificates of servers, sites and administrators, whether they can be used now, and what has to be beside them."""
 
+import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -7,8 +8,10 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 from cryptography.hazmat.primitives.hashes import SHA256, Hash
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
+from fedweave.deploy.flare.server.provision import USER, kind
+from fedweave.deploy.flare.wire.requests import SERVER
 from fedweave.errors import UserError
 from fedweave.experiment.runs.files import read
 from fedweave.privacy.aggregation import REFUSED, REVOKED, STARTUP, common_names, read_root
@@ -106,3 +109,64 @@ def check_certificate(path: Path) -> None:
             f"{path} is valid from {first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M} UTC, not now: this machine's clock "
             f"says {now:%Y-%m-%d %H:%M} UTC. {remedy} this machine's clock."
         )
+
+
+ROOT = "rootCA.pem"  # the authority's certificate, beside a member's own
+
+
+AGAIN = "Ask the project's operator for the folder again"
+
+
+def check_startup(folder: Path) -> Path:
+    """Refuse the folder of a member, or of the administrator, whose certificate is not valid now, or not its own by the
+    authority, was revoked, or has not the key beside it; or whose settings are damaged. Returns the certificate's file.
+
+    Raises:
+        UserError: names the file.
+    """
+    path = folder / "startup" / f"{kind(folder)}.crt"
+    check_certificate(path)
+    check_issuer(path, path.with_name(ROOT))
+    check_name(path, member_name(folder))
+    check_revoked(path)
+    check_key(path.with_suffix(".key"), path)
+    check_settings(folder)
+    return path
+
+
+def member_name(folder: Path) -> str:
+    """In whose name the certificate in a folder is to be; NVFlare has a site go by its folder's."""
+    if (folder / "startup/fed_admin.json").exists():
+        return USER
+    return SERVER if kind(folder) == "server" else folder.resolve().name
+
+
+def check_key(path: Path, own: Path) -> None:
+    """Refuse a private key that is none, or not that of the certificate `own`.
+
+    Raises:
+        UserError: names both files.
+    """
+    try:
+        key = load_pem_private_key(read(path), None)
+    except (UserError, ValueError, TypeError) as error:
+        raise UserError(f"{path} is no private key ({error}). {AGAIN}.") from error
+    told = (
+        public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+        for public in (key.public_key(), certificate(own).public_key())
+    )
+    if len(set(told)) > 1:
+        raise UserError(f"{path} is not the key of {own}: they are of different folders. {AGAIN}.")
+
+
+def check_settings(folder: Path) -> None:
+    """Refuse a file of settings of the process in `folder` that is damaged.
+
+    Raises:
+        UserError: names it.
+    """
+    for path in sorted([*folder.glob("startup/*.json"), *folder.glob("local/*.json")]):
+        try:
+            json.loads(read(path))
+        except (UserError, ValueError, RecursionError) as error:
+            raise UserError(f"{path} is damaged ({error}). {AGAIN}.") from error

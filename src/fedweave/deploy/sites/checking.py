@@ -8,20 +8,23 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
+import numpy as np
+
 from fedweave.core.algorithm import calls_of, capabilities
 from fedweave.core.ledger import Ledger
+from fedweave.core.records import Record
 from fedweave.core.text import counted
 from fedweave.deploy.flare.server.agreements import check_alike, uncompared
 from fedweave.deploy.flare.server.provision import STATE
 from fedweave.deploy.flare.server.server import federation
+from fedweave.deploy.flare.site.folder import check_private
 from fedweave.deploy.flare.site.sitefile import IDS_KEY, SECRET, read_secret
 from fedweave.deploy.flare.wire.requests import ADMIN, AUTHORITY, Answer, release
-from fedweave.deploy.sites.certificates import certificate, fingerprint
+from fedweave.deploy.sites.certificates import ROOT, certificate, check_startup, fingerprint
 from fedweave.deploy.sites.experiments import check_experiment, for_sites, judged_by_number
-from fedweave.deploy.sites.findings import Found, compare, compare_scales, compare_splits
-from fedweave.deploy.sites.processes import ROOT, SiteProcess, check_private, check_startup, found
+from fedweave.deploy.sites.processes import SiteProcess, found
 from fedweave.deploy.sites.project import Closed, NoHost, Project, check_metrics_port, check_port, greet, reach
-from fedweave.deploy.sites.site_check import check_site
+from fedweave.deploy.sites.site_check import Found, check_site
 from fedweave.errors import ConfigError
 from fedweave.experiment.config import Config
 from fedweave.experiment.config.experiment import ANY_CLASSES, ANY_FEATURES
@@ -29,6 +32,8 @@ from fedweave.experiment.demands import check_own_models
 from fedweave.models.edges import model_told
 
 SOON = 30  # days that a certificate should still last
+APART = 30  # times as large as at another site: more than units' and samples' usual differences
+SHOWN = 5  # columns
 PACKAGES = ("torch", "nvflare", "numpy", "pyarrow")
 
 
@@ -157,3 +162,82 @@ def _reach(project: Project, told: Found) -> bool:
         return False
     told.facts.append(("server", f"{project.host}:{project.port} takes connections"))
     return True
+
+
+def compare(told: Found, vertical: bool) -> None:
+    """Note what must be the same at all and is not: against what most have, of equally many the first."""
+    keys = {
+        "features": "Give the same columns, and the same lists of categories, in the same order",
+        "edges carry": "Say the same of edges in every site.toml (task, edge_features, edge_weight)",
+        "columns": "Give the same columns, and the same lists of categories, in the same order",
+        "classes": "Give the same [data] classes or labels",
+    }
+    keys |= {
+        "class names": "Write the same labels = […] into every site.toml",
+        "group names": "Write the same groups = […], in the same order, into every site.toml; an .npz has group_names",
+        "authority": "Take startup of one project",
+    }
+    keys |= {"key of ids": "Copy one ids.key to all sites"} if vertical else {}
+    for key, remedy in keys.items():
+        values = {name: str(form[key]) for name, form in told.forms.items() if form.get(key) is not None}
+        most = max(values.values(), key=list(values.values()).count, default="")
+        same = next((name for name, value in values.items() if value == most), "")
+        for name, value in values.items():
+            if value != most and not (key == "columns" and _count(told, name) != _count(told, same)):  # said above
+                told.faults.append((name, f"{key}: {_differ(told.forms, key, name, same)}. {remedy}."))
+
+
+def compare_scales(told: Found) -> None:
+    """Note columns whose values that are not 0 are, by their root mean square, more than `APART` times as large at one
+    site as at another: they may be in other units."""
+    scales = {name: form["scales"] for name, form in told.forms.items() if form.get("scales") is not None}
+    if len({len(own) for own in scales.values()}) != 1 or len(scales) < 2:
+        return
+    names, table = list(scales), np.stack(list(scales.values()))
+    least, most = np.where(table > 0, table, np.inf).min(0), table.max(0)
+    apart = np.flatnonzero((most > 0) & (least < np.inf) & (most > APART * least))
+    columns = next((form["columns"] for form in told.forms.values() if form.get("columns")), None)
+    for at in apart[:SHOWN].tolist():
+        what = f"column {columns[at]!r}" if columns else f"column {at + 1}"
+        times, low = most[at] / least[at], names[int(np.flatnonzero(table[:, at] == least[at])[0])]
+        said = f"{what} is {times:,.0f} times as large as at {low}. Give it the same unit at all sites, or scale it"
+        told.notes.append((names[int(table[:, at].argmax())], said))
+    if len(apart) > SHOWN:
+        told.notes.append((", ".join(names), f"{len(apart) - SHOWN:,} more columns are of such unlike scales"))
+
+
+def compare_splits(told: Found) -> None:
+    """Note parties that have some of the common nodes in another split than most parties have them."""
+    splits = {name: form["splits"] for name, form in told.forms.items() if form.get("splits")}
+    common = sorted(set.intersection(*map(set, splits.values()))) if splits else []
+    odd: dict[str, list[str]] = {}
+    for node in common:
+        said = [own[node] for own in splits.values()]
+        most = max(said, key=said.count)
+        for name, own in splits.items():
+            if own[node] != most:
+                odd.setdefault(name, []).append(f"{node!r} is in {own[node]}, and elsewhere in {most}")
+    for name, nodes in odd.items():
+        shown = "; ".join(nodes[:3]) + (f"; and {len(nodes) - 3:,} more" if len(nodes) > 3 else "")
+        what = f"the split of {len(nodes):,} of {counted(len(common), 'common node')} is another than at the others"
+        told.faults.append((name, f"{what}: {shown}. Give all parties the same split."))
+
+
+def _differ(forms: dict[str, Record], key: str, name: str, same: str) -> str:
+    mine, theirs = forms[name][key], forms[same][key]
+    if key == "columns":
+        at = next(at for at, (one, other) in enumerate(zip(mine, theirs, strict=True)) if one != other)
+        return f"column {at + 1} is {mine[at]!r}, and {theirs[at]!r} at {same}"
+    counts = f"{mine}, and {theirs} at {same}"
+    mine, theirs = (forms[site].get("columns") for site in (name, same))
+    if key == "features" and mine and theirs:
+        parts = [f"lacks {', '.join(gone)}" if (gone := [one for one in theirs if one not in mine][:5]) else ""]
+        parts += [f"has {', '.join(more)} besides" if (more := [one for one in mine if one not in theirs][:5]) else ""]
+        return f"{counts}; it {' and '.join(filter(None, parts))}"
+    if key in ("class names", "group names", "key of ids", "authority"):
+        return f"not those of {same}"
+    return counts
+
+
+def _count(told: Found, name: str) -> int | None:
+    return told.forms[name].get("features")

@@ -16,7 +16,6 @@ from prometheus_client.registry import Collector
 
 from fedweave.core.ledger import Entry
 from fedweave.core.purposes import FRAMING
-from fedweave.core.records import Record
 from fedweave.deploy.flare.policy.policy import Spent
 from fedweave.deploy.flare.site.folder import LOOPBACK, SITE_FILE
 from fedweave.deploy.flare.site.sitefile import Rules, read_site_file
@@ -62,7 +61,7 @@ class Gauges(Collector):
         self._damaged += len(records.damaged)
         for entry in records.entries:
             self._count(entry)
-        self._refused.update(_code(note) for note in records.notes if note["note"] == "refused")
+        self._refused.update(str(note.get("code")) for note in records.notes if note["note"] == "refused")
         return 0
 
     def _count(self, entry: Entry) -> None:
@@ -103,10 +102,6 @@ class Gauges(Collector):
         if rules.bytes is not None:
             bytes_left = max(0, rules.bytes - self._spent.bytes)
             yield GaugeMetricFamily("fedweave_bytes_left", "What policy.bytes leaves.", bytes_left)
-
-
-def _code(note: Record) -> str:
-    return str(note.get("code") or "unknown")  # of a version without
 
 
 def serve(folder: Path, port: int) -> None:

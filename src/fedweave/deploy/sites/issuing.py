@@ -28,8 +28,14 @@ from fedweave.deploy.flare.server.provision import (
 )
 from fedweave.deploy.flare.site.folder import replace_private
 from fedweave.deploy.flare.wire.requests import SERVER
-from fedweave.deploy.sites.certificates import certificate, check_certificate, check_issuer, fingerprint
-from fedweave.deploy.sites.processes import ROOT, member_name
+from fedweave.deploy.sites.certificates import (
+    ROOT,
+    certificate,
+    check_certificate,
+    check_issuer,
+    fingerprint,
+    member_name,
+)
 from fedweave.errors import UserError
 from fedweave.experiment.runs.files import read
 from fedweave.privacy.aggregation import REVOKED, STARTUP, common_names, revoked_by

@@ -3,11 +3,9 @@
 What went wrong in them, their logs say.
 """
 
-import json
 import os
 import re
 import signal
-import stat
 import subprocess
 import sys
 import time
@@ -16,21 +14,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
-
 from fedweave.core.text import printable
-from fedweave.deploy.flare.server.provision import USER, close_inside, kind, limit_classes, settle
+from fedweave.deploy.flare.server.provision import close_inside, kind, limit_classes, settle
 from fedweave.deploy.flare.site.folder import LOG, private_file
-from fedweave.deploy.flare.wire.requests import SERVER
-from fedweave.deploy.sites.certificates import (
-    certificate,
-    check_certificate,
-    check_issuer,
-    check_name,
-    check_revoked,
-)
+from fedweave.deploy.sites.certificates import check_startup
 from fedweave.errors import FedweaveError, UserError
-from fedweave.experiment.runs.files import read
 
 _BEGINS = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d (?:UTC )?", re.MULTILINE)
 _DONE, _LEVEL = "INFO ", re.compile(r"^[A-Z]+ ")
@@ -50,75 +38,6 @@ def last_error(text: str) -> str:
     """The last line of a log that names an error, else its last line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return next(filter(_ERROR.search, reversed(lines)), lines[-1] if lines else "nothing")
-
-
-ROOT = "rootCA.pem"  # the authority's certificate, beside a member's own
-AGAIN = "Ask the project's operator for the folder again"
-
-
-def check_startup(folder: Path) -> Path:
-    """Refuse the folder of a member, or of the administrator, whose certificate is not valid now, or not its own by the
-    authority, was revoked, or has not the key beside it; or whose settings are damaged. Returns the certificate's file.
-
-    Raises:
-        UserError: names the file.
-    """
-    path = folder / "startup" / f"{kind(folder)}.crt"
-    check_certificate(path)
-    check_issuer(path, path.with_name(ROOT))
-    check_name(path, member_name(folder))
-    check_revoked(path)
-    check_key(path.with_suffix(".key"), path)
-    check_settings(folder)
-    return path
-
-
-def member_name(folder: Path) -> str:
-    """In whose name the certificate in a folder is to be; NVFlare has a site go by its folder's."""
-    if (folder / "startup/fed_admin.json").exists():
-        return USER
-    return SERVER if kind(folder) == "server" else folder.resolve().name
-
-
-def check_key(path: Path, own: Path) -> None:
-    """Refuse a private key that is none, or not that of the certificate `own`.
-
-    Raises:
-        UserError: names both files.
-    """
-    try:
-        key = load_pem_private_key(read(path), None)
-    except (UserError, ValueError, TypeError) as error:
-        raise UserError(f"{path} is no private key ({error}). {AGAIN}.") from error
-    told = (
-        public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-        for public in (key.public_key(), certificate(own).public_key())
-    )
-    if len(set(told)) > 1:
-        raise UserError(f"{path} is not the key of {own}: they are of different folders. {AGAIN}.")
-
-
-def check_private(path: Path) -> None:
-    """Refuse a key's file that others than its owner can read.
-
-    Raises:
-        UserError: names it.
-    """
-    if path.exists() and stat.S_IMODE(path.stat().st_mode) & 0o077:
-        raise UserError(f"{path} can be read by others. Make it yours alone: chmod 600 {path}")
-
-
-def check_settings(folder: Path) -> None:
-    """Refuse a file of settings of the process in `folder` that is damaged.
-
-    Raises:
-        UserError: names it.
-    """
-    for path in sorted([*folder.glob("startup/*.json"), *folder.glob("local/*.json")]):
-        try:
-            json.loads(read(path))
-        except (UserError, ValueError, RecursionError) as error:
-            raise UserError(f"{path} is damaged ({error}). {AGAIN}.") from error
 
 
 PID, OUTPUT, BEGAN = "process.pid", "process.log", "process.began"  # BEGAN: the byte of OUTPUT where it was started

@@ -17,7 +17,8 @@ from fedweave.deploy.flare.server import session
 from fedweave.deploy.flare.server.gatekeeper import load_revoked
 from fedweave.deploy.flare.site.folder import LOOPBACK, metrics_port
 from fedweave.deploy.flare.wire.requests import ADMIN
-from fedweave.deploy.sites.processes import OUTPUT, ROOT, SiteProcess, check_startup
+from fedweave.deploy.sites.certificates import ROOT, check_startup
+from fedweave.deploy.sites.processes import OUTPUT, SiteProcess
 from fedweave.errors import FedweaveError, UserError
 from fedweave.privacy.aggregation import REFUSED
 

@@ -160,7 +160,7 @@ def number_of(directory: Path) -> str:
 
 
 def sites_of(directory: Path) -> list[str]:
-    """The sites of the run in `directory`; [] if an earlier version of fedweave wrote its run.json.
+    """The sites of the run in `directory`; [] without a run.json.
 
     Raises:
         FedweaveError: that is damaged.

@@ -1,8 +1,11 @@
-"""What `fedweave sites check` finds at a single site: its data, its policy, and whether a run could take place."""
+"""What `fedweave sites check` finds, and looks for at a single site: its data, its policy, and whether it could join a
+run, by what a join looks at."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -12,6 +15,7 @@ from fedweave.core.algorithm import Algorithm, Calls, calls_of, capabilities
 from fedweave.core.federation import step_info, step_name
 from fedweave.core.graph import SPLITS
 from fedweave.core.mechanism import LDP, Gaussian, SecureSum
+from fedweave.core.records import Record
 from fedweave.core.text import counted
 from fedweave.datasets.alike import not_composed
 from fedweave.datasets.base import Dataset
@@ -32,11 +36,43 @@ from fedweave.deploy.flare.site.holdings import common_test, own_graph
 from fedweave.deploy.flare.site.joining import fingerprint, withheld
 from fedweave.deploy.flare.site.sitefile import SITE_FILE, Rules, SiteData
 from fedweave.deploy.flare.wire.requests import pin
-from fedweave.deploy.sites.findings import Found
+from fedweave.errors import FedweaveError
 from fedweave.experiment.config import Config, General
 from fedweave.experiment.demands import check_people
 from fedweave.experiment.graphs import graph_of
 from fedweave.experiment.rounds import evaluated
+
+T = TypeVar("T")
+
+
+@dataclass
+class Found:
+    """What was looked at. faults: (whose, what with where and remedy). notes: what is allowed and may be meant
+    otherwise. facts: (whose, what there is). forms: {site: what must be the same at all}."""
+
+    faults: list[tuple[str, str]] = field(default_factory=list)
+    notes: list[tuple[str, str]] = field(default_factory=list)
+    facts: list[tuple[str, str]] = field(default_factory=list)
+    forms: dict[str, Record] = field(default_factory=dict)
+
+    def attempt(self, whose: str, look: Callable[[], T], file: Path | None = None) -> T | None:
+        """What `look` returns; None where it finds faults, which are noted each, with the `file` that they are in."""
+        try:
+            return look()
+        except FedweaveError as error:
+            lines = str(error).splitlines() if len(error.args) > 1 else [str(error)]
+            self.faults += [(whose, f"{file}: {line}" if file else line) for line in lines]
+        except OSError as error:
+            reason = f"{error.filename or ''} cannot be read ({error.strerror or error})".strip()
+            self.faults.append((whose, f"{reason}. Give it to the user who runs this process (chown, chmod u+rw)."))
+        return None
+
+    def noted(self, whose: str, look: Callable[[], object], before: str) -> None:
+        """Note what `look` refuses, with the words `before`."""
+        try:
+            look()
+        except FedweaveError as error:
+            self.notes.append((whose, f"{before}{error}"))
 
 
 def ending(rules: Rules, spent: Spent, calls: Calls, general: General) -> Iterator[str]:

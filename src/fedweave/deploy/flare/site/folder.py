@@ -5,6 +5,7 @@ knows data and models."""
 import fcntl
 import logging
 import os
+import stat
 import time
 from dataclasses import dataclass, field
 from io import TextIOWrapper
@@ -110,6 +111,16 @@ def private_folder(path: Path) -> Path:
     path.mkdir(parents=True, exist_ok=True)
     path.chmod(0o700)
     return path
+
+
+def check_private(path: Path) -> None:
+    """Refuse a file of a key, or of another secret, that others than its owner can read.
+
+    Raises:
+        ConfigError: names it.
+    """
+    if path.exists() and stat.S_IMODE(path.stat().st_mode) & 0o077:
+        raise ConfigError(f"{path} can be read by others. Make it yours alone: chmod 600 {path}")
 
 
 def private_file(path: str, flags: int) -> int:

@@ -1,6 +1,5 @@
 """A site's own file, `site.toml`: where its data is, and what may leave."""
 
-import stat
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from fedweave.datasets.edges import check_loops
 from fedweave.datasets.features import check_normalise
 from fedweave.datasets.outside import check_external
 from fedweave.deploy.flare.site.folder import SITE_FILE as SITE_FILE
-from fedweave.deploy.flare.site.folder import About, table
+from fedweave.deploy.flare.site.folder import About, check_private, table
 from fedweave.errors import ConfigError
 from fedweave.experiment.config import dumps, load
 from fedweave.experiment.config.toml import check_keys
@@ -240,8 +239,7 @@ def read_secret(path: Path) -> bytes:
         ConfigError: there is none, or others can read it.
     """
     try:
-        if stat.S_IMODE(path.stat().st_mode) & 0o077:
-            raise ConfigError(f"{path} can be read by others. Make it yours alone: chmod 600.")
+        check_private(path)
         secret = bytes.fromhex(path.read_text().strip())
         if len(secret) < 32:
             raise ValueError(f"{len(secret)} bytes")

@@ -21,13 +21,13 @@ from fedweave.deploy.flare.parties.alignment import BLINDING, PartyData, read_op
 from fedweave.deploy.flare.parties.exchange import INFO as SHARING
 from fedweave.deploy.flare.parties.exchange import Exchange
 from fedweave.deploy.flare.policy.policy import check_aligned, check_lists, check_summed, least_told
-from fedweave.deploy.flare.server.federation import ALIGN, BLIND, PAD
+from fedweave.deploy.flare.server.federation import ALIGN, BLIND
 from fedweave.deploy.flare.site.holdings import Holdings, LabelVersion
 from fedweave.deploy.flare.site.joining import JOINING, describe, withheld
 from fedweave.deploy.flare.site.participation import Participation
 from fedweave.deploy.flare.site.sitefile import read_secret
 from fedweave.deploy.flare.sums.masking import data, tensor
-from fedweave.deploy.flare.wire.requests import Add, Align, Blind, Call, Meet, Pad, described
+from fedweave.deploy.flare.wire.requests import Add, Blind, Call, Settle, described
 from fedweave.engines.calls import check_permanent
 from fedweave.engines.steps import Watched, find_step
 from fedweave.errors import CallRefused, FedweaveError, StepFailed, raised_at
@@ -124,7 +124,7 @@ def lasting(path: Path, version: LabelVersion | None) -> Lasting | None:
 
 
 def answered(
-    job: Participation, asked: Align | Blind | Meet | Pad, told: Tree, log: logging.Logger
+    job: Participation, asked: Blind | Settle, told: Tree, log: logging.Logger
 ) -> tuple[str, Tree, Declaration]:
     """What the call is named, what the site says, and what that reveals.
 
@@ -135,16 +135,14 @@ def answered(
     check_begun(job, asked)
     if isinstance(asked, Blind):
         return BLIND, _blinded(job, asked.turn, told), BLINDING.sends
-    if isinstance(asked, Align):
+    if asked.kind == "align":
         return ALIGN, _aligned(job, told, log), JOINING
-    if isinstance(asked, Pad):
+    if asked.kind == "pad":
         job.pad(told)
-        return PAD, {}, {}
-    exchange = _exchange(job)
-    if asked.kind == "match":
-        exchange.match(told)
+    elif asked.kind == "match":
+        _exchange(job).match(told)
     else:
-        _take(job, exchange.take(told, len(job.asked.sites)))
+        _take(job, _exchange(job).take(told, len(job.asked.sites)))
     return f"({asked.kind})", {}, {}
 
 
@@ -159,7 +157,7 @@ def added(job: Participation, asked: Add, told: Tree) -> Tree:
     return _exchange(job).add(told, len(job.asked.sites))
 
 
-def check_begun(job: Participation, asked: Add | Align | Blind | Meet | Pad) -> None:
+def check_begun(job: Participation, asked: Add | Blind | Settle) -> None:
     """Raise CallRefused unless the call is of the job that the site has joined."""
     if (asked.round, asked.predict) != job.begun:
         raise CallRefused(f"{described(asked)} is asked for once, right after a site has joined, for that job alone")

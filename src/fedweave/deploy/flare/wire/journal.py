@@ -1,10 +1,7 @@
 """A ledger that forgets nothing: every entry is on disk before the run goes on."""
 
-import itertools
 import json
-import math
 import os
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -13,7 +10,7 @@ import pyarrow as pa
 from pydantic import TypeAdapter
 
 from fedweave.core.ledger import Entry, Ledger, Line
-from fedweave.core.mechanism import LDP, Applied, Gaussian, Mechanism, read_applied
+from fedweave.core.mechanism import read_applied
 from fedweave.core.records import Record, Values
 from fedweave.deploy.flare.site.folder import private_file, private_folder
 from fedweave.deploy.flare.wire.chain import Chain, Head, Link
@@ -170,8 +167,12 @@ def _entry(text: bytes, fields: Record) -> Entry:
         raise ValueError("a time is a number of seconds")
     if entry.direction not in ("up", "down", "peer") or len(entry.to) not in (0, len(entry.clients)):
         raise ValueError("a message goes up, down, or to peers, one for each client")
-    lengths = map(len, fields["keys"])
-    return replace(entry, keys=tuple(_line(own, length) for own, length in zip(entry.keys, lengths, strict=True)))
+    if any(len(own) != len(Line._fields) for own in fields["keys"]):
+        raise ValueError("of every key it says all that there is to say")
+    for own in entry.keys:
+        if own.applied is not None:
+            read_applied(own.applied)
+    return entry
 
 
 def _link(text: bytes, fields: Record) -> list[Link]:
@@ -181,35 +182,6 @@ def _link(text: bytes, fields: Record) -> list[Link]:
     if type(number) is not int or not 0 < number < 10**15 or not isinstance(before, str):
         raise ValueError("an entry's number counts, and what is before it is a hash")
     return [Link(Head.of(number, text), before)]
-
-
-def _line(own: Line, length: int) -> Line:
-    if length < len(Line._fields):  # of a version that had mechanisms in words alone
-        return own._replace(applied=Applied(own.key.split("/")[0], mechanisms_in(own.mechanism)).text())
-    if own.applied is not None:
-        read_applied(own.applied)
-    return own
-
-
-def mechanisms_in(words: str) -> tuple[Mechanism, ...]:
-    """What the words of an old journal state a cost of: "ε = 1", and "μ = 0.5" of Gaussian noise on rows."""
-    found: list[Mechanism] = []
-    if epsilon := _number_after("ε", words):
-        found.append(LDP(epsilon, "message"))
-    if mu := _number_after("μ", words):
-        found.append(Gaussian(1.0, mu))
-    return tuple(found)
-
-
-def _number_after(sign: str, words: str) -> float:
-    """The positive number in "sign = number", 0 if there is none."""
-    _, _, rest = words.replace(" ", "").partition(f"{sign}=")
-    digits = "".join(itertools.takewhile(lambda letter: letter in "0123456789.e+-", rest))
-    try:
-        value = float(digits)
-    except ValueError:
-        return 0.0
-    return value if 0 < value < math.inf else 0.0
 
 
 def _end_last_line(path: Path) -> None:

@@ -113,30 +113,12 @@ class Blind:
 
 
 @dataclass(frozen=True)
-class Align:
-    """Keep the nodes that all parties have."""
+class Settle:
+    """Keep the nodes that all parties have ("align"); pad lists to the lengths that the sites have agreed on ("pad");
+    take numbers of the nodes that edges between sites lead to ("match"), or what others told of those ("take",
+    `parties.exchange`)."""
 
-    kind: Literal["align"]
-    pin: str
-    round: _Mark
-    predict: bool = False
-
-
-@dataclass(frozen=True)
-class Pad:
-    """Pad lists to the lengths that the sites have agreed on."""
-
-    kind: Literal["pad"]
-    pin: str
-    round: _Mark
-    predict: bool = False
-
-
-@dataclass(frozen=True)
-class Meet:
-    """Take numbers of the nodes that edges between sites lead to, or what others told of those (`parties.exchange`)."""
-
-    kind: Literal["match", "take"]
+    kind: Literal["align", "pad", "match", "take"]
     pin: str
     round: _Mark
     predict: bool = False
@@ -214,7 +196,7 @@ class Add:
     predict: bool = False
 
 
-Request: TypeAlias = Join | Blind | Align | Pad | Meet | Add | Call | Agree | Open
+Request: TypeAlias = Join | Blind | Settle | Add | Call | Agree | Open
 _REQUEST: TypeAdapter[Request] = TypeAdapter(Annotated[Request, Field(discriminator="kind")])
 
 
