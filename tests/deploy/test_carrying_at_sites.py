@@ -217,15 +217,21 @@ def test_real_sites_train_on_transfers_predict_and_export(owned: Path, tmp_path:
 
 
 def test_a_check_finds_sites_whose_edges_carry_other_things(project: Path, tmp_path: Path) -> None:
+    """Another number of features, or another feature in their place."""
     whole = transfers(tmp_path / "data")
     own_tables(whole, project)
     path, config = project / SITES[1] / SITE_FILE, on_transfers(whole, scaled="none")
-    for odd in ([], [SITES[1]]):
-        if odd:
-            path.write_text(path.read_text().replace('edge_features = "amount"', 'ignore = ["amount"]'))
+    edges, as_made = project / SITES[1] / "data/edges.csv", path.read_text()
+    for says, said in (("", ""), ('ignore = ["amount"]', "edges carry"), ('edge_features = "fee"', "columns: column ")):
+        if says:
+            path.write_text(as_made.replace('edge_features = "amount"', says))
+        if "fee" in says:
+            edges.write_text(edges.read_text().replace("amount", "fee", 1))
         told = Found(forms={site: {} for site in SITES})
         for site in SITES:
-            check_site(project / site, None if odd else config, SITES, told)
+            check_site(project / site, None if says else config, SITES, told)
         compare(told, False)
-        assert [site for site, what in told.faults if what.startswith("edges carry")] == odd
+        odd = [site for site, what in told.faults if what.startswith(("edges carry", "columns"))]
+        assert odd == [SITES[1]] * bool(says)
+        assert not says or said in told.faults[-1][1]
         assert all("examples that are edges" in what for _, what in told.facts)

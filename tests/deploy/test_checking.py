@@ -106,6 +106,11 @@ def _emptied(name: str) -> Callable[[Path], None]:
             "data.groups: means nothing",
             "leave it out",
         ),
+        (
+            _site_file('[data]\npath = "data.npz"\nclasses = 10\n[site]\ndevice = "cuda:999"\n'),
+            "site.toml: site.device: 'cuda:999' cannot be used",
+            "Or set site.device = 'cpu'",
+        ),
         (_damaged, "bank-b/data.npz", ""),
         (_other_authority, "bank-b/startup/client.crt was not signed by", "Take the whole folder startup"),
         (_open_secret, "bank-b/privacy.secret", "chmod 600"),

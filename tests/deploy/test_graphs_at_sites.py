@@ -18,8 +18,10 @@ from fedweave.deploy.flare.server.agreements import check_names
 from fedweave.deploy.flare.server.federation import Flare
 from fedweave.deploy.flare.site.sitefile import FINE, SITE_FILE, read_site_file, write_site_file
 from fedweave.deploy.flare.wire.requests import pin
+from fedweave.deploy.sites.checking import compare
 from fedweave.deploy.sites.experiments import split
 from fedweave.deploy.sites.running import run
+from fedweave.deploy.sites.site_check import Found, check_site
 from fedweave.errors import ClientsMissing, UserError
 from fedweave.experiment.config import Config, resolve
 from fedweave.experiment.rounds import train
@@ -178,6 +180,11 @@ def test_labels_whose_order_nobody_gave_or_gave_otherwise_are_refused(project: P
     replies = Flare(InProcess(project), SITES, ledger=Ledger()).join(config.plain(), "r1", -1)
     with pytest.raises(UserError, match=r"labels of nodes and edges of bank-b, bank-c have other names"):
         check_names(replies)
+    told = Found(forms={site: {} for site in SITES})
+    for site in SITES:
+        check_site(project / site, config, SITES, told)
+    compare(told, False)
+    assert [(site, what[:19]) for site, what in told.faults] == [("bank-a", "columns: column 1 i")]
     write_site_file(project / "bank-a" / SITE_FILE, {"path": "tables", "classes": 2})
     with pytest.raises(ClientsMissing, match="bank-a: its data or settings were refused"):
         Flare(InProcess(project), SITES, ledger=Ledger()).join(config.plain(), "r2", -1)

@@ -239,5 +239,5 @@ def _differ(forms: dict[str, Record], key: str, name: str, same: str) -> str:
     return counts
 
 
-def _count(told: Found, name: str) -> int | None:
-    return told.forms[name].get("features")
+def _count(told: Found, name: str) -> int:
+    return len(told.forms[name]["columns"])

@@ -32,10 +32,12 @@ from fedweave.deploy.flare.policy.precheck import (
     suited,
 )
 from fedweave.deploy.flare.site.accounts import Accounts
+from fedweave.deploy.flare.site.folder import read_about
 from fedweave.deploy.flare.site.holdings import common_test, own_graph
 from fedweave.deploy.flare.site.joining import fingerprint, withheld
 from fedweave.deploy.flare.site.sitefile import SITE_FILE, Rules, SiteData
 from fedweave.deploy.flare.wire.requests import pin
+from fedweave.engines.devices import chosen
 from fedweave.errors import FedweaveError
 from fedweave.experiment.config import Config, General
 from fedweave.experiment.demands import check_people
@@ -111,6 +113,8 @@ def _of_replies(rules: Rules, spent: Spent, calls: Calls, general: General) -> I
 def check_site(folder: Path, config: Config | None, sites: Sequence[str], told: Found) -> None:
     """The data and the policy of a site in a project of these `sites`."""
     data, rules = read_checked(folder / SITE_FILE)
+    device = read_about(folder / SITE_FILE).device
+    told.attempt(folder.name, partial(chosen, device, where="site.device"), folder / SITE_FILE)
     told.attempt(folder.name, partial(check_members, rules, folder.name, sites), folder / SITE_FILE)
     if config is not None:
         _allowed(folder, data, rules, config, sites, told)
@@ -155,7 +159,7 @@ def _holder(
     told.forms[name] |= {
         "features": own.features,
         "edges carry": own.edge_form,
-        "columns": list(own.columns) or None,
+        "columns": [*own.columns, *(() if own.carried is None else own.carried.columns)] or None,
         "classes": own.classes,
         "class names": fingerprint(own.labels) or None,
         "group names": fingerprint(own.groups) or None,
