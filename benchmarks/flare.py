@@ -34,7 +34,7 @@ from fedweave.core.purposes import TRAINING
 from fedweave.core.tree import Tree, encode, map_leaves
 from fedweave.deploy.flare.server.federation import Flare, Link
 from fedweave.deploy.flare.server.provision import provision
-from fedweave.deploy.flare.server.session import RESULT, administer
+from fedweave.deploy.flare.server.server import RESULT
 from fedweave.deploy.flare.site.accounts import Accounts
 from fedweave.deploy.flare.site.holdings import Holdings
 from fedweave.deploy.flare.site.memory import Memory
@@ -46,7 +46,7 @@ from fedweave.deploy.flare.wire.link import CollabLink
 from fedweave.deploy.flare.wire.requests import Open
 from fedweave.deploy.flare.wire.scores import Scoring
 from fedweave.deploy.sites.processes import members
-from fedweave.deploy.sites.project import Project, free_port, read_project, wait_until_open
+from fedweave.deploy.sites.project import Project, administer, free_port, read_project, wait_until_open
 from fedweave.engines.calls import Keys
 from fedweave.engines.resending import LastReceived
 from fedweave.privacy.secure_sum import FixedPoint

@@ -31,7 +31,7 @@ from typer.testing import CliRunner
 
 from fedweave.cli import app
 from fedweave.deploy.flare.server.provision import USER, check_names, limit_classes, provision
-from fedweave.deploy.flare.server.session import administer, write_job
+from fedweave.deploy.flare.server.session import write_job
 from fedweave.deploy.flare.site.sitefile import read_site_file
 from fedweave.deploy.flare.wire.requests import digest_of
 from fedweave.deploy.sites import running as running_module
@@ -39,7 +39,7 @@ from fedweave.deploy.sites.certificates import certificate as read_certificate
 from fedweave.deploy.sites.certificates import check_certificate
 from fedweave.deploy.sites.experiments import for_sites
 from fedweave.deploy.sites.processes import SiteProcess, members
-from fedweave.deploy.sites.project import Project, read_project
+from fedweave.deploy.sites.project import Project, administer, read_project
 from fedweave.deploy.sites.running import run
 from fedweave.errors import ConfigError, FedweaveError, UserError
 from tests.deploy.projects import SITES, Ran, Refused, experiment, make_project, processes, until

@@ -101,7 +101,7 @@ def tallied(before: Any, cut: Tensor, values: int, bound: float) -> Tensor:
     more = torch.tensor(
         [float(cut), values, some, (bound - float(was[3])) * some], dtype=torch.float64, device=was.device
     )
-    return was + was.new_tensor(more)
+    return was + more
 
 
 def cut_counts(tally: Any) -> dict[str, float]:

@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from fedweave.deploy.flare.server import session
 from fedweave.deploy.flare.server.gatekeeper import load_revoked
+from fedweave.deploy.flare.server.session import Admin, logged_in
 from fedweave.deploy.flare.site.folder import LOOPBACK, metrics_port
 from fedweave.deploy.flare.wire.requests import ADMIN
 from fedweave.deploy.sites.certificates import ROOT, check_startup
@@ -229,21 +229,22 @@ def _now() -> str:
 
 
 @contextmanager
-def administer(project: Path, seconds: float = 15.0) -> Iterator[session.Admin]:
-    """See `session.administer`.
+def administer(project: Path, seconds: float = 15.0) -> Iterator[Admin]:
+    """A session with the project's server, once each takes the other's certificate.
 
     Raises:
-        UserError: the administrator's certificate is not valid, or the server does not take it. FedweaveError: nobody
-            takes connections at the server's address.
+        UserError: `project` holds no administrator's folder, the certificate there is not valid, or the server does not
+            take it. FedweaveError: nobody takes connections at the server's address, or answers there.
     """
-    if (project / ADMIN / "startup").is_dir():
-        try:
-            greet(check_startup(project / ADMIN), read_project(project))
-        except NoHost:
-            raise
-        except Closed as error:
-            raise FedweaveError(
-                f"{error}. Start it on its machine: `fedweave sites start {project} --only server`."
-            ) from error
-    with session.administer(project, seconds) as admin:
+    if not (project / ADMIN / "startup").is_dir():
+        raise UserError(f"{project} is not a project: it has no {ADMIN}/startup. Make one with `fedweave sites init`.")
+    try:
+        greet(check_startup(project / ADMIN), read_project(project))
+    except NoHost:
+        raise
+    except Closed as error:
+        raise FedweaveError(
+            f"{error}. Start it on its machine: `fedweave sites start {project} --only server`."
+        ) from error
+    with logged_in(project, seconds) as admin:
         yield admin

@@ -20,7 +20,7 @@ from fedweave.deploy.flare.server.provision import USER
 from fedweave.deploy.flare.server.server import RESULT, TOPIC, Server
 from fedweave.deploy.flare.site.site import Site
 from fedweave.deploy.flare.wire.requests import ADMIN
-from fedweave.errors import FedweaveError, UserError
+from fedweave.errors import FedweaveError
 from fedweave.experiment.config import Document, dumps
 
 _POLL = 0.5  # seconds between two looks at a job
@@ -97,15 +97,12 @@ class Admin:
 
 
 @contextmanager
-def administer(project: Path, seconds: float = 15.0) -> Iterator[Admin]:
-    """A session with the server of the project in `project`.
+def logged_in(project: Path, seconds: float) -> Iterator[Admin]:
+    """A session with the server of the project in `project`, by the administrator's folder there.
 
     Raises:
-        UserError: `project` holds no administrator's folder.
         FedweaveError: the server does not answer.
     """
-    if not (project / ADMIN / "startup").is_dir():
-        raise UserError(f"{project} is not a project: it has no {ADMIN}/startup. Make one with `fedweave sites init`.")
     try:
         with _quiet():
             session = new_secure_session(USER, str((project / ADMIN).resolve()), timeout=seconds)
