@@ -2,8 +2,8 @@
 
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
-from itertools import count
-from typing import Any
+from itertools import count, islice
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from fedweave.core.federation import Client
 from fedweave.core.graph import Graph, stack
 from fedweave.core.tree import Tree, check, leaves, nest
-from fedweave.engines.calls import check_permanent
+from fedweave.engines.calls import check_permanent, of_client
 from fedweave.engines.executor import Work
 from fedweave.engines.states import Group, States
 from fedweave.errors import StepFailed
@@ -26,9 +26,29 @@ from fedweave.ops.sparse import Sparse
 from fedweave.ops.touched import STACKED, TouchedRows, materialize_stacked
 
 
-def run_batch(work: Work, spec: Any, dims: tuple[Any, ...], operands: tuple[Any, ...]) -> Any:
-    """Replies and states of a batch, stacked; `operands` flattened ((graph, state, key, secret, own message), shared
-    message, test graph, members), `dims` where each has the clients' axis.
+class Flat(NamedTuple):
+    """A tree of operands: its leaves, how they are put together, and where each has the clients' axis."""
+
+    leaves: list[Any]
+    spec: Any
+    dims: tuple[Any, ...]
+
+    @classmethod
+    def own(cls, tree: object) -> "Flat":
+        """Of what each client has for itself."""
+        return cls(*pytree.tree_flatten(tree), batch_dims(tree))
+
+    @classmethod
+    def common(cls, tree: object) -> "Flat":
+        """Of what all clients have alike."""
+        found, spec = pytree.tree_flatten(tree)
+        return cls(found, spec, (None,) * len(found))
+
+
+def run_batch(work: Work, specs: Sequence[Any], dims: tuple[Any, ...], operands: tuple[Any, ...]) -> Any:
+    """Replies and states of a batch, stacked; `operands` flattened, with `specs` of (graph, the word of its id),
+    (state, own message), (the call's key, shared message) and (test graph, members); `dims` where each has the clients'
+    axis.
 
     Raises:
         StepFailed: the step draws from NumPy's own generator. This is not called where a recording is played, so that
@@ -37,7 +57,10 @@ def run_batch(work: Work, spec: Any, dims: tuple[Any, ...], operands: tuple[Any,
     form, before = Form(), _drawn()
 
     def one(*flat: Any) -> tuple[Tensor, ...]:
-        (graph, state, key, secret, mine), shared, test, members = pytree.tree_unflatten(flat, spec)
+        rest = iter(flat)
+        parts = (pytree.tree_unflatten(list(islice(rest, spec.num_leaves)), spec) for spec in specs)
+        (graph, me), (state, mine), (call, shared), (test, members) = parts
+        key, secret = of_client(call, "client", me), of_client(call, "secret", me)
         view = Client(graph, state, key, secret, test, members=members)
         reply = check(work.step(view, shared | mine), f"the reply of {work.name}")
         kept = check(view.state, f"the state that {work.name} keeps")
@@ -87,12 +110,19 @@ def stacked_states(kept: States, group: Group, graphs: Graph, copy: bool) -> Tre
 
 def batch_dims(inputs: object) -> tuple[int | None, ...]:
     """`in_dims` of the leaves that each client has for itself: 0 for tensors, None for the rest."""
+    flat = pytree.tree_leaves(inputs, is_leaf=_partly_stored)
+    if not any(map(_partly_stored, flat)):
+        return tuple(0 if isinstance(leaf, Tensor) else None for leaf in flat)
 
     def dim(leaf: object) -> Any:
         return STACKED if isinstance(leaf, TouchedRows) else 0 if isinstance(leaf, Tensor) else None
 
-    dims = pytree.tree_map(dim, inputs, is_leaf=lambda leaf: isinstance(leaf, TouchedRows))
+    dims = pytree.tree_map(dim, inputs, is_leaf=_partly_stored)
     return tuple(pytree.tree_leaves(dims))
+
+
+def _partly_stored(leaf: object) -> bool:
+    return isinstance(leaf, TouchedRows)
 
 
 def matrix_of(graphs: Graph) -> StackedCsr | None:

@@ -83,10 +83,11 @@ def alone(targets: Tensor, dtype: torch.dtype) -> Tree:
 
 
 def located(nodes: Tensor, within: Tensor, count: int) -> Tensor:
-    """Where each of `nodes` int64 [k], numbers below `count`, stands in the list `within` int64 [m]."""
+    """Where each of `nodes` int64 [k], numbers below `count`, stands in the list `within` int64 [m]; the last place of
+    those that are in it several times, on every device."""
     places = torch.arange(len(within), device=within.device)
     table = torch.zeros(count, dtype=torch.int64, device=within.device)
-    return table.scatter(0, within, places).gather(0, nodes)
+    return table.scatter_reduce(0, within, places, "amax").gather(0, nodes)
 
 
 def rising(nodes: Tensor, count: int, size: int) -> Tensor:
