@@ -1,7 +1,8 @@
 """The stacked inputs and outputs of a step that runs for a whole batch of clients at once."""
 
 from collections import OrderedDict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from itertools import count, islice
 from typing import Any, NamedTuple
 
@@ -21,34 +22,60 @@ from fedweave.errors import StepFailed
 from fedweave.learn.narrow import share_again
 from fedweave.ops.csr import StackedCsr
 from fedweave.ops.memory import once
-from fedweave.ops.recording import Form
+from fedweave.ops.recording import Form, form_of
 from fedweave.ops.sparse import Sparse
+from fedweave.ops.sparsified import Sparsified
 from fedweave.ops.touched import STACKED, TouchedRows, materialize_stacked
 
 
 class Flat(NamedTuple):
-    """A tree of operands: its leaves, how they are put together, and where each has the clients' axis."""
+    """Operands: their leaves, how these are put together again, where each has the clients' axis, and of each what must
+    be alike wherever a recording is played."""
 
     leaves: list[Any]
-    spec: Any
+    whole: Callable[[list[Any]], Any]
     dims: tuple[Any, ...]
+    forms: tuple[Any, ...]
+    paths: tuple[str, ...] = ()
 
     @classmethod
-    def own(cls, tree: object) -> "Flat":
-        """Of what each client has for itself."""
-        return cls(*pytree.tree_flatten(tree), batch_dims(tree))
+    def of(cls, found: object, own: bool) -> "Flat":
+        """Of what each client has for its `own`, or all have alike."""
+        flat, spec = pytree.tree_flatten(found)
+        dims = batch_dims(found) if own else (None,) * len(flat)
+        return cls(flat, partial(pytree.tree_unflatten, treespec=spec), dims, tuple(map(form_of, flat)))
 
     @classmethod
-    def common(cls, tree: object) -> "Flat":
-        """Of what all clients have alike."""
-        found, spec = pytree.tree_flatten(tree)
-        return cls(found, spec, (None,) * len(found))
+    def of_tree(cls, tree: Tree, own: bool) -> "Flat":
+        """Of a tree, which its paths put together in a fraction of the time."""
+        stored, flat, dims = {}, list[Any](), list[int | None]()
+        each = 0 if own else None
+        for path, leaf in leaves(tree):
+            stored[path] = leaf
+            if isinstance(leaf, TouchedRows):
+                flat += leaf.rest, leaf.rows, leaf.values
+                dims += None, each, each
+            else:
+                flat.append(leaf.dense if isinstance(leaf, Sparsified) else leaf)
+                dims.append(each if isinstance(flat[-1], Tensor) else None)
+        return cls(flat, partial(_nested, stored), tuple(dims), tuple(map(form_of, flat)), tuple(stored))
 
 
-def run_batch(work: Work, specs: Sequence[Any], dims: tuple[Any, ...], operands: tuple[Any, ...]) -> Any:
-    """Replies and states of a batch, stacked; `operands` flattened, with `specs` of (graph, the word of its id),
-    (state, own message), (the call's key, shared message) and (test graph, members); `dims` where each has the clients'
-    axis.
+def _nested(stored: Mapping[str, Any], flat: list[Any]) -> Tree:
+    """The tree whose leaves were `stored`, with other ones."""
+    rest = iter(flat)
+
+    def leaf(like: object) -> Any:
+        if isinstance(like, TouchedRows):
+            return TouchedRows(*islice(rest, 3), matrix=like.matrix)
+        return Sparsified(next(rest)) if isinstance(like, Sparsified) else next(rest)
+
+    return nest({path: leaf(like) for path, like in stored.items()})
+
+
+def run_batch(work: Work, parts: Sequence[Flat], operands: tuple[Any, ...]) -> Any:
+    """Replies and states of a batch, stacked; `operands` are the leaves of the `parts`: (graph, the word of its id),
+    its state, its own message, the call's key, the shared message, and (test graph, members).
 
     Raises:
         StepFailed: the step draws from NumPy's own generator. This is not called where a recording is played, so that
@@ -58,8 +85,9 @@ def run_batch(work: Work, specs: Sequence[Any], dims: tuple[Any, ...], operands:
 
     def one(*flat: Any) -> tuple[Tensor, ...]:
         rest = iter(flat)
-        parts = (pytree.tree_unflatten(list(islice(rest, spec.num_leaves)), spec) for spec in specs)
-        (graph, me), (state, mine), (call, shared), (test, members) = parts
+        (graph, me), state, mine, call, shared, (test, members) = (
+            part.whole(list(islice(rest, len(part.leaves)))) for part in parts
+        )
         key, secret = of_client(call, "client", me), of_client(call, "secret", me)
         view = Client(graph, state, key, secret, test, members=members)
         reply = check(work.step(view, shared | mine), f"the reply of {work.name}")
@@ -67,6 +95,7 @@ def run_batch(work: Work, specs: Sequence[Any], dims: tuple[Any, ...], operands:
         check_permanent(work.name, work.info, reply, kept)
         return form.flat((reply, kept))
 
+    dims = tuple(dim for part in parts for dim in part.dims)
     found = form.whole(vmap(one, in_dims=dims)(*operands))
     if _drawn() != before:
         raise StepFailed(
@@ -152,10 +181,12 @@ def settled(leaf: object, matrix: StackedCsr | None) -> Any:
 
 def first(leaf: Any, clients: int) -> Any:
     """A stacked leaf of the first clients of a batch, without those that it was filled up with."""
+    if isinstance(leaf, Tensor):
+        return leaf if len(leaf) == clients else leaf[:clients]
     if isinstance(leaf, TouchedRows):
         rows = leaf.rows[:clients], leaf.values[:clients]
         return leaf if len(leaf.rows) == clients else TouchedRows(leaf.rest, *rows)
-    return leaf[:clients] if isinstance(leaf, Tensor) else leaf
+    return leaf
 
 
 # Padded rows run at once when the user names no chunk: with hidden sizes of some hundred, well under a gigabyte.

@@ -6,7 +6,6 @@ from typing import get_args
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from fedweave.core import random
 from fedweave.core.graph import Graph
@@ -64,7 +63,7 @@ class Vectorised(Loop):
         self._group_ids: dict[Group, Tensor] = {}
         self._flats: dict[int, Flat] = {}  # by the batch's version
         self._seen: set[int] = set()
-        self._all = Flat.common((self.test, self._members))
+        self._all = Flat.of((self.test, self._members), False)
         self._called: dict[str, int] = {}  # how many, by each step's last call
         self.recordings = Recordings(record, recorder_for(self.device))
 
@@ -114,23 +113,23 @@ class Vectorised(Loop):
         states: Tree = {}
         if not work.info.stateless:
             states = stacked_states(self._states, group, graphs, copy=work.step not in self._readers)
-        batch, private = self._flat(version, (graphs, ids)), Flat.own((states, mine))
-        shared = Flat.common((work.key, messages.shared))
-        parts = (batch, private, shared, self._all)
+        batch, private, told = self._flat(version, (graphs, ids)), Flat.of_tree(states, True), Flat.of_tree(mine, True)
+        key, shared = Flat.of(work.key, False), Flat.of_tree(messages.shared, False)
+        parts = (batch, private, told, key, shared, self._all)
         operands = [leaf for part in parts for leaf in part.leaves]
-        dims = tuple(dim for part in parts for dim in part.dims)
-        named = tuple(tuple(path for path, _ in leaves(tree)) for tree in (states, mine, messages.shared))
-        names = (*named, tuple(isinstance(leaf, TouchedRows) and leaf.matrix is not None for _, leaf in leaves(states)))
+        partly = tuple(isinstance(leaf, TouchedRows) and leaf.matrix is not None for _, leaf in leaves(states))
+        names = (private.paths, told.paths, shared.paths, partly)
         roots = graphs.roots if self.test is None else graphs.roots + self.test.roots
         before, held, watched = messages.versions(), self._readers.versions(states), Watched(graphs, self.test)
         try:
             reply, state = traced(
-                lambda *flat: run_batch(work, [part.spec for part in parts], dims, flat),
+                lambda *flat: run_batch(work, parts, flat),
                 (work.step,),
                 names,
                 roots,
                 operands,
                 self._lasting(version, len(batch.leaves), len(operands)),
+                tuple([form for part in parts for form in part.forms]),
             )
         except (ReplyRefused, StepFailed):
             raise
@@ -146,8 +145,8 @@ class Vectorised(Loop):
         refuse_changes(work.name, before, messages)
         watched.refuse_changes(work.name, f"clients {group[0]!r} to {group[-1]!r}")
         self._readers.note(work.step, states, held)
-        told = [*batch.leaves, *shared.leaves, *pytree.tree_leaves(mine)]
-        return self._kept(called, None if work.info.apart else state, reply, matrix_of(graphs), told)
+        shown = [*batch.leaves, *shared.leaves, *told.leaves]
+        return self._kept(called, None if work.info.apart else state, reply, matrix_of(graphs), shown)
 
     def _ids_of(self, group: Group) -> Tensor:
         """What each client's randomness is made of, int64 [P]."""
@@ -165,7 +164,7 @@ class Vectorised(Loop):
         """A batch's graphs and who they are of, kept from the second time on: samples come only once."""
         if version in self._flats:
             return self._flats[version]
-        found = Flat.own(batch)
+        found = Flat.of(batch, True)
         if version in self._seen:
             self._flats[version] = found
         self._seen.add(version)
@@ -175,11 +174,11 @@ class Vectorised(Loop):
         return found
 
     def _kept(
-        self, group: Group, state: Tree | None, reply: Tree, matrix: StackedCsr | None, told: Sequence[object]
+        self, group: Group, state: Tree | None, reply: Tree, matrix: StackedCsr | None, shown: Sequence[object]
     ) -> Tree:
         """Keep what the batch left, unless its states stay as they were, in memory of its own; its replies. matrix: of
-        its features. told: what its clients were shown."""
-        own, count = MemoryIsolation(told), len(group)
+        its features. shown: what its clients were shown."""
+        own, count = MemoryIsolation(shown), len(group)
         kept, sent = (
             {path: own.copy(first(settled(leaf, matrix), count)) for path, leaf in leaves(tree)}
             for tree in (state or {}, reply)

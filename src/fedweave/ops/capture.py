@@ -90,14 +90,18 @@ class _Copies:
     for a launch takes longer than the copy."""
 
     def __init__(self, like: Sequence[Tensor]) -> None:
+        self._plain = [tensor.is_contiguous() for tensor in like]
         self._memory = [_memory(tensor).clone() for tensor in like]
         forms = [(tensor.shape, tensor.stride()) for tensor in like]
         self.tensors = [own.as_strided(*form) for own, form in zip(self._memory, forms, strict=True)]
+        each = zip(self._plain, self.tensors, self._memory, strict=True)
+        self._into = [own if plain else memory for plain, own, memory in each]
         self._groups = _by_dtype(like)
 
     def fill(self, sources: Sequence[Tensor]) -> None:
+        given = [own if plain else _memory(own) for own, plain in zip(sources, self._plain, strict=True)]
         for those in self._groups:
-            torch._foreach_copy_([self._memory[at] for at in those], [_memory(sources[at]) for at in those])
+            torch._foreach_copy_([self._into[at] for at in those], [given[at] for at in those])
 
 
 def _memory(tensor: Tensor) -> Tensor:
