@@ -130,7 +130,7 @@ class StepInfo:
             path = path.rpartition("/")[0]
         return path or None
 
-    @property
+    @cached_property
     def sums(self) -> dict[str, SecureSum]:
         """{key: its secure sum} of the declared keys whose sum is all that the server learns."""
         found = ((key, mechanism) for key, own in self.sends.items() for mechanism in own.mechanisms)

@@ -1,7 +1,7 @@
 """The stacked inputs and outputs of a step that runs for a whole batch of clients at once."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import count, islice
 from typing import Any, NamedTuple
@@ -48,34 +48,61 @@ class Flat(NamedTuple):
     @classmethod
     def of_tree(cls, tree: Tree, own: bool) -> "Flat":
         """Of a tree, which its paths put together in a fraction of the time."""
-        stored, flat, dims = {}, list[Any](), list[int | None]()
-        each = 0 if own else None
+        layout, flat, each = *Layout.of(tree), 0 if own else None
+        dims = [each if isinstance(leaf, Tensor) else None for leaf in flat]
+        for at in layout.shared:
+            dims[at] = None
+        return cls(flat, layout.tree, tuple(dims), tuple(map(form_of, flat)), tuple(layout.kinds))
+
+
+class Layout:
+    """How the leaves of a tree lie in a list, and what is no tensor of partly stored or sparsified ones.
+
+    kinds: {path: how}. shared: where in the list is what all clients of a batch have alike.
+    """
+
+    def __init__(self, kinds: dict[str, Callable[[Iterator[Any]], Any]], shared: list[int]) -> None:
+        self.kinds, self.shared = kinds, shared
+
+    @classmethod
+    def of(cls, tree: Tree) -> tuple["Layout", list[Any]]:
+        """The layout of a tree, and the list."""
+        kinds, flat, shared = dict[str, Callable[[Iterator[Any]], Any]](), list[Any](), list[int]()
         for path, leaf in leaves(tree):
-            stored[path] = leaf
             if isinstance(leaf, TouchedRows):
+                kinds[path] = partial(_touched, matrix=leaf.matrix)
+                shared.append(len(flat))
                 flat += leaf.rest, leaf.rows, leaf.values
-                dims += None, each, each
+            elif isinstance(leaf, Sparsified):
+                kinds[path] = _sparsified
+                flat.append(leaf.dense)
             else:
-                flat.append(leaf.dense if isinstance(leaf, Sparsified) else leaf)
-                dims.append(each if isinstance(flat[-1], Tensor) else None)
-        return cls(flat, partial(_nested, stored), tuple(dims), tuple(map(form_of, flat)), tuple(stored))
+                kinds[path] = next
+                flat.append(leaf)
+        return cls(kinds, shared), flat
+
+    def leaves(self, flat: Iterable[Any]) -> dict[str, Any]:
+        """{path: leaf}."""
+        rest = iter(flat)
+        return {path: kind(rest) for path, kind in self.kinds.items()}
+
+    def tree(self, flat: Iterable[Any]) -> Tree:
+        """The tree."""
+        return nest(self.leaves(flat))
 
 
-def _nested(stored: Mapping[str, Any], flat: list[Any]) -> Tree:
-    """The tree whose leaves were `stored`, with other ones."""
-    rest = iter(flat)
-
-    def leaf(like: object) -> Any:
-        if isinstance(like, TouchedRows):
-            return TouchedRows(*islice(rest, 3), matrix=like.matrix)
-        return Sparsified(next(rest)) if isinstance(like, Sparsified) else next(rest)
-
-    return nest({path: leaf(like) for path, like in stored.items()})
+def _touched(rest: Iterator[Any], matrix: object) -> TouchedRows:
+    return TouchedRows(next(rest), next(rest), next(rest), matrix)
 
 
-def run_batch(work: Work, parts: Sequence[Flat], operands: tuple[Any, ...]) -> Any:
-    """Replies and states of a batch, stacked; `operands` are the leaves of the `parts`: (graph, the word of its id),
-    its state, its own message, the call's key, the shared message, and (test graph, members).
+def _sparsified(rest: Iterator[Any]) -> Sparsified:
+    return Sparsified(next(rest))
+
+
+def run_batch(work: Work, parts: Sequence[Flat], operands: tuple[Any, ...]) -> list[Any]:
+    """Layouts of the reply and the state, and the leaves of both, stacked; `operands` are the leaves of the `parts`:
+    (graph, the word of its id), its state, its own message, the call's key, the shared message, and (test graph,
+    members).
 
     Raises:
         StepFailed: the step draws from NumPy's own generator. This is not called where a recording is played, so that
@@ -103,7 +130,9 @@ def run_batch(work: Work, parts: Sequence[Flat], operands: tuple[Any, ...]) -> A
             "same again each time a recording is played. Draw from client.key, in a part ctx.client.key "
             "(fedweave.core.random.uniform(key, shape), normal, …)."
         )
-    return pytree.tree_map(_without_matrix, found, is_leaf=lambda leaf: isinstance(leaf, TouchedRows))
+    trees = pytree.tree_map(_without_matrix, found, is_leaf=_partly_stored)
+    (reply, answered), (state, left) = map(Layout.of, trees)
+    return [(reply, state, len(answered)), *answered, *left]
 
 
 def told_memory(step: str, clients: int, device: torch.device, error: Exception) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, partial
-from typing import get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
@@ -122,7 +122,7 @@ class Vectorised(Loop):
         roots = graphs.roots if self.test is None else graphs.roots + self.test.roots
         before, held, watched = messages.versions(), self._readers.versions(states), Watched(graphs, self.test)
         try:
-            reply, state = traced(
+            (form, kept, answered), *found = traced(
                 lambda *flat: run_batch(work, parts, flat),
                 (work.step,),
                 names,
@@ -146,6 +146,7 @@ class Vectorised(Loop):
         watched.refuse_changes(work.name, f"clients {group[0]!r} to {group[-1]!r}")
         self._readers.note(work.step, states, held)
         shown = [*batch.leaves, *shared.leaves, *told.leaves]
+        reply, state = form.leaves(found[:answered]), kept.leaves(found[answered:])
         return self._kept(called, None if work.info.apart else state, reply, matrix_of(graphs), shown)
 
     def _ids_of(self, group: Group) -> Tensor:
@@ -174,14 +175,19 @@ class Vectorised(Loop):
         return found
 
     def _kept(
-        self, group: Group, state: Tree | None, reply: Tree, matrix: StackedCsr | None, shown: Sequence[object]
+        self,
+        group: Group,
+        state: Mapping[str, Any] | None,
+        reply: Mapping[str, Any],
+        matrix: StackedCsr | None,
+        shown: Sequence[object],
     ) -> Tree:
-        """Keep what the batch left, unless its states stay as they were, in memory of its own; its replies. matrix: of
-        its features. shown: what its clients were shown."""
+        """Keep what the batch left, by path, unless its states stay as they were, in memory of its own; its replies.
+        matrix: of its features. shown: what its clients were shown."""
         own, count = MemoryIsolation(shown), len(group)
         kept, sent = (
-            {path: own.copy(first(settled(leaf, matrix), count)) for path, leaf in leaves(tree)}
-            for tree in (state or {}, reply)
+            {path: own.copy(first(settled(leaf, matrix), count)) for path, leaf in found.items()}
+            for found in (state or {}, reply)
         )
         if state is not None:
             self._states.put(group, nest(kept))

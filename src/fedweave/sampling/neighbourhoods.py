@@ -209,7 +209,8 @@ def _joined(
     targets: Tensor, filled: Tensor, nodes: Tensor, count: int, padded_size: Callable[[int], int]
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The targets [P, t], of which the first `filled` [P] count, followed by those of `nodes` [P, k] that are no
-    targets; how many these are together, [P]; and the place of each of `nodes`."""
+    targets; how many these are together, [P]; and the place of each of `nodes`, the last one of those that stand in the
+    list several times."""
     sizes = targets.shape[1], count + 1
     at, numbers = (torch.arange(size, device=nodes.device).expand(len(nodes), size) for size in sizes)
     own = torch.where(at < filled[:, None], targets, count)  # the last column takes what does not count
@@ -220,4 +221,4 @@ def _joined(
     size = padded_size(max(len(at[0]), counted(total, most)))
     sources = targets[:, :1].repeat(1, size + 1).scatter_(1, torch.where(new > 0, where, size), numbers)
     sources[:, : len(at[0])] = torch.where(own < count, targets, sources[:, : len(at[0])])
-    return sources[:, :size], total, where.scatter_(1, own, at).gather(1, nodes)
+    return sources[:, :size], total, where.scatter_reduce_(1, own, at, "amax", include_self=False).gather(1, nodes)
