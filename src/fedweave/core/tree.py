@@ -128,17 +128,18 @@ def ravel(tree: Tree) -> Tensor:
 
 
 def unravel(vector: Tensor, like: Tree) -> Tree:
-    """The tree with the shapes and dtypes of `like` whose `ravel` is `vector` [D].
+    """The tree with the shapes and dtypes of `like` whose `ravel` is `vector` [D]; of vectors [P, D], leaves [P, …].
 
     Raises:
         ValueError: `like` has another number of elements.
     """
     flat = dict(leaves(like))
     sizes = {path: math.prod(flat[path].shape) for path in sorted(flat)}
-    if vector.shape != (sum(sizes.values()),):
+    if vector.shape[-1:] != (sum(sizes.values()),):
         raise ValueError(f"a vector of shape {list(vector.shape)} is no tree of {sum(sizes.values())} elements")
-    cut = dict(zip(sizes, vector.split(list(sizes.values())), strict=True)) if sizes else {}
-    return nest({path: cut[path].view(leaf.shape).to(leaf.dtype) for path, leaf in flat.items()})
+    cut = dict(zip(sizes, vector.split(list(sizes.values()), -1), strict=True)) if sizes else {}
+    rows = vector.shape[:-1]
+    return nest({path: cut[path].reshape(*rows, *leaf.shape).to(leaf.dtype) for path, leaf in flat.items()})
 
 
 def _zip(function: Callable[..., Tensor], *trees: Tree) -> Tree:
