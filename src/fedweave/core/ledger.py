@@ -36,7 +36,7 @@ def measured(tree: Tree) -> Measured:
 def _form(leaf: Any) -> tuple[str, int]:
     if isinstance(leaf, Sparsified):
         kind = str(leaf.dtype).removeprefix("torch.")
-        return f"{list(leaf.shape)} {kind}, sparse", leaf.count * (4 + leaf.dtype.itemsize)
+        return f"{list(leaf.shape)} {kind}, sparse", leaf.nbytes
     if hasattr(leaf, "shape"):
         return _form_of(leaf.shape, leaf.dtype)
     return type(leaf).__name__, len(leaf.encode()) if isinstance(leaf, str) else 8
