@@ -56,6 +56,11 @@ class Replies:
         return self._all.paths
 
     @property
+    def readable(self) -> list[str]:
+        """The paths of what the server may read of each client."""
+        return [path for path in self.paths if not self._hidden(path)]
+
+    @property
     def device(self) -> torch.device:
         """Where they lie."""
         return self._all.device

@@ -233,7 +233,7 @@ def _warned(everyone: Mapping[str, np.ndarray], after: Mapping[str, np.ndarray])
 def _scores(replies: Replies, server: Tree | None) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray] | None]:
     """What clients replied, {path: [P, …]}, and the server's own, on the host: the one place of a round where anybody
     waits for a device."""
-    paths = [path for path, _ in leaves(replies[replies.clients[0]]) if path.startswith(_KINDS)]
+    paths = [path for path in replies.readable if path.startswith(_KINDS)]
     found = {path: replies.stack(path) for path in paths}
     own = {} if server is None else {f"{_SERVER}{path}": leaf for path, leaf in leaves(server)}
     host = _on_host(found | own)
