@@ -8,7 +8,7 @@ take another folder once a default has changed.
 Methods of SGD are compared with FedAvg by SGD, too (`fedavg_sgd`): what differs otherwise is the optimiser.
 
     python -m benchmarks.baselines_table [--sets cora chameleon-filtered] [--cuts louvain] [--methods fedavg local …]
-        [--seeds 3] [--tune 1] [--rounds 60] [--out DIR]
+        [--seeds 3] [--tune 1] [--rounds 60] [--device cuda] [--out DIR]
 """
 
 import argparse
@@ -87,7 +87,7 @@ def data(name: str) -> dict[str, Any]:
     return {"name": name}
 
 
-def run(key: Mapping[str, Any]) -> dict[str, Any]:
+def run(key: Mapping[str, Any], device: str = "cpu") -> dict[str, Any]:
     """What one run measures; `failed` says why there is nothing."""
     algorithm, settings, _ = METHODS[key["method"]]
     document = {
@@ -96,6 +96,7 @@ def run(key: Mapping[str, Any]) -> dict[str, Any]:
         "data": data(key["set"]),
         "partition": {"name": key["cut"], "clients": key["clients"], **CUTS[key["cut"]]},
         "model": {"name": "gcn"},
+        "engine": {"device": device},
         "algorithm": {"name": algorithm, **settings, **json.loads(key["settings"])},
     }
     metric, seconds = MINORITIES.get(key["set"], "accuracy"), []
@@ -123,8 +124,8 @@ def run(key: Mapping[str, Any]) -> dict[str, Any]:
 class Runs:
     """All runs, as rows of a CSV file to which each is added when it ends."""
 
-    def __init__(self, file: Path) -> None:
-        self._file, self._known = file, {}
+    def __init__(self, file: Path, device: str = "cpu") -> None:
+        self._file, self._device, self._known = file, device, {}
         if file.exists():
             for row in csv.DictReader(file.open()):
                 self._known[tuple(row[key] for key in KEYS)] = {k: self._value(k, row[k]) for k in MEASURED}
@@ -136,7 +137,7 @@ class Runs:
         """A run's measures, those of the file or of a run that is made now."""
         name = tuple(str(key[one]) for one in KEYS)
         if name not in self._known:
-            found = self._known[name] = run(key)
+            found = self._known[name] = run(key, self._device)
             with self._file.open("a") as file:
                 csv.writer(file).writerow((*name, *(found.get(one, "") for one in MEASURED)))
             print(*name, found.get("failed") or f"val {found['val']:.4f} test {found['test']:.4f}", flush=True)
@@ -200,11 +201,12 @@ def main() -> None:
     parser.add_argument("--tune", type=int, default=1, help="seeds by whose validation a point is chosen")
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--out", type=Path, default=Path("runs/baselines"))
+    parser.add_argument("--device", default="cpu", help="as [engine] device")
     given = parser.parse_args()
     given.methods = [m for m in ("fedavg", "local") if m in given.methods] + [
         m for m in given.methods if m not in ("fedavg", "local")
     ]
-    runs, lines = Runs(given.out / "runs.csv"), []
+    runs, lines = Runs(given.out / "runs.csv", given.device), []
     for name, cut in product(given.sets, given.cuts):
         where = {"set": name, "cut": cut, "clients": given.clients, "rounds": given.rounds}
         for line in table(runs, given, where):

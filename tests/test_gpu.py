@@ -19,7 +19,7 @@ from fedweave.ops.csr import gathered
 from fedweave.ops.hashing import bits
 from fedweave.ops.linear import gram, product
 from tests.contract.federations import on_device
-from tests.runs.test_on_a_device import document, on
+from tests.runs.test_on_a_device import PARTS, document, on
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch can use no GPU here (docs/scale.md)")
 GPU, ROUNDS = torch.device("cuda", 0), 3
@@ -86,3 +86,10 @@ def test_runs_are_saved_resumed_and_used(name: str, tmp_path: Path) -> None:
     assert found["devices"][0].startswith("cuda:0")
     assert found["metrics"] == pytest.approx(expected["metrics"], abs=NEAR)
     assert predictions(tmp_path / "run-cuda").num_rows == predictions(tmp_path / "run-cpu").num_rows
+
+
+@pytest.mark.parametrize("settings", PARTS.values(), ids=PARTS)
+def test_parts_give_the_hosts_numbers(settings: dict[str, Any], tmp_path: Path) -> None:
+    here, there = (on(device, tmp_path, document(tmp_path, "fedavg", **settings)) for device in ("cpu", "cuda"))
+    assert there["metrics"] == pytest.approx(here["metrics"], abs=NEAR)
+    assert there["bytes_up"] == here["bytes_up"]

@@ -208,3 +208,18 @@ def test_numpy_generators_depend_on_seed_and_purpose_alone() -> None:
     }
     assert len(set(draw.values())) == 10
     assert random.generator(0, "a").integers(0, 2**62) == draw[0, "a"]
+
+
+@pytest.mark.parametrize("seed", [0, 1, -5, 2**70 + 3])
+def test_keys_known_by_their_bits_are_those_of_tensors(seed: int) -> None:
+    purposes = ("step", "FedAvg.train", 3)
+    assert random.placed(random.root(seed), "cpu").equal(random.key(seed))
+    assert random.placed(random.folded(random.root(seed), *purposes), "cpu").equal(
+        random.fold(random.key(seed), *purposes)
+    )
+
+
+def test_normal_draws_are_rounded_once() -> None:
+    u = random.uniform(random.key(4), (500, 2)).numpy().astype(np.float64)
+    exact = np.sqrt(-2 * np.log(u[:, 0] + 2.0**-25)) * np.cos(2 * math.pi * u[:, 1])
+    assert random.normal(random.key(4), (500,)).numpy().tolist() == exact.astype(np.float32).tolist()

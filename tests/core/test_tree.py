@@ -33,6 +33,7 @@ from fedweave.core.tree import (
     unravel,
 )
 from fedweave.errors import ReplyRefused
+from fedweave.ops.sparsified import Sparsified
 from fedweave.ops.touched import TouchedRows
 
 DTYPES = [
@@ -127,6 +128,15 @@ def test_partly_stored_rows_cross_as_the_whole_tensor() -> None:
     assert encoded_size({"w": rows}) == len(encode({"w": whole}))
     assert torch.equal(map_leaves(lambda leaf: leaf + 1, {"w": rows})["w"], whole + 1)
     assert torch.equal(materialize(rows), whole)
+
+
+def test_the_size_of_sparse_leaves_follows_their_entries() -> None:
+    """With every digit that a larger leaf adds to the header, whatever stands before and after it."""
+    for count in (0, 1, 9, 13, 99, 1250, 12_500):
+        few = torch.zeros(12_500)
+        few[:count] = 1
+        tree = {'"w"': Sparsified(few), "é": {"x": Sparsified(few[::7].double())}, "n": 3, "s": "ab", "t": few[:3]}
+        assert encoded_size(tree) == len(encode(tree))
 
 
 def test_gradients_and_empty_subtrees_do_not_cross() -> None:

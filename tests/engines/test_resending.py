@@ -1,16 +1,20 @@
 """What clients have from the message before is not counted, or sent, again where `resend` is off."""
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedweave.core.federation import Client, on_client
 from fedweave.core.graph import Graph
+from fedweave.core.ledger import Ledger
 from fedweave.core.portions import Stacked
 from fedweave.core.purposes import HELD
 from fedweave.core.tree import Tree, decode, encode, encoded_size
+from fedweave.engines.messages import Messages
 from fedweave.engines.resending import LastReceived, LastSent
 from fedweave.engines.simulation import MODES, Simulation
 from fedweave.errors import CallRefused
@@ -100,6 +104,38 @@ def test_a_sparse_tensor_is_counted_as_long_as_it_is_for_each(resend: bool, make
     counted = {row["client"]: row["bytes"] for row in downs(fed) if row["key"] == "w/weight"}
     sizes = {name: int(row.count_nonzero()) * (4 + 4) for name, row in zip(names, rows, strict=True)}
     assert counted == sizes
+
+
+@pytest.mark.parametrize("resend", [False, True])
+def test_sparse_tensors_of_many_clients_are_counted_at_once(resend: bool) -> None:
+    """No kernel runs for each client, and none waits but one."""
+
+    def kernels(clients: int) -> Counter[str]:
+        names, rows = [f"c{at}" for at in range(clients)], torch.eye(40)[:clients]
+        each = Stacked(tuple(names), {"w": {"weight": Sparsified(rows), "bias": Sparsified(rows[:, 0])}})
+        messages, ledger = Messages("s", {}, each, names, names), Ledger()
+        encoded_size(messages.down(names[0]))  # the form of such messages is known from then on
+        with Counted() as counted:
+            for part, sent in LastSent(resend).metered(names, messages):
+                ledger.record(0, 0, "s", part, "down", sent)
+        assert ledger.bytes_down == sum(len(encode(messages.down(name))) for name in names)
+        return counted.kernels
+
+    few, many = kernels(3), kernels(40)
+    assert few == many
+    assert few["aten._local_scalar_dense.default"] == few["aten.nonzero.default"] == 0
+
+
+class Counted(TorchDispatchMode):
+    """How often which kernel ran, views aside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kernels: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.kernels[str(function)] += not function.is_view
+        return function(*args, **(kwargs or {}))
 
 
 def test_only_the_last_message_counts_on_both_sides() -> None:

@@ -11,7 +11,7 @@ from fedweave.contract.subject import Subject, distance, everything
 from fedweave.engines import vectorised
 from fedweave.engines.simulation import Simulation
 from fedweave.experiment.rounds import train
-from fedweave.ops.capture import Lasting, _Copy
+from fedweave.ops.capture import Lasting, _Copies
 from fedweave.ops.recording import Recordings, traced
 from tests.contract.federations import on_device
 from tests.stand_in import DEVICE, Replays, present
@@ -91,10 +91,10 @@ def test_what_cannot_be_captured_is_played() -> None:
 def test_copies_have_the_strides_of_what_they_are_of(form: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
     memory = torch.arange(20.0)
     one, other = (memory.as_strided(*form, offset) for offset in (0, 7))
-    copy = _Copy(one)
-    copy.fill(other)
-    assert copy.tensor.stride() == one.stride()
-    assert copy.tensor.equal(other)
+    copy = _Copies([one])
+    copy.fill([other])
+    assert copy.tensors[0].stride() == one.stride()
+    assert copy.tensors[0].equal(other)
 
 
 @pytest.mark.often("fedavg")

@@ -191,3 +191,13 @@ def test_places_and_sizes() -> None:
         1024,
         1536,
     ]
+
+
+def test_of_nodes_that_a_list_repeats_the_last_place_counts() -> None:
+    """As no device promises for writes to one place."""
+    assert located(torch.tensor([7, 3]), torch.tensor([7, 3, 7, 7]), NODES).tolist() == [3, 1]
+    mine = torch.from_numpy(adjacency(graph())[5].nonzero()[0])
+    again, hop = hop_of(graph(), torch.cat([mine, mine, torch.tensor([5])]), random.key(0), 50)
+    seen = hop["place"][-1, : len(mine)]
+    assert again[seen].tolist() == mine.tolist()
+    assert seen.tolist() == list(range(len(mine), 2 * len(mine)))

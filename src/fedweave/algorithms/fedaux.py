@@ -108,7 +108,7 @@ def widened(layer: Layer) -> Layer:
 
     def init(key: Tensor) -> Tree:
         first, second = layer.init(key), layer.init(random.fold(key, "second"))
-        wide = {name: torch.cat([first[name], second[name]]) / math.sqrt(2) for name in layer.by_feature}
+        wide = {name: torch.cat([first[name], second[name]]) * math.sqrt(0.5) for name in layer.by_feature}
         return first | wide
 
     return layer._replace(init=init)

@@ -43,7 +43,7 @@ from fedweave.core.ranges import Real, Whole
 from fedweave.core.records import Record
 from fedweave.core.tree import Tree, leaves, map_leaves
 from fedweave.errors import UserError
-from fedweave.learn import OPTIMISERS, check_training, fit, where_trained
+from fedweave.learn import OPTIMISERS, alone, check_training, fit, where_trained
 from fedweave.ops.rows import weighted_gather
 from fedweave.sampling import ego
 from fedweave.sampling.egos import Egos
@@ -54,6 +54,10 @@ _HEARS = {
     "labels": "the mean label distribution of all members' mixed ego-graphs",
     "uploads": "how many mixed ego-graphs every client is to send: what the client with most training nodes fills",
 }
+
+_RECORDED = (
+    500  # steps of the server: a recording takes all of their kernels, and longer to make than a few rounds save
+)
 
 
 @dataclass(frozen=True)
@@ -209,14 +213,18 @@ class FedEgo(Deployable):
         replies = fed.map(self.train, self._shared(state) | sizes, quorum=self.quorum)
         alike = torch.full((len(replies),), 1 / len(replies), dtype=torch.float64, device=fed.device)
         theta = replies.weighted_sum("theta", alike) if self.share_reduction else state["theta"]
+        embedding, label = (replies.stack(f"egos/{name}") for name in ("embedding", "label"))
         order = sorted(range(len(replies)), key=lambda at: replies.clients[at])  # the order of clients must not matter
-        by_id = torch.tensor(order, device=replies.device)
-        embedding, label = (replies.stack(f"egos/{name}")[by_id].flatten(0, 1) for name in ("embedding", "label"))
-        filled = label.sum(-1) > 0
-        if not filled.any():  # only clients with too few train nodes replied
+        if order != [*range(len(order))]:
+            by_id = torch.tensor(order, device=replies.device)
+            embedding, label = embedding[by_id], label[by_id]
+        embedding, label = embedding.flatten(0, 1), label.flatten(0, 1)
+        filled = (label.sum(-1) > 0).nonzero()[:, 0]
+        if not len(filled):  # only clients with too few train nodes replied
             return state | {"theta": theta}
-        trained = self._train_server(state, embedding[filled], label[filled], fed)
-        return state | {"theta": theta, "labels": label[filled].mean(0)} | trained
+        label = label[filled]
+        trained = self._train_server(state, embedding[filled], label, fed)
+        return state | {"theta": theta, "labels": label.mean(0)} | trained
 
     def _shared(self, state: Tree) -> Tree:
         shared = {key: state[key] for key in ("phi", "labels")}
@@ -283,18 +291,31 @@ class FedEgo(Deployable):
     def _train_server(self, state: Tree, embedding: Tensor, label: Tensor, fed: Federation) -> Tree:
         """Lines 24-33: {"phi": Φ_g after `server_epochs` over mashed ego-graphs [E, positions, hidden] with labels
         [E, C]}, and the state of its optimiser."""
-        data = ego.ego_graph(embedding, len(embedding), self.fan_out)
+        given = {"phi": state["phi"], "key": fed.key("server"), "embedding": embedding, "label": label}
+        before = state.get("optimizer") if self._kept else None
+        given |= {"optimizer": before} if before else {}
+        if self._server_steps(len(label)) > _RECORDED:
+            return self._fit_server(given)
+        with fed.recording():
+            trained: Tree = alone(self._fit_server, given)
+        return trained
+
+    def _fit_server(self, given: Tree) -> Tree:
+        label = given["label"]
         phi, _, optimizer = fit(
             self._server_loss,
-            state["phi"],
-            data,
-            fed.key("server"),
+            given["phi"],
+            ego.ego_graph(given["embedding"], len(label), self.fan_out),
+            given["key"],
             OPTIMISERS[self.optimizer](self.lr, self.weight_decay),
-            self.server_epochs * -(-self._in_epoch(len(embedding)) // self.batch),
-            state=state.get("optimizer") if self._kept else None,
+            self._server_steps(len(label)),
+            state=given.get("optimizer"),
             args={"label": label},
         )
         return {"phi": phi} | ({"optimizer": optimizer} if self._kept else {})
+
+    def _server_steps(self, mashed: int) -> int:
+        return self.server_epochs * -(-self._in_epoch(mashed) // self.batch)
 
     def _in_epoch(self, mashed: int) -> int:
         """How many of `mashed` ego-graphs an epoch of the server goes through."""

@@ -19,6 +19,8 @@ def sample(fed: Federation, share: float) -> list[str]:
 
 def drawn(clients: tuple[str, ...], key: Tensor, count: int) -> list[str]:
     """So many of them, likewise."""
+    if count == len(clients):
+        return list(clients)  # nobody waits for a draw
     named = _in_order(clients)
     first = torch.argsort(random.bits(key, len(named)))[:count]
     chosen = {named[at] for at in first.tolist()}
@@ -27,6 +29,8 @@ def drawn(clients: tuple[str, ...], key: Tensor, count: int) -> list[str]:
 
 def places(fed: Federation, clients: Sequence[str]) -> Tensor:
     """int64 [P]: the places of `clients` among all."""
+    if len(clients) == len(fed.clients) and tuple(clients) == tuple(fed.clients):
+        return torch.arange(len(clients), device=fed.device)
     place = {client: at for at, client in enumerate(fed.clients)}
     return torch.tensor([place[client] for client in clients], device=fed.device)
 

@@ -3,6 +3,7 @@ hands the replies to other clients instead, and `fed.replace_data(step, …)` ha
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -130,7 +131,7 @@ class StepInfo:
             path = path.rpartition("/")[0]
         return path or None
 
-    @property
+    @cached_property
     def sums(self) -> dict[str, SecureSum]:
         """{key: its secure sum} of the declared keys whose sum is all that the server learns."""
         found = ((key, mechanism) for key, own in self.sends.items() for mechanism in own.mechanisms)
@@ -353,6 +354,11 @@ class Federation(ABC):
             DataError: a graph is refused; names client and fault. Between organisations that site is missing instead.
         """
         return self.answer(Call("replace_data", step, shared, each, clients, quorum, received))
+
+    def recording(self) -> AbstractContextManager[None]:
+        """Inside of it, what the server computes in every round (`learn.alone`) is recorded where the engine records
+        steps."""
+        return nullcontext()
 
     @abstractmethod
     def answer(self, call: Call) -> Replies:

@@ -3,9 +3,11 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import torch
 
 from fedweave.core.federation import UNDECLARED, StepInfo
 from fedweave.core.mechanism import Applied
@@ -34,10 +36,15 @@ def measured(tree: Tree) -> Measured:
 def _form(leaf: Any) -> tuple[str, int]:
     if isinstance(leaf, Sparsified):
         kind = str(leaf.dtype).removeprefix("torch.")
-        return f"{list(leaf.shape)} {kind}, sparse", leaf.count * (4 + leaf.dtype.itemsize)
+        return f"{list(leaf.shape)} {kind}, sparse", leaf.nbytes
     if hasattr(leaf, "shape"):
-        return f"{list(leaf.shape)} {str(leaf.dtype).removeprefix('torch.')}", leaf.shape.numel() * leaf.dtype.itemsize
+        return _form_of(leaf.shape, leaf.dtype)
     return type(leaf).__name__, len(leaf.encode()) if isinstance(leaf, str) else 8
+
+
+@lru_cache(maxsize=4096)
+def _form_of(shape: torch.Size, dtype: torch.dtype) -> tuple[str, int]:
+    return f"{list(shape)} {str(dtype).removeprefix('torch.')}", shape.numel() * dtype.itemsize
 
 
 SCHEMA = pa.schema(

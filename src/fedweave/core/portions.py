@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol, TypeAlias
 
 import torch
@@ -75,7 +76,10 @@ class Batch:
 
     def weighted(self, paths: Sequence[str], weights: Tensor) -> Sums:
         """See `Portion`."""
-        found = {path: _weighted(self._flat[path], weights, self.device) for path in paths}
+        found: dict[str, Tensor] = {}
+        if self.device.type != "cpu":  # where many launches take longer than the sums
+            found = _weighted_together({path: self._flat[path] for path in paths}, weights)
+        found |= {path: _weighted(self._flat[path], weights, self.device) for path in paths if path not in found}
         return lambda: found
 
     def total(self, paths: Sequence[str]) -> Sums:
@@ -94,10 +98,13 @@ class Joint:
 
     def __init__(self, portions: Sequence[Portion]) -> None:
         self._portions = tuple(portions)
-        self.at = tuple(at for portion in portions for at in portion.at)
+        self.at = portions[0].at if len(portions) == 1 else tuple(at for portion in portions for at in portion.at)
         self.paths = portions[0].paths if portions else ()
         self.device = portions[0].device if portions else torch.device("cpu")
-        self._rows = [(portion, row) for portion in portions for row in range(len(portion.at))]
+
+    @cached_property
+    def _rows(self) -> list[tuple[Portion, int]]:
+        return [(portion, row) for portion in self._portions for row in range(len(portion.at))]
 
     def one(self, row: int) -> Tree:
         """See `Portion`."""
@@ -111,6 +118,8 @@ class Joint:
             FedweaveError: the clients' shapes differ.
         """
         parts = [portion.stack(path) for portion in self._portions]
+        if len(parts) == 1:
+            return parts[0]
         if len({part.shape[1:] for part in parts}) > 1:
             shapes = sorted({str(list(part.shape[1:])) for part in parts})
             raise FedweaveError(f"replies differ in shape at {path!r}: {', '.join(shapes)}; iterate over them instead.")
@@ -143,6 +152,9 @@ def _added(sums: Sequence[Sums]) -> Sums:
     return wait
 
 
+_TOGETHER = 1 << 27  # elements, at most, that are summed at once
+
+
 def _piece(device: torch.device) -> int:
     """Elements converted to float64 at a time: pieces that stay in a processor's cache, so that memory is passed over
     once; on accelerators as many as use all of it."""
@@ -163,6 +175,16 @@ def _weighted(leaf: Any, weights: Tensor, device: torch.device) -> Tensor:
     for start in range(0, flat.shape[1], width):
         out[start : start + width] = weights @ flat[:, start : start + width].double()
     return total
+
+
+def _weighted_together(leaves: dict[str, Any], weights: Tensor) -> dict[str, Tensor]:
+    """Σ_i w_i · leaf_i in float64 of those that are plain tensors, by one product; {} where that takes much memory."""
+    plain = {path: leaf for path, leaf in leaves.items() if isinstance(leaf, Tensor) and leaf.dtype.is_floating_point}
+    if not plain or sum(leaf.numel() for leaf in plain.values()) > _TOGETHER:
+        return {}
+    flat = torch.cat([leaf.reshape(len(weights), -1) for leaf in plain.values()], 1)
+    totals = (weights @ flat.double()).split([leaf.numel() // len(weights) for leaf in plain.values()])
+    return {path: own.view(leaf.shape[1:]) for (path, leaf), own in zip(plain.items(), totals, strict=True)}
 
 
 def _add_touched(total: Tensor, leaf: TouchedRows, weights: Tensor) -> None:

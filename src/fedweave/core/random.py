@@ -26,6 +26,7 @@ from fedweave.ops.hashing import bits as bits
 from fedweave.ops.tape import kernel
 
 _WORDS = 1 << 15  # hashed at once, 256 KiB
+_ALL = (1 << 64) - 1
 
 
 def mask(source: Tensor, shape: tuple[int, ...], threshold: int, value: float, dtype: torch.dtype) -> Tensor:
@@ -76,7 +77,26 @@ class _Mask(Operation):
 def key(seed: int, device: torch.device | str = "cpu") -> Tensor:
     """The root key of a run, from any integer. Keys folded from it, and all that is drawn from these, lie where it
     does; the same bits everywhere."""
-    return finalise(torch.tensor(_signed(seed ^ 0x6A09E667F3BCC909), dtype=torch.int64, device=device))
+    return placed(root(seed), device)
+
+
+def root(seed: int) -> int:
+    """The bits of the root key of a run, as they are where nothing is drawn yet (`folded`, `placed`)."""
+    return _mixed((seed ^ 0x6A09E667F3BCC909) & _ALL)
+
+
+def folded(parent: int, *purpose: int | str) -> int:
+    """`fold` of a key that is known by its bits, for purposes that are fixed: a server derives its keys without a
+    device, which would take five kernels for each."""
+    for part in purpose:
+        word = (parent ^ _fixed(part)) * MIX1 & _ALL
+        parent = word ^ word >> 32
+    return parent
+
+
+def placed(bits: int, device: torch.device | str) -> Tensor:
+    """A key of these bits on a device, which nobody waits for."""
+    return torch.full((), _signed(bits), dtype=torch.int64, device=device)
 
 
 def fold(parent: Tensor, *purpose: int | str | Tensor) -> Tensor:
@@ -100,11 +120,14 @@ def fold(parent: Tensor, *purpose: int | str | Tensor) -> Tensor:
 
 @lru_cache(maxsize=4096)
 def _fixed(part: int | str) -> int:
-    mask = (1 << 64) - 1
-    z = (word(part) * GOLDEN + 1) & mask
-    z = (z ^ z >> 30) * MIX1 & mask
-    z = (z ^ z >> 27) * MIX2 & mask
-    return _signed(z ^ z >> 31)
+    return _signed(_mixed(word(part) * GOLDEN + 1 & _ALL))
+
+
+def _mixed(z: int) -> int:
+    """`ops.hashing.finalise` of 64 bits."""
+    z = (z ^ z >> 30) * MIX1 & _ALL
+    z = (z ^ z >> 27) * MIX2 & _ALL
+    return z ^ z >> 31
 
 
 def word(part: int | str) -> int:
@@ -131,8 +154,9 @@ def uniform(source: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 def normal(source: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Standard normal float32 of the given shape (Box-Muller, two words for each number)."""
-    u = uniform(source, (*shape, 2))
-    return torch.sqrt(-2 * torch.log(u[..., 0] + 2.0**-25)) * torch.cos(2 * math.pi * u[..., 1])
+    # In float64 and then rounded: devices differ in the last bits of their logarithms, which rounding takes away.
+    u = uniform(source, (*shape, 2)).double()
+    return (torch.sqrt(-2 * torch.log(u[..., 0] + 2.0**-25)) * torch.cos(2 * math.pi * u[..., 1])).float()
 
 
 def keep(source: Tensor, shape: tuple[int, ...], rate: float) -> Tensor:

@@ -4,6 +4,7 @@ Where one client holds what all members hold, its reply is taken apart, so that 
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -31,13 +32,33 @@ class Replies:
     ) -> None:
         self.clients, self.missing, self._sums = tuple(clients), dict(missing), tuple(sums)
         self._all = Joint(portions)
-        self._at = torch.tensor(self._all.at, dtype=torch.int64, device=self._all.device)
-        self._row = {self.clients[at]: row for row, at in enumerate(self._all.at)}
+        self._rising = self._all.at == tuple(range(len(self._all.at)))
+
+    @cached_property
+    def _row(self) -> dict[str, int]:
+        return {self.clients[at]: row for row, at in enumerate(self._all.at)}
+
+    def _placed(self, order: Sequence[int]) -> Tensor:
+        return torch.tensor(order, dtype=torch.int64, device=self._all.device)
+
+    @cached_property
+    def _at(self) -> Tensor:
+        return self._placed(self._all.at)
+
+    @cached_property
+    def _order(self) -> Tensor:
+        """Where each client's reply is."""
+        return self._placed(sorted(range(len(self._all.at)), key=self._all.at.__getitem__))
 
     @property
     def paths(self) -> tuple[str, ...]:
         """Of the leaves of each reply."""
         return self._all.paths
+
+    @property
+    def readable(self) -> list[str]:
+        """The paths of what the server may read of each client."""
+        return [path for path in self.paths if not self._hidden(path)]
 
     @property
     def device(self) -> torch.device:
@@ -72,7 +93,8 @@ class Replies:
                 f"{path!r} is a tree of {', '.join(below)}: stack one of these, or take its mean with "
                 f"`weighted_sum({path!r}, weights)`."
             )
-        return self._all.stack(path)[self._at.argsort()]
+        found = self._all.stack(path)
+        return found.clone() if self._rising else found[self._order]
 
     def total(self, key: str) -> Any:
         """Σ_i reply_i[key] of words, int32 or int64, modulo their size: a subtree or leaf, in one client's shapes.
@@ -101,7 +123,7 @@ class Replies:
         weights = weights.to(self.device, torch.float64)
         if weights.shape != (len(self),):
             raise FedweaveError(f"{len(self)} clients replied, but the weights have the shape {list(weights.shape)}.")
-        found = self._all.weighted(self._paths(key), weights[self._at])()
+        found = self._all.weighted(self._paths(key), weights if self._rising else weights[self._at])()
         flat = {path: _rounded(total, self._all.dtype(path)) for path, total in found.items()}
         return flat[key] if key in flat else nest({path.removeprefix(f"{key}/"): leaf for path, leaf in flat.items()})
 

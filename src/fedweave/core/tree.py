@@ -26,7 +26,7 @@ _DTYPES = {
 }  # fmt: skip
 _SPARSE = "sparse "
 _FILLED = 512_000_000  # bytes; a message of few bytes must not make its receiver allocate more
-_SIZES: dict[tuple[Any, ...], int] = {}
+_SIZES: dict[tuple[Any, ...], "_Size"] = {}
 
 
 def leaves(tree: Tree, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -128,17 +128,18 @@ def ravel(tree: Tree) -> Tensor:
 
 
 def unravel(vector: Tensor, like: Tree) -> Tree:
-    """The tree with the shapes and dtypes of `like` whose `ravel` is `vector` [D].
+    """The tree with the shapes and dtypes of `like` whose `ravel` is `vector` [D]; of vectors [P, D], leaves [P, …].
 
     Raises:
         ValueError: `like` has another number of elements.
     """
     flat = dict(leaves(like))
     sizes = {path: math.prod(flat[path].shape) for path in sorted(flat)}
-    if vector.shape != (sum(sizes.values()),):
+    if vector.shape[-1:] != (sum(sizes.values()),):
         raise ValueError(f"a vector of shape {list(vector.shape)} is no tree of {sum(sizes.values())} elements")
-    cut = dict(zip(sizes, vector.split(list(sizes.values())), strict=True)) if sizes else {}
-    return nest({path: cut[path].view(leaf.shape).to(leaf.dtype) for path, leaf in flat.items()})
+    cut = dict(zip(sizes, vector.split(list(sizes.values()), -1), strict=True)) if sizes else {}
+    rows = vector.shape[:-1]
+    return nest({path: cut[path].reshape(*rows, *leaf.shape).to(leaf.dtype) for path, leaf in flat.items()})
 
 
 def _zip(function: Callable[..., Tensor], *trees: Tree) -> Tree:
@@ -252,19 +253,51 @@ def not_finite(tree: Tree) -> str | None:
     return next((path for path, leaf in numbers(tree) if not (leaf.sum().isfinite() or leaf.isfinite().all())), None)
 
 
+class _Size:
+    """Bytes of trees of one structure as `encode` writes them, whatever their sparse leaves hold: these change numbers
+    in the header's text."""
+
+    def __init__(self, like: Tree) -> None:
+        blob = encode(map_stored(_emptied, like))
+        header = blob[8 : 8 + int.from_bytes(blob[:8], "little")].rstrip()
+        self._text, self._spans = len(header), list[tuple[str, int]]()
+        for path, entry in json.loads(header).items():
+            if path != "__metadata__":
+                start, end = entry["data_offsets"]
+                self._spans.append((path, end - start))
+                self._text -= len(f"{start}{end}")
+
+    def of(self, sparse: dict[str, int]) -> int:
+        """sparse: bytes of each sparse leaf."""
+        text, end = self._text, 0
+        for path, size in self._spans:
+            start, end = end, end + sparse.get(path, size)
+            text += len(f"{start}{end}") + (len(str(end - start)) - 1 if path in sparse else 0)
+        return 8 + -(-text // 8) * 8 + end
+
+
+def _emptied(leaf: Any) -> Any:
+    """A leaf of the same form, on the host and of zeros if it is sparse."""
+    if not isinstance(leaf, Sparsified):
+        return leaf
+    return Sparsified(torch.zeros(leaf.shape, dtype=leaf.dtype, device="cpu"))
+
+
 def encoded_size(tree: Tree) -> int:
     """len(encode(tree)) in bytes, computed once per structure."""
-    structure = tuple((path, *_shape_of(leaf)) for path, leaf in leaves(tree))
+    flat = dict(leaves(tree))
+    structure = tuple((path, *_shape_of(leaf)) for path, leaf in flat.items())
     if structure not in _SIZES:
-        _SIZES[structure] = len(encode(tree))
-    return _SIZES[structure]
+        _SIZES[structure] = _Size(tree)
+    sparse = {path: leaf.nbytes for path, leaf in flat.items() if isinstance(leaf, Sparsified)}
+    return _SIZES[structure].of(sparse)
 
 
 def _shape_of(leaf: Leaf) -> tuple[Any, ...]:
     if isinstance(leaf, Tensor | TouchedRows):
         return tuple(leaf.shape), leaf.dtype
     if isinstance(leaf, Sparsified):
-        return leaf.form, leaf.count
+        return (leaf.form,)
     return _kind(leaf), len(leaf.encode()) if isinstance(leaf, str) else 8
 
 

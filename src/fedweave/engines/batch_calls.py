@@ -1,9 +1,10 @@
 """The stacked inputs and outputs of a step that runs for a whole batch of clients at once."""
 
 from collections import OrderedDict
-from collections.abc import Collection, Mapping, Sequence
-from itertools import count
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import count, islice
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,21 +15,94 @@ from torch.utils import _pytree as pytree
 from fedweave.core.federation import Client
 from fedweave.core.graph import Graph, stack
 from fedweave.core.tree import Tree, check, leaves, nest
-from fedweave.engines.calls import check_permanent
+from fedweave.engines.calls import check_permanent, of_client
 from fedweave.engines.executor import Work
 from fedweave.engines.states import Group, States
 from fedweave.errors import StepFailed
 from fedweave.learn.narrow import share_again
 from fedweave.ops.csr import StackedCsr
 from fedweave.ops.memory import once
-from fedweave.ops.recording import Form
+from fedweave.ops.recording import Form, form_of
 from fedweave.ops.sparse import Sparse
+from fedweave.ops.sparsified import Sparsified
 from fedweave.ops.touched import STACKED, TouchedRows, materialize_stacked
 
 
-def run_batch(work: Work, spec: Any, dims: tuple[Any, ...], operands: tuple[Any, ...]) -> Any:
-    """Replies and states of a batch, stacked; `operands` flattened ((graph, state, key, secret, own message), shared
-    message, test graph, members), `dims` where each has the clients' axis.
+class Flat(NamedTuple):
+    """Operands: their leaves, how these are put together again, where each has the clients' axis, and of each what must
+    be alike wherever a recording is played."""
+
+    leaves: list[Any]
+    whole: Callable[[list[Any]], Any]
+    dims: tuple[Any, ...]
+    forms: tuple[Any, ...]
+    paths: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, found: object, own: bool) -> "Flat":
+        """Of what each client has for its `own`, or all have alike."""
+        flat, spec = pytree.tree_flatten(found)
+        dims = batch_dims(found) if own else (None,) * len(flat)
+        return cls(flat, partial(pytree.tree_unflatten, treespec=spec), dims, tuple(map(form_of, flat)))
+
+    @classmethod
+    def of_tree(cls, tree: Tree, own: bool) -> "Flat":
+        """Of a tree, which its paths put together in a fraction of the time."""
+        layout, flat, each = *Layout.of(tree), 0 if own else None
+        dims = [each if isinstance(leaf, Tensor) else None for leaf in flat]
+        for at in layout.shared:
+            dims[at] = None
+        return cls(flat, layout.tree, tuple(dims), tuple(map(form_of, flat)), tuple(layout.kinds))
+
+
+class Layout:
+    """How the leaves of a tree lie in a list, and what is no tensor of partly stored or sparsified ones.
+
+    kinds: {path: how}. shared: where in the list is what all clients of a batch have alike.
+    """
+
+    def __init__(self, kinds: dict[str, Callable[[Iterator[Any]], Any]], shared: list[int]) -> None:
+        self.kinds, self.shared = kinds, shared
+
+    @classmethod
+    def of(cls, tree: Tree) -> tuple["Layout", list[Any]]:
+        """The layout of a tree, and the list."""
+        kinds, flat, shared = dict[str, Callable[[Iterator[Any]], Any]](), list[Any](), list[int]()
+        for path, leaf in leaves(tree):
+            if isinstance(leaf, TouchedRows):
+                kinds[path] = partial(_touched, matrix=leaf.matrix)
+                shared.append(len(flat))
+                flat += leaf.rest, leaf.rows, leaf.values
+            elif isinstance(leaf, Sparsified):
+                kinds[path] = _sparsified
+                flat.append(leaf.dense)
+            else:
+                kinds[path] = next
+                flat.append(leaf)
+        return cls(kinds, shared), flat
+
+    def leaves(self, flat: Iterable[Any]) -> dict[str, Any]:
+        """{path: leaf}."""
+        rest = iter(flat)
+        return {path: kind(rest) for path, kind in self.kinds.items()}
+
+    def tree(self, flat: Iterable[Any]) -> Tree:
+        """The tree."""
+        return nest(self.leaves(flat))
+
+
+def _touched(rest: Iterator[Any], matrix: object) -> TouchedRows:
+    return TouchedRows(next(rest), next(rest), next(rest), matrix)
+
+
+def _sparsified(rest: Iterator[Any]) -> Sparsified:
+    return Sparsified(next(rest))
+
+
+def run_batch(work: Work, parts: Sequence[Flat], operands: tuple[Any, ...]) -> list[Any]:
+    """Layouts of the reply and the state, and the leaves of both, stacked; `operands` are the leaves of the `parts`:
+    (graph, the word of its id), its state, its own message, the call's key, the shared message, and (test graph,
+    members).
 
     Raises:
         StepFailed: the step draws from NumPy's own generator. This is not called where a recording is played, so that
@@ -37,13 +111,18 @@ def run_batch(work: Work, spec: Any, dims: tuple[Any, ...], operands: tuple[Any,
     form, before = Form(), _drawn()
 
     def one(*flat: Any) -> tuple[Tensor, ...]:
-        (graph, state, key, secret, mine), shared, test, members = pytree.tree_unflatten(flat, spec)
+        rest = iter(flat)
+        (graph, me), state, mine, call, shared, (test, members) = (
+            part.whole(list(islice(rest, len(part.leaves)))) for part in parts
+        )
+        key, secret = of_client(call, "client", me), of_client(call, "secret", me)
         view = Client(graph, state, key, secret, test, members=members)
         reply = check(work.step(view, shared | mine), f"the reply of {work.name}")
         kept = check(view.state, f"the state that {work.name} keeps")
         check_permanent(work.name, work.info, reply, kept)
         return form.flat((reply, kept))
 
+    dims = tuple(dim for part in parts for dim in part.dims)
     found = form.whole(vmap(one, in_dims=dims)(*operands))
     if _drawn() != before:
         raise StepFailed(
@@ -51,7 +130,9 @@ def run_batch(work: Work, spec: Any, dims: tuple[Any, ...], operands: tuple[Any,
             "same again each time a recording is played. Draw from client.key, in a part ctx.client.key "
             "(fedweave.core.random.uniform(key, shape), normal, …)."
         )
-    return pytree.tree_map(_without_matrix, found, is_leaf=lambda leaf: isinstance(leaf, TouchedRows))
+    trees = pytree.tree_map(_without_matrix, found, is_leaf=_partly_stored)
+    (reply, answered), (state, left) = map(Layout.of, trees)
+    return [(reply, state, len(answered)), *answered, *left]
 
 
 def told_memory(step: str, clients: int, device: torch.device, error: Exception) -> str:
@@ -87,12 +168,19 @@ def stacked_states(kept: States, group: Group, graphs: Graph, copy: bool) -> Tre
 
 def batch_dims(inputs: object) -> tuple[int | None, ...]:
     """`in_dims` of the leaves that each client has for itself: 0 for tensors, None for the rest."""
+    flat = pytree.tree_leaves(inputs, is_leaf=_partly_stored)
+    if not any(map(_partly_stored, flat)):
+        return tuple(0 if isinstance(leaf, Tensor) else None for leaf in flat)
 
     def dim(leaf: object) -> Any:
         return STACKED if isinstance(leaf, TouchedRows) else 0 if isinstance(leaf, Tensor) else None
 
-    dims = pytree.tree_map(dim, inputs, is_leaf=lambda leaf: isinstance(leaf, TouchedRows))
+    dims = pytree.tree_map(dim, inputs, is_leaf=_partly_stored)
     return tuple(pytree.tree_leaves(dims))
+
+
+def _partly_stored(leaf: object) -> bool:
+    return isinstance(leaf, TouchedRows)
 
 
 def matrix_of(graphs: Graph) -> StackedCsr | None:
@@ -122,10 +210,12 @@ def settled(leaf: object, matrix: StackedCsr | None) -> Any:
 
 def first(leaf: Any, clients: int) -> Any:
     """A stacked leaf of the first clients of a batch, without those that it was filled up with."""
+    if isinstance(leaf, Tensor):
+        return leaf if len(leaf) == clients else leaf[:clients]
     if isinstance(leaf, TouchedRows):
         rows = leaf.rows[:clients], leaf.values[:clients]
         return leaf if len(leaf.rows) == clients else TouchedRows(leaf.rest, *rows)
-    return leaf[:clients] if isinstance(leaf, Tensor) else leaf
+    return leaf
 
 
 # Padded rows run at once when the user names no chunk: with hidden sizes of some hundred, well under a gigabyte.

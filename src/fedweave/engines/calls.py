@@ -17,17 +17,17 @@ class Keys:
     """The server's side of a run's randomness: which round it is, and how often each step ran in it."""
 
     def __init__(self, seed: int, device: torch.device | str = "cpu") -> None:
-        self._root = random.key(seed, device)
+        self._root, self._device = random.root(seed), device
         self.begin(0)
 
     def begin(self, round: int) -> None:
         """Start a round: the randomness of everything in it depends on its number."""
         self._times: dict[str, int] = {}
-        self._round = random.fold(self._root, "round", round)
+        self._round = random.folded(self._root, "round", round)
 
     def server(self, purpose: str) -> Tensor:
         """The server's randomness in this round for `purpose`."""
-        return random.fold(self._round, "server", purpose)
+        return random.placed(random.folded(self._round, "server", purpose), self._device)
 
     def occurrence(self, step: str) -> int:
         """How often `step` ran in this round before; counts it."""
@@ -36,7 +36,7 @@ class Keys:
 
     def step(self, step: str, again: int) -> Tensor:
         """Randomness of a call: f(seed, round, step, how often it ran in this round)."""
-        return random.fold(self._round, "step", step, again)
+        return random.placed(random.folded(self._round, "step", step, again), self._device)
 
 
 def with_test(held: Mapping[str, Graph], test: Graph | None) -> dict[str, Graph]:
@@ -57,7 +57,7 @@ def called(step: str, clients: Sequence[str] | None, known: Sequence[str], quoru
     """
     if not 0 <= quorum <= 1:
         raise FedweaveError(f"the quorum of {step} is {quorum}; it is a share from 0 to 1.")
-    if clients is None:
+    if clients is None or (len(clients) == len(known) and tuple(clients) == tuple(known)):
         return tuple(known)
     if not clients:
         raise FedweaveError(f"{step} was called on no client: none is named.")

@@ -133,7 +133,9 @@ class LocalEngine(Engine):
 
     def _present(self, name: str, clients: Sequence[str] | None, quorum: float) -> tuple[list[str], dict[str, str]]:
         chosen = called(name, clients, self.clients, quorum)
-        reasons = {c: self._absent(self.round, c) for c in chosen} if self._absent else {}
+        if not self._absent:
+            return list(chosen), {}
+        reasons = {c: self._absent(self.round, c) for c in chosen}
         missing = {client: reason for client, reason in reasons.items() if reason}
         check_quorum(name, quorum, len(chosen), missing)
         return [client for client in chosen if client not in missing], missing

@@ -90,6 +90,8 @@ class Messages:
 
     def stacked(self, group: Sequence[str]) -> Tree:
         """The clients' own parts, stacked."""
+        if not self.each and not self.peers:
+            return self.rows.of(group) if self.rows.clients else {}
         flats = [dict(leaves(self._own(client))) for client in group]
         own = nest({path: torch.stack([_tensor(flat[path], self._device) for flat in flats]) for path in flats[0]})
         return own | self.rows.of(group) if self.rows.clients else own

@@ -10,6 +10,7 @@ from fedweave.core.tree import Tree, leaves, nest
 from fedweave.engines.messages import Messages
 from fedweave.errors import CallRefused
 from fedweave.ops.memory import ByObject, Stamp
+from fedweave.ops.sparsified import Sparsified
 
 _Known = dict[str, Stamp]  # {path: a tensor as sent}
 
@@ -55,11 +56,14 @@ class LastSent:
 
     def metered(self, group: Sequence[str], messages: Messages) -> Iterator[tuple[tuple[str, ...], Tree]]:
         """What is sent to the clients of a simulated `group`, grouped by messages of the same form."""
+        if messages.varied:
+            whole = _counted(group, messages)
+        else:
+            whole = {client: messages.down(client) for client in (group[:1] if self._resend else group)}
         if self._resend:
             for part in [(client,) for client in group] if messages.varied else [tuple(group)]:
-                yield part, messages.down(part[0])
+                yield part, whole[part[0]]
             return
-        whole = {client: messages.down(client) for client in group}
         sent, alike = self.shortened(whole), defaultdict(list)
         for client in group:
             alike[client if messages.varied else sent[client].get(HELD, "")].append(client)
@@ -100,6 +104,16 @@ class LastReceived:
         if not self._resend and (tensors := _tensors(found)):
             self._known = {path: leaf.clone() for path, leaf in tensors.items()}
         return found
+
+
+def _counted(group: Sequence[str], messages: Messages) -> dict[str, Tree]:
+    """The clients' messages, of whose sparse leaves all entries are counted together."""
+    sparse = {path: leaf for path, leaf in leaves(messages.rows.of(group)) if isinstance(leaf, Sparsified)}
+    found = {}
+    for client, counts in zip(group, Sparsified.counts([*sparse.values()]), strict=True):
+        flat, known = dict(leaves(messages.down(client))), zip(sparse, counts, strict=True)
+        found[client] = nest(flat | {path: Sparsified(flat[path].dense, count) for path, count in known})
+    return found
 
 
 def _tensors(message: Tree) -> dict[str, Tensor]:

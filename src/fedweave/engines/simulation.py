@@ -4,6 +4,7 @@ import ctypes
 import ctypes.util
 import sys
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from functools import cache
 from types import MappingProxyType
 from typing import Any
@@ -95,6 +96,10 @@ class Simulation(LocalEngine):
             absent=absent,
             resend=resend,
         )
+
+    def recording(self) -> AbstractContextManager[None]:
+        """See `core.federation.Federation`."""
+        return self.recordings.used()
 
     @property
     def graphs(self) -> Mapping[str, Graph]:

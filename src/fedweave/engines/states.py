@@ -49,6 +49,7 @@ class States:
     def __init__(self, device: torch.device | str = "cpu") -> None:
         self._device = torch.device(device)
         self._stacks: dict[int, tuple[Group, Tree]] = {}
+        self._whole: frozenset[int] = frozenset()  # stacks whose clients are all at home there
         self._filed: dict[int, Filed] = {}
         self._tables: dict[object, int] = {}  # by kind, those in `_filed`
         self._held: dict[int, int] = {}  # of these, how many clients are at home there
@@ -69,7 +70,9 @@ class States:
             return
         left = Counter(self._home[client][0] for client in group if client in self._home)
         self._home.update({client: (self._next, row) for row, client in enumerate(group)})
-        self._stacks[self._next], self._next = (group, stacked), self._next + 1
+        self._stacks[self._next] = group, stacked
+        self._whole = (self._whole | {self._next}).difference(left)
+        self._next += 1
         for old, gone in left.items():
             if old in self._stacks:
                 self._part(old)
@@ -148,15 +151,17 @@ class States:
         return own[0] if len(own) == 1 else torch.cat(own)[order]
 
     def together(self, group: Group) -> bool:
-        """Whether the states of `group` were put together."""
-        homes = {self._home.get(client, (-1, 0))[0] for client in group}
-        return len(homes) == 1 and all(home in self._stacks and self._stacks[home][0] == group for home in homes)
+        """Whether the states of `group` were put together, and nobody has left them since."""
+        home, _ = self._home.get(group[0], (-1, 0))
+        return home in self._whole and (self._stacks[home][0] is group or self._stacks[home][0] == group)
 
     def split(self, group: Group) -> list[Group]:
         """`group` in parts whose clients' states agree in structure, shapes and numbers, so that they can be stacked.
 
         They differ when only some clients have been called before.
         """
+        if self.together(group):
+            return [group]
         homes = [self._home.get(client, (-1, 0))[0] for client in group]
         if len(set(homes)) == 1:
             return [group]

@@ -1,12 +1,11 @@
 """The fast path: each step is called once for a whole batch of clients, and repeated steps are recorded."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
-from typing import get_args
+from functools import cached_property, partial
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from fedweave.core import random
 from fedweave.core.graph import Graph
@@ -14,7 +13,7 @@ from fedweave.core.sizes import fillings
 from fedweave.core.tree import Tree, leaves, nest
 from fedweave.engines.batch_calls import (
     Batches,
-    batch_dims,
+    Flat,
     first,
     matrix_of,
     remedy,
@@ -23,13 +22,13 @@ from fedweave.engines.batch_calls import (
     stacked_states,
     told_memory,
 )
-from fedweave.engines.calls import of_client
 from fedweave.engines.executor import Ran, Work
 from fedweave.engines.loop import Loop
 from fedweave.engines.states import Group, MemoryIsolation, Readers
 from fedweave.engines.steps import Watched, refuse_changes
 from fedweave.errors import ConfigError, OutOfMemory, ReplyRefused, StepFailed, out_of_memory, raised_at
 from fedweave.ops.capture import Lasting, recorder_for
+from fedweave.ops.csr import StackedCsr
 from fedweave.ops.recording import Recordings, When, traced
 from fedweave.ops.touched import TouchedRows
 
@@ -62,6 +61,9 @@ class Vectorised(Loop):
         super().__init__(graphs, classes=classes, test=test, members=members, own=own, device=device)
         self._batches, self._readers = Batches(self.data.graphs, chunk, self.device, self._own), Readers()
         self._group_ids: dict[Group, Tensor] = {}
+        self._flats: dict[int, Flat] = {}  # by the batch's version
+        self._seen: set[int] = set()
+        self._all = Flat.of((self.test, self._members), False)
         self._called: dict[str, int] = {}  # how many, by each step's last call
         self.recordings = Recordings(record, recorder_for(self.device))
 
@@ -70,7 +72,7 @@ class Vectorised(Loop):
         if work.info.ragged:
             yield from super().run(work, clients)
             return
-        place = {client: at for at, client in enumerate(clients)}
+        places = _Places(clients)
         as_before = self._called.get(work.name, len(clients)) == len(clients)
         self._called[work.name] = len(clients)
         for batch in self._batches.plan(clients):
@@ -78,11 +80,11 @@ class Vectorised(Loop):
             for group, size in self._parts(batch, alike or len(clients) == len(self.clients)):
                 if work.messages.ragged(group):
                     for client in group:
-                        yield self._timed(self._alone, work, (client,), (place[client],))
+                        yield self._timed(self._alone, work, (client,), places.of((client,)))
                 else:
                     together = partial(self._together, size=size)
                     with self.recordings.used():
-                        ran = self._timed(together, work, group, tuple(place[client] for client in group))
+                        ran = self._timed(together, work, group, places.of(group))
                     yield ran
 
     def _parts(self, batch: Group, lasting: bool) -> Iterator[tuple[Group, int]]:
@@ -111,23 +113,23 @@ class Vectorised(Loop):
         states: Tree = {}
         if not work.info.stateless:
             states = stacked_states(self._states, group, graphs, copy=work.step not in self._readers)
-        keys = of_client(work.key, "client", ids), of_client(work.key, "secret", ids)
-        inputs = (graphs, states, *keys, mine)
-        operands, spec = pytree.tree_flatten((inputs, messages.common(), self.test, self._members))
-        private = batch_dims(inputs)
-        dims = private + (None,) * (len(operands) - len(private))
-        named = tuple(tuple(path for path, _ in leaves(tree)) for tree in (states, mine, messages.shared))
-        names = (*named, tuple(isinstance(leaf, TouchedRows) and leaf.matrix is not None for _, leaf in leaves(states)))
+        batch, private, told = self._flat(version, (graphs, ids)), Flat.of_tree(states, True), Flat.of_tree(mine, True)
+        key, shared = Flat.of(work.key, False), Flat.of_tree(messages.shared, False)
+        parts = (batch, private, told, key, shared, self._all)
+        operands = [leaf for part in parts for leaf in part.leaves]
+        partly = tuple(isinstance(leaf, TouchedRows) and leaf.matrix is not None for _, leaf in leaves(states))
+        names = (private.paths, told.paths, shared.paths, partly)
         roots = graphs.roots if self.test is None else graphs.roots + self.test.roots
         before, held, watched = messages.versions(), self._readers.versions(states), Watched(graphs, self.test)
         try:
-            reply, state = traced(
-                lambda *flat: run_batch(work, spec, dims, flat),
+            (form, kept, answered), *found = traced(
+                lambda *flat: run_batch(work, parts, flat),
                 (work.step,),
                 names,
                 roots,
                 operands,
-                self._lasting(version, graphs, len(operands)),
+                self._lasting(version, len(batch.leaves), len(operands)),
+                tuple([form for part in parts for form in part.forms]),
             )
         except (ReplyRefused, StepFailed):
             raise
@@ -143,7 +145,9 @@ class Vectorised(Loop):
         refuse_changes(work.name, before, messages)
         watched.refuse_changes(work.name, f"clients {group[0]!r} to {group[-1]!r}")
         self._readers.note(work.step, states, held)
-        return self._kept(called, None if work.info.apart else state, reply, graphs, [messages.shared, mine])
+        shown = [*batch.leaves, *shared.leaves, *told.leaves]
+        reply, state = form.leaves(found[:answered]), kept.leaves(found[answered:])
+        return self._kept(called, None if work.info.apart else state, reply, matrix_of(graphs), shown)
 
     def _ids_of(self, group: Group) -> Tensor:
         """What each client's randomness is made of, int64 [P]."""
@@ -153,18 +157,37 @@ class Vectorised(Loop):
             self._group_ids[group] = torch.tensor([random.word(client) for client in group], device=self.device)
         return self._group_ids[group]
 
-    def _lasting(self, version: int, graphs: Graph, operands: int) -> Lasting:
-        """The stacked graphs, which come first, and what all batches are told of the data, which comes last."""
-        first, last = (len(pytree.tree_leaves(own)) for own in (graphs, (self.test, self._members)))
-        return Lasting(version, frozenset((*range(first), *range(operands - last, operands))))
+    def _lasting(self, version: int, own: int, operands: int) -> Lasting:
+        """A batch's `own`, which come first, and what all batches are told of the data, which comes last."""
+        return Lasting(version, frozenset((*range(own), *range(operands - len(self._all.leaves), operands))))
 
-    def _kept(self, group: Group, state: Tree | None, reply: Tree, graphs: Graph, told: list[Tree]) -> Tree:
-        """Keep what the batch left, unless its states stay as they were, in memory of its own; its replies."""
-        own = MemoryIsolation([leaf for leaf in pytree.tree_leaves((graphs, *told)) if isinstance(leaf, Tensor)])
-        matrix, count = matrix_of(graphs), len(group)
+    def _flat(self, version: int, batch: object) -> Flat:
+        """A batch's graphs and who they are of, kept from the second time on: samples come only once."""
+        if version in self._flats:
+            return self._flats[version]
+        found = Flat.of(batch, True)
+        if version in self._seen:
+            self._flats[version] = found
+        self._seen.add(version)
+        if max(len(self._seen), len(self._flats)) > _GROUPS:
+            self._seen.clear()
+            self._flats.clear()
+        return found
+
+    def _kept(
+        self,
+        group: Group,
+        state: Mapping[str, Any] | None,
+        reply: Mapping[str, Any],
+        matrix: StackedCsr | None,
+        shown: Sequence[object],
+    ) -> Tree:
+        """Keep what the batch left, by path, unless its states stay as they were, in memory of its own; its replies.
+        matrix: of its features. shown: what its clients were shown."""
+        own, count = MemoryIsolation(shown), len(group)
         kept, sent = (
-            {path: own.copy(first(settled(leaf, matrix), count)) for path, leaf in leaves(tree)}
-            for tree in (state or {}, reply)
+            {path: own.copy(first(settled(leaf, matrix), count)) for path, leaf in found.items()}
+            for found in (state or {}, reply)
         )
         if state is not None:
             self._states.put(group, nest(kept))
@@ -182,3 +205,20 @@ class Vectorised(Loop):
 
     def _renew(self, clients: Sequence[str]) -> None:
         self._batches.renew(clients)
+        self._flats.clear()
+
+
+class _Places:
+    """Where clients stand among all that were called; of thousands that are all of these, without a look at each."""
+
+    def __init__(self, clients: Sequence[str]) -> None:
+        self._clients = tuple(clients)
+
+    def of(self, group: Group) -> tuple[int, ...]:
+        if group == self._clients:
+            return tuple(range(len(group)))
+        return tuple(self._place[client] for client in group)
+
+    @cached_property
+    def _place(self) -> dict[str, int]:
+        return {client: at for at, client in enumerate(self._clients)}

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 import torch
+from torch.nn.utils import get_total_norm
 
 from fedweave.algorithms.deployment import Deployable
 from fedweave.core import purposes
@@ -207,9 +208,17 @@ def _tree(algorithm: Algorithm, method: str, state: object) -> Tree:
         raise UserError(str(refused)) from refused
 
 
+def _all_finite(tensors: list[torch.Tensor]) -> bool:
+    """Whether all numbers are; a device is waited for once."""
+    numbers = [tensor for tensor in tensors if tensor.is_floating_point() and tensor.numel()]
+    return not numbers or bool(get_total_norm(numbers, math.inf).isfinite())
+
+
 def _refuse_divergence(round: int, state: Tree) -> None:
     """Name what is not finite: a weight or, where weights are finite, the part that keeps it."""
-    tensors = ((path, leaf) for path, leaf in leaves(state) if isinstance(leaf, torch.Tensor))
+    tensors = [(path, leaf) for path, leaf in leaves(state) if isinstance(leaf, torch.Tensor)]
+    if _all_finite([leaf for _, leaf in tensors]):
+        return
     odd = [path for path, leaf in tensors if not leaf.isfinite().all()]
     for path in sorted(odd, key=lambda path: path.startswith("parts/")):
         if path.startswith("parts/"):

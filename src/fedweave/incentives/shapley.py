@@ -18,10 +18,11 @@ from fedweave.errors import UserError
 
 
 class Updated(NamedTuple):
-    """values: float64 [N], the agents' new values r^t. changed: False where they could not be normalised and stay."""
+    """values: float64 [N], the agents' new values r^t. changed: bool scalar, False where they could not be normalised
+    and stay."""
 
     values: Tensor
-    changed: bool
+    changed: Tensor
 
 
 def alignment(updates: Tensor, whole: Tensor) -> Tensor:
@@ -34,7 +35,9 @@ def alignment(updates: Tensor, whole: Tensor) -> Tensor:
 def diversity(motif: Tensor) -> Tensor:
     """d_i = k_i / K, float64 [N], the share of all agents' motifs that agent i has, of lists `motif` int64 [N, …] with
     −1 at padding; 0 where nobody has any."""
-    return (motif >= 0).sum(1).double() / max(1, len(torch.unique(motif[motif >= 0])))
+    ordered = motif.flatten().sort().values  # to tell how many differ without waiting for a device, as `unique` does
+    first = torch.cat([ordered[:1] >= 0, (ordered[1:] != ordered[:-1]) & (ordered[1:] >= 0)])
+    return (motif >= 0).sum(1).double() / first.sum().clamp(min=1)
 
 
 def updated(r: Tensor, phi: Tensor, diversity: Tensor, alpha1: float = 0.05, alpha2: float = 1.0) -> Updated:
@@ -44,7 +47,7 @@ def updated(r: Tensor, phi: Tensor, diversity: Tensor, alpha1: float = 0.05, alp
     """
     new = r.double() + alpha1 * (phi.double() + alpha2 * diversity.double())
     total = new.sum()
-    return Updated(new / total, True) if total > 0 else Updated(r.double(), False)
+    return Updated(torch.where(total > 0, new / total, r.double()), total > 0)
 
 
 def quota(r: Tensor, size: int, beta: float = 1.0) -> Tensor:
@@ -58,7 +61,7 @@ def quota(r: Tensor, size: int, beta: float = 1.0) -> Tensor:
         raise UserError(f"beta is {beta}; it must be above 0.")
     reach = torch.tanh(beta * r.double().relu())
     most = reach.max()
-    share = reach / most if most > 0 else torch.zeros_like(reach)  # first the share: the best agent's is exactly 1
+    share = torch.where(most > 0, reach / most, 0.0)  # first the share: the best agent's is exactly 1
     return (size * share).floor().long()
 
 

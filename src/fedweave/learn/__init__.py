@@ -1,7 +1,7 @@
 """Local training: `fit`, the one loop that every algorithm trains with, and the optimisers it uses."""
 
 from fedweave.learn.descent import Loss, Penalty
-from fedweave.learn.fitting import Fit, fit, where_trained
+from fedweave.learn.fitting import Fit, alone, fit, where_trained
 from fedweave.learn.losses import PLAIN, ClassLoss, ClassWeight, class_counts, cross_entropy
 from fedweave.learn.optimisers import MOST_STEPS, OPTIMISERS, Adam, Optimiser, Sgd, check_training
 
@@ -17,6 +17,7 @@ __all__ = [
     "Optimiser",
     "Penalty",
     "Sgd",
+    "alone",
     "check_training",
     "class_counts",
     "cross_entropy",

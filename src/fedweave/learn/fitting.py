@@ -17,6 +17,7 @@ from fedweave.learn.batch import train_batch
 from fedweave.learn.descent import Loss, Penalty, Stored, TrainSpec, differentiate, scalar
 from fedweave.learn.optimisers import Optimiser
 from fedweave.ops.batched import Batch, Context, Dims, Operands, Operation
+from fedweave.ops.capture import Lasting
 from fedweave.ops.recording import Form, traced
 from fedweave.ops.touched import TouchedRows, materialize
 
@@ -29,6 +30,18 @@ def recorded(function: Callable[[Graph, Tree], Any], graph: Graph, given: Tree) 
     part = _Part(function)
     operands, part.spec = pytree.tree_flatten((graph, given))
     return part.form.whole(_Recorded.apply(part, *operands))
+
+
+def alone(function: Callable[[Tree], Any], given: Tree) -> Any:
+    """`function(given)`, a tree of tensors of a tree of tensors: what the server computes in every round, within
+    `Federation.recording`. As `recorded`, without a graph and clients; it may be differentiated inside."""
+    operands, spec = pytree.tree_flatten(given)
+    names = tuple(path for path, _ in leaves(given))
+
+    def flat(*tensors: Tensor) -> Any:
+        return function(pytree.tree_unflatten(tensors, spec))
+
+    return traced(flat, (function,), names, (), operands, Lasting("", frozenset()))
 
 
 class _Part:

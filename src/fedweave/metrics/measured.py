@@ -233,7 +233,7 @@ def _warned(everyone: Mapping[str, np.ndarray], after: Mapping[str, np.ndarray])
 def _scores(replies: Replies, server: Tree | None) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray] | None]:
     """What clients replied, {path: [P, …]}, and the server's own, on the host: the one place of a round where anybody
     waits for a device."""
-    paths = [path for path, _ in leaves(replies[replies.clients[0]]) if path.startswith(_KINDS)]
+    paths = [path for path in replies.readable if path.startswith(_KINDS)]
     found = {path: replies.stack(path) for path in paths}
     own = {} if server is None else {f"{_SERVER}{path}": leaf for path, leaf in leaves(server)}
     host = _on_host(found | own)
@@ -327,10 +327,9 @@ def _rows(
     numbers = [*(value.reshape(-1) for value in own.values()), *pooled.values(), np.array([*single.values()], float)]
     flat = np.concatenate([*numbers, *each.values()])
     rounds = pa.array(np.full(len(flat), round, np.int32))
-    labels = _labels(clients, tuple(own), tuple(pooled), tuple(single), tuple(each))
-    table = pa.table([rounds, *labels, flat], METRICS_SCHEMA)
-    undefined = np.isnan(flat)
-    return table.take(np.flatnonzero(~undefined)) if undefined.any() else table
+    defined = ~np.isnan(flat)
+    labels = _labels(clients, tuple(own), tuple(pooled), tuple(single), tuple(each), defined.tobytes())
+    return pa.table([rounds[: len(labels[0])], *labels, flat[defined]], METRICS_SCHEMA)
 
 
 def of_splits(round: int, found: Mapping[str, np.ndarray]) -> pa.Table:
@@ -347,15 +346,16 @@ def of_splits(round: int, found: Mapping[str, np.ndarray]) -> pa.Table:
     )
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=2)
 def _labels(
     clients: tuple[str, ...],
     own: tuple[str, ...],
     pooled: tuple[str, ...],
     single: tuple[tuple[str, str], ...],
     each: tuple[tuple[str, str], ...],
+    defined: bytes,
 ) -> tuple[pa.Array, ...]:
-    """The columns client, split and metric, which are the same in every round."""
+    """The columns client, split and metric of the rows that are `defined`, bool, which are the same in most rounds."""
     count, three = len(clients), len(SPLITS)
     everyone = np.arange(count)
     metrics = [*own, *pooled, *(name for _, name in single), *(name for _, name in each)]
@@ -368,4 +368,5 @@ def _labels(
         (SPLITS, which),
         (metrics, np.arange(len(metrics)).repeat(often)),
     )
-    return tuple(pa.array(names, pa.string()).take(pa.array(at, pa.int64())) for names, at in columns)
+    kept = np.frombuffer(defined, np.bool_)
+    return tuple(pa.array(names, pa.string()).take(pa.array(at[kept], pa.int64())) for names, at in columns)

@@ -69,35 +69,51 @@ class Capture:
     ) -> None:
         self._values = values, [tensors[at] for at in sorted(fixed)]  # held, for what is captured knows their addresses
         self._changing = [at for at in range(len(tensors)) if at not in fixed]
-        self._copies = [_Copy(tensors[at]) for at in self._changing]
+        self._copies = _Copies([tensors[at] for at in self._changing])
         given = list(tensors)
-        for at, copy in zip(self._changing, self._copies, strict=True):
-            given[at] = copy.tensor
+        for at, copy in zip(self._changing, self._copies.tensors, strict=True):
+            given[at] = copy
         self._results, self._launch = by.capture(lambda: recording.play(values, given))
 
     def __call__(self, tensors: Sequence[Tensor]) -> Results:
         """The results for operands of which those that last are the same."""
-        for at, copy in zip(self._changing, self._copies, strict=True):
-            copy.fill(tensors[at])
+        self._copies.fill([tensors[at] for at in self._changing])
         self._launch()
-        return tuple(result.clone() for result in self._results)
+        found = tuple(torch.empty_like(result) for result in self._results)
+        for those in _by_dtype(self._results):
+            torch._foreach_copy_([found[at] for at in those], [self._results[at] for at in those])
+        return found
 
 
-class _Copy:
-    """A tensor of the form of another, strides included, to be filled with other numbers."""
+class _Copies:
+    """Tensors of the forms of others, strides included, to be filled with other numbers: those of one type at once,
+    for a launch takes longer than the copy."""
 
-    def __init__(self, like: Tensor) -> None:
-        self._span = 1 + sum((size - 1) * stride for size, stride in zip(like.shape, like.stride(), strict=True))
-        self._span *= bool(like.numel())
-        self._memory = self._flat(like).clone()
-        self.tensor = self._memory.as_strided(like.shape, like.stride())
+    def __init__(self, like: Sequence[Tensor]) -> None:
+        self._plain = [tensor.is_contiguous() for tensor in like]
+        self._memory = [_memory(tensor).clone() for tensor in like]
+        forms = [(tensor.shape, tensor.stride()) for tensor in like]
+        self.tensors = [own.as_strided(*form) for own, form in zip(self._memory, forms, strict=True)]
+        each = zip(self._plain, self.tensors, self._memory, strict=True)
+        self._into = [own if plain else memory for plain, own, memory in each]
+        self._groups = _by_dtype(like)
 
-    def fill(self, source: Tensor) -> None:
-        self._memory.copy_(self._flat(source))
+    def fill(self, sources: Sequence[Tensor]) -> None:
+        given = [own if plain else _memory(own) for own, plain in zip(sources, self._plain, strict=True)]
+        for those in self._groups:
+            torch._foreach_copy_([self._into[at] for at in those], [given[at] for at in those])
 
-    def _flat(self, tensor: Tensor) -> Tensor:
-        """The memory from the first to the last element; of those that are expanded, each counts once."""
-        return tensor.detach().as_strided((self._span,), (1,), tensor.storage_offset())
+
+def _memory(tensor: Tensor) -> Tensor:
+    """The memory from the first to the last element; of those that are expanded, each counts once."""
+    span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.detach().as_strided((span * bool(tensor.numel()),), (1,), tensor.storage_offset())
+
+
+def _by_dtype(tensors: Sequence[Tensor]) -> list[list[int]]:
+    """The numbers of the tensors, those of one type together."""
+    dtypes = [tensor.dtype for tensor in tensors]
+    return [[at for at, own in enumerate(dtypes) if own == dtype] for dtype in dict.fromkeys(dtypes)]
 
 
 def capturable(recording: Recording, tensors: Sequence[Tensor]) -> bool:

@@ -191,6 +191,7 @@ def traced(
     roots: Roots,
     operands: Sequence[object],
     lasting: Lasting | None = None,
+    forms: tuple[Any, ...] | None = None,
 ) -> Any:
     """`function(*operands)`, recorded once that pays and played from then on.
 
@@ -200,13 +201,18 @@ def traced(
         computation.
     operands: tensors, which may change from call to call, and numbers, which are part of the computation.
     lasting:  those that do not, by which a capture is known (`ops.capture`).
+    forms:    `form_of` each operand, where that is known.
     """
     recordings = _ACTIVE.get()
     if recordings is None or torch._C._functorch.peek_interpreter_stack() is not None:
         return function(*operands)
-    kinds = tuple(sizes(o) if isinstance(o, Tensor) else (type(o), repr(o)) for o in operands)
-    key = identity, names, tuple(map(sizes, roots)), kinds
+    key = identity, names, tuple(map(sizes, roots)), forms or tuple(map(form_of, operands))
     return recordings.run(function, identity, key, roots, operands, lasting)
+
+
+def form_of(operand: object) -> Any:
+    """What must be alike of an operand wherever a recording is played."""
+    return sizes(operand) if isinstance(operand, Tensor) else (type(operand), repr(operand))
 
 
 def _names(computation: _Computation) -> str:

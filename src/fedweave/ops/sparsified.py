@@ -1,6 +1,7 @@
 """Tensors of which most entries are 0, and travel without these."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,11 +15,11 @@ class Sparsified:
     """A tensor that is serialised as its entries that are not 0: their places in the flattened tensor (int32) and their
     values. To everything else it is the tensor itself.
 
-    dense: the tensor.
+    dense: the tensor. count: how many of its entries are not 0, where that is known; else it is counted.
     """
 
-    def __init__(self, dense: Tensor) -> None:
-        self.dense = dense
+    def __init__(self, dense: Tensor, count: int | None = None) -> None:
+        self.dense, self._count = dense, count
 
     @property
     def shape(self) -> torch.Size:
@@ -38,7 +39,20 @@ class Sparsified:
     @property
     def count(self) -> int:
         """How many entries travel."""
-        return int(torch.count_nonzero(self.dense))
+        return int(torch.count_nonzero(self.dense)) if self._count is None else self._count
+
+    @property
+    def nbytes(self) -> int:
+        """Of `packed`."""
+        return self.count * (4 + self.dtype.itemsize)
+
+    @staticmethod
+    def counts(stacked: Sequence["Sparsified"]) -> list[list[int]]:
+        """How many entries of each row of some leaves [P, …] travel, P lists: a device is waited for once."""
+        flat = [leaf.dense.flatten(1) if leaf.dense.dim() > 1 else leaf.dense[:, None] for leaf in stacked]
+        there = torch.cat([leaf != 0 for leaf in flat], 1).split([leaf.shape[1] for leaf in flat], 1)
+        found: list[list[int]] = torch.stack([own.sum(1) for own in there], 1).tolist()
+        return found
 
     def packed(self) -> Tensor:
         """Places int32 and then values of the k entries, as bytes: uint8 [k (4 + itemsize)]."""

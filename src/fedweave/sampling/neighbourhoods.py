@@ -83,10 +83,11 @@ def alone(targets: Tensor, dtype: torch.dtype) -> Tree:
 
 
 def located(nodes: Tensor, within: Tensor, count: int) -> Tensor:
-    """Where each of `nodes` int64 [k], numbers below `count`, stands in the list `within` int64 [m]."""
+    """Where each of `nodes` int64 [k], numbers below `count`, stands in the list `within` int64 [m]; the last place of
+    those that are in it several times, on every device."""
     places = torch.arange(len(within), device=within.device)
     table = torch.zeros(count, dtype=torch.int64, device=within.device)
-    return table.scatter(0, within, places).gather(0, nodes)
+    return table.scatter_reduce(0, within, places, "amax").gather(0, nodes)
 
 
 def rising(nodes: Tensor, count: int, size: int) -> Tensor:
@@ -208,7 +209,8 @@ def _joined(
     targets: Tensor, filled: Tensor, nodes: Tensor, count: int, padded_size: Callable[[int], int]
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The targets [P, t], of which the first `filled` [P] count, followed by those of `nodes` [P, k] that are no
-    targets; how many these are together, [P]; and the place of each of `nodes`."""
+    targets; how many these are together, [P]; and the place of each of `nodes`, the last one of those that stand in the
+    list several times."""
     sizes = targets.shape[1], count + 1
     at, numbers = (torch.arange(size, device=nodes.device).expand(len(nodes), size) for size in sizes)
     own = torch.where(at < filled[:, None], targets, count)  # the last column takes what does not count
@@ -219,4 +221,4 @@ def _joined(
     size = padded_size(max(len(at[0]), counted(total, most)))
     sources = targets[:, :1].repeat(1, size + 1).scatter_(1, torch.where(new > 0, where, size), numbers)
     sources[:, : len(at[0])] = torch.where(own < count, targets, sources[:, : len(at[0])])
-    return sources[:, :size], total, where.scatter_(1, own, at).gather(1, nodes)
+    return sources[:, :size], total, where.scatter_reduce_(1, own, at, "amax", include_self=False).gather(1, nodes)

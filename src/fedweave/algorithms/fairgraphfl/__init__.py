@@ -34,7 +34,7 @@ from fedweave.algorithms.preset import part_of, preset_of
 from fedweave.core.algorithm import Capabilities
 from fedweave.core.federation import Federation, Sends
 from fedweave.core.records import Record
-from fedweave.core.tree import Tree, leaves, nest, ravel, unravel
+from fedweave.core.tree import Tree, map_leaves, ravel, unravel
 from fedweave.incentives import shapley
 from fedweave.incentives.payoffs import payoffs, unscaled
 from fedweave.incentives.statement import Terms
@@ -100,7 +100,8 @@ class AgentValue(Part):
         if self.weights == "size":
             return by_size(round)
         share: Tensor = state["r"][round.at].relu()
-        return share / share.sum() if share.sum() > 0 else share
+        total = share.sum()
+        return share / torch.where(total > 0, total, 1.0)
 
     def value(self, state: Tree, round: Round) -> Tensor:
         """r after the round, of its agents."""
@@ -114,7 +115,7 @@ class AgentValue(Part):
             _log.warning("the agents' new values do not sum to more than 0, so that this round leaves them unchanged")
         return found
 
-    def _after(self, state: Tree, round: Round) -> tuple[Tree, bool]:
+    def _after(self, state: Tree, round: Round) -> tuple[Tree, Tensor]:
         nothing = torch.zeros_like(state["r"])
         updates = torch.nn.functional.normalize(round.updates.double()) if self.one_norm else round.updates
         whole = round.weights.to(updates.dtype) @ updates
@@ -168,13 +169,10 @@ class ValueReward(OwedReward):
         """What is owed to all agents, and the share of u_N's entries that those of the round have earned."""
         whole = ravel(round.delta)
         quota = shapley.quota(round.value, len(whole), self.beta)
-        earned = [dict(leaves(unravel(row, round.delta))) for row in shapley.reward(whole, quota)]
-        owed = {
-            path: owed.index_copy(0, round.at, torch.stack([own[path] for own in earned]))
-            for path, owed in leaves(state["owed"])
-        }
+        earned = unravel(shapley.reward(whole, quota), round.delta)
+        owed = map_leaves(lambda owed, own: owed.index_copy(0, round.at, own), state["owed"], earned)
         density = torch.zeros_like(state["density"]).index_copy(0, round.at, quota.double() / len(whole))
-        return {"owed": nest(owed), "density": density}
+        return {"owed": owed, "density": density}
 
     def measures(self, state: Tree) -> dict[str, Tensor]:
         """{"density": share of u_N's entries that each agent earned in the round}."""

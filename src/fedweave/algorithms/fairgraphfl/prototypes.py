@@ -113,17 +113,15 @@ class MotifPrototypes(Part):
     def update(self, state: Tree, round: Round) -> Tree:
         """Global prototypes `mean` [K, h] of the motifs `number` int64 [K], rising, and which are `known`; `motif`
         int64 [N, …] is what each agent listed."""
-        held = listed(state, round)
-        number = torch.unique(held[held >= 0])
-        weight = torch.zeros_like(number, dtype=torch.float64)
-        total = weight[:, None]
-        for reply, share in zip(round.replies, round.value.relu(), strict=True):
-            motif = once(reply["motif"])
-            real = motif >= 0
-            place = torch.searchsorted(number, motif[real])
-            own = reply["prototype"][real]
-            total = total.expand(-1, own.shape[1]).contiguous().index_add(0, place, share * own.double())
-            weight = weight.index_add(0, place, share.expand(len(place)))
+        held, motif = listed(state, round), lists(round)
+        number, own = torch.unique(held[held >= 0]), _stacked([reply["prototype"] for reply in round.replies], 0)
+        share = round.value.relu()[:, None, None]
+        shared = torch.cat([share * own.double(), share.expand(*motif.shape, 1)], 2)
+        place = torch.where(motif >= 0, torch.searchsorted(number, motif), len(number))  # the last row takes padding
+        total = shared.new_zeros(len(number) + 1, shared.shape[2])
+        for at, rows in zip(place, shared, strict=True):  # one agent after the other: the order decides the last bit
+            total.index_add_(0, at, rows)
+        total, weight = total[:-1, :-1], total[:-1, -1]
         known = weight > 0
         mean = total / torch.where(known, weight, 1.0)[:, None]
         return {"motif": held, "number": number, "known": known, "mean": mean.to(own.dtype)}
@@ -135,20 +133,28 @@ def embedding(model: Model) -> int:
 
 
 def once(motif: Tensor) -> Tensor:
-    """int64 [K]: the list with −1 in place of each motif that stood in it before, which would count twice."""
-    number, which = torch.unique(motif, return_inverse=True)
-    at = torch.arange(len(motif), device=motif.device)
-    first = at.new_full((len(number),), len(motif)).scatter_reduce(0, which, at, "amin")
-    return torch.where(first[which] == at, motif, -1)
+    """int64 [P, K]: the lists with −1 in place of each motif that stood in its list before, which would count twice."""
+    ordered, at = motif.sort(dim=1, stable=True)
+    again = torch.zeros_like(motif, dtype=torch.bool).scatter(1, at[:, 1:], ordered[:, 1:] == ordered[:, :-1])
+    return torch.where(again, -1, motif)
+
+
+def lists(round: Round) -> Tensor:
+    """The motifs that each of the round's P agents listed, each once, int64 [P, …] with -1 elsewhere."""
+    return once(_stacked([reply["motif"] for reply in round.replies], -1))
 
 
 def listed(state: Tree, round: Round) -> Tensor:
     """The motifs that each of N agents listed when it replied last, int64 [N, …] padded with -1."""
-    before: Tensor = state["motif"]
-    now = [once(reply["motif"]) for reply in round.replies]
-    rows = max(before.shape[1], *(len(own) for own in now))
-    out = before.new_full((len(before), rows), -1)
-    out[:, : before.shape[1]] = before
-    for place, own in zip(round.at.tolist(), now, strict=True):
-        out[place] = torch.nn.functional.pad(own, (0, rows - len(own)), value=-1)
-    return out
+    before, now = state["motif"], lists(round)
+    most = max(before.shape[1], now.shape[1])
+    wide, rows = (torch.nn.functional.pad(own, (0, most - own.shape[1]), value=-1) for own in (before, now))
+    return wide.index_copy(0, round.at, rows)
+
+
+def _stacked(parts: list[Tensor], value: int) -> Tensor:
+    """[P, K, …] of parts [K_i, …], with `value` behind the rows of shorter ones."""
+    most = max(map(len, parts))
+    beside = (0, 0) * (parts[0].dim() - 1)
+    pad = torch.nn.functional.pad
+    return torch.stack([p if len(p) == most else pad(p, (*beside, 0, most - len(p)), value=value) for p in parts])

@@ -1,6 +1,7 @@
 """The common form of all parts of the FedAvg family: hooks for client and server, of which any may be absent."""
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
@@ -233,6 +234,10 @@ class BoundsExamples(Protocol):
 
 def has(part: Part | type[Part], hook: str) -> bool:
     """Whether a part, or its class, has a hook of its own."""
-    kind = part if isinstance(part, type) else type(part)
+    return _has(part if isinstance(part, type) else type(part), hook)
+
+
+@cache
+def _has(kind: type[Part], hook: str) -> bool:
     found = next((vars(base)[hook] for base in kind.__mro__ if hook in vars(base)), None)
     return found is not vars(Part).get(hook)

@@ -35,12 +35,16 @@ class Round:
     weights: Any = None
     delta: Any = None
     value: Any = None
+    _made: dict[int, tuple[Any, Tensor]] = field(default_factory=dict, repr=False, compare=False)  # kept by `replace`
 
-    @cached_property
+    @property
     def updates(self) -> Tensor:
         """The released updates of all shared weights, float64 [P, D]."""
-        found = self.replies.matrix("update")
-        return found if self.factors is None else self.factors[:, None] * found
+        if id(self.factors) not in self._made:
+            found = self.replies.matrix("update")
+            found = found if self.factors is None else self.factors[:, None] * found
+            self._made[id(self.factors)] = self.factors, found
+        return self._made[id(self.factors)][1]
 
     def update(self, path: str) -> Tensor:
         """One leaf of them, [P, …]."""

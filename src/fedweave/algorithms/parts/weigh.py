@@ -18,8 +18,13 @@ EXAMPLES = {"n": Sends("number of training examples", within=Whole())}
 
 def by_size(round: Round) -> Tensor:
     """n_i / Σ n_k, float64 [P], of clients that report "n"; uniform if none has a training example."""
-    n = round.replies.stack("n").double()
-    return n / n.sum() if n.sum() > 0 else torch.full_like(n, 1 / len(n))
+    return _shares(round.replies.stack("n"))
+
+
+def _shares(sizes: Tensor) -> Tensor:
+    """Each one's part of the sum, float64 [P]; uniform if that is 0. Nobody waits for a device."""
+    total = sizes.sum()
+    return torch.where(total > 0, sizes.double() / total, 1 / len(sizes))
 
 
 class TellsExamples(Part):
@@ -53,8 +58,7 @@ class UniformTrained(Part):
 
     def weigh(self, state: Tree, round: Round) -> Tensor:
         """Equal, of those that train."""
-        trains = round.replies.stack("trains").double()
-        return trains / trains.sum() if trains.sum() > 0 else torch.full_like(trains, 1 / len(trains))
+        return _shares(round.replies.stack("trains").double())
 
 
 @dataclass(frozen=True)
