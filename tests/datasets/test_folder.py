@@ -321,5 +321,5 @@ def test_labels_outside_the_given_ones_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"row 2: label 4 is not in 0\.\.3\. Correct it or raise classes"):
         load("folder", str(folder(tmp_path, numbered)), classes=4)
     for params in ({"classes": 2, "labels": ("a",)}, {"classes": 0}, {"labels": ()}, {"labels": ("a", "a")}):
-        with pytest.raises(ConfigError, match=r"^folder: "):
+        with pytest.raises(ConfigError, match=r"^data: "):
             load("folder", str(tmp_path), **params)

@@ -130,7 +130,7 @@ def test_dates_of_parquet_and_undeclared_values_are_refused(tmp_path: Path) -> N
     with pytest.raises(DataError, match=r"no column 'jobs', which \[data\] categories names"):
         load("folder", str(tmp_path), **(OPTIONS | {"categories": {"jobs": ("clerk",)}}))
     for options in ({"categories": {"job": ()}}, {"groups": ("a", "a")}, {"owner": "label"}):
-        with pytest.raises(ConfigError, match=r"^folder: "):
+        with pytest.raises(ConfigError, match=r"^data: "):
             load("folder", str(tmp_path), **options)
 
 

@@ -17,7 +17,7 @@ from fedweave.datasets.check import refuse
 from fedweave.datasets.columns import NODES
 from fedweave.datasets.folder import Folder
 from fedweave.datasets.graph_folder import GraphFolder
-from fedweave.datasets.table import Table
+from fedweave.datasets.table import Table, Tables
 from fedweave.errors import DataError
 
 _RENAME = "Give it another name, or list in `features` those that are."
@@ -35,8 +35,7 @@ def from_frames(nodes: Any, edges: Any, name: str = "frames", **options: Any) ->
     """
     root = Path(name)
     kind = Folder(**options)
-    of_nodes, of_edges = kind.named(root, *_tables(root, nodes=nodes, edges=edges))
-    return kind.made(of_nodes, of_edges, root)
+    return kind.made(kind.named(root, _tables(root, nodes=nodes, edges=edges)), root)
 
 
 def from_graph_frames(graphs: Any, nodes: Any, edges: Any, name: str = "frames", **options: Any) -> Dataset:
@@ -49,8 +48,7 @@ def from_graph_frames(graphs: Any, nodes: Any, edges: Any, name: str = "frames",
     """
     root = Path(name)
     kind = GraphFolder(**options)
-    of_graphs, of_nodes, of_edges = kind.named(root, *_tables(root, graphs=graphs, nodes=nodes, edges=edges))
-    return kind.made(of_graphs, of_nodes, of_edges, root)
+    return kind.made(kind.named(root, _tables(root, nodes=nodes, edges=edges, graphs=graphs)), root)
 
 
 def from_networkx(
@@ -156,8 +154,8 @@ def _columns(columns: dict[str, list[object]]) -> pa.Table:
     return pa.table(made)
 
 
-def _tables(root: Path, **frames: object) -> list[Table]:
-    return [Table(root / kind, _table(kind, frame), 0) for kind, frame in frames.items()]
+def _tables(root: Path, **frames: object) -> Tables:
+    return Tables(**{kind: Table(root / kind, _table(kind, frame), 0) for kind, frame in frames.items()})
 
 
 def _table(kind: str, frame: object) -> pa.Table:

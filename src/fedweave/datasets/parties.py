@@ -192,7 +192,7 @@ def _folders(root: Path) -> list[Path]:
 
 def _read(folder: Path, kind: Classified, shared: bool = False) -> _Given:
     """shared: the columns that `kind` names are of all parties, each of which may lack them."""
-    nodes, edges = kind.tables(folder, "nodes", "edges", lacking=shared)
+    nodes, edges, _ = kind.tables(folder, lacking=shared)
     categories = kind.categories or {}
     check_columns(nodes, required=NODES[:1], known=NODES)
     check_columns(edges, required=EDGES, known=EDGES, closed=True)

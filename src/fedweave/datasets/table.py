@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import ClassVar, NoReturn
+from typing import ClassVar, NamedTuple, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -63,12 +63,11 @@ class Table:
 
     def without(self, rows: np.ndarray) -> "Table":
         """The table without the rows that are True in bool [rows]; complaints still name the file's."""
-        if not rows.any():
-            return self
-        kept = np.flatnonzero(~rows)
-        return replace(
-            self, data=self.data.filter(pa.array(~rows)), there=kept if self.there is None else self.there[kept]
-        )
+        return self.taken(np.flatnonzero(~rows)) if rows.any() else self
+
+    def taken(self, rows: np.ndarray) -> "Table":
+        """The table's rows at int64 [m] in this order; complaints still name the file's."""
+        return replace(self, data=self.data.take(rows), there=rows if self.there is None else self.there[rows])
 
     def blank(self) -> np.ndarray:
         """bool [rows], those without a value in any column."""
@@ -214,6 +213,15 @@ class Table:
                 self.refuse_at(at, f"{column!r} is {cells[at].as_py()!r}, no number, {many}", better)
             refuse_rows(self, bad, lambda row: f"{column!r} is {cells[row].as_py()!r}", better)
             refuse(self.path, f"column {column!r}: {error}", remedy)
+
+
+class Tables(NamedTuple):
+    """A user's data as every reader of tables hands it over: its nodes and edges and, where these are the examples,
+    small graphs."""
+
+    nodes: Table
+    edges: Table
+    graphs: Table | None = None
 
 
 def meant_empty(*words: str) -> str:
