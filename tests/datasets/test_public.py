@@ -17,7 +17,7 @@ import torch
 from fedweave.datasets import DATASETS, Dataset, describe, download, load, npz
 from fedweave.datasets.check import check
 from fedweave.datasets.lookup import Facts
-from fedweave.datasets.public import PUBLIC, Reddit
+from fedweave.datasets.public import PUBLIC
 from fedweave.datasets.released import RELEASED
 from fedweave.datasets.small_graphs import SMALL_GRAPHS
 from fedweave.errors import ConfigError, DataError
@@ -301,7 +301,7 @@ def test_reddit_is_read_like_the_others_but_no_thinned_version_of_it(
         DataError, match=r"reddit\.npz: .* are \(2, 1, 6, 2\), published are \(232965, 57307946, 602, 41\)"
     ):
         load("reddit", str(tmp_path))
-    monkeypatch.setattr(Reddit, "facts", TINY)
+    monkeypatch.setattr(DATASETS["reddit"], "facts", TINY)
     data = load("reddit", str(tmp_path))
     assert (data.name, data.edges.tolist(), data.y.tolist()) == ("reddit", [[0, 1], [1, 0]], [0, 1])
     assert data.public is not None
@@ -317,7 +317,7 @@ def test_reddit_is_read_like_the_others_but_no_thinned_version_of_it(
 def test_another_column_order_of_the_sensitive_attribute_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(DATASETS["german"], "facts", TINY)
+    monkeypatch.setattr(DATASETS["german"], "facts", TINY._replace(sens_column=0))
     data = tiny("german")
     npz.write(Dataset("german", data.x, data.edges, data.y, 2, sens=np.array([1, 1])), tmp_path / "german.npz")
     with pytest.raises(DataError, match=r"german\.npz: feature column 0 does not repeat sens\. Use the published"):

@@ -13,7 +13,7 @@ import torch
 from torch_geometric.data import Data
 
 from fedweave.datasets import Dataset, from_graph_frames, from_pyg, load, npz
-from fedweave.datasets.sensitive import repeated
+from fedweave.datasets.features import repeated
 from fedweave.errors import DataError
 from tests.refusals import refusal
 

@@ -10,9 +10,8 @@ import pytest
 import scipy.sparse as sp
 
 from fedweave.datasets import DATASETS, describe, download, load
-from fedweave.datasets.lookup import Facts
-from fedweave.datasets.recognise import tu_names
-from fedweave.datasets.small_graphs import SMALL_GRAPHS, Proteins
+from fedweave.datasets.lookup import Facts, tu_names
+from fedweave.datasets.small_graphs import SMALL_GRAPHS
 from fedweave.errors import ConfigError, DataError
 from tests.datasets.test_public import nowhere  # noqa: F401 (a fixture)
 from tests.datasets.test_tu import folder
@@ -126,7 +125,7 @@ def test_a_download_is_kept_as_its_text_files(nowhere: Path, tmp_path: Path, mon
     with pytest.raises(DataError, match=r"are \(2, 5, 3, 4, 2\), published are \(1113"):
         load("proteins")
     assert list(nowhere.iterdir()) == []
-    monkeypatch.setattr(Proteins, "facts", Facts(5, 3, 4, 2, graphs=2))
+    monkeypatch.setattr(DATASETS["proteins"], "facts", Facts(5, 3, 4, 2, graphs=2))
     first = load("proteins")
     monkeypatch.setattr(download, "_source", lambda kind: pytest.fail("the cached files were not used"))
     assert load("proteins").edges.tobytes() == first.edges.tobytes()

@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse as sp
 
 from fedweave.datasets import Dataset, tu
-from fedweave.datasets.recognise import tu_names
+from fedweave.datasets.lookup import tu_names
 from fedweave.errors import DataError
 from tests.refusals import refusal
 

@@ -4,7 +4,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -169,8 +168,8 @@ def merged(carried: Carried, parallel: str) -> Carried:
         return found._replace(weight=np.bincount(of, minlength=len(kept)).astype(np.float32))
     if parallel == "last":
         return found
-    sums: dict[str, Any] = {name: _summed(getattr(carried, name), of, len(kept)) for name in ("weight", "features")}
-    return found._replace(**sums)
+    weight, features = (_summed(values, of, len(kept)) for values in (carried.weight, carried.features))
+    return found._replace(weight=weight, features=features)
 
 
 def _summed(values: np.ndarray | None, of: np.ndarray, count: int) -> np.ndarray | None:

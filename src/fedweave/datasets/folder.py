@@ -17,8 +17,8 @@ from fedweave.datasets.base import Dataset
 from fedweave.datasets.carrying import times_of
 from fedweave.datasets.check import refuse
 from fedweave.datasets.columns import EDGES, NODES, check_columns, elsewhere, ids_of
-from fedweave.datasets.outside import bare, check_external, separated
-from fedweave.datasets.recognise import named_folder, unread
+from fedweave.datasets.edges import bare, check_external, separated
+from fedweave.datasets.lookup import named_folder, unread
 from fedweave.datasets.table import Table, Tables
 from fedweave.datasets.tables import Parts, Tabular
 from fedweave.errors import ConfigError, DataError, Faults

@@ -17,7 +17,7 @@ from fedweave.datasets.check import first
 from fedweave.datasets.classified import labels_in, refuse_numerals
 from fedweave.datasets.columns import check_columns, ids_of
 from fedweave.datasets.features import one_hot
-from fedweave.datasets.recognise import TABLES, named_folder, unread
+from fedweave.datasets.lookup import TABLES, named_folder, unread
 from fedweave.datasets.table import WHOLE, Table, Tables
 from fedweave.datasets.tables import Parts, Tabular
 from fedweave.errors import ConfigError

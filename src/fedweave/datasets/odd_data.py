@@ -12,7 +12,7 @@ import scipy.sparse as sp
 
 from fedweave.datasets.alike import alike, difference
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.sensitive import repeated
+from fedweave.datasets.features import repeated
 from fedweave.datasets.table import NUMERIC, WHOLE, Table
 
 PANDAS = "__index_level_"  # so begin the names of row indexes that pandas writes to Parquet

@@ -26,9 +26,8 @@ from fedweave.datasets.columns import (
     split_of,
 )
 from fedweave.datasets.edges import undirected
-from fedweave.datasets.features import compact, normalise
-from fedweave.datasets.recognise import named_folder, unread
-from fedweave.datasets.sensitive import refuse_repeated
+from fedweave.datasets.features import compact, normalise, refuse_repeated
+from fedweave.datasets.lookup import named_folder, unread
 from fedweave.datasets.table import Table, find
 
 _LOG = logging.getLogger(__name__)

@@ -28,8 +28,7 @@ from fedweave.datasets.columns import (
     sens_of,
     split_of,
 )
-from fedweave.datasets.features import compact, normalise
-from fedweave.datasets.sensitive import without_sens
+from fedweave.datasets.features import compact, normalise, without_sens
 from fedweave.datasets.table import Tables
 from fedweave.errors import ConfigError, DataError, Faults
 

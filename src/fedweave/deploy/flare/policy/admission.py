@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fedweave.core import plugins
 from fedweave.core.algorithm import capabilities
-from fedweave.datasets.outside import EXCHANGE
+from fedweave.datasets.edges import EXCHANGE
 from fedweave.deploy.flare.policy.policy import PolicyViolation, least_told
 from fedweave.deploy.flare.site.sitefile import Rules, SiteData
 from fedweave.deploy.flare.wire.requests import RESERVED

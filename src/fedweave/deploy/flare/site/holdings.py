@@ -18,11 +18,10 @@ from fedweave.datasets.base import Dataset
 from fedweave.datasets.carrying import Carrying, as_edges, scaled, scaled_like
 from fedweave.datasets.check import first, refuse
 from fedweave.datasets.contents import content
-from fedweave.datasets.features import OVER_NODES, compact, normalise
+from fedweave.datasets.edges import EXCHANGE, REFUSE
+from fedweave.datasets.features import OVER_NODES, compact, normalise, without_sens
 from fedweave.datasets.folder import Folder
 from fedweave.datasets.graph_folder import GraphFolder, check_named, is_of_graphs
-from fedweave.datasets.outside import EXCHANGE, REFUSE
-from fedweave.datasets.sensitive import without_sens
 from fedweave.deploy.flare.site.sitefile import SiteData
 from fedweave.errors import ConfigError, DataError, FedweaveError
 from fedweave.experiment.config import Config

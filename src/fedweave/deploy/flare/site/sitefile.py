@@ -9,9 +9,8 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import Field
 
 from fedweave.core.records import Record
-from fedweave.datasets.edges import check_loops
+from fedweave.datasets.edges import check_external, check_loops
 from fedweave.datasets.features import check_normalise
-from fedweave.datasets.outside import check_external
 from fedweave.deploy.flare.site.about import SITE_FILE as SITE_FILE
 from fedweave.deploy.flare.site.about import About, table
 from fedweave.errors import ConfigError
