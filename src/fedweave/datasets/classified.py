@@ -17,8 +17,9 @@ import pyarrow.compute as pc
 from fedweave.datasets.check import first, refuse
 from fedweave.datasets.edges import check_loops
 from fedweave.datasets.features import check_normalise
+from fedweave.datasets.files import find, read
 from fedweave.datasets.odd_data import PANDAS, is_index
-from fedweave.datasets.table import DECIMAL_COMMA, WHOLE, Table, Tables, find, meant_empty, read, refuse_name
+from fedweave.datasets.table import DECIMAL_COMMA, WHOLE, Table, Tables, meant_empty, refuse_name
 from fedweave.errors import ConfigError
 
 MEANINGS = ("id", "label", "sens", "split", "graph", "source", "target")

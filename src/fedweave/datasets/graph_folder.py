@@ -11,14 +11,13 @@ import pyarrow.compute as pc
 import scipy.sparse as sp
 
 from fedweave.core.records import Record
-from fedweave.datasets.alike import Known, places
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import first
 from fedweave.datasets.classified import labels_in, refuse_numerals
 from fedweave.datasets.columns import check_columns, ids_of
 from fedweave.datasets.features import one_hot
 from fedweave.datasets.lookup import TABLES, named_folder, unread
-from fedweave.datasets.table import WHOLE, Table, Tables
+from fedweave.datasets.table import WHOLE, Known, Table, Tables, places
 from fedweave.datasets.tables import Parts, Tabular
 from fedweave.errors import ConfigError
 

@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fedweave.datasets.alike import difference, plain, undotted
 from fedweave.datasets.base import Dataset, Party
 from fedweave.datasets.check import check, first, refuse
 from fedweave.datasets.classified import Classified, labels_in
@@ -27,8 +26,9 @@ from fedweave.datasets.columns import (
 )
 from fedweave.datasets.edges import undirected
 from fedweave.datasets.features import compact, normalise, refuse_repeated
+from fedweave.datasets.files import find
 from fedweave.datasets.lookup import named_folder, unread
-from fedweave.datasets.table import Table, find
+from fedweave.datasets.table import Table, difference, plain, undotted
 
 _LOG = logging.getLogger(__name__)
 _LAYOUT = "Name the folder whose sub-folders are the parties, each with nodes and edges; see docs/data-format.md."

@@ -22,9 +22,10 @@ from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import check, check_counts, first, refuse
 from fedweave.datasets.edges import undirected
 from fedweave.datasets.features import compact, normalise
+from fedweave.datasets.files import read
 from fedweave.datasets.lookup import Facts, Filed, kinds_of
 from fedweave.datasets.parties import Parties
-from fedweave.datasets.table import WHOLE, Table, read
+from fedweave.datasets.table import WHOLE, Table
 
 COUNTRIES = ("de", "engb", "es", "fr")
 ID, LABEL, SENS = "user_id", "I_am_working_in_field", "region"

@@ -13,10 +13,10 @@ from fedweave.core.federation import step_info, step_name
 from fedweave.core.graph import SPLITS
 from fedweave.core.mechanism import LDP, Gaussian, SecureSum
 from fedweave.core.text import counted
-from fedweave.datasets.alike import not_composed
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.edges import EXCHANGE
 from fedweave.datasets.odd_data import odd_data, odd_features
+from fedweave.datasets.table import not_composed
 from fedweave.deploy.flare.parties.exchange import INFO as SHARING
 from fedweave.deploy.flare.parties.party import read_own
 from fedweave.deploy.flare.policy.admission import check_algorithm, check_exchange, check_files, check_members
