@@ -11,9 +11,10 @@ from fedweave.core.records import Record, Values
 from fedweave.datasets.check import refuse
 
 Columns = tuple[str, ...]
-Stores: TypeAlias = Mapping[Any, Values]  # by the kind of nodes or edges
-Counts: TypeAlias = Mapping[Any, int]
-Names: TypeAlias = Mapping[Any, str]
+Kind: TypeAlias = Any  # the name of a type of nodes, or the three of a type of edges
+Stores: TypeAlias = Mapping[Kind, Values]
+Counts: TypeAlias = Mapping[Kind, int]
+Names: TypeAlias = Mapping[Kind, str]
 CLASSES = {"nodes": "y", "edges": "edge_label"}  # what says the examples' classes, by the task
 OF_EXAMPLES = ("train_mask", "val_mask", "test_mask", "sens")
 READ = {"x", "edge_index", "edge_attr", "edge_weight", "edge_time", *CLASSES.values(), *OF_EXAMPLES}
@@ -114,6 +115,6 @@ def _others(stores: Stores, names: Names) -> Record:
     return {f"{names[kind]}.{key}": store[key] for kind, store in stores.items() for key in store if key not in READ}
 
 
-def _array(tensor: Any) -> np.ndarray:
+def _array(tensor: object) -> np.ndarray:
     dense = tensor.to_dense() if hasattr(tensor, "to_dense") else tensor
     return np.asarray(dense.detach().cpu() if hasattr(dense, "detach") else dense)
