@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.csv as csv
 import pytest
 
-from fedweave.datasets import describe, heritage, load
-from fedweave.datasets.heritage import BLOCKS, HERITAGE, Suzhou
+from fedweave.datasets import DATASETS, describe, load, social
 from fedweave.datasets.lookup import Facts
-from fedweave.errors import ConfigError, DataError
+from fedweave.datasets.social import BLOCKS, HERITAGE
 from fedweave.partition import PARTITIONS
+from tests.refusals import refusal
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "data-format.md"
 FEATURES = {"social": "a,b", "spatial": "c", "temporal": "d"}
@@ -27,8 +27,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A small "suzhou" in a folder of data sets, which this test takes for the published one."""
     monkeypatch.delenv("FEDWEAVE_DATA", raising=False)
     monkeypatch.setenv("FEDWEAVE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(heritage, "BLOCKS", {name: len(columns.split(",")) for name, columns in FEATURES.items()})
-    monkeypatch.setattr(Suzhou, "facts", Facts(3, 3, 4, 9))
+    monkeypatch.setattr(social, "BLOCKS", {name: len(columns.split(",")) for name, columns in FEATURES.items()})
+    monkeypatch.setattr(DATASETS["suzhou"], "facts", Facts(3, 3, 4, 9))
     for name, columns in FEATURES.items():
         (tmp_path / "data" / "suzhou" / name).mkdir(parents=True)
         head = "id,label," if name == "social" else "id,"
@@ -67,34 +67,28 @@ def test_absence_says_what_is_wanted_where(
 ) -> None:
     (folder / "suzhou" / "temporal").rename(tmp_path / "elsewhere")  # two parties are none
     monkeypatch.setenv("FEDWEAVE_DATA", str(folder))
-    with pytest.raises(DataError) as refusal:
+    with refusal(
+        "data.nowhere",
+        f"{kind.name}: there is no folder with all of social, spatial, temporal",
+        *(f"  {place}\n" for place in (folder / kind.name, folder, tmp_path / "cache" / kind.name)),
+        "docs/data-format.md",
+        "FEDWEAVE_DATA",
+    ):
         load(kind.name)
-    message = str(refusal.value)
-    assert message.splitlines()[0] == (
-        f"{kind.name}: there is no folder {kind.name} with the parties social, spatial, temporal."
-    )
-    for place in (folder / kind.name, folder, tmp_path / "cache" / kind.name):
-        assert f"\n  {place}\n" in message
-    assert "docs/data-format.md" in message
-    assert "FEDWEAVE_DATA" in message
 
 
 def test_another_graph_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Suzhou, "facts", Facts(3137, 916496, 4, 9))
-    with pytest.raises(
-        DataError, match=r"suzhou: \(nodes, features, classes\) are \(3, 4, 9\), published are \(3137, 4, 9\)"
-    ):
+    monkeypatch.setattr(DATASETS["suzhou"], "facts", Facts(3137, 916496, 4, 9))
+    with refusal("data", "3", "4", "9", "3137", "4", "9"):
         load("suzhou", str(folder))
-    monkeypatch.setattr(heritage, "BLOCKS", BLOCKS)
-    with pytest.raises(
-        DataError, match=r"features are \{'social': 2, 'spatial': 1, 'temporal': 1\}, not \{'social': 365,"
-    ):
+    monkeypatch.setattr(social, "BLOCKS", BLOCKS)
+    with refusal("data", "'social'", "2", "'spatial'", "1", "'temporal'", "1", "'social'", "365"):
         load("suzhou", str(folder))
     nodes = folder / "suzhou" / "social" / "nodes.csv"
     nodes.write_text(nodes.read_text().replace("12,8,", "12,9,"))
-    with pytest.raises(DataError, match=r"social/nodes\.csv: row 4: label 9 is not in 0\.\.8"):
+    with refusal("data.row", "social/nodes.csv", "row 4", "9", "0..8"):
         load("suzhou", str(folder))
-    with pytest.raises(ConfigError, match="'unit' is not known"):
+    with refusal("config", "'unit'"):
         load("suzhou", str(folder), normalise="unit")
 
 
@@ -130,7 +124,7 @@ def test_the_conversion_that_the_document_shows(tmp_path: Path, monkeypatch: pyt
 
     code = next(it for it in re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL) if "Suzhou" in it)
     exec(code, {})
-    monkeypatch.setattr(Suzhou, "facts", Facts(4, 0, 979, 9))
+    monkeypatch.setattr(DATASETS["suzhou"], "facts", Facts(4, 0, 979, 9))
     data = load("suzhou", str(tmp_path))
     assert data.y.tolist() == [2, 8, -1, 2]  # of 4, 5, 6, 7
     rows = [3, 1, 2, 0]

@@ -10,10 +10,9 @@ from typer.testing import CliRunner
 
 from fedweave.cli import app
 from fedweave.datasets import load
-from fedweave.datasets.alike import alike, difference, plain
 from fedweave.datasets.features import normalise
 from fedweave.datasets.odd_data import odd_data, one_class, row_numbers
-from fedweave.errors import DataError
+from fedweave.datasets.table import alike, difference, plain
 from fedweave.report.notes import notes
 from tests.refusals import refusal
 
@@ -71,7 +70,7 @@ def test_names_that_look_alike_are_asked_about() -> None:
 
 
 def test_ids_that_look_alike_are_hinted_at(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="is no node, but 'Zo\u00eb' is, which differs in the Unicode form"):
+    with refusal("data.row", "'Zoë'"):
         load("folder", str(CASES / "unicode-forms/data"))
     nodes = (CASES / "unicode-forms/data/nodes.csv").read_text()
     for party, ids in (("bank", nodes), ("shop", nodes.replace("\u00eb", "e\u0308").replace("\u00f1", "n\u0303"))):

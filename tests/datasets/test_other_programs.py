@@ -14,7 +14,6 @@ from fedweave.core.decompression import plain
 from fedweave.datasets import from_frames, load
 from fedweave.deploy.flare.site.holdings import read_graph
 from fedweave.deploy.flare.site.sitefile import SiteData, read_site_file
-from fedweave.errors import DataError
 from fedweave.experiment.config.toml import load as load_toml
 from tests.datasets import test_graph_folder
 from tests.refusals import refusal
@@ -98,7 +97,7 @@ def test_blank_lines_are_no_rows(tmp_path: Path) -> None:
     assert load("folder", str(CASES / "blank-lines/data")).nodes == 4
     frames = [pd.read_csv(tmp_path / f"blank/{stem}.csv", skip_blank_lines=False) for stem in ("nodes", "edges")]
     same(from_frames(*frames), expected)
-    with pytest.raises(DataError, match=r"nodes\.csv: row 6: 'f' is 'x'"):
+    with refusal("data.row", "nodes.csv", "row 6", "'f'", "'x'"):
         load("folder", tables(tmp_path / "blank", blank.replace("0.2", "x")))
     members = {name: tables(tmp_path / f"members/{name}", blank, EDGES + "\n") for name in ("one", "two")}
     assert load("members", str(Path(members["one"]).parent)).nodes == 8
@@ -130,7 +129,7 @@ def test_a_mark_of_the_encoding_is_no_statement(tmp_path: Path) -> None:
 @pytest.mark.parametrize("words", ["unknown", ("unknown", "?")])
 def test_a_word_may_say_that_there_is_no_label(words: Any, tmp_path: Path) -> None:
     path = str(CASES / "unknown-label/data")
-    with pytest.raises(DataError, match=r'row 4: label \'unknown\' is none of 1, 2.*unlabelled = "unknown"'):
+    with refusal("data.row", "row 4", "'unknown'", "1", "2", 'unlabelled = "unknown"'):
         load("folder", path, labels=("1", "2"))
     assert load("folder", path, labels=("1", "2"), unlabelled=words).y.tolist() == [1, 0, -1, 0]
     site = SiteData("data", labels=("1", "2"), unlabelled=words)
@@ -147,7 +146,7 @@ def test_a_word_may_say_that_there_is_no_label(words: Any, tmp_path: Path) -> No
 
 def test_a_number_may_say_that_there_is_no_label(tmp_path: Path) -> None:
     path = tables(tmp_path, NODES.replace("a,0", "a,-1"))
-    with pytest.raises(DataError, match=r'row 2: label is -1, below 0.*unlabelled = "-1"'):
+    with refusal("data.row", "row 2", "-1", "0", 'unlabelled = "', "-1"):
         load("folder", path)
     assert load("folder", path, unlabelled="-1").y.tolist() == [-1, 1, 0, 1]
     frames = [pd.read_csv(tmp_path / f"{stem}.csv") for stem in ("nodes", "edges")]
@@ -178,7 +177,7 @@ def test_row_indexes_are_left_out_however_they_came(tmp_path: Path, caplog: pyte
 
 def test_edges_to_oneself_are_dropped_where_that_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     loops = EDGES + "a,a\nc,c\n"
-    with pytest.raises(DataError, match=r'row 4: the edge joins \'a\' with itself.*loops = "drop"'):
+    with refusal("data.row", "row 4", "'a'", 'loops = "drop"'):
         load("folder", tables(tmp_path / "one", edges=loops))
     expected = load("folder", tables(tmp_path / "plain"))
     same(load("folder", str(tmp_path / "one"), loops="drop"), expected)

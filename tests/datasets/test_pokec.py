@@ -57,7 +57,7 @@ def test_sparse_tables_can_be_standardised(tmp_path: Path) -> None:
 def test_where_the_files_are_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDWEAVE_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("FEDWEAVE_CACHE", str(tmp_path / "cache"))
-    with pytest.raises(DataError, match=r"region_job.csv and region_job_relationship.txt(?s:.*)EnyanDai/FairGNN"):
+    with refusal("data.nowhere", "region_job.csv, region_job_relationship.txt", "EnyanDai/FairGNN"):
         load("pokec-z")
     (tmp_path / "other").mkdir()
     with refusal("data.kind", "pokec-z"):

@@ -13,7 +13,7 @@ import torch
 from torch_geometric.data import Data
 
 from fedweave.datasets import Dataset, from_graph_frames, from_pyg, load, npz
-from fedweave.datasets.sensitive import repeated
+from fedweave.datasets.features import repeated
 from fedweave.errors import DataError
 from tests.refusals import refusal
 
@@ -94,7 +94,7 @@ def test_one_party_may_not_hold_what_another_calls_sensitive(tmp_path: Path) -> 
     clinic.mkdir()
     (clinic / "nodes.csv").write_text("id,sex\n" + "".join(f"{i},{2 * s}\n" for i, s in enumerate(abs(SENS))))
     (clinic / "edges.csv").write_text(EDGES)
-    with pytest.raises(DataError, match=r"clinic.nodes.csv: the feature column 'sex' says the same as sens"):
+    with refusal("data.sens-repeated", "nodes.csv", "'sex'"):
         load("parties", str(tmp_path))
     assert load("parties", str(tmp_path), sens_feature=True).features == 2
 

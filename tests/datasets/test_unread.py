@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import fedweave
 from fedweave.cli import app
 from fedweave.datasets import Dataset, load, npz
-from fedweave.datasets.recognise import unread
+from fedweave.datasets.lookup import unread
 from fedweave.partition import Dirichlet, EgoNetworks, GraphsIID, LabelSkew, Overlap, Random, Vertical, unused
 from tests.refusals import refusal
 

@@ -32,7 +32,8 @@ from fedweave.cli.sites import Teller
 from fedweave.core import decompression
 from fedweave.core.ledger import Entry, Ledger, Line
 from fedweave.core.text import printable
-from fedweave.datasets import npz, table, tu
+from fedweave.datasets import files as tables
+from fedweave.datasets import npz, tu
 from fedweave.deploy.flare.policy.keys import known, read_checked
 from fedweave.deploy.flare.site.folder import log_to
 from fedweave.deploy.flare.site.memory import Store
@@ -405,7 +406,7 @@ def test_a_long_word_that_stands_once_and_is_meant_often_is_refused(
     with pytest.raises(FedweaveError, match=said):
         files.read_table(tmp_path, "ledger.parquet")
     with pytest.raises(DataError, match=said):
-        table.read(tmp_path / "ledger.parquet")
+        tables.read(tmp_path / "ledger.parquet")
 
 
 def test_a_long_word_that_is_stored_as_the_one_before_is_refused(
@@ -419,7 +420,7 @@ def test_a_long_word_that_is_stored_as_the_one_before_is_refused(
     size = path.stat().st_size
     assert size < 5000
     with pytest.raises(DataError, match=rf"its {size:,} bytes hold more than 16,777,216 bytes of text"):
-        table.read(path)
+        tables.read(path)
 
 
 def test_a_page_replaces_files_alone(tmp_path: Path) -> None:
@@ -442,7 +443,7 @@ def test_a_small_table_that_would_fill_the_memory_is_refused(tmp_path: Path) -> 
     with pytest.raises(FedweaveError, match="bytes hold 90,000,000 rows"):
         files.read_table(tmp_path, "metrics.parquet")
     with pytest.raises(DataError, match="bytes hold 90,000,000 rows"):
-        table.read(tmp_path / "metrics.parquet")
+        tables.read(tmp_path / "metrics.parquet")
 
 
 def test_words_of_others_are_no_formulas_in_a_spreadsheet() -> None:

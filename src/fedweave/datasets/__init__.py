@@ -1,29 +1,26 @@
 """Data sets: an explicit registry, and the two calls that the rest of the package needs."""
 
-from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from fedweave.core import plugins
+from fedweave.core.records import Values
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import OtherCounts, check
 from fedweave.datasets.folder import Folder, Members
 from fedweave.datasets.frames import from_frames, from_graph_frames, from_networkx
 from fedweave.datasets.graph_folder import GraphFolder
-from fedweave.datasets.heritage import HERITAGE
-from fedweave.datasets.lookup import NotHeld
+from fedweave.datasets.lookup import NotHeld, found
 from fedweave.datasets.npz import Archive
 from fedweave.datasets.parties import Parties
-from fedweave.datasets.pokec import POKEC
 from fedweave.datasets.public import PUBLIC
 from fedweave.datasets.pyg import from_pyg
-from fedweave.datasets.recognise import found
 from fedweave.datasets.released import RELEASED
 from fedweave.datasets.small_graphs import SMALL_GRAPHS, TU, Domains
+from fedweave.datasets.social import HERITAGE, POKEC, Twitch
 from fedweave.datasets.synthetic import Digits, Synthetic
 from fedweave.datasets.transfers import Transfers
-from fedweave.datasets.twitch import Twitch
 from fedweave.errors import ConfigError, DataError
 
 __all__ = ["DATASETS", "Dataset", "describe", "from_frames", "from_graph_frames", "from_networkx", "from_pyg", "load"]
@@ -64,7 +61,7 @@ def load(name: str, path: str | None = None, seed: int = 0, **params: object) ->
     return data
 
 
-def _loaded(name: str, path: str | None, seed: int, params: Mapping[str, Any]) -> Dataset:
+def _loaded(name: str, path: str | None, seed: int, params: Values) -> Dataset:
     kind = _kind(name)
     known = [field.name for field in fields(kind)]
     unknown = [key for key in params if key not in known]
@@ -134,7 +131,7 @@ def describe(name: str) -> str:
     if facts is None:
         return about
     sens = f", sensitive: {facts.sens}" if facts.sens else ""
-    features = facts.features - (kind.sens_column is not None)
+    features = facts.features - (facts.sens_column is not None)
     graphs = f"{facts.graphs:,} graphs, " if facts.graphs else ""
     counts = (
         f"{graphs}{facts.nodes:,} nodes, {facts.edges:,} edges, {features:,} features, {facts.classes} classes{sens}"

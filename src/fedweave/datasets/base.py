@@ -1,15 +1,14 @@
 """The undivided data that partitions cut into clients, and the arrays of its `.npz` file (see `npz`)."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
 from fedweave.core.carried import Carried, both_ways
-from fedweave.datasets.outside import Outside
+from fedweave.core.records import Values
+from fedweave.datasets.edges import Outside
 from fedweave.errors import UserError
 
 REQUIRED = ("x_data", "x_indices", "x_indptr", "x_shape", "edge_index", "y")
@@ -49,7 +48,7 @@ OPTIONAL = (
 )
 
 
-def write(dataset: Any, path: Path) -> None:
+def write(dataset: "Dataset", path: Path) -> None:
     """Write a `Dataset` in the layout of `npz`; the same dataset gives the same bytes."""
     x = sp.csr_matrix(dataset.x)
     arrays = {
@@ -171,7 +170,7 @@ class Dataset:
     outside: Outside | None = None
     node_time: np.ndarray | None = None
     node_ids: tuple[str, ...] = ()
-    named: Mapping[str, Any] | None = field(default=None, init=False, repr=False, compare=False)
+    named: Values | None = field(default=None, init=False, repr=False, compare=False)
 
     def __str__(self) -> str:
         """How large it is, such as "digits: 1,797 nodes, 5,748 edges, 64 features, 10 classes"."""

@@ -4,7 +4,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -20,8 +19,6 @@ from fedweave.datasets.table import Table
 from fedweave.errors import ConfigError
 
 PARALLEL = ("keep", "sum", "count", "last")
-TASKS = ("nodes", "edges")
-OF_EXAMPLES = ("id", "label", "sens", "split")  # columns of edges where these are the examples
 ALL = "all"
 _DAY = 86_400e6  # microseconds
 _IN_EDGES = "edges."
@@ -38,7 +35,6 @@ class Carrying(Classified):
     edge_normalise: how features of edges are scaled, as `normalise` does those of nodes.
     parallel:       edges with the same ends: "keep"; "sum" of weights and features, with the latest time; "count", the
                     last with their number as weight; "last", by time or else by row.
-    task:           what is classified: "nodes", or "edges", which then have the columns label, split, sens and id.
     missing:        columns of features that may have empty cells, "edges.fee" of edges: 0 stands there, and a further
                     feature, "income is missing", is 1. Sites that train together must all give the same.
     """
@@ -49,25 +45,23 @@ class Carrying(Classified):
     edge_time: str | None = None
     edge_normalise: str = "none"
     parallel: str = "keep"
-    task: Literal["nodes", "edges"] = "nodes"
     missing: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_carrying(self)
 
-    def named(self, root: Path, *tables: Table, lacking: bool = False) -> list[Table]:
-        """See `Classified.named`; of nodes and edges, in this order, whichever are the examples."""
-        if self.task == "nodes":
-            return super().named(root, *tables, lacking=lacking)
-        return super().named(root, *tables[::-1], lacking=lacking)[::-1]
-
     @property
     def carries(self) -> bool:
-        """Whether anything but who is joined to whom counts."""
+        """See `Classified.carries`."""
         named = (self.edge_features, self.edge_weight, self.edge_time)
         carry = any(name is not None for name in named) or self.parallel != "keep"
-        return self.directed or self.task == "edges" or carry
+        return self.directed or self.of_edges or carry
+
+    @property
+    def said(self) -> tuple[str, ...]:
+        """The columns of edges that say something of them but what they carry."""
+        return ()
 
     @property
     def listed(self) -> tuple[str, ...]:
@@ -96,15 +90,11 @@ def check_carrying(given: Carrying) -> None:
         raise ConfigError(f"edge_{error}") from error
     if given.parallel not in PARALLEL:
         raise ConfigError(f"parallel = {given.parallel!r} is not known; choose one of {', '.join(PARALLEL)}.")
-    if given.task not in TASKS:
-        raise ConfigError(f"task = {given.task!r} is not known; choose one of {', '.join(TASKS)}.")
     if odd := [name for name in given.chosen if name in EDGES]:
         raise ConfigError(f"data: {odd[0]!r} is an end of edges, and cannot be their feature, weight or time.")
-    if given.task == "edges" and (odd := [name for name in given.chosen if name in OF_EXAMPLES]):
-        raise ConfigError(
-            f"data: {odd[0]!r} is said of edges as examples, and cannot be their feature, weight or time."
-        )
-    if given.task == "edges" and given.parallel != "keep":
+    if odd := [name for name in given.chosen if name in given.said]:
+        raise ConfigError(f"data: {odd[0]!r} says what an edge is, and cannot be its feature, weight or time.")
+    if given.of_edges and given.parallel != "keep":
         raise ConfigError(
             f"parallel = {given.parallel!r} makes one of several edges, each of which is an example; keep."
         )
@@ -131,7 +121,7 @@ def carried_of(
     of_features, own = gaps_filled(_features(edges, kind), gaps_of(kind.missing, True)), _of_edges(categories)
     columns = feature_names(of_features, (), own)
     features = features_of(of_features, (), own)[rows] if columns else None
-    given = Carried(ends, kind.directed, weight, features, time, columns, examples=kind.task == "edges")
+    given = Carried(ends, kind.directed, weight, features, time, columns, examples=kind.of_edges)
     found = merged(given, kind.parallel)
     return scaled(found, kind.edge_normalise, edges.path)
 
@@ -178,8 +168,8 @@ def merged(carried: Carried, parallel: str) -> Carried:
         return found._replace(weight=np.bincount(of, minlength=len(kept)).astype(np.float32))
     if parallel == "last":
         return found
-    sums: dict[str, Any] = {name: _summed(getattr(carried, name), of, len(kept)) for name in ("weight", "features")}
-    return found._replace(**sums)
+    weight, features = (_summed(values, of, len(kept)) for values in (carried.weight, carried.features))
+    return found._replace(weight=weight, features=features)
 
 
 def _summed(values: np.ndarray | None, of: np.ndarray, count: int) -> np.ndarray | None:
@@ -299,7 +289,7 @@ def _features(edges: Table, kind: Carrying) -> Table:
     """The table's columns that are features of edges."""
     if kind.edge_features != ALL:
         return _of_numbers(edges, kind.edge_time, list(kind.listed))
-    taken = (*EDGES, kind.edge_weight, kind.edge_time, *(OF_EXAMPLES if kind.task == "edges" else ()))
+    taken = (*EDGES, kind.edge_weight, kind.edge_time, *kind.said)
     return _of_numbers(edges, None, [name for name in edges.columns if name not in taken])
 
 

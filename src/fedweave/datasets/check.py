@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn, Protocol
 
 import numpy as np
 import scipy.sparse as sp
@@ -32,7 +32,17 @@ class OtherCounts(DataError):
         self.nodes, self.edges = nodes, edges
 
 
-def refuse_rows(table: Any, bad: np.ndarray, what: Callable[[int], str], remedy: str) -> None:
+class Rows(Protocol):
+    """What complaints about rows name: `table.Table`."""
+
+    def place(self, row: int) -> tuple[Path, int]:
+        """The file of a row, and its number there."""
+
+    def refuse_at(self, row: int | None, what: str, remedy: str) -> None:
+        """Refuse a row."""
+
+
+def refuse_rows(table: Rows, bad: np.ndarray, what: Callable[[int], str], remedy: str) -> None:
     """Refuse every row of a table, one with `refuse_at`, that is True in bool [rows]; `what` says what is wrong in it.
 
     Raises:
@@ -132,7 +142,7 @@ def check_counts(
         raise OtherCounts(f"{where}: {what}. {remedy}", held["nodes"], held["edges"])
 
 
-def check_array(array: Any, name: str, dtype: Any, shape: tuple[int | None, ...], where: str | Path) -> None:
+def check_array(array: object, name: str, dtype: type, shape: tuple[int | None, ...], where: str | Path) -> None:
     """Raise DataError unless `array` is a NumPy array of `dtype` and `shape` (None: any length)."""
     kind = np.dtype(dtype).name
     found = getattr(array, "dtype", type(array).__name__)
@@ -143,7 +153,7 @@ def check_array(array: Any, name: str, dtype: Any, shape: tuple[int | None, ...]
         refuse(where, f"{name} has shape {array.shape}, not ({wanted})", "Store one entry per node, edge or graph.")
 
 
-def _check_features(x: Any, n: int, where: str | Path) -> None:
+def _check_features(x: "np.ndarray | sp.csr_matrix", n: int, where: str | Path) -> None:
     if not sp.issparse(x):
         check_array(x, "x", np.float32, (n, None), where)
     elif not isinstance(x, sp.csr_matrix) or x.dtype != np.float32 or x.shape[0] != n:
@@ -182,8 +192,8 @@ def _check_csr(x: sp.csr_matrix, where: str | Path) -> None:
         refuse(where, f"x, row {rows[bad]}: column indices are repeated or not ascending", remedy)
 
 
-def _place(x: Any, position: int) -> tuple[int, int]:
-    if sp.issparse(x):
+def _place(x: "np.ndarray | sp.csr_matrix", position: int) -> tuple[int, int]:
+    if not isinstance(x, np.ndarray):
         return int(np.searchsorted(x.indptr, position, "right")) - 1, int(x.indices[position])
     result: tuple[int, int] = divmod(position, x.shape[1])
     return result

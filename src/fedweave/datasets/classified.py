@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -16,8 +17,9 @@ import pyarrow.compute as pc
 from fedweave.datasets.check import first, refuse
 from fedweave.datasets.edges import check_loops
 from fedweave.datasets.features import check_normalise
+from fedweave.datasets.files import find, read
 from fedweave.datasets.odd_data import PANDAS, is_index
-from fedweave.datasets.table import DECIMAL_COMMA, WHOLE, Table, find, meant_empty, read, refuse_name
+from fedweave.datasets.table import DECIMAL_COMMA, WHOLE, Table, Tables, meant_empty, refuse_name
 from fedweave.errors import ConfigError
 
 MEANINGS = ("id", "label", "sens", "split", "graph", "source", "target")
@@ -197,6 +199,8 @@ class Classified:
     loops:     edges of a node with itself: "refuse", "drop", or "keep" where edges carry something.
     """
 
+    stems: ClassVar[tuple[str, ...]] = ("nodes", "edges")  # of the files, in the order of `Tables`
+
     normalise: str = "none"
     classes: int | None = None
     labels: tuple[str, ...] | None = None
@@ -213,43 +217,60 @@ class Classified:
         check_naming(self.columns or {}, self.ignore or ())
         if self.classes is not None and self.labels is not None:
             raise ConfigError(
-                "folder: give classes (labels are numbers) or labels (labels are names), not both.",
+                "data: give classes (labels are numbers) or labels (labels are names), not both.",
                 code="config.conflict",
             )
         if self.classes is not None and self.classes < 1:
-            raise ConfigError(f"folder: classes = {self.classes} is not allowed; it must be at least 1.")
+            raise ConfigError(f"data: classes = {self.classes} is not allowed; it must be at least 1.")
         if self.labels is not None and not 0 < len(self.labels) == len(set(self.labels)):
-            raise ConfigError(f"folder: labels = {list(self.labels)} is empty or names a class twice.")
+            raise ConfigError(f"data: labels = {list(self.labels)} is empty or names a class twice.")
         lists = {"groups": self.groups} | {f"categories.{own}": names for own, names in (self.categories or {}).items()}
         for key, names in lists.items():
             if names is not None and not 0 < len(names) == len(set(names)):
-                raise ConfigError(f"folder: {key} = {list(names)} is empty or names a value twice.")
+                raise ConfigError(f"data: {key} = {list(names)} is empty or names a value twice.")
         if both := set(self.labels or ()) & set(self._unlabelled):
             raise ConfigError(
-                f"folder: {min(both)!r} is in labels, so that it is a class, and in unlabelled.", code="config.conflict"
+                f"data: {min(both)!r} is in labels, so that it is a class, and in unlabelled.", code="config.conflict"
             )
-        check_loops(self.loops, getattr(self, "carries", False))
+        check_loops(self.loops, self.carries)
 
     @property
     def _unlabelled(self) -> tuple[str, ...]:
         return (self.unlabelled,) if isinstance(self.unlabelled, str) else self.unlabelled or ()
 
-    def tables(self, folder: Path, *stems: str, lacking: bool = False) -> list[Table]:
-        """The tables `stems` in a folder, columns called by what they mean.
+    @property
+    def carries(self) -> bool:
+        """Whether anything but who is joined to whom counts of edges."""
+        return False
+
+    @property
+    def of_edges(self) -> bool:
+        """Whether edges are the examples."""
+        return False
+
+    def examples(self, tables: Tables) -> Table:
+        """The table of the examples."""
+        return tables.graphs or (tables.edges if self.of_edges else tables.nodes)
+
+    def tables(self, folder: Path, lacking: bool = False) -> Tables:
+        """The tables in a folder, columns called by what they mean.
 
         lacking: whether columns that are named may be in none of the tables.
 
         Raises:
             DataError: a file is missing or refused, or a column that is named is in none.
         """
-        return self.named(folder, *(read(find(folder, stem)) for stem in stems), lacking=lacking)
+        return self.named(folder, Tables(*(read(find(folder, stem)) for stem in self.stems)), lacking)
 
-    def named(self, root: Path, *tables: Table, lacking: bool = False) -> list[Table]:
-        """The tables, that of the examples first, with columns called by what they mean (`naming.named`)."""
-        of_examples, *others = named(tables, root, self.columns or {}, self.ignore or (), lacking)
-        if "label" in of_examples.columns:
-            of_examples = of_examples.emptied("label", self._unlabelled)
-        return [of_examples, *others]
+    def named(self, root: Path, tables: Tables, lacking: bool = False) -> Tables:
+        """The tables with columns called by what they mean (`named`)."""
+        held = [table for table in tables if table is not None]
+        first_of = next(at for at, table in enumerate(held) if table is self.examples(tables))
+        order = [first_of, *(at for at in range(len(held)) if at != first_of)]
+        found = named([held[at] for at in order], root, self.columns or {}, self.ignore or (), lacking)
+        if "label" in found[0].columns:
+            found[0] = found[0].emptied("label", self._unlabelled)
+        return Tables(*(found[order.index(at)] for at in range(len(held))))
 
     def names_of(self, table: Table) -> tuple[str, ...]:
         """What the classes are called; () where labels are numbers."""

@@ -12,11 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fedweave.core.graph import SPLITS
-from fedweave.datasets.alike import Known, places
 from fedweave.datasets.check import refuse, refuse_rows
 from fedweave.datasets.edges import NO_LOOPS, note_loops, undirected
 from fedweave.datasets.features import one_hot
-from fedweave.datasets.table import NUMERIC, Table
+from fedweave.datasets.table import NUMERIC, Known, Table, places
 from fedweave.errors import DataError, Faults
 
 OF_EDGES = "edges."

@@ -64,7 +64,7 @@ def fetch(name: str, published: object, path: Path) -> Path:
     return _kept(host, path, get)
 
 
-def fetch_texts(own_name: str, accept: Callable[[Path], Any], path: Path) -> Path:
+def fetch_texts(own_name: str, accept: Callable[[Path], object], path: Path) -> Path:
     """Download the TU collection `own_name` and put its text files into the folder `path` at once; returns `path`.
 
     accept: raises for a folder that does not hold the published data.

@@ -3,10 +3,10 @@
 And members that hold nodes of their own, each in a sub-folder of that layout.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -14,38 +14,26 @@ import pyarrow.compute as pc
 
 from fedweave.core.records import Record
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.carrying import ALL, OF_EXAMPLES, Carrying, carried_of, of_nodes, skeleton, times_of
-from fedweave.datasets.check import check, refuse
-from fedweave.datasets.columns import (
-    EDGES,
-    NODES,
-    check_columns,
-    elsewhere,
-    ends_of,
-    feature_names,
-    features_of,
-    gaps_filled,
-    gaps_of,
-    group_names,
-    ids_of,
-    owners_of,
-    sens_of,
-    split_of,
-)
-from fedweave.datasets.features import compact, normalise
-from fedweave.datasets.outside import bare, check_external, separated
-from fedweave.datasets.recognise import named_folder, unread
-from fedweave.datasets.sensitive import refuse_repeated, without_sens
-from fedweave.datasets.table import Table
+from fedweave.datasets.carrying import times_of
+from fedweave.datasets.check import refuse
+from fedweave.datasets.columns import EDGES, NODES, check_columns, elsewhere, ids_of
+from fedweave.datasets.edges import bare, check_external, separated
+from fedweave.datasets.lookup import named_folder, unread
+from fedweave.datasets.table import Table, Tables
+from fedweave.datasets.tables import Parts, Tabular
 from fedweave.errors import ConfigError, DataError, Faults
+
+TASKS = ("nodes", "edges")
+OF_EXAMPLES = ("id", "label", "sens", "split")  # columns of edges where these are the examples
 
 
 @dataclass(frozen=True)
-class Folder(Carrying):
+class Folder(Tabular):
     """Your own folder with nodes.csv|parquet and edges.csv|parquet.
 
     categories: columns of text and all their values in order, one feature for each value; an empty cell is in none.
                 "edges.currency" is the column of edges.
+    task:       what is classified: "nodes", or "edges", which then have the columns label, split, sens and id.
     node_time:  the column of nodes with their time, by which they may be split; numbers or dates, as `edge_time`.
     owner:      the column of nodes that says whose each node is, for the partition "column"; it is no feature. Sites
                 that train together must all give the same categories and groups.
@@ -53,20 +41,30 @@ class Folder(Carrying):
                 at the other; and "exchange" of features with the members that hold such nodes.
     """
 
+    task: Literal["nodes", "edges"] = "nodes"
     node_time: str | None = None
-    owner: str | None = None
     external: str = "refuse"
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.task not in TASKS:
+            raise ConfigError(f"task = {self.task!r} is not known; choose one of {', '.join(TASKS)}.")
         check_external(self.external)
-        if both := [name for name in self.missing or () if name in (self.categories or {})]:
-            raise ConfigError(f"folder: missing names {both[0]!r}, whose empty cells are in none of its categories.")
-        if self.owner in NODES:
-            raise ConfigError(
-                f"folder: owner = {self.owner!r} already means something else; name another column.",
-                code="config.column-taken",
-            )
+
+    @property
+    def of_edges(self) -> bool:
+        """See `Classified.of_edges`."""
+        return self.task == "edges"
+
+    @property
+    def said(self) -> tuple[str, ...]:
+        """See `Carrying.said`."""
+        return OF_EXAMPLES if self.of_edges else ()
+
+    @property
+    def known(self) -> tuple[str, ...]:
+        """See `Tabular.known`."""
+        return (*NODES, *(name for name in (self.owner, self.node_time) if name is not None))
 
     def load(self, root: Path | None, seed: int, labelled: bool = True) -> Dataset:
         """The graph in `root`, nodes numbered by their row, features in the order of their columns; `seed` is not used.
@@ -75,124 +73,68 @@ class Folder(Carrying):
 
         Raises:
             ConfigError: no folder is given.
-            DataError: the files are missing or refused; the message names file, row (see `table.Table`) and remedy, of
-                each of the first 20 faults.
+            DataError: the files are missing or refused (see `Tabular.made`).
         """
         layout = "Name the folder that holds nodes.csv|parquet and edges.csv|parquet."
         root = named_folder(root, "folder", "the folder with nodes and edges", layout)
         if texts := sorted(path.name for path in root.glob("*_A.txt*")):
             refuse(root, f"{texts[0]} is there, so it is in the TU layout", 'Set [data] name = "tu".', "other-layout")
-        nodes, edges = self.tables(root, "nodes", "edges", lacking=not labelled)
-        if "graph" in nodes.columns and any(root.glob("graphs.*")):
-            refuse(
-                root,
-                "there is a table graphs, and nodes say which they belong to",
-                'Set [data] name = "graphs".',
-                "other-layout",
-            )
-        made = self.made(nodes, edges, root, labelled)
-        return replace(made, notes=(*made.notes, *unread(root, [nodes.path, edges.path])))
+        tables = self.tables(root, lacking=not labelled)
+        if "graph" in tables.nodes.columns and any(root.glob("graphs.*")):
+            what = "there is a table graphs, and nodes say which they belong to"
+            refuse(root, what, 'Set [data] name = "graphs".', "other-layout")
+        made = self.made(tables, root, labelled)
+        return replace(made, notes=(*made.notes, *unread(root, [tables.nodes.path, tables.edges.path])))
 
-    def made(self, nodes: Table, edges: Table, root: Path, labelled: bool = True) -> Dataset:
-        """The graph of two tables; `root` is what complaints about both name, its last part the data's name.
+    def check_form(self, tables: Tables, labelled: bool) -> None:
+        """See `Tabular.check_form`."""
+        owned = self.known[len(NODES) :] if labelled else ()  # whose or when a node to be predicted is does not matter
+        named = NODES[: 1 + (labelled and not self.of_edges)]
+        check_columns(tables.nodes, required=(*named, *owned), known=self.known)
+        super().check_form(tables, labelled)
 
-        Raises:
-            DataError: see `load`.
-        """
-        known = (*NODES, *(name for name in (self.owner, self.node_time) if name is not None))
-        owned = known[len(NODES) :] if labelled else ()  # whose or when a node to be predicted is does not matter
-        own = self.task == "nodes"
-        check_columns(nodes, required=(*NODES[: 1 + (labelled and own)], *owned), known=known)
-        self._check_edges(edges, labelled)
-        nodes = gaps_filled(nodes, gaps_of(self.missing, of_edges=False))
-        if nodes.rows == 0:
-            refuse(nodes.path, "the table has no rows", "Give one row per node.")
-        faults, found = Faults(DataError), Record()
-        for name, part in self._parts(nodes, edges, known, labelled).items():
-            with faults:
-                found[name] = part(found)
-        faults.refuse()
-        if own and not self.sens_feature:
-            refuse_repeated(found["x"], found["sens"], found["columns"], nodes.path)
-        y, classes = found.pop("labelled")
-        (ends, rows), names = found.pop("ends"), tuple(found.pop("elsewhere").to_pylist())
+    def parts(self, tables: Tables, labelled: bool) -> Parts:
+        """See `Tabular.parts`."""
+        parts, nodes, when = super().parts(tables, labelled), tables.nodes, self.node_time or ""
+        if when in nodes.columns:
+            parts["node_time"] = lambda found: times_of(nodes, when)
         if self.external != "refuse":
-            every = bare(ends) if found["carried"] is None else found["carried"]
-            inside, found["outside"] = separated(every, nodes.rows, names)
-            rows = rows[np.maximum(*ends) < nodes.rows]
-            ends, found["carried"] = inside.ends, None if found["carried"] is None else inside
-        found |= {
-            "x": normalise(compact(found["x"]), self.normalise, root.name),
-            "ids": tuple(found["ids"].to_pylist()),
-            "edges": skeleton(ends, nodes.rows),
-        }
-        if not own:
-            y = y[rows]
-            found |= _of_edges(edges, rows, found, [name for name in NODES[1:] if name in nodes.columns])
-        names = self.names_of(nodes if own else edges)
-        made = Dataset(name=root.resolve().name, y=y, classes=classes, labels=names, **found)
-        return check(made if own else without_sens(made, edges.path, self.sens_feature), root, labelled)
-
-    def _check_edges(self, edges: Table, labelled: bool) -> None:
-        """Refuse a table of edges without the columns that it must have, or with others."""
-        known = (*EDGES, *self.chosen)
-        required, hint = known, "data.edge_features takes them, and data.edge_weight and edge_time one"
-        if self.task == "edges":
-            known, required = (*known, *OF_EXAMPLES), (*known, *OF_EXAMPLES[1:2]) if labelled else known
-        elif "label" in edges.columns:
-            hint += ", and data.task = 'edges' makes each an example"
-        check_columns(edges, required=required, known=known, closed=self.edge_features != ALL, hint=hint)
-
-    def _parts(
-        self, nodes: Table, edges: Table, known: tuple[str, ...], labelled: bool
-    ) -> "dict[str, Callable[[Record], Any]]":
-        """What is read of the tables, in order, each from what was read before it."""
-        examples = nodes if self.task == "nodes" else edges
-        split = labelled and "split" in examples.columns
-        owned, timed = self.owner in nodes.columns, self.node_time in nodes.columns
-        parts: dict[str, Callable[[Record], Any]] = {
-            "ids": lambda found: ids_of(nodes),
-            "labelled": lambda found: self.labels_of(examples, labelled),
-            "x": lambda found: features_of(nodes, known, of_nodes(self.categories), apart=labelled),
-            "columns": lambda found: feature_names(nodes, known, of_nodes(self.categories)),
-            "sens": lambda found: sens_of(examples, self.groups),
-            # where sens was refused, its names would be refused for the same
-            "groups": lambda found: group_names(examples, self.groups) if "sens" in found else (),
-            "public": lambda found: (
-                split_of(examples, found["labelled"][0], self.task[:-1]) if split and "labelled" in found else None
-            ),
-            "node_time": lambda found: times_of(nodes, self.node_time or "") if timed else None,
-            "owners": lambda found: owners_of(nodes, self.owner or "") if owned else (),
-            "owner": lambda found: nodes.kinds(self.owner or "", found["owners"]) if found.get("owners") else None,
-            "elsewhere": lambda found: (
-                elsewhere(edges, found["ids"]) if self.external != "refuse" and "ids" in found else pa.array([], "str")
-            ),
-            "ends": lambda found: (
-                ends_of(edges, pa.concat_arrays([found["ids"], found["elsewhere"]]), self.loops)
-                if {"ids", "elsewhere"} <= found.keys()
-                else None
-            ),
-            "carried": lambda found: (
-                carried_of(edges, found["ends"], self, self.categories) if found.get("ends") else None
-            ),
-        }
+            parts["elsewhere"] = lambda found: (
+                elsewhere(tables.edges, found["ids"]) if "ids" in found else pa.array([], "str")
+            )
         return parts
 
+    def finished(self, tables: Tables, found: Record) -> Record:
+        """See `Tabular.finished`; edges to nodes elsewhere apart, and what is said of edges for those that are left."""
+        nodes, (ends, rows) = tables.nodes.rows, found["ends"]
+        if self.external != "refuse":
+            every = bare(ends) if found["carried"] is None else found["carried"]
+            inside, found["outside"] = separated(every, nodes, tuple(found["elsewhere"].to_pylist()))
+            rows = rows[np.maximum(*ends) < nodes]
+            found |= {"ends": (inside.ends, rows), "carried": None if found["carried"] is None else inside}
+        fields = super().finished(tables, found)
+        if not self.of_edges:
+            return fields
+        unused = [name for name in NODES[1:] if name in tables.nodes.columns]
+        return fields | _of_edges(tables.edges, rows, fields, unused)
 
-def _of_edges(edges: Table, rows: np.ndarray, found: Record, unused: list[str]) -> Record:
+
+def _of_edges(edges: Table, rows: np.ndarray, fields: Record, unused: list[str]) -> Record:
     """What a dataset says of edges as examples, of which `rows` int64 [e] of the table are left; unused: columns of
     nodes that say of nodes what is asked of edges."""
-    taken = pa.array(rows)
-    named = () if "id" not in edges.columns else tuple(ids_of(edges).take(taken).to_pylist())
+    named = () if "id" not in edges.columns else tuple(ids_of(edges).take(pa.array(rows)).to_pylist())
     if not named and len(rows) < edges.rows:
         named = tuple(map(str, rows.tolist()))
-    held: Record = {"ids": named, "node_ids": found["ids"]}
-    held |= {name: found[name] if found[name] is None else found[name][..., rows] for name in ("sens", "public")}
+    of_rows = {name: fields[name] if fields[name] is None else fields[name][..., rows] for name in _OF_ROWS}
+    held: Record = {"ids": named, "node_ids": fields["ids"]} | of_rows
     if unused:
         held["notes"] = (
             f"the examples are edges: of nodes, {', '.join(unused)} {'is' if len(unused) == 1 else 'are'} not used",
         )
     return held
+
+
+_OF_ROWS = ("y", "sens", "public")
 
 
 _LAYOUT = "Name the folder whose sub-folders are the members, each with nodes and edges; see docs/data-format.md."
@@ -233,12 +175,12 @@ class Members(Folder):
         faults, nodes, edges = Faults(DataError), list[Table](), list[Table]()
         for folder in folders:
             with faults:
-                of_nodes, of_edges = self.tables(folder, "nodes", "edges", lacking=not labelled)
+                of_nodes, of_edges, _ = self.tables(folder, lacking=not labelled)
                 nodes.append(_named(of_nodes, folder.name, NODES[:1]))
                 edges.append(_named(self._with_ids(of_edges), folder.name, self._ends))
         faults.refuse()
         _check_alike(root, nodes)
-        made = self.made(_stacked(root, nodes), _stacked(root, edges), root, labelled)
+        made = self.made(Tables(_stacked(root, nodes), _stacked(root, edges)), root, labelled)
         owner = np.repeat(np.arange(len(folders)), [table.rows for table in nodes])
         if made.outside is not None:  # which members that train together call alike
             names = tuple(name.partition("/")[2] for name in made.outside.names)
@@ -253,11 +195,11 @@ class Members(Folder):
     @property
     def _ends(self) -> tuple[str, ...]:
         """Columns of edges with names of nodes or, where they are the examples, of edges."""
-        return EDGES if self.task == "nodes" else (*EDGES, "id")
+        return (*EDGES, "id") if self.of_edges else EDGES
 
     def _with_ids(self, edges: Table) -> Table:
         """With ids where edges are the examples: their rows from 0 in the member's table, where it says none."""
-        if self.task == "nodes" or "id" in edges.columns:
+        if not self.of_edges or "id" in edges.columns:
             return edges
         rows = np.arange(edges.rows) if edges.there is None else edges.there
         return replace(edges, data=edges.data.append_column("id", pa.array(rows.astype(str))))

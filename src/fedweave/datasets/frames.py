@@ -10,14 +10,14 @@ import numpy as np
 import pyarrow as pa
 
 from fedweave.core.decompression import plain
-from fedweave.core.records import Record
+from fedweave.core.records import Record, Values
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.carrying import one_way
 from fedweave.datasets.check import refuse
 from fedweave.datasets.columns import NODES
 from fedweave.datasets.folder import Folder
 from fedweave.datasets.graph_folder import GraphFolder
-from fedweave.datasets.table import Table
+from fedweave.datasets.table import Table, Tables
 from fedweave.errors import DataError
 
 _RENAME = "Give it another name, or list in `features` those that are."
@@ -25,7 +25,7 @@ _SHOWN = 10  # attributes of nodes that a refusal lists
 _FRAMES = "Give a pandas or polars frame, or an Arrow table."
 
 
-def from_frames(nodes: Any, edges: Any, name: str = "frames", **options: Any) -> Dataset:
+def from_frames(nodes: object, edges: object, name: str = "frames", **options: Any) -> Dataset:
     """The graph of two tables with the columns of docs/data-format.md: pandas or polars frames, or Arrow tables.
 
     options: of `folder.Folder`, such as labels, categories or owner. Complaints count rows from 0, as frames do.
@@ -35,11 +35,10 @@ def from_frames(nodes: Any, edges: Any, name: str = "frames", **options: Any) ->
     """
     root = Path(name)
     kind = Folder(**options)
-    of_nodes, of_edges = kind.named(root, *_tables(root, nodes=nodes, edges=edges))
-    return kind.made(of_nodes, of_edges, root)
+    return kind.made(kind.named(root, _tables(root, nodes=nodes, edges=edges)), root)
 
 
-def from_graph_frames(graphs: Any, nodes: Any, edges: Any, name: str = "frames", **options: Any) -> Dataset:
+def from_graph_frames(graphs: object, nodes: object, edges: object, name: str = "frames", **options: Any) -> Dataset:
     """The small graphs of three such tables.
 
     options: of `graph_folder.GraphFolder`, such as labels or node_labels.
@@ -49,8 +48,7 @@ def from_graph_frames(graphs: Any, nodes: Any, edges: Any, name: str = "frames",
     """
     root = Path(name)
     kind = GraphFolder(**options)
-    of_graphs, of_nodes, of_edges = kind.named(root, *_tables(root, graphs=graphs, nodes=nodes, edges=edges))
-    return kind.made(of_graphs, of_nodes, of_edges, root)
+    return kind.made(kind.named(root, _tables(root, nodes=nodes, edges=edges, graphs=graphs)), root)
 
 
 def from_networkx(
@@ -85,7 +83,7 @@ def from_networkx(
     chosen += [key for key in told if key not in chosen]
     if taken := sorted(set(chosen) & set(NODES)):
         refuse(name, f"the attribute {taken[0]!r} would be a feature, but is a column with a meaning", _RENAME)
-    columns: dict[str, list[Any]] = {"id": [str(node) for node in known]}
+    columns: dict[str, list[object]] = {"id": [str(node) for node in known]}
     for attribute, column in ((of_nodes, "label"), *((key, key) for key in ("sens", "split", *chosen))):
         if column in chosen or any(attribute in own for own in known.values()) or (column == "label" and not examples):
             columns[column] = [own.get(attribute) for own in known.values()]
@@ -94,7 +92,7 @@ def from_networkx(
     return replace(made, notes=(*made.notes, *lost))
 
 
-def _check_labels(known: Sequence[tuple[Any, Mapping[Any, Any]]], label: str, what: str, name: str) -> None:
+def _check_labels(known: Sequence[tuple[object, Mapping[str, object]]], label: str, what: str, name: str) -> None:
     """Refuse a `label` that some of the nodes or edges lack."""
     lacking = [one for one, own in known if label not in own]
     there = _attributes(label, {key for _, own in known for key in own}, what)
@@ -107,7 +105,7 @@ def _check_labels(known: Sequence[tuple[Any, Mapping[Any, Any]]], label: str, wh
         refuse(name, said, f"Set it, to None where a {what} is unlabelled, or name another in `label`. {there}")
 
 
-def _attributes(like: str, held: set[Any], what: str = "node") -> str:
+def _attributes(like: str, held: set[str], what: str = "node") -> str:
     """What attributes there are, the nearest to a name first."""
     ratios = {key: SequenceMatcher(None, str(like).lower(), str(key).lower()).ratio() for key in held}
     names = [repr(key) for key in sorted(held, key=lambda key: (-ratios[key], str(key)))]
@@ -115,7 +113,7 @@ def _attributes(like: str, held: set[Any], what: str = "node") -> str:
     return f"There are {', '.join(names[:_SHOWN])}{more}." if names else f"The {what}s have no attributes."
 
 
-def _edges(graph: Any, options: Mapping[str, Any], label: str | None, name: str) -> pa.Table:
+def _edges(graph: Any, options: Values, label: str | None, name: str) -> pa.Table:
     """The ends of all edges, as text, and what else edges have, their class as "label", except weights of 1 that no
     option names; loops where these are kept."""
     loops, named = options.get("loops") == "keep", [*(options.get("ignore") or ()), options.get("edge_weight")]
@@ -140,7 +138,7 @@ def _edges(graph: Any, options: Mapping[str, Any], label: str | None, name: str)
     return made
 
 
-def _named(own: Mapping[Any, Any]) -> Record:
+def _named(own: Mapping[object, object]) -> Record:
     """Attributes by names of text, as columns have."""
     return {str(key): value for key, value in own.items()}
 
@@ -156,8 +154,8 @@ def _columns(columns: dict[str, list[object]]) -> pa.Table:
     return pa.table(made)
 
 
-def _tables(root: Path, **frames: object) -> list[Table]:
-    return [Table(root / kind, _table(kind, frame), 0) for kind, frame in frames.items()]
+def _tables(root: Path, **frames: object) -> Tables:
+    return Tables(**{kind: Table(root / kind, _table(kind, frame), 0) for kind, frame in frames.items()})
 
 
 def _table(kind: str, frame: object) -> pa.Table:

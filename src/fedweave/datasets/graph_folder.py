@@ -1,34 +1,24 @@
 """A user's own small graphs: a folder with `graphs`, `nodes` and `edges`, each as Parquet or CSV; columns in
 docs/data-format.md."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 import scipy.sparse as sp
 
-from fedweave.datasets.alike import Known, places
+from fedweave.core.records import Record
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.check import check, first
-from fedweave.datasets.classified import Classified, labels_in, refuse_numerals
-from fedweave.datasets.columns import (
-    EDGES,
-    check_columns,
-    ends_of,
-    feature_names,
-    features_of,
-    group_names,
-    ids_of,
-    owners_of,
-    sens_of,
-    split_of,
-)
-from fedweave.datasets.features import compact, normalise, one_hot
-from fedweave.datasets.recognise import TABLES, named_folder, unread
-from fedweave.datasets.sensitive import without_sens
-from fedweave.datasets.table import WHOLE, Table
+from fedweave.datasets.check import first
+from fedweave.datasets.classified import labels_in, refuse_numerals
+from fedweave.datasets.columns import check_columns, ids_of
+from fedweave.datasets.features import one_hot
+from fedweave.datasets.lookup import TABLES, named_folder, unread
+from fedweave.datasets.table import WHOLE, Known, Table, Tables, places
+from fedweave.datasets.tables import Parts, Tabular
 from fedweave.errors import ConfigError
 
 GRAPHS = ("id", "label", "sens", "split")
@@ -36,39 +26,41 @@ NODES = ("id", "graph", "label")
 
 
 @dataclass(frozen=True)
-class GraphFolder(Classified):
+class GraphFolder(Tabular):
     """Your own folder of small graphs with graphs.csv|parquet, nodes.csv|parquet and edges.csv|parquet.
 
-    normalise:   how features are scaled: none, row, binary, scale, standard or minmax (docs/data-format.md).
-    classes:     number of classes when the graphs' labels are numbers; None is the largest label + 1.
-    labels:      names of the graphs' classes in order; None is those present, sorted.
     node_labels: the nodes' labels in order of their one-hot columns; None is those present, sorted (or 0 to the
                  largest, if all are whole numbers).
     edge_labels: the edges' labels in order, as `node_labels`.
     degrees:     columns of the one-hot degrees that stand in where nodes have neither labels nor features; None is the
-                 largest degree + 1.
-    categories:  columns of nodes that are text, as in `folder.Folder`. Sites that train together must all give the same
-                 of these six.
+                 largest degree + 1. Sites that train together must all give the same of these, of labels and of
+                 categories.
     owner:       the column of graphs that says whose each graph is, for the partition "column".
     """
+
+    stems: ClassVar[tuple[str, ...]] = ("nodes", "edges", "graphs")
 
     node_labels: tuple[str, ...] | None = None
     edge_labels: tuple[str, ...] | None = None
     degrees: int | None = None
-    owner: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for name, names in (("node_labels", self.node_labels), ("edge_labels", self.edge_labels)):
             if names is not None and not 0 < len(names) == len(set(names)):
-                raise ConfigError(f"graphs: {name} = {list(names)} is empty or names a value twice.")
-        if self.owner in GRAPHS:
-            raise ConfigError(
-                f"graphs: owner = {self.owner!r} already means something else; name another column.",
-                code="config.column-taken",
-            )
+                raise ConfigError(f"data: {name} = {list(names)} is empty or names a value twice.")
         if self.degrees is not None and self.degrees < 1:
-            raise ConfigError(f"graphs: degrees = {self.degrees} is not allowed; it must be at least 1.")
+            raise ConfigError(f"data: degrees = {self.degrees} is not allowed; it must be at least 1.")
+
+    @property
+    def said(self) -> tuple[str, ...]:
+        """See `Carrying.said`."""
+        return ("label",)
+
+    @property
+    def known(self) -> tuple[str, ...]:
+        """See `Tabular.known`."""
+        return NODES
 
     def load(self, root: Path | None, seed: int, labelled: bool = True) -> Dataset:
         """The graphs in `root`, numbered by their row; nodes graph by graph, else in their order; `seed` is not used.
@@ -77,87 +69,68 @@ class GraphFolder(Classified):
 
         Raises:
             ConfigError: no folder is given.
-            DataError: the files are missing or refused; the message names file, row (see `table.Table`) and remedy.
+            DataError: the files are missing or refused (see `Tabular.made`).
         """
         layout = "Name the folder that holds graphs, nodes and edges, each as .csv or .parquet."
         root = named_folder(root, "graphs", "the folder with graphs, nodes and edges", layout)
-        graphs, nodes, edges = self.tables(root, "graphs", "nodes", "edges", lacking=not labelled)
-        made = self.made(graphs, nodes, edges, root, labelled)
-        return replace(made, notes=unread(root, [graphs.path, nodes.path, edges.path]))
+        tables = self.tables(root, lacking=not labelled)
+        made = self.made(tables, root, labelled)
+        return replace(made, notes=unread(root, [table.path for table in tables if table is not None]))
 
-    def made(self, graphs: Table, nodes: Table, edges: Table, root: Path, labelled: bool = True) -> Dataset:
-        """The graphs of three tables; `root` is what complaints about all of them name, its last part the data's name.
-
-        Raises:
-            DataError: see `load`.
-        """
+    def check_form(self, tables: Tables, labelled: bool) -> None:
+        """See `Tabular.check_form`."""
         own = () if self.owner is None else (self.owner,)
-        known, hint = (*GRAPHS, *own), "" if own else "data.owner names one that says whose each graph is"
         required = (*GRAPHS[:2], *own) if labelled else GRAPHS[:1]  # whose a graph to be predicted is does not matter
-        check_columns(graphs, required=required, known=known, closed=True, hint=hint)
-        check_columns(nodes, required=NODES[:2], known=NODES)
-        check_columns(edges, required=EDGES, known=(*EDGES, "label"), closed=True)
-        y, classes = self.labels_of(graphs, labelled)
-        graph_of = _graphs(graphs, nodes)
-        order = np.argsort(graph_of, kind="stable")
-        graph_of, ids = graph_of[order], ids_of(nodes).take(pa.array(order))
-        pairs, edge_labels = _edges(edges, ids, graph_of, self.edge_labels, self.loops)
-        kinds = None
-        if "label" in nodes.columns:
-            kinds = _kinds(nodes, self.node_labels, "node_labels")[order]
-        x = self._features(nodes, order, kinds, pairs, labelled)
-        owned = self.owner if self.owner in graphs.columns else None
-        owners = owners_of(graphs, owned) if owned else ()
-        dataset = Dataset(
-            name=root.resolve().name,
-            x=x,
-            edges=pairs,
-            y=y,
-            classes=classes,
-            sens=sens_of(graphs, self.groups),
-            groups=group_names(graphs, self.groups),
-            public=split_of(graphs, y, "graph") if labelled and "split" in graphs.columns else None,
-            ids=tuple(ids_of(graphs).to_pylist()),
-            columns=self._columns(nodes, x.shape[1]),
-            labels=self.names_of(graphs),
-            graph_of=graph_of,
-            node_labels=kinds,
-            edge_labels=edge_labels,
-            owner=graphs.kinds(owned, owners) if owned else None,
-            owners=owners,
-            node_kinds=_names(nodes, self.node_labels) if "label" in nodes.columns else (),
-            edge_kinds=_names(edges, self.edge_labels) if "label" in edges.columns else (),
-        )
-        without_sens(check(dataset, root, labelled), root, self.sens_feature)
-        return replace(dataset, x=normalise(compact(x), self.normalise, root.name))
+        hint = "" if own else "data.owner names one that says whose each graph is"
+        check_columns(self.examples(tables), required, (*GRAPHS, *own), closed=True, hint=hint)
+        check_columns(tables.nodes, required=NODES[:2], known=NODES)
+        super().check_form(tables, labelled)
 
-    def _columns(self, nodes: Table, count: int) -> tuple[str, ...]:
-        """What the `count` features are called: "label = C", the feature columns' own names, or "degree = 3"."""
-        own = feature_names(nodes, NODES, self.categories)
-        kind = "label" if "label" in nodes.columns else "degree"
-        known = _names(nodes, self.node_labels) if kind == "label" else ()
-        named = known or tuple(map(str, range(count - len(own))))
-        return (*(f"{kind} = {name}" for name in named), *own)
+    def arranged(self, tables: Tables) -> Tables:
+        """See `Tabular.arranged`: graph by graph."""
+        order = np.argsort(_graphs(self.examples(tables), tables.nodes), kind="stable")
+        return tables._replace(nodes=tables.nodes.taken(order))
 
-    def _features(
-        self, nodes: Table, order: np.ndarray, kinds: np.ndarray | None, edges: np.ndarray, apart: bool
-    ) -> "np.ndarray | sp.csr_matrix":
-        """[n, d]: one-hot node labels, then the feature columns; without either, one-hot degrees."""
-        named = bool(feature_names(nodes, NODES))
-        held = [features_of(nodes, NODES, self.categories, apart)[order]] if named else []
-        if kinds is not None:
-            columns = one_hot(kinds, None if self.node_labels is None else len(self.node_labels))
-            return sp.hstack([columns, *held], "csr", np.float32)
-        if held:
-            return held[0]
-        degree = np.bincount(edges[0], minlength=nodes.rows)
-        if self.degrees is not None:
-            nodes.refuse_at(
-                first(degree[np.argsort(order)] >= self.degrees),
-                f"the node has more than {self.degrees - 1} neighbours",
-                "Raise [data] degrees.",
-            )
-        return one_hot(degree, self.degrees)
+    def parts(self, tables: Tables, labelled: bool) -> Parts:
+        """See `Tabular.parts`."""
+        graphs, (nodes, edges, _) = self.examples(tables), tables
+        parts = super().parts(tables, labelled)
+        parts["graph_of"] = lambda found: _graphs(graphs, nodes)
+        for what, table, names in (("node", nodes, self.node_labels), ("edge", edges, self.edge_labels)):
+            if "label" in table.columns:
+                key, called = f"{what}_labels", f"{what}_kinds"
+                parts[key], parts[called] = _part(_kinds, table, names, key), _part(_names, table, names)
+        return parts
+
+    def finished(self, tables: Tables, found: Record) -> Record:
+        """See `Tabular.finished`; with features of nodes' labels or degrees."""
+        _refuse_crossing(tables.edges, found)
+        if "edge_labels" in found:
+            found["edge_labels"] = _edge_labels(tables.edges, found)
+        fields = super().finished(tables, found) | {"ids": tuple(ids_of(self.examples(tables)).to_pylist())}
+        return fields | self._features(tables.nodes, fields)
+
+    def _features(self, nodes: Table, fields: Record) -> Record:
+        """One-hot node labels, then the feature columns; without either, one-hot degrees: x and what they are called,
+        "label = C", the columns' own names, or "degree = 3"."""
+        x, columns, kinds = fields["x"], fields["columns"], fields.get("node_labels")
+        if kinds is None and columns:
+            return {}
+        if kinds is None:
+            numbers, width, kind = np.bincount(fields["edges"][0], minlength=nodes.rows), self.degrees, "degree"
+            over = first(numbers >= (width or nodes.rows))
+            nodes.refuse_at(over, f"the node has more than {(width or 0) - 1} neighbours", "Raise [data] degrees.")
+        else:
+            numbers, width, kind = kinds, None if self.node_labels is None else len(self.node_labels), "label"
+        encoded = one_hot(numbers, width)
+        names = fields.get("node_kinds") or range(encoded.shape[1])
+        held = [encoded, x] if columns else [encoded]
+        whole = sp.hstack(held, "csr", np.float32)
+        return {"x": whole, "columns": (*(f"{kind} = {name}" for name in names), *columns)}
+
+
+def _part(read: Callable[..., object], *given: object) -> Callable[[Record], object]:
+    return lambda found: read(*given)
 
 
 def is_of_graphs(root: Path) -> bool:
@@ -172,15 +145,15 @@ def check_named(root: Path, kind: GraphFolder) -> None:
     Raises:
         ConfigError: names the table and what to give. DataError: a label is a number, but not a whole one.
     """
-    _, *tables = kind.tables(root, "graphs", "nodes", "edges")
-    for stem, given, table in zip(("nodes", "edges"), (kind.node_labels, kind.edge_labels), tables, strict=True):
+    nodes, edges, _ = kind.tables(root)
+    for stem, given, table in (("node", kind.node_labels, nodes), ("edge", kind.edge_labels, edges)):
         if given is not None or "label" not in table.columns:
             continue
-        refuse_numerals(table, f"{stem[:-1]}_labels")
+        refuse_numerals(table, f"{stem}_labels")
         if names := _names(table, None):
             raise ConfigError(
                 f"{table.path}: the labels are names ({', '.join(names[:5])}), which sites without some of them would "
-                f"number in another way; give {stem[:-1]}_labels = [...] in [data], the same at every site."
+                f"number in another way; give {stem}_labels = [...] in [data], the same at every site."
             )
 
 
@@ -205,32 +178,33 @@ def _graphs(graphs: Table, nodes: Table) -> np.ndarray:
     return graph_of
 
 
-def _edges(
-    edges: Table, ids: pa.Array, graph_of: np.ndarray, names: tuple[str, ...] | None, loops: str
-) -> tuple[np.ndarray, np.ndarray | None]:
-    """int64 [2, E] in the form of `Dataset`, and int64 [E] the edges' labels or None.
+def _refuse_crossing(edges: Table, found: Record) -> None:
+    """Refuse an edge that joins two graphs; names file and row."""
+    (ends, rows), of = found["ends"], found["graph_of"]
+    if (at := first(of[ends[0]] != of[ends[1]])) is not None:
+        one, other = (found["ids"][int(end[at])].as_py() for end in ends)
+        what = f"the edge joins {one!r} and {other!r} of two graphs"
+        edges.refuse_at(int(rows[at]), what, "Remove the row, or make the two graphs one.")
+
+
+def _edge_labels(edges: Table, found: Record) -> np.ndarray:
+    """int64 [E]: the labels, of the table's rows, of edges in the form of `Dataset`.
 
     Raises:
-        DataError: an edge joins two graphs, or has two labels; names file and row.
+        DataError: an edge has two labels; names file and row.
     """
-    ends, rows = ends_of(edges, ids, loops)
-    at = first(graph_of[ends[0]] != graph_of[ends[1]])
-    if at is not None:
-        what = f"the edge joins {ids[int(ends[0, at])].as_py()!r} and {ids[int(ends[1, at])].as_py()!r} of two graphs"
-        edges.refuse_at(int(rows[at]), what, "Remove the row, or make the two graphs one.")
+    ends, rows = found["ends"]
+    ends, rows = ends[:, ends[0] != ends[1]], rows[ends[0] != ends[1]]
     both = np.concatenate([ends, ends[::-1]], 1)
-    codes = both[0] * len(ids) + both[1]
+    codes = both[0] * len(found["ids"]) + both[1]
     order = np.argsort(codes, kind="stable")
     new = np.diff(codes[order], prepend=-1) != 0
-    kept = order[new]
-    if "label" not in edges.columns:
-        return both[:, kept], None
-    labels = np.tile(_kinds(edges, names, "edge_labels")[rows], 2)
-    fault = first(labels[order] != labels[kept][np.cumsum(new) - 1])
-    if fault is not None:
+    labels = np.tile(found["edge_labels"][rows], 2)[order]
+    if (fault := first(labels != labels[new][np.cumsum(new) - 1])) is not None:
         row = int(rows[order[fault] % len(rows)])
         edges.refuse_at(row, "the edge has another label above", "Keep one of the two rows.")
-    return both[:, kept], labels[kept]
+    result: np.ndarray = labels[new]
+    return result
 
 
 def _names(table: Table, given: tuple[str, ...] | None) -> tuple[str, ...]:

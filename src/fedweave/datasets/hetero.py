@@ -1,15 +1,20 @@
 """A graph with several types of nodes and edges, PyTorch Geometric's `HeteroData`, as one whose features say which."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
+from fedweave.core.records import Record, Values
 from fedweave.datasets.check import refuse
 
 Columns = tuple[str, ...]
+Kind: TypeAlias = Any  # the name of a type of nodes, or the three of a type of edges
+Stores: TypeAlias = Mapping[Kind, Values]
+Counts: TypeAlias = Mapping[Kind, int]
+Names: TypeAlias = Mapping[Kind, str]
 CLASSES = {"nodes": "y", "edges": "edge_label"}  # what says the examples' classes, by the task
 OF_EXAMPLES = ("train_mask", "val_mask", "test_mask", "sens")
 READ = {"x", "edge_index", "edge_attr", "edge_weight", "edge_time", *CLASSES.values(), *OF_EXAMPLES}
@@ -21,7 +26,7 @@ def is_hetero(data: object) -> bool:
     return hasattr(data, "node_types") and hasattr(data, "edge_types")
 
 
-def flattened(data: Any, name: str, flatten: bool, task: str) -> tuple[Any, Columns, Columns]:
+def flattened(data: Any, name: str, flatten: bool, task: str) -> tuple[SimpleNamespace, Columns, Columns]:
     """The nodes of all types, one type after the other, with a feature for each type, 1 at its own, and then each
     type's own features, 0 at others; edges likewise; as an object with a `Data`'s attributes. What their features, and
     those of edges, are called. One type alone may have classes, which the masks and sens then go by.
@@ -54,9 +59,9 @@ def flattened(data: Any, name: str, flatten: bool, task: str) -> tuple[Any, Colu
     return SimpleNamespace(**held, keys=[*held]), columns, of_edges
 
 
-def _ends(kind: Columns, store: Any, sizes: dict[str, int], first: dict[str, int], name: str) -> np.ndarray:
+def _ends(kind: Columns, store: Values, sizes: dict[str, int], first: dict[str, int], name: str) -> np.ndarray:
     """int64 [2, m]: where the edges of a type start and end, in the graph of all types."""
-    ends, own = _array(store.edge_index), (kind[0], kind[-1])
+    ends, own = _array(store["edge_index"]), (kind[0], kind[-1])
     for pairs, of in zip(ends, own, strict=True):
         if ((pairs < 0) | (pairs >= sizes[of])).any():
             where = f"{name}, edges of type {'-'.join(kind)}"
@@ -64,9 +69,7 @@ def _ends(kind: Columns, store: Any, sizes: dict[str, int], first: dict[str, int
     return np.asarray(ends + np.array([[first[of]] for of in own]))
 
 
-def _joined(
-    stores: dict[Any, Any], key: str, counts: dict[Any, int], names: dict[Any, str], name: str
-) -> tuple[Any, Columns]:
+def _joined(stores: Stores, key: str, counts: Counts, names: Names, name: str) -> tuple[np.ndarray, Columns]:
     """The features [n, types + d] of all types, and what they are called."""
     own = {kind: _array(store[key]) for kind, store in stores.items() if key in store and store[key] is not None}
     for kind, array in own.items():
@@ -87,7 +90,7 @@ def _joined(
     return whole, (*(f"type = {names[kind]}" for kind in stores), *named)
 
 
-def _rows(stores: dict[Any, Any], counts: dict[Any, int], keys: Sequence[str], name: str) -> dict[str, np.ndarray]:
+def _rows(stores: Stores, counts: Counts, keys: Sequence[str], name: str) -> dict[str, np.ndarray]:
     """One value for each node or edge, of those of `keys` that a type has."""
     found = {}
     for key in keys:
@@ -107,11 +110,11 @@ def _rows(stores: dict[Any, Any], counts: dict[Any, int], keys: Sequence[str], n
     return found
 
 
-def _others(stores: dict[Any, Any], names: dict[Any, str]) -> dict[str, Any]:
+def _others(stores: Stores, names: Names) -> Record:
     """Further arrays, by the names of their types and theirs."""
     return {f"{names[kind]}.{key}": store[key] for kind, store in stores.items() for key in store if key not in READ}
 
 
-def _array(tensor: Any) -> np.ndarray:
+def _array(tensor: object) -> np.ndarray:
     dense = tensor.to_dense() if hasattr(tensor, "to_dense") else tensor
     return np.asarray(dense.detach().cpu() if hasattr(dense, "detach") else dense)

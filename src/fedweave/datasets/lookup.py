@@ -1,26 +1,26 @@
-"""How a published graph is found: on disk as `.npz`, else fetched once from its public home."""
+"""How published data is found on disk; what a user's path holds, in words, for the refusal of a path that does not hold
+the named data; and files of it that nobody reads although they look like data.
+"""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, TypeVar
 
 import numpy as np
-import scipy.sparse as sp
 
-from fedweave.datasets import download, npz
-from fedweave.datasets.base import Dataset
-from fedweave.datasets.check import check_counts, refuse
-from fedweave.datasets.features import check_normalise, compact, normalise
-from fedweave.errors import DataError
-
-_OWN = 'Take the published graph, whole; one of your own is read with [data] name = "npz" and its path.'
+from fedweave.core.decompression import ARCHIVE_FAULTS, DecompressionBomb, check_archive
+from fedweave.core.text import counted
+from fedweave.datasets.check import refuse
+from fedweave.datasets.features import check_normalise
+from fedweave.errors import ConfigError, DataError
 
 
 class Facts(NamedTuple):
     """Published counts: nodes, distinct undirected edges, features in the file, classes; `sens` names the attribute;
-    `graphs` counts small graphs, where these are the examples."""
+    `graphs` counts small graphs, where these are the examples; `sens_column` is where the file repeats the attribute
+    among the features."""
 
     nodes: int
     edges: int
@@ -28,77 +28,62 @@ class Facts(NamedTuple):
     classes: int
     sens: str | None = None
     graphs: int | None = None
+    sens_column: int | None = None
 
 
 @dataclass(frozen=True)
-class Public:
-    """Base of the data sets in `public`.
+class Published:
+    """Base of published data sets.
 
-    The file `<name>.npz` is looked for in `root` (`<root>/<name>/<name>.npz`, `<root>/<name>.npz`, or `root` is the
-    file) and nowhere else; without `root` likewise in $FEDWEAVE_DATA, then in the cache ($FEDWEAVE_CACHE, else
-    $XDG_CACHE_HOME/fedweave, else ~/.cache/fedweave). If it is in neither and PyTorch Geometric can fetch it, it is
-    downloaded into the cache.
-
-    normalise: how features are scaled: none, row, binary, scale, standard or minmax (docs/data-format.md); over all
-               nodes, before any partition. The default "none" keeps the published values (0/1 words, counts, TF-IDF):
-               scaling rows is a choice that papers make differently.
+    normalise: how features are scaled: none, row, binary, scale, standard or minmax (docs/data-format.md).
     """
 
     normalise: str = "none"
 
     name: ClassVar[str]
     facts: ClassVar[Facts]
-    sens_column: ClassVar[int | None] = None  # where the file repeats the sensitive attribute among the features
-    exact: ClassVar[bool] = False  # whether the edges are counted, too, where thinned versions of the graph are about
-    origin: ClassVar[str] = ""  # where to get a graph that is not downloaded
 
     def __post_init__(self) -> None:
         check_normalise(self.normalise)
 
-    def load(self, root: Path | None, seed: int) -> Dataset:
-        """The whole graph; `seed` is not used.
 
-        Raises:
-            NotHeld: it is not in `root`.
-            DataError: the file is nowhere and could not be downloaded (lists all places), is refused by `npz.read`, or
-                has other counts than it must.
-        """
-        path = self._find(root)
-        dataset = npz.read(path, self.name)
-        counted = ("nodes", *(("edges",) if self.exact else ()), "features", "classes")
-        check_counts(dataset, self.facts, path, counted, _OWN)
-        dataset = self._allowed(dataset, path)
-        return replace(dataset, x=normalise(compact(dataset.x), self.normalise, self.name))
+Kind = TypeVar("Kind")
 
-    def _allowed(self, dataset: Dataset, path: Path) -> Dataset:
-        """The data set with what models may see of the features in the file."""
-        return dataset if self.sens_column is None else _without(dataset, self.sens_column, path)
+
+def kinds_of(base: type[Kind], table: Mapping[str, tuple[Facts, str]], **more: object) -> Iterator[type[Kind]]:
+    """Kinds of published data that differ from others of their `base` in nothing but what stands in a table: by their
+    names what is published of them, and what they are."""
+    for name, (facts, about) in table.items():
+        own = {"__doc__": about, "__module__": base.__module__, "name": name, "facts": facts}
+        yield type(name, (base,), own | more)
+
+
+class Filed(Published):
+    """Base of those in `files`, or folders, which are looked for in `<name>`, in other names by which the folder is
+    `called`, and in the folder itself, of [data] path alone or, without it, of $FEDWEAVE_DATA, then of the cache; there
+    is no download."""
+
+    files: ClassVar[tuple[str, ...]]
+    called: ClassVar[tuple[str, ...]] = ()
+    remedy: ClassVar[str] = "Put {}, as released, at one of these places, or name their folder in [data] path or "
 
     def _find(self, root: Path | None) -> Path:
-        places = list(self._places(root))
+        """The first place that has all files.
+
+        Raises:
+            NotHeld: it is not in the user's `root`.
+            DataError: it is nowhere, and there is no `root`; lists the places.
+        """
+        bases = [base for base in (shared(), cache()) if base is not None] if root is None else [root]
+        places = [base / name for base in bases for name in (self.name, *self.called, "")]
         for place in places:
-            if place.is_file():
+            if all((place / file).exists() for file in self.files):
                 return place
         if root is not None:
             raise NotHeld(self.name, places)
-        try:
-            return download.fetch(self.name, self.facts, places[-1])
-        except DataError as error:
-            remedy = (
-                f"Put {self.name}.npz (layout: docs/data-format.md) at one of these places, or name its folder in "
-                f"[data] path or $FEDWEAVE_DATA.{self.origin}"
-            )
-            raise nowhere(self.name, str(error), places, remedy) from error
-
-    def _places(self, root: Path | None) -> Iterator[Path]:
-        base = root or shared()
-        if base is not None and base.suffix == ".npz":
-            yield base
-        elif base is not None:
-            yield base / self.name / f"{self.name}.npz"
-            yield base / f"{self.name}.npz"
-        if root is None:
-            yield cache() / self.name / f"{self.name}.npz"
+        files = ", ".join(self.files)
+        remedy = f"{self.remedy.format(files)}$FEDWEAVE_DATA."
+        raise nowhere(self.name, f"there is no folder with all of {files}.", places, remedy)
 
 
 class NotHeld(DataError):
@@ -115,27 +100,12 @@ def nowhere(name: str, what: str, places: Iterable[Path], remedy: str) -> DataEr
     return DataError(f"{name}: {what}\nLooked at:{looked}\n{remedy}", code="data.nowhere")
 
 
-def folders(root: Path | None, *names: str) -> list[Path]:
-    """Where a data set of several files may be, a folder of one of `names` in `root` or that itself; without it
-    likewise in $FEDWEAVE_DATA, then the first of `names` in the cache."""
+def folders(root: Path | None, name: str) -> list[Path]:
+    """Where a data set of several files may be, a folder `name` in `root` or that itself; without it likewise in
+    $FEDWEAVE_DATA, then in the cache, where a download goes."""
     base = root or shared()
-    places = [] if base is None else [*(base / name for name in names), base]
-    return places if root is not None else [*places, cache() / names[0]]
-
-
-def held_in(
-    name: str, places: Sequence[Path], holds: Callable[[Path], bool], root: Path | None, what: str, remedy: str
-) -> Path:
-    """The first of `places` that `holds` the data set.
-
-    Raises:
-        NotHeld: none of the user's `root` does.
-        DataError: none does, and there is no `root`; lists them.
-    """
-    for place in places:
-        if holds(place):
-            return place
-    raise nowhere(name, what, places, remedy) if root is None else NotHeld(name, places)
+    places = [] if base is None else [base / name, base]
+    return places if root is not None else [*places, cache() / name]
 
 
 def shared() -> Path | None:
@@ -150,14 +120,107 @@ def cache() -> Path:
     return Path(named).expanduser()
 
 
-def _without(dataset: Dataset, column: int, path: Path) -> Dataset:
-    """The data without the column that repeats the sensitive attribute: it is never an input of a model."""
-    x: sp.csr_matrix = dataset.x
-    if dataset.sens is None:
-        refuse(path, "the array sens is missing", "Store the sensitive attribute as sens int64 [nodes].")
-    if column >= x.shape[1] or not np.array_equal(x[:, [column]].toarray().ravel(), dataset.sens):
-        refuse(
-            path, f"feature column {column} does not repeat sens", "Use the published column order.", "sens-repeated"
-        )
-    columns = tuple(name for at, name in enumerate(dataset.columns) if at != column)
-    return replace(dataset, x=x[:, np.arange(x.shape[1]) != column], columns=columns)
+SUFFIXES = (".csv", ".tsv", ".txt", ".parquet", ".feather", ".arrow", ".npz", ".npy", ".json", ".xlsx", ".mat", ".pt")
+PACKED = (".xz", ".gz", ".bz2", ".zip", ".zst")
+PROSE = ("readme", "license", "licence")  # anywhere in a name
+_SHOWN = 5
+
+
+def unread(root: Path, read: Collection[Path], *inside: Path, pattern: str = "*") -> tuple[str, ...]:
+    """A sentence on the files directly in the folder `root`, and in those `inside` it, that are not among `read` and
+    look like data; none without such files.
+
+    pattern: of the names that count.
+    """
+    folders = [root, *inside]
+    names = [str(path.relative_to(root)) for folder in folders for path in _data(folder, pattern) if path not in read]
+    if not names:
+        return ()
+    more = f" and {len(names) - _SHOWN:,} more" if names[_SHOWN:] else ""
+    return (f"in {root}, {', '.join(names[:_SHOWN])}{more} {'is' if len(names) == 1 else 'are'} not read",)
+
+
+def _data(folder: Path, pattern: str) -> Iterator[Path]:
+    """The files in `folder` that look like data, sorted."""
+    for path in sorted(folder.glob(pattern)):
+        name = path.name.lower()
+        for packed in PACKED:
+            name = name.removesuffix(packed)
+        prose = any(word in name for word in PROSE) or name.startswith(".")
+        if name.endswith(SUFFIXES) and not prose and path.is_file():
+            yield path
+
+
+TABLES = (".csv", ".parquet")
+ARCHIVE = "npz"  # the name of a graph of the user's own in one file
+_LISTED = 5
+TU_SUFFIXES = (".txt", ".txt.xz")  # of files in the TU layout
+
+
+def found(root: Path, names: Iterable[str]) -> tuple[str, tuple[str, ...]]:
+    """What the existing path `root` is or holds ("is …", "holds …"), and the values of `[data] name` with which it can
+    be read; `names` are those of all data sets."""
+    known = set(names)
+    if root.is_file():
+        names = (root.stem if root.stem in known else ARCHIVE,) if root.suffix == ".npz" else ()
+        return f"is {_file(root)}", names
+    if not root.is_dir():
+        return "is a pipe or a device", ()
+    inside = sorted(path for path in root.iterdir() if not path.name.startswith("."))
+    if tables := _tables(root):
+        return f"is a folder with {' and '.join(tables)}", ("graphs" if len(tables) == 3 else "folder",)
+    if texts := tu_names(root):
+        return f"is a folder with {texts[0]}_A.txt", (texts[0].lower() if texts[0].lower() in known else "tu",)
+    parties = [path.name for path in inside if path.is_dir() and _tables(path)]
+    if parties:
+        return f"is a folder of the parties {', '.join(parties)}", ("parties",)
+    if held := [path for path in inside if path.stem in known and (path.is_dir() or path.suffix == ".npz")]:
+        return f"holds {_listed(held)}", tuple(dict.fromkeys(path.stem for path in held))
+    return (f"holds {_listed(inside)}" if inside else "is an empty folder"), ()
+
+
+def tu_names(folder: Path, name: str = "*") -> list[str]:
+    """The names DS for which `folder` holds an adjacency DS_A, as far as they match the pattern `name`."""
+    found = {path.name.removesuffix(s)[:-2] for s in TU_SUFFIXES for path in folder.glob(f"{name}_A{s}")}
+    return sorted(found)
+
+
+def named_folder(root: Path | None, name: str, needs: str, layout: str) -> Path:
+    """The folder that [data] path names; `needs` says what the data set `name` reads, and `layout` which one to name.
+
+    Raises:
+        ConfigError: none is named.
+        DataError: it is no folder; names the path and what to do.
+    """
+    if root is None:
+        raise ConfigError(f'The dataset "{name}" needs {needs}: set [data] path.', code="config.missing")
+    if not root.is_dir():
+        archive = root.suffix == ".npz"
+        remedy = f'A graph in one .npz file is read with [data] name = "{ARCHIVE}".' if archive else layout
+        refuse(root, "this is not a folder", remedy)
+    return root
+
+
+def _file(path: Path) -> str:
+    """An archive by its counts, any other file by its kind."""
+    try:
+        check_archive(path, path.stat().st_size)
+        with np.load(path, allow_pickle=False) as held:
+            nodes, (_, features) = len(held["y"]), held["x_shape"]
+            return f"an .npz of {counted(nodes, 'node')} with {counted(features, 'feature')}"
+    except (*ARCHIVE_FAULTS, AttributeError, DecompressionBomb):
+        return f"a file of kind {path.suffix!r}" if path.suffix else "a file without an extension"
+
+
+def _tables(folder: Path) -> list[str]:
+    """The files of graphs (if there are any), nodes and edges in `folder`; none unless both of these are there."""
+    graphs, *held = (
+        [f"{stem}{kind}" for kind in TABLES if (folder / f"{stem}{kind}").is_file()]
+        for stem in ("graphs", "nodes", "edges")
+    )
+    return [found[0] for found in (graphs, *held) if found] if all(held) else []
+
+
+def _listed(paths: list[Path]) -> str:
+    shown = [f"{path.name}/" if path.is_dir() else path.name for path in paths[:_LISTED]]
+    return ", ".join(shown) + (f" and {len(paths) - _LISTED} more" if len(paths) > _LISTED else "")

@@ -25,13 +25,14 @@ where the edges between nodes have these.
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import scipy.sparse as sp
 
 from fedweave.core.carried import Carried
 from fedweave.core.decompression import ARCHIVE_FAULTS, DecompressionBomb, check_archive
+from fedweave.core.records import Record
 from fedweave.datasets.base import (
     CARRIED,
     DIRECTED,
@@ -56,10 +57,8 @@ from fedweave.datasets.base import write as write
 from fedweave.datasets.carrying import as_edges, once, scaled, skeleton
 from fedweave.datasets.check import check, check_array, first, refuse
 from fedweave.datasets.classified import refuse_stray
-from fedweave.datasets.edges import NO_LOOPS, check_loops, note_loops
-from fedweave.datasets.features import check_normalise, compact, normalise, refuse_merged
-from fedweave.datasets.outside import Outside
-from fedweave.datasets.sensitive import without_sens
+from fedweave.datasets.edges import NO_LOOPS, Outside, check_loops, note_loops
+from fedweave.datasets.features import check_normalise, compact, normalise, refuse_merged, without_sens
 from fedweave.errors import ConfigError
 
 
@@ -172,7 +171,7 @@ def _outside(arrays: dict[str, np.ndarray], nodes: int, inside: Carried | None, 
     if (at := first(odd)) is not None:
         what = f"{OUTSIDE_INDEX}, column {at}: one end is to be a node, and the other one of {OUTSIDE_NAMES}"
         refuse(path, what, f"Write the node's number, and {nodes} and the place of the other's name.")
-    rows: dict[str, Any] = {own: arrays[key] for key, own in OUTSIDE.items() if key in arrays}
+    rows: Record = {own: arrays[key] for key, own in OUTSIDE.items() if key in arrays}
     wanted = {own for own in OUTSIDE.values() if inside is not None and getattr(inside, own) is not None}
     if rows.keys() != wanted or any(len(own) != index.shape[1] for own in rows.values()):
         refuse(path, "edges to nodes elsewhere carry other things than those between nodes", "Give both the same.")

@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fedweave.datasets.alike import difference, plain, undotted
 from fedweave.datasets.base import Dataset, Party
 from fedweave.datasets.check import check, first, refuse
 from fedweave.datasets.classified import Classified, labels_in
@@ -26,10 +25,10 @@ from fedweave.datasets.columns import (
     split_of,
 )
 from fedweave.datasets.edges import undirected
-from fedweave.datasets.features import compact, normalise
-from fedweave.datasets.recognise import named_folder, unread
-from fedweave.datasets.sensitive import refuse_repeated
-from fedweave.datasets.table import Table, find
+from fedweave.datasets.features import compact, normalise, refuse_repeated
+from fedweave.datasets.files import find
+from fedweave.datasets.lookup import named_folder, unread
+from fedweave.datasets.table import Table, difference, plain, undotted
 
 _LOG = logging.getLogger(__name__)
 _LAYOUT = "Name the folder whose sub-folders are the parties, each with nodes and edges; see docs/data-format.md."
@@ -192,7 +191,7 @@ def _folders(root: Path) -> list[Path]:
 
 def _read(folder: Path, kind: Classified, shared: bool = False) -> _Given:
     """shared: the columns that `kind` names are of all parties, each of which may lack them."""
-    nodes, edges = kind.tables(folder, "nodes", "edges", lacking=shared)
+    nodes, edges, _ = kind.tables(folder, lacking=shared)
     categories = kind.categories or {}
     check_columns(nodes, required=NODES[:1], known=NODES)
     check_columns(edges, required=EDGES, known=EDGES, closed=True)

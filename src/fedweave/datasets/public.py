@@ -1,154 +1,84 @@
-"""The published single graphs, one class each; how they are found stands at `lookup.Public`."""
+"""Published graphs in one `.npz` file, found on disk or else fetched once from their public home."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
+import numpy as np
+import scipy.sparse as sp
+
+from fedweave.datasets import download, npz
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.lookup import Facts, Public
+from fedweave.datasets.check import check_counts, refuse
+from fedweave.datasets.features import compact, normalise
+from fedweave.datasets.lookup import Facts, NotHeld, Published, cache, kinds_of, nowhere, shared
+from fedweave.errors import DataError
+
+_OWN = 'Take the published graph, whole; one of your own is read with [data] name = "npz" and its path.'
 
 
 @dataclass(frozen=True)
-class Cora(Public):
-    """Planetoid split (Yang et al. 2016); papers by words, citations."""
+class Public(Published):
+    """Base of the published graphs in one file.
 
-    name = "cora"
-    facts = Facts(2708, 5278, 1433, 7)
+    The file `<name>.npz` is looked for in `root` (`<root>/<name>/<name>.npz`, `<root>/<name>.npz`, or `root` is the
+    file) and nowhere else; without `root` likewise in $FEDWEAVE_DATA, then in the cache ($FEDWEAVE_CACHE, else
+    $XDG_CACHE_HOME/fedweave, else ~/.cache/fedweave). If it is in neither and PyTorch Geometric can fetch it, it is
+    downloaded into the cache.
 
+    The default of `normalise`, over all nodes, before any partition, keeps the published values (0/1 words, counts,
+    TF-IDF): scaling rows is a choice that papers make differently.
+    """
 
-@dataclass(frozen=True)
-class CiteSeer(Public):
-    """Planetoid split (Yang et al. 2016); papers by words, citations."""
+    exact: ClassVar[bool] = False  # whether the edges are counted, too, where thinned versions of the graph are about
+    origin: ClassVar[str] = ""  # where to get a graph that is not downloaded
 
-    name = "citeseer"
-    facts = Facts(3327, 4552, 3703, 6)
+    def load(self, root: Path | None, seed: int) -> Dataset:
+        """The whole graph; `seed` is not used.
 
+        Raises:
+            NotHeld: it is not in `root`.
+            DataError: the file is nowhere and could not be downloaded (lists all places), is refused by `npz.read`, or
+                has other counts than it must.
+        """
+        path = self._find(root)
+        dataset = npz.read(path, self.name)
+        counted = ("nodes", *(("edges",) if self.exact else ()), "features", "classes")
+        check_counts(dataset, self.facts, path, counted, _OWN)
+        dataset = self._allowed(dataset, path)
+        return replace(dataset, x=normalise(compact(dataset.x), self.normalise, self.name))
 
-@dataclass(frozen=True)
-class PubMed(Public):
-    """Planetoid split (Yang et al. 2016); papers by TF-IDF, citations."""
+    def _allowed(self, dataset: Dataset, path: Path) -> Dataset:
+        """The data set with what models may see of the features in the file."""
+        column = self.facts.sens_column
+        return dataset if column is None else _without(dataset, column, path)
 
-    name = "pubmed"
-    facts = Facts(19717, 44324, 500, 3)
+    def _find(self, root: Path | None) -> Path:
+        places = list(self._places(root))
+        for place in places:
+            if place.is_file():
+                return place
+        if root is not None:
+            raise NotHeld(self.name, places)
+        try:
+            return download.fetch(self.name, self.facts, places[-1])
+        except DataError as error:
+            remedy = (
+                f"Put {self.name}.npz (layout: docs/data-format.md) at one of these places, or name its folder in "
+                f"[data] path or $FEDWEAVE_DATA.{self.origin}"
+            )
+            raise nowhere(self.name, str(error), places, remedy) from error
 
-
-@dataclass(frozen=True)
-class AmazonComputers(Public):
-    """Shchur et al. 2018; products by words of reviews, bought together."""
-
-    name = "amazon-computers"
-    facts = Facts(13752, 245861, 767, 10)
-
-
-@dataclass(frozen=True)
-class CoauthorCS(Public):
-    """Shchur et al. 2018; authors by keyword counts, co-authorship."""
-
-    name = "coauthor-cs"
-    facts = Facts(18333, 81894, 6805, 15)
-
-
-@dataclass(frozen=True)
-class DBLP(Public):
-    """Bojchevski and Günnemann 2018; papers by words, citations."""
-
-    name = "dblp"
-    facts = Facts(17716, 52867, 1639, 4)
-
-
-@dataclass(frozen=True)
-class CoraFull(Public):
-    """Bojchevski and Günnemann 2018, their whole Cora; papers by words, citations."""
-
-    name = "corafull"
-    facts = Facts(19793, 63421, 8710, 70)
-
-
-@dataclass(frozen=True)
-class Flickr(Public):
-    """Attributed social network (Yang et al. 2023); users by tags, following."""
-
-    name = "flickr-attributed"
-    facts = Facts(7575, 239738, 12047, 9)
-
-
-@dataclass(frozen=True)
-class AmazonPhoto(Public):
-    """Shchur et al. 2018; products by words of reviews, bought together."""
-
-    name = "amazon-photo"
-    facts = Facts(7650, 119081, 745, 8)
-
-
-@dataclass(frozen=True)
-class CoauthorPhysics(Public):
-    """Shchur et al. 2018; authors by keyword counts, co-authorship."""
-
-    name = "coauthor-physics"
-    facts = Facts(34493, 247962, 8415, 5)
-
-
-@dataclass(frozen=True)
-class Actor(Public):
-    """Pei et al. 2020, as Platonov et al. 2023 have it; actors by words of their pages, named together."""
-
-    name = "actor"
-    facts = Facts(7600, 26659, 932, 5)
-
-
-@dataclass(frozen=True)
-class Chameleon(Public):
-    """Platonov et al. 2023, without duplicates; pages by nouns, links; classes of traffic."""
-
-    name = "chameleon-filtered"
-    facts = Facts(890, 8854, 2325, 5)
-
-
-@dataclass(frozen=True)
-class Squirrel(Public):
-    """Platonov et al. 2023, without duplicates; pages by nouns, links; classes of traffic."""
-
-    name = "squirrel-filtered"
-    facts = Facts(2223, 46998, 2089, 5)
-
-
-@dataclass(frozen=True)
-class Minesweeper(Public):
-    """Platonov et al. 2023; cells of a grid, neighbouring; mines. Judge by AUC: the majority is .80."""
-
-    name = "minesweeper"
-    facts = Facts(10000, 39402, 7, 2)
-
-
-@dataclass(frozen=True)
-class RomanEmpire(Public):
-    """Platonov et al. 2023; words of an article, in sequence or depending; syntactic roles."""
-
-    name = "roman-empire"
-    facts = Facts(22662, 32927, 300, 18)
-
-
-@dataclass(frozen=True)
-class AmazonRatings(Public):
-    """Platonov et al. 2023; products by words, bought together; classes of rating."""
-
-    name = "amazon-ratings"
-    facts = Facts(24492, 93050, 300, 5)
-
-
-@dataclass(frozen=True)
-class Tolokers(Public):
-    """Platonov et al. 2023; workers by profile, of one task; who was banned. Judge by AUC."""
-
-    name = "tolokers"
-    facts = Facts(11758, 519000, 10, 2)
-
-
-@dataclass(frozen=True)
-class Questions(Public):
-    """Platonov et al. 2023; users by words, who answered whom; who stayed. Judge by AUC."""
-
-    name = "questions"
-    facts = Facts(48921, 153540, 301, 2)
+    def _places(self, root: Path | None) -> Iterator[Path]:
+        base = root or shared()
+        if base is not None and base.suffix == ".npz":
+            yield base
+        elif base is not None:
+            yield base / self.name / f"{self.name}.npz"
+            yield base / f"{self.name}.npz"
+        if root is None:
+            yield cache() / self.name / f"{self.name}.npz"
 
 
 @dataclass(frozen=True)
@@ -171,86 +101,112 @@ class Sensitive(People):
         return dataset if self.sens_feature else super()._allowed(dataset, path)
 
 
-@dataclass(frozen=True)
-class NBA(People):
-    """FairGNN (Dai and Wang 2021); players by statistics, relations online."""
-
-    name = "nba"
-    facts = Facts(403, 10621, 95, 2, sens="country")
-
-
-@dataclass(frozen=True)
-class German(Sensitive):
-    """NIFTY (Agarwal et al. 2021); bank clients, similarity."""
-
-    name = "german"
-    facts = Facts(1000, 21742, 27, 2, sens="gender")
-    sens_column = 0
-
-
-@dataclass(frozen=True)
-class Bail(Sensitive):
-    """NIFTY (Agarwal et al. 2021); defendants, similarity."""
-
-    name = "bail"
-    facts = Facts(18876, 311870, 18, 2, sens="race")
-    sens_column = 0
-
-
-@dataclass(frozen=True)
-class Credit(Sensitive):
-    """NIFTY (Agarwal et al. 2021); card holders, similarity."""
-
-    name = "credit"
-    facts = Facts(30000, 137377, 13, 2, sens="age")
-    sens_column = 1
-
-
-@dataclass(frozen=True)
-class Income(Sensitive):
-    """Adults of the American census; similarity; who earns more than 50,000 dollars."""
-
-    name = "income"
-    facts = Facts(14821, 42831, 14, 2, sens="race")
-    sens_column = 8
-
-
-@dataclass(frozen=True)
-class Reddit(Public):
-    """GraphSAGE (Hamilton et al. 2017); posts by mean word vectors, commented on by the same user."""
-
-    name = "reddit"
-    facts = Facts(232965, 57307946, 602, 41)
-    exact = True
-    origin = (
-        "\nThe graph is published with GraphSAGE; PyTorch Geometric's Reddit (not Reddit2) fetches it, and "
-        "docs/data-format.md turns that into reddit.npz."
-    )
-
-
-PUBLIC: tuple[type[Public], ...] = (
-    Cora,
-    CiteSeer,
-    PubMed,
-    AmazonComputers,
-    CoauthorCS,
-    DBLP,
-    CoraFull,
-    Flickr,
-    AmazonPhoto,
-    CoauthorPhysics,
-    Actor,
-    Chameleon,
-    Squirrel,
-    Minesweeper,
-    RomanEmpire,
-    AmazonRatings,
-    Tolokers,
-    Questions,
-    NBA,
-    German,
-    Bail,
-    Credit,
-    Income,
-    Reddit,
+_GRAPHS = {
+    "cora": (Facts(2708, 5278, 1433, 7), "Planetoid split (Yang et al. 2016); papers by words, citations."),
+    "citeseer": (Facts(3327, 4552, 3703, 6), "Planetoid split (Yang et al. 2016); papers by words, citations."),
+    "pubmed": (Facts(19717, 44324, 500, 3), "Planetoid split (Yang et al. 2016); papers by TF-IDF, citations."),
+    "amazon-computers": (
+        Facts(13752, 245861, 767, 10),
+        "Shchur et al. 2018; products by words of reviews, bought together.",
+    ),
+    "coauthor-cs": (Facts(18333, 81894, 6805, 15), "Shchur et al. 2018; authors by keyword counts, co-authorship."),
+    "dblp": (Facts(17716, 52867, 1639, 4), "Bojchevski and Günnemann 2018; papers by words, citations."),
+    "corafull": (
+        Facts(19793, 63421, 8710, 70),
+        "Bojchevski and Günnemann 2018, their whole Cora; papers by words, citations.",
+    ),
+    "flickr-attributed": (
+        Facts(7575, 239738, 12047, 9),
+        "Attributed social network (Yang et al. 2023); users by tags, following.",
+    ),
+    "amazon-photo": (Facts(7650, 119081, 745, 8), "Shchur et al. 2018; products by words of reviews, bought together."),
+    "coauthor-physics": (
+        Facts(34493, 247962, 8415, 5),
+        "Shchur et al. 2018; authors by keyword counts, co-authorship.",
+    ),
+    "actor": (
+        Facts(7600, 26659, 932, 5),
+        "Pei et al. 2020, as Platonov et al. 2023 have it; actors by words of their pages, named together.",
+    ),
+    "chameleon-filtered": (
+        Facts(890, 8854, 2325, 5),
+        "Platonov et al. 2023, without duplicates; pages by nouns, links; classes of traffic.",
+    ),
+    "squirrel-filtered": (
+        Facts(2223, 46998, 2089, 5),
+        "Platonov et al. 2023, without duplicates; pages by nouns, links; classes of traffic.",
+    ),
+    "minesweeper": (
+        Facts(10000, 39402, 7, 2),
+        "Platonov et al. 2023; cells of a grid, neighbouring; mines. Judge by AUC: the majority is .80.",
+    ),
+    "roman-empire": (
+        Facts(22662, 32927, 300, 18),
+        "Platonov et al. 2023; words of an article, in sequence or depending; syntactic roles.",
+    ),
+    "amazon-ratings": (
+        Facts(24492, 93050, 300, 5),
+        "Platonov et al. 2023; products by words, bought together; classes of rating.",
+    ),
+    "tolokers": (
+        Facts(11758, 519000, 10, 2),
+        "Platonov et al. 2023; workers by profile, of one task; who was banned. Judge by AUC.",
+    ),
+    "questions": (
+        Facts(48921, 153540, 301, 2),
+        "Platonov et al. 2023; users by words, who answered whom; who stayed. Judge by AUC.",
+    ),
+}
+_PEOPLE = {
+    "nba": (
+        Facts(403, 10621, 95, 2, sens="country"),
+        "FairGNN (Dai and Wang 2021); players by statistics, relations online.",
+    ),
+}
+_SENSITIVE = {
+    "german": (
+        Facts(1000, 21742, 27, 2, sens="gender", sens_column=0),
+        "NIFTY (Agarwal et al. 2021); bank clients, similarity.",
+    ),
+    "bail": (
+        Facts(18876, 311870, 18, 2, sens="race", sens_column=0),
+        "NIFTY (Agarwal et al. 2021); defendants, similarity.",
+    ),
+    "credit": (
+        Facts(30000, 137377, 13, 2, sens="age", sens_column=1),
+        "NIFTY (Agarwal et al. 2021); card holders, similarity.",
+    ),
+    "income": (
+        Facts(14821, 42831, 14, 2, sens="race", sens_column=8),
+        "Adults of the American census; similarity; who earns more than 50,000 dollars.",
+    ),
+}
+_COUNTED = {
+    "reddit": (
+        Facts(232965, 57307946, 602, 41),
+        "GraphSAGE (Hamilton et al. 2017); posts by mean word vectors, commented on by the same user.",
+    ),
+}
+_REDDIT = (
+    "\nThe graph is published with GraphSAGE; PyTorch Geometric's Reddit (not Reddit2) fetches it, and "
+    "docs/data-format.md turns that into reddit.npz."
 )
+PUBLIC: tuple[type[Public], ...] = (
+    *kinds_of(Public, _GRAPHS),
+    *kinds_of(People, _PEOPLE),
+    *kinds_of(Sensitive, _SENSITIVE),
+    *kinds_of(Public, _COUNTED, exact=True, origin=_REDDIT),
+)
+
+
+def _without(dataset: Dataset, column: int, path: Path) -> Dataset:
+    """The data without the column that repeats the sensitive attribute: it is never an input of a model."""
+    x: sp.csr_matrix = dataset.x
+    if dataset.sens is None:
+        refuse(path, "the array sens is missing", "Store the sensitive attribute as sens int64 [nodes].")
+    if column >= x.shape[1] or not np.array_equal(x[:, [column]].toarray().ravel(), dataset.sens):
+        refuse(
+            path, f"feature column {column} does not repeat sens", "Use the published column order.", "sens-repeated"
+        )
+    columns = tuple(name for at, name in enumerate(dataset.columns) if at != column)
+    return replace(dataset, x=x[:, np.arange(x.shape[1]) != column], columns=columns)

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from numbers import Real
-from typing import Any, Literal
+from typing import Literal, cast
 
 import numpy as np
 
@@ -14,13 +14,12 @@ from fedweave.datasets.carrying import mirrored, once, one_way, skeleton
 from fedweave.datasets.check import check, first, refuse
 from fedweave.datasets.classified import refuse_stray
 from fedweave.datasets.edges import undirected
-from fedweave.datasets.features import compact, one_hot, refuse_merged
-from fedweave.datasets.hetero import flattened, is_hetero
-from fedweave.datasets.sensitive import without_sens
+from fedweave.datasets.features import compact, one_hot, refuse_merged, without_sens
+from fedweave.datasets.hetero import CLASSES, flattened, is_hetero
 
 _MASKS = ("train_mask", "val_mask", "test_mask")
 _OF_EDGES = ("edge_weight", "edge_attr", "edge_time")
-_READ = ("x", "edge_index", "y", *_MASKS, "sens", *_OF_EDGES)
+_READ = ("x", "edge_index", *_MASKS, "sens", *_OF_EDGES)  # and what says the classes
 _FEATURES = "Give numbers, such as a column of 0 and 1 for each value of a text."
 _CLASSES = "Number the classes from 0; -1 is unlabelled."
 _GROUPS = "Number the groups from 0; -1 is unknown."
@@ -69,86 +68,73 @@ def from_pyg(
         made = from_pyg(flat, name, ignore, sens_feature, directed is not False, loops, task)
         named = made.carried and made.carried._replace(columns=of_edges if made.carried.width else ())
         return replace(made, columns=columns, carried=named)
-    if task == "edges":
-        return _of_edges(graphs, name, ignore, directed is not False, loops)
-    if len(graphs) == 1 and not isinstance(data, list | tuple):
-        held, graph_of = _held(graphs[0], name, ignore), None
+    label = CLASSES[task]
+    if task == "edges" and len(graphs) > 1:
+        what = "edges are the examples, and there are several graphs"
+        refuse(name, what, "Give one graph (torch_geometric's Batch).")
+    if task == "edges" or (len(graphs) == 1 and not isinstance(data, list | tuple)):
+        held, graph_of = _held(graphs[0], name, ignore, label), None
     else:
         held, graph_of = _merged(graphs, name, ignore)
-    nodes = len(held["x"])
-    examples = nodes if graph_of is None else len(graphs)
-    _check_shapes(held, examples, name)
+    made = _made(held, graph_of, label, directed, loops, name)
+    made = replace(made, notes=(*made.notes, *_unread(graphs, ignore, label, name)))
+    return without_sens(check(made, name), name, sens_feature)
+
+
+def _made(
+    held: Mapping[str, np.ndarray],
+    graph_of: np.ndarray | None,
+    label: str,
+    directed: bool | None,
+    loops: str,
+    name: str,
+) -> Dataset:
+    """The data set of what was read; label: what says the classes."""
+    nodes, edged = len(held["x"]), label != CLASSES["nodes"]
+    examples = held["edge_index"].size // 2 if edged else nodes if graph_of is None else held[label].size
+    _check_shapes(held, label, examples, name)
     ends = _ends(held["edge_index"], nodes, name)
-    apart = ends[0] != ends[1]
-    whole = _whole(held["y"].reshape(examples), "y", _CLASSES, name)
-    refuse_stray(whole, lambda row, what: refuse(name, f"y, row {row}: {what}", _GAPLESS))
+    kept = np.ones(ends.shape[1], bool) if loops == "keep" else ends[0] != ends[1]
+    of = kept if edged else np.ones(examples, bool)  # the examples that stay
+    y = _whole(held[label].reshape(examples), label, _CLASSES, name)
+    refuse_stray(y, lambda row, what: refuse(name, f"{label}, row {row}: {what}", _GAPLESS))
     split, alone = _split(held, examples, name)
-    kept, at = (ends, apart | True) if loops == "keep" else (ends[:, apart], apart)
-    carried = _carried(held, kept, at, directed, name)
-    made = Dataset(
+    carried = _carried(held, ends[:, kept], kept, edged or directed, name)
+    if edged:
+        both = carried or Carried(ends[:, kept], True)
+        carried = both._replace(directed=directed is not False, examples=True)
+    return Dataset(
         name=name,
         x=compact(_narrowed(_numbers(held["x"], "x", _FEATURES, name), name)),
         edges=skeleton(ends, nodes),
         carried=carried,
-        y=whole,
-        classes=int(whole.max(initial=-1)) + 1,
-        sens=_whole(held["sens"].reshape(-1), "sens", _GROUPS, name) if "sens" in held else None,
-        public=split,
+        y=y[of],
+        classes=int(y.max(initial=-1)) + 1,
+        sens=_whole(held["sens"].reshape(-1), "sens", _GROUPS, name)[of] if "sens" in held else None,
+        public=None if split is None else split[:, of],
+        ids=() if of.all() else tuple(map(str, np.flatnonzero(of).tolist())),
         graph_of=graph_of,
-        notes=(*alone, *_unread(graphs, ignore, name), *one_way(carried, mirrored(kept), directed)),
+        notes=(*alone, *one_way(carried, mirrored(ends[:, kept]), directed)),
     )
-    return without_sens(check(made, name), name, sens_feature)
 
 
-def _of_edges(graphs: Sequence[Any], name: str, ignore: Sequence[str], directed: bool, loops: str) -> Dataset:
-    """The graph whose edges are the examples."""
-    if len(graphs) > 1:
-        refuse(
-            name, "edges are the examples, and there are several graphs", "Give one graph (torch_geometric's Batch)."
-        )
-    own = {key: getattr(graphs[0], key, None) for key in ("x", "edge_index", "edge_label", *_MASKS, "sens", *_OF_EDGES)}
-    held = {key: _array(values, key, name) for key, values in own.items() if values is not None and key not in ignore}
-    if missing := [key for key in ("x", "edge_index", "edge_label") if key not in held]:
-        refuse(name, f"the data has no {', '.join(missing)}", "Give x, edge_index and edge_label.")
-    nodes, y = len(held["x"]), held["edge_label"].reshape(-1)
-    ends = _ends(held["edge_index"], nodes, name)
-    _check_shapes(held | {"y": held["x"][:, 0]}, nodes, name)
-    if len(y) != ends.shape[1]:
-        what = f"edge_label has {len(y)} rows, and there are {ends.shape[1]} edges"
-        refuse(name, what, "Give one class for each column of edge_index, -1 where it is unknown.")
-    kept = np.ones(len(y), bool) if loops == "keep" else ends[0] != ends[1]
-    whole = _whole(y, "edge_label", _CLASSES, name)
-    refuse_stray(whole, lambda row, what: refuse(name, f"edge_label, row {row}: {what}", _GAPLESS))
-    split, alone = _split(held, len(y), name)
-    carried = _carried(held, ends[:, kept], kept, True, name) or Carried(ends[:, kept], True)
-    made = Dataset(
-        name=name,
-        x=compact(_narrowed(_numbers(held["x"], "x", _FEATURES, name), name)),
-        edges=skeleton(ends, nodes),
-        carried=carried._replace(directed=directed, examples=True),
-        y=whole[kept],
-        classes=int(whole.max(initial=-1)) + 1,
-        sens=_whole(held["sens"].reshape(-1), "sens", _GROUPS, name)[kept] if "sens" in held else None,
-        public=None if split is None else split[:, kept],
-        ids=() if kept.all() else tuple(map(str, np.flatnonzero(kept).tolist())),
-        notes=alone,
-    )
-    return check(made, name)
-
-
-def _several(data: Any, name: str) -> list[Any]:
+def _several(data: object, name: str) -> list[object]:
     """The small graphs of a list or of a data set of PyTorch Geometric's, which has `indices`; [] of anything else."""
     if isinstance(data, list | tuple) and not data:
         refuse(name, "the list is empty", "Give at least one graph.", "no-graphs")
     listed = isinstance(data, list | tuple) or callable(getattr(data, "indices", None))
-    return [data[at] for at in range(len(data))] if listed else []
+    held = cast(Sequence[object], data if listed else ())
+    return [held[at] for at in range(len(held))]
 
 
-def _merged(graphs: Sequence[Any], name: str, ignore: Sequence[str]) -> tuple[dict[str, np.ndarray], np.ndarray]:
+def _merged(graphs: Sequence[object], name: str, ignore: Sequence[str]) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """What is read of small graphs, one after the other, and the graph of each node."""
     bare = all(getattr(one, "x", None) is None for one in graphs)
-    given = [{**_held(one, f"{name}, graph {at}", ignore, bare)} for at, one in enumerate(graphs)]
-    sizes = [int(one.num_nodes) if bare else len(held["x"]) for one, held in zip(graphs, given, strict=True)]
+    given = [_held(one, f"{name}, graph {at}", ignore, "y", bare) for at, one in enumerate(graphs)]
+    nodes_of = [
+        getattr(one, "num_nodes", 0) if bare else len(held["x"]) for one, held in zip(graphs, given, strict=True)
+    ]
+    sizes = [*map(int, nodes_of)]
     first_rows = np.cumsum([0, *sizes[:-1]])
     for at, (held, size, row) in enumerate(zip(given, sizes, first_rows, strict=True)):
         where = f"{name}, graph {at}"
@@ -176,13 +162,12 @@ def _check_pairs(pairs: np.ndarray, name: str) -> None:
         refuse(name, f"the shapes do not fit: edge_index {list(pairs.shape)}", "Give edge_index [2, E].")
 
 
-def _check_shapes(held: Mapping[str, np.ndarray], examples: int, name: str) -> None:
-    x, y, pairs = (held[key] for key in ("x", "y", "edge_index"))
+def _check_shapes(held: Mapping[str, np.ndarray], label: str, examples: int, name: str) -> None:
+    x, y, pairs = (held[key] for key in ("x", label, "edge_index"))
     if x.ndim != 2 or pairs.ndim != 2 or len(pairs) != 2 or y.shape not in ((examples,), (examples, 1)):
-        shapes = ", ".join(f"{key} {list(it.shape)}" for key, it in (("x", x), ("edge_index", pairs), ("y", y)))
-        refuse(
-            name, f"the shapes do not fit: {shapes}", "Give x [n, d], edge_index [2, E] and a class per node, y [n]."
-        )
+        shapes = ", ".join(f"{key} {list(it.shape)}" for key, it in (("x", x), ("edge_index", pairs), (label, y)))
+        each = "a class per node, y [n]" if label == "y" else "a class per edge, edge_label [E], -1 where it is unknown"
+        refuse(name, f"the shapes do not fit: {shapes}", f"Give x [n, d], edge_index [2, E] and {each}.")
     for key in _OF_EDGES:
         if key in held and held[key].shape[:1] != pairs.shape[1:]:
             what = f"{key} has {len(np.atleast_1d(held[key]))} rows, and there are {pairs.shape[1]} edges"
@@ -197,36 +182,38 @@ def _carried(
     own = {key: values for key, values in own.items() if key == "edge_time" or not (values == 1).all()}
     if not own and not directed:
         return None
-    numbers: dict[str, Any] = {
-        "weight": own["edge_weight"].reshape(-1).astype(np.float32) if "edge_weight" in own else None,
-        "features": own["edge_attr"].reshape(len(ends[0]), -1).astype(np.float32) if "edge_attr" in own else None,
-        "time": own["edge_time"].reshape(-1).astype(np.float64) if "edge_time" in own else None,
-    }
+    weight = own["edge_weight"].reshape(-1).astype(np.float32) if "edge_weight" in own else None
+    features = own["edge_attr"].reshape(len(ends[0]), -1).astype(np.float32) if "edge_attr" in own else None
+    time = own["edge_time"].reshape(-1).astype(np.float64) if "edge_time" in own else None
     if directed is None:
         directed = not mirrored(ends)
-    return once(Carried(ends, directed, **numbers), name)
+    return once(Carried(ends, directed, weight, features, time), name)
 
 
-def _held(data: Any, name: str, ignore: Sequence[str], bare: bool = False) -> dict[str, np.ndarray]:
-    """What is read of the data: its attributes by name, without those of `ignore`. bare: it may be without x."""
-    there = [key for key in (*_READ, *_others(data)) if getattr(data, key, None) is not None]
+def _held(data: object, name: str, ignore: Sequence[str], label: str, bare: bool = False) -> dict[str, np.ndarray]:
+    """What is read of the data: its attributes by name, without those of `ignore`. label: what says the classes. bare:
+    it may be without x."""
+    needed = ("x", "edge_index", label)
+    there = [key for key in (*needed, *_READ[2:], *_others(data, label)) if getattr(data, key, None) is not None]
     if absent := [key for key in ignore if key not in there]:
         refuse(name, f"the data has no {absent[0]!r}, which ignore names", f"Correct it; there are {', '.join(there)}.")
-    if missing := [key for key in _READ[bare:3] if key not in there or key in ignore]:
-        refuse(name, f"the data has no {', '.join(missing)}", "Give x, edge_index and y.")
-    return {key: _array(getattr(data, key), key, name) for key in there if key in _READ and key not in ignore}
+    if missing := [key for key in needed[bare:] if key not in there or key in ignore]:
+        refuse(name, f"the data has no {', '.join(missing)}", f"Give {', '.join(needed[:2])} and {label}.")
+    wanted = (*_READ, label)
+    return {key: _array(getattr(data, key), key, name) for key in there if key in wanted and key not in ignore}
 
 
-def _others(data: object) -> list[str]:
+def _others(data: object, label: str) -> list[str]:
     """The names of further arrays."""
     keys = getattr(data, "keys", ())
     found = keys() if callable(keys) else keys
-    return [key for key in found if key not in _READ and getattr(getattr(data, key, None), "ndim", 0) > 0]
+    return [key for key in found if key not in (*_READ, label) and getattr(getattr(data, key, None), "ndim", 0) > 0]
 
 
-def _unread(graphs: Sequence[Any], ignore: Sequence[str], name: str) -> tuple[str, ...]:
+def _unread(graphs: Sequence[object], ignore: Sequence[str], label: str, name: str) -> tuple[str, ...]:
     """A sentence on arrays that are neither read nor ignored; none without such arrays."""
-    if not (there := [*dict.fromkeys(key for one in graphs for key in _others(one) if key not in ignore)]):
+    there = [*dict.fromkeys(key for one in graphs for key in _others(one, label) if key not in ignore)]
+    if not there:
         return ()
     return (f"of {name}, {', '.join(there)} {'is' if len(there) == 1 else 'are'} not read; ignore = {there} says so",)
 

@@ -3,9 +3,10 @@
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.csv
 import scipy.io
@@ -15,32 +16,18 @@ from scipy.io.matlab import MatReadError
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import check, check_counts, refuse
 from fedweave.datasets.edges import undirected
-from fedweave.datasets.features import check_normalise, compact, normalise
-from fedweave.datasets.lookup import Facts, folders, held_in
+from fedweave.datasets.features import compact, normalise
+from fedweave.datasets.lookup import Facts, Filed
 
 _DAMAGED = (pa.ArrowException, MatReadError, ValueError, KeyError, OSError, EOFError)
 _AGAIN = "Take the file as it is released."
 
 
 @dataclass(frozen=True)
-class Released:
-    """Base: `files` are looked for in `<name>`, as the authors call the folder, and in the folder itself, of [data]
-    path alone or, without it, of $FEDWEAVE_DATA, then of the cache.
+class Released(Filed):
+    """Base of graphs in one form each."""
 
-    normalise: how features are scaled: none, row, binary, scale, standard or minmax (docs/data-format.md).
-    """
-
-    normalise: str = "none"
-
-    name: ClassVar[str]
-    facts: ClassVar[Facts]
-    files: ClassVar[tuple[str, ...]]
-    called: ClassVar[str] = ""  # the folder's other name
     counted: ClassVar[tuple[str, ...]] = ("nodes", "features", "classes")
-    sens_column: ClassVar[int | None] = None
-
-    def __post_init__(self) -> None:
-        check_normalise(self.normalise)
 
     def load(self, root: Path | None, seed: int) -> Dataset:
         """The whole graph; `seed` is not used.
@@ -66,26 +53,20 @@ class Released:
         """The graph in `folder`, which has all files."""
         raise NotImplementedError
 
-    def made(self, x: Any, ends: Any, y: np.ndarray, public: np.ndarray | None = None, **more: Any) -> Dataset:
+    def made(
+        self,
+        x: "np.ndarray | sp.csr_matrix",
+        ends: npt.ArrayLike,
+        y: np.ndarray,
+        public: np.ndarray | None = None,
+    ) -> Dataset:
         """A data set; ends: int [2, m], in any order, loops and duplicates among them."""
         ends = np.asarray(ends, np.int64)
         if ends.size and not 0 <= ends.min() <= ends.max() < len(y):
             raise ValueError(f"an edge ends at {ends.max()}, of {len(y)} nodes")
         apart = ends[0] != ends[1]
         edges = undirected(ends[0][apart], ends[1][apart], len(y))
-        x = x.astype(np.float32) if sp.issparse(x) else np.asarray(x, np.float32)
-        return Dataset(self.name, x, edges, y.astype(np.int64), self.facts.classes, public=public, **more)
-
-    def _find(self, root: Path | None) -> Path:
-        return held_in(
-            self.name,
-            folders(root, *(name for name in (self.name, self.called) if name)),
-            lambda place: all((place / file).is_file() for file in self.files),
-            root,
-            "its files were not found.",
-            f"Put {', '.join(self.files)}, as released, at one of these places, or name their folder in [data] path or "
-            "$FEDWEAVE_DATA.",
-        )
+        return Dataset(self.name, x.astype(np.float32), edges, y.astype(np.int64), self.facts.classes, public=public)
 
 
 def _columns(path: Path, header: bool = False, **types: pa.DataType) -> np.ndarray:
@@ -120,7 +101,7 @@ class _Ogb(Released):
 class Arxiv(_Ogb):
     """Hu et al. 2020 (OGB); papers by their words' vectors, split by year of publication."""
 
-    name, called, split = "ogbn-arxiv", "ogbn_arxiv", "time"
+    name, called, split = "ogbn-arxiv", ("ogbn_arxiv",), "time"
     facts = Facts(169343, 1157799, 128, 40)
     counted = ("nodes", "edges", "features", "classes")
 
@@ -128,7 +109,7 @@ class Arxiv(_Ogb):
 class Products(_Ogb):
     """Hu et al. 2020 (OGB); products bought together, split by their rank in sales."""
 
-    name, called, split = "ogbn-products", "ogbn_products", "sales_ranking"
+    name, called, split = "ogbn-products", ("ogbn_products",), "sales_ranking"
     facts = Facts(2449029, 61859140, 100, 47)
 
 
@@ -146,7 +127,7 @@ class WikiCs(Released):
         parts = (held["train_masks"][0], held["val_masks"][0], held["test_mask"])
         y = np.asarray(held["labels"])
         masks = _masks(len(y), *(np.asarray(part, bool) for part in parts))
-        return self.made(held["features"], [source, target], y, masks)
+        return self.made(np.array(held["features"]), np.stack([source, np.array(target, np.int64)]), y, masks)
 
 
 class Elliptic(Released):
@@ -159,7 +140,7 @@ class Elliptic(Released):
 
     name = "elliptic"
     files = ("elliptic_txs_features.csv", "elliptic_txs_classes.csv", "elliptic_txs_edgelist.csv")
-    called = "elliptic_bitcoin_dataset"
+    called = ("elliptic_bitcoin_dataset",)
     facts = Facts(203769, 234355, 165, 2)
     counted = ("nodes", "edges", "features", "classes")
 
@@ -173,7 +154,7 @@ class Elliptic(Released):
         y[[place[int(row)] for row in number]] = [{"1": 1, "2": 0}.get(one, -1) for one in kind]
         step, known = x[:, 1], y >= 0
         masks = _masks(len(x), known & (step < 30), known & (step >= 30) & (step < 35), known & (step >= 35))
-        return self.made(x[:, 2:], [[place[int(row)] for row in column] for column in ends.T], y, masks)
+        return self.made(x[:, 2:], np.array([[place[int(row)] for row in column] for column in ends.T]), y, masks)
 
 
 @dataclass(frozen=True)
@@ -211,7 +192,7 @@ class YelpChi(_Fraud):
     relation: "homo", all of the graph's relations, or "net_rur", "net_rtr" or "net_rsr" of them.
     """
 
-    name, files, called = "yelpchi", ("YelpChi.mat",), "YelpChi"
+    name, files, called = "yelpchi", ("YelpChi.mat",), ("YelpChi",)
     facts = Facts(45954, 3846979, 32, 2)
 
 
@@ -222,7 +203,7 @@ class AmazonFraud(_Fraud):
     relation: "homo", all of the graph's relations, or "net_upu", "net_usu" or "net_uvu" of them.
     """
 
-    name, files, called = "amazon-fraud", ("Amazon.mat",), "Amazon"
+    name, files, called = "amazon-fraud", ("Amazon.mat",), ("Amazon",)
     facts = Facts(11944, 4398392, 25, 2)
     unlabelled: ClassVar[int] = 3305
 

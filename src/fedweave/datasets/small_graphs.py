@@ -14,8 +14,7 @@ from fedweave.datasets import download, tu
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import check, check_counts, refuse
 from fedweave.datasets.features import check_normalise, normalise
-from fedweave.datasets.lookup import Facts, NotHeld, folders, nowhere
-from fedweave.datasets.recognise import named_folder, tu_names
+from fedweave.datasets.lookup import Facts, NotHeld, folders, kinds_of, named_folder, nowhere, tu_names
 from fedweave.errors import ConfigError, DataError
 
 _LAYOUT = "Name the folder of one data set in the TU layout; see docs/data-format.md."
@@ -66,9 +65,12 @@ class PublicTU(TU):
     """
 
     name: ClassVar[str]
-    own_name: ClassVar[str]  # in its file names
     facts: ClassVar[Facts]
-    sens_column: ClassVar[int | None] = None
+
+    own_name: ClassVar[str]  # in its file names
+
+    def __init_subclass__(cls) -> None:
+        cls.own_name = cls.name.upper().replace("PTC-", "PTC_")
 
     def load(self, root: Path | None, seed: int) -> Dataset:
         """All graphs; `seed` is not used.
@@ -104,110 +106,43 @@ class PublicTU(TU):
             raise nowhere(self.name, str(error), places, remedy) from error
 
 
-@dataclass(frozen=True)
-class Proteins(PublicTU):
-    """Borgwardt et al. 2005; proteins as secondary structure elements, enzymes or not."""
-
-    name = "proteins"
-    own_name = "PROTEINS"
-    facts = Facts(43471, 81044, 3, 2, graphs=1113)
-
-
-@dataclass(frozen=True)
-class DD(PublicTU):
-    """Dobson and Doig 2003; proteins as amino acids, enzymes or not."""
-
-    name = "dd"
-    own_name = "DD"
-    facts = Facts(334925, 843046, 89, 2, graphs=1178)
-
-
-@dataclass(frozen=True)
-class IMDBBinary(PublicTU):
-    """Yanardag and Vishwanathan 2015; actors who played together, by genre; features are degrees."""
-
-    name = "imdb-binary"
-    own_name = "IMDB-BINARY"
-    facts = Facts(19773, 96531, 136, 2, graphs=1000)
-
-
-@dataclass(frozen=True)
-class IMDBMulti(PublicTU):
-    """Yanardag and Vishwanathan 2015; actors who played together, by genre; features are degrees."""
-
-    name = "imdb-multi"
-    own_name = "IMDB-MULTI"
-    facts = Facts(19502, 98903, 89, 3, graphs=1500)
-
-
-@dataclass(frozen=True)
-class NCI1(PublicTU):
-    """Wale et al. 2008; compounds as atoms, active against lung cancer or not."""
-
-    name = "nci1"
-    own_name = "NCI1"
-    facts = Facts(122747, 132753, 37, 2, graphs=4110)
-
-
-@dataclass(frozen=True)
-class MUTAG(PublicTU):
-    """Debnath et al. 1991; compounds as atoms, mutagenic or not."""
-
-    name = "mutag"
-    own_name = "MUTAG"
-    facts = Facts(3371, 3721, 7, 2, graphs=188)
-
-
-@dataclass(frozen=True)
-class BZR(PublicTU):
-    """Sutherland et al. 2003; ligands of the benzodiazepine receptor as atoms, active or not."""
-
-    name = "bzr"
-    own_name = "BZR"
-    facts = Facts(14479, 15535, 53, 2, graphs=405)
-
-
-@dataclass(frozen=True)
-class AIDS(PublicTU):
-    """Riesen and Bunke 2008; compounds as atoms, active against HIV or not."""
-
-    name = "aids"
-    own_name = "AIDS"
-    facts = Facts(31385, 32390, 38, 2, graphs=2000)
-
-
-@dataclass(frozen=True)
-class PTCMR(PublicTU):
-    """Helma et al. 2001; compounds as atoms, carcinogenic for male rats or not."""
-
-    name = "ptc-mr"
-    own_name = "PTC_MR"
-    facts = Facts(4915, 5054, 18, 2, graphs=344)
-
-
-@dataclass(frozen=True)
-class Enzymes(PublicTU):
-    """Borgwardt et al. 2005; proteins as secondary structure elements, by the reaction that they catalyse."""
-
-    name = "enzymes"
-    own_name = "ENZYMES"
-    facts = Facts(19580, 37282, 3, 6, graphs=600)
-
-
-SMALL_GRAPHS: tuple[type[PublicTU], ...] = (
-    Proteins,
-    DD,
-    IMDBBinary,
-    IMDBMulti,
-    NCI1,
-    MUTAG,
-    BZR,
-    AIDS,
-    PTCMR,
-    Enzymes,
-)
-
-
+_COLLECTIONS = {
+    "proteins": (
+        Facts(43471, 81044, 3, 2, graphs=1113),
+        "Borgwardt et al. 2005; proteins as secondary structure elements, enzymes or not.",
+    ),
+    "dd": (Facts(334925, 843046, 89, 2, graphs=1178), "Dobson and Doig 2003; proteins as amino acids, enzymes or not."),
+    "imdb-binary": (
+        Facts(19773, 96531, 136, 2, graphs=1000),
+        "Yanardag and Vishwanathan 2015; actors who played together, by genre; features are degrees.",
+    ),
+    "imdb-multi": (
+        Facts(19502, 98903, 89, 3, graphs=1500),
+        "Yanardag and Vishwanathan 2015; actors who played together, by genre; features are degrees.",
+    ),
+    "nci1": (
+        Facts(122747, 132753, 37, 2, graphs=4110),
+        "Wale et al. 2008; compounds as atoms, active against lung cancer or not.",
+    ),
+    "mutag": (Facts(3371, 3721, 7, 2, graphs=188), "Debnath et al. 1991; compounds as atoms, mutagenic or not."),
+    "bzr": (
+        Facts(14479, 15535, 53, 2, graphs=405),
+        "Sutherland et al. 2003; ligands of the benzodiazepine receptor as atoms, active or not.",
+    ),
+    "aids": (
+        Facts(31385, 32390, 38, 2, graphs=2000),
+        "Riesen and Bunke 2008; compounds as atoms, active against HIV or not.",
+    ),
+    "ptc-mr": (
+        Facts(4915, 5054, 18, 2, graphs=344),
+        "Helma et al. 2001; compounds as atoms, carcinogenic for male rats or not.",
+    ),
+    "enzymes": (
+        Facts(19580, 37282, 3, 6, graphs=600),
+        "Borgwardt et al. 2005; proteins as secondary structure elements, by the reaction that they catalyse.",
+    ),
+}
+SMALL_GRAPHS: tuple[type[PublicTU], ...] = tuple(kinds_of(PublicTU, _COLLECTIONS))
 _KINDS = {kind.name: kind for kind in SMALL_GRAPHS}
 
 

@@ -1,21 +1,21 @@
-"""Tables of a user's folder, read so strictly that every complaint can name file, row and column."""
+"""Tables of a user's, read so strictly that every complaint can name file, row and column; and names in them that look
+alike and are not the same, of ids, classes, groups and owners.
+"""
 
 import json
 import re
-from collections import Counter
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import ClassVar, NoReturn
+from typing import ClassVar, NamedTuple, NoReturn
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fedweave.core.decompression import TABLE_FAULTS, DecompressionBomb, read_parquet
-from fedweave.datasets.alike import Known
 from fedweave.datasets.check import refuse, refuse_rows
-from fedweave.datasets.csv_file import CSV_FAULTS, read_csv
 from fedweave.datasets.features import exact, refuse_merged
 
 # At most 18 digits, so that every match fits int64; pandas writes whole numbers next to gaps as "1.0".
@@ -63,12 +63,11 @@ class Table:
 
     def without(self, rows: np.ndarray) -> "Table":
         """The table without the rows that are True in bool [rows]; complaints still name the file's."""
-        if not rows.any():
-            return self
-        kept = np.flatnonzero(~rows)
-        return replace(
-            self, data=self.data.filter(pa.array(~rows)), there=kept if self.there is None else self.there[kept]
-        )
+        return self.taken(np.flatnonzero(~rows)) if rows.any() else self
+
+    def taken(self, rows: np.ndarray) -> "Table":
+        """The table's rows at int64 [m] in this order; complaints still name the file's."""
+        return replace(self, data=self.data.take(rows), there=rows if self.there is None else self.there[rows])
 
     def blank(self) -> np.ndarray:
         """bool [rows], those without a value in any column."""
@@ -216,6 +215,15 @@ class Table:
             refuse(self.path, f"column {column!r}: {error}", remedy)
 
 
+class Tables(NamedTuple):
+    """A user's data as every reader of tables hands it over: its nodes and edges and, where these are the examples,
+    small graphs."""
+
+    nodes: Table
+    edges: Table
+    graphs: Table | None = None
+
+
 def meant_empty(*words: str) -> str:
     """What to do where a label says that there is none."""
     meant = json.dumps(words[0], ensure_ascii=False) if words else "…"
@@ -253,65 +261,10 @@ def _bools(mask: pa.Array) -> np.ndarray:
     return result
 
 
-def find(folder: Path, stem: str) -> Path:
-    """`<stem>.parquet` or `<stem>.csv` in `folder`; neither or both is a DataError."""
-    found = [path for path in (folder / f"{stem}.parquet", folder / f"{stem}.csv") if path.is_file()]
-    if not found:
-        refuse(folder, f"neither {stem}.parquet nor {stem}.csv is there", "See docs/data-format.md for both files.")
-    if len(found) > 1:
-        refuse(folder, f"both {stem}.parquet and {stem}.csv are there", "Keep the one that counts.")
-    return found[0]
-
-
-def read(path: Path) -> Table:
-    """Read a CSV file (UTF-8, comma, header; all cells as text) or a Parquet file.
-
-    Raises:
-        DataError: the file is empty, damaged or malformed, or a column name is repeated.
-    """
-    try:
-        data = read_csv(path) if path.suffix == ".csv" else _parquet(path)
-    except UnicodeError as error:
-        _refuse_encoding(path, error)
-    except PermissionError:
-        refuse(path, "it may not be read", "Give this user the right to read it (chmod u+r).")
-    except (*TABLE_FAULTS, *CSV_FAULTS) as error:
-        if path.suffix == ".csv" and "UTF8" in str(error):
-            _refuse_encoding(path, error)
-        why = " ".join(str(error).split())  # Arrow breaks lines
-        refuse(
-            path,
-            f"the file is empty, damaged or malformed ({why})",
-            "Write it again; see docs/data-format.md.",
-            "damaged",
-        )
-    if twice := [name for name, times in Counter(data.column_names).items() if times > 1]:
-        refuse_name(path, twice[0])
-    return Table(path, data, 2 if path.suffix == ".csv" else 1)
-
-
 def refuse_name(path: Path, name: str) -> NoReturn:
     """Raise DataError for a column without a name, or with that of another."""
     refuse(
         path, f"the column name {name!r} is empty or repeated", "Give every column a name of its own.", "column-name"
-    )
-
-
-def _parquet(path: Path) -> pa.Table:
-    try:
-        return read_parquet(path, path.stat().st_size)
-    except DecompressionBomb as error:
-        refuse(path, str(error), "Write it with another compression, or as CSV, if that is meant.")
-
-
-def _refuse_encoding(path: Path, error: Exception) -> NoReturn:
-    start = path.read_bytes()[:4]
-    wide = start[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" in start
-    form, given = ("UTF-16", "UTF-16") if wide else ("Latin-1 or Windows-1252", "WINDOWS-1252")
-    refuse(
-        path,
-        f"the file is not UTF-8; it looks like {form}",
-        f"Save it as UTF-8, in a spreadsheet as “CSV UTF-8”, or: iconv -f {given} -t UTF-8 {path.name} > new.csv.",
     )
 
 
@@ -321,3 +274,68 @@ def _places(cells: pa.Array, names: pa.Array) -> pa.Array:
     known = pc.is_in(cells, names, skip_nulls=True)
     whole = pc.replace_substring_regex(cells, r"^(-?\d{1,18})\.0*$", r"\1")
     return pc.index_in(pc.if_else(known, cells, whole), names, skip_nulls=True)
+
+
+_DOTTED = r"^((?:.*/)?-?\d{1,18})\.0+$"  # a whole number, of a member's where there is a slash before
+
+
+def plain(name: str) -> str:
+    """The name but for case, blanks and Unicode form, and zeros before a number."""
+    return " ".join(unicodedata.normalize("NFKC", name).casefold().split()).lstrip("0") or "0"
+
+
+def places(cells: pa.Array, ids: pa.Array) -> pa.Array:
+    """int32 [m], where each of the names `cells` [m] stands in `ids`, null where it does not; a whole number that
+    another program wrote as "7.0" is "7", unless both are there."""
+    exact = pc.index_in(cells, ids, skip_nulls=True)
+    if exact.null_count == cells.null_count:
+        return exact
+    return pc.coalesce(exact, pc.index_in(undotted(cells), undotted(ids), skip_nulls=True))
+
+
+def undotted(names: pa.Array) -> pa.Array:
+    """The names with whole numbers written as such: "7.0" as "7"."""
+    return pc.replace_substring_regex(names, _DOTTED, r"\1")
+
+
+class Known:
+    """Names that are known, strings in an Arrow array, to say which of them another one looks like."""
+
+    def __init__(self, names: pa.Array) -> None:
+        self._names = names
+
+    @cached_property
+    def _plain(self) -> dict[str, str]:
+        return {plain(name): name for name in self._names.drop_null().to_pylist()}
+
+    def hint(self, name: str) -> str:
+        """ ", but …" with the known name that this one looks like, and how they differ; "" if there is none."""
+        other = self._plain.get(plain(name))
+        return (
+            "" if other is None or other == name else f", but {other!r} is, which differs in {difference(name, other)}"
+        )
+
+
+def difference(one: str, other: str) -> str:
+    """In what two names differ that are the same when `plain`."""
+    if unicodedata.normalize("NFC", one) == unicodedata.normalize("NFC", other):
+        return "the Unicode form of its letters (write both in NFC)"
+    if one.casefold() == other.casefold():
+        return "case"
+    if one.split() == other.split() or "".join(one.split()) == "".join(other.split()):
+        return "blanks"
+    return "zeros before it" if one.lstrip("0") == other.lstrip("0") else "case, blanks, zeros or the form of letters"
+
+
+def alike(names: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Every name that is another one when `plain`, after that one."""
+    seen = dict[str, str]()
+    for name in names:
+        first = seen.setdefault(plain(name), name)
+        if first != name:
+            yield first, name
+
+
+def not_composed(names: Iterable[str]) -> str:
+    """The first name that is not in NFC, the form in which most programs write; "" if there is none."""
+    return next((name for name in names if not unicodedata.is_normalized("NFC", name)), "")

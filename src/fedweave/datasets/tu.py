@@ -22,7 +22,7 @@ from fedweave.core.text import counted
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import check, first, refuse
 from fedweave.datasets.features import EXACT, compact, exact, one_hot, refuse_merged
-from fedweave.datasets.recognise import TU_SUFFIXES, unread
+from fedweave.datasets.lookup import TU_SUFFIXES, unread
 
 READ = ("A", "graph_indicator", "graph_labels", "node_labels", "edge_labels")
 SHOWN = 5  # numbers of graphs in a note

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from fedweave.core.records import Record
-from fedweave.datasets.heritage import BLOCKS
+from fedweave.datasets.social import BLOCKS
 from fedweave.experiment.config import Document
 from fedweave.papers.paper import Paper, PaperCell, PaperTable, Printed, Quantity, printed
 from fedweave.papers.quantities import accuracy_reached, curve, mean_accuracy, saving, seconds, seconds_to

@@ -14,8 +14,8 @@ from fedweave.core.records import Record
 from fedweave.core.text import counted
 from fedweave.datasets import npz
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.outside import EXCHANGE, REFUSE
-from fedweave.datasets.sensitive import has_sens
+from fedweave.datasets.edges import EXCHANGE, REFUSE
+from fedweave.datasets.features import has_sens
 from fedweave.deploy.flare.policy.admission import check_of_sites
 from fedweave.deploy.flare.site.sitefile import FINE, SITE_FILE, read_site_file, write_site_file
 from fedweave.deploy.flare.wire.requests import SERVER

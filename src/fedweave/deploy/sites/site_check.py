@@ -17,9 +17,9 @@ from fedweave.core.graph import SPLITS
 from fedweave.core.mechanism import LDP, Gaussian, SecureSum
 from fedweave.core.records import Record
 from fedweave.core.text import counted
-from fedweave.datasets.alike import not_composed
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.odd_data import odd_data, odd_features
+from fedweave.datasets.table import not_composed
 from fedweave.deploy.flare.parties.alignment import read_own
 from fedweave.deploy.flare.policy.admission import check_algorithm, check_exchange, check_files, check_members
 from fedweave.deploy.flare.policy.keys import read_checked

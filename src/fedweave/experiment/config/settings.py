@@ -193,7 +193,7 @@ def of_edges(table: Values) -> Record:
     Raises:
         ConfigError: a value is not valid.
     """
-    from fedweave.datasets.outside import REFUSE, check_external
+    from fedweave.datasets.edges import REFUSE, check_external
 
     external, least = table.get("external", REFUSE), table.get("external_least", 1)
     try:

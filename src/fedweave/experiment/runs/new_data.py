@@ -14,12 +14,12 @@ from fedweave.datasets import contents, npz, tu
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.carrying import SETTINGS, scaled_like
 from fedweave.datasets.check import first, refuse
+from fedweave.datasets.edges import EXCHANGE, REFUSE
 from fedweave.datasets.features import compact, rescaled
+from fedweave.datasets.files import find, read
 from fedweave.datasets.folder import Folder, Members
 from fedweave.datasets.graph_folder import GraphFolder
-from fedweave.datasets.outside import EXCHANGE, REFUSE
-from fedweave.datasets.recognise import found, tu_names
-from fedweave.datasets.table import find, read
+from fedweave.datasets.lookup import found, tu_names
 from fedweave.errors import DataError
 from fedweave.experiment.config import Config
 from fedweave.experiment.runs.form import Form

@@ -22,9 +22,8 @@ from fedweave.core.tree import Tree
 from fedweave.datasets import npz
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import refuse
-from fedweave.datasets.features import compact, normalise
+from fedweave.datasets.features import compact, normalise, without_sens
 from fedweave.datasets.parties import read_party, restricted
-from fedweave.datasets.sensitive import without_sens
 from fedweave.deploy.flare.site.holdings import (
     Holdings,
     LabelVersion,

@@ -19,8 +19,8 @@ from fedweave.core.federation import Declaration, StepInfo
 from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree
 from fedweave.datasets.base import Dataset
+from fedweave.datasets.edges import BARE, Outside, beside, ends_at, ways
 from fedweave.datasets.features import normalise
-from fedweave.datasets.outside import BARE, Outside, beside, ends_at, ways
 from fedweave.deploy.flare.parties.alignment import TOLD, Ask, blinded, opening_tree, points_of
 from fedweave.deploy.flare.policy.policy import least_told
 from fedweave.deploy.flare.site.sitefile import IDS_KEY, Rules, read_secret

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from fedweave.core import plugins
 from fedweave.core.algorithm import capabilities
-from fedweave.datasets.outside import EXCHANGE
+from fedweave.datasets.edges import EXCHANGE
 from fedweave.deploy.flare.parties.exchange import INFO as SHARING
 from fedweave.deploy.flare.policy.keys import read_checked
 from fedweave.deploy.flare.policy.policy import PolicyViolation, covers, least_told

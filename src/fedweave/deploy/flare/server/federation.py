@@ -16,7 +16,7 @@ from fedweave.core.purposes import PREDICTION, SETUP
 from fedweave.core.records import Record
 from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree, map_leaves
-from fedweave.datasets.outside import EXCHANGE
+from fedweave.datasets.edges import EXCHANGE
 from fedweave.deploy.flare.parties.alignment import BLINDING, MEETING, Ask, meet
 from fedweave.deploy.flare.parties.exchange import CLAIMING, HEARD, matched
 from fedweave.deploy.flare.parties.exchange import INFO as SHARING

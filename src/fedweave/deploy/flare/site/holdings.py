@@ -15,15 +15,13 @@ from fedweave.core.records import Record
 from fedweave.core.text import counted
 from fedweave.datasets import npz
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.carrying import SETTINGS, as_edges, scaled, scaled_like
+from fedweave.datasets.carrying import Carrying, as_edges, scaled, scaled_like
 from fedweave.datasets.check import first, refuse
-from fedweave.datasets.classified import Classified
 from fedweave.datasets.contents import content
-from fedweave.datasets.features import OVER_NODES, compact, normalise
+from fedweave.datasets.edges import EXCHANGE, REFUSE
+from fedweave.datasets.features import OVER_NODES, compact, normalise, without_sens
 from fedweave.datasets.folder import Folder
 from fedweave.datasets.graph_folder import GraphFolder, check_named, is_of_graphs
-from fedweave.datasets.outside import EXCHANGE, REFUSE
-from fedweave.datasets.sensitive import without_sens
 from fedweave.deploy.flare.site.sitefile import SiteData
 from fedweave.errors import ConfigError, DataError, FedweaveError
 from fedweave.experiment.config import Config
@@ -141,10 +139,10 @@ def check_meant(path: Path, site: SiteData) -> None:
     kind = "npz" if not path.is_dir() else "graphs" if is_of_graphs(path) else "nodes"
     if site.external != REFUSE and kind == "graphs":
         raise ConfigError(f"data.external: means nothing where {path} holds small graphs; leave it out of site.toml.")
+    of_time = ("node_time", "train_until", "val_until")
     of_edges = ("directed", "edge_features", "edge_weight", "edge_time", "missing", "node_time")
     of_tables = ("categories", "groups", "columns", "ignore", "unlabelled", *of_edges)
-    of_time = ("train_until", "val_until")
-    odd = {"npz": (*of_tables, *of_graphs), "graphs": (*of_edges, *of_time), "nodes": of_graphs}[kind]
+    odd = {"npz": (*of_tables, *of_graphs), "graphs": of_time, "nodes": of_graphs}[kind]
     odd = odd if site.task == "nodes" or kind != "graphs" else (*odd, "task")
     if given := [key for key in odd if vars(site)[key] not in (None, False)]:
         raise ConfigError(f"data.{given[0]}: means nothing where {path} holds {kind}; leave it out of site.toml.")
@@ -152,13 +150,12 @@ def check_meant(path: Path, site: SiteData) -> None:
 
 def tables(site: SiteData) -> Folder:
     """How a folder with nodes and edges is read."""
-    carrying = {name: vars(site)[name] for name in (*SETTINGS, "external", "task", "node_time")}
-    return Folder(**_classified(site), **carrying)
+    return Folder(**_said(site), external=site.external, task=site.task, node_time=site.node_time)
 
 
-def _classified(site: SiteData) -> Record:
+def _said(site: SiteData) -> Record:
     """What the site says of tables of any kind."""
-    return {own.name: vars(site)[own.name] for own in fields(Classified)}
+    return {own.name: vars(site)[own.name] for own in fields(Carrying)}
 
 
 def marks(data: Dataset, scaling: str) -> Record:
@@ -223,9 +220,8 @@ def _undivided(path: Path, site: SiteData) -> Dataset:
     if require(path).is_dir():
         if not is_of_graphs(path):
             return tables(site).load(path, 0)
-        kind = GraphFolder(
-            **_classified(site), node_labels=site.node_labels, edge_labels=site.edge_labels, degrees=site.degrees
-        )
+        of_graphs = {name: vars(site)[name] for name in ("node_labels", "edge_labels", "degrees")}
+        kind = GraphFolder(**_said(site), **of_graphs)
         check_named(path, kind)
         return kind.load(path, 0)
     data = without_sens(npz.read(path, path.stem, loops=site.loops), path, site.sens_feature)

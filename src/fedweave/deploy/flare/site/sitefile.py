@@ -8,9 +8,8 @@ from typing import Annotated, Literal, get_args
 from pydantic import Field
 
 from fedweave.core.records import Record
-from fedweave.datasets.edges import check_loops
+from fedweave.datasets.edges import check_external, check_loops
 from fedweave.datasets.features import check_normalise
-from fedweave.datasets.outside import check_external
 from fedweave.deploy.flare.site.folder import SITE_FILE as SITE_FILE
 from fedweave.deploy.flare.site.folder import About, check_private, table
 from fedweave.errors import ConfigError

@@ -1,0 +1,136 @@
+"""Tables of nodes and edges, and of small graphs, wherever they were read: checked in one place, and made a `Dataset`.
+
+Everything that is wrong in them is told at once, with file, row and remedy.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pyarrow as pa
+
+from fedweave.core.records import Record
+from fedweave.datasets.base import Dataset
+from fedweave.datasets.carrying import ALL, Carrying, carried_of, of_nodes, skeleton
+from fedweave.datasets.check import check, refuse
+from fedweave.datasets.columns import (
+    EDGES,
+    NODES,
+    check_columns,
+    ends_of,
+    feature_names,
+    features_of,
+    gaps_filled,
+    gaps_of,
+    group_names,
+    ids_of,
+    owners_of,
+    sens_of,
+    split_of,
+)
+from fedweave.datasets.features import compact, normalise, without_sens
+from fedweave.datasets.table import Tables
+from fedweave.errors import ConfigError, DataError, Faults
+
+Parts = dict[str, Callable[[Record], object]]
+
+
+@dataclass(frozen=True)
+class Tabular(Carrying):
+    """Tables that become one data set.
+
+    owner: the column of the examples, or of nodes where these are edges, that says whose each is, for the partition
+           "column"; it is no feature.
+    """
+
+    owner: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.owner in NODES:
+            raise ConfigError(
+                f"data: owner = {self.owner!r} already means something else; name another column.",
+                code="config.column-taken",
+            )
+
+        if both := [name for name in self.missing or () if name in (self.categories or {})]:
+            raise ConfigError(f"data: missing names {both[0]!r}, whose empty cells are in none of its categories.")
+
+    @property
+    def known(self) -> tuple[str, ...]:
+        """The columns of nodes that are no features."""
+        return NODES
+
+    def made(self, tables: Tables, root: Path, labelled: bool = True) -> Dataset:
+        """The data set; `root` is what complaints about several tables name, its last part the data's name.
+
+        labelled: False for examples to be predicted, which need no labels and whose split does not matter.
+
+        Raises:
+            DataError: the tables are refused; the message names file, row (see `table.Table`) and remedy, of each of
+                the first 20 faults.
+        """
+        self.check_form(tables, labelled)
+        nodes = gaps_filled(tables.nodes, gaps_of(self.missing, of_edges=False))
+        if nodes.rows == 0:
+            refuse(nodes.path, "the table has no rows", "Give one row per node.")
+        tables = self.arranged(tables._replace(nodes=nodes))
+        faults, found = Faults(DataError), Record()
+        for name, part in self.parts(tables, labelled).items():
+            with faults:
+                found[name] = part(found)
+        faults.refuse()
+        found["labels"] = self.names_of(self.examples(tables))
+        found["y"], found["classes"] = found.pop("labelled")
+        data = Dataset(name=root.resolve().name, **self.finished(tables, found))
+        without_sens(data, (tables.edges if self.of_edges else tables.nodes).path, self.sens_feature)
+        return check(replace(data, x=normalise(compact(data.x), self.normalise, root.name)), root, labelled)
+
+    def check_form(self, tables: Tables, labelled: bool) -> None:
+        """Refuse tables without columns that they must have, or with others that they may not."""
+        known = (*EDGES, *self.chosen, *self.said)
+        required = (*EDGES, *self.chosen, *(["label"] if self.of_edges and labelled else []))
+        hint = "data.edge_features takes them, and data.edge_weight and edge_time one"
+        if "label" in tables.edges.columns and not self.said:
+            hint += ", and data.task = 'edges' makes each an example"
+        check_columns(tables.edges, required, known, closed=self.edge_features != ALL, hint=hint)
+
+    def arranged(self, tables: Tables) -> Tables:
+        """The tables with nodes in the order of the data set's."""
+        return tables
+
+    def parts(self, tables: Tables, labelled: bool) -> Parts:
+        """What is read of the tables, in order, each from what was read before it."""
+        nodes, edges, examples = tables.nodes, tables.edges, self.examples(tables)
+        whose, known, categories = tables.graphs or nodes, self.known, of_nodes(self.categories)
+        example = "graph" if tables.graphs else "edge" if self.of_edges else "node"
+        split, owned = labelled and "split" in examples.columns, self.owner in whose.columns
+        return {
+            "ids": lambda found: ids_of(nodes),
+            "labelled": lambda found: self.labels_of(examples, labelled),
+            "x": lambda found: features_of(nodes, known, categories, apart=labelled),
+            "columns": lambda found: feature_names(nodes, known, categories),
+            "sens": lambda found: sens_of(examples, self.groups),
+            # where sens was refused, its names would be refused for the same
+            "groups": lambda found: group_names(examples, self.groups) if "sens" in found else (),
+            "public": lambda found: (
+                split_of(examples, found["labelled"][0], example) if split and "labelled" in found else None
+            ),
+            "owners": lambda found: owners_of(whose, self.owner or "") if owned else (),
+            "owner": lambda found: whose.kinds(self.owner or "", found["owners"]) if found.get("owners") else None,
+            "elsewhere": lambda found: pa.array([], "str"),
+            "ends": lambda found: (
+                ends_of(edges, pa.concat_arrays([found["ids"], found["elsewhere"]]), self.loops)
+                if {"ids", "elsewhere"} <= found.keys()
+                else None
+            ),
+            "carried": lambda found: (
+                carried_of(edges, found["ends"], self, self.categories) if found.get("ends") else None
+            ),
+        }
+
+    def finished(self, tables: Tables, found: Record) -> Record:
+        """The fields of the data set, of all that was found in the tables."""
+        ends, _ = found["ends"]
+        found = {name: held for name, held in found.items() if name not in ("ends", "elsewhere")}
+        return found | {"ids": tuple(found["ids"].to_pylist()), "edges": skeleton(ends, tables.nodes.rows)}
