@@ -13,7 +13,7 @@ of them adds these nodes' features, so that each edge counts once. Sums travel i
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -91,7 +91,7 @@ class Places:
         """Nothing that is alone can know it."""
         raise ConfigError("FedGCN must know where a client's nodes stand in the whole graph, which no site does.")
 
-    def tables(self, found: Mapping[str, Extra]) -> dict[str, Any]:
+    def tables(self, found: Mapping[str, Extra]) -> dict[str, np.ndarray]:
         """None."""
         return {}
 
@@ -230,7 +230,7 @@ def _scaled(sums: Tensor, degree: np.ndarray) -> np.ndarray:
     return (sums.cpu() / torch.from_numpy(degree + 1).to(sums.dtype).sqrt()[:, None]).numpy()
 
 
-def _dense(x: Any) -> np.ndarray:
+def _dense(x: np.ndarray | sp.csr_matrix) -> np.ndarray:
     return x if isinstance(x, np.ndarray) else x.toarray()
 
 

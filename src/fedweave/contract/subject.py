@@ -55,7 +55,7 @@ class Subject:
 
     kind: Any
     values: Values = field(default_factory=dict)
-    _runs: dict[Any, Run] = field(default_factory=dict, compare=False, repr=False)
+    _runs: dict[tuple[object, ...], Run] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def not_owed(self) -> Mapping[str, str]:
@@ -175,7 +175,7 @@ class Subject:
 
     def resumed(
         self, before: Run, made: Algorithm, every: int = EVERY, **options: object
-    ) -> Iterator[tuple[RoundResult, Any]]:
+    ) -> Iterator[tuple[RoundResult, Engine]]:
         """(what a round left, its federation) of the rounds after a run's checkpoint, in a new federation."""
         tree, fed = decode(before.saved), self.federation(**(TOGETHER | options))
         fed.restore(tree.get("clients", {}), tree.get("data"))

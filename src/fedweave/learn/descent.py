@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Iterable
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from fedweave.core import random
 from fedweave.core.graph import Graph
@@ -29,8 +29,8 @@ class TrainSpec:
         self, loss: Loss, penalty: Penalty | None, optimiser: Optimiser, steps: int, rows: frozenset[str]
     ) -> None:
         self.loss, self.penalty, self.optimiser, self.steps, self.rows = loss, penalty, optimiser, steps, rows
-        self.spec: Any = None
-        self.result: Any = None
+        self.spec: pytree.TreeSpec
+        self.result: pytree.TreeSpec
 
     def _moved_together(self, moments: Moments) -> Move:
         """A step of all clients at once, or of one alone."""

@@ -8,7 +8,6 @@ node that is reached twice stands there twice (`sampling.neighbourhoods` names e
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +16,7 @@ from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.carried import OF_EXAMPLES, OWN, SOURCE, TARGET
 from fedweave.core.graph import TRAIN, Graph
-from fedweave.core.model import Layer, Model
+from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.operators import MessagePassing
 from fedweave.core.piecewise import Dense, Known
 from fedweave.core.tree import Tree
@@ -163,7 +162,7 @@ class Minibatches:
 
     def logits(self, w: Tree, model: Model, graph: Graph, key: Tensor | None, minibatch: Tree) -> Tensor:
         """The model's outputs for the examples of one mini-batch, [b, c]; with dropout given a key."""
-        h: Any = picked(graph.x, minibatch["nodes"])
+        h: Hidden = picked(graph.x, minibatch["nodes"])
         hops = minibatch.get("hops", {})  # trees lose what is empty, as of a model that passes no messages
         for i, layer in enumerate(model):
             hop = hops.get(str(i))

@@ -15,12 +15,12 @@ from fedweave.algorithms.parts.objective import CrossEntropy, Objective
 from fedweave.algorithms.parts.outputs import Outputs
 from fedweave.algorithms.parts.part import Part, has
 from fedweave.algorithms.parts.robust import Krum, Median, NormBound, TrimmedMean
-from fedweave.algorithms.parts.round import Round
 from fedweave.algorithms.parts.sampled import EgoCrossEntropy, GraphCrossEntropy, SampledCrossEntropy
 from fedweave.algorithms.parts.secure_sum import SecureSum
 from fedweave.algorithms.parts.start import MixedStart, TrainedModel
 from fedweave.algorithms.parts.training import OptimizerName, OptimizerState, Training
 from fedweave.algorithms.parts.weigh import BySize, Uniform, UniformTrained
+from fedweave.core.round import Round
 
 __all__ = [
     "BySize",
