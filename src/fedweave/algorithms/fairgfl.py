@@ -33,7 +33,7 @@ from fedweave.algorithms.parts import Context, Part, Round
 from fedweave.algorithms.parts.part import Attacked
 from fedweave.algorithms.preset import preset_of
 from fedweave.core import random
-from fedweave.core.federation import Federation, Sends
+from fedweave.core.federation import Federation, KnowsPairs, Sends
 from fedweave.core.mechanism import LDP
 from fedweave.core.ranges import Real, Whole
 from fedweave.core.records import Record, Values
@@ -198,15 +198,16 @@ class OverlapWeights(Part):
         empty = torch.zeros(n, dtype=torch.float64, device=fed.device)
         state: Tree = {"weight": empty, "loss": empty, "heard": torch.zeros_like(empty, dtype=torch.int64)}
         matrices = {name: empty.new_zeros(n, n) for name in ("nodes", "links")}
+        known = fed.pairs if isinstance(fed, KnowsPairs) else {}
         if self.estimator != "none":
-            state |= {"true": overlap(fed.pairs, self.alpha).to(fed.device)} if fed.pairs else {}
+            state |= {"true": overlap(known, self.alpha).to(fed.device)} if known else {}
         if self.estimator == "oracle":
-            if not fed.pairs:
+            if not known:
                 raise UserError(
                     "estimator = 'oracle' needs the true overlap, which only a simulation with the partition 'overlap' "
                     "knows; choose that, estimator = 'ldp' or 'none'."
                 )
-            matrices = {name: fed.pairs[name].to(fed.device, copy=True) for name in matrices}
+            matrices = {name: known[name].to(fed.device, copy=True) for name in matrices}
         if self.estimator == "ldp":
             state |= self.made_encoder(fed) | {"seen": empty.new_zeros(n, n, dtype=torch.int64)}
         return state | matrices

@@ -295,8 +295,7 @@ class Federation(ABC):
     clients: ids in client order. classes: number of classes. dtype: of weights and features. device: where messages,
     replies, what the server holds and the randomness of `key` lie, and with these the server's state. test: the global
     test graph or None. held: the graphs that the server itself holds, by role: the test graph as "test", and others
-    such as "public", "validation" or "proxy". pairs: the truth about every pair of clients, {name: float64 [N, N]},
-    which only a simulation knows and only a comparison may use (`Partition.pairs`); empty between organisations.
+    such as "public", "validation" or "proxy".
     initial: puts an earlier run's weights in the place of fresh ones (see `started`); None where training begins anew.
     """
 
@@ -306,7 +305,6 @@ class Federation(ABC):
     device: torch.device
     test: Graph | None
     held: Mapping[str, Graph]
-    pairs: Mapping[str, Tensor]
     initial: "Callable[[Tree, Sequence[str]], Tree] | None" = None
 
     def started(self, w: Tree, clients: Sequence[str] = ()) -> Tree:
@@ -386,3 +384,13 @@ class Federation(ABC):
     @abstractmethod
     def key(self, purpose: str) -> Tensor:
         """The server's randomness in this round for `purpose`."""
+
+
+@runtime_checkable
+class KnowsPairs(Protocol):
+    """A federation that knows the truth about every pair of clients, as a simulation does; for comparisons alone."""
+
+    @property
+    def pairs(self) -> Mapping[str, Tensor]:
+        """{name: float64 [N, N]} (`Partition.pairs`)."""
+        ...

@@ -147,7 +147,7 @@ def scalar(what: str, found: Tensor, clients: int = 0) -> Tensor:
     Raises:
         ValueError: it is more, such as one number for each node; added up, padding would count, too.
     """
-    if getattr(found, "ndim", 0) != bool(clients):
+    if (found.dim() if isinstance(found, Tensor) else 0) != bool(clients):
         own = list(found.shape[bool(clients) :])
         raise ValueError(
             f"fit: the {what} is to be a scalar; it is a tensor of shape {own}. Add it up (.sum()), or take the mean "
