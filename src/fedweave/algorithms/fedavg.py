@@ -14,7 +14,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedweave.algorithms import trying
+from fedweave.algorithms import score_sums
 from fedweave.algorithms.deployment import Deployable
 from fedweave.algorithms.participation import places, sample
 from fedweave.algorithms.parts import BySize, Composition, Context, Objective, Part, Round, Uniform, has
@@ -201,7 +201,7 @@ class FedAvg(Deployable, SumsScores):
             round = replace(round, delta=self.composed.joint(memory, round))
         round = replace(round, value=self.composed.value(memory, round))
         memory = self.composed.remembered("update", memory, round)
-        memory = self.composed.tried(memory, round, partial(trying.share_right, fed, self.try_out))
+        memory = self.composed.tried(memory, round, partial(score_sums.share_right, fed, self.try_out))
         after, memory = self._stepped(state, round, memory)
         return state | after | {"parts": memory}
 
@@ -210,7 +210,7 @@ class FedAvg(Deployable, SumsScores):
         judge, changed = self.judging({}), (self.change,) if self.composed.changes else ()
         kept = (judge, self.keep_given, self.keep_trained)
         asked = (self.score_sum,) if self.scores == "sum" else (judge,)
-        tries = (self.try_out,) * trying.messages(self.composed.queries(clients))
+        tries = (self.try_out,) * score_sums.messages(self.composed.queries(clients))
         return Calls(self.composed.setup, (*changed, self.train, *tries), asked, kept)
 
     def measures(self, state: Tree, fed: Federation) -> dict[str, Tensor]:
@@ -374,10 +374,10 @@ class FedAvg(Deployable, SumsScores):
         net, test, own = self.net, self.test_net, self._goes_on
         return self.judged(client, message, w, lambda: personal_score(net, w, client, None, test, own))
 
-    @on_client(sends=trying.TRIES, hears=trying.TOLD)
+    @on_client(sends=score_sums.TRIES, hears=score_sums.TOLD)
     def try_out(self, client: Client, message: Tree) -> Tree:
         """How many test examples of the client's models get right that updates of some clients make."""
-        return trying.hits(self.net, message["models"], client)
+        return score_sums.hits(self.net, message["models"], client)
 
     def judging(self, state: Tree) -> Step:
         """`score` where the global test judges a global model, else `score_personal`."""

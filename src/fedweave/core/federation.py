@@ -5,7 +5,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from types import MethodType
 from typing import Literal, NamedTuple, Protocol, Self, TypeAlias, TypeVar, runtime_checkable
 
 import torch
@@ -168,6 +167,16 @@ class _Mark(NamedTuple):
 
 
 @runtime_checkable
+class _Bound(Protocol):
+    """A method of an algorithm, or what stands for one."""
+
+    __name__: str
+
+    @property
+    def __self__(self) -> object: ...
+
+
+@runtime_checkable
 class _Marked(Protocol):
     """A step that is marked with `on_client`."""
 
@@ -215,7 +224,7 @@ def on_client(
 
 def step_name(step: Step) -> str:
     """ "FedAvg.train" for a bound method, "function" for a plain one."""
-    return f"{type(step.__self__).__name__}.{step.__name__}" if isinstance(step, MethodType) else step.__name__
+    return f"{type(step.__self__).__name__}.{step.__name__}" if isinstance(step, _Bound) else step.__name__
 
 
 def is_step(found: object) -> bool:
@@ -236,7 +245,7 @@ def step_info(step: Step) -> StepInfo:
             "Decorate it and declare what it sends."
         )
     sends, hears, rest = declared
-    owner = step.__self__ if isinstance(step, MethodType) else None
+    owner = step.__self__ if isinstance(step, _Bound) else None
     said, heard = sends(owner) if callable(sends) else sends, hears(owner) if callable(hears) else hears
     return replace(rest, sends=StepInfo.of(said).sends, hears=heard)
 

@@ -12,7 +12,6 @@ from fedweave.core.maker import Maker, note
 from fedweave.core.plugins import called
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
-from fedweave.partition.alike import LouvainPlus, MetisPlus
 from fedweave.partition.base import Part, Partition, Partitioner, SaysExamples, TakesSplit, check
 from fedweave.partition.dirichlet import Dirichlet, Random
 from fedweave.partition.divided import Column, Divided, Folders
@@ -20,7 +19,7 @@ from fedweave.partition.ego_networks import EgoNetworks
 from fedweave.partition.graphs import GraphsIID, GraphSkew, Perturbed
 from fedweave.partition.label_skew import LabelSkew
 from fedweave.partition.louvain import Louvain
-from fedweave.partition.metis import Metis
+from fedweave.partition.metis import LouvainPlus, Metis, MetisPlus
 from fedweave.partition.noise import Noise
 from fedweave.partition.overlap import Overlap
 from fedweave.partition.statistics import statistics, totals

@@ -4,11 +4,10 @@ An algorithm of the family is an ordered list of them. Parts that belong to one 
 `algorithms.PARTS` names them all.
 """
 
-from fedweave.algorithms.parts.class_counts import ClassCounts
 from fedweave.algorithms.parts.composition import Composition
 from fedweave.algorithms.parts.context import Context
 from fedweave.algorithms.parts.dp import Clip, MemberNoise, Normalised
-from fedweave.algorithms.parts.drift import Drift
+from fedweave.algorithms.parts.drift import ClassCounts, Drift
 from fedweave.algorithms.parts.example_noise import ExampleNoise
 from fedweave.algorithms.parts.needs import Needs, Protection
 from fedweave.algorithms.parts.objective import CrossEntropy, Objective

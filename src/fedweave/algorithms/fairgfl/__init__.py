@@ -27,8 +27,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedweave.algorithms.overlap import attacks, matching
-from fedweave.algorithms.overlap.encoder import CodeName, Encoder, EncoderName, check_form, encoded, features
+from fedweave.algorithms.fairgfl import matching
+from fedweave.algorithms.fairgfl.encoder import (
+    CodeName,
+    Encoder,
+    EncoderName,
+    attacked_codes,
+    attacked_links,
+    check_form,
+    encoded,
+    features,
+    held_features,
+)
 from fedweave.algorithms.parts import Context, Part, Round
 from fedweave.algorithms.parts.part import Attacked
 from fedweave.algorithms.preset import preset_of
@@ -231,10 +241,10 @@ class OverlapWeights(Part):
         """Those on noisy codes and, where they are sent, links."""
         if self.estimator != "ldp":
             return []
-        links = attacks.of_links(data, partition, self.epsilon_b, key) if self.alpha < 1 else []
+        links = attacked_links(data, partition, self.epsilon_b, key) if self.alpha < 1 else []
         bare, encoder = replace(self, epsilon_a=float("inf")), self.made_encoder(fed)["encoder"]
-        clean = encoded(encoder, attacks.held(data, partition).to(fed.dtype))
-        return [*links, attacks.of_codes(clean, *(own.noisy(clean, key) / own.steps for own in (bare, self)))]
+        clean = encoded(encoder, held_features(data, partition).to(fed.dtype))
+        return [*links, attacked_codes(clean, *(own.noisy(clean, key) / own.steps for own in (bare, self)))]
 
     def download(self, state: Tree, at: Tensor) -> tuple[Tree, Tree]:
         """The encoder, as long as one of the called clients may not have it, or needs it again."""
