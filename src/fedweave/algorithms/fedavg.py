@@ -30,6 +30,7 @@ from fedweave.core.federation import DATA, Client, Federation, Step, on_client
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Model
 from fedweave.core.portions import Stacked
+from fedweave.core.ranges import check_share
 from fedweave.core.tree import Tree, add, leaves, map_leaves, nest, scale
 from fedweave.errors import ConfigError
 from fedweave.learn import where_trained
@@ -81,9 +82,7 @@ class FedAvg(Deployable, SumsScores):
 
     def __post_init__(self) -> None:
         self.take_model()
-        for name in ("participation", "quorum"):
-            if not 0 < getattr(self, name) <= 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be above 0 and at most 1")
+        check_share(participation=self.participation, quorum=self.quorum)
         check_settings(self.composed, self._settings)
         if not self.share:
             check_exchange(self.composed)

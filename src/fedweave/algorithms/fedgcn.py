@@ -24,7 +24,7 @@ from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.parts import Needs, OptimizerName, Part, Training, Uniform
 from fedweave.algorithms.preset import preset_of
 from fedweave.core.algorithm import Capabilities
-from fedweave.core.arrays import GraphArrays, graph_arrays, graph_like
+from fedweave.core.arrays import GraphArrays, dense, graph_arrays, graph_like
 from fedweave.core.extra import NODES, Extra
 from fedweave.core.federation import DATA, Client, Federation, Step, on_client
 from fedweave.core.graph import Graph
@@ -170,7 +170,7 @@ class NeighbourSums(Part):
         node, at = np.unique(target, return_inverse=True)
         scale = (1 / np.sqrt(_degree(client) + 1)).astype(arrays.x.dtype)
         adds = sp.csr_matrix((scale[source], (at, source)), shape=(len(node), len(mine)))
-        found = {"node": torch.from_numpy(node), "sum": torch.from_numpy(_dense(adds @ arrays.x))}
+        found = {"node": torch.from_numpy(node), "sum": torch.from_numpy(dense(adds @ arrays.x))}
         return to(found, client.graph.device)
 
     @on_client(replaces_data=True, hears=_ROWS)
@@ -228,10 +228,6 @@ def _degree(client: Client) -> np.ndarray:
 def _scaled(sums: Tensor, degree: np.ndarray) -> np.ndarray:
     """Rows of Â X: the sums [n, d] by √d~."""
     return (sums.cpu() / torch.from_numpy(degree + 1).to(sums.dtype).sqrt()[:, None]).numpy()
-
-
-def _dense(x: np.ndarray | sp.csr_matrix) -> np.ndarray:
-    return x if isinstance(x, np.ndarray) else x.toarray()
 
 
 class _Passed:

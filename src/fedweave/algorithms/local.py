@@ -28,6 +28,7 @@ from fedweave.core.algorithm import Capabilities, Evaluation
 from fedweave.core.federation import Client, Federation, on_client
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Model
+from fedweave.core.ranges import check_share
 from fedweave.core.tree import Tree
 from fedweave.learn import where_trained
 
@@ -66,8 +67,7 @@ class Local(Deployable):
 
     def __post_init__(self) -> None:
         self.take_model()
-        if not 0 < self.quorum <= 1:
-            raise ValueError(f"quorum is {self.quorum}; it must be above 0 and at most 1")
+        check_share(quorum=self.quorum)
         if idle := [type(part).__name__ for part in self.parts if not self.takes_part(type(part))]:
             raise ValueError(
                 f"parts: {', '.join(idle)} would do nothing here: clients send the server nothing that a part could "

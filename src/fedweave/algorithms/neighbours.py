@@ -23,6 +23,7 @@ from fedweave.core import random
 from fedweave.core.arrays import GraphArrays
 from fedweave.core.graph import TEST, TRAIN, Graph
 from fedweave.core.model import Hidden
+from fedweave.core.ranges import check_least, check_share
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.learn import Adam, cross_entropy
 from fedweave.models import gcn, sage
@@ -133,10 +134,8 @@ class Generates(Part):
 
     def __post_init__(self) -> None:
         for name, least in self.least.items():
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {least}")
-        if not 0 < self.hide <= 1:
-            raise ValueError(f"hide is {self.hide}; it must be above 0 and at most 1")
+            check_least(least, **{name: getattr(self, name)})
+        check_share(hide=self.hide)
         if not all(width >= 1 for width in self.hidden):
             raise ValueError(f"hidden is {list(self.hidden)}; every width must be at least 1")
 

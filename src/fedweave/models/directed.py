@@ -3,7 +3,7 @@ heterophilic graphs", eq. 6), and how they are fitted to what edges carry."""
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,7 +20,6 @@ from fedweave.errors import ConfigError
 from fedweave.models import blocks
 from fedweave.ops.linear import linear
 
-Directed = Literal["none", "forward", "both"]
 DIRECTED = ("none", "forward", "both")
 BARE = {"edge_features": 0, "weighted": False}  # settings that are None, of a model for edges that carry nothing
 ALPHA = 0.5  # how much messages against the edges' direction count

@@ -114,19 +114,8 @@ class SGC:
     def build(self, features: int, classes: int) -> Model:
         """The model from `features` columns to `classes` logits: `layers` + 1 layers."""
         blocks.check_shape(features, classes)
-        return (_weights(features, classes), *(_pass(0) for _ in range(1, self.layers)), _pass(classes))
-
-
-def _weights(fan_in: int, fan_out: int) -> Layer:
-    """H W, initialised like PyG's `Linear`."""
-
-    def init(key: Tensor) -> Tree:
-        return {"weight": blocks.lecun(random.fold(key, "weight"), (fan_in, fan_out), fan_in)}
-
-    def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
-        return linear(h, w["weight"])
-
-    return Layer(init, apply, ("weight",))
+        first = blocks.product(lambda key: blocks.lecun(key, (features, classes), features))
+        return (first, *(_pass(0) for _ in range(1, self.layers)), _pass(classes))
 
 
 def _pass(bias: int) -> Layer:

@@ -181,20 +181,8 @@ class H2GCN:
         wide = self.hidden * (2 ** (self.layers + 1) - 1)
         between = (_round(k) for k in range(self.layers - 1))
         last = blocks.activated(_joined(self.layers - 1), self.dropout, relu=False)
-        first = blocks.activated(_weights(features, self.hidden), 0.0)
-        return (first, *between, last, _weights(wide, classes))
-
-
-def _weights(fan_in: int, fan_out: int) -> Layer:
-    """H W (Glorot)."""
-
-    def init(key: Tensor) -> Tree:
-        return {"weight": blocks.glorot(random.fold(key, "weight"), fan_in, fan_out)}
-
-    def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
-        return linear(h, w["weight"])
-
-    return Layer(init, apply, ("weight",))
+        first = blocks.activated(blocks.product(lambda key: blocks.glorot(key, features, self.hidden)), 0.0)
+        return (first, *between, last, blocks.product(lambda key: blocks.glorot(key, wide, classes)))
 
 
 def _round(k: int) -> Layer:

@@ -20,6 +20,7 @@ from fedweave.core.edges import Edges
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Model
 from fedweave.core.operators import Operator
+from fedweave.core.ranges import check_least
 from fedweave.core.tree import Tree
 from fedweave.learn import PLAIN, ClassLoss
 from fedweave.ops.batched import Batch, Context, Dims, Operands, Operation, over_clients
@@ -35,8 +36,7 @@ class GraphBatches:
     batch: int = 128
 
     def __post_init__(self) -> None:
-        if self.batch < 1:
-            raise ValueError(f"batch is {self.batch}; it must be at least 1")
+        check_least(1, batch=self.batch)
 
     def check(self, model: Model) -> None:
         """Raise a ValueError unless the model has a result for each graph."""

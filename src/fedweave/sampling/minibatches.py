@@ -19,6 +19,7 @@ from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.operators import MessagePassing
 from fedweave.core.piecewise import Dense, Known
+from fedweave.core.ranges import check_least
 from fedweave.core.tree import Tree
 from fedweave.learn import PLAIN, ClassLoss
 from fedweave.ops.sparse import picked
@@ -95,9 +96,7 @@ class Minibatches:
     fan_out: int = 5
 
     def __post_init__(self) -> None:
-        for name in ("batch", "fan_out"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        check_least(1, batch=self.batch, fan_out=self.fan_out)
 
     def layers(self, model: Model) -> dict[int, Layer]:
         """The layers that pass messages by their numbers, from the last to the first.

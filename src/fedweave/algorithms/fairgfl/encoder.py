@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedweave.algorithms.parts.part import Attacked
 from fedweave.core import random
+from fedweave.core.arrays import dense
 from fedweave.core.graph import Graph
 from fedweave.core.tree import Tree, leaves
 from fedweave.datasets.base import Dataset
@@ -144,7 +145,7 @@ def attacked_links(data: Dataset, partition: Partition, epsilon: float, key: Ten
 def held_features(data: Dataset, partition: Partition) -> Tensor:
     """The features of all nodes that clients hold, [n, d]."""
     x = data.x[np.unique(np.concatenate([own.nodes for own in partition.parts]))]
-    return torch.from_numpy(x if isinstance(x, np.ndarray) else x.toarray())
+    return torch.from_numpy(dense(x))
 
 
 def attacked_codes(clean: Tensor, bare: Tensor, hidden: Tensor) -> Attacked:

@@ -15,7 +15,7 @@ from torch import Tensor
 from fedweave.algorithms.parts.context import Context
 from fedweave.algorithms.parts.part import Part
 from fedweave.core import mechanism, random
-from fedweave.core.arrays import GraphArrays
+from fedweave.core.arrays import GraphArrays, dense
 from fedweave.core.federation import Client, Federation, Sends, Step, on_client
 from fedweave.core.graph import TRAIN
 from fedweave.core.tree import Tree
@@ -102,7 +102,7 @@ class Drift(Part):
         changed = (rng.random(len(data.y)) < self.share) & (data.y >= 0)  # without a label nothing is alike
         rows = np.flatnonzero(changed)
         others = _alike(data.y, rows, rng)
-        own, other = (_dense(data.x[at]) for at in (rows, others))
+        own, other = (dense(data.x[at]) for at in (rows, others))
         return data._replace(x=_with_rows(data.x, rows, np.where(rng.random(own.shape) < 0.5, own, other))), changed
 
 
@@ -116,10 +116,6 @@ def _alike(y: np.ndarray, nodes: np.ndarray, rng: np.random.Generator) -> np.nda
             at = int(rng.integers(0, len(members) - 1))
             found[place] = members[at + (at >= np.searchsorted(members, node))]
     return found
-
-
-def _dense(x: "np.ndarray | sp.csr_matrix") -> np.ndarray:
-    return x if isinstance(x, np.ndarray) else x.toarray()
 
 
 def _with_rows(x: "np.ndarray | sp.csr_matrix", rows: np.ndarray, new: np.ndarray) -> "np.ndarray | sp.csr_matrix":

@@ -5,10 +5,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
-from typing import Any
 
 from fedweave.algorithms.fedavg import FedAvg
-from fedweave.core.algorithm import Calls, capabilities
+from fedweave.core.algorithm import Calls, LimitsRounds, TakesQuorum, TakesSome, capabilities
 from fedweave.core.federation import Step, StepInfo, step_info, step_name
 from fedweave.core.mechanism import LDP, Account, Applied, Gaussian, Mechanism, release_of
 from fedweave.core.tree import nest
@@ -74,10 +73,13 @@ def refused(rules: Rules, info: StepInfo, sites: int) -> dict[str, str]:
     return found
 
 
-def needs_all(config: Config, algorithm: Any) -> bool:
+def needs_all(config: Config, algorithm: object) -> bool:
     """Whether every site takes part in every round, so that a run ends without one."""
-    shares = [getattr(algorithm, name, 1.0) for name in ("quorum", "participation")]
-    return min(*shares, config.engine.values.get("quorum", 1.0)) >= 1 or capabilities(config.algorithm.kind).vertical
+    quorum = algorithm.quorum if isinstance(algorithm, TakesQuorum) else 1.0
+    some = algorithm.participation if isinstance(algorithm, TakesSome) else 1.0
+    return (
+        min(quorum, some, config.engine.values.get("quorum", 1.0)) >= 1 or capabilities(config.algorithm.kind).vertical
+    )
 
 
 def overspent(rules: Rules, spent: Spent, calls: Calls, general: General, done: int = -1, labels: bool = True) -> str:
@@ -160,9 +162,9 @@ def _unmarked(own: Mechanism) -> Mechanism:
     return replace(own, release=own.release.partition(":")[0]) if isinstance(own, LDP | Gaussian) else own
 
 
-def targeted(algorithm: Any, calls: Calls) -> dict[str, int]:
+def targeted(algorithm: object, calls: Calls) -> dict[str, int]:
     """{step that sends something with noise: how often it may reply} of an algorithm with a target; {} of others."""
-    most = getattr(algorithm, "most_rounds", None)
+    most = algorithm.most_rounds if isinstance(algorithm, LimitsRounds) else None
     return {} if most is None else {step_name(step): most for step in calls.round if _noised(step)}
 
 
