@@ -39,10 +39,6 @@ class OwedReward(Part):
         """What is owed, instead of weights."""
         return {}, {}, map_leaves(lambda owed: Sparsified(owed[at]), state["owed"])
 
-    def receive(self, ctx: Context) -> Tree:
-        """The weights that training started from, and the reward; what is not shared is the client's own."""
-        return rewarded(ctx, ctx.memory["w"] if ctx.memory else ctx.first)
-
 
 def rewarded(ctx: Context, base: Tree) -> Tree:
     """The client's weights after the reward that it was sent, added to `base`; what is not shared is its own."""
@@ -146,6 +142,10 @@ class SparseReward(SparseUpdates):
         """tanh(β r) / max."""
         q = torch.tanh(self.beta * round.value)
         return q / q.max().clamp(min=LEAST)
+
+    def receive(self, ctx: Context) -> Tree:
+        """The weights that training started from, and the reward."""
+        return rewarded(ctx, ctx.memory["w"] if ctx.memory else ctx.first)
 
     def report(self, ctx: Context) -> Tree:
         """Nothing; what training started from is kept."""

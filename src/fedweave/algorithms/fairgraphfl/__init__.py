@@ -25,7 +25,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedweave.algorithms.cgsv import OwedReward
+from fedweave.algorithms.cgsv import OwedReward, rewarded
 from fedweave.algorithms.fairgraphfl.prototypes import LISTED, MotifPrototypes, listed
 from fedweave.algorithms.fairgraphfl.vocabulary import MOTIFS, Vocabulary
 from fedweave.algorithms.parts import Context, Needs, Normalised, Part, Round
@@ -154,6 +154,10 @@ class ValueReward(OwedReward):
     def init(self, fed: Federation, w: Tree) -> Tree:
         """Nothing is owed to anybody yet."""
         return super().init(fed, w) | {"density": torch.zeros(len(fed.clients), dtype=torch.float64, device=fed.device)}
+
+    def receive(self, ctx: Context) -> Tree:
+        """The base and the reward; what is not shared is the agent's own."""
+        return rewarded(ctx, ctx.memory["w"] if ctx.memory else ctx.first)
 
     def report(self, ctx: Context) -> Tree:
         """Nothing; the base of the next reward is kept."""
