@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedweave.algorithms.overlap import matching
+from fedweave.algorithms.fairgfl import matching
 
 SIZE, BATCH = 100, 64
 

@@ -17,9 +17,8 @@ import numpy as np
 from fedweave import datasets
 from fedweave.datasets import npz
 from fedweave.datasets.base import Dataset
-from fedweave.papers.paper import PaperCell, PaperTable
-from fedweave.papers.papers import PAPERS, PROTOCOLS
-from fedweave.papers.protocol import changed
+from fedweave.papers.paper import PaperCell, PaperTable, changed
+from fedweave.papers.selection import PAPERS, PROTOCOLS
 from fedweave.papers.session import Session
 from fedweave.report.terminal import screen
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedweave.algorithms import ALGORITHMS
-from fedweave.algorithms.overlap.encoder import encoded
+from fedweave.algorithms.fairgfl.encoder import encoded
 from fedweave.algorithms.parts import Context, Drift, Part, Uniform
 from fedweave.core import random
 from fedweave.core.arrays import GraphArrays, graph_arrays

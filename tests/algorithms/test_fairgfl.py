@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from fedweave.algorithms import ALGORITHMS
-from fedweave.algorithms.fairgfl import OverlapWeights
-from fedweave.algorithms.overlap import matching
-from fedweave.algorithms.overlap.encoder import Encoder, encoded, features
+from fedweave.algorithms.fairgfl import OverlapWeights, matching
+from fedweave.algorithms.fairgfl.encoder import Encoder, encoded, features
 from fedweave.algorithms.parts import Context, Uniform
 from fedweave.core import random
 from fedweave.core.federation import Client

@@ -9,8 +9,7 @@ import torch
 
 from fedweave.algorithms import ALGORITHMS
 from fedweave.algorithms.cffl import Credibility, CredibilityReward
-from fedweave.algorithms.cgsv import CosineValue, SparseReward
-from fedweave.algorithms.eu import EuclideanValue
+from fedweave.algorithms.cgsv import CosineValue, EuclideanValue, SparseReward
 from fedweave.algorithms.fairgraphfl import AgentValue, ValueReward
 from fedweave.algorithms.parts import Round
 from fedweave.algorithms.qfedavg import FairByLoss

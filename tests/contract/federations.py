@@ -16,7 +16,7 @@ from fedweave.contract.federations import arrays as arrays
 from fedweave.contract.federations import people as people
 from fedweave.contract.federations import public as public
 from fedweave.contract.subject import HIDDEN as HIDDEN
-from fedweave.contract.subject import Subject, declared
+from fedweave.contract.subject import Subject, small_settings
 from fedweave.contract.subject import distance as apart
 from fedweave.contract.wire import BytesEngine as BytesEngine
 from fedweave.core.algorithm import Capabilities, capabilities
@@ -36,7 +36,7 @@ VERTICAL, GRAPH_LEVEL, PEOPLE = (
 OTHER_PARAMETERS: dict[str, dict[str, Any]] = {
     name: {key: value for key, value in own.items() if key != "model"}
     for name, kind in ALGORITHMS.items()
-    if (own := declared(kind, "test_settings"))
+    if (own := small_settings(kind))
 }
 
 

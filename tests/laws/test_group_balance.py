@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
+from fedweave.algorithms.fairness import balance, group_edges
 from fedweave.core.graph import Graph, make_graph
 from fedweave.datasets import load
-from fedweave.metrics.divergence import balance, group_edges
 
 MEANS = torch.tensor([0.7, -0.4], dtype=torch.float64)
 

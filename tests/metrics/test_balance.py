@@ -8,9 +8,9 @@ import pytest
 import torch
 from scipy.spatial import distance
 
+from fedweave.algorithms.fairness import balance, class_divergence, group_edges, jensen_shannon, node_divergence
 from fedweave.core.graph import Graph, make_graph, stack
 from fedweave.datasets import load
-from fedweave.metrics.divergence import balance, class_divergence, group_edges, jensen_shannon, node_divergence
 
 
 def grouped(pairs: list[tuple[int, int]], sens: list[int], dtype: torch.dtype = torch.float32) -> Graph:

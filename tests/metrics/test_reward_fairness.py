@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedweave.errors import DataError
-from fedweave.metrics.reward_fairness import pearson, per_group
+from fedweave.metrics.client_fairness import pearson, per_group
 
 
 @pytest.mark.parametrize("seed", range(5))

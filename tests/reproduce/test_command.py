@@ -11,9 +11,8 @@ from typer.testing import CliRunner
 
 from fedweave.cli import app
 from fedweave.experiment.runs import run as runs
-from fedweave.papers import papers, session
-from fedweave.papers.paper import Paper
-from fedweave.papers.protocol import Protocol, Setting, changed
+from fedweave.papers import selection, session
+from fedweave.papers.paper import Paper, Protocol, Setting, changed
 from fedweave.papers.quantities import accuracy
 from fedweave.papers.workers import Stopped
 from tests.reproduce.tiny import Silent, cell, table
@@ -35,8 +34,8 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "of others": Setting(lambda it: it),
     }
     script = Protocol(settings, lambda it: changed(it, rounds=4, eval_every=2), (TWICE,), (), 1, ("A protocol.",))
-    monkeypatch.setitem(papers.PAPERS, "tiny", Paper("Tiny (Nobody 2025)", tables, {2: table(ABSENT, CROSSED)}))
-    monkeypatch.setitem(papers.PROTOCOLS, "tiny", {"script": script})
+    monkeypatch.setitem(selection.PAPERS, "tiny", Paper("Tiny (Nobody 2025)", tables, {2: table(ABSENT, CROSSED)}))
+    monkeypatch.setitem(selection.PROTOCOLS, "tiny", {"script": script})
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

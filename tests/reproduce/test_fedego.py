@@ -15,8 +15,8 @@ from fedweave.papers import fedego, fedego_experiments, fedego_script, grid
 from fedweave.papers.fedego import FEDEGO
 from fedweave.papers.fedego_experiments import COMMUNITIES, experiment
 from fedweave.papers.paper import PaperCell, printed
-from fedweave.papers.papers import PROTOCOLS
 from fedweave.papers.quantities import megabytes
+from fedweave.papers.selection import PROTOCOLS
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 SECTIONS = ("data", "partition", "model", "algorithm")

@@ -20,7 +20,6 @@ from fedweave.metrics.measured import METRICS_SCHEMA
 from fedweave.papers import glasu, glasu_script, grid, pictures
 from fedweave.papers.glasu import DELAY, GLASU, experiment
 from fedweave.papers.paper import NOTHING, PaperCell, PaperTable, Printed
-from fedweave.papers.papers import PROTOCOLS
 from fedweave.papers.quantities import (
     Duration,
     accuracy_reached,
@@ -33,6 +32,7 @@ from fedweave.papers.quantities import (
     seconds,
     seconds_to,
 )
+from fedweave.papers.selection import PROTOCOLS
 from fedweave.papers.table import assemble, headings, shown
 from fedweave.report.colours import COLOURS
 from tests.reproduce.tiny import Silent, cell, finish, table

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedweave import datasets
-from fedweave.algorithms import ALGORITHMS, trying
+from fedweave.algorithms import ALGORITHMS, score_sums
 from fedweave.algorithms.parts import Round
 from fedweave.cli.predict import predictions
 from fedweave.contract.wire import ShardedRecorder
@@ -193,7 +193,7 @@ def test_models_are_tried_on_test_examples_with_the_messages_that_these_are_judg
         return int(((logits.argmax(1) == graph.y) & graph.masks[TEST]).sum())
 
     with torch.no_grad():
-        found = trying.hits(net, many, Client(graph, {}, random.key(0), random.key(0)))["tried"].tolist()
+        found = score_sums.hits(net, many, Client(graph, {}, random.key(0), random.key(0)))["tried"].tolist()
         assert found == [right(models.judged(net, w, graph)) for w in each]
         assert found != [right(models.apply(net, w, graph)) for w in each]
 
@@ -208,7 +208,7 @@ def test_models_that_mark_their_seeds_are_tried_and_valued_by_sampled_neighbourh
 
     with torch.no_grad():
         client = Client(graphs[0], {}, random.key(0), random.key(0))
-        found = trying.hits(net, map_leaves(lambda leaf: leaf[None], first), client)["tried"].tolist()
+        found = score_sums.hits(net, map_leaves(lambda leaf: leaf[None], first), client)["tried"].tolist()
         assert found == [right(first, graphs[0])]
         update = Batch((0, 1), {"update": map_leaves(lambda a, b, c: torch.stack([b - a, c - a]), first, *others)})
         replies, share = Replies(("east", "west"), [update], {}), torch.tensor([0.5, 0.5], dtype=torch.float64)

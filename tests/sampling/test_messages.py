@@ -13,7 +13,7 @@ from fedweave.core.graph import TRAIN, make_graph
 from fedweave.core.tree import map_leaves
 from fedweave.errors import ConfigError
 from fedweave.learn import cross_entropy
-from fedweave.models import GAT, GCN, GINE, PNA, ego_ids
+from fedweave.models import GAT, GCN, GINE, PNA, gine
 from fedweave.models import MODELS as CATALOGUE
 from fedweave.models.edges import OnEdges
 from fedweave.ops.extremes import largest
@@ -165,7 +165,7 @@ def test_ego_ids_are_what_a_pass_of_its_own_for_each_node_gives(sparse):
     w = models.init(model, random.key(1), torch.float64)
     found = models.judged(model, w, graph)
     carried = graph.own_edges.members[0].carried
-    assert np.bincount(carried.ends[1]).max() <= ego_ids.JUDGED
+    assert np.bincount(carried.ends[1]).max() <= gine.JUDGED
     for node in range(N):
         ids = (torch.arange(N) == node).double()[:, None]
         torch.testing.assert_close(found[node], plain_gine(w, x, ids, carried)[node], rtol=0, atol=1e-9)
@@ -180,14 +180,14 @@ def test_ego_ids_mark_both_ends_of_an_edge_and_are_trained_as_they_are_judged(na
     graph = of_edges(a_graph(m=m)[0], m, (14.0, 22.0))
     more = {"edge_features": K, "directed": "both", "ego_ids": True}
     model = OnEdges(CATALOGUE[name](**SIZE, **more), K).build(D, 2)
-    w, sampler = models.init(model, random.key(1), torch.float64), Minibatches(1, ego_ids.JUDGED)
+    w, sampler = models.init(model, random.key(1), torch.float64), Minibatches(1, gine.JUDGED)
     judged = models.judged(model, w, graph)
     around = sampler.around(model, graph, torch.arange(m)[None], random.key(5)[None])
     ends = graph.own_edges.members[0].carried.ends
     ids, nodes = around["hops"]["0"]["ids"][0, :, 0].bool(), around["nodes"][0]
     assert ids[: 2 * m].all()
-    first = 2 * m + np.arange(2 * m * ego_ids.JUDGED)  # what is drawn in the last layer first
-    example = np.repeat(np.arange(2 * m) % m, ego_ids.JUDGED)
+    first = 2 * m + np.arange(2 * m * gine.JUDGED)  # what is drawn in the last layer first
+    example = np.repeat(np.arange(2 * m) % m, gine.JUDGED)
     assert ids[first].tolist() == [node in ends[:, at] for node, at in zip(nodes[first].tolist(), example, strict=True)]
     own = sampler.logits(w, model, graph, None, map_leaves(lambda leaf: leaf[0], around))
     train = graph.masks[TRAIN][:m]

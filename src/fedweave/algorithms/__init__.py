@@ -7,15 +7,12 @@ names. `PARTS` are what the FedAvg family is made of: name in `[algorithm] parts
 from fedweave.algorithms import parts
 from fedweave.algorithms.adafgl import AdaFGL
 from fedweave.algorithms.apfl import APFL, MixedModel
-from fedweave.algorithms.centralized import Centralized
 from fedweave.algorithms.cffl import CFFL, Credibility, CredibilityReward
-from fedweave.algorithms.cgsv import CGSV, CosineValue, SparseReward
+from fedweave.algorithms.cgsv import CGSV, DW, EU, CosineValue, EuclideanValue, SizeValue, SparseReward
 from fedweave.algorithms.coalition_value import CoalitionValue
 from fedweave.algorithms.dfedgnn import DFedGNN
 from fedweave.algorithms.ditto import Ditto, PersonalModel
 from fedweave.algorithms.dp_fedavg import DPFedAvg
-from fedweave.algorithms.dw import DW, SizeValue
-from fedweave.algorithms.eu import EU, EuclideanValue
 from fedweave.algorithms.f2gnn import F2GNN, DivergenceStart, FairPenalty, GroupWeights
 from fedweave.algorithms.fairaug import FairAug, FairAugmented
 from fedweave.algorithms.fairfed import FairFed, FairFedWeights
@@ -49,7 +46,7 @@ from fedweave.algorithms.fgssl import FGSSL, SemanticStructure
 from fedweave.algorithms.gcfl import GCFL, Clusters, GCFLPlus, SeriesClusters
 from fedweave.algorithms.glasu import GLASU
 from fedweave.algorithms.graphfl import GraphFL, MetaGradient
-from fedweave.algorithms.local import Local
+from fedweave.algorithms.local import Centralized, Local
 from fedweave.algorithms.moon import ModelContrast, Moon
 from fedweave.algorithms.pfedme import MoreauEnvelope, PFedMe
 from fedweave.algorithms.qfedavg import FairByLoss, QFedAvg

@@ -3,6 +3,9 @@
 Deviations: a client's first values r_i are 0, so that those of the first round are only its alignment. If not all
 clients are called, those called divide the sum of their earlier values among them, and one without a value counts
 1 / N. A client that misses a round earns nothing in it, and gets what it had earned before when it is called again.
+
+DW and EU are the baselines of FairGraphFL's paper that differ in the values alone: rewards by clients' sizes, and by
+how near updates are to the joint one. It says the latter in one sentence; 1 / (1 + ‖u_i − u_N‖) is our reading of it.
 """
 
 from dataclasses import dataclass
@@ -12,13 +15,36 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedweave.algorithms.parts import Context, Normalised, Round
-from fedweave.algorithms.parts.owed import OwedReward, rewarded
-from fedweave.algorithms.parts.weigh import TellsExamples, by_size
+from fedweave.algorithms.parts import Context, Needs, Normalised, Part, Round
+from fedweave.algorithms.parts.weigh import BySize, TellsExamples, by_size
 from fedweave.algorithms.preset import preset_of
 from fedweave.core.federation import Federation
-from fedweave.core.tree import Tree, map_leaves
+from fedweave.core.tree import Tree, leaves, map_leaves, nest
 from fedweave.incentives.shapley import reward
+from fedweave.ops.sparsified import Sparsified
+
+
+class OwedReward(Part):
+    """Clients get entries of the joint update: what each earned when it was last called, so that a client that misses a
+    round loses no reward."""
+
+    needs = Needs(decided=("value",))
+    client_learns = "its reward: the largest entries of the joint update, as many as it has earned"
+
+    def init(self, fed: Federation, w: Tree) -> Tree:
+        """{"owed": leaves [N, …] like w}, nothing yet."""
+        return {"owed": map_leaves(lambda leaf: leaf.new_zeros(len(fed.clients), *leaf.shape), w)}
+
+    def download(self, state: Tree, at: Tensor) -> tuple[Tree, ...]:
+        """What is owed, instead of weights."""
+        return {}, {}, map_leaves(lambda owed: Sparsified(owed[at]), state["owed"])
+
+
+def rewarded(ctx: Context, base: Tree) -> Tree:
+    """The client's weights after the reward that it was sent, added to `base`; what is not shared is its own."""
+    before = dict(leaves(base))
+    return nest(dict(leaves(ctx.own)) | {path: before[path] + got for path, got in leaves(ctx.message["w"])})
+
 
 LEAST = 1e-300  # in the place of 0 where it divides
 
@@ -138,6 +164,47 @@ def largest(u: Tensor, quota: Tensor) -> Tensor:
 @preset_of(Normalised, CosineValue, SparseReward, without=("least",))
 class CGSV:
     """Every client gets as much of the joint update as its own is aligned with it."""
+
+    exempt_laws: ClassVar[dict[str, str]] = {
+        "one_client_is_ordinary_training": "clients get a reward from normalised updates"
+    }
+
+
+@dataclass(frozen=True)
+class SizeValue(BySize):
+    """Values r_i = n_i / Σ n_k, which weigh the updates too."""
+
+    def value(self, state: Tree, round: Round) -> Tensor:
+        """r."""
+        return by_size(round)
+
+
+@preset_of(Normalised, SizeValue, SparseReward)
+class DW:
+    """CGSV with a client's share of the training examples as its value."""
+
+    exempt_laws: ClassVar[dict[str, str]] = {
+        "one_client_is_ordinary_training": "clients get a reward from normalised updates"
+    }
+
+
+@dataclass(frozen=True)
+class EuclideanValue(CosineValue):
+    """Values r_i ← α r_i + (1 − α) / (1 + ‖u_i − u_N‖₂), at least `least`, normalised to sum 1; u_N as in
+    `CosineValue`.
+
+    alpha: how much of the last values goes on.
+    least: the smallest value.
+    """
+
+    def likeness(self, updates: Tensor, whole: Tensor) -> Tensor:
+        """1 / (1 + the distance), [P]; 0 for an update of 0, which is near a short joint one and brings nothing."""
+        return torch.where(updates.any(1), 1 / (1 + (updates - whole).norm(dim=1)), 0.0)
+
+
+@preset_of(Normalised, EuclideanValue, SparseReward, without=("least",))
+class EU:
+    """CGSV with the closeness of updates to the joint one in place of their angle."""
 
     exempt_laws: ClassVar[dict[str, str]] = {
         "one_client_is_ordinary_training": "clients get a reward from normalised updates"

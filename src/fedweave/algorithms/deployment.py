@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal, TypeVar
 
 from fedweave.algorithms.parts.context import KEEP
-from fedweave.core.algorithm import Calls
+from fedweave.core.algorithm import Algorithm, Calls
 from fedweave.core.federation import Client, Federation, Step, on_client
 from fedweave.core.model import Model
 from fedweave.core.portions import Stacked
@@ -14,13 +14,8 @@ from fedweave.errors import UserError
 from fedweave.models.module import as_model
 from fedweave.ops.memory import once
 
+A = TypeVar("A", bound=Algorithm)
 Which = Literal["global", "personal", "trained"]
-
-
-def _again(algorithm: Any) -> Mapping[str, str]:
-    """What clients learn from what they are `told_again`."""
-    heard: Mapping[str, str] = algorithm.learns_again
-    return heard
 
 
 class Deployable:
@@ -131,13 +126,13 @@ class Deployable:
         """Keep the model that the server sends."""
         return _kept(client, message["w"])
 
-    @on_client(hears=_again)
+    @on_client(hears=lambda algorithm: algorithm.learns_again)
     def keep_trained(self, client: Client, message: Tree) -> Tree:
         """Keep the model that the client trained, if it ever did."""
         return _kept(client, self.last_trained(client, message))
 
 
-def with_models(algorithm: Any, members: Mapping[str, Model]) -> dict[str, Any]:
+def with_models(algorithm: A, members: Mapping[str, Model]) -> dict[str, A]:
     """{client: the algorithm with its own model}, one for all `members` of the same model, of those that have another
     than the algorithm's."""
     made = once(lambda net: replace(algorithm, model=net), members)

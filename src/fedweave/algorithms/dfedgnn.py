@@ -17,6 +17,7 @@ from fedweave.algorithms.local import Local
 from fedweave.algorithms.scoring import PERSONAL_SCORES, personal_score
 from fedweave.core.algorithm import Calls, Evaluation
 from fedweave.core.federation import Client, Federation, on_client
+from fedweave.core.ranges import check_share
 from fedweave.core.tree import Tree, map_leaves
 
 _HEARS = {"init": "a random number, from which all clients draw the same first weights"}
@@ -35,8 +36,7 @@ class DFedGNN(Local):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.quorum <= 1:
-            raise ValueError(f"quorum is {self.quorum}; it must be above 0 and at most 1")
+        check_share(quorum=self.quorum)
 
     @property
     def any_models(self) -> bool:

@@ -21,7 +21,16 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedweave.algorithms.fairness import Prefer, f2gnn_weights, shares, total_gap
+from fedweave.algorithms.fairness import (
+    Prefer,
+    balance,
+    class_divergence,
+    f2gnn_weights,
+    group_edges,
+    node_divergence,
+    shares,
+    total_gap,
+)
 from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.parts import Context, Needs, Outputs, Part, Round
 from fedweave.algorithms.preset import part_of, preset_of
@@ -31,7 +40,6 @@ from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.ranges import Real
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.errors import DataError
-from fedweave.metrics.divergence import balance, class_divergence, group_edges, node_divergence
 from fedweave.ops.batched import together
 
 Distance = Literal["class", "nodes"]

@@ -23,6 +23,7 @@ from fedweave.core import random
 from fedweave.core.algorithm import Capabilities
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Model
+from fedweave.core.ranges import check_part
 from fedweave.core.tree import Tree
 from fedweave.errors import DataError
 from fedweave.ops.hashing import bits
@@ -133,9 +134,7 @@ class FairAugmented(Part):
     needs = Needs(supervised=True, sens=True, whole_features=True, nodes=True)
 
     def __post_init__(self) -> None:
-        for name in ("mask", "keep"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be between 0 and 1")
+        check_part(mask=self.mask, keep=self.keep)
 
     def check(self, training: Training) -> None:
         """Refuse a model that needs more of the graph than products."""

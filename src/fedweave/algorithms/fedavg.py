@@ -14,7 +14,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedweave.algorithms import trying
+from fedweave.algorithms import score_sums
 from fedweave.algorithms.deployment import Deployable
 from fedweave.algorithms.participation import places, sample
 from fedweave.algorithms.parts import BySize, Composition, Context, Objective, Part, Round, Uniform, has
@@ -30,6 +30,7 @@ from fedweave.core.federation import DATA, Client, Federation, Step, on_client
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Model
 from fedweave.core.portions import Stacked
+from fedweave.core.ranges import check_share
 from fedweave.core.tree import Tree, add, leaves, map_leaves, nest, scale
 from fedweave.errors import ConfigError
 from fedweave.learn import where_trained
@@ -81,9 +82,7 @@ class FedAvg(Deployable, SumsScores):
 
     def __post_init__(self) -> None:
         self.take_model()
-        for name in ("participation", "quorum"):
-            if not 0 < getattr(self, name) <= 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be above 0 and at most 1")
+        check_share(participation=self.participation, quorum=self.quorum)
         check_settings(self.composed, self._settings)
         if not self.share:
             check_exchange(self.composed)
@@ -201,7 +200,7 @@ class FedAvg(Deployable, SumsScores):
             round = replace(round, delta=self.composed.joint(memory, round))
         round = replace(round, value=self.composed.value(memory, round))
         memory = self.composed.remembered("update", memory, round)
-        memory = self.composed.tried(memory, round, partial(trying.share_right, fed, self.try_out))
+        memory = self.composed.tried(memory, round, partial(score_sums.share_right, fed, self.try_out))
         after, memory = self._stepped(state, round, memory)
         return state | after | {"parts": memory}
 
@@ -210,7 +209,7 @@ class FedAvg(Deployable, SumsScores):
         judge, changed = self.judging({}), (self.change,) if self.composed.changes else ()
         kept = (judge, self.keep_given, self.keep_trained)
         asked = (self.score_sum,) if self.scores == "sum" else (judge,)
-        tries = (self.try_out,) * trying.messages(self.composed.queries(clients))
+        tries = (self.try_out,) * score_sums.messages(self.composed.queries(clients))
         return Calls(self.composed.setup, (*changed, self.train, *tries), asked, kept)
 
     def measures(self, state: Tree, fed: Federation) -> dict[str, Tensor]:
@@ -374,10 +373,10 @@ class FedAvg(Deployable, SumsScores):
         net, test, own = self.net, self.test_net, self._goes_on
         return self.judged(client, message, w, lambda: personal_score(net, w, client, None, test, own))
 
-    @on_client(sends=trying.TRIES, hears=trying.TOLD)
+    @on_client(sends=score_sums.TRIES, hears=score_sums.TOLD)
     def try_out(self, client: Client, message: Tree) -> Tree:
         """How many test examples of the client's models get right that updates of some clients make."""
-        return trying.hits(self.net, message["models"], client)
+        return score_sums.hits(self.net, message["models"], client)
 
     def judging(self, state: Tree) -> Step:
         """`score` where the global test judges a global model, else `score_personal`."""

@@ -39,7 +39,7 @@ from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.mechanism import Gaussian, Mixup
 from fedweave.core.model import Model
 from fedweave.core.portions import Stacked
-from fedweave.core.ranges import Real, Whole
+from fedweave.core.ranges import Real, Whole, check_least, check_share
 from fedweave.core.records import Record
 from fedweave.core.tree import Tree, leaves, map_leaves
 from fedweave.errors import UserError
@@ -140,13 +140,10 @@ class FedEgo(Deployable):
         check_training(self.lr, self.weight_decay, epochs=self.epochs)
         self.loss  # noqa: B018  refuses what is no weight
         self.egos.split(self.model)
-        for name in ("batches", "server_epochs"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        check_least(1, batches=self.batches, server_epochs=self.server_epochs)
         if self.mixing is not None and not 0 <= self.mixing <= 1:
             raise ValueError(f"mixing is {self.mixing}; it is a share from 0 to 1, or left out to adapt")
-        if not 0 < self.server_share <= 1:
-            raise ValueError(f"server_share is {self.server_share}; it must be above 0 and at most 1")
+        check_share(server_share=self.server_share)
         if not (0 < self.gamma < math.inf and 0 <= self.sigma < math.inf and 0 < self.quorum <= 1):
             raise ValueError(
                 "gamma must be positive and finite, sigma finite and not negative, quorum above 0 and at most 1"

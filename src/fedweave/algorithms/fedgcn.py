@@ -13,7 +13,7 @@ of them adds these nodes' features, so that each edge counts once. Sums travel i
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -24,7 +24,7 @@ from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.parts import Needs, OptimizerName, Part, Training, Uniform
 from fedweave.algorithms.preset import preset_of
 from fedweave.core.algorithm import Capabilities
-from fedweave.core.arrays import GraphArrays, graph_arrays, graph_like
+from fedweave.core.arrays import GraphArrays, dense, graph_arrays, graph_like
 from fedweave.core.extra import NODES, Extra
 from fedweave.core.federation import DATA, Client, Federation, Step, on_client
 from fedweave.core.graph import Graph
@@ -91,7 +91,7 @@ class Places:
         """Nothing that is alone can know it."""
         raise ConfigError("FedGCN must know where a client's nodes stand in the whole graph, which no site does.")
 
-    def tables(self, found: Mapping[str, Extra]) -> dict[str, Any]:
+    def tables(self, found: Mapping[str, Extra]) -> dict[str, np.ndarray]:
         """None."""
         return {}
 
@@ -170,7 +170,7 @@ class NeighbourSums(Part):
         node, at = np.unique(target, return_inverse=True)
         scale = (1 / np.sqrt(_degree(client) + 1)).astype(arrays.x.dtype)
         adds = sp.csr_matrix((scale[source], (at, source)), shape=(len(node), len(mine)))
-        found = {"node": torch.from_numpy(node), "sum": torch.from_numpy(_dense(adds @ arrays.x))}
+        found = {"node": torch.from_numpy(node), "sum": torch.from_numpy(dense(adds @ arrays.x))}
         return to(found, client.graph.device)
 
     @on_client(replaces_data=True, hears=_ROWS)
@@ -228,10 +228,6 @@ def _degree(client: Client) -> np.ndarray:
 def _scaled(sums: Tensor, degree: np.ndarray) -> np.ndarray:
     """Rows of Â X: the sums [n, d] by √d~."""
     return (sums.cpu() / torch.from_numpy(degree + 1).to(sums.dtype).sqrt()[:, None]).numpy()
-
-
-def _dense(x: Any) -> np.ndarray:
-    return x if isinstance(x, np.ndarray) else x.toarray()
 
 
 class _Passed:

@@ -29,7 +29,6 @@ What the paper leaves open, or where this differs:
 """
 
 import logging
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -48,7 +47,7 @@ from fedweave.core.algorithm import Calls, Capabilities, Evaluation
 from fedweave.core.federation import Client, Declaration, Federation, Sends, on_client
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Model
-from fedweave.core.ranges import Whole
+from fedweave.core.ranges import Whole, check_least, check_positive, check_share
 from fedweave.core.records import Record
 from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree
@@ -150,13 +149,10 @@ class GLASU:
 
     def __post_init__(self) -> None:
         check_training(self.lr, self.weight_decay, steps=self.steps)
-        if not 0 < self.decay <= 1:
-            raise ValueError(f"decay is {self.decay}; it must be above 0 and at most 1")
-        for name, least in (("exchanges", 0), ("batch", 0), ("fan_out", 1), ("decay_every", 0)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {least}")
-        if self.label_epsilon is not None and not 0 < self.label_epsilon < math.inf:
-            raise ValueError(f"label_epsilon is {self.label_epsilon}; it must be a positive number")
+        check_share(decay=self.decay)
+        check_least(0, exchanges=self.exchanges, batch=self.batch, decay_every=self.decay_every)
+        check_least(1, fan_out=self.fan_out)
+        check_positive(label_epsilon=self.label_epsilon)
         aggregated = self.party.split.cuts
         if self.backward == "exchanged" and (self.steps > 1 or self.sigma > 0 or not aggregated):
             raise ValueError(

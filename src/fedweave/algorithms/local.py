@@ -1,11 +1,13 @@
 """Local training, the reference point without federation (also "Self-train", "Local Only", "Standalone")."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import ClassVar
 
 from torch import Tensor
 
 from fedweave.algorithms.deployment import Deployable
+from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.parts import (
     Composition,
     Context,
@@ -18,6 +20,7 @@ from fedweave.algorithms.parts import (
 )
 from fedweave.algorithms.parts.part import has
 from fedweave.algorithms.parts.training import ClassWeights, weighing
+from fedweave.algorithms.preset import preset
 from fedweave.algorithms.scoring import PERSONAL_SCORES, personal_score
 from fedweave.core import model as models
 from fedweave.core import random
@@ -25,6 +28,7 @@ from fedweave.core.algorithm import Capabilities, Evaluation
 from fedweave.core.federation import Client, Federation, on_client
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Model
+from fedweave.core.ranges import check_share
 from fedweave.core.tree import Tree
 from fedweave.learn import where_trained
 
@@ -63,8 +67,7 @@ class Local(Deployable):
 
     def __post_init__(self) -> None:
         self.take_model()
-        if not 0 < self.quorum <= 1:
-            raise ValueError(f"quorum is {self.quorum}; it must be above 0 and at most 1")
+        check_share(quorum=self.quorum)
         if idle := [type(part).__name__ for part in self.parts if not self.takes_part(type(part))]:
             raise ValueError(
                 f"parts: {', '.join(idle)} would do nothing here: clients send the server nothing that a part could "
@@ -150,3 +153,18 @@ class Local(Deployable):
     def used(self, client: Client, message: Tree) -> Tree:
         """The client's own weights."""
         return self._own(client, random.fold(client.key, "init"))
+
+
+@preset
+@dataclass(frozen=True)
+class Centralized:
+    """FedAvg with one client that holds the undivided graph, all edges between clients included.
+
+    Between organisations it is refused, since nobody may hold it.
+    """
+
+    capabilities: ClassVar[Capabilities] = replace(FedAvg.capabilities, pooled=True)
+
+    def parts(self) -> tuple[Part, ...]:
+        """FedAvg's."""
+        return ()

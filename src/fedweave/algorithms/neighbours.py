@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -22,6 +22,8 @@ from fedweave.algorithms.parts import Needs, Part
 from fedweave.core import random
 from fedweave.core.arrays import GraphArrays
 from fedweave.core.graph import TEST, TRAIN, Graph
+from fedweave.core.model import Hidden
+from fedweave.core.ranges import check_least, check_share
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.learn import Adam, cross_entropy
 from fedweave.models import gcn, sage
@@ -132,10 +134,8 @@ class Generates(Part):
 
     def __post_init__(self) -> None:
         for name, least in self.least.items():
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {least}")
-        if not 0 < self.hide <= 1:
-            raise ValueError(f"hide is {self.hide}; it must be above 0 and at most 1")
+            check_least(least, **{name: getattr(self, name)})
+        check_share(hide=self.hide)
         if not all(width >= 1 for width in self.hidden):
             raise ValueError(f"hidden is {list(self.hidden)}; every width must be at least 1")
 
@@ -171,7 +171,7 @@ def embeddings(w: Tree, graph: Graph, visible: Tensor) -> Tensor:
     w: the weights "encoder"."""
     a, there = graph.edges.operator("sum"), visible[:, None].to(graph.x.dtype)
     looped = a @ there + 1
-    h: Any = graph.x
+    h: Hidden = graph.x
     for i in range(len(ENCODER)):
         h = there * linear(h, w[str(i)]["weight"])
         h = torch.relu((a @ h + h) / looped + w[str(i)]["bias"])
@@ -232,7 +232,7 @@ def classification(w: Tree, graph: Graph, visible: Tensor, rows: Tensor, made: T
     a, there, kept = graph.edges.operator("sum"), visible[:, None].to(made.dtype), used[..., None].to(made.dtype)
     owner = (rows == torch.arange(graph.nodes, device=rows.device)[:, None]).to(made.dtype)
     degree = (a @ there + linear(owner, kept.sum(1))).clamp(min=1)
-    own: Any = graph.x
+    own: Hidden = graph.x
     new = made.flatten(0, 1)
     for i in range(2):
         layer = w[str(i)]

@@ -89,7 +89,7 @@ class Preset:
         return self.paper.capabilities if isinstance(self.paper, DeclaresCapabilities) else FedAvg.capabilities
 
     @property
-    def fields(self) -> "Mapping[str, dataclasses.Field[Any]]":
+    def fields(self) -> "Mapping[str, dataclasses.Field[object]]":
         """FedAvg's model, the paper's fields, then FedAvg's others."""
         own, family = _fields(self.paper), _fields(FedAvg)
         return {"model": family["model"], **own, **{name: f for name, f in family.items() if name not in own}}
@@ -144,11 +144,11 @@ def part_of(paper: object, kind: type[P], **values: object) -> P:
     return kind(**own | values)
 
 
-def _default(field: "dataclasses.Field[Any]") -> Any:
+def _default(field: "dataclasses.Field[object]") -> object:
     if field.default_factory is not dataclasses.MISSING:
         return dataclasses.field(default_factory=field.default_factory)
     return field.default
 
 
-def _fields(kind: object) -> "dict[str, dataclasses.Field[Any]]":
+def _fields(kind: object) -> "dict[str, dataclasses.Field[object]]":
     return {field.name: field for field in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else {}

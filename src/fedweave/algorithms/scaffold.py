@@ -4,8 +4,9 @@ Deviations: under option 2 the server makes c of the updates, so that nothing el
 of local_steps · lr; a client without training examples is left out of means; these may be weighted by size.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
@@ -36,7 +37,7 @@ class ControlVariates(Part):
         return Needs(one_model=True, optimizer=plain, everyone=self.mean == "size", tells_gradients=self.option == 1)
 
     @property
-    def sends(self) -> Any:  # type: ignore[override]
+    def sends(self) -> Mapping[str, Sends]:  # type: ignore[override]
         """Nothing but the update under option 2."""
         return {"control": Sends("change of the client's mean gradient", like="w")} if self.option == 1 else {}
 

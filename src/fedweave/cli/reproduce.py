@@ -35,8 +35,8 @@ def reproduce(
     """Run what a paper's tables report and print its numbers beside ours; finished runs are used again."""
     from fedweave.experiment.config.toml import check_name
     from fedweave.papers import selection
-    from fedweave.papers.papers import PAPERS, PROTOCOLS
-    from fedweave.papers.protocol import CLEAN
+    from fedweave.papers.paper import CLEAN
+    from fedweave.papers.selection import PAPERS, PROTOCOLS
     from fedweave.papers.session import Session
     from fedweave.papers.workers import Stopped
     from fedweave.report.terminal import screen

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -15,7 +15,6 @@ from fedweave.core.extra import Extra
 from fedweave.core.graph import Graph, make_graph
 from fedweave.core.records import Record
 from fedweave.datasets.base import Dataset
-from fedweave.engines.simulation import Simulation
 from fedweave.partition.base import Part, Partition
 from fedweave.partition.extra import Finder, everywhere
 
@@ -26,7 +25,11 @@ SHARED = 40  # nodes of every client of a vertical federation
 PLAIN = Capabilities()
 
 
-def arrays(nodes: int, seed: int, given: np.ndarray | None = None) -> tuple[Any, ...]:
+E = TypeVar("E", bound=Engine)
+Arrays = tuple[np.ndarray | sp.csr_matrix, ...]
+
+
+def arrays(nodes: int, seed: int, given: np.ndarray | None = None) -> Arrays:
     """A random connected graph with sparse features that depend on the classes, which may be `given` [nodes]."""
     rng = np.random.default_rng(seed)
     y = rng.integers(0, CLASSES, nodes) if given is None else given
@@ -41,7 +44,7 @@ def arrays(nodes: int, seed: int, given: np.ndarray | None = None) -> tuple[Any,
     return x, edges, y, masks
 
 
-def people(nodes: int, seed: int) -> tuple[Any, ...]:
+def people(nodes: int, seed: int) -> Arrays:
     """As `arrays` with two classes, and two groups of which one is in the first class more often; a few unknown."""
     x, edges, y, masks = arrays(nodes, seed)
     draws = np.random.default_rng(seed).random((2, nodes))
@@ -64,7 +67,7 @@ def graphs(
     if needs.vertical:
         _, _, y, masks = arrays(SHARED, 0)
         sides = (arrays(SHARED, i + 100 * (i == changed), y) for i in range(len(SIZES)))
-        drawn = [(x, edges, y, masks) for x, edges, *_ in sides]
+        drawn: list[Arrays] = [(x, edges, y, masks) for x, edges, *_ in sides]
     else:
         draw = people if needs.sens else arrays
         drawn = [draw(nodes + 7 * (i == changed), i + 100 * (i == changed)) for i, nodes in enumerate(SIZES)]
@@ -118,12 +121,12 @@ def shape(needs: Capabilities = PLAIN) -> tuple[int, int]:
 
 
 def federation(
-    engine: Callable[..., Engine] = Simulation,
+    engine: Callable[..., E],
     dtype: torch.dtype = torch.float32,
     needs: Capabilities = PLAIN,
     finders: Sequence[Finder] = (),
     **options: Any,
-) -> Any:
+) -> E:
     """The clients of `graphs`, or those given, on an engine; the server holds a test set and, for nodes, a sample."""
     clients = options.pop("clients", None) or graphs(dtype, needs=needs, finders=finders)
     test = global_test(dtype, needs)

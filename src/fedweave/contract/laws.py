@@ -4,10 +4,10 @@ What several laws look at is run once (`Subject.run`). Where an algorithm lacks 
 hold either: the algorithm's class says so, and why, in `exempt_laws`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any
 
+import pyarrow as pa
 import torch
 
 from fedweave.algorithms.deployment import Deployable, Which
@@ -27,7 +27,7 @@ from fedweave.contract.subject import (
 )
 from fedweave.core.algorithm import DeclaresCalls, PredictsJointly, TakesSome, capabilities
 from fedweave.core.engine import Engine
-from fedweave.core.federation import is_step, step_name
+from fedweave.core.federation import Step, is_step, step_name
 from fedweave.core.records import Record, Values
 from fedweave.core.tree import Tree, decode, map_leaves
 from fedweave.errors import ClientsMissing, ConfigError
@@ -293,17 +293,17 @@ def _equal(found: Tree, expected: Tree, most: float, what: str) -> None:
         raise Broken(f"{what} differ by {gap:.2g}, more than {most:g}")
 
 
-def _within(ran: list[str], due: Any, when: str) -> None:
+def _within(ran: list[str], due: Sequence[Step], when: str) -> None:
     """Steps may be left out; none comes earlier or more often than declared."""
     names = iter(step_name(step) for step in due)
     if not all(name in names for name in ran) or (due and not ran):
         raise Broken(f"{when} {ran} ran, but `calls` says {[step_name(step) for step in due]}")
 
 
-def _reversed(count: int) -> Callable[[Any], Any]:
+def _reversed(count: int) -> Callable[[object], object]:
     """What the server holds for each of its clients, in the order of clients, the other way round."""
 
-    def turned(leaf: object) -> Any:
+    def turned(leaf: object) -> object:
         if not isinstance(leaf, torch.Tensor) or leaf.shape[:1] != (count,):
             return leaf
         return leaf.flip(0, 1) if leaf.shape == (count,) * 2 else leaf.flip(0)
@@ -320,12 +320,12 @@ def _last(run: Run) -> dict[str, float]:
     return {name: value for name, value in run.left["summary"].items() if not name.startswith("best_")}
 
 
-def _evaluated(metrics: Any) -> set[str]:
+def _evaluated(metrics: pa.Table) -> set[str]:
     """The clients that an evaluation judged."""
     return {row["client"] for row in metrics.to_pylist() if row["split"] != SERVER}
 
 
-def _training_loss(metrics: Any) -> float:
+def _training_loss(metrics: pa.Table) -> float:
     rows = [row for row in metrics.to_pylist() if (row["split"], row["metric"]) == ("train", "loss")]
     result: float = sum(row["value"] for row in rows if row["client"] != "global")
     return result

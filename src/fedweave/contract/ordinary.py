@@ -1,16 +1,15 @@
 """One client's training, written out with PyTorch's own optimisers on dense matrices."""
 
-from typing import Any
-
 import scipy.sparse as sp
 import torch
 
 from fedweave.contract.subject import ROUNDS, Subject
 from fedweave.core.arrays import graph_arrays
+from fedweave.core.engine import Engine
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.records import Record, Values
 from fedweave.core.tree import Tree, leaves, map_leaves, nest
-from fedweave.experiment.rounds import train
+from fedweave.experiment.rounds import RoundResult, train
 
 CLIENT = "site-1"
 GCN = ("0/bias", "0/weight", "1/bias", "1/weight")
@@ -72,7 +71,7 @@ def _optimizer(w: Tree, moments: Tree | None, settings: Values) -> torch.optim.O
     return optimizer
 
 
-def _held(step: Any, fed: Any) -> Tree:
+def _held(step: RoundResult, fed: Engine) -> Tree:
     """A copy of the one model: the server's weights, and the client's own where the server has none.
 
     Raises:

@@ -5,10 +5,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 
+from fedweave.algorithms.preset import Preset
 from fedweave.contract import federations
 from fedweave.contract.wire import BytesEngine, Recorder, ShardedRecorder
 from fedweave.core.algorithm import Algorithm, Capabilities, capabilities, needs
@@ -45,6 +46,20 @@ class Run(NamedTuple):
     said: tuple[str, ...]
 
 
+@runtime_checkable
+class ExemptsLaws(Protocol):
+    """A class of algorithms for which some laws do not hold."""
+
+    exempt_laws: Mapping[str, str]  # {law: why}
+
+
+@runtime_checkable
+class HasTestSettings(Protocol):
+    """A class of algorithms with settings for a small federation."""
+
+    test_settings: Values
+
+
 @dataclass(frozen=True)
 class Subject:
     """One algorithm, and the runs of it that several laws look at.
@@ -55,12 +70,13 @@ class Subject:
 
     kind: Any
     values: Values = field(default_factory=dict)
-    _runs: dict[Any, Run] = field(default_factory=dict, compare=False, repr=False)
+    _runs: dict[tuple[object, ...], Run] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def not_owed(self) -> Mapping[str, str]:
         """{law: why it does not hold}, which the algorithm's class declares as `exempt_laws`."""
-        return declared(self.kind, "exempt_laws")
+        own = _class(self.kind)
+        return own.exempt_laws if isinstance(own, ExemptsLaws) else {}
 
     @cached_property
     def needs(self) -> Capabilities:
@@ -69,9 +85,8 @@ class Subject:
         return replace(own, sens=own.sens or needs(self._made(own)).sens)
 
     def __post_init__(self) -> None:
-        of_class = getattr(self.kind, "paper", self.kind)
-        for name in declared(self.kind, "test_settings").keys() - {"model"}:  # a class may fix what its parent chooses
-            if not self.takes(name) and not hasattr(of_class, name):
+        for name in small_settings(self.kind).keys() - {"model"}:  # a class may fix what its parent chooses
+            if not self.takes(name) and name not in dir(_class(self.kind)):
                 raise ConfigError(f"test_settings: there is no setting {name!r}.")
 
     def takes(self, *names: str) -> bool:
@@ -83,7 +98,7 @@ class Subject:
         return self._made(self.needs, dropout, **values)
 
     def _made(self, needs: Capabilities, dropout: float = 0.5, **values: object) -> Algorithm:
-        tried: Record = {"local_steps": 1, **declared(self.kind, "test_settings")}
+        tried: Record = {"local_steps": 1, **small_settings(self.kind)}
         name = tried.pop("model", "gin" if needs.graph_level else "gcn")
         check_name("test_settings: model", name, MODELS)
         pooled = {"pool": "sum"} if needs.graph_level else {}
@@ -175,7 +190,7 @@ class Subject:
 
     def resumed(
         self, before: Run, made: Algorithm, every: int = EVERY, **options: object
-    ) -> Iterator[tuple[RoundResult, Any]]:
+    ) -> Iterator[tuple[RoundResult, Engine]]:
         """(what a round left, its federation) of the rounds after a run's checkpoint, in a new federation."""
         tree, fed = decode(before.saved), self.federation(**(TOGETHER | options))
         fed.restore(tree.get("clients", {}), tree.get("data"))
@@ -183,9 +198,14 @@ class Subject:
             yield step, fed
 
 
-def declared(kind: object, name: str) -> Values:
-    """A mapping that an algorithm's class, or a preset's, declares as a class variable; empty without one."""
-    return getattr(getattr(kind, "paper", kind), name, {})
+def small_settings(kind: object) -> Values:
+    """What an algorithm's class, or a preset's, declares as `test_settings`; empty if it declares none."""
+    own = _class(kind)
+    return own.test_settings if isinstance(own, HasTestSettings) else {}
+
+
+def _class(kind: object) -> object:
+    return kind.paper if isinstance(kind, Preset) else kind
 
 
 def checkpoint(step: RoundResult, fed: Engine) -> bytes:

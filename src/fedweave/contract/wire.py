@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
+from fedweave.core.algorithm import Algorithm
 from fedweave.core.arrays import graph_tree, tree_graph
 from fedweave.core.federation import DATA, Call, Client, Step
 from fedweave.core.graph import Graph
@@ -55,7 +56,7 @@ class ShardedRecorder(Recording):
         *,
         classes: int,
         shards: int,
-        rebuild: Callable[[], Any],
+        rebuild: Callable[[], Algorithm],
         mode: str = "vmap",
         test: Graph | None = None,
         record: When = "auto",

@@ -1,8 +1,8 @@
 """What an algorithm is: a frozen value with three functions."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from dataclasses import Field, dataclass, replace
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -33,6 +33,25 @@ class Evaluation(NamedTuple):
     total: Tree | None = None
 
 
+class Asking(Protocol):
+    """What `Capabilities` are in common with what a part needs."""
+
+    @property
+    def sens(self) -> bool:
+        """See `Capabilities`."""
+        ...
+
+    @property
+    def ids(self) -> bool:
+        """See `Capabilities`."""
+        ...
+
+    @property
+    def nodes(self) -> bool:
+        """See `Capabilities`."""
+        ...
+
+
 @dataclass(frozen=True)
 class Capabilities:
     """What an algorithm needs of the data and of the engine, and what it can do.
@@ -57,10 +76,10 @@ class Capabilities:
     predicts: bool = False
     evaluation: tuple[str, ...] = ("score",)
 
-    def asked(self, needs: Sequence[Any]) -> "Capabilities":
+    def asked(self, needs: Sequence["Asking"]) -> "Capabilities":
         """The same, with what parts `need` (`algorithms.parts.needs.Needs`) besides."""
-        sens, ids, nodes = (any(getattr(one, name) for one in [self, *needs]) for name in ("sens", "ids", "nodes"))
-        return replace(self, sens=sens, ids=ids, nodes=nodes)
+        sens, ids = any(one.sens for one in (self, *needs)), any(one.ids for one in (self, *needs))
+        return replace(self, sens=sens, ids=ids, nodes=any(one.nodes for one in (self, *needs)))
 
 
 def capabilities(algorithm: object) -> Capabilities:
@@ -132,6 +151,8 @@ class Algorithm(Protocol):
     the protocols below, each of which it may have or not; a model that clients hold for their owners is
     `algorithms.deployment.Deployable`.
     """
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
     @property
     def model(self) -> Model:

@@ -48,14 +48,16 @@ def graph_arrays(graph: Graph) -> GraphArrays:
     return GraphArrays(x[:n].copy(), own.index.copy(), y, masks, sens, graph_of, own.carried)
 
 
+def dense(x: "np.ndarray | sp.csr_matrix") -> np.ndarray:
+    """The same matrix [n, d], dense."""
+    return x if isinstance(x, np.ndarray) else x.toarray()
+
+
 def graph_like(graph: Graph, arrays: GraphArrays) -> Graph:
     """The graph of `arrays`, with the dtype, feature storage and, as long as it fits, padding of `graph`
     (`core.sizes.fits`), and where that lies. The order of edges does not matter."""
     x, edges, y, masks, sens, graph_of, carried = arrays
-    if isinstance(graph.x, Sparse):
-        x = sp.csr_matrix(x)
-    else:
-        x = np.ascontiguousarray(x if isinstance(x, np.ndarray) else x.toarray())
+    x = sp.csr_matrix(x) if isinstance(graph.x, Sparse) else np.ascontiguousarray(dense(x))
     y, masks = np.ascontiguousarray(y), np.ascontiguousarray(masks)
     sens, graph_of = (part if part is None else np.ascontiguousarray(part) for part in (sens, graph_of))
     rows, examples = (

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import DTypeLike
 
 from fedweave.core.operators import looped, mean, normalised
+from fedweave.core.records import Record
 from fedweave.core.sizes import least_rows
 
 WAYS = ("undirected", "forward", "reverse")
@@ -77,7 +79,7 @@ class Carried(NamedTuple):
     def taken(self, edges: np.ndarray, index: np.ndarray | None = None) -> "Carried":
         """The edges at int64 places (or bool) `edges`, between other numbers of nodes if `index` [2, …] says so."""
         rows = {name: getattr(self, name) for name in ROWS}
-        kept: dict[str, Any] = {name: None if own is None else own[edges] for name, own in rows.items()}
+        kept: Record = {name: None if own is None else own[edges] for name, own in rows.items()}
         return self._replace(ends=self.ends[:, edges] if index is None else index, **kept)
 
     def arrays(self) -> dict[str, np.ndarray]:
@@ -98,7 +100,7 @@ class Carried(NamedTuple):
     @classmethod
     def of_arrays(cls, held: "dict[str, np.ndarray]", columns: tuple[str, ...] = ()) -> "Carried":
         """Undo `arrays`."""
-        rows: dict[str, Any] = {name: held.get(name) for name in ROWS}
+        rows: Record = {name: held.get(name) for name in ROWS}
         scaling = tuple((float(shift), float(divisor)) for shift, divisor in held["scaling"].reshape(-1, 2))
         first, second = held.get("until", (0.0, 0.0))
         until = (float(first), float(second)) if "until" in held else None
@@ -138,7 +140,7 @@ def seen(carried: Carried, split: int) -> np.ndarray:
     return np.asarray(carried.time <= carried.until[split])
 
 
-def of_examples(carried: Carried, what: str, rows: int, nodes: int, kind: Any) -> sp.csr_matrix:
+def of_examples(carried: Carried, what: str, rows: int, nodes: int, kind: DTypeLike) -> sp.csr_matrix:
     """[rows, n]: 1 at the node where an example starts (`SOURCE`) or ends (`TARGET`); or [rows, k], its features."""
     m = carried.total
     if what == OWN:
@@ -168,7 +170,7 @@ class Messages:
     nodes: rows of the graph, padding included. kind: float32 or float64.
     """
 
-    def __init__(self, carried: Carried, nodes: int, kind: Any) -> None:
+    def __init__(self, carried: Carried, nodes: int, kind: DTypeLike) -> None:
         self.carried, self.nodes, self.kind = carried, nodes, kind
         self._made: dict[str, tuple[np.ndarray, np.ndarray]] = {}
 

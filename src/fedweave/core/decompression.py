@@ -6,7 +6,7 @@ import lzma
 import zipfile
 import zlib
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -80,7 +80,7 @@ def read_parquet(source: object, size: int) -> pa.Table:
     return table.cast(pa.schema(whole, table.schema.metadata))
 
 
-def fault(held: Any, size: int) -> str:
+def fault(held: pq.FileMetaData, size: int) -> str:
     """Why a Parquet file of `size` bytes, of which `held` are the metadata, would fill the memory; "" if it would not.
 
     Ledgers of honest runs shrink by a factor of several hundred.
@@ -106,7 +106,7 @@ def most_of(size: int) -> int:
     return max(MOST_UNPACKED, RATIO_UNPACKED * size)
 
 
-def _encoded(held: Any, encodings: tuple[str, ...]) -> set[str]:
+def _encoded(held: pq.FileMetaData, encodings: tuple[str, ...]) -> set[str]:
     """The columns of a Parquet file that use one of the encodings."""
     groups = (held.row_group(at) for at in range(held.num_row_groups))
     chunks = (group.column(at) for group in groups for at in range(group.num_columns))

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -64,7 +63,7 @@ class EdgeList:
         self.extra, self.features, self.carried = extra or Extra(), features, carried
         self._made: dict[str, Csr] = {}
         self._seen: dict[int, EdgeList] = {}
-        self.memo: dict[str, Any] = {}
+        self.memo: dict[str, tuple[np.ndarray, ...]] = {}
 
     @cached_property
     def adjacency(self) -> sp.csr_matrix:

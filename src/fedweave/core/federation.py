@@ -4,9 +4,9 @@ hands the replies to other clients instead, and `fed.replace_data(step, …)` ha
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, Protocol, Self, TypeAlias, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -60,6 +60,7 @@ class Client:
 
 
 Step = Callable[[Client, Tree], Tree]
+F = TypeVar("F", bound=Callable[..., object])
 
 
 DATA = "graph"  # the key of a reply under which a step hands over its client's new data; it never leaves
@@ -121,9 +122,13 @@ class StepInfo:
         return "send" if self.peers else "replace_data" if self.replaces_data else "map"
 
     @classmethod
-    def of(cls, sends: Declaration, *rest: Any, **named: Any) -> "StepInfo":
+    def of(
+        cls, sends: Declaration, ragged: bool = False, peers: bool = False, per_node: frozenset[str] = frozenset(),
+        hears: Mapping[str, str] | None = None,
+    ) -> Self:  # fmt: skip
         """With strings in `sends` written out; the other fields as they are."""
-        return cls({key: Sends(own) if isinstance(own, str) else own for key, own in sends.items()}, *rest, **named)
+        written = {key: Sends(own) if isinstance(own, str) else own for key, own in sends.items()}
+        return cls(written, ragged, peers, False, per_node, hears or {})
 
     def covering(self, path: str) -> str | None:
         """The key of `sends` that declares a leaf: its path, or the nearest key above it; None if there is none."""
@@ -154,17 +159,42 @@ class StepInfo:
 UNDECLARED = StepInfo({})
 
 
+class _Mark(NamedTuple):
+    """What `on_client` is told of a step: what is computed from the algorithm, and the rest."""
+
+    sends: Declaration | Callable[..., Declaration]
+    hears: Mapping[str, str] | Callable[..., Mapping[str, str]]
+    rest: StepInfo
+
+
+@runtime_checkable
+class _Bound(Protocol):
+    """A method of an algorithm, or what stands for one."""
+
+    __name__: str
+
+    @property
+    def __self__(self) -> object: ...
+
+
+@runtime_checkable
+class _Marked(Protocol):
+    """A step that is marked with `on_client`."""
+
+    on_client: _Mark
+
+
 def on_client(
     *,
-    sends: Declaration | Callable[[Any], Declaration] | None = None,
+    sends: Declaration | Callable[..., Declaration] | None = None,
     ragged: bool = False,
     peers: bool = False,
     replaces_data: bool = False,
     per_node: Sequence[str] = (),
-    hears: Mapping[str, str] | Callable[[Any], Mapping[str, str]] | None = None,
+    hears: Mapping[str, str] | Callable[..., Mapping[str, str]] | None = None,
     apart: bool = False,
     columns: int = 0,
-) -> Callable[[Any], Any]:
+) -> Callable[[F], F]:
     """Allow a function or method `(client, message) -> reply` to be run on clients.
 
     Only marked steps can be called over the wire. `sends` maps each key of the reply to what it reveals (`Sends`; a
@@ -184,41 +214,41 @@ def on_client(
     if peers and replaces_data:
         raise ValueError("a step either replies to peers or replaces its client's data; make it two steps")
 
-    def mark(step: Any) -> Any:
-        rest = (ragged or replaces_data, peers, replaces_data, frozenset(per_node))
-        step.on_client = (sends or {}, *rest, hears or {}, apart, columns)
+    rest = StepInfo({}, ragged or replaces_data, peers, replaces_data, frozenset(per_node), {}, apart, columns)
+
+    def mark(step: F) -> F:
+        vars(step)["on_client"] = _Mark(sends or {}, hears or {}, rest)
         return step
 
     return mark
 
 
-def step_name(step: Any) -> str:
+def step_name(step: Step) -> str:
     """ "FedAvg.train" for a bound method, "function" for a plain one."""
-    owner = getattr(step, "__self__", None)
-    return step.__name__ if owner is None else f"{type(owner).__name__}.{step.__name__}"
+    return f"{type(step.__self__).__name__}.{step.__name__}" if isinstance(step, _Bound) else step.__name__
 
 
 def is_step(found: object) -> bool:
     """Whether something is marked with `on_client`."""
-    return isinstance(getattr(found, "on_client", None), tuple)
+    return isinstance(found, _Marked) and isinstance(found.on_client, _Mark)
 
 
-def step_info(step: object) -> StepInfo:
+def step_info(step: Step) -> StepInfo:
     """The step's declaration.
 
     Raises:
         FedweaveError: the function is not marked with `on_client`.
     """
-    declared = getattr(step, "on_client", None)
-    if not isinstance(declared, tuple):
+    declared = step.on_client if isinstance(step, _Marked) else None
+    if not isinstance(declared, _Mark):
         raise FedweaveError(
             f"{step_name(step)} is not marked @on_client, so it may not run on clients. "
             "Decorate it and declare what it sends."
         )
-    sends, *rest, hears, apart, columns = declared
-    owner = getattr(step, "__self__", None)
-    said, heard = (told(owner) if callable(told) else told for told in (sends, hears))
-    return StepInfo.of(said, *rest, heard, apart, columns)
+    sends, hears, rest = declared
+    owner = step.__self__ if isinstance(step, _Bound) else None
+    said, heard = sends(owner) if callable(sends) else sends, hears(owner) if callable(hears) else hears
+    return replace(rest, sends=StepInfo.of(said).sends, hears=heard)
 
 
 @dataclass(frozen=True)
@@ -275,8 +305,7 @@ class Federation(ABC):
     clients: ids in client order. classes: number of classes. dtype: of weights and features. device: where messages,
     replies, what the server holds and the randomness of `key` lie, and with these the server's state. test: the global
     test graph or None. held: the graphs that the server itself holds, by role: the test graph as "test", and others
-    such as "public", "validation" or "proxy". pairs: the truth about every pair of clients, {name: float64 [N, N]},
-    which only a simulation knows and only a comparison may use (`Partition.pairs`); empty between organisations.
+    such as "public", "validation" or "proxy".
     initial: puts an earlier run's weights in the place of fresh ones (see `started`); None where training begins anew.
     """
 
@@ -286,7 +315,6 @@ class Federation(ABC):
     device: torch.device
     test: Graph | None
     held: Mapping[str, Graph]
-    pairs: Mapping[str, Tensor]
     initial: "Callable[[Tree, Sequence[str]], Tree] | None" = None
 
     def started(self, w: Tree, clients: Sequence[str] = ()) -> Tree:
@@ -371,3 +399,13 @@ class Federation(ABC):
     @abstractmethod
     def key(self, purpose: str) -> Tensor:
         """The server's randomness in this round for `purpose`."""
+
+
+@runtime_checkable
+class KnowsPairs(Protocol):
+    """A federation that knows the truth about every pair of clients, as a simulation does; for comparisons alone."""
+
+    @property
+    def pairs(self) -> Mapping[str, Tensor]:
+        """{name: float64 [N, N]} (`Partition.pairs`)."""
+        ...

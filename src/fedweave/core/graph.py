@@ -116,7 +116,8 @@ class Graph(NamedTuple):
     @property
     def roots(self) -> tuple[object, ...]:
         """What operators and other things are derived from (see `ops.tape.derived`)."""
-        return getattr(self.x, "blocks", None), getattr(self.edges, "cache", None)
+        rows = self.x.blocks if isinstance(self.x, Sparse) else None
+        return rows, self.edges.cache if isinstance(self.edges, Edges) else None
 
 
 def make_graph(

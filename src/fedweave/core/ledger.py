@@ -4,16 +4,18 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 import torch
+from torch import Tensor
 
 from fedweave.core.federation import UNDECLARED, StepInfo
 from fedweave.core.mechanism import Applied
 from fedweave.core.purposes import EVALUATION, FRAMING, HELD
-from fedweave.core.tree import Tree, encoded_size, leaves
+from fedweave.core.tree import Leaf, Tree, encoded_size, leaves
 from fedweave.ops.sparsified import Sparsified
+from fedweave.ops.touched import TouchedRows
 
 
 class Measured(NamedTuple):
@@ -33,11 +35,11 @@ def measured(tree: Tree) -> Measured:
     return Measured(encoded_size(tree), tuple((path, *_form(leaf)) for path, leaf in leaves(tree)))
 
 
-def _form(leaf: Any) -> tuple[str, int]:
+def _form(leaf: Leaf) -> tuple[str, int]:
     if isinstance(leaf, Sparsified):
         kind = str(leaf.dtype).removeprefix("torch.")
         return f"{list(leaf.shape)} {kind}, sparse", leaf.nbytes
-    if hasattr(leaf, "shape"):
+    if isinstance(leaf, Tensor | TouchedRows):
         return _form_of(leaf.shape, leaf.dtype)
     return type(leaf).__name__, len(leaf.encode()) if isinstance(leaf, str) else 8
 

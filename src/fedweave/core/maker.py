@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, runtime_checkable
 
 P = ParamSpec("P")
 S = TypeVar("S")
@@ -15,11 +15,18 @@ T = TypeVar("T")
 class Maker:
     """plugin: what made it. given: what it was made from, such as data and a seed, in the order of the parameters."""
 
-    plugin: Any
+    plugin: object
     given: tuple[Any, ...]
 
 
-class NotedTuple(tuple[Any, ...]):
+@runtime_checkable
+class Noted(Protocol):
+    """What may say what made it."""
+
+    maker: Maker | None
+
+
+class NotedTuple(tuple[object, ...]):
     """A tuple that says what made it; a slice of it does not."""
 
     maker: Maker | None = None
@@ -45,6 +52,6 @@ def note(found: T, maker: Maker) -> T:
     return said
 
 
-def maker_of(found: Any) -> Maker | None:
+def maker_of(found: object) -> Maker | None:
     """What made something; None where nobody said, as of a copy with other values."""
-    return getattr(found, "maker", None)
+    return found.maker if isinstance(found, Noted) else None

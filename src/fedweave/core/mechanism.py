@@ -9,7 +9,7 @@ import json
 import sys
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from fedweave.core.records import Record
 from fedweave.core.text import counted
@@ -308,7 +308,7 @@ def _mechanism(given: object) -> Mechanism:
     return KINDS[kind](**fields)
 
 
-def _check(name: str, value: Any, least: int | None = None) -> None:
+def _check(name: str, value: float, least: int | None = None) -> None:
     """Raise ValueError unless `value` is finite and positive or, with `least`, a whole number of at least that."""
     whole = isinstance(value, int) and not isinstance(value, bool)
     if least is not None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -49,6 +49,14 @@ class Layer(NamedTuple):
 
 
 Model = tuple[Layer, ...]
+
+
+class Architecture(Protocol):
+    """A plug-in of [model]: a frozen dataclass whose fields are its settings."""
+
+    def build(self, features: int, classes: int) -> Model:
+        """The model from `features` columns to `classes` logits."""
+        ...
 
 
 def init(model: Model, key: Tensor, dtype: object = None) -> Tree:

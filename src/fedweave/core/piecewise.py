@@ -1,9 +1,10 @@
 """A model of single edges on a graph with so many of them that what they carry does not fit into memory at once: piece
 by piece, by the nodes that messages reach, and by the examples where these are edges. Without gradients."""
 
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from fedweave.core.graph import Graph
 from fedweave.core.operators import Operator
 from fedweave.core.tree import Tree
 from fedweave.ops.linear import linear
+from fedweave.ops.sparse import Sparse
 
 MANY = 1 << 21  # edges of a client that are taken piece by piece
 AT_ONCE = 1 << 20  # messages, or examples, of a piece
@@ -26,9 +28,28 @@ def is_large(graph: Graph) -> bool:
     return len(members) == 1 and members[0].carried is not None and members[0].carried.total > MANY
 
 
-def apply(model: Sequence[Any], w: Tree, graph: Graph) -> Any:
+class Applied(Protocol):
+    """What is asked of a layer (`core.model.Layer`); between layers there may be a tree, at the ends there is none."""
+
+    @property
+    def operator(self) -> str | None:
+        """See `core.model.Layer`."""
+        ...
+
+    @property
+    def along(self) -> tuple[str, ...]:
+        """See `core.model.Layer`."""
+        ...
+
+    @property
+    def apply(self) -> Callable[[Tree, Graph, object, None], Tensor]:
+        """See `core.model.Layer`."""
+        ...
+
+
+def apply(model: Sequence[Applied], w: Tree, graph: Graph) -> Tensor | Sparse:
     """`core.model.apply` to a whole graph, without dropout."""
-    h: Any = graph.x
+    h = graph.x
     for i, layer in enumerate(model):
         if layer.operator in OF_EXAMPLES:
             return _of_examples(model, w, graph, h, i)
@@ -37,7 +58,7 @@ def apply(model: Sequence[Any], w: Tree, graph: Graph) -> Any:
     return h
 
 
-def _of_nodes(layer: Any, w: Tree, graph: Graph, h: Tensor) -> Tensor:
+def _of_nodes(layer: Applied, w: Tree, graph: Graph, h: Tensor) -> Tensor:
     """The layer's rows of all nodes, those of a piece at once: these lead the rows that it gets."""
     tables = {way: graph.own_edges.incoming(way) for way in layer.along}
     before = torch.stack([table.first for table in tables.values()]).sum(0)  # messages that reach earlier nodes
@@ -60,16 +81,16 @@ def _reached(table: Incoming, features: Tensor, first: int, last: int) -> "Reach
     return Reached(source, target, features.index_select(0, edge), degree)
 
 
-def _of_examples(model: Sequence[Any], w: Tree, graph: Graph, h: Tensor, read: int) -> Tensor:
+def _of_examples(model: Sequence[Applied], w: Tree, graph: Graph, h: Tensor | Sparse, read: int) -> Tensor:
     """The logits of edges as examples from nodes' rows h, by the layers from the one that `read`s both ends."""
-    own, found, count = graph.own_edges.of_edges(examples=True), [], len(graph.y)
+    own, count, found = graph.own_edges.of_edges(examples=True), len(graph.y), list[Tensor]()
     for first in range(0, count, AT_ONCE):
         at = torch.arange(first, min(first + AT_ONCE, count), device=h.device).clamp(max=len(own.ends) - 1)
-        out: Any = h
         source, target = own.ends.index_select(0, at).unbind(1)
         features = Dense(own.features.index_select(0, at))
         around = graph._replace(edges=Known({SOURCE: Rows(source), TARGET: Rows(target), OWN: features}))
-        for i, layer in enumerate(model[read:], read):
+        out = model[read].apply(w.get(str(read), {}), around, h, None)
+        for i, layer in enumerate(model[read + 1 :], read + 1):
             out = layer.apply(w.get(str(i), {}), around, out, None)
         found.append(out)
     return torch.cat(found)
@@ -89,12 +110,26 @@ class Reached:
     degree: Tensor
 
 
+class Some(ABC):
+    """Edges that lead to the first m of n nodes alone (a `core.operators.MessagePassing`)."""
+
+    shrinks = True
+
+    @abstractmethod
+    def operator(self, kind: str) -> Operator:
+        """The matrix of that name."""
+
+    def with_means(self, h: Tensor, kind: str) -> tuple[Tensor, Tensor]:
+        """As of any matrix that is known."""
+        means = self.operator(kind)
+        return h[: means.shape[0]], means @ h
+
+
 @dataclass(frozen=True)
-class Known:
+class Known(Some):
     """Edges of which some matrices are known, by name (a `core.operators.MessagePassing`)."""
 
-    operators: Mapping[str, Any]
-    shrinks = True
+    operators: Mapping[str, Operator]
 
     def operator(self, kind: str) -> Operator:
         """The one of that name.
@@ -104,23 +139,19 @@ class Known:
         """
         if kind not in self.operators:
             raise ValueError(f"there is no operator {kind!r} here, only {', '.join(self.operators)}")
-        made: Operator = self.operators[kind]
-        return made
-
-    def with_means(self, h: Tensor, kind: str) -> tuple[Tensor, Tensor]:
-        """As of any matrix that is known."""
-        means = self.operator(kind)
-        return h[: means.shape[0]], means @ h
+        return self.operators[kind]
 
 
 @dataclass(frozen=True)
-class Piece(Known):
+class Piece(Some):
     """The edges of a piece, of each way a `Reached`: the rows of `core.carried.Messages.matrix` of a few targets."""
+
+    operators: Mapping[str, Reached]
 
     def operator(self, kind: str) -> Operator:
         """The matrix of a name of `core.carried.named`."""
         what, way = carrying.kinds()[kind]
-        own: Reached = self.operators[way]
+        own = self.operators[way]
         degree = own.degree.to(own.features.dtype)
         if what == "scalers":
             return Dense(torch.stack([torch.log1p(degree), 1 / torch.log1p(degree.clamp(min=1))], 1))

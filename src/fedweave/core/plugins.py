@@ -11,9 +11,13 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, TypeVar
 
+from fedweave.core.records import Values
 from fedweave.errors import ConfigError, FedweaveError, UserError
+
+T = TypeVar("T")
 
 GROUPS = {
     "algorithm": "fedweave.algorithms",
@@ -33,15 +37,15 @@ def is_file(name: object) -> bool:
     return isinstance(name, str) and _NAMED.fullmatch(name) is not None
 
 
-def is_in_python(name: Any) -> bool:
+def is_in_python(name: object) -> bool:
     """Whether `name` stands for an object of Python's."""
     return isinstance(name, str) and name.startswith(IN_PYTHON)
 
 
-def file_of(kind: Any) -> str | None:
+def file_of(kind: object) -> str | None:
     """ "file.py:Name" of a class, or of a preset, that stands in a file of its own; None of one in the script that is
     run, which would be run again, or inside a function."""
-    own = kind if isinstance(kind, type) else getattr(kind, "paper", getattr(kind, "module", kind))
+    own: Any = kind if isinstance(kind, type) else getattr(kind, "paper", getattr(kind, "module", kind))
     module = sys.modules.get(own.__module__)
     file = getattr(module, "__file__", None)
     named = f"{file}:{own.__qualname__}"
@@ -56,12 +60,12 @@ def absolute(name: str) -> str:
     return f"{Path(file).expanduser().resolve()}:{own}"
 
 
-def files_in(document: Mapping[str, Any]) -> Iterator[Path]:
+def files_in(document: Values) -> Iterator[Path]:
     """The Python files that a configuration names plug-ins in, at any depth: to look one up is to run its file."""
-    waiting: list[Any] = [document]
+    waiting: list[object] = [document]
     while waiting:
         value = waiting.pop()
-        if is_file(value):
+        if isinstance(value, str) and is_file(value):
             yield Path(absolute(value).rpartition(":")[0])
         elif isinstance(value, Mapping):
             waiting.extend(value.values())
@@ -69,16 +73,16 @@ def files_in(document: Mapping[str, Any]) -> Iterator[Path]:
             waiting.extend(value)
 
 
-def digests(document: Mapping[str, Any]) -> dict[str, str]:
+def digests(document: Values) -> dict[str, str]:
     """{name: SHA-256} of the Python files that a configuration names plug-ins in, those of one name together; not of
     what these import."""
-    found: dict[str, Any] = {}
+    found: dict[str, bytes] = {}
     for file in sorted({file for file in files_in(document) if file.is_file()}):
-        found.setdefault(file.name, hashlib.sha256()).update(file.read_bytes())
-    return {name: whole.hexdigest() for name, whole in found.items()}
+        found[file.name] = found.get(file.name, b"") + file.read_bytes()
+    return {name: hashlib.sha256(whole).hexdigest() for name, whole in found.items()}
 
 
-def check_trusted(document: Mapping[str, Any], where: Path, option: str = "") -> None:
+def check_trusted(document: Values, where: Path, option: str = "") -> None:
     """Refuse the configuration `where`, of a run's folder or only looked at, which a stranger may have written, if it
     names a Python file that the environment variable `TRUSTED` does not. option: what else says that it may be run.
 
@@ -119,7 +123,7 @@ def _origin(value: object) -> str:
     return getattr(getattr(value, "paper", value), "__module__", "")
 
 
-def called(plugin: str, call: Callable[[], object], refusal: type[UserError]) -> Any:
+def called(plugin: str, call: Callable[[], T], refusal: type[UserError]) -> T:
     """What `call` of a plug-in returns.
 
     Raises:
@@ -151,7 +155,7 @@ def announced(section: str) -> dict[str, Any]:
 
 
 @cache
-def _module(file: Path) -> Any:
+def _module(file: Path) -> ModuleType:
     if not file.is_file():
         raise ConfigError(f"there is no file {file}; name a plug-in as file.py:Name, from the folder you are in.")
     name = f"fedweave_outside_{hashlib.sha256(str(file).encode()).hexdigest()[:12]}"

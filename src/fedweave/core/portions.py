@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
-from fedweave.core.tree import Tree, device_of, leaves, map_stored, nest
+from fedweave.core.tree import Leaf, Tree, device_of, leaves, map_stored, nest
 from fedweave.errors import FedweaveError
 from fedweave.ops.sparsified import Sparsified
 from fedweave.ops.touched import TouchedRows, materialize_stacked
@@ -90,7 +90,9 @@ class Batch:
     def dtype(self, path: str) -> torch.dtype:
         """See `Portion`."""
         leaf = self._flat[path]
-        return leaf.dtype if hasattr(leaf, "dtype") else torch.float64 if isinstance(leaf, float) else torch.int64
+        if isinstance(leaf, Tensor | TouchedRows | Sparsified):
+            return leaf.dtype
+        return torch.float64 if isinstance(leaf, float) else torch.int64
 
 
 class Joint:
@@ -161,15 +163,14 @@ def _piece(device: torch.device) -> int:
     return 1 << 17 if device.type == "cpu" else 1 << 26
 
 
-def _weighted(leaf: Any, weights: Tensor, device: torch.device) -> Tensor:
+def _weighted(leaf: Leaf, weights: Tensor, device: torch.device) -> Tensor:
     """Σ_i w_i · leaf_i in float64."""
-    if not hasattr(leaf, "shape"):
-        leaf = _stacked(leaf, len(weights), device)
-    shape = leaf.shape if isinstance(leaf, TouchedRows) else leaf.shape[1:]
-    total = torch.zeros(shape, dtype=torch.float64, device=device)
     if isinstance(leaf, TouchedRows):
+        total = torch.zeros(leaf.shape, dtype=torch.float64, device=device)
         _add_touched(total, leaf, weights)
         return total
+    leaf = _stacked(leaf, len(weights), device)
+    total = torch.zeros(leaf.shape[1:], dtype=torch.float64, device=device)
     flat, out = leaf.reshape(len(weights), -1), total.reshape(-1)
     width = max(1, _piece(device) // len(weights))
     for start in range(0, flat.shape[1], width):
@@ -201,7 +202,7 @@ def _add_touched(total: Tensor, leaf: TouchedRows, weights: Tensor) -> None:
     total += own[:-1] + untouched * leaf.rest.double()
 
 
-def row_of(leaf: Any, row: Any) -> Any:
+def row_of(leaf: Leaf, row: int | Tensor) -> Leaf:
     """One client's part of a stacked leaf; of tensors, also several clients' parts (int64 [P])."""
     if isinstance(leaf, TouchedRows):
         return TouchedRows(leaf.rest, leaf.rows[row], leaf.values[row])
@@ -210,7 +211,7 @@ def row_of(leaf: Any, row: Any) -> Any:
     return leaf[row] if isinstance(leaf, Tensor) else leaf
 
 
-def as_row(leaf: object) -> Any:
+def as_row(leaf: Leaf) -> Leaf:
     """A leaf of one client as a stacked one; undone by `row_of`."""
     return leaf[None] if isinstance(leaf, Tensor) else leaf
 

@@ -13,7 +13,6 @@ compared straight into floating-point numbers: kernels on bool tensors were meas
 import hashlib
 import math
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import torch
@@ -57,8 +56,8 @@ class _Mask(Operation):
     """`mask` on keys [P], and the rule that makes those of P clients one computation."""
 
     @staticmethod
-    def forward(source: Tensor, *fixed: Any) -> Tensor:
-        return _mask(source, *fixed)
+    def forward(source: Tensor, count: int, threshold: int, value: float, dtype: torch.dtype) -> Tensor:
+        return _mask(source, count, threshold, value, dtype)
 
     @staticmethod
     def setup_context(ctx: Context, inputs: Operands, output: Tensor) -> None:

@@ -26,7 +26,7 @@ _DTYPES = {
 }  # fmt: skip
 _SPARSE = "sparse "
 _FILLED = 512_000_000  # bytes; a message of few bytes must not make its receiver allocate more
-_SIZES: dict[tuple[Any, ...], "_Size"] = {}
+_SIZES: dict[tuple[object, ...], "_Size"] = {}
 
 
 def leaves(tree: Tree, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -38,7 +38,7 @@ def leaves(tree: Tree, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield prefix + key, value
 
 
-def nest(flat: dict[str, Any]) -> Tree:
+def nest(flat: Tree) -> Tree:
     """Undo `leaves`: a dict of paths becomes a tree."""
     tree: Tree = {}
     for path, leaf in flat.items():
@@ -52,7 +52,7 @@ def nest(flat: dict[str, Any]) -> Tree:
     return tree
 
 
-def map_leaves(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
+def map_leaves(function: Callable[..., object], tree: Tree, *others: Tree) -> Tree:
     """Apply `function` to every leaf of `tree` and the leaves at the same path in `others`; partly stored leaves
     (`TouchedRows`) are filled in first."""
     return {
@@ -68,7 +68,7 @@ def clone(tree: Tree) -> Tree:
     return map_leaves(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, tree)
 
 
-def map_stored(function: Callable[[Any], Any], tree: Tree) -> Tree:
+def map_stored(function: Callable[..., object], tree: Tree) -> Tree:
     """Apply `function` to every leaf as it is stored."""
     return {
         key: map_stored(function, value) if isinstance(value, dict) else function(value) for key, value in tree.items()
@@ -293,7 +293,7 @@ def encoded_size(tree: Tree) -> int:
     return _SIZES[structure].of(sparse)
 
 
-def _shape_of(leaf: Leaf) -> tuple[Any, ...]:
+def _shape_of(leaf: Leaf) -> tuple[object, ...]:
     if isinstance(leaf, Tensor | TouchedRows):
         return tuple(leaf.shape), leaf.dtype
     if isinstance(leaf, Sparsified):

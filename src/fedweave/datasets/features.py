@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import scipy.sparse as sp
 
+from fedweave.core.arrays import dense
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import refuse
 from fedweave.errors import ConfigError
@@ -88,7 +89,7 @@ def compact(x: "np.ndarray | sp.csr_matrix") -> "np.ndarray | sp.csr_matrix":
     nonzero = np.count_nonzero(x) if isinstance(x, np.ndarray) else x.nnz
     if nonzero < DENSE_FROM * x.shape[0] * x.shape[1]:
         return sp.csr_matrix(x)
-    return x if isinstance(x, np.ndarray) else x.toarray()
+    return dense(x)
 
 
 def one_hot(numbers: np.ndarray, columns: int | None = None) -> sp.csr_matrix:

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from functools import cache
 from types import MappingProxyType
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -52,7 +51,7 @@ class Simulation(LocalEngine):
     origin: what it was made of (`experiment.build.Origin`), where `experiment.build.federation` made it.
     """
 
-    origin: Any = None
+    origin: object = None
 
     def __init__(
         self,

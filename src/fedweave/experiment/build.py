@@ -11,6 +11,7 @@ import torch
 from fedweave.algorithms.deployment import with_models
 from fedweave.core.algorithm import Algorithm, capabilities
 from fedweave.core.arrays import DTYPES
+from fedweave.core.engine import Engine
 from fedweave.core.extra import Extra
 from fedweave.core.graph import Graph
 from fedweave.core.maker import maker_of
@@ -81,6 +82,11 @@ class Origin(NamedTuple):
     seed: int
     engine: Mapping[str, Any]
     own: Mapping[str, Algorithm]
+
+
+def origin_of(fed: Engine) -> Origin | None:
+    """What a federation that `federation` made was made of; None of another."""
+    return fed.origin if isinstance(fed, Simulation) and isinstance(fed.origin, Origin) else None
 
 
 class Ingredients(NamedTuple):

@@ -1,7 +1,6 @@
 """What coalitions of a round's clients are worth: the gain of the model that their updates alone make."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -9,6 +8,8 @@ from torch import Tensor
 from fedweave.core import model as models
 from fedweave.core.engine import Engine, graphs_of
 from fedweave.core.graph import TEST, Graph
+from fedweave.core.model import Model
+from fedweave.core.round import Round
 from fedweave.core.tree import Tree, leaves, nest
 from fedweave.errors import UserError
 from fedweave.incentives.shapley import Value
@@ -36,7 +37,7 @@ def judging(fed: Engine) -> tuple[str, list[Graph]]:
     return "all clients' test examples, pooled", graphs
 
 
-def mixing(round: Any) -> Callable[[Tensor], Tree]:
+def mixing(round: Round) -> Callable[[Tensor], Tree]:
     """The models of coalitions S of a round's clients, bool [c, P]: w_t + A Σ_{i in S} a_i Δ_i / Σ_{i in S} a_i, leaves
     [c, …]; see `worth`.
 
@@ -60,13 +61,13 @@ def mixing(round: Any) -> Callable[[Tensor], Tree]:
     return of
 
 
-def worth(round: Any, model: Any, graphs: Sequence[Graph], metric: str, positive: int = 1) -> Value:
+def worth(round: Round, model: Model, graphs: Sequence[Graph], metric: str, positive: int = 1) -> Value:
     """The value function of a round: what coalitions S, bool [c, P], gain over w_t, float64 [c], with the model
     w_t + A Σ_{i in S} a_i Δ_i / Σ_{i in S} a_i, in "accuracy", in -"loss" (nats) or in another metric of
     `classification.values`, with the class `positive`, on the test examples of `graphs`. A is the sum of all a_i, which
     is 1 of a mean.
 
-    round: what the server heard (`algorithms.parts.Round`), with the weights a_i.
+    round: what the server heard, with the weights a_i.
 
     Raises:
         UserError: a weight, which may be of a user's own part, is negative; names the client.
@@ -75,7 +76,7 @@ def worth(round: Any, model: Any, graphs: Sequence[Graph], metric: str, positive
     many = [graph.masks[TEST].sum() for graph in graphs]
     shares = [count / sum(many) for count in many]
 
-    def judged(flat: Any) -> Tensor:
+    def judged(flat: Tree) -> Tensor:
         w = nest(flat)
         if metric not in PLAIN:
             return _ordering([(models.judged_as_seen(model, w, graph), graph) for graph in graphs], metric, positive)
@@ -91,7 +92,7 @@ def worth(round: Any, model: Any, graphs: Sequence[Graph], metric: str, positive
 
 
 def _ordering(found: Sequence[tuple[Tensor, Graph]], metric: str, positive: int) -> Tensor:
-    """Any other metric of the logits of graphs, from the pairs of all."""
+    """Another metric of the logits of graphs, from the pairs of all."""
     pairs = merge([counts(logits, graph.y, graph.masks[TEST][None]) for logits, graph in found])
     value: Tensor = means(pairs)[metric][0, 0]
     return value[positive] if value.dim() else value

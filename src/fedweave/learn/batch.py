@@ -1,7 +1,5 @@
 """Training a batch of clients: `vmap(loss)` forward, ordinary autograd outside, stacked weights updated in place."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.func import vmap
@@ -17,7 +15,7 @@ from fedweave.ops.touched import STACKED, TouchedRows, shared_scalar
 def train_batch(
     plan: TrainSpec, clients: int, w: Given, anchor: Given, graph: Given, key: Given, args: Given, batches: Given,
     state: Given, limit: Given,
-) -> tuple[Any, Any]:  # fmt: skip
+) -> Given:  # fmt: skip
     """Train all clients of a batch; returns outputs and their batch dimensions as `_Fit.vmap` must.
 
     Weights named in `plan.rows` that all clients start from alike, moments included, are kept twice: the rows that a
@@ -110,7 +108,7 @@ class _Batch:
         """The optimiser's state after `steps` further steps, and its batch dimensions."""
         if not self.moments:
             return {}, {}
-        trees: dict[str, tuple[Any, Any]] = {name: (kept.tree(), kept.dims()) for name, kept in self.moments.items()}
+        trees: dict[str, Given] = {name: (kept.tree(), kept.dims()) for name, kept in self.moments.items()}
         taken = self.taken + steps
         if taken.dim():
             trees["steps"] = taken, 0

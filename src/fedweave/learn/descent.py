@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Iterable
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from fedweave.core import random
 from fedweave.core.graph import Graph
@@ -29,8 +29,8 @@ class TrainSpec:
         self, loss: Loss, penalty: Penalty | None, optimiser: Optimiser, steps: int, rows: frozenset[str]
     ) -> None:
         self.loss, self.penalty, self.optimiser, self.steps, self.rows = loss, penalty, optimiser, steps, rows
-        self.spec: Any = None
-        self.result: Any = None
+        self.spec: pytree.TreeSpec
+        self.result: pytree.TreeSpec
 
     def _moved_together(self, moments: Moments) -> Move:
         """A step of all clients at once, or of one alone."""
@@ -147,7 +147,7 @@ def scalar(what: str, found: Tensor, clients: int = 0) -> Tensor:
     Raises:
         ValueError: it is more, such as one number for each node; added up, padding would count, too.
     """
-    if getattr(found, "ndim", 0) != bool(clients):
+    if (found.dim() if isinstance(found, Tensor) else 0) != bool(clients):
         own = list(found.shape[bool(clients) :])
         raise ValueError(
             f"fit: the {what} is to be a scalar; it is a tensor of shape {own}. Add it up (.sum()), or take the mean "

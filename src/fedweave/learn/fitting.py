@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from fedweave.core.graph import Graph
 from fedweave.core.tree import Tree, leaves, map_leaves, nest
 from fedweave.learn.batch import train_batch
 from fedweave.learn.descent import Loss, Penalty, Stored, TrainSpec, differentiate, scalar
+from fedweave.learn.narrow import Given
 from fedweave.learn.optimisers import Optimiser
 from fedweave.ops.batched import Batch, Context, Dims, Operands, Operation
 from fedweave.ops.capture import Lasting
@@ -22,14 +23,15 @@ from fedweave.ops.recording import Form, traced
 from fedweave.ops.touched import TouchedRows, materialize
 
 
-def recorded(function: Callable[[Graph, Tree], Any], graph: Graph, given: Tree) -> Any:
+def recorded(function: Callable[[Graph, Tree], Tree], graph: Graph, given: Tree) -> Tree:
     """`function(graph, given)`, a tree of tensors: a part of a step that cannot be recorded as a whole.
 
     It must read everything that changes from call to call from its arguments. Not differentiable.
     """
     part = _Part(function)
     operands, part.spec = pytree.tree_flatten((graph, given))
-    return part.form.whole(_Recorded.apply(part, *operands))
+    found: Tree = part.form.whole(_Recorded.apply(part, *operands))
+    return found
 
 
 def alone(function: Callable[[Tree], Any], given: Tree) -> Any:
@@ -47,11 +49,11 @@ def alone(function: Callable[[Tree], Any], given: Tree) -> Any:
 class _Part:
     """What `recorded` does, with the tensors taken out."""
 
-    def __init__(self, function: Callable[[Graph, Tree], Any]) -> None:
+    def __init__(self, function: Callable[[Graph, Tree], Tree]) -> None:
         self.function, self.form = function, Form()
-        self.spec: Any = None
+        self.spec: pytree.TreeSpec
 
-    def __call__(self, *operands: object) -> Any:
+    def __call__(self, *operands: object) -> Tree:
         return self.function(*pytree.tree_unflatten(operands, self.spec))
 
 
@@ -71,7 +73,7 @@ class _Recorded(Operation):
         raise NotImplementedError("recorded parts of a step cannot be differentiated through")
 
     @staticmethod
-    def vmap(info: Batch, in_dims: Dims, part: _Part, *operands: object) -> tuple[Any, Any]:
+    def vmap(info: Batch, in_dims: Dims, part: _Part, *operands: object) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
         dims = in_dims[1:]
         graph, given = pytree.tree_unflatten(operands, part.spec)
         names = (*(path for path, _ in leaves(given)), *dims)
@@ -197,7 +199,7 @@ class _Fit(Operation):
         raise NotImplementedError("fit cannot be differentiated through")
 
     @staticmethod
-    def vmap(info: Batch, in_dims: Dims, plan: TrainSpec, *operands: Any) -> tuple[Any, Any]:
+    def vmap(info: Batch, in_dims: Dims, plan: TrainSpec, *operands: Tensor) -> Given:
         moved = [o.movedim(d, 0) if d else o for o, d in zip(operands, in_dims[1:], strict=True)]
         dims = [None if d is None else 0 for d in in_dims[1:]]
         given = pytree.tree_unflatten(moved, plan.spec)

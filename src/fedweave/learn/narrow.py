@@ -19,6 +19,7 @@ from fedweave.ops.sparse import Sparse
 from fedweave.ops.touched import STACKED, TouchedRows, materialize, picked_rows, shared_scalar
 
 Given = tuple[Any, Any]  # a tree, and for each of its leaves 0 (one per client, stacked) or None (shared)
+Dim = int | TouchedRows | None  # of a leaf: where it has clients; such rows, if partly stored
 Split = tuple[Tensor, Tensor]  # what all clients share [F, …], and the rows of their own [P, m, …]
 
 # Narrowing must leave out this share of the features at least to be worth it.
@@ -77,14 +78,19 @@ class Touched:
             return None
         return whole(_apart(found)), nest(rest)
 
-    def _own(self, leaf: object, dim: object) -> Tensor:
+    def _own(self, leaf: Tensor | TouchedRows, dim: Dim) -> Tensor:
         """The clients' rows of a stacked tensor: [P, m, …], zero at padding."""
         leaf, _ = _whole(leaf, dim)
         padded = torch.cat([leaf, torch.zeros_like(leaf[:, :1])], 1)
         return padded[torch.arange(len(self.rows), device=padded.device)[:, None], self.rows]
 
-    def _split(self, leaf: Any, dim: Any) -> Split | None:
-        if isinstance(leaf, TouchedRows) and leaf.matrix is self.matrix and dim.rest is None:
+    def _split(self, leaf: Tensor | TouchedRows, dim: Dim) -> Split | None:
+        if (
+            isinstance(leaf, TouchedRows)
+            and leaf.matrix is self.matrix
+            and isinstance(dim, TouchedRows)
+            and dim.rest is None
+        ):
             return leaf.rest.clone(), leaf.values.clone()
         leaf, dim = _whole(leaf, dim)
         return (leaf.clone(), self.gather(leaf)) if dim is None else None
@@ -168,18 +174,18 @@ def whole(given: Given) -> Given:
     return _apart({path: _whole(leaf, dims[path]) for path, leaf in leaves(given[0] or {})})
 
 
-def _apart(found: dict[str, tuple[Any, Any]]) -> Given:
+def _apart(found: dict[str, Given]) -> Given:
     return nest({path: leaf for path, (leaf, _) in found.items()}), nest(
         {path: dim for path, (_, dim) in found.items()}
     )
 
 
-def _stacked(leaf: object, dim: object, clients: int) -> Tensor:
+def _stacked(leaf: Tensor | TouchedRows, dim: Dim, clients: int) -> Tensor:
     leaf, dim = _whole(leaf, dim)
     result: Tensor = (leaf.expand(clients, *leaf.shape) if dim is None else leaf).clone()
     return result
 
 
-def _whole(leaf: Any, dim: Any) -> tuple[Tensor, Any]:
+def _whole(leaf: Tensor | TouchedRows, dim: Dim) -> tuple[Tensor, Dim]:
     """A leaf and its batch dimension; a partly stored one filled in."""
     return (vmap(materialize, in_dims=(dim,))(leaf), 0) if isinstance(leaf, TouchedRows) else (leaf, dim)

@@ -10,7 +10,6 @@ X / n_1 - (K - X) / n_0 = N / (n_0 n_1) (X - E X). A measured gap near this valu
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from scipy.special import gammaln
@@ -42,7 +41,7 @@ def noise_floor(pairs: Values) -> Record:
     return {name: value if np.ndim(value) else float(value) for name, value in out.items()}
 
 
-def expected_gap(n0: object, n1: object, positive: object) -> Any:
+def expected_gap(n0: object, n1: object, positive: object) -> np.ndarray:
     """E|X / n1 - (K - X) / n0| for K = `positive` nodes placed at random among n0 + n1; whole numbers of any shapes.
 
     By the closed form of the hypergeometric mean deviation (Diaconis and Zabell 1991, "Closed form summation for

@@ -3,12 +3,11 @@ score on an example is flagged. All of it on the host, from the scores of exampl
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from scipy.special import expit
 
-from fedweave.metrics.judging import HALF, Flagging, Judging, looked_for
+from fedweave.metrics.judging import HALF, Flagging, Judging, Threshold, looked_for
 
 ALERTED = {"recall_at_1": 0.01, "recall_at_5": 0.05}
 BINS = 15
@@ -85,7 +84,7 @@ def calibration_error(p: np.ndarray, truth: np.ndarray, bins: int = BINS) -> flo
     return float(np.abs(apart).sum() / len(p))
 
 
-def threshold(p: np.ndarray, truth: np.ndarray, how: Any) -> float:
+def threshold(p: np.ndarray, truth: np.ndarray, how: Threshold) -> float:
     """From which probability on an example is flagged, by validation examples (`judging.Judging.threshold`); halfway
     between two of them. 0.5 where no example is positive, or nothing is asked for."""
     if isinstance(how, float | int):
@@ -109,7 +108,7 @@ def by_validation(judging: Judging, metrics: Mapping[str, float | None], p: np.n
     return Flagging(positive, threshold(p[:, positive].astype(np.float64), y == positive, how))
 
 
-def threshold_of_counts(negative: np.ndarray, positive: np.ndarray, how: Any) -> int:
+def threshold_of_counts(negative: np.ndarray, positive: np.ndarray, how: Threshold) -> int:
     """The first flagged bin of examples that are counted by bins of rising scores [b], the middle one where no example
     is positive, or nothing is asked for; `how` as `threshold` has it, a number apart."""
     hits = np.cumsum(positive[::-1])
@@ -119,10 +118,10 @@ def threshold_of_counts(negative: np.ndarray, positive: np.ndarray, how: Any) ->
     return len(positive) if worth.max() < _of_none(int(hits[-1]), how) else len(positive) - 1 - int(np.argmax(worth))
 
 
-def _worth(hits: np.ndarray, count: np.ndarray, how: Any) -> np.ndarray:
+def _worth(hits: np.ndarray, count: np.ndarray, how: Threshold) -> np.ndarray:
     """Of flagging so many examples, falling by score, the last of which are all."""
     positives, n = hits[-1], count[-1]
-    if isinstance(how, str):
+    if not isinstance(how, Mapping):
         found: np.ndarray = 2 * hits / (count + positives)
     elif "recall_at" in how:
         found = -np.abs(count - how["recall_at"] * n)
@@ -131,7 +130,7 @@ def _worth(hits: np.ndarray, count: np.ndarray, how: Any) -> np.ndarray:
     return found.astype(np.float64)
 
 
-def _of_none(positives: int, how: Any) -> float:
+def _of_none(positives: int, how: object) -> float:
     """What it is worth to flag nothing, where that may be the cheapest."""
     return -how["cost"]["miss"] * positives if isinstance(how, Mapping) and "cost" in how else -math.inf
 

@@ -6,7 +6,6 @@ label is binary and class 1 the favourable one. Signed gaps are group 1 minus gr
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -121,7 +120,7 @@ def _gap(share: np.ndarray) -> np.ndarray:
     return result
 
 
-def tradeoff(score: object, sp: object, eo: object) -> Any:
+def tradeoff(score: object, sp: object, eo: object) -> np.ndarray | float:
     """score / (eo + sp), the trade-offs of F²GNN (section VI-A) where `score` is an accuracy or AUC; any equal shapes.
 
     NaN where a gap is undefined, and where both are 0, as those of a constant classifier are.

@@ -6,9 +6,9 @@ Nothing here needs torch, so that the command line starts quickly.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from fedweave.core.records import Record
+from fedweave.core.records import Record, Values
 from fedweave.errors import ConfigError
 
 OF_POSITIVE = ("average_precision", "recall_at_1", "precision_at_1", "recall", "precision", "f1_positive")
@@ -33,7 +33,8 @@ WORDS = {
     "f1_positive": "F1 of the positive class",
 }
 
-Threshold = float | str | Mapping[str, Any]  # see `Judging`
+
+Threshold = float | str | Values  # see `Judging`
 
 
 @dataclass(frozen=True)

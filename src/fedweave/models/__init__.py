@@ -1,20 +1,16 @@
 """Models: each a frozen dataclass with `build(features, classes) -> Model`."""
 
-from fedweave.models.acmgcn import ACMGCN
 from fedweave.models.edges import OnEdges
 from fedweave.models.ego import Ego
 from fedweave.models.gat import GAT
-from fedweave.models.gcn import GCN
+from fedweave.models.gcn import GCN, MLP, SGC
 from fedweave.models.gcnii import GCNII
 from fedweave.models.gin import GIN
 from fedweave.models.gine import GINE
-from fedweave.models.gprgnn import GPRGNN
-from fedweave.models.h2gcn import H2GCN
-from fedweave.models.mlp import MLP
+from fedweave.models.heterophily import ACMGCN, GPRGNN, H2GCN
 from fedweave.models.module import ModuleKind
 from fedweave.models.pna import PNA
 from fedweave.models.sage import SAGE
-from fedweave.models.sgc import SGC
 from fedweave.models.star import Star
 
 __all__ = [

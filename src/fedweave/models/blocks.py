@@ -47,6 +47,18 @@ def affine(fan_in: int, fan_out: int) -> Layer:
     return Layer(init, apply, ("weight",))
 
 
+def product(start: Callable[[Tensor], Tensor]) -> Layer:
+    """H W from W = `start`(key)."""
+
+    def init(key: Tensor) -> Tree:
+        return {"weight": start(random.fold(key, "weight"))}
+
+    def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
+        return ops.linear(h, w["weight"])
+
+    return Layer(init, apply, ("weight",))
+
+
 def pooling(how: str) -> Layer:
     """The "sum" or "mean" over the nodes of each small graph: [n, k] -> [e, k]."""
     kind = f"pool_{how}"

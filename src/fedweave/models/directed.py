@@ -3,7 +3,7 @@ heterophilic graphs", eq. 6), and how they are fitted to what edges carry."""
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,7 +20,6 @@ from fedweave.errors import ConfigError
 from fedweave.models import blocks
 from fedweave.ops.linear import linear
 
-Directed = Literal["none", "forward", "both"]
 DIRECTED = ("none", "forward", "both")
 BARE = {"edge_features": 0, "weighted": False}  # settings that are None, of a model for edges that carry nothing
 ALPHA = 0.5  # how much messages against the edges' direction count
@@ -89,17 +88,17 @@ def leading(h: Tensor, rows: int) -> Tensor:
     return h if len(h) == rows else h[:rows]
 
 
-def read(model: Any) -> int:
+def read(model: object) -> int:
     """How many features of edges a plug-in's model reads, ports included."""
     return (getattr(model, "edge_features", None) or 0) + 2 * has_ports(model)
 
 
-def has_ports(model: Any) -> bool:
+def has_ports(model: object) -> bool:
     """Whether a plug-in's model reads edges' ports."""
     return bool(getattr(model, "ports", False))
 
 
-def ported(data: Dataset, model: Any) -> Dataset:
+def ported(data: Dataset, model: object) -> Dataset:
     """The data whose edges have ports, where the plug-in asks for them.
 
     Raises:
@@ -109,7 +108,7 @@ def ported(data: Dataset, model: Any) -> Dataset:
         return data
     if data.carried is None or not data.carried.directed:
         raise ConfigError(f"model ports = true, but the edges of {data.name!r} have no direction (data.directed).")
-    if data.carried.width and not model.edge_features:
+    if data.carried.width and not getattr(model, "edge_features", 0):
         raise ConfigError("model ports = true with edge_features = 0: ports are read with the edges' features.")
     return dataclasses.replace(data, carried=data.carried._replace(ports=True))
 
@@ -117,14 +116,14 @@ def ported(data: Dataset, model: Any) -> Dataset:
 def fitted(model: Any, carried: Carried | None) -> Any:
     """The plug-in with those of its settings that are None as what edges carry needs them: how many features, and
     whether they are weighted."""
-    needed: dict[str, Any] = {"edge_features": 0 if carried is None else carried.width}
+    needed: dict[str, int | bool] = {"edge_features": 0 if carried is None else carried.width}
     needed["weighted"] = carried is not None and carried.weight is not None
     own = {field.name for field in dataclasses.fields(model)} if dataclasses.is_dataclass(model) else set()
     free = {name: value for name, value in needed.items() if name in own and getattr(model, name) is None}
     return dataclasses.replace(model, **free) if free else model
 
 
-def unused(model: Any, carried: Carried | None) -> list[str]:
+def unused(model: object, carried: Carried | None) -> list[str]:
     """What to say of what edges carry and a model that was `fitted` does not use."""
     if carried is None:
         return []
@@ -141,7 +140,7 @@ def unused(model: Any, carried: Carried | None) -> list[str]:
     return [f"this model does not use the edges' {what}; {remedy[what]}" for what, is_lost in lost.items() if is_lost]
 
 
-def check_fits(model: Any, carried: Carried | None) -> None:
+def check_fits(model: object, carried: Carried | None) -> None:
     """Refuse a model for another number of features than the edges have.
 
     Raises:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +11,7 @@ from fedweave.core import random
 from fedweave.core.carried import OWN, SOURCE, TARGET, Carried
 from fedweave.core.graph import Graph
 from fedweave.core.maker import Maker, note
-from fedweave.core.model import Hidden, Layer, Model, rows_of
+from fedweave.core.model import Architecture, Hidden, Layer, Model, rows_of
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
 from fedweave.models import blocks, directed
@@ -30,7 +29,7 @@ class OnEdges:
     edge_features: how many features edges have.
     """
 
-    of: Any
+    of: Architecture
     edge_features: int = 0
 
     def build(self, features: int, classes: int) -> Model:
@@ -41,21 +40,21 @@ class OnEdges:
         """
         blocks.check_shape(features, classes)
         width, dropout = getattr(self.of, "hidden", WIDTH), getattr(self.of, "dropout", 0.0)
-        nodes: Model = self.of.build(features, width)
+        nodes = self.of.build(features, width)
         if models.example(nodes) != "node":
             raise ConfigError("the examples are edges, and the model pools small graphs; set model.pool = 'none'.")
         read = blocks.activated(readout(width, width, self.edge_features), dropout)
         return note((*nodes, read, blocks.affine(width, classes)), Maker(self.of, (features, classes)))
 
 
-def on_examples(model: Any, carried: Carried | None) -> Any:
+def on_examples(model: Architecture, carried: Carried | None) -> Architecture:
     """The plug-in `model`, with a head of its own where the examples are edges, which reads what models do of them."""
     if carried is None or not carried.examples:
         return model
     return OnEdges(model, carried.width + 2 * carried.ports)
 
 
-def model_for(model: Any, carried: Carried | None, features: int, classes: int) -> Model:
+def model_for(model: Architecture, carried: Carried | None, features: int, classes: int) -> Model:
     """The model of the plug-in as what edges carry needs it, with a head where these are the examples.
 
     Raises:
@@ -63,11 +62,10 @@ def model_for(model: Any, carried: Carried | None, features: int, classes: int) 
     """
     kind = directed.fitted(model, carried)
     directed.check_fits(kind, carried)
-    made: Model = on_examples(kind, carried).build(features, classes)
-    return made
+    return on_examples(kind, carried).build(features, classes)
 
 
-def model_told(model: Any, form: Mapping[str, int | bool], features: int, classes: int) -> Model:
+def model_told(model: Architecture, form: Mapping[str, int | bool], features: int, classes: int) -> Model:
     """`model_for` data of which `Dataset.edge_form` alone is known, {} where models read nothing of it."""
     carried = Carried.known(form, directed.has_ports(model)) if form else None
     return model_for(model, carried, features, classes)

@@ -17,7 +17,7 @@ from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
 from fedweave.models import blocks
 from fedweave.models import directed as ways
-from fedweave.models.ego_ids import marks
+from fedweave.models.gine import marks
 from fedweave.ops.attention import attend
 from fedweave.ops.extremes import largest
 from fedweave.ops.linear import linear

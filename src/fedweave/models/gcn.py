@@ -1,5 +1,7 @@
 """Graph convolutional network (Kipf and Welling 2017, "Semi-Supervised Classification with Graph Convolutional
-Networks")."""
+Networks"), and what is left of it without weights between its hops, simple graph convolution (Wu et al. 2019,
+"Simplifying Graph Convolutional Networks"), and without edges, a multi-layer perceptron: the baseline that sees none.
+"""
 
 from dataclasses import dataclass
 from functools import partial
@@ -88,3 +90,70 @@ def convolution(fan_in: int, fan_out: int, operator: str = "gcn") -> Layer:
         return result
 
     return Layer(init, apply, ("weight",), operator=operator)
+
+
+@dataclass(frozen=True)
+class SGC:
+    """S^K X W + b with S = D~^-1/2 (A + I) D~^-1/2 (eq. 8, and a bias, as in PyG's `SGConv`).
+
+    Computed as S (… S (X W)) + b, the same product from the right, in which sparse features meet W once and messages
+    are as wide as there are classes: a linear layer, and K that pass messages.
+
+    layers: how many times messages pass, K.
+
+    Raises:
+        ConfigError: no layers, or too many.
+    """
+
+    layers: int = 2
+
+    def __post_init__(self) -> None:
+        blocks.check_count("layers", self.layers, 1 << 12)
+
+    @noted
+    def build(self, features: int, classes: int) -> Model:
+        """The model from `features` columns to `classes` logits: `layers` + 1 layers."""
+        blocks.check_shape(features, classes)
+        first = blocks.product(lambda key: blocks.lecun(key, (features, classes), features))
+        return (first, *(_pass(0) for _ in range(1, self.layers)), _pass(classes))
+
+
+def _pass(bias: int) -> Layer:
+    """S H, plus a bias of that many columns unless they are 0."""
+
+    def init(key: Tensor) -> Tree:
+        return {"bias": torch.zeros(bias, device=key.device)} if bias else {}
+
+    def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
+        out: Tensor = graph.edges.operator("gcn") @ h
+        return out + w["bias"] if bias else out
+
+    return Layer(init, apply, operator="gcn")
+
+
+@dataclass(frozen=True)
+class MLP:
+    """`layers` linear layers of width `hidden`, with ReLU and `dropout` after each but the last.
+
+    hidden:  width of the layers between.
+    layers:  how many.
+    dropout: share of a layer's outputs that is dropped in training.
+    pool:    "sum" or "mean" over the nodes of each small graph, where these are the examples; then two linear layers
+             follow (see `blocks.head`).
+
+    Raises:
+        ConfigError: a size below 1, a dropout outside [0, 0.99] or an unknown pool.
+    """
+
+    hidden: int = 64
+    layers: int = 2
+    dropout: float = 0.5
+    pool: Literal["none", "sum", "mean"] = "none"
+
+    def __post_init__(self) -> None:
+        blocks.check(self.hidden, self.layers, self.dropout, self.pool)
+
+    @noted
+    def build(self, features: int, classes: int) -> Model:
+        """The model from `features` columns to `classes` logits."""
+        return blocks.chain(blocks.affine, features, classes, self.hidden, self.layers, self.dropout, self.pool)

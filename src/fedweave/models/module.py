@@ -10,10 +10,10 @@ Dropout and first weights are drawn from the run's keys.
 import copy
 import dataclasses
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, get_type_hints
+from typing import get_type_hints
 
 import torch
 from torch import Tensor, nn
@@ -38,7 +38,7 @@ class ModuleKind:
         return OwnModule(self.module, values)
 
     @property
-    def fields(self) -> "Mapping[str, dataclasses.Field[Any]]":
+    def fields(self) -> "Mapping[str, dataclasses.Field[object]]":
         """The settings: the constructor's parameters after the first two.
 
         Raises:
@@ -110,7 +110,7 @@ class OwnModule:
         return (Layer(init, apply, runs_alone=True, reads="graph"),)
 
 
-def as_model(given: Any) -> Model:
+def as_model(given: Model | nn.Module) -> Model:
     """The model that an algorithm is given: layers as they are, and of a `torch.nn.Module` the model that starts from
     the module's own weights, whatever the key. The module itself is not trained.
 
@@ -131,7 +131,7 @@ def as_model(given: Any) -> Model:
     def init(key: Tensor) -> Tree:
         return {name: value.clone() for name, value in start.items()}
 
-    def apply(w: Tree, graph: Graph, h: Any, key: Tensor | None) -> Tensor:
+    def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
         out = _applied(module, w, graph, h, key)
         if not tried:  # now the numbers of features and classes are known
             _try_out(module, h.shape[1], out.shape[-1])
@@ -141,7 +141,7 @@ def as_model(given: Any) -> Model:
     return note((Layer(init, apply, runs_alone=True, reads="graph"),), Maker(given, ()))
 
 
-def _applied(module: nn.Module, w: Tree, graph: Graph, h: Any, key: Tensor | None) -> Tensor:
+def _applied(module: nn.Module, w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
     """Logits of the module with weights w on a client's nodes, and zeros for padding."""
     nodes = int(graph.real.sum())
     x, edges = _dense(h)[:nodes], _edge_index(graph)
@@ -228,7 +228,7 @@ def _edge_index(graph: Graph) -> Tensor:
 
 
 @contextmanager
-def _seeded(seed: int, device: torch.device | None = None) -> Any:
+def _seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
     """PyTorch's own generators, of the host and of a GPU, at `seed`, and afterwards where they were."""
     gpus = [device] if device is not None and device.type == "cuda" else []
     with torch.random.fork_rng(devices=gpus):

@@ -7,8 +7,6 @@ reported. Here two are: the last, and the one that a fixed rule takes from valid
 (`metrics.best_rounds.fairest`).
 """
 
-from typing import Any
-
 from fedweave.experiment.config import Document
 from fedweave.papers.groups import When, gap, gaps, median_gap, median_score, score, tradeoff
 from fedweave.papers.paper import NOTHING, Paper, PaperCell, PaperTable, Quantity, printed
@@ -246,13 +244,13 @@ def _pareto() -> PaperTable:
     return _table("Accuracy against gaps by the strength of the penalty", cells, note, plane=PLANE)
 
 
-def _table(title: str, cells: list[PaperCell], *notes: str, **more: Any) -> PaperTable:
+def _table(title: str, cells: list[PaperCell], *notes: str, plane: tuple[str, str] | None = None) -> PaperTable:
     named = (
         f"{' '.join(key)} {', '.join(f'{name} {value}' for name, value in values.items())}"
         for key, values in CHOICES.items()
     )
     common = f"{ROUNDS} rounds. Hyperparameters: {'; '.join(named)}: {CHOSEN}."
-    return PaperTable(title, tuple(cells), max(SEEDS.values()), (common, RULE, *notes), **more)
+    return PaperTable(title, tuple(cells), max(SEEDS.values()), (common, RULE, *notes), plane=plane)
 
 
 RULE = (

@@ -13,7 +13,6 @@ mean over clients of 1 / (1 + O_i) at that 𝐍 (`fedavgm` without momentum).
 
 from collections.abc import Callable
 from statistics import fmean
-from typing import Any
 
 from fedweave.datasets.public import PUBLIC
 from fedweave.experiment.config import Document
@@ -244,8 +243,10 @@ def _split(quantity: Quantity) -> str:
     return "train" if quantity in (VARIANCE, ENTROPY) else "global"
 
 
-def _table(title: str, cells: list[PaperCell], *notes: str, **more: Any) -> PaperTable:
-    return PaperTable(title, tuple(cells), SEEDS, (SETTINGS, *notes), **more)
+def _table(
+    title: str, cells: list[PaperCell], *notes: str, over: str = "", against: tuple[str, ...] = ()
+) -> PaperTable:
+    return PaperTable(title, tuple(cells), SEEDS, (SETTINGS, *notes), over=over, against=against)
 
 
 SETTINGS = (

@@ -10,7 +10,6 @@ What the paper leaves open and how it is decided here is told in `algorithms.fai
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from fedweave.experiment.config import Document
 from fedweave.papers.incentive_quantities import OWN, QUALITIES, contribution, fairness, ordered, payoff
@@ -214,8 +213,10 @@ def _payoffs() -> PaperTable:
     return _table("Payoffs by quality of data", cells, PERTURBED)
 
 
-def _table(title: str, cells: list[PaperCell], *notes: str, **more: Any) -> PaperTable:
-    return PaperTable(title, tuple(cells), SEEDS, (SETTINGS, *notes), **more)
+def _table(
+    title: str, cells: list[PaperCell], *notes: str, over: str = "", against: tuple[str, ...] = ()
+) -> PaperTable:
+    return PaperTable(title, tuple(cells), SEEDS, (SETTINGS, *notes), over=over, against=against)
 
 
 SETTINGS = (

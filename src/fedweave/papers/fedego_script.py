@@ -10,8 +10,7 @@ from collections.abc import Callable
 from fedweave.experiment.config import Document
 from fedweave.papers.fedego import FEDEGO
 from fedweave.papers.fedego_experiments import DATA, EGOS, FACTS, SEEDS, SKEW
-from fedweave.papers.paper import PaperCell
-from fedweave.papers.protocol import Protocol, Setting, changed, unchanged
+from fedweave.papers.paper import PaperCell, Protocol, Setting, changed, unchanged
 
 EGO_METHODS = ("fedego", "local", "fedavg", "fedprox", "dfedgnn")  # that train FedEgo's model on ego-graphs
 SHARED = ("fedavg", "fedprox")

@@ -12,7 +12,6 @@ feature block of the Heri-Graphs.
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from fedweave.core.records import Record
 from fedweave.datasets.social import BLOCKS
@@ -152,12 +151,17 @@ def _comparison() -> PaperTable:
 
 
 def _timed(
-    row: str, column: str, document: Document, of: Callable[[float], Quantity], paper: Printed, **more: Any
+    row: str,
+    column: str,
+    document: Document,
+    of: Callable[[float], Quantity],
+    paper: Printed,
+    baseline: Document | None = None,
 ) -> list[PaperCell]:
     """A time in process, and with a delay: the paper's number stands at the first, for its network is another."""
     return [
-        PaperCell(row, column, "", document, of(0.0), paper, **more),
-        PaperCell(f"{row}, {1000 * DELAY:.0f} ms per exchange", column, "", document, of(DELAY), **more),
+        PaperCell(row, column, "", document, of(0.0), paper, baseline),
+        PaperCell(f"{row}, {1000 * DELAY:.0f} ms per exchange", column, "", document, of(DELAY), baseline=baseline),
     ]
 
 
@@ -212,11 +216,11 @@ def _backbones() -> PaperTable:
     return _table("Test accuracy on PubMed by backbone", cells, note, over="round")
 
 
-def _table(title: str, cells: list[PaperCell], *notes: str, **more: Any) -> PaperTable:
+def _table(title: str, cells: list[PaperCell], *notes: str, over: str = "") -> PaperTable:
     named = (f"{' '.join(key)} {rate:g}".strip() for key, rate in RATES.items())
     clean = f"In the clean protocol a whole run makes {UPDATES:,} updates."
     common = f"{clean} Learning rates: {', '.join(named)}; {CHOSEN}."
-    return PaperTable(title, tuple(cells), SEEDS, (common, *notes), **more)
+    return PaperTable(title, tuple(cells), SEEDS, (common, *notes), over=over)
 
 
 TIMES = (

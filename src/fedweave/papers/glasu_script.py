@@ -7,8 +7,7 @@ Each setting is one of the partition or the algorithm, or says which client's ac
 from dataclasses import replace
 
 from fedweave.papers.glasu import GLASU, HERITAGE, SEEDS
-from fedweave.papers.paper import PaperCell
-from fedweave.papers.protocol import Protocol, Setting, changed
+from fedweave.papers.paper import PaperCell, Protocol, Setting, changed
 from fedweave.papers.quantities import client_accuracy
 
 EXAMPLES = {"cora": 60, "citeseer": 84, "pubmed": 320}  # train nodes of each class

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from fedweave.errors import FedweaveError
 from fedweave.experiment.runs.files import read_table, write_table
-from fedweave.metrics.reward_fairness import pearson, per_group
+from fedweave.metrics.client_fairness import pearson, per_group
 from fedweave.papers.paper import Quantity
 from fedweave.report.reading import Run, read_run
 

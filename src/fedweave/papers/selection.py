@@ -1,4 +1,8 @@
-"""Which tables of a paper, and which of their cells, a call of `fedweave reproduce` asks for."""
+"""The papers whose tables can be reproduced (a further one is a module beside this and an entry here), and which of the
+tables, and of their cells, a call of `fedweave reproduce` asks for.
+
+`PROTOCOLS` has the other protocols under which a paper's tables can be run.
+"""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -6,8 +10,27 @@ from dataclasses import replace
 
 from fedweave.errors import ConfigError
 from fedweave.experiment.config.toml import check_name
-from fedweave.papers.paper import Paper, PaperCell, PaperTable
-from fedweave.papers.protocol import CLEAN, Protocol
+from fedweave.papers import fedego_script, glasu_script
+from fedweave.papers.f2gnn import F2GNN
+from fedweave.papers.fairgfl import FAIRGFL
+from fedweave.papers.fairgraphfl import FAIRGRAPHFL
+from fedweave.papers.fedego import FEDEGO
+from fedweave.papers.glasu import GLASU
+from fedweave.papers.paper import CLEAN, Paper, PaperCell, PaperTable, Protocol
+
+PAPERS: dict[str, Paper] = {
+    "fedego": FEDEGO,
+    "fairgfl": FAIRGFL,
+    "fairgraphfl": FAIRGRAPHFL,
+    "f2gnn": F2GNN,
+    "glasu": GLASU,
+}
+
+PROTOCOLS: dict[str, dict[str, Protocol]] = {
+    "fedego": {"script": fedego_script.SCRIPT},
+    "glasu": {"script": glasu_script.SCRIPT},
+}
+
 
 Chosen = list[tuple[str, str, PaperTable]]  # of each: the name of its files, its heading, and the table
 

@@ -5,8 +5,6 @@ variable `examples` says whether it can cut a graph's nodes ("node", the default
 ("graph").
 """
 
-from typing import Any
-
 import numpy as np
 
 from fedweave.core.graph import SPLITS, TRAIN
@@ -14,15 +12,14 @@ from fedweave.core.maker import Maker, note
 from fedweave.core.plugins import called
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
-from fedweave.partition.alike import LouvainPlus, MetisPlus
-from fedweave.partition.base import Part, Partition, check
+from fedweave.partition.base import Part, Partition, Partitioner, SaysExamples, TakesSplit, check
 from fedweave.partition.dirichlet import Dirichlet, Random
 from fedweave.partition.divided import Column, Divided, Folders
 from fedweave.partition.ego_networks import EgoNetworks
 from fedweave.partition.graphs import GraphsIID, GraphSkew, Perturbed
 from fedweave.partition.label_skew import LabelSkew
 from fedweave.partition.louvain import Louvain
-from fedweave.partition.metis import Metis
+from fedweave.partition.metis import LouvainPlus, Metis, MetisPlus
 from fedweave.partition.noise import Noise
 from fedweave.partition.overlap import Overlap
 from fedweave.partition.statistics import statistics, totals
@@ -77,7 +74,7 @@ __all__ = [
 ]
 
 
-def cut(partition: Any, data: Dataset, seed: int) -> Partition:
+def cut(partition: Partitioner, data: Dataset, seed: int) -> Partition:
     """`partition.cut(data, seed)`, if it can cut such data.
 
     Raises:
@@ -93,7 +90,7 @@ def cut(partition: Any, data: Dataset, seed: int) -> Partition:
             code="config.examples",
         )
     if type(partition) in PARTITIONS.values():
-        return partition.cut(data, seed)  # type: ignore[no-any-return]
+        return partition.cut(data, seed)
     name = type(partition).__name__
     found = check(called(f"partition {name!r}", lambda: partition.cut(data, seed), ConfigError), data, name)
     return note(found, Maker(partition, (data, seed)))
@@ -117,16 +114,16 @@ def _unused_ratios(partition: object) -> list[str]:
 
 def _unused_split(partition: object, data: Dataset, found: Partition) -> list[str]:
     public = data.public
-    if public is None or getattr(partition, "public_split", False) or _goes_by(public, found):
+    if public is None or (isinstance(partition, TakesSplit) and partition.public_split) or _goes_by(public, found):
         return []
     counts = ", ".join(f"{count:,} {name}" for name, count in zip(SPLITS, public.sum(1).tolist(), strict=True))
-    if hasattr(partition, "public_split"):
+    if isinstance(partition, TakesSplit):
         remedy = "partition.public_split = true takes it"
     else:
         fits = [
             name
             for name, kind in PARTITIONS.items()
-            if data.example in _examples(kind) and hasattr(kind, "public_split")
+            if data.example in _examples(kind) and isinstance(kind, TakesSplit)
         ]
         remedy = f"{', '.join(fits)} can take it, by public_split = true"
     return [f"the data's own split ({counts}) is not used: this partition draws its own; {remedy}"]
@@ -144,4 +141,4 @@ def _goes_by(public: np.ndarray, found: Partition) -> bool:
 
 
 def _examples(kind: type) -> tuple[str, ...]:
-    return getattr(kind, "examples", ("node",))
+    return kind.examples if isinstance(kind, SaysExamples) else ("node",)

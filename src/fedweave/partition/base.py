@@ -4,6 +4,7 @@ it comes from outside the package.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
@@ -109,6 +110,32 @@ class Partition:
             )
         data: Dataset = self.maker.given[0]
         return data
+
+
+@runtime_checkable
+class Partitioner(Protocol):
+    """A plug-in of [partition]: a frozen dataclass whose fields are its parameters."""
+
+    def cut(self, data: Dataset, seed: int) -> Partition:
+        """The cut that it makes of a dataset."""
+        ...
+
+
+@runtime_checkable
+class SaysExamples(Protocol):
+    """A class of such plug-ins that does not cut the nodes of a graph alone."""
+
+    examples: tuple[str, ...]
+
+
+@runtime_checkable
+class TakesSplit(Protocol):
+    """A plug-in, or its class, that can take the data's own split."""
+
+    @property
+    def public_split(self) -> bool:
+        """Whether it does."""
+        ...
 
 
 def client_ids(count: int, names: tuple[str, ...] | None = None) -> list[str]:

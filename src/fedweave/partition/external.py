@@ -12,7 +12,7 @@ Here the partition knows all edges. Between organisations ends are matched by a 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -23,6 +23,7 @@ from fedweave.core.federation import Declaration, Sends, StepInfo
 from fedweave.core.ledger import Ledger
 from fedweave.core.mechanism import SecureSum
 from fedweave.core.purposes import SETUP
+from fedweave.core.records import Record
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.contents import names as columns_of
 from fedweave.datasets.edges import EXCHANGE, Ends, Outside, bare, before, beside, distinct, ends_at, summary, ways
@@ -256,7 +257,7 @@ def _both(data: Dataset) -> Carried:
         return inside
     both = [inside.arrays(), data.outside.carried.arrays()]
     kept = [key for key in ("weight", "features", "time") if key in both[0]]
-    rows: dict[str, Any] = {key: np.concatenate([own[key] for own in both]) for key in kept}
+    rows: Record = {key: np.concatenate([own[key] for own in both]) for key in kept}
     return inside._replace(ends=np.concatenate([inside.ends, data.outside.carried.ends], 1), **rows)
 
 

@@ -142,7 +142,7 @@ def _numbered(labels: Sequence[Sequence[int]]) -> list[str]:
     return [f"class {at}" for at in range(len(labels[0]))]
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 

@@ -62,7 +62,7 @@ class FixedPoint:
         words = scaled.clamp(-most, most).to(self.dtype)
         return torch.where(value.isfinite(), words, torch.iinfo(self.dtype).min)
 
-    def beyond(self, value: Tensor, most: Any) -> Tensor:
+    def beyond(self, value: Tensor, most: float | Tensor) -> Tensor:
         """How many elements of `value` `encode` cuts to ±`most`: int64 scalar."""
         result: Tensor = ((value.to(torch.float64) * 2.0**self.fraction).round_().abs() > most).sum()
         return result
@@ -90,7 +90,7 @@ def tells_beyond(of: str, mechanism: SecureSum) -> dict[str, Sends]:
     return {BEYOND: Sends(reveals, (Derived(of), replace(mechanism, bits=64, fraction=0)))}
 
 
-def tallied(before: Any, cut: Tensor, values: int, bound: float) -> Tensor:
+def tallied(before: Tensor | None, cut: Tensor, values: int, bound: float) -> Tensor:
     """Sums so far: how many numbers were cut, of how many, in how many sums, and the bound of the last such sum;
     float64 [4].
 
@@ -104,7 +104,7 @@ def tallied(before: Any, cut: Tensor, values: int, bound: float) -> Tensor:
     return was + more
 
 
-def cut_counts(tally: Any) -> dict[str, float]:
+def cut_counts(tally: Tensor | None) -> dict[str, float]:
     """What a summary says of a tally: nothing where nothing was cut."""
     if tally is None or not tally[0] > 0:
         return {}

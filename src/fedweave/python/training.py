@@ -4,19 +4,20 @@ import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 from fedweave.core.algorithm import Algorithm
 from fedweave.core.engine import Engine
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError, UserError
-from fedweave.experiment.build import Built, Origin, found_in
+from fedweave.experiment.build import Built, Origin, found_in, origin_of
 from fedweave.experiment.config import Config, Document, Evaluation, General, read, resolve
 from fedweave.experiment.config.choice import CODE
 from fedweave.experiment.rounds import RoundResult
 from fedweave.experiment.rounds import train as in_memory
 from fedweave.experiment.runs import run as runs
+from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.described import check_described, described
+from fedweave.experiment.runs.saving import Ready
 from fedweave.experiment.runs.warm import begin
 from fedweave.metrics.judging import Judging
 from fedweave.python.loading import SavedRun, load_run
@@ -27,10 +28,10 @@ _LOG = logging.getLogger(__name__)
 class Silent:
     """Watches a run and says only what has to be said (see `experiment.runs.run.RunObserver`)."""
 
-    def begin(self, config: Config, built: Any, directory: Path, done: int) -> None:
+    def begin(self, config: Config, built: Ready, directory: Path, done: int) -> None:
         """Nothing."""
 
-    def step(self, reached: Any) -> None:
+    def step(self, reached: Checkpoint) -> None:
         """Nothing."""
 
     def stopping(self, number: int) -> None:
@@ -99,7 +100,7 @@ def train(
             that no checkpoint can hold; the earlier run cannot be begun from; `out` holds something else, or the
             federation was not made by `fedweave.federation`.
     """
-    if isinstance(origin := getattr(fed, "origin", None), Origin):
+    if (origin := origin_of(fed)) is not None:
         _check_models(algorithm, origin)
     if out is None:
         started = None if isinstance(resume, bool) else resume
@@ -108,7 +109,7 @@ def train(
         return in_memory(algorithm, fed, rounds, eval_every, started, summary, fair_margin, judging)
     if resume is not None and not isinstance(resume, bool):
         raise UserError("with out, resume is True or False: the directory has the state that the run goes on from.")
-    if not isinstance(origin, Origin):
+    if origin is None:
         raise UserError("out needs a federation made by fedweave.federation, which knows its data and partition.")
     directory = Path(out).expanduser()
     earlier = None if init_from is None else str(Path(init_from).expanduser())
@@ -122,13 +123,12 @@ def train(
     return runs.running(config, directory, Silent(), bool(resume), here, overwrite)
 
 
-def _check_models(algorithm: Any, origin: Origin) -> None:
+def _check_models(algorithm: Algorithm, origin: Origin) -> None:
     """Refuse another algorithm than clients with models of their own have.
 
     Raises:
         ConfigError: it is another, or has other settings.
     """
-    its: Any
     for its in origin.own.values():
         if type(its) is type(algorithm) and replace(its, model=algorithm.model) == algorithm:
             continue
@@ -145,7 +145,7 @@ def _begin(fed: Engine, algorithm: Algorithm, earlier: Path) -> None:
     Raises:
         UserError: it cannot (`experiment.runs.warm.begin`), or the federation does not know its data.
     """
-    if not isinstance(origin := getattr(fed, "origin", None), Origin):
+    if (origin := origin_of(fed)) is None:
         raise UserError("init_from needs a federation made by fedweave.federation, which knows its data.")
     for note in begin(fed, algorithm, origin.data, earlier, origin.own).notes:
         _LOG.warning("note: %s", note)

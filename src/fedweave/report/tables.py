@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from rich.filesize import decimal
 
+from fedweave.metrics.client_fairness import pearson, per_group
 from fedweave.metrics.judging import WORDS
-from fedweave.metrics.reward_fairness import pearson, per_group
 from fedweave.report.cells import MOST, NONE, NOTES, Cell, Table, ends, explained, marked, measured, number
 from fedweave.report.gain import alone
 from fedweave.report.reading import Group, Run, judged_alike, spread

@@ -5,8 +5,6 @@ are f v + 1, …, f v + f. A batch of b egos is stored position by position, [po
 egos is one slice. Each message-passing layer uses up the outermost ring, and after k layers the b centres are left.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -82,7 +80,7 @@ class _Rings(Operation):
         return _SpreadRings.apply(own, means, ctx.inner, ctx.fan_out), None, None
 
     @staticmethod
-    def vmap(info: Batch, in_dims: Dims, h: Tensor, inner: int, fan_out: int) -> tuple[Any, Any]:
+    def vmap(info: Batch, in_dims: Dims, h: Tensor, inner: int, fan_out: int) -> tuple[Tensor, tuple[int, int]]:
         return _Rings.apply(h.movedim(in_dims[0], 0), inner, fan_out), (0, 0)
 
 
@@ -123,7 +121,7 @@ def ego_graph(h: Tensor, batch: int, fan_out: int) -> Graph:
     )
 
 
-def children(neighbours: Neighbours, parents: Tensor, uniforms: Tensor) -> Any:
+def children(neighbours: Neighbours, parents: Tensor, uniforms: Tensor) -> Tensor:
     """One random neighbour (with replacement) of `parents` int64 [...] for each of `uniforms` [..., f] in [0, 1).
 
     A node without neighbours is its own. Returns int64 [..., f].
@@ -153,7 +151,7 @@ class _Compact(Operation):
         return named.contiguous(), rank.gather(1, nodes) - 1
 
     @staticmethod
-    def setup_context(ctx: Context, inputs: Operands, output: Any) -> None:
+    def setup_context(ctx: Context, inputs: Operands, output: tuple[Tensor, Tensor]) -> None:
         ctx.mark_non_differentiable(*output)
 
     @staticmethod
@@ -161,6 +159,6 @@ class _Compact(Operation):
         return None, None
 
     @staticmethod
-    def vmap(info: Batch, in_dims: Dims, nodes: Tensor, count: int) -> tuple[Any, Any]:
+    def vmap(info: Batch, in_dims: Dims, nodes: Tensor, count: int) -> tuple[tuple[Tensor, ...], tuple[int, int]]:
         rows = nodes.movedim(in_dims[0], 0)
         return tuple(out.unflatten(0, rows.shape[:2]) for out in _Compact.apply(rows.flatten(0, 1), count)), (0, 0)

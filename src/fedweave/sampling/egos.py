@@ -9,6 +9,7 @@ from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Model
+from fedweave.core.ranges import check_least, check_share
 from fedweave.core.tree import Tree
 from fedweave.learn import PLAIN, ClassLoss
 from fedweave.ops.rows import gather_rows
@@ -33,11 +34,9 @@ class Egos:
     share: float = 1.0
 
     def __post_init__(self) -> None:
-        for name, least in (("batch", 1), ("hops", 0), ("fan_out", 1), ("epochs", 0)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {least}")
-        if not 0 < self.share <= 1:
-            raise ValueError(f"share is {self.share}; it must be above 0 and at most 1")
+        check_least(1, batch=self.batch, fan_out=self.fan_out)
+        check_least(0, hops=self.hops, epochs=self.epochs)
+        check_share(share=self.share)
 
     def split(self, model: Model) -> int:
         """How many leading layers see nodes, not egos: those before the last `hops` layers with edges.

@@ -7,7 +7,7 @@ steps and clients, always behind, where no other row depends on it.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from fedweave.core.edges import Edges
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Model
 from fedweave.core.operators import Operator
+from fedweave.core.ranges import check_least
 from fedweave.core.tree import Tree
 from fedweave.learn import PLAIN, ClassLoss
 from fedweave.ops.batched import Batch, Context, Dims, Operands, Operation, over_clients
@@ -35,8 +36,7 @@ class GraphBatches:
     batch: int = 128
 
     def __post_init__(self) -> None:
-        if self.batch < 1:
-            raise ValueError(f"batch is {self.batch}; it must be at least 1")
+        check_least(1, batch=self.batch)
 
     def check(self, model: Model) -> None:
         """Raise a ValueError unless the model has a result for each graph."""
@@ -76,7 +76,8 @@ class GraphBatches:
         size = torch.zeros(len(graph.y) + 1, dtype=torch.int64, device=owner.device)
         size = size.scatter_add(0, owner, torch.ones_like(owner))[:-1]
         tables, cache = (size, *graph.own_edges.neighbours), graph.own_edges.cache
-        laid = _Layout.apply(*tables, chosen, real, cache.padded_size, cache.most_of(self.batch))
+        laid_out = partial(_laid_out, cache.padded_size, cache.most_of(self.batch))
+        laid = _Layout.apply(laid_out, *tables, chosen, real)
         target = graph.y.gather(0, chosen.reshape(-1)).view(chosen.shape).clamp(min=0)
         named = dict(zip(("first", "nodes", "slot", "starts", "columns"), laid, strict=True))
         return {"target": target, "weight": real.to(graph.x.dtype), **named}
@@ -190,25 +191,27 @@ class _Layout(Operation):
     """How mini-batches are laid out, and the rule that pads those of P clients alike."""
 
     @staticmethod
-    def forward(*operands: Any) -> Any:
-        return tuple(out[0] for out in _laid_out(*operands[6:], *(tensor[None] for tensor in operands[:6])))
+    def forward(laid_out: Callable[..., tuple[Tensor, ...]], *tensors: Tensor) -> tuple[Tensor, ...]:
+        return tuple(out[0] for out in laid_out(*(tensor[None] for tensor in tensors)))
 
     @staticmethod
-    def setup_context(ctx: Context, inputs: Operands, output: Any) -> None:
+    def setup_context(ctx: Context, inputs: Operands, output: tuple[Tensor, ...]) -> None:
         ctx.mark_non_differentiable(*output)
 
     @staticmethod
     def backward(ctx: Context, *grads: object) -> tuple[None, ...]:
-        return (None,) * 8
+        return (None,) * 7
 
     @staticmethod
-    def vmap(info: Batch, in_dims: Dims, *operands: Any) -> tuple[Any, Any]:
-        out = _laid_out(*operands[6:], *over_clients(info.batch_size, in_dims, *operands[:6]))
+    def vmap(
+        info: Batch, in_dims: Dims, laid_out: Callable[..., tuple[Tensor, ...]], *tensors: Tensor
+    ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+        out = laid_out(*over_clients(info.batch_size, in_dims[1:], *tensors))
         return out, (0,) * len(out)
 
 
 def _laid_out(
-    padded_size: Callable[[Any, int], int],
+    padded_size: Callable[[str, int], int],
     most: tuple[int, int],
     size: Tensor,
     begin: Tensor,

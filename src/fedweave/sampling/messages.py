@@ -8,7 +8,6 @@ way. An empty place is a message of zeros that reaches nobody, as those of the p
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,7 +19,7 @@ from fedweave.core.edges import Incoming, OfEdges
 from fedweave.core.graph import Graph
 from fedweave.core.model import Layer
 from fedweave.core.operators import Operator
-from fedweave.core.piecewise import Dense, Known
+from fedweave.core.piecewise import Dense, Some
 from fedweave.core.tree import Tree
 from fedweave.sampling.neighbourhoods import Bipartite, places
 
@@ -73,10 +72,10 @@ def _rows(table: Tensor, at: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class SampledMessages(Known):
+class SampledMessages(Some):
     """The messages of one layer between sampled nodes; operators: the hop of one step, by way (see `reached`)."""
 
-    operators: Mapping[str, Any]
+    operators: Mapping[str, Tree]
 
     def operator(self, kind: str) -> Operator:
         """What estimates the matrix of that name over all messages.

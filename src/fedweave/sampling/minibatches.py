@@ -8,7 +8,6 @@ node that is reached twice stands there twice (`sampling.neighbourhoods` names e
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,9 +16,10 @@ from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.carried import OF_EXAMPLES, OWN, SOURCE, TARGET
 from fedweave.core.graph import TRAIN, Graph
-from fedweave.core.model import Layer, Model
+from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.operators import MessagePassing
 from fedweave.core.piecewise import Dense, Known
+from fedweave.core.ranges import check_least
 from fedweave.core.tree import Tree
 from fedweave.learn import PLAIN, ClassLoss
 from fedweave.ops.sparse import picked
@@ -96,9 +96,7 @@ class Minibatches:
     fan_out: int = 5
 
     def __post_init__(self) -> None:
-        for name in ("batch", "fan_out"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        check_least(1, batch=self.batch, fan_out=self.fan_out)
 
     def layers(self, model: Model) -> dict[int, Layer]:
         """The layers that pass messages by their numbers, from the last to the first.
@@ -163,7 +161,7 @@ class Minibatches:
 
     def logits(self, w: Tree, model: Model, graph: Graph, key: Tensor | None, minibatch: Tree) -> Tensor:
         """The model's outputs for the examples of one mini-batch, [b, c]; with dropout given a key."""
-        h: Any = picked(graph.x, minibatch["nodes"])
+        h: Hidden = picked(graph.x, minibatch["nodes"])
         hops = minibatch.get("hops", {})  # trees lose what is empty, as of a model that passes no messages
         for i, layer in enumerate(model):
             hop = hops.get(str(i))

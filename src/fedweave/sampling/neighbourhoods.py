@@ -11,7 +11,6 @@ nodes' rows) reaches nothing. So a node's row, and with it what dropout does to 
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -43,8 +42,9 @@ def grow(
     """
     if not layers:
         return targets, filled, {}
-    fixed = tuple(layers), fan_out, graph.x.dtype, graph.own_edges.cache.padded_size
-    sources, filled, *found = _Grow.apply(*graph.own_edges.neighbours, targets, filled, key, *fixed)
+    size = graph.own_edges.cache.padded_size
+    grown = partial(_grow, layers=tuple(layers), fan_out=fan_out, dtype=graph.x.dtype, padded_size=size)
+    sources, filled, *found = _Grow.apply(grown, *graph.own_edges.neighbours, targets, filled, key)
     hops = zip(layers, found[::3], found[1::3], found[2::3], strict=True)
     return sources, filled, {str(i): {"place": place, "count": count, "gcn": gcn} for i, place, count, gcn in hops}
 
@@ -169,20 +169,22 @@ class _Grow(Operation):
     """`grow` on tensors, and the rule that makes P clients' lists one computation."""
 
     @staticmethod
-    def forward(*operands: Any) -> Any:
-        return tuple(out[0] for out in _grow([tensor[None] for tensor in operands[:6]], *operands[6:]))
+    def forward(grown: Callable[..., tuple[Tensor, ...]], *tensors: Tensor) -> tuple[Tensor, ...]:
+        return tuple(out[0] for out in grown([tensor[None] for tensor in tensors]))
 
     @staticmethod
-    def setup_context(ctx: Context, inputs: Operands, output: Any) -> None:
+    def setup_context(ctx: Context, inputs: Operands, output: tuple[Tensor, ...]) -> None:
         ctx.mark_non_differentiable(*output)
 
     @staticmethod
     def backward(ctx: Context, *grads: object) -> tuple[None, ...]:
-        return (None,) * 10
+        return (None,) * 7
 
     @staticmethod
-    def vmap(info: Batch, in_dims: Dims, *operands: Any) -> tuple[Any, Any]:
-        out = _grow(over_clients(info.batch_size, in_dims, *operands[:6]), *operands[6:])
+    def vmap(
+        info: Batch, in_dims: Dims, grown: Callable[..., tuple[Tensor, ...]], *tensors: Tensor
+    ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+        out = grown(over_clients(info.batch_size, in_dims[1:], *tensors))
         return out, (0,) * len(out)
 
 

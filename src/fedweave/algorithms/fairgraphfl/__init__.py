@@ -25,10 +25,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from fedweave.algorithms.cgsv import OwedReward, rewarded
 from fedweave.algorithms.fairgraphfl.prototypes import LISTED, MotifPrototypes, listed
 from fedweave.algorithms.fairgraphfl.vocabulary import MOTIFS, Vocabulary
 from fedweave.algorithms.parts import Context, Needs, Normalised, Part, Round
-from fedweave.algorithms.parts.owed import OwedReward, rewarded
 from fedweave.algorithms.parts.weigh import EXAMPLES, by_size
 from fedweave.algorithms.preset import part_of, preset_of
 from fedweave.core.algorithm import Capabilities

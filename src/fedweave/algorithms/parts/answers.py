@@ -1,8 +1,6 @@
 """What the hooks of parts give, checked where it is taken, so that a slip in somebody's own part is told by the part's
 and the hook's name. Only forms are looked at, no values, so that steps can be recorded."""
 
-from typing import Any
-
 from torch import Tensor
 
 from fedweave.core.tree import Tree, check, leaves
@@ -60,7 +58,7 @@ def numbers(where: str, found: object, count: int, whose: str) -> Tensor:
     return found
 
 
-def term(where: str, found: object) -> Any:
+def term(where: str, found: object) -> Tensor | float:
     """A term of what a client trains for: a scalar, or a plain number.
 
     Raises:
@@ -117,7 +115,7 @@ def of_clients(where: str, found: object, count: int) -> dict[str, Tensor]:
     if not isinstance(found, dict):
         raise ConfigError(f"{where}: is to give {{name: a number of each client}}; it gives {_form(found)}")
     of_all = {name for name, known in found.items() if isinstance(known, int | float)}
-    pairs = {name for name, known in found.items() if getattr(known, "shape", ()) == (count, count)}
+    pairs = {name for name, known in found.items() if isinstance(known, Tensor) and known.shape == (count, count)}
     own = {name: known for name, known in found.items() if name not in of_all | pairs}
     return {name: numbers(where, known, count, f"client as {name!r}") for name, known in own.items()}
 

@@ -15,11 +15,11 @@ from fedweave.algorithms.parts.conflicts import check, mechanisms
 from fedweave.algorithms.parts.context import KEEP, Context
 from fedweave.algorithms.parts.objective import CrossEntropy
 from fedweave.algorithms.parts.part import ChangesData, FollowsData, Part, Trains, TriesModels, has
-from fedweave.algorithms.parts.round import Round
 from fedweave.core.arrays import GraphArrays, graph_arrays
 from fedweave.core.federation import Federation, Sends, Step
 from fedweave.core.mechanism import Mechanism
 from fedweave.core.model import Model
+from fedweave.core.round import Round
 from fedweave.core.tree import Tree, leaves, not_finite
 from fedweave.errors import ConfigError, FedweaveError, told_diverged, told_of_part
 from fedweave.learn import Fit

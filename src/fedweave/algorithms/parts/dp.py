@@ -1,6 +1,5 @@
 """What protects an update before it leaves: bounded norms, and differential privacy of each member by noise."""
 
-import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,6 +11,7 @@ from fedweave.algorithms.parts.needs import Protection
 from fedweave.algorithms.parts.part import Part
 from fedweave.core import random
 from fedweave.core.mechanism import Clipped, Gaussian
+from fedweave.core.ranges import check_positive
 from fedweave.core.tree import Tree, leaves, map_leaves, nest, norm, scale
 from fedweave.ops.touched import materialize
 from fedweave.privacy.gaussian import check_clip, noise, noise_multiplier
@@ -92,10 +92,7 @@ class MemberNoise(Part):
     target_rounds: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("clip", "sigma", "epsilon", "target_rounds"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
-                raise ValueError(f"{name} is {value}; it must be a positive number")
+        check_positive(clip=self.clip, sigma=self.sigma, epsilon=self.epsilon, target_rounds=self.target_rounds)
         check_clip(self.clip)
         if not 0 < self.delta < 1:
             raise ValueError(f"delta is {self.delta}; it must lie between 0 and 1, such as 1e-5")

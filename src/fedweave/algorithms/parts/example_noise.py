@@ -1,6 +1,5 @@
 """Differential privacy of each example: gradients that are clipped one by one, and noise on their sum."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +17,7 @@ from fedweave.core import random
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.mechanism import Gaussian
 from fedweave.core.model import Model
+from fedweave.core.ranges import check_least, check_positive
 from fedweave.core.tree import Tree, add, leaves, map_leaves, nest
 from fedweave.learn import cross_entropy
 from fedweave.ops.sparse import dense
@@ -51,10 +51,8 @@ class ExampleNoise(MemberNoise):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.examples < 1:
-            raise ValueError(f"examples is {self.examples}; it must be at least 1")
-        if not 0 < self.lr < math.inf:
-            raise ValueError(f"lr is {self.lr}; it must be a positive number")
+        check_least(1, examples=self.examples)
+        check_positive(lr=self.lr)
 
     def check(self, training: Training) -> None:
         """Refuse a model that passes messages between examples."""

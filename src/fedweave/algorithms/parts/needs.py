@@ -2,9 +2,9 @@
 each."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from fedweave.algorithms.parts.training import OptimizerName
+from fedweave.core.mechanism import Mechanism
 from fedweave.partition.extra import Finder
 
 WIDTHS = "model.width"  # the code of what is refused because of `Needs.any_models`:
@@ -85,7 +85,7 @@ class Protection:
     most_rounds: for how many rounds that protects enough; None if it does not matter.
     """
 
-    mechanism: Any = ()
+    mechanism: Mechanism | tuple[Mechanism, ...] = ()
     becomes: str = ""
     hides: bool = False
     stateless: bool = False

@@ -2,13 +2,12 @@
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 from torch import Tensor
 
 from fedweave.core import model as models
 from fedweave.core.graph import TRAIN, Graph
-from fedweave.core.model import Model
+from fedweave.core.model import Hidden, Model
 from fedweave.core.tree import Tree
 from fedweave.learn import ClassLoss
 
@@ -24,7 +23,7 @@ class Forward:
     loss: ClassLoss = field(default_factory=ClassLoss)
 
     @cached_property
-    def layers(self) -> tuple[Any, ...]:
+    def layers(self) -> tuple[Hidden, ...]:
         """Every layer's output."""
         return models.embeddings(self.model, self.w, self.graph, self.key)
 
@@ -53,7 +52,7 @@ class Outputs:
         return logits
 
     @property
-    def embeddings(self) -> tuple[Any, ...]:
+    def embeddings(self) -> tuple[Hidden, ...]:
         """Every layer's output, the first layer's first, the logits last; [n, …], or a tree of such (`core.model`)."""
         return self.forward.layers
 

@@ -10,12 +10,12 @@ from torch import Tensor
 from fedweave.algorithms.parts.context import Context
 from fedweave.algorithms.parts.needs import Needs, Protection
 from fedweave.algorithms.parts.outputs import Outputs
-from fedweave.algorithms.parts.round import Round
 from fedweave.algorithms.parts.training import Training
 from fedweave.core.arrays import GraphArrays
 from fedweave.core.federation import Federation, Sends, Step
 from fedweave.core.graph import Graph
 from fedweave.core.model import Model
+from fedweave.core.round import Round
 from fedweave.core.tree import Tree
 from fedweave.datasets.base import Dataset
 from fedweave.learn import Fit

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from fedweave.algorithms.parts.needs import Needs
 from fedweave.algorithms.parts.part import Part
-from fedweave.algorithms.parts.round import Round
 from fedweave.algorithms.parts.weigh import Uniform
 from fedweave.core.federation import Federation
+from fedweave.core.round import Round
 from fedweave.core.tree import Tree, leaves, nest
 from fedweave.errors import UserError
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from fedweave.algorithms.parts.context import Context
 from fedweave.algorithms.parts.needs import Needs
 from fedweave.algorithms.parts.part import Part
+from fedweave.core.ranges import check_part
 from fedweave.core.tree import Tree, map_leaves
 
 
@@ -32,8 +33,7 @@ class MixedStart(Part):
     alpha: float = 0.5
 
     def __post_init__(self) -> None:
-        if not 0 <= self.alpha <= 1:
-            raise ValueError(f"alpha is {self.alpha}; it must be between 0 and 1")
+        check_part(alpha=self.alpha)
 
     def start(self, ctx: Context) -> Tree:
         """The mix."""

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from fedweave.algorithms.parts.context import Context
 from fedweave.algorithms.parts.part import Part
-from fedweave.algorithms.parts.round import Round
 from fedweave.core.federation import Sends
 from fedweave.core.ranges import Whole
+from fedweave.core.round import Round
 from fedweave.core.tree import Tree
 
 EXAMPLES = {"n": Sends("number of training examples", within=Whole())}

@@ -8,9 +8,9 @@ the client sent last; "others", what the others contributed, by cut, or (`return
 and "kept".
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -233,7 +233,7 @@ class PartySteps:
         """What the prediction drops in a step, the same at all clients."""
         return random.fold(now["batch"], "tail", step)
 
-    def _prediction_loss(self, client: Client) -> Any:
+    def _prediction_loss(self, client: Client) -> Callable[[Tree, Tensor], Tensor]:
         """(w, H[L]) -> the client's loss; 0 without labels."""
         graph, now = client.graph, client.state["round"] | self.labels.kept(client)
         given = self._joint(graph, now, self.split.last, {}, None)

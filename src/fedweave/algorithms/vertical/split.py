@@ -6,7 +6,6 @@ below them; `now` is what `party` keeps during a round.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +13,7 @@ from torch import Tensor
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.graph import TRAIN, Graph
-from fedweave.core.model import Layer, Model
+from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.tree import Tree
 from fedweave.learn import PLAIN, ClassLoss
 from fedweave.ops.linear import linear
@@ -96,7 +95,7 @@ class Split:
         result: Tensor = below["nodes"] if last is None else below["nodes"][: len(below["hops"][str(last)]["gcn"])]
         return result
 
-    def first(self, graph: Graph, nodes: Tensor | None) -> Any:
+    def first(self, graph: Graph, nodes: Tensor | None) -> Hidden:
         """The features of `nodes`, the model's input; None is all nodes."""
         return graph.x if nodes is None else picked(graph.x, nodes)
 
@@ -105,7 +104,7 @@ class Split:
         segment: int,
         w: Tree,
         graph: Graph,
-        h: Any,
+        h: Hidden,
         hops: Tree | None = None,
         kept: Tree | None = None,
         key: Tensor | None = None,
@@ -116,7 +115,7 @@ class Split:
         hops: of `sample`; None takes the whole graph. kept: what the first segment carries beside its output, whose
         first rows are of the nodes of `h`. It does not leave the client, so layers must not change it later on.
         """
-        carried: Any = {"h": h, **kept} if kept else h
+        carried: Hidden = {"h": h, **kept} if kept else h
         for i in self.layers(segment):
             layer, own = self.model[i], w.get(str(i), {})
             h = carried["h"] if isinstance(carried, dict) else carried

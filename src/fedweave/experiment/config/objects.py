@@ -5,33 +5,35 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fedweave.algorithms.preset import Preset
 from fedweave.core import plugins
 from fedweave.core.maker import maker_of
 from fedweave.errors import ConfigError
 from fedweave.experiment.config.choice import Choice, choose
 from fedweave.experiment.config.plugins import PARTS, InPython, parameters, registry, usable
+from fedweave.models.module import OwnModule
 
 
-def of_partition(plugin: Any) -> Choice:
+def of_partition(plugin: object) -> Choice:
     """The choice of [partition] that makes `plugin`."""
     return _choice("partition", type(plugin), _values(plugin), plugin)
 
 
-def of_model(model: Any) -> Choice:
+def of_model(model: object) -> Choice:
     """The choice of [model] that builds these layers."""
     maker = maker_of(model)
     if maker is None:
         return _unnamed("model", "layers")
     plugin = maker.plugin
-    if hasattr(plugin, "kind"):  # a module's class and its settings
+    if isinstance(plugin, OwnModule):  # a module's class and its settings
         return _choice("model", plugin.kind, plugin.values, plugin.module)
     return _choice("model", type(plugin), _values(plugin), plugin)
 
 
-def of_algorithm(algorithm: Any) -> Choice:
+def of_algorithm(algorithm: object) -> Choice:
     """The choice of [algorithm] that makes this one of its model."""
     maker = maker_of(algorithm)
-    if maker is not None:
+    if maker is not None and isinstance(maker.plugin, Preset):
         return _choice("algorithm", maker.plugin, maker.given[0], maker.plugin.paper)
     values = _values(algorithm)
     return _choice("algorithm", type(algorithm), dict(list(values.items())[1:]), algorithm)
@@ -42,13 +44,13 @@ def is_named(choice: Choice) -> bool:
     return not plugins.is_in_python(choice.name)
 
 
-def _values(plugin: Any) -> dict[str, Any]:
+def _values(plugin: object) -> dict[str, Any]:
     if not dataclasses.is_dataclass(plugin):
         return {}
     return {own.name: getattr(plugin, own.name) for own in dataclasses.fields(plugin) if own.init}
 
 
-def _choice(section: str, kind: Any, values: Mapping[str, Any], plugin: Any) -> Choice:
+def _choice(section: str, kind: Any, values: Mapping[str, Any], plugin: object) -> Choice:
     """The choice, or what stands for it where no name or no settings in TOML make the same."""
     try:
         name = _name(section, kind)

@@ -20,7 +20,7 @@ from fedweave.experiment.demands import check_labels_and_nodes, check_people, ch
 from fedweave.experiment.runs.files import plain_errors
 from fedweave.models.directed import BARE
 from fedweave.partition import Column, Partition
-from fedweave.partition.base import client_ids
+from fedweave.partition.base import Partitioner, client_ids
 from fedweave.partition.scaling import meter_scaling
 
 _LOG = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ def _partition(origin: Origin) -> tuple[Choice, Dataset]:
     """The choice that makes the partition, and the data that it makes it of."""
     data, cut, seed = origin.data, origin.partition, origin.seed
     maker = cut.maker
-    if maker is not None and maker.given[0] is data:
+    if maker is not None and isinstance(maker.plugin, Partitioner) and maker.given[0] is data:
         choice = of_partition(maker.plugin)
         if is_named(choice) and (maker.given[1] == seed or _same(maker.plugin.cut(data, seed), cut)):
             return choice, data

@@ -13,6 +13,7 @@ from torch import Tensor
 from fedweave.algorithms.deployment import Deployable
 from fedweave.core.algorithm import Algorithm, MeasuresPairs
 from fedweave.core.engine import Engine, HoldsGraphs
+from fedweave.core.federation import KnowsPairs
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.experiment.rounds import RoundResult
 from fedweave.experiment.runs.checkpoint import Checkpoint
@@ -156,7 +157,7 @@ class RunFiles:
 def pairs_of(built: Ready, state: Tree) -> dict[str, np.ndarray]:
     """What the partition and, after the round of `state`, the algorithm know of every two clients: {name: float64
     [N, N]}, in client order."""
-    known = dict(built.fed.pairs)
+    known = dict(built.fed.pairs) if isinstance(built.fed, KnowsPairs) else {}
     if isinstance(built.algorithm, MeasuresPairs):
         known |= built.algorithm.pairs(state)
     return {name: matrix.cpu().numpy() for name, matrix in known.items()}

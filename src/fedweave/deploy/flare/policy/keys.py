@@ -11,7 +11,7 @@ from fedweave.algorithms import ALGORITHMS, PARTS
 from fedweave.algorithms.parts.composition import MadeOfParts
 from fedweave.algorithms.score_sums import HISTOGRAM, MEAN
 from fedweave.core import plugins
-from fedweave.core.federation import StepInfo, is_step, step_info, step_name
+from fedweave.core.federation import Step, StepInfo, is_step, step_info, step_name
 from fedweave.core.plugins import is_file
 from fedweave.deploy.flare.parties.alignment import MEETING
 from fedweave.deploy.flare.parties.exchange import CLAIMING
@@ -167,7 +167,7 @@ def _made(name: str, kind: Callable[[object], object]) -> object:
     raise ConfigError(f"{name} takes no model with its default settings, so that what it sends is not known")
 
 
-def _steps(algorithm: object) -> list[object]:
+def _steps(algorithm: object) -> list[Step]:
     places = [algorithm, *(algorithm.composed.values() if isinstance(algorithm, MadeOfParts) else ())]
     return [MethodType(own, place) for place in places for own in _members(place) if callable(own) and is_step(own)]
 

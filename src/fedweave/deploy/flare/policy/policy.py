@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from fedweave.algorithms.parts.class_counts import COUNTS
-from fedweave.algorithms.trying import TRIED
+from fedweave.algorithms.parts.drift import COUNTS
+from fedweave.algorithms.score_sums import TRIED
 from fedweave.core.algorithm import LimitsExamples, TakesBatches
 from fedweave.core.federation import StepInfo
 from fedweave.core.graph import SPLITS, TRAIN, Graph

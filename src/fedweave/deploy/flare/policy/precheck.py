@@ -130,7 +130,7 @@ def unjudged(
 
 
 def models_tried(algorithm: object, sites: int, rounds: Sequence[int]) -> int:
-    """How many models an algorithm has that many sites try in these rounds, at most (`algorithms.trying`)."""
+    """How many models an algorithm has that many sites try in these rounds, at most (`algorithms.score_sums`)."""
     return algorithm.composed.queries(sites, rounds) if isinstance(algorithm, FedAvg) else 0
 
 

@@ -69,7 +69,6 @@ class Flare(Engine):
         self.clients, self.classes, self.dtype, self.test, self.ledger = tuple(sites), 0, dtype, test, ledger
         self.device = torch.device("cpu")
         self.held = with_test(held or {}, test)
-        self.pairs: Mapping[str, Tensor] = {}
         self._link, self._fixed, self._inspector = link, quorum is None, Inspector(limit)
         self._quorum = 1.0 if quorum is None else quorum
         self._keys, self._last = Keys(seed), LastSent(resend)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from fedweave.algorithms.trying import TRIED
+from fedweave.algorithms.score_sums import TRIED
 from fedweave.core import random
 from fedweave.core.algorithm import capabilities
 from fedweave.core.federation import Declaration, StepInfo, step_info

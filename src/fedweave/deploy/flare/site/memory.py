@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedweave.algorithms.trying import AT_ONCE
+from fedweave.algorithms.score_sums import AT_ONCE
 from fedweave.core.algorithm import Calls
 from fedweave.core.federation import Step, StepInfo, step_name
 from fedweave.core.purposes import EVALUATION, PREDICTION, SETUP, TRAINING

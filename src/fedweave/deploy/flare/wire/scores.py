@@ -9,8 +9,7 @@ from types import MethodType
 import torch
 from torch import Tensor
 
-from fedweave.algorithms.score_sums import MEAN
-from fedweave.algorithms.trying import TRIED
+from fedweave.algorithms.score_sums import MEAN, TRIED
 from fedweave.algorithms.vertical.labels import DRAWN, LabelRelease
 from fedweave.core.algorithm import Calls, JudgesReceived
 from fedweave.core.federation import Client, Step, StepInfo, step_info

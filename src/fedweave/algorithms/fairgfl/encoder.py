@@ -1,5 +1,5 @@
 """Codes of nodes: an encoder that the server makes of a public sample and sends to all clients (Zhou et al. 2026,
-section V-B1 and appendix F-B).
+section V-B1 and appendix F-B), and what a curious server finds out of noisy codes and links (section VII).
 
 Everything about an encoder comes from the public sample: its projection, and the thresholds or ranges of its
 coordinates. The paper leaves its form open; ours is one linear layer, which an autoencoder follows by tanh and another.
@@ -8,17 +8,24 @@ coordinates. The paper leaves its form open; ours is one linear layer, which an 
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedweave.algorithms.parts.part import Attacked
 from fedweave.core import random
+from fedweave.core.arrays import dense
 from fedweave.core.graph import Graph
 from fedweave.core.tree import Tree, leaves
+from fedweave.datasets.base import Dataset
 from fedweave.errors import CallRefused, UserError
 from fedweave.learn import Adam, fit
 from fedweave.ops.linear import linear
 from fedweave.ops.sparse import Sparse
+from fedweave.partition.base import Partition
+from fedweave.partition.statistics import statistics
+from fedweave.privacy.attacks import reidentified, repeated_queries
 
 EncoderName = Literal["autoencoder", "pca", "random"]
 CodeName = Literal["binary", "minmax"]
@@ -116,3 +123,33 @@ def _reconstruction(w: Tree, public: Graph, key: Tensor, args: Tree) -> Tensor:
     x = args["x"]
     x = x[random.bits(random.fold(key, "batch"), len(x)).argsort()[:_BATCH]]
     return F.mse_loss(torch.tanh(linear(x, w["in"])) @ w["out"] + w["mean"], x)
+
+
+QUERIES = (1, 5, 10, 20, 30)
+HOLDERS = (1, 3, 5, 10, 27)
+PAIRS = 10_000  # that links are asked of
+
+
+def attacked_links(data: Dataset, partition: Partition, epsilon: float, key: Tensor) -> list[Attacked]:
+    """Telling whether two nodes are linked from several answers, of one client or of several."""
+    links = sum(statistics(data, partition)["edges_kept"])
+    truth = torch.arange(PAIRS, device="cpu") < min(links, PAIRS // 2)  # half are, or all links that there are
+
+    def share(copies: int, permanent: bool) -> float:
+        return repeated_queries(truth, epsilon, copies, key, permanent)
+
+    asked = [("links, asked again", f"{n} answer{'s' * (n > 1)}", share(n, False), share(n, True)) for n in QUERIES]
+    return asked + [("links, majority of holders", f"{n} client{'s' * (n > 1)}", 1.0, share(n, False)) for n in HOLDERS]
+
+
+def held_features(data: Dataset, partition: Partition) -> Tensor:
+    """The features of all nodes that clients hold, [n, d]."""
+    x = data.x[np.unique(np.concatenate([own.nodes for own in partition.parts]))]
+    return torch.from_numpy(dense(x))
+
+
+def attacked_codes(clean: Tensor, bare: Tensor, hidden: Tensor) -> Attacked:
+    """Naming the node of one code [b] among all n nodes, from codes [n, b] as sent without the noise and with it."""
+    owner = torch.arange(len(clean), device="cpu")
+    without, with_it = (reidentified(noisy, clean, owner) for noisy in (bare, hidden))
+    return "node of one code", f"{len(clean):,} nodes' features", without, with_it

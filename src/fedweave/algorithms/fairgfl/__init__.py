@@ -27,13 +27,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedweave.algorithms.overlap import attacks, matching
-from fedweave.algorithms.overlap.encoder import CodeName, Encoder, EncoderName, check_form, encoded, features
+from fedweave.algorithms.fairgfl import matching
+from fedweave.algorithms.fairgfl.encoder import (
+    CodeName,
+    Encoder,
+    EncoderName,
+    attacked_codes,
+    attacked_links,
+    check_form,
+    encoded,
+    features,
+    held_features,
+)
 from fedweave.algorithms.parts import Context, Part, Round
 from fedweave.algorithms.parts.part import Attacked
 from fedweave.algorithms.preset import preset_of
 from fedweave.core import random
-from fedweave.core.federation import Federation, Sends
+from fedweave.core.federation import Federation, KnowsPairs, Sends
 from fedweave.core.mechanism import LDP
 from fedweave.core.ranges import Real, Whole
 from fedweave.core.records import Record, Values
@@ -198,15 +208,16 @@ class OverlapWeights(Part):
         empty = torch.zeros(n, dtype=torch.float64, device=fed.device)
         state: Tree = {"weight": empty, "loss": empty, "heard": torch.zeros_like(empty, dtype=torch.int64)}
         matrices = {name: empty.new_zeros(n, n) for name in ("nodes", "links")}
+        known = fed.pairs if isinstance(fed, KnowsPairs) else {}
         if self.estimator != "none":
-            state |= {"true": overlap(fed.pairs, self.alpha).to(fed.device)} if fed.pairs else {}
+            state |= {"true": overlap(known, self.alpha).to(fed.device)} if known else {}
         if self.estimator == "oracle":
-            if not fed.pairs:
+            if not known:
                 raise UserError(
                     "estimator = 'oracle' needs the true overlap, which only a simulation with the partition 'overlap' "
                     "knows; choose that, estimator = 'ldp' or 'none'."
                 )
-            matrices = {name: fed.pairs[name].to(fed.device, copy=True) for name in matrices}
+            matrices = {name: known[name].to(fed.device, copy=True) for name in matrices}
         if self.estimator == "ldp":
             state |= self.made_encoder(fed) | {"seen": empty.new_zeros(n, n, dtype=torch.int64)}
         return state | matrices
@@ -230,10 +241,10 @@ class OverlapWeights(Part):
         """Those on noisy codes and, where they are sent, links."""
         if self.estimator != "ldp":
             return []
-        links = attacks.of_links(data, partition, self.epsilon_b, key) if self.alpha < 1 else []
+        links = attacked_links(data, partition, self.epsilon_b, key) if self.alpha < 1 else []
         bare, encoder = replace(self, epsilon_a=float("inf")), self.made_encoder(fed)["encoder"]
-        clean = encoded(encoder, attacks.held(data, partition).to(fed.dtype))
-        return [*links, attacks.of_codes(clean, *(own.noisy(clean, key) / own.steps for own in (bare, self)))]
+        clean = encoded(encoder, held_features(data, partition).to(fed.dtype))
+        return [*links, attacked_codes(clean, *(own.noisy(clean, key) / own.steps for own in (bare, self)))]
 
     def download(self, state: Tree, at: Tensor) -> tuple[Tree, Tree]:
         """The encoder, as long as one of the called clients may not have it, or needs it again."""

@@ -31,7 +31,7 @@ class Round:
     w: Tree
     model: Model
     held: Mapping[str, Graph] = field(default_factory=dict)
-    factors: Any = None
+    factors: Tensor | None = None
     weights: Any = None
     delta: Any = None
     value: Any = None

@@ -1,0 +1,208 @@
+"""Models of graphs whose neighbours differ: GPR-GNN (Chien et al. 2021, "Adaptive Universal Generalized PageRank Graph
+Neural Network"), ACM-GCN (Luan et al. 2022, "Revisiting Heterophily For Graph Neural Networks") and H2GCN (Zhu et al.
+2020, "Beyond Homophily in Graph Neural Networks: Current Limitations and Effective Designs").
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedweave.core import random
+from fedweave.core.graph import Graph
+from fedweave.core.maker import noted
+from fedweave.core.model import Hidden, Layer, Model
+from fedweave.core.tree import Tree
+from fedweave.errors import ConfigError
+from fedweave.models import blocks
+from fedweave.ops.linear import linear
+
+
+@dataclass(frozen=True)
+class GPRGNN:
+    """Z = Σ_k γ_k S^k H0, k = 0 … K, with H0 an MLP's logits and trained weights γ of the hops (eq. 1), which may
+    become negative, so that neighbours can count against a class.
+
+    γ begins as personalised PageRank's: γ_k = alpha (1 - alpha)^k and γ_K = (1 - alpha)^K.
+
+    Deviation: no dropout on the input features, which are often sparse.
+
+    hidden:  width of the MLP's hidden layer.
+    layers:  how many times messages pass, K.
+    dropout: share of the hidden layer's outputs that is dropped in training.
+    alpha:   with what probability a walk returns to where it began, at first; 0 to 1.
+
+    Raises:
+        ConfigError: a size below 1, a dropout outside [0, 0.99] or an alpha outside [0, 1].
+    """
+
+    hidden: int = 64
+    layers: int = 10
+    dropout: float = 0.5
+    alpha: float = 0.1
+
+    def __post_init__(self) -> None:
+        blocks.check(self.hidden, self.layers, self.dropout)
+        if not 0 <= self.alpha <= 1:
+            raise ConfigError(f"model alpha = {self.alpha}; it is a probability from 0 to 1.")
+
+    @noted
+    def build(self, features: int, classes: int) -> Model:
+        """The model from `features` columns to `classes` logits: `layers` + 3 layers."""
+        mlp = blocks.chain(blocks.affine, features, classes, self.hidden, 2, self.dropout)
+        return (*mlp, *(_hop(k) for k in range(self.layers)), _weighted(self.layers, self.alpha))
+
+
+def _hop(k: int) -> Layer:
+    """S^k H0 to S^(k+1) H0, with those of fewer hops beside: {"h", "hop0", "hop1", …}."""
+
+    def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tree:
+        before: Tree = h if k else {"h": h}
+        operator = graph.edges.operator("gcn")
+        rows = operator.shape[0] if graph.edges.shrinks else before["h"].shape[0]
+        kept = {name: value[:rows] for name, value in before.items() if name != "h"}
+        return kept | {f"hop{k}": before["h"][:rows], "h": operator @ before["h"]}
+
+    return Layer(lambda key: {}, apply, operator="gcn")
+
+
+def _weighted(hops: int, alpha: float) -> Layer:
+    """Σ_k γ_k S^k H0."""
+
+    def init(key: Tensor) -> Tree:
+        walk = [alpha * (1 - alpha) ** k for k in range(hops)]
+        return {"gamma": torch.tensor([*walk, (1 - alpha) ** hops], device=key.device)[:, None]}
+
+    def apply(w: Tree, graph: Graph, h: Tree, key: Tensor | None) -> Tensor:
+        every = torch.stack([*(h[f"hop{k}"] for k in range(hops)), h["h"]], -1)  # [n, classes, hops + 1]
+        return linear(every.flatten(0, 1), w["gamma"]).view(every.shape[:2])
+
+    return Layer(init, apply)
+
+
+CHANNELS = ("low", "high", "own")
+
+
+@dataclass(frozen=True)
+class ACMGCN:
+    """`layers` convolutions that mix three channels, node by node, with `dropout` after each but the last.
+
+    Each node weighs what it has in common with its neighbours (low-pass), what sets it apart from them (high-pass) and
+    what it is itself, so that neighbours of other classes can help.
+
+    Deviation: no dropout on the input features, which are often sparse.
+
+    hidden:  width of the layers between.
+    layers:  how many.
+    dropout: share of a layer's outputs that is dropped in training.
+
+    Raises:
+        ConfigError: a size below 1 or a dropout outside [0, 0.99].
+    """
+
+    hidden: int = 64
+    layers: int = 2
+    dropout: float = 0.5
+
+    def __post_init__(self) -> None:
+        blocks.check(self.hidden, self.layers, self.dropout)
+
+    @noted
+    def build(self, features: int, classes: int) -> Model:
+        """The model from `features` columns to `classes` logits."""
+        return blocks.chain(convolution, features, classes, self.hidden, self.layers, self.dropout)
+
+
+def convolution(fan_in: int, fan_out: int) -> Layer:
+    """3 (α_L H_L + α_H H_H + α_I H_I) with H_L = ReLU(S H W_L), H_H = ReLU((I - S) H W_H), H_I = ReLU(H W_I), and
+    α = softmax(σ([H_L v_L, H_H v_H, H_I v_I]) M / 3) for every node, S = D~^-1/2 (A + I) D~^-1/2.
+
+    The factor 3, by which equal weights add up channels as they are, is the authors' code's. Initialised like theirs:
+    uniform with bound 1 / sqrt(columns).
+    """
+
+    def init(key: Tensor) -> Tree:
+        def drawn(name: str, rows: int, columns: int) -> Tensor:
+            return blocks.uniform(random.fold(key, name), (rows, columns), 1 / math.sqrt(columns))
+
+        weights = {name: drawn(name, fan_in, fan_out) for name in CHANNELS}
+        scores = {f"score_{name}": drawn(f"score_{name}", fan_out, 1) for name in CHANNELS}
+        return weights | scores | {"mix": drawn("mix", len(CHANNELS), len(CHANNELS))}
+
+    def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
+        operator = graph.edges.operator("gcn")
+        low, high, own = (linear(h, w[name]) for name in CHANNELS)
+        rows = operator.shape[0] if graph.edges.shrinks else own.shape[0]
+        found = (operator @ low, high[:rows] - operator @ high, own[:rows])
+        channels = [torch.relu(one) for one in found]
+        scores = [linear(one, w[f"score_{name}"]) for one, name in zip(channels, CHANNELS, strict=True)]
+        shares = torch.softmax(linear(torch.sigmoid(torch.cat(scores, 1)), w["mix"]) / len(CHANNELS), 1)
+        mixed = [share * one for share, one in zip(shares.split(1, 1), channels, strict=True)]
+        result: Tensor = len(CHANNELS) * (mixed[0] + mixed[1] + mixed[2])
+        return result
+
+    return Layer(init, apply, CHANNELS, operator="gcn")
+
+
+MOST_ROUNDS = 8  # the embedding is 2^(rounds + 1) - 1 times as wide as `hidden`
+
+
+@dataclass(frozen=True)
+class H2GCN:
+    """A node's own embedding, its neighbours' and those of the neighbours' neighbours, side by side (algorithm 1).
+
+    H0 = ReLU(X W); round k makes [S1 H | S2 H] of the round's before, without weights, S1 over neighbours and S2 over
+    nodes at distance two, neither with the node itself; the logits are linear in [H0 | H1 | …] after dropout.
+
+    Messages pass along whole graphs: sampled neighbours cannot give the nodes at distance two.
+
+    hidden:  width of H0.
+    layers:  how many rounds of messages, up to 8.
+    dropout: share of the joined embedding that is dropped in training.
+
+    Raises:
+        ConfigError: a size below 1, too many rounds, or a dropout outside [0, 0.99].
+    """
+
+    hidden: int = 64
+    layers: int = 2
+    dropout: float = 0.5
+
+    def __post_init__(self) -> None:
+        blocks.check(self.hidden, self.layers, self.dropout)
+        if self.layers > MOST_ROUNDS:
+            raise ConfigError(f"model layers = {self.layers}; each doubles the width: at most {MOST_ROUNDS}.")
+
+    @noted
+    def build(self, features: int, classes: int) -> Model:
+        """The model from `features` columns to `classes` logits: `layers` + 2 layers."""
+        blocks.check_shape(features, classes)
+        wide = self.hidden * (2 ** (self.layers + 1) - 1)
+        between = (_round(k) for k in range(self.layers - 1))
+        last = blocks.activated(_joined(self.layers - 1), self.dropout, relu=False)
+        first = blocks.activated(blocks.product(lambda key: blocks.glorot(key, features, self.hidden)), 0.0)
+        return (first, *between, last, blocks.product(lambda key: blocks.glorot(key, wide, classes)))
+
+
+def _round(k: int) -> Layer:
+    """{"h": H_(k+1), "round0": H0, …, "round<k>": H_k}."""
+
+    def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tree:
+        before: Tree = h if k else {"h": h}
+        near, far = (graph.edges.operator(kind) @ before["h"] for kind in ("neighbours", "two_hops"))
+        kept = {name: value for name, value in before.items() if name != "h"}
+        return kept | {f"round{k}": before["h"], "h": torch.cat([near, far], 1)}
+
+    return Layer(lambda key: {}, apply, operator="neighbours", reads="graph")
+
+
+def _joined(k: int) -> Layer:
+    """The last round, and all rounds side by side."""
+    layer = _round(k)
+
+    def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
+        out = layer.apply(w, graph, h, key)
+        return torch.cat([*(out[f"round{i}"] for i in range(k + 1)), out["h"]], 1)
+
+    return layer._replace(apply=apply)
