@@ -387,8 +387,7 @@ def union(replies: Replies, count: int) -> Tensor:
     least, most = torch.cat([nodes[:1], nodes[-1:]]).tolist() or (0, -1)
     if least < 0 or most >= count:
         odd = [client for client, own in lists.items() if bool(((own < 0) | (own >= count)).any())]
-        who = ", ".join(map(repr, odd))
-        raise FedweaveError(f"{who} sampled nodes that are not 0 to {count - 1}. See what runs there.")
+        raise FedweaveError(f"{odd} sampled nodes that are not 0 to {count - 1}. See what runs there.")
     return torch.cat([nodes, nodes[:1].expand(-len(nodes) % 64)])
 
 
