@@ -21,6 +21,7 @@ What the paper leaves open, or where this differs:
 """
 
 import math
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar, Literal
@@ -291,24 +292,16 @@ class FedEgo(Deployable):
         given = {"phi": state["phi"], "key": fed.key("server"), "embedding": embedding, "label": label}
         before = state.get("optimizer") if self._kept else None
         given |= {"optimizer": before} if before else {}
-        if self._server_steps(len(label)) > _RECORDED:
-            return self._fit_server(given)
-        with fed.recording():
+        with fed.recording() if self._server_steps(len(label)) <= _RECORDED else nullcontext():
             trained: Tree = alone(self._fit_server, given)
         return trained
 
     def _fit_server(self, given: Tree) -> Tree:
-        label = given["label"]
-        phi, _, optimizer = fit(
-            self._server_loss,
-            given["phi"],
-            ego.ego_graph(given["embedding"], len(label), self.fan_out),
-            given["key"],
-            OPTIMISERS[self.optimizer](self.lr, self.weight_decay),
-            self._server_steps(len(label)),
-            state=given.get("optimizer"),
-            args={"label": label},
-        )
+        label, optimiser = given["label"], OPTIMISERS[self.optimizer](self.lr, self.weight_decay)
+        data = ego.ego_graph(given["embedding"], len(label), self.fan_out)
+        ways: Tree = {"state": given.get("optimizer"), "args": {"label": label}}
+        steps = self._server_steps(len(label))
+        phi, _, optimizer = fit(self._server_loss, given["phi"], data, given["key"], optimiser, steps, **ways)
         return {"phi": phi} | ({"optimizer": optimizer} if self._kept else {})
 
     def _server_steps(self, mashed: int) -> int:

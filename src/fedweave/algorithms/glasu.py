@@ -378,10 +378,12 @@ def union(replies: Replies, count: int) -> Tensor:
     Raises:
         FedweaveError: a client names a node that there is not; at every client its row would be missing.
     """
-    for client, reply in zip(replies.clients, replies, strict=True):
-        if bool(((reply["nodes"] < 0) | (reply["nodes"] >= count)).any()):
-            raise FedweaveError(f"{client!r} sampled nodes that are not 0 to {count - 1}. See what runs there.")
-    nodes = torch.cat([reply["nodes"] for reply in replies]).long().unique()
+    lists = {client: reply["nodes"] for client, reply in zip(replies.clients, replies, strict=True)}
+    nodes = torch.cat([*lists.values()]).long().unique()
+    least, most = torch.cat([nodes[:1], nodes[-1:]]).tolist() or (0, -1)
+    if least < 0 or most >= count:
+        odd = [client for client, own in lists.items() if bool(((own < 0) | (own >= count)).any())]
+        raise FedweaveError(f"{odd} sampled nodes that are not 0 to {count - 1}. See what runs there.")
     return torch.cat([nodes, nodes[:1].expand(-len(nodes) % 64)])
 
 

@@ -35,16 +35,18 @@ class Round:
     weights: Any = None
     delta: Any = None
     value: Any = None
-    _made: dict[int, tuple[Any, Tensor]] = field(default_factory=dict, repr=False, compare=False)  # kept by `replace`
+    _made: list[tuple[Any, Tensor]] = field(default_factory=list, repr=False, compare=False)  # kept by `replace`
 
     @property
     def updates(self) -> Tensor:
         """The released updates of all shared weights, float64 [P, D]."""
-        if id(self.factors) not in self._made:
-            found = self.replies.matrix("update")
-            found = found if self.factors is None else self.factors[:, None] * found
-            self._made[id(self.factors)] = self.factors, found
-        return self._made[id(self.factors)][1]
+        for factors, made in self._made:
+            if factors is self.factors:
+                return made
+        found = self.replies.matrix("update")
+        found = found if self.factors is None else self.factors[:, None] * found
+        self._made.append((self.factors, found))
+        return found
 
     def update(self, path: str) -> Tensor:
         """One leaf of them, [P, …]."""
