@@ -121,8 +121,10 @@ class Composition(dict[str, Part]):
             return None
         foreign = not type(self[owner]).__module__.startswith("fedweave.")  # FairGFL's sum to more on purpose
         # A device is not waited for in the middle of a round: what its own parts' weights break shows at the end of it.
-        looked = isinstance(found, Tensor) and (foreign or found.device.type == "cpu")
-        if odd := looked and not found.isfinite().all():
+        odd = False
+        if isinstance(found, Tensor) and (foreign or found.device.type == "cpu"):
+            odd = not found.isfinite().all()
+        if odd:
             self._refuse_diverged(round)
         if not isinstance(found, Tensor) or found.shape not in ((count,), (count, count)) or odd:
             raise ConfigError(f"{owner}.weigh: is to give {count} finite weights, one of each {REPLIED}")

@@ -234,10 +234,11 @@ class BoundsExamples(Protocol):
 
 def has(part: Part | type[Part], hook: str) -> bool:
     """Whether a part, or its class, has a hook of its own."""
-    return _has(part if isinstance(part, type) else type(part), hook)
+    kind: type[object] = part if isinstance(part, type) else type(part)
+    return _has(kind, hook)
 
 
 @cache
-def _has(kind: type[Part], hook: str) -> bool:
+def _has(kind: type[object], hook: str) -> bool:
     found = next((vars(base)[hook] for base in kind.__mro__ if hook in vars(base)), None)
     return found is not vars(Part).get(hook)
