@@ -1,9 +1,10 @@
 """What all tests share: one thread, the folder of real data, and small random graphs."""
 
+import gc
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -85,8 +86,15 @@ def _often(items: list[pytest.Item], whole: bool) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """A mark of this suite's own."""
+    """A mark of this suite's own; what is imported and collected is no garbage and is not searched for any."""
     config.addinivalue_line("markers", "often(*ids): cases that are tried on every commit, the others if slow ones are")
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Modules and tests stay: searching them again and again takes a twelfth of the suite's time."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -98,6 +106,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.slow)
     _often(items, whole=not any("::" in arg for arg in config.args))
     items.sort(key=lambda item: {"sites": 0}.get(group(item.nodeid), 1 + item.nodeid.startswith(CONTRACT)))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_waiting_for_disks() -> Iterator[None]:
+    """No test loses its power: what is written need not have reached the disk, which is waited for thousands of times."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
 
 
 @pytest.fixture(scope="session")

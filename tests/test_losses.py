@@ -129,7 +129,7 @@ WEIGHED = {"class_weight": "balanced", "focal": 1.0, "logit_adjustment": 0.5}
 OF_ALL_KINDS = ("fedavg", "local", "fedego", "glasu", "dfedgnn", "fairgraphfl", "graphfl", "fedsage", "fairaug")
 
 
-@pytest.mark.often("fedavg", "fedego", "glasu")
+@pytest.mark.often("fedavg", "glasu")
 @pytest.mark.parametrize("name", OF_ALL_KINDS)
 def test_every_algorithm_with_a_cross_entropy_weighs_classes_alike_for_one_client_and_for_all(name: str) -> None:
     subject = Subject(ALGORITHMS[name])

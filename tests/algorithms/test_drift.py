@@ -77,7 +77,7 @@ def trained(algorithm: Any, fed: Simulation, rounds: int = 4, resume: Any = None
 KINDS: dict[str, dict[str, Any]] = {"fairgfl": SMALL | {"renew": True}, "ditto": {"lr": 0.1}, "fedpub": {}}
 
 
-@pytest.mark.often("fairgfl")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
 def test_vectorised_equals_loop(name: str) -> None:
     loop, fast = (
@@ -86,6 +86,7 @@ def test_vectorised_equals_loop(name: str) -> None:
     assert distance(loop, fast) <= 1e-9
 
 
+@pytest.mark.slow
 def test_resumed_equals_uninterrupted() -> None:
     algorithm = made("fairgfl", **KINDS["fairgfl"])
     expected = trained(algorithm, federation())

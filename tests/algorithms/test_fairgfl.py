@@ -52,7 +52,7 @@ def ended(name: str = "fairgfl", rounds: int = 3, fed: Simulation | None = None,
 # --- the step
 
 
-@pytest.mark.often("oracle-0.7-True", "ldp-0.2-False")
+@pytest.mark.often("ldp-0.2-False")
 @pytest.mark.parametrize(
     ("estimator", "lam", "normalise"),
     [("oracle", 0.1, False), ("oracle", 0.7, True), ("oracle", 0.0, False), ("none", 0.3, False), ("ldp", 0.2, False)],

@@ -71,6 +71,7 @@ def test_with_a_strong_pull_nothing_moves_far() -> None:
     assert moved[1].norm() < 0.9 * moved[0].norm()
 
 
+@pytest.mark.often("feddyn-told0")
 @pytest.mark.parametrize(("name", "told"), [("feddyn", {"w"}), ("feddc", {"w", "ControlVariates"})])
 def test_nothing_but_updates_leaves(name: str, told: set[str]) -> None:
     _, fed = ended(name)

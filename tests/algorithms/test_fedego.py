@@ -257,7 +257,7 @@ def test_a_first_call_takes_the_servers_model_whole() -> None:
     assert (float(facts["lambda"]), float(facts["divergence"])) == (1, 0)
 
 
-@pytest.mark.often("0.0-loop", "1.0-vmap")
+@pytest.mark.often("1.0-vmap")
 @pytest.mark.parametrize("mode", ["loop", "vmap"])
 @pytest.mark.parametrize("mixing", [0.0, 1.0])
 def test_fixed_shares_keep_or_take_the_whole(mixing: float, mode: str) -> None:
@@ -468,6 +468,7 @@ BASELINES: dict[str, Callable[..., Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["fedavg", *(pytest.param(name, marks=pytest.mark.slow) for name in BASELINES if name != "fedavg")]
 )

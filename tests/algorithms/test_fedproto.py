@@ -111,6 +111,7 @@ def test_only_prototypes_cross() -> None:
     assert crossed["up", "prototype"]["shape"].startswith(f"[{CLASSES}, {HIDDEN}]")
 
 
+@pytest.mark.often("vmap")
 @pytest.mark.parametrize("mode", ["loop", "vmap"])
 def test_the_nearest_prototype_answers(baselines: Any, mode: str) -> None:
     net = MODELS["gcn"](hidden=HIDDEN, layers=2, dropout=0.0, linear=True).build(FEATURES, CLASSES)

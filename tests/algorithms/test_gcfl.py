@@ -141,6 +141,7 @@ def test_one_cluster_is_fedavg() -> None:
             assert distance(map_leaves(lambda leaf, at=at: leaf[at], ends[0]["own"]), ends[1]["w"]) <= 1e-12
 
 
+@pytest.mark.often("vmap")
 @pytest.mark.parametrize("mode", ["loop", "vmap"])
 def test_the_gradients_norm_is_what_one_step_moves(mode: str) -> None:
     """What a client reports after a round is the length of a plain step of length 1 from its trained weights."""
@@ -159,7 +160,7 @@ def test_the_gradients_norm_is_what_one_step_moves(mode: str) -> None:
         assert float(last.state["parts"]["SeriesClusters"]["series"][at, -1]) == pytest.approx(float(moved) ** 0.5)
 
 
-@pytest.mark.often("gcfl")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gcfl", "gcfl_plus"])
 def test_graphs_as_examples_on_both_engines(name: str) -> None:
     ends = []

@@ -136,7 +136,7 @@ def test_unions_by_hand() -> None:
         union(below, 10)
 
 
-@pytest.mark.often("options2")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -324,6 +324,7 @@ def test_no_row_leaves_without_noise_neither_in_training_nor_in_inference(
     assert {"infer", "infer_full"} == set(left)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind", [GLASU, *(pytest.param(k, marks=SLOW) for k in (VFL, Standalone, SimulatedCentralized))]
 )

@@ -74,7 +74,7 @@ def test_what_was_drawn_is_drawn_once_and_what_is_unknown_stays() -> None:
 # --- in GLASU
 
 
-@pytest.mark.often("exchanged-4")
+@pytest.mark.slow
 @pytest.mark.parametrize(("backward", "rounds"), [("frozen", 20), ("exchanged", 4)])
 def test_loop_equals_vmap_with_noisy_labels(backward: str, rounds: int) -> None:
     ends = []

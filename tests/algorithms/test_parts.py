@@ -195,6 +195,7 @@ class Shift(Part):
         return {}
 
 
+@pytest.mark.often("vmap")
 @pytest.mark.parametrize("mode", ["loop", "vmap"])
 def test_what_differs_between_clients_reaches_each(mode: str) -> None:
     _, fed = after(FedAvg(model(0.0), parts=(Shift(),), **SGD), mode=mode)

@@ -144,6 +144,7 @@ def after(parts: tuple[Part, ...], rounds: int = 2, **options: Any) -> Any:
     return last.state, fed
 
 
+@pytest.mark.often("krum")
 @pytest.mark.parametrize("parts", [(Median(), NormBound()), (Krum(1, keep=2),)], ids=["median", "krum"])
 def test_both_modes_agree(parts: tuple[Part, ...]) -> None:
     one, other = (after(parts, rounds=5, mode=mode)[0] for mode in ("loop", "vmap"))

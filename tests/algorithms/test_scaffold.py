@@ -42,7 +42,7 @@ def called(participation: float) -> list[np.ndarray]:
     return rounds
 
 
-@pytest.mark.often("2-size-1.0", "1-uniform-0.6")
+@pytest.mark.often("1-uniform-0.6")
 @pytest.mark.parametrize(
     ("option", "mean", "participation"),
     [

@@ -91,6 +91,7 @@ def test_of_one_label_holder_there_is_no_sum_to_hide_in() -> None:
         check_reply(rules, Spent(), reply, 8, step_info(algorithm.pull))
 
 
+@pytest.mark.slow
 def test_double_precision() -> None:
     """Sealed terms are whole numbers: their sum returns in the federation's own precision."""
     plain, hidden = (outcome(made(secure_sum=on), federation(parties(dtype=torch.float64)))[1] for on in (False, True))
@@ -99,6 +100,7 @@ def test_double_precision() -> None:
     assert gap(plain, weights) < 1e-3
 
 
+@pytest.mark.slow
 def test_loop_and_vectorised_send_the_same() -> None:
     loop, together = (outcome(made(secure_sum=True), federation(mode=mode))[1] for mode in ("loop", "vmap"))
     assert gap(loop, together) < 1e-6
@@ -161,6 +163,7 @@ def test_a_cap_on_epsilon_counts_every_release_of_noised_rows() -> None:
         check_reply(rules, spent, reply, 8, info)
 
 
+@pytest.mark.often("vmap")
 @pytest.mark.parametrize("mode", ["loop", "vmap"])
 def test_how_many_representations_were_cut_is_said(
     mode: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch

@@ -47,6 +47,7 @@ def test_the_mean_is_that_of_fedavg(part: SecureSum, plain: Any, gap: float) -> 
     assert 0 < distance(secure["w"], after(*plain)[0]["w"]) < gap
 
 
+@pytest.mark.slow
 def test_loop_and_vectorised_add_up_the_same_words() -> None:
     assert distance(after(SecureSum(), mode="loop")[0]["w"], after(SecureSum(), mode="vmap")[0]["w"]) == 0
 
@@ -138,6 +139,7 @@ def test_where_clients_may_be_missing_a_term_is_of_the_present_message_alone(
         FedAvg(model(), parts=(*parts, SecureSum(everyone=False)), **settings)
 
 
+@pytest.mark.often("vmap")
 @pytest.mark.parametrize("mode", ["loop", "vmap"])
 def test_where_clients_may_be_missing_a_part_finds_nothing_that_it_kept(mode: str) -> None:
     assert after(Remembering(), SecureSum(), mode=mode)

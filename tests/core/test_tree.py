@@ -75,7 +75,7 @@ def same(one: Any, other: Any) -> bool:
     return type(one) is type(other) and (one == other or (one != one and other != other))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(trees)
 def test_decode_undoes_encode_and_the_size_is_known_before(tree: dict[str, Any]) -> None:
     blob = encode(tree)

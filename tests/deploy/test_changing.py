@@ -95,6 +95,7 @@ def test_sites_change_their_data_as_the_simulation_does(project: Path, name: str
     assert told - {"(names and framing)"} == ({"changed"} if name == "drifting" else set())
 
 
+@pytest.mark.slow
 def test_data_goes_back_to_the_checkpoint_with_the_server(project: Path) -> None:
     config = experiment("mending", rounds=5)
     fed, algorithm = joined(project, config)

@@ -89,7 +89,7 @@ def simulated(config: Any) -> tuple[Any, Any]:
     return last, built.fed
 
 
-@pytest.mark.often("fedavg", "glasu", "fedego", "dp_fedavg", "scaffold", "fairgfl")
+@pytest.mark.often("fedavg", "glasu", "fedego", "scaffold")
 @pytest.mark.parametrize("name", OF_SITES)
 def test_sites_give_the_numbers_of_the_simulation(project: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     config = experiment(name, rounds=2)
@@ -178,7 +178,7 @@ def test_sites_that_share_no_weights_exchange_what_parts_send(project: Path) -> 
     assert not [row for row in fed.ledger.table().to_pylist() if row["key"].startswith(("w", "update"))]
 
 
-@pytest.mark.often("dp_fedavg-settings0", "fedego-settings2", "fairgfl-settings4", "glasu-settings7")
+@pytest.mark.often("dp_fedavg-settings0", "glasu-settings7")
 @pytest.mark.parametrize(
     ("name", "settings"),
     [

@@ -64,7 +64,7 @@ def told(project: Path, site: str) -> dict[str, np.ndarray]:
     return {name: np.array(table[name].to_pylist()) for name in table.column_names}
 
 
-@pytest.mark.often("ditto-personal", "dfedgnn-global", "local-trained")
+@pytest.mark.often("ditto-personal", "dfedgnn-global")
 @pytest.mark.parametrize(
     ("name", "which"),
     [

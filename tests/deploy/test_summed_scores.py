@@ -116,6 +116,7 @@ def test_nobody_tells_how_many_of_each_class_it_has_unless_its_policy_says_so(pr
     assert not any(name.startswith("pooled/") for name in last.summary)
 
 
+@pytest.mark.often("", 'measures = ["loss"]')
 @pytest.mark.parametrize(
     "policy",
     ["", 'measures = ["loss"]', "round_scores = 10", "score_epsilon = 1.0", f'{NAMED}\ndeny = ["labels"]'],

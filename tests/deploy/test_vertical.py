@@ -38,7 +38,7 @@ __all__ = ["project"]
 INFO = StepInfo.of({"h": "representations"})
 
 
-@pytest.mark.often("settings1-cut1")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "cut"),
     [

@@ -62,6 +62,7 @@ def test_numbers_follow_from_counts(example: dict[str, ModuleType]) -> None:
     assert found.payers == [15 / 30]
 
 
+@pytest.mark.slow
 def test_the_error_of_an_auc_is_that_of_repeated_draws(example: dict[str, ModuleType]) -> None:
     """Hanley and McNeil's formula holds for exponential scores, of which these are."""
     rng, bad, good = np.random.default_rng(0), 40, 120

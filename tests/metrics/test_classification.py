@@ -42,7 +42,7 @@ CASES = {
 }
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(**CASES)
 def test_equal_scikit_learn(seed: int, n: int, classes: int, coarse: bool) -> None:
     logits, y, masks = drawn(seed, n, classes, coarse)

@@ -80,7 +80,7 @@ def test_by_hand() -> None:
 
 
 @given(st.integers(0, 10**6), st.integers(0, 2))
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=8)
 def test_fairlearn_and_scikit_learn_agree(seed: int, row: int) -> None:
     people = People(seed)
     y, predicted, sens, margin = people.judged(row)

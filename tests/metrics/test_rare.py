@@ -41,7 +41,7 @@ def drawn(seed: int, n: int, coarse: bool) -> tuple[torch.Tensor, torch.Tensor, 
     return logits, torch.from_numpy(y), torch.from_numpy(rng.random((2, n)) < [[0.7], [0.4]])
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 2**20), n=st.integers(1, 80), coarse=st.booleans(), positive=st.sampled_from([0, 1]))
 def test_equal_scikit_learn(seed: int, n: int, coarse: bool, positive: int) -> None:
     logits, y, masks = drawn(seed, n, coarse)

@@ -75,7 +75,7 @@ def test_the_papers_own_trade_offs_are_ratios_of_its_means_and_its_baselines_are
     assert abs(share("FairAug+FL") - 1) > 0.2
 
 
-@pytest.mark.often("table 1", "figure 3")
+@pytest.mark.often("figure 3")
 @pytest.mark.parametrize("name", ALL)
 def test_every_experiment_resolves_with_its_seeds(name: str) -> None:
     found = planned(name).values()

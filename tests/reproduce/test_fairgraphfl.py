@@ -174,6 +174,7 @@ def with_accuracies(run: Path, values: list[float]) -> None:
     pq.write_table(pa.table(columns, METRICS_SCHEMA), run / "metrics.parquet")
 
 
+@pytest.mark.slow
 def test_fairness_is_the_correlation_with_the_same_agents_alone(tmp_path: Path) -> None:
     places = [(method, "PROTEINS", "local", "correlation") for method in ("FedAvg", "CFFL")]
     made(tmp_path, [found("table 2")[place] for place in places], rounds=1)

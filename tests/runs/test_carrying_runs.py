@@ -70,7 +70,7 @@ def test_a_model_of_edges_sees_what_others_cannot(tmp_path: Path) -> None:
     assert f1["gine"] > 0.9 > f1["gcn"]
 
 
-@pytest.mark.often("model1")
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [{"name": "gine", "directed": "both"}, {"name": "gat", "hidden": 4, "heads": 2}])
 def test_one_after_the_other_and_all_at_once_give_the_same(tmp_path: Path, model: dict[str, object]) -> None:
     """Also where steps are recorded and played again."""

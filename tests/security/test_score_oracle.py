@@ -126,6 +126,7 @@ def test_a_sum_of_losses_tells_labels_only_where_the_owner_lets_it_leave(parties
     assert right == 1.0 if "measures" in policy else right < 0.6
 
 
+@pytest.mark.often("true_labels = true", "")
 @pytest.mark.parametrize("policy", ["true_labels = true", "", "round_scores = 10"])
 def test_scores_tell_no_more_of_labels_than_their_draw_for_training_did(parties: Path, policy: str) -> None:
     """By the hits of random guesses; and nothing more is counted for that."""
@@ -144,6 +145,7 @@ def test_scores_tell_no_more_of_labels_than_their_draw_for_training_did(parties:
         assert server.spent() == EPSILON
 
 
+@pytest.mark.often("", "score_epsilon = 1.0")
 @pytest.mark.parametrize("policy", ["", "score_epsilon = 1.0", "evaluations = 20"])
 def test_hits_of_weights_that_the_server_chooses_tell_labels_unless_the_policy_bounds_them(
     project: Path, policy: str
