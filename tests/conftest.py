@@ -4,7 +4,7 @@ import gc
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -86,15 +86,19 @@ def _often(items: list[pytest.Item], whole: bool) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """A mark of this suite's own; what is imported and collected is no garbage and is not searched for any."""
+    """A mark of this suite's own."""
     config.addinivalue_line("markers", "often(*ids): cases that are tried on every commit, the others if slow ones are")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Modules and tests stay: searching them for garbage again and again takes a twelfth of the suite's time."""
     gc.disable()
-
-
-def pytest_collection_finish() -> None:
-    """Modules and tests stay: searching them again and again takes a twelfth of the suite's time."""
-    gc.freeze()
-    gc.enable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -110,7 +114,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_waiting_for_disks() -> Iterator[None]:
-    """No test loses its power: what is written need not have reached the disk, which is waited for thousands of times."""
+    """No test loses its power: what is written need not have reached the disk, a wait of thousands of times."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
         yield

@@ -122,6 +122,7 @@ def test_loop_and_vectorised_send_the_same() -> None:
     assert distance(*ends) < 1e-9
 
 
+@pytest.mark.slow
 def test_with_little_noise_it_learns() -> None:
     steps = [*train(made(sigma=1e-3, clip=2.0, lr=1.0), federation(mode="vmap"), 30, eval_every=10)]
     losses = [step.summary["local/loss"] for step in steps if step.evaluated]

@@ -65,6 +65,7 @@ def same(ours: Any, theirs: np.ndarray) -> None:
     assert theirs.shape == flat.shape
 
 
+@pytest.mark.often("True")
 @pytest.mark.parametrize("uniform", [False, True])
 def test_fedavg(oracles: Any, problem: Problem, uniform: bool) -> None:
     from fedweave.algorithms.parts import Uniform

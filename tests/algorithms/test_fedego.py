@@ -23,11 +23,11 @@ from fedweave.core.model import Model
 from fedweave.core.purposes import FRAMING
 from fedweave.core.tree import Tree, leaves, map_leaves
 from fedweave.engines.simulation import Simulation
-from fedweave.errors import UserError
 from fedweave.experiment.rounds import train
 from fedweave.models import MODELS
 from tests.conftest import padded_alike
 from tests.contract.federations import CLASSES, FEATURES, SIZES, distance, federation, graphs
+from tests.refusals import refusal
 
 QUICK: dict[str, Any] = {
     "batch": 4, "batches": 2, "epochs": 1, "server_epochs": 1, "fan_out": 2, "lr": 0.05, "weight_decay": 0.0
@@ -392,7 +392,7 @@ def test_a_small_client_uploads_zeros_that_do_not_count() -> None:
 
 def test_nobody_to_mix_is_the_users_error() -> None:
     lonely = {site: small(9, NOBODY, [0, 1, 0] * 3, [at]) for at, site in enumerate("ab")}
-    with pytest.raises(UserError, match="two training nodes"):
+    with refusal("user.two-nodes", "two training nodes"):
         after(fedego(net(9, 2)), Simulation(lonely, classes=2), 1)
 
 

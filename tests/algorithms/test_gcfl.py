@@ -131,6 +131,7 @@ def test_series_cut_those_whose_gradients_went_otherwise_and_begin_anew() -> Non
     assert not state["known"].any()
 
 
+@pytest.mark.slow
 def test_one_cluster_is_fedavg() -> None:
     for name in ("gcfl", "gcfl_plus"):
         ends = []

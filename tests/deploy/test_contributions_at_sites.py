@@ -108,5 +108,5 @@ def test_no_more_models_are_tried_than_the_algorithm_tries(
 @pytest.mark.parametrize("rule", ["score_epsilon = 1.0", "round_scores = 10"])
 def test_hits_on_labels_as_they_are_stay_where_scores_are_coarser(project: Path, rule: str) -> None:
     deny(project, rule)
-    with pytest.raises(ClientsMissing, match=rf"policy\.{rule.split()[0]}: tried"):
+    with refusal("clients-missing", f"policy.{rule.split()[0]}: tried"):
         joined(project, valued())

@@ -84,7 +84,7 @@ def test_what_left_is_the_ledgers_and_nothing_where_all_train_alone(example: dic
     assert joined.customers.sum() == 300
 
 
-@pytest.mark.often("fedavg")
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["local", "fedavg"])
 def test_the_round_is_each_lenders_own_alone_and_common_together(
     example: dict[str, ModuleType], algorithm: str

@@ -10,7 +10,7 @@ import pytest
 from fedweave import datasets
 from fedweave.algorithms import FedAvg
 from fedweave.cli.predict import predictions
-from fedweave.errors import ConfigError, DataError, UserError
+from fedweave.errors import ConfigError, UserError
 from fedweave.experiment.build import build, federation
 from fedweave.experiment.config import resolve
 from fedweave.export.source import source
@@ -104,7 +104,7 @@ def test_the_same_nodes_as_new_ones_are_predicted_alike(tmp_path: Path) -> None:
     changed = columns(predictions(tmp_path / "run", few))
     assert np.abs(changed["p_1"] - new["p_1"][np.argsort(np.argsort(new["node"]))]).max() > 1e-4
     pd.read_csv(few / "edges.csv").drop(columns="amount").to_csv(few / "edges.csv", index=False)
-    with pytest.raises(DataError, match="amount"):
+    with refusal("data.unlike", "amount"):
         predictions(tmp_path / "run", few)
 
 
@@ -136,7 +136,7 @@ def test_algorithms_that_add_edges_and_samples_refuse_models_of_edges(tmp_path: 
         with pytest.raises(ConfigError, match="gcn"):
             build(resolve(document(path, {"name": name}, name=model)))
     shared = {"partition": {"name": "vertical", "clients": 1}}
-    with pytest.raises(ConfigError, match=r"glasu.*gine"):
+    with refusal("config.edge-model", "glasu", "gine"):
         build(resolve(document(path, {"name": "glasu"}, name="gine") | shared))
     build(resolve(document(path, {"name": "glasu"}, name="gcn") | shared))
     with refusal("config", "edge_features = 5"):

@@ -20,11 +20,11 @@ from fedweave.deploy.flare.policy.keys import read_checked
 from fedweave.deploy.flare.site.sitefile import FINE, SITE_FILE, Rules
 from fedweave.deploy.flare.wire.requests import Answer
 from fedweave.deploy.flare.wire.scores import Scoring, scoring_of
-from fedweave.errors import ConfigError
 from fedweave.experiment.config import resolve
 from fedweave.metrics import classification, group_fairness
 from fedweave.models import MODELS
 from fedweave.privacy.ldp import kept_probability
+from tests.refusals import refusal
 from tests.security.cheating import SITE, Cheat, agreed, make_sites, reply, set_policy
 from tests.security.test_labels_without_gradients import Server
 
@@ -218,7 +218,7 @@ def test_an_owner_may_deny_each_measure_alone(project: Path, name: str) -> None:
     set_policy(project, f'deny = ["own/{name}"]')
     read_checked(project / SITE / SITE_FILE)
     set_policy(project, f'deny = ["own/{name}s"]')
-    with pytest.raises(ConfigError, match="below own there are"):
+    with refusal("config.policy", "below own there are"):
         read_checked(project / SITE / SITE_FILE)
 
 

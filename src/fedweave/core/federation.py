@@ -212,7 +212,8 @@ def step_info(step: object) -> StepInfo:
     if not isinstance(declared, tuple):
         raise FedweaveError(
             f"{step_name(step)} is not marked @on_client, so it may not run on clients. "
-            "Decorate it and declare what it sends."
+            "Decorate it and declare what it sends.",
+            code="step.unmarked",
         )
     sends, *rest, hears, apart, columns = declared
     owner = getattr(step, "__self__", None)

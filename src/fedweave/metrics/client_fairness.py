@@ -34,7 +34,8 @@ def client_fairness(
     if not loss.shape == accuracy.shape == trained.shape == (len(clients),):
         raise DataError(
             f"{len(clients)} clients, losses {loss.shape}, accuracies {accuracy.shape} and training losses "
-            f"{trained.shape}; give one of each per client."
+            f"{trained.shape}; give one of each per client.",
+            code="data.lengths",
         )
     for of_clients in (loss, trained):
         _check_losses(of_clients, clients)
@@ -62,7 +63,8 @@ def _check_losses(losses: np.ndarray, clients: Sequence[str]) -> None:
     negative = np.flatnonzero(losses < 0)
     if len(negative):
         raise DataError(
-            f"client {clients[negative[0]]!r} has the loss {losses[negative[0]]}; the entropy needs all losses >= 0."
+            f"client {clients[negative[0]]!r} has the loss {losses[negative[0]]}; the entropy needs all losses >= 0.",
+            code="data.loss",
         )
 
 

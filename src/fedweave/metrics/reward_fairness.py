@@ -26,7 +26,10 @@ def pearson(alone: np.ndarray, together: np.ndarray) -> Correlation:
     """
     one, other = np.asarray(alone, np.float64), np.asarray(together, np.float64)
     if one.shape != other.shape or one.ndim != 1:
-        raise DataError(f"accuracies alone {one.shape} and together {other.shape}; give one of each per client.")
+        raise DataError(
+            f"accuracies alone {one.shape} and together {other.shape}; give one of each per client.",
+            code="data.lengths",
+        )
     defined = ~(np.isnan(one) | np.isnan(other))
     one, other = one[defined], other[defined]
     if len(one) < 2 or np.ptp(one) == 0 or np.ptp(other) == 0:

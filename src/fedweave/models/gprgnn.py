@@ -40,7 +40,7 @@ class GPRGNN:
     def __post_init__(self) -> None:
         blocks.check(self.hidden, self.layers, self.dropout)
         if not 0 <= self.alpha <= 1:
-            raise ConfigError(f"model alpha = {self.alpha}; it is a probability from 0 to 1.")
+            raise ConfigError(f"model alpha = {self.alpha}; it is a probability from 0 to 1.", code="config.value")
 
     @noted
     def build(self, features: int, classes: int) -> Model:

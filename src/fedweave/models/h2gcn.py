@@ -41,7 +41,9 @@ class H2GCN:
     def __post_init__(self) -> None:
         blocks.check(self.hidden, self.layers, self.dropout)
         if self.layers > MOST_ROUNDS:
-            raise ConfigError(f"model layers = {self.layers}; each doubles the width: at most {MOST_ROUNDS}.")
+            raise ConfigError(
+                f"model layers = {self.layers}; each doubles the width: at most {MOST_ROUNDS}.", code="config.value"
+            )
 
     @noted
     def build(self, features: int, classes: int) -> Model:

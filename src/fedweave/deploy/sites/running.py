@@ -102,7 +102,8 @@ def judged_by_number(config: Config, project: Path, sites: Sequence[str]) -> Con
     if not labels:
         raise ConfigError(
             f"evaluation.positive: is {judging.positive!r}, and the server does not know what classes are called, nor "
-            "do all sites whose folders are here name the same (labels in site.toml). Give the number of the class."
+            "do all sites whose folders are here name the same (labels in site.toml). Give the number of the class.",
+            code="config.no-class",
         )
     return replace(config, evaluation=replace(judging, positive=judging.of(labels, len(labels)).positive))
 
@@ -165,7 +166,7 @@ def _jobs(
         if absent := [site for site in about.sites if site not in here]:
             told({"status": "absent", "sites": absent})
         if not here:
-            raise FedweaveError(f"no site of {project} is connected. {START}.")
+            raise FedweaveError(f"no site of {project} is connected. {START}.", code="job.no-site")
         told({"status": "submitted", "sites": here})
         noting = partial(_noting, project, directory, told)
         last = _job(admin, config, about, set(here), number, directory, noting)
