@@ -23,6 +23,7 @@ from fedweave.partition import Vertical
 from fedweave.partition.base import Part, Partition, client_ids
 from fedweave.partition.ego_networks import crossing_edges, induced_edges
 from fedweave.partition.pooling import pooled
+from tests.refusals import refusal
 
 PATH = Dataset(
     name="path of 5 nodes and a chord 1-4",
@@ -127,7 +128,7 @@ def test_an_algorithm_that_needs_the_sensitive_attribute_is_refused_data_without
     monkeypatch.setitem(ALGORITHMS, "fair", Fair)
     sections = {"partition": {"clients": 3}, "algorithm": {"name": "fair"}}
     data = {"name": "synthetic", "nodes": 90, "classes": 2}
-    with pytest.raises(ConfigError, match="algorithm 'fair' needs a sensitive attribute, but synthetic has none"):
+    with refusal("config.no-sens", "'fair'"):
         build.build(config.resolve({**sections, "data": data}))
     assert build.build(config.resolve({**sections, "data": {**data, "sensitive": True}})).data.sens is not None
 

@@ -21,6 +21,7 @@ from fedweave.experiment.build import build
 from fedweave.incentives.coalitions import worth
 from fedweave.payments.contributions import _check_repeated, _heard, left_out, measured, totals, unpayable
 from fedweave.report.reading import read_run
+from tests.refusals import refusal
 
 ROUNDS = 3
 CONFIG = f"""
@@ -88,7 +89,7 @@ def test_where_clients_are_judged_by_models_of_their_own_nobody_is_paid_by_anoth
     (tmp_path / "config.toml").write_text(CONFIG)
     words = ["--set", f"algorithm.parts={parts}", "--out", tmp_path / "run", "--quiet"]
     fedweave("run", tmp_path / "config.toml", "--algorithm", "fedavg", *words)
-    with pytest.raises(UserError, match="is not judged by a global model"):
+    with refusal("user.not-judged"):
         measured(tmp_path / "run")
 
 
@@ -115,7 +116,7 @@ def test_a_weight_below_0_is_refused(finished: Path) -> None:
     built = build(config.read(finished / "config.toml")[0])
     *_, (_, round, _) = _heard(built.algorithm, built.fed, ROUNDS)
     weights = torch.tensor([0.5, 0.5, -0.25, 0.25], dtype=torch.float64)
-    with pytest.raises(UserError, match=f"^{round.replies.clients[2]}'s weight is -0.25; "):
+    with refusal("user.negative-weight", f"{round.replies.clients[2]}'s weight is -0.25"):
         worth(replace(round, weights=weights), built.algorithm.model, [], "loss")
 
 
@@ -241,14 +242,14 @@ def test_what_cannot_be_measured_is_refused(finished: Path, tmp_path: Path) -> N
     assert "numbers from 1 to 3" in fedweave("contributions", finished, "--rounds", "4", code=2)
     assert "numbers from 1 to 3" in fedweave("contributions", finished, "--rounds", "²", code=2)
     assert "choose accuracy, loss, macro_f1" in fedweave("contributions", finished, "--metric", "f1", code=2)
-    with pytest.raises(UserError, match="is not the directory of a run"):
+    with refusal("user.no-run"):
         measured(tmp_path)
     settings = finished.parent / "config.toml"
     median = ["--set", 'algorithm.parts=["median"]']
     for name, words in (("fedadam", []), ("fedavg", median)):
         words += ["--set", "rounds=1", "--out", tmp_path / name, "--quiet"]
         fedweave("run", settings, "--algorithm", name, *words)
-        with pytest.raises(UserError, match="is not judged by a global model that is a weighted mean"):
+        with refusal("user.not-judged"):
             measured(tmp_path / name)
 
 
@@ -275,7 +276,7 @@ def test_a_repetition_that_ends_at_no_numbers_is_another_run() -> None:
     w = {"0": torch.tensor([3.0, 4.0])}
     _check_repeated({"0": torch.tensor([3.0, 4.2])}, w, Path("run"))
     for other in (4.3, float("nan")):
-        with pytest.raises(UserError, match="ends at another model than it holds"):
+        with refusal("user.other-model"):
             _check_repeated({"0": torch.tensor([3.0, other])}, w, Path("run"))
 
 

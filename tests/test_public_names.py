@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 import fedweave
 from fedweave.cli import app
 from fedweave.cli import init as starter
-from fedweave.errors import UserError
 from fedweave.experiment.runs.trained import finished, trained
+from tests.refusals import refusal
 
 ROOT = Path(__file__).parents[1]
 SMALL = """
@@ -84,9 +84,9 @@ def test_a_run_is_loaded_as_tables_configuration_and_models(saved: Path) -> None
     assert torch.equal(found.weights()["0"]["weight"], kept.state["w"]["0"]["weight"])
     own = found.weights("trained", "client-1")
     assert torch.equal(own["0"]["weight"], kept.models("trained")["client-1"]["0"]["weight"])
-    with pytest.raises(UserError, match="name a client"):
+    with refusal("user.no-client", "name a client"):
         found.weights("personal")
-    with pytest.raises(UserError, match="no model 'best'"):
+    with refusal("user.no-model", "'best'"):
         found.weights("best")
 
 
@@ -96,12 +96,12 @@ def test_of_a_run_between_sites_the_joint_model_is_loaded_and_no_other(saved: Pa
     (run / "config.toml").write_text(f'{config.partition("[engine]")[0]}[engine]\nname = "flare"\n')
     found = fedweave.load_run(run)
     assert torch.equal(found.weights()["0"]["weight"], fedweave.load_run(saved).weights()["0"]["weight"])
-    with pytest.raises(UserError, match="Of such a run the global model alone is here"):
+    with refusal("user.global-alone"):
         found.weights("personal", "client-1")
 
 
 def test_what_is_not_a_run_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"is not the directory of a run: it has no config.toml"):
+    with refusal("user.no-run", "run:", "config.toml"):
         fedweave.load_run(tmp_path)
 
 

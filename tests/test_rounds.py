@@ -30,7 +30,7 @@ from tests.refusals import refusal
 
 def test_divergence_is_an_error_that_names_round_and_remedy() -> None:
     algorithm = FedAvg(model(), optimizer="sgd", lr=1e30)
-    with pytest.raises(FedweaveError, match=r"diverged: after round \d+ 'w/.*Lower algorithm.lr") as error:
+    with refusal("diverged") as error:
         list(train(algorithm, federation(), 10))
     advice = str(error.value).partition("bound the updates (")[2].partition(").")[0]
     document = {"algorithm": {"name": "fedavg"}, "data": {"name": "digits"}}
@@ -41,7 +41,7 @@ def test_divergence_is_an_error_that_names_round_and_remedy() -> None:
 @pytest.mark.parametrize("name", ["local", "dfedgnn"])
 def test_divergence_of_models_that_the_server_never_sees_is_an_error(name: str) -> None:
     made = ALGORITHMS[name](model(), optimizer="sgd", lr=1e30)
-    with pytest.raises(FedweaveError, match=r"diverged: after round \d+ .*site-"):
+    with refusal("diverged"):
         list(train(made, federation(), 10))
 
 
@@ -55,7 +55,7 @@ def test_divergence_is_no_fault_of_the_weights_that_it_leads_to(name: str) -> No
 
 @pytest.mark.parametrize(("rounds", "eval_every"), [(0, 1), (3, -1)])
 def test_impossible_lengths_are_refused(rounds: int, eval_every: int) -> None:
-    with pytest.raises(UserError, match=f"rounds is {rounds} and eval_every {eval_every}"):
+    with refusal("user.rounds", f"rounds is {rounds} and eval_every {eval_every}"):
         list(train(FedAvg(model()), federation(), rounds, eval_every))
 
 
@@ -84,7 +84,7 @@ def test_no_training_starts_where_another_has_ended(rounds: int) -> None:
     """Clients would begin with moments and personal models, and their bytes would be counted with those of before."""
     made, fed = ALGORITHMS["ditto"](model()), federation()
     *_, last = train(made, fed, rounds)
-    with pytest.raises(UserError, match=r"has trained before.*fedweave\.federation.*or give `resume`"):
+    with refusal("user.trained-before", "fedweave.federation", "`resume`"):
         list(train(FedAvg(model()), fed, 1))
     assert [step.round for step in train(made, fed, rounds + 1, resume=(last.round, last.state))] == [rounds + 1]
 
@@ -254,5 +254,5 @@ def test_evaluation_of_a_sample_has_its_clients_numbers_and_changes_no_training(
 )
 def test_evaluation_of_a_sample_is_refused_where_nobody_can_be_left_out(more: dict[str, Any]) -> None:
     data = {"name": "synthetic", "nodes": 60, "features": 8}
-    with refusal("config", "evaluation.clients"):
+    with refusal("config.sampled", "evaluation.clients"):
         build(resolve({"data": data, "evaluation": {"clients": 2}} | more))

@@ -37,7 +37,7 @@ def less(false: Tensor, seed: int) -> bool:
     return bool(false[AGENT] < others.min()) and bool(false[AGENT] < honest(seed)[AGENT])
 
 
-@pytest.mark.often("zeros-0")
+@pytest.mark.slow
 @every_seed
 @pytest.mark.parametrize("what", FOUND_OUT)
 def test_one_that_sends_something_else_than_its_update_is_paid_less(what: str, seed: int) -> None:

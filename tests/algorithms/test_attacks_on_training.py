@@ -84,7 +84,7 @@ def reached(attack: str, part: str) -> tuple[float, float]:
     return outcome(fed, replace(built.algorithm, parts=PARTS[part]), 10)
 
 
-@pytest.mark.often("scaling-krum")
+@pytest.mark.slow
 @pytest.mark.parametrize(("attack", "part"), [("sign flip", "median"), ("scaling", "krum")])
 def test_attacks_that_ruin_the_mean(attack: str, part: str) -> None:
     honest, _ = reached("none", "mean")
@@ -100,6 +100,7 @@ def test_a_bounded_update_counts_as_one_whatever_its_client_says() -> None:
     assert reached("sign flip", "norm_bound")[0] > honest - 0.2
 
 
+@pytest.mark.slow
 def test_a_boosted_backdoor_opens_the_mean_and_not_krum() -> None:
     assert reached("none", "mean")[1] < 0.1
     assert reached("boosted backdoor", "mean")[1] > 0.9

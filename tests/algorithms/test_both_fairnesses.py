@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from fedweave.experiment import config
 from fedweave.experiment.build import build
 from fedweave.experiment.rounds import train
@@ -26,6 +28,7 @@ def summary(**changes: object) -> dict[str, float]:
     return last.summary
 
 
+@pytest.mark.slow
 def test_it_starts_and_measures_fairness_between_clients_and_between_groups() -> None:
     found = summary()
     assert {"fairness/train_loss_variance", "groups/global/sp", "groups/global/eo"} <= found.keys()

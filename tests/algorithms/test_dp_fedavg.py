@@ -14,7 +14,6 @@ from fedweave.core import random
 from fedweave.core.federation import Client
 from fedweave.core.mechanism import Clipped, Gaussian
 from fedweave.core.tree import Tree, leaves, norm, ravel, sub
-from fedweave.errors import UserError
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train
 from fedweave.experiment.runs.run import run
@@ -23,6 +22,7 @@ from fedweave.privacy.spent import bounds
 from fedweave.report.disclosure import disclose
 from fedweave.report.reading import read_run
 from tests.contract.federations import distance, federation, graphs, model
+from tests.refusals import refusal
 
 SHAPES = {"0": {"w": (60, 8), "b": (8,)}, "1": {"w": (8, 3)}}
 
@@ -118,6 +118,7 @@ def test_short_updates_are_as_they_were_before_noise() -> None:
     assert torch.equal(ravel(MemberNoise(clip=1.0).clipped(short)), ravel(short).double())
 
 
+@pytest.mark.slow
 def test_noise_has_its_standard_deviation_and_is_drawn_anew() -> None:
     part, still = MemberNoise(clip=0.5, sigma=3.0), tree(torch.zeros)
     drawn = torch.stack([ravel(released(part, still, secret)) for secret in range(200)])
@@ -185,7 +186,7 @@ def test_without_noise_to_speak_of_it_is_fedavg_with_clipping() -> None:
 
 def test_more_rounds_than_the_target_is_for_are_refused() -> None:
     made = ALGORITHMS["dp_fedavg"](model(), epsilon=4.0, target_rounds=10)
-    with pytest.raises(UserError, match=r"within 10 rounds \(target_rounds\), and the run has 11"):
+    with refusal("user.target-rounds", "10 rounds (target_rounds)", "11"):
         next(train(made, federation(), 11))
 
 

@@ -98,6 +98,7 @@ def made(**settings: Any) -> FedAvg:
     return FedAvg(MLP, local_steps=1, parts=(Uniform(), part))
 
 
+@pytest.mark.often("vmap")
 @pytest.mark.parametrize("mode", ["loop", "vmap"])
 def test_the_ledger_has_the_epsilon_of_an_example(mode: str) -> None:
     fed, algorithm = federation(mode=mode), made()
@@ -115,11 +116,13 @@ def test_the_ledger_has_the_epsilon_of_an_example(mode: str) -> None:
     assert torch.isfinite(ravel(last.state["w"])).all()
 
 
+@pytest.mark.slow
 def test_loop_and_vectorised_send_the_same() -> None:
     ends = [[*train(made(), federation(mode=mode, dtype=torch.float64), 2)][-1].state for mode in ("loop", "vmap")]
     assert distance(*ends) < 1e-9
 
 
+@pytest.mark.slow
 def test_with_little_noise_it_learns() -> None:
     steps = [*train(made(sigma=1e-3, clip=2.0, lr=1.0), federation(mode="vmap"), 30, eval_every=10)]
     losses = [step.summary["local/loss"] for step in steps if step.evaluated]

@@ -25,10 +25,10 @@ from fedweave.core.model import Layer
 from fedweave.core.portions import Batch
 from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree, ravel
-from fedweave.errors import ReplyRefused, StepFailed
 from fedweave.experiment.rounds import train
 from fedweave.ops.memory import ByObject
 from tests.contract.federations import SIZES, Simulation, federation, graphs, model, people
+from tests.refusals import refusal
 
 ROUNDS, STEPS, LR = 3, 8, 1.0
 SGD: dict[str, Any] = {"optimizer": "sgd", "lr": LR, "weight_decay": 0.0, "local_steps": STEPS}
@@ -463,7 +463,7 @@ class Smuggler(GroupWeights):
 
 def test_a_part_that_sends_the_attribute_without_declaring_it_is_refused() -> None:
     made = FedAvg(model(0.0, classes=2), parts=(Smuggler(),))
-    with pytest.raises((ReplyRefused, StepFailed), match="people"):
+    with refusal("reply-refused", "people"):
         heard(made)
 
 

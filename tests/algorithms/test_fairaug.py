@@ -154,6 +154,7 @@ def test_both_directions_of_an_edge_stay_or_go_and_only_edges_stay() -> None:
         assert all(drawn["kept"][step, u] for u, _ in found)
 
 
+@pytest.mark.slow
 def test_edges_and_features_are_drawn_with_their_probabilities() -> None:
     graph, ends = small(), ends_of(small())
     chance = edge_probabilities(ends, groups_of(graph), graph.real.expand(STEPS, -1), 0.9)

@@ -34,6 +34,7 @@ def auc(found: np.ndarray, true: np.ndarray) -> float:
     return float((rank[there].mean() - (there.sum() + 1) / 2) / (~there).sum())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "encoder",
     ["autoencoder", pytest.param("pca", marks=pytest.mark.slow), pytest.param("random", marks=pytest.mark.slow)],

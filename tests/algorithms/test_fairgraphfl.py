@@ -194,7 +194,7 @@ ABLATIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.often("gradient alignment")
+@pytest.mark.slow
 @pytest.mark.parametrize("left_out", ABLATIONS)
 def test_each_of_the_papers_five_components_can_be_left_out(left_out: str, whole: Any) -> None:
     part = states(**ABLATIONS[left_out])[-1]

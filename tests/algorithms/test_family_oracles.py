@@ -65,6 +65,7 @@ def same(ours: Any, theirs: np.ndarray) -> None:
     assert theirs.shape == flat.shape
 
 
+@pytest.mark.often("True")
 @pytest.mark.parametrize("uniform", [False, True])
 def test_fedavg(oracles: Any, problem: Problem, uniform: bool) -> None:
     from fedweave.algorithms.parts import Uniform
@@ -88,7 +89,7 @@ def test_fedprox(oracles: Any, problem: Problem) -> None:
     same(state["w"], oracles.fedprox(problem.start, problem.clients, ROUNDS, STEPS, LR, 0.7))
 
 
-@pytest.mark.often("0.0", "3.0")
+@pytest.mark.often("3.0")
 @pytest.mark.parametrize("q", [0.0, 0.5, 1.0, 3.0])
 def test_qfedavg(oracles: Any, problem: Problem, q: float) -> None:
     state, _ = trained(problem, "qfedavg", q=q)

@@ -9,7 +9,9 @@ import torch
 from fedweave.algorithms import ALGORITHMS
 from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.feddyn import DynamicRegularisation
-from fedweave.algorithms.parts import Clip, SecureSum, UniformTrained
+from fedweave.algorithms.parts import Clip, SecureSum, Uniform, UniformTrained
+from fedweave.algorithms.parts.part import Part
+from fedweave.algorithms.scaffold import ControlVariates
 from fedweave.core.graph import TRAIN
 from fedweave.core.purposes import FRAMING
 from fedweave.core.tree import leaves, ravel
@@ -71,6 +73,7 @@ def test_with_a_strong_pull_nothing_moves_far() -> None:
     assert moved[1].norm() < 0.9 * moved[0].norm()
 
 
+@pytest.mark.often("feddyn-told0")
 @pytest.mark.parametrize(("name", "told"), [("feddyn", {"w"}), ("feddc", {"w", "ControlVariates"})])
 def test_nothing_but_updates_leaves(name: str, told: set[str]) -> None:
     _, fed = ended(name)
@@ -92,19 +95,27 @@ def test_clipped_updates_make_the_clients_own_drift_too() -> None:
     assert (torch.stack(own).mean(0) - ravel(state["parts"]["DynamicRegularisation"]["drift"])).abs().max() < 1e-9
 
 
-def test_only_touched_rows_are_trained(make_graphs: Any) -> None:
+@pytest.mark.parametrize(
+    ("parts", "kept"),
+    [
+        ((DynamicRegularisation(), UniformTrained()), "DynamicRegularisation/drift"),
+        ((ControlVariates(), Uniform()), "ControlVariates/control"),
+    ],
+)
+def test_only_touched_rows_are_trained(make_graphs: Any, parts: tuple[Part, ...], kept: str) -> None:
+    """Clients keep the rows that no feature of theirs touches once for all, in every round, with the same numbers."""
     clients = make_graphs([40, 40, 40], 400, sparse=True)
     net = MODELS["gcn"](hidden=8).build(400, 3)
-    made = FedAvg(net, optimizer="sgd", lr=0.1, parts=(DynamicRegularisation(), UniformTrained()))
+    made = FedAvg(net, optimizer="sgd", lr=0.1, parts=parts)
     ends = []
     for mode in ("vmap", "loop"):
         fed = Simulation(clients, classes=3, mode=mode)
         *_, last = train(made, fed, 3, eval_every=0)
         ends.append(last.state["w"])
         if mode == "vmap":
-            kept = fed.executor._states.many(tuple(fed.clients), False)
-            partly = [path for path, leaf in leaves(kept) if isinstance(leaf, TouchedRows)]
-            assert "DynamicRegularisation/drift/0/weight" in partly
+            states = fed.executor._states.many(tuple(fed.clients), False)
+            partly = [path for path, leaf in leaves(states) if isinstance(leaf, TouchedRows)]
+            assert f"{kept}/0/weight" in partly
     assert distance(*ends) < 1e-9
 
 

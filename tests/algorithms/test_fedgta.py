@@ -61,6 +61,7 @@ def test_shares_are_those_of_the_reference(baselines: Any, epsilon: float) -> No
         assert np.abs(found - baselines.gta_mix(m, sure, epsilon)).max() < 1e-12
 
 
+@pytest.mark.slow
 def test_at_epsilon_1_clients_train_alone_from_common_weights() -> None:
     last, _ = ended(epsilon=1.0)
     for at, (name, graph) in enumerate(graphs(torch.float64).items()):

@@ -38,7 +38,7 @@ class Told:
         patch.setattr(NormalisedSteps, "weigh", kept)
 
 
-@pytest.mark.often("loop-options1", "vmap-options0", "vmap-options2")
+@pytest.mark.often("vmap-options0", "vmap-options2")
 @pytest.mark.parametrize("options", [{}, {"momentum": 0.5}, {"mu": 0.5}])
 @pytest.mark.parametrize("mode", ["loop", "vmap"])
 def test_rounds_are_those_of_the_reference(
@@ -99,6 +99,7 @@ def test_the_longest_round_is_agreed_upon_and_told() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.often("vmap")
 @pytest.mark.parametrize("mode", ["loop", "vmap"])
 def test_only_data_moves_the_rows_that_clients_share(make_graphs: Any, mode: str) -> None:
     """Clients that stop earlier than others have less weight decay."""

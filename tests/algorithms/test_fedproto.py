@@ -67,6 +67,7 @@ def test_the_term_is_that_of_the_reference(baselines: Any) -> None:
     assert float(found) == pytest.approx(2 * baselines.fedproto_term(h, y, q.numpy(), known.numpy()), abs=1e-12)
 
 
+@pytest.mark.slow
 def test_without_strength_it_is_local_training_from_common_weights() -> None:
     """Each client's model is the one that FedAvg of a single client trains."""
     _, fed = ended(lam=0.0, rounds=3)
@@ -111,6 +112,7 @@ def test_only_prototypes_cross() -> None:
     assert crossed["up", "prototype"]["shape"].startswith(f"[{CLASSES}, {HIDDEN}]")
 
 
+@pytest.mark.often("vmap")
 @pytest.mark.parametrize("mode", ["loop", "vmap"])
 def test_the_nearest_prototype_answers(baselines: Any, mode: str) -> None:
     net = MODELS["gcn"](hidden=HIDDEN, layers=2, dropout=0.0, linear=True).build(FEATURES, CLASSES)

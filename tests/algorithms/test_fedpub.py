@@ -74,6 +74,7 @@ def test_a_model_whose_layers_hand_on_more_than_h_is_compared_by_h(oracles: Any)
         assert np.abs(leaf.numpy() - theirs).max() < 1e-9
 
 
+@pytest.mark.slow
 def test_without_tau_it_is_the_plain_mean() -> None:
     mixed, _ = after(FedAvg(model(), parts=(FunctionalMix(tau=0.0),), **SGD))
     plain, _ = after(FedAvg(model(), parts=(Uniform(),), **SGD))

@@ -35,6 +35,7 @@ from fedweave.models import MODELS
 from fedweave.ops.sparse import dense
 from tests.contract.federations import FEATURES, federation, model
 from tests.contract.test_contract import Recorder
+from tests.refusals import refusal
 
 PART = MissingNeighbours(slots=2, epochs=3, exchanges=3, peers=0, sample=6, hidden=(8,), rounding="floor")
 DOUBLE = torch.float64
@@ -296,6 +297,7 @@ class Watched(MissingNeighbours):
         return found
 
 
+@pytest.mark.slow
 def test_every_exchange_asks_others_anew() -> None:
     part = Watched(slots=2, epochs=1, exchanges=4, peers=1, sample=6, hidden=(8,))
     fed = federation(dtype=DOUBLE, mode="vmap")
@@ -304,6 +306,7 @@ def test_every_exchange_asks_others_anew() -> None:
     assert len({tuple(asked.flatten().tolist()) for asked in part.__dict__["seen"]}) > 1
 
 
+@pytest.mark.slow
 def test_the_exchange_brings_what_is_made_closer_to_others_nodes() -> None:
     def gap(fed: Simulation) -> float:
         gaps = []
@@ -436,7 +439,7 @@ def test_nothing_but_what_is_declared_leaves(heard: Any) -> None:
 def test_a_server_cannot_run_what_is_no_step() -> None:
     fed = begun()
     for asked in (PART.local_loss, PART.others_loss):
-        with pytest.raises(FedweaveError, match="not marked @on_client"):
+        with refusal("step.unmarked", "@on_client"):
             fed.map(asked)
     with pytest.raises(FedweaveError):
         fed.map(PART.mend)  # the new graph would be the reply

@@ -74,6 +74,7 @@ def test_training_brings_prototypes_to_those_that_were_sent() -> None:
     assert float(contrast(torch.from_numpy(rows), told, again["prototype"], by)) < losses[1]  # it goes on
 
 
+@pytest.mark.slow
 def test_without_strength_it_is_local_training_from_common_weights() -> None:
     _, fed = ended(lam=0.0, rounds=3, steps=1)
     for name, graph in graphs(torch.float64).items():

@@ -97,6 +97,7 @@ def ended(name: str, **options: Any) -> tuple[Any, set[tuple[str, str]], Any]:
     return last.state, {own for own in said if not own[1].startswith("global_test")}, fed
 
 
+@pytest.mark.slow
 def test_without_strength_it_is_fedavg_and_only_centres_cross() -> None:
     plain, keys, _ = ended("fedavg")
     off, _, _ = ended("fggp", answer="classifier", augment=0.0, align=0.0, **SMALL)

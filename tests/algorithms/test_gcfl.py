@@ -131,6 +131,7 @@ def test_series_cut_those_whose_gradients_went_otherwise_and_begin_anew() -> Non
     assert not state["known"].any()
 
 
+@pytest.mark.slow
 def test_one_cluster_is_fedavg() -> None:
     for name in ("gcfl", "gcfl_plus"):
         ends = []
@@ -141,6 +142,7 @@ def test_one_cluster_is_fedavg() -> None:
             assert distance(map_leaves(lambda leaf, at=at: leaf[at], ends[0]["own"]), ends[1]["w"]) <= 1e-12
 
 
+@pytest.mark.often("vmap")
 @pytest.mark.parametrize("mode", ["loop", "vmap"])
 def test_the_gradients_norm_is_what_one_step_moves(mode: str) -> None:
     """What a client reports after a round is the length of a plain step of length 1 from its trained weights."""
@@ -159,7 +161,7 @@ def test_the_gradients_norm_is_what_one_step_moves(mode: str) -> None:
         assert float(last.state["parts"]["SeriesClusters"]["series"][at, -1]) == pytest.approx(float(moved) ** 0.5)
 
 
-@pytest.mark.often("gcfl")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gcfl", "gcfl_plus"])
 def test_graphs_as_examples_on_both_engines(name: str) -> None:
     ends = []

@@ -52,7 +52,7 @@ def with_one_idle(mode: str, **options: Any) -> Simulation:
     return federation(mode=mode, clients=held | {"site-2": without_examples(held["site-2"])})
 
 
-@pytest.mark.often("dfedgnn", "rffl")
+@pytest.mark.often("dfedgnn")
 @pytest.mark.parametrize("name", ["fedavg", "fedprox", "local", "dfedgnn", "rffl"])
 def test_one_client_alone_and_in_a_batch(name: str) -> None:
     found = []

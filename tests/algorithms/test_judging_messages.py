@@ -67,6 +67,7 @@ def test_only_weights_go_down_to_be_judged(name: str) -> None:
     assert ("w" in keys) == bool(made.share)
 
 
+@pytest.mark.often("parts0-judged0", "parts3-judged3")
 @pytest.mark.parametrize(
     ("parts", "judged"),
     [

@@ -10,11 +10,11 @@ import torch
 from fedweave.algorithms.glasu import GLASU
 from fedweave.core import random
 from fedweave.engines.simulation import Simulation
-from fedweave.errors import UserError
 from fedweave.experiment.rounds import train
 from fedweave.privacy.attacks import labels_from_gradient
 from fedweave.privacy.ldp import randomised_response
 from tests.contract.federations import algorithm, distance, federation, graphs, model
+from tests.refusals import refusal
 
 
 def one_sided(mode: str = "vmap", dtype: torch.dtype = torch.float32) -> Simulation:
@@ -74,7 +74,7 @@ def test_what_was_drawn_is_drawn_once_and_what_is_unknown_stays() -> None:
 # --- in GLASU
 
 
-@pytest.mark.often("exchanged-4")
+@pytest.mark.slow
 @pytest.mark.parametrize(("backward", "rounds"), [("frozen", 20), ("exchanged", 4)])
 def test_loop_equals_vmap_with_noisy_labels(backward: str, rounds: int) -> None:
     ends = []
@@ -85,6 +85,7 @@ def test_loop_equals_vmap_with_noisy_labels(backward: str, rounds: int) -> None:
     assert all(distance(ends[0][name]["w"], ends[1][name]["w"]) <= 1e-9 for name in ends[0])
 
 
+@pytest.mark.slow
 def test_it_trains_on_the_noisy_labels_alone() -> None:
     """With ε so large that all labels stay it is GLASU without label_epsilon; with a small one it is not."""
 
@@ -99,7 +100,7 @@ def test_it_trains_on_the_noisy_labels_alone() -> None:
 
 
 def test_labels_at_several_parties_are_refused() -> None:
-    with pytest.raises(UserError, match=r"site-0, site-1, .* all have them, and their draws together tell more"):
+    with refusal("user.labels-alike", "site-0, site-1"):
         next(train(algorithm("glasu", label_epsilon=1.0), federation(name="glasu"), 1))
     with pytest.raises(ValueError, match="label_epsilon is -1"):
         GLASU(model(), label_epsilon=-1.0)

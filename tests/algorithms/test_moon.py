@@ -84,6 +84,7 @@ def test_a_clients_first_training_has_no_term_whichever_round_it_is() -> None:
     assert distance(ends[0]["w"], ends[1]["w"]) > 1e-6
 
 
+@pytest.mark.often("vmap")
 @pytest.mark.parametrize("mode", ["loop", "vmap"])
 def test_two_rounds_by_hand(mode: str) -> None:
     """Gradient descent on cross-entropy and the term, by autograd, on clients one after the other."""

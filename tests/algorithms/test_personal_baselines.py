@@ -166,6 +166,7 @@ def test_nothing_but_ones_own_in_the_mix_is_local_training() -> None:
         assert distance(used(made, fed, last.state, name), stepped(Problem().like, graph, 4)) < 1e-12
 
 
+@pytest.mark.often("vmap")
 @pytest.mark.parametrize("mode", ["loop", "vmap"])
 def test_own_weights_go_by_the_gradient_at_the_mix(baselines: Any, problem: Problem, mode: str) -> None:
     """Two rounds by hand, with a share that moves."""
@@ -199,7 +200,7 @@ def test_a_share_outside_0_and_1_is_refused() -> None:
 # --- pfedme ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.often("loop-1.0", "vmap-0.5")
+@pytest.mark.often("loop-1.0")
 @pytest.mark.parametrize("beta", [1.0, 0.5])
 @pytest.mark.parametrize("mode", ["loop", "vmap"])
 def test_pfedmes_rounds_are_those_of_the_reference(baselines: Any, problem: Problem, beta: float, mode: str) -> None:

@@ -27,9 +27,9 @@ from fedweave.algorithms.parts.weigh import by_size
 from fedweave.core.portions import Batch
 from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree, leaves, ravel
-from fedweave.errors import UserError
 from fedweave.experiment.rounds import train
 from tests.contract.federations import distance, federation, model
+from tests.refusals import refusal
 
 SGD: dict[str, Any] = {"optimizer": "sgd", "lr": 0.5, "weight_decay": 0.0}
 
@@ -144,6 +144,7 @@ def after(parts: tuple[Part, ...], rounds: int = 2, **options: Any) -> Any:
     return last.state, fed
 
 
+@pytest.mark.often("krum")
 @pytest.mark.parametrize("parts", [(Median(), NormBound()), (Krum(1, keep=2),)], ids=["median", "krum"])
 def test_both_modes_agree(parts: tuple[Part, ...]) -> None:
     one, other = (after(parts, rounds=5, mode=mode)[0] for mode in ("loop", "vmap"))
@@ -193,7 +194,7 @@ def test_papers_with_weights_of_their_own_refuse_others(name: str) -> None:
     ],
 )
 def test_too_few_clients_are_refused_at_the_start(part: Part, said: str) -> None:
-    with pytest.raises(UserError, match=said):
+    with refusal("user.too-few", said):
         after((part,), rounds=1)
 
 
@@ -205,7 +206,7 @@ def test_too_few_replies_are_refused(part: Part, said: str) -> None:
     """Rather than an aggregate that withstands nobody."""
     algorithm = FedAvg(model(), parts=(part,), quorum=0.5)
     fed = federation(absent=lambda round, client: "gone" if client == "site-0" else None)
-    with pytest.raises(UserError, match=said):
+    with refusal("user.too-few", said):
         list(train(algorithm, fed, 1))
 
 

@@ -7,17 +7,13 @@ import pytest
 import torch
 
 from fedweave.algorithms import ALGORITHMS
-from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.participation import places, sample
 from fedweave.algorithms.parts import Clip, SecureSum, Uniform
 from fedweave.algorithms.scaffold import ControlVariates
 from fedweave.core.graph import TRAIN
 from fedweave.core.purposes import FRAMING
-from fedweave.core.tree import leaves, ravel
-from fedweave.engines.simulation import Simulation
+from fedweave.core.tree import ravel
 from fedweave.experiment.rounds import train
-from fedweave.models import MODELS
-from fedweave.ops.touched import TouchedRows
 from tests.algorithms.test_family_oracles import LR, ROUNDS, SGD, STEPS, Problem
 from tests.contract.federations import distance, federation, graphs, model
 
@@ -42,7 +38,7 @@ def called(participation: float) -> list[np.ndarray]:
     return rounds
 
 
-@pytest.mark.often("2-size-1.0", "1-uniform-0.6")
+@pytest.mark.often("1-uniform-0.6")
 @pytest.mark.parametrize(
     ("option", "mean", "participation"),
     [
@@ -149,20 +145,3 @@ def test_clipped_updates_make_the_clients_own_variates_too() -> None:
     state, fed = ended(parts=(Clip(0.05),))
     own = [ravel(client["ControlVariates"]["control"]) for client in fed.snapshot().values()]
     assert (torch.stack(own).mean(0) - ravel(state["parts"]["ControlVariates"]["control"])).abs().max() < 1e-9
-
-
-def test_only_touched_rows_are_trained(make_graphs: Any) -> None:
-    """Clients keep the rows that no feature of theirs touches once for all, in every round, with the same numbers."""
-    clients = make_graphs([40, 40, 40], 400, sparse=True)
-    net = MODELS["gcn"](hidden=8).build(400, 3)
-    made = FedAvg(net, optimizer="sgd", lr=0.1, parts=(ControlVariates(), Uniform()))
-    ends = []
-    for mode in ("vmap", "loop"):
-        fed = Simulation(clients, classes=3, mode=mode)
-        *_, last = train(made, fed, 3, eval_every=0)
-        ends.append(last.state["w"])
-        if mode == "vmap":
-            kept = fed.executor._states.many(tuple(fed.clients), False)
-            partly = [path for path, leaf in leaves(kept) if isinstance(leaf, TouchedRows)]
-            assert "ControlVariates/control/0/weight" in partly
-    assert distance(*ends) < 1e-9

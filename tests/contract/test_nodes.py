@@ -114,11 +114,13 @@ def test_the_clients_have_several_sizes_and_share_them() -> None:
     assert 2 <= len(set(rows)) <= 4
 
 
+@pytest.mark.often("3")
 @pytest.mark.parametrize("chunk", [0, pytest.param(1, marks=SLOW), pytest.param(2, marks=SLOW), 3])
 def test_vectorised_equals_loop_bit_for_bit(chunk: int, specified: Tree) -> None:
     assert distance(outcome(mode="vmap", chunk=chunk), specified) == 0
 
 
+@pytest.mark.slow
 def test_in_double_precision_too() -> None:
     assert distance(*(outcome(mode=mode, dtype=torch.float64) for mode in ("loop", "vmap"))) <= 1e-12
 
@@ -138,6 +140,7 @@ def test_resumed_equals_uninterrupted(mode: str, specified: Tree) -> None:
     assert distance({"server": last.state, "clients": second.snapshot(), "summary": last.summary}, specified) == 0
 
 
+@pytest.mark.often("vmap")
 @pytest.mark.parametrize("mode", ["loop", "vmap"])
 def test_results_do_not_depend_on_the_padding(mode: str, specified: Tree) -> None:
     roomy = outcome(mode=mode, clients=clients(rows=[len(graph.y) + 32 for graph in clients().values()]))

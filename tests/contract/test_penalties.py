@@ -97,6 +97,7 @@ def test_a_penalty_whose_numbers_depend_on_the_engine_is_found_out(part: type[Pa
     assert verdict(subject(part), LAW).startswith("BROKEN : vmap and loop in double precision differ")
 
 
+@pytest.mark.often("LastIfThere", "WholeNorm")
 @pytest.mark.parametrize("part", [LastIfThere, LastAmongThose, Nothing, WholeNorm])
 def test_one_that_adds_up_or_wants_all_weights_holds(part: type[Part]) -> None:
     assert verdict(subject(part), LAW) == "holds"

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-import pytest
 import torch
 from torch import Tensor
 
@@ -27,11 +26,11 @@ from fedweave.core.algorithm import (
 from fedweave.core.federation import Client, Federation, on_client
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree
-from fedweave.errors import UserError
 from fedweave.experiment.rounds import train
 from fedweave.metrics.classification import counts
 from fedweave.partition.extra import finders_of
 from tests.contract.federations import CLASSES, federation, model
+from tests.refusals import refusal
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,7 @@ def test_three_functions_are_an_algorithm() -> None:
     assert last.state == {"rounds": 2}
     assert capabilities(made) == needs(made) == Capabilities()
     assert finders_of(made) == ()
-    with pytest.raises(UserError, match="Plain keeps no models"):
+    with refusal("user.no-models", "Plain keeps no models"):
         deployable(made)
 
 

@@ -58,7 +58,7 @@ def test_rows_of_a_message_add_up_to_its_serialised_bytes() -> None:
     assert total(table, call=3) == len(encode({}))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     st.lists(
         st.tuples(

@@ -62,6 +62,7 @@ def test_features_are_unit_noise_around_means_signal_apart() -> None:
     assert np.linalg.norm(shift) == pytest.approx(2.0, abs=0.1)
 
 
+@pytest.mark.slow
 def test_every_pair_of_a_kind_is_equally_likely() -> None:
     y, group = np.array([0, 0, 0, 1, 1, 1, 1]), np.array([0, 0, 1, 0, 1, 1, 0])
     blocks, rng = Blocks.of(y, group, 2), np.random.default_rng(0)

@@ -19,8 +19,8 @@ from fedweave.cli import app
 from fedweave.deploy.flare.server.gatekeeper import load_revoked
 from fedweave.deploy.flare.server.provision import provision
 from fedweave.deploy.sites import running, status
-from fedweave.deploy.sites.project import Closed, NoHost, Project, administer, barred, greet, read_project
-from fedweave.errors import FedweaveError, UserError
+from fedweave.deploy.sites.project import Project, administer, barred, greet, read_project
+from fedweave.errors import UserError
 from tests.deploy.projects import SITES, copied
 from tests.deploy.test_project import certificate
 from tests.refusals import refusal
@@ -123,7 +123,7 @@ def test_a_servers_certificate_that_is_not_valid_by_the_clock_here_is_named(
     now = datetime.now(UTC)
     pair = certificate(project / "authority", "server", now + timedelta(first), now + timedelta(last), tmp_path)
     answer = over_tls(pair, project / "server/startup/rootCA.pem")
-    with listening(project, answer) as about, pytest.raises(UserError, match="not valid by this machine's clock, 20"):
+    with listening(project, answer) as about, refusal("certificate.not-valid", "machine's clock, 20"):
         greet(kit(project), about)
 
 
@@ -137,9 +137,9 @@ def test_what_is_no_server_is_named_and_one_that_says_nothing_is_not(project: Pa
     with listening(project, lambda plain: over.wait(5) and None) as about:
         greet(kit(project), about, 0.2)
         over.set()
-    with pytest.raises(Closed, match="takes no connection"):
+    with refusal("host.no-connection", "takes no connection"):
         greet(kit(project), about)
-    with pytest.raises(NoHost, match=r"project\.json: 'no\.invalid' is no name"):
+    with refusal("host.no-name", "project.json: 'no.invalid'"):
         greet(kit(project), replace(about, host="no.invalid"))
 
 
@@ -180,7 +180,7 @@ def test_an_administrator_who_is_barred_hears_why_at_once_with_exit_code_2(
 
 
 def test_a_server_that_was_not_started_is_missed_at_once_with_the_command_for_it(project: Path) -> None:
-    with pytest.raises(FedweaveError, match=r"takes no connection .*on its machine: .*--only server") as error:
+    with refusal("host.no-connection", "machine:", "--only") as error:
         administer(project).__enter__()
     assert not isinstance(error.value, UserError)
 

@@ -20,7 +20,6 @@ from fedweave.deploy.flare.server.inspection import Inspector
 from fedweave.deploy.flare.server.server import Server
 from fedweave.deploy.flare.wire.peers import read_version
 from fedweave.deploy.sites.experiments import hand_out, split
-from fedweave.errors import ClientsMissing, UserError
 from fedweave.experiment.build import build, held_graphs
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train
@@ -29,6 +28,7 @@ from tests.contract.federations import distance
 from tests.contract.test_crossing import NeighbourSums
 from tests.contract.test_nodes import NodeCodes
 from tests.deploy.projects import SITES, InProcess, copied, experiment, join_request
+from tests.refusals import refusal
 
 CLIENTS = dict(zip(SITES, ("client-0", "client-1", "client-2"), strict=True))
 
@@ -95,6 +95,7 @@ def test_sites_change_their_data_as_the_simulation_does(project: Path, name: str
     assert told - {"(names and framing)"} == ({"changed"} if name == "drifting" else set())
 
 
+@pytest.mark.slow
 def test_data_goes_back_to_the_checkpoint_with_the_server(project: Path) -> None:
     config = experiment("mending", rounds=5)
     fed, algorithm = joined(project, config)
@@ -130,7 +131,7 @@ def test_a_site_that_lost_its_data_cannot_go_on(project: Path, caplog: pytest.Lo
     list(train(algorithm, fed, 2))
     for path in (project / "bank-b/runs/r1").glob("data*"):
         path.unlink()
-    with pytest.raises(ClientsMissing, match=r"bank-b: its data or settings were refused"):
+    with refusal("clients-missing", "bank-b:"):
         joined(project, config, after=2, data=fed.snapshot_data())
     assert any(
         "is of version 0, but was of version 2 after round 2" in record.getMessage() for record in caplog.records
@@ -209,7 +210,7 @@ def test_what_the_server_holds_besides_is_handed_out_to_it(project: Path) -> Non
 def test_no_site_knows_the_nodes_of_others(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ALGORITHMS, "neighbour_sums", NeighbourSums)
     config, folder = experiment("neighbour_sums"), project / "server"
-    with pytest.raises(UserError, match="neighbour_sums needs to know which nodes of other sites"):
+    with refusal("user.neighbours-unknown", "neighbour_sums"):
         Server("r1", SITES, "")._join(config, folder, folder / "runs/r1", cast(Any, InProcess(project)))
 
 

@@ -83,6 +83,7 @@ def test_a_server_that_tries_more_models_than_it_said_is_refused(project: Path) 
         fed.map(algorithm.try_out, {"models": many})
 
 
+@pytest.mark.often("1-messages0-", "1-messages2-9 so far", "2-messages4-tries 0 in it")
 @pytest.mark.parametrize(
     ("every", "messages", "refused"),
     [(1, [8], ""), (1, [4, 4], ""), (1, [5, 4], r"9 so far"), (1, [65], r"65 of them"), (2, [1], r"tries 0 in it")],
@@ -107,5 +108,5 @@ def test_no_more_models_are_tried_than_the_algorithm_tries(
 @pytest.mark.parametrize("rule", ["score_epsilon = 1.0", "round_scores = 10"])
 def test_hits_on_labels_as_they_are_stay_where_scores_are_coarser(project: Path, rule: str) -> None:
     deny(project, rule)
-    with pytest.raises(ClientsMissing, match=rf"policy\.{rule.split()[0]}: tried"):
+    with refusal("clients-missing", f"policy.{rule.split()[0]}: tried"):
         joined(project, valued())

@@ -21,6 +21,7 @@ from fedweave.errors import FedweaveError
 from fedweave.experiment.config import dumps
 from fedweave.experiment.runs.files import SUMMARY
 from tests.deploy.projects import SITES, experiment
+from tests.refusals import refusal
 
 
 class Busy:
@@ -56,7 +57,7 @@ def test_an_earlier_job_is_ended_and_what_it_reached_is_brought(tmp_path: Path) 
         deployed._end_earlier(Busy(left), out, told.append)  # type: ignore[arg-type]
     assert len(told) == 1
     (out / RUN).write_text("{")
-    with pytest.raises(FedweaveError, match=r"run\.json is damaged"):
+    with refusal("file.damaged", "run.json"):
         deployed._end_earlier(Busy(left), out, told.append)  # type: ignore[arg-type]
 
 

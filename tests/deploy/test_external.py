@@ -226,7 +226,7 @@ def test_a_server_that_hands_out_other_nodes_sums_is_found_out(project: Path) ->
         return message
 
     for number, change in enumerate((swapped, raised)):
-        with pytest.raises(ClientsMissing, match="exchange"):
+        with refusal("clients-missing", "exchange"):
             joins(project, tables(project), Watched(project, change), f"r{number}")
 
 

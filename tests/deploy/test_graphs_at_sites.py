@@ -22,7 +22,7 @@ from fedweave.deploy.sites.checking import compare
 from fedweave.deploy.sites.experiments import split
 from fedweave.deploy.sites.running import run
 from fedweave.deploy.sites.site_check import Found, check_site
-from fedweave.errors import ClientsMissing, UserError
+from fedweave.errors import UserError
 from fedweave.experiment.config import Config, resolve
 from fedweave.experiment.rounds import train
 from fedweave.experiment.runs.checkpoint import Checkpoint
@@ -32,6 +32,7 @@ from tests.contract.small_graphs import arrays
 from tests.deploy.projects import SITES, InProcess, call_request, experiment, join_request
 from tests.deploy.test_in_process import cut_again, deny, joined, private, project, renamed, simulated
 from tests.deploy.test_sites import Watcher
+from tests.refusals import refusal
 
 __all__ = ["project"]
 KINDS = ["C", "H", "N", "O", "P", "S", "Z"]
@@ -178,7 +179,7 @@ def test_labels_whose_order_nobody_gave_or_gave_otherwise_are_refused(project: P
     bring_tables(project, config, node_labels=KINDS[::-1])
     write_site_file(project / "bank-a" / SITE_FILE, {"path": "tables", "classes": 2, "node_labels": KINDS})
     replies = Flare(InProcess(project), SITES, ledger=Ledger()).join(config.plain(), "r1", -1)
-    with pytest.raises(UserError, match=r"labels of nodes and edges of bank-b, bank-c have other names"):
+    with refusal("user.names-differ", "bank-b, bank-c"):
         check_names(replies)
     told = Found(forms={site: {} for site in SITES})
     for site in SITES:
@@ -186,12 +187,12 @@ def test_labels_whose_order_nobody_gave_or_gave_otherwise_are_refused(project: P
     compare(told, False)
     assert [(site, what[:19]) for site, what in told.faults] == [("bank-a", "columns: column 1 i")]
     write_site_file(project / "bank-a" / SITE_FILE, {"path": "tables", "classes": 2})
-    with pytest.raises(ClientsMissing, match="bank-a: its data or settings were refused"):
+    with refusal("clients-missing", "bank-a:"):
         Flare(InProcess(project), SITES, ledger=Ledger()).join(config.plain(), "r2", -1)
 
 
 def test_an_algorithm_of_small_graphs_is_refused_where_a_site_holds_nodes(project: Path, whole: Path) -> None:
-    with pytest.raises(ClientsMissing, match="ConfigError"):
+    with refusal("clients-missing", "ConfigError"):
         joined(project, of_graphs("fairgraphfl", whole))
 
 

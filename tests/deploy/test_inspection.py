@@ -19,8 +19,8 @@ from fedweave.deploy.flare.server.federation import Flare
 from fedweave.deploy.flare.server.inspection import Inspector
 from fedweave.deploy.flare.wire.link import _answer
 from fedweave.deploy.flare.wire.peers import Inbox, Receipt
-from fedweave.errors import ClientsMissing, FedweaveError
 from fedweave.ops.sparsified import Sparsified
+from tests.refusals import refusal
 
 INFO = StepInfo.of(
     {"update": Sends("a change", like="w"), "n": Sends("a count", within=Whole()), "own": Sends("hits", within=Pairs())}
@@ -137,7 +137,7 @@ def test_peers_hold_what_comes_against_their_own() -> None:
      '{"keys": 5}', "", "null", '{"keys": [], "size": 0, "lost": {"other": "why"}}'],
 )  # fmt: skip
 def test_receipts_of_another_form_are_refused(note: str) -> None:
-    with pytest.raises(FedweaveError, match="receipt"):
+    with refusal("peer.receipt", "receipt"):
         Receipt.read(note, INFO, ["peer"])
 
 
@@ -206,5 +206,5 @@ def test_a_claimed_width_reaches_no_party() -> None:
     ids = torch.zeros(0, 2, dtype=torch.int64)
     told = {"features": 5, "classes": 2, "ids": ids}
     assert "features" in MEETING
-    with pytest.raises(ClientsMissing, match=r"b: its reply was refused: features is 1e\+07"):
+    with refusal("clients-missing", "refused:", "1e+07"):
         joined(1.0, vertical=True, a=told, b=told | {"features": 10**7}, c=told)

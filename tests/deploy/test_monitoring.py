@@ -28,10 +28,10 @@ from fedweave.deploy.flare.site.member import Member
 from fedweave.deploy.sites import gauges, processes, status
 from fedweave.deploy.sites.processes import SiteProcess, attend, last_record
 from fedweave.deploy.sites.project import free_port
-from fedweave.errors import FedweaveError
 from fedweave.experiment.config import dumps, load
 from tests.deploy.projects import copied, experiment, join_request
 from tests.privacy.authority import Authority
+from tests.refusals import refusal
 
 runner = CliRunner()
 ROOT = Path(__file__).parents[2]
@@ -111,7 +111,7 @@ def test_a_process_that_is_attended_to_is_ended_and_one_that_ends_is_named(
     monkeypatch.setattr(processes, "_LOOK", 0.0)
     monkeypatch.setattr(SiteProcess, "pid", lambda self: next(alive, None))
     monkeypatch.setattr(SiteProcess, "stop", lambda self: stopped.append(self.folder.name))
-    with pytest.raises(FedweaveError, match="bank-a: ValueError: it broke"):
+    with refusal("process.failed", "bank-a: ValueError:"):
         attend([site])
     monkeypatch.setattr(SiteProcess, "pid", lambda self: os.kill(os.getpid(), signal.SIGTERM))
     with pytest.raises(SystemExit) as ended:

@@ -21,6 +21,7 @@ def named(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "SITES", NAMES)
 
 
+@pytest.mark.slow
 def test_parties_with_tables_of_their_own_meet(tmp_path: Path) -> None:
     sections = projects.tables(tmp_path / "data", labelled=NAMES[:1])
     config = projects.experiment("glasu", rounds=2, **sections)

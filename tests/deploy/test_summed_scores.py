@@ -26,6 +26,7 @@ from tests.deploy.test_carrying_at_sites import on_transfers, own_tables, transf
 from tests.deploy.test_in_process import deny, joined
 from tests.deploy.test_prediction_at_home import predict
 from tests.deploy.test_secure_sums import made, metered, project, words  # noqa: F401
+from tests.refusals import refusal
 from tests.security.cheating import SITE, Cheat, agreed, reply
 
 NAMED = 'measures = ["loss", "auc", "histogram"]'
@@ -116,6 +117,7 @@ def test_nobody_tells_how_many_of_each_class_it_has_unless_its_policy_says_so(pr
     assert not any(name.startswith("pooled/") for name in last.summary)
 
 
+@pytest.mark.often("", 'measures = ["loss"]')
 @pytest.mark.parametrize(
     "policy",
     ["", 'measures = ["loss"]', "round_scores = 10", "score_epsilon = 1.0", f'{NAMED}\ndeny = ["labels"]'],
@@ -171,7 +173,7 @@ def test_a_site_whose_scores_are_of_drawn_labels_adds_their_hits_alone(project: 
 
 def test_words_of_scores_are_counted_among_evaluations(project: Path) -> None:  # noqa: F811
     deny(project, "evaluations = 1")
-    with pytest.raises(ClientsMissing, match="evaluations"):
+    with refusal("clients-missing", "evaluations"):
         joined(project, summed())
 
 
@@ -192,7 +194,7 @@ def test_sites_weigh_classes_by_all_members_counts_and_none_tells_its_own(projec
     assert "secure sum" in answer.refusal
     for denied in ("class_counts", "labels"):
         deny(project, f'deny = ["{denied}"]\ncalls = {{count_classes = 5}}')
-        with pytest.raises(ClientsMissing, match="class_counts may not leave"):
+        with refusal("clients-missing", "class_counts"):
             joined(project, config, run=f"without{denied[0]}")
 
 

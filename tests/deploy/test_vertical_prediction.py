@@ -15,12 +15,12 @@ from fedweave.core.purposes import PREDICTION
 from fedweave.core.tree import Tree
 from fedweave.deploy.flare.server.federation import Flare
 from fedweave.deploy.flare.site.memory import Order
-from fedweave.errors import CallRefused, ClientsMissing
 from fedweave.experiment.rounds import train
 from tests.contract.federations import algorithm as made
 from tests.deploy.projects import SITES, InProcess, bring, experiment, tables
 from tests.deploy.test_in_process import joined, private, project, simulated
 from tests.deploy.test_vertical import rewrite
+from tests.refusals import refusal
 
 __all__ = ["project"]
 
@@ -94,11 +94,11 @@ def test_a_job_that_predicts_has_each_step_once_after_the_round_whose_models_pre
     order = Order(made("glasu", exchanges=1).calls(3), 5, 9, predict=True)
     order.admit("GLASU.infer_full", 5, 0)
     for round in (4, 5, 6, 9):
-        with pytest.raises(CallRefused, match=r"out of the algorithm's order: expected is GLASU\.predict_proba in"):
+        with refusal("call-refused", "algorithm's order:", "GLASU.predict_proba"):
             order.admit("GLASU.infer_full", round, 0)
     order.admit("GLASU.predict_proba", 5, 0)
     assert order.purpose == PREDICTION
-    with pytest.raises(CallRefused, match="nothing more is expected in this job"):
+    with refusal("call-refused", "nothing more is expected in this job"):
         order.admit("GLASU.predict_proba", 6, 0)
 
 
@@ -136,7 +136,7 @@ def test_data_that_the_models_do_not_fit_is_refused(
 ) -> None:
     config, algorithm, state = trained(project, tmp_path)
     change(project)
-    with pytest.raises(ClientsMissing, match="bank-b: its data or settings were refused"):
+    with refusal("clients-missing", "bank-b:"):
         predict(project, config, algorithm, state)
     assert any(said in record.getMessage() for record in caplog.records)
     assert not (project / "bank-a/runs/r1/predictions.parquet").exists()

@@ -17,7 +17,7 @@ from fedweave.core.replies import Replies
 from fedweave.core.sizes import size_class
 from fedweave.core.tree import Tree, decode, encode
 from fedweave.engines.simulation import MODES, Simulation
-from fedweave.errors import DataError, FedweaveError, ReplyRefused, StepFailed
+from fedweave.errors import DataError, StepFailed
 from fedweave.experiment.rounds import train
 from fedweave.learn import cross_entropy
 from fedweave.models import MODELS
@@ -102,7 +102,7 @@ def test_sparse_features_and_edges_cannot_be_written_to(make: Make) -> None:
 
     with pytest.raises(StepFailed, match=r"doubles changed client\.graph\.x of client.* 'site0'"):
         make(sparse=True).map(doubles)
-    with pytest.raises(StepFailed, match=r"rewires failed on client 'site0'.*read-only"):
+    with refusal("step-failed", "'site0'", "read-only"):
         make().map(rewires)
 
 
@@ -207,9 +207,9 @@ def test_a_client_keeps_a_graph_of_its_own(make: Make) -> None:
 
 
 def test_steps_run_by_the_function_that_they_declare(make: Make) -> None:
-    with pytest.raises(FedweaveError, match=r"look replies to the server, so call it with `map` instead of `replace_d"):
+    with refusal("step.way", "`map`", "`replace_d"):
         make().replace_data(look)
-    with pytest.raises(FedweaveError, match=r"leave replaces its client's data, so call it with `replace_data`"):
+    with refusal("step.way", "client's", "`replace_data`"):
         make().map(leave)
     with pytest.raises(ValueError, match="make it two steps"):
         on_client(peers=True, replaces_data=True)
@@ -220,7 +220,7 @@ def test_other_steps_cannot_hand_over_data(make: Make) -> None:
     def sneak(client: Client, message: Tree) -> Tree:
         return {DATA: client.graph}
 
-    with pytest.raises(ReplyRefused, match="a Graph at 'graph'"):
+    with refusal("reply-refused", "'graph'"):
         make().map(sneak)
 
 
@@ -321,6 +321,6 @@ def test_a_failing_step_changes_nothing(make: Make) -> None:
         raise ValueError("no")
 
     fed = make()
-    with pytest.raises(StepFailed, match="fail failed on client 'site0'"):
+    with refusal("step-failed", "'site0'"):
         fed.replace_data(fail)
     assert fed.snapshot_data() == {}

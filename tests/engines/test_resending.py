@@ -17,8 +17,8 @@ from fedweave.core.tree import Tree, decode, encode, encoded_size
 from fedweave.engines.messages import Messages
 from fedweave.engines.resending import LastReceived, LastSent
 from fedweave.engines.simulation import MODES, Simulation
-from fedweave.errors import CallRefused
 from fedweave.ops.sparsified import Sparsified
+from tests.refusals import refusal
 
 SIZES = [5, 40, 20]
 W, B = torch.ones(4, 3), torch.ones(3)
@@ -144,7 +144,7 @@ def test_only_the_last_message_counts_on_both_sides() -> None:
         client.whole(server.shortened({"a": message})["a"])
         server.note({"a": message}, ["a"])
     assert HELD not in server.shortened({"a": {"w": W}})["a"]
-    with pytest.raises(CallRefused, match="leaves out"):
+    with refusal("call-refused", "leaves out"):
         client.whole({HELD: "w"})
 
 
@@ -187,12 +187,12 @@ def test_both_sides_agree_and_one_that_missed_a_call_gets_all() -> None:
 def test_a_server_cannot_leave_out_what_it_never_sent(message: Tree) -> None:
     client = LastReceived(resend=False)
     client.whole({"w": {"weight": W}})
-    with pytest.raises(CallRefused, match="leaves out"):
+    with refusal("call-refused", "leaves out"):
         client.whole(message)
 
 
 def test_a_client_that_keeps_nothing_takes_nothing_for_known() -> None:
     client = LastReceived(resend=True)
     client.whole({"w": {"weight": W}})
-    with pytest.raises(CallRefused, match="leaves out"):
+    with refusal("call-refused", "leaves out"):
         client.whole({HELD: "w/weight"})

@@ -62,6 +62,7 @@ def test_numbers_follow_from_counts(example: dict[str, ModuleType]) -> None:
     assert found.payers == [15 / 30]
 
 
+@pytest.mark.slow
 def test_the_error_of_an_auc_is_that_of_repeated_draws(example: dict[str, ModuleType]) -> None:
     """Hanley and McNeil's formula holds for exponential scores, of which these are."""
     rng, bad, good = np.random.default_rng(0), 40, 120
@@ -83,7 +84,7 @@ def test_what_left_is_the_ledgers_and_nothing_where_all_train_alone(example: dic
     assert joined.customers.sum() == 300
 
 
-@pytest.mark.often("fedavg")
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["local", "fedavg"])
 def test_the_round_is_each_lenders_own_alone_and_common_together(
     example: dict[str, ModuleType], algorithm: str

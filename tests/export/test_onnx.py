@@ -112,6 +112,7 @@ def test_of_edges_as_examples_it_gives_logits_of_each(name: str, given: dict[str
     assert "float32 [edges, 3]" in exporting.usage(about)
 
 
+@pytest.mark.slow
 def test_the_command_writes_a_model_that_stands_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:

@@ -180,6 +180,7 @@ def test_arrays_that_do_not_fit_are_refused(change: dict[str, np.ndarray], messa
         extract(**good, max_ring=2)
 
 
+@pytest.mark.slow
 def test_agents_on_proteins_share_most_of_their_motifs(tu_graphs: Callable[[str], Any]) -> None:
     data = tu_graphs("PROTEINS")
     motifs = extract(data.edges, data.graph_of, data.labels)

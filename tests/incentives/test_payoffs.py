@@ -37,7 +37,7 @@ def test_a_round_by_hand() -> None:
 
 
 def test_values_without_a_positive_sum_cannot_divide_a_budget() -> None:
-    with pytest.raises(UserError, match="sum to"):
+    with refusal("user.no-positive-sum", "sum to"):
         payoffs(tensor(0.5, -0.5))
     for budget in (-1, float("inf"), float("nan")):
         with pytest.raises(UserError, match=f"the budget is {budget}"):

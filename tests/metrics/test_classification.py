@@ -15,8 +15,8 @@ from torch.func import vmap
 
 from fedweave.core import random
 from fedweave.core.tree import Tree
-from fedweave.errors import DataError
 from fedweave.metrics.classification import GRID, counts, merge, values
+from tests.refusals import refusal
 
 
 def drawn(seed: int, n: int, classes: int, coarse: bool = False) -> tuple[Tensor, Tensor, Tensor]:
@@ -42,7 +42,7 @@ CASES = {
 }
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(**CASES)
 def test_equal_scikit_learn(seed: int, n: int, classes: int, coarse: bool) -> None:
     logits, y, masks = drawn(seed, n, classes, coarse)
@@ -227,5 +227,5 @@ def test_scalars_without_leading_axes() -> None:
 
 
 def test_nothing_to_merge_is_refused() -> None:
-    with pytest.raises(DataError, match="at least one client"):
+    with refusal("data.no-clients", "at least one client"):
         merge([])

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedweave.errors import DataError
 from fedweave.metrics.client_fairness import client_fairness, entropy, variance
+from tests.refusals import refusal
 
 LOSSES = st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=30).map(np.array)
 
@@ -106,11 +106,11 @@ def test_equal_accuracies_name_the_first_client() -> None:
 
 
 def test_bad_input_is_refused() -> None:
-    with pytest.raises(DataError, match="3 clients"):
+    with refusal("data.lengths", "3 clients"):
         client_fairness(np.ones(2), np.ones(2), np.ones(2), ["a", "b", "c"])
-    with pytest.raises(DataError, match="'b' has the loss -1"):
+    with refusal("data.loss", "'b'", "-1"):
         client_fairness(np.array([0.5, -1]), np.ones(2), np.ones(2), ["a", "b"])
-    with pytest.raises(DataError, match="'a' has the loss -2"):
+    with refusal("data.loss", "'a'", "-2"):
         client_fairness(np.ones(2), np.ones(2), np.array([-2.0, 1]), ["a", "b"])
 
 

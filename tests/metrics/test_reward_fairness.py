@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from fedweave.errors import DataError
 from fedweave.metrics.client_fairness import pearson, per_group
+from tests.refusals import refusal
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -32,7 +32,7 @@ def test_where_one_side_does_not_vary_there_is_no_correlation() -> None:
 
 
 def test_lengths_must_agree() -> None:
-    with pytest.raises(DataError, match="one of each per client"):
+    with refusal("data.lengths"):
         pearson(np.ones(3), np.ones(4))
 
 

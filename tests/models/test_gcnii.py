@@ -15,11 +15,11 @@ from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.graph import TEST, TRAIN, Graph, make_graph
 from fedweave.core.tree import Tree
-from fedweave.errors import ConfigError
 from fedweave.learn import Adam, fit
 from fedweave.metrics.classification import counts, values
 from fedweave.models import MODELS, gcnii
 from tests.models.test_layers import TOLERANCE, graph_of
+from tests.refusals import refusal
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
@@ -95,7 +95,7 @@ def test_the_first_representation_is_carried_on_and_dropout_spares_it() -> None:
 @pytest.mark.parametrize("options", [{"alpha": 1.1}, {"alpha": -0.1}, {"theta": -1.0}, {"theta": math.inf}])
 def test_impossible_strengths_are_refused(options: dict[str, float]) -> None:
     ((name, value),) = options.items()
-    with pytest.raises(ConfigError, match=f"{name} = {value}"):
+    with refusal("config.value", f"{name} = {value}"):
         MODELS["gcnii"](**options)
 
 

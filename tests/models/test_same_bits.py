@@ -19,6 +19,7 @@ from fedweave.ops.linear import linear
 from tests.conftest import padded_alike
 
 SIZES = (20, 300, 33, 64, 161)
+NAMES = (*(name for name in MODELS if name != "star"), "shared")
 
 
 @pytest.fixture(params=[1, pytest.param(2, marks=pytest.mark.slow)], ids=["1 thread", "2 threads"])
@@ -45,8 +46,9 @@ def gradients(loss: Tensor, w: Tree) -> Tree:
     return pytree.tree_unflatten(torch.autograd.grad(loss, tensors), spec)
 
 
+@pytest.mark.often(*(f"1 thread-1433-6-dtype3-sparse-{name}" for name in NAMES), "1 thread-100-7-dtype2-dense-ego")
 @pytest.mark.usefixtures("threads")
-@pytest.mark.parametrize("name", [*(name for name in MODELS if name != "star"), "shared"])
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
 @pytest.mark.parametrize(
     ("features", "classes", "dtype"),

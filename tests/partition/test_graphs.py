@@ -118,7 +118,7 @@ def edges_of(graphs: np.ndarray, edges: np.ndarray, data: Dataset) -> set[tuple[
     return {(int(a), int(b)) for a, b in edges[:, inside].T if a < b}
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.integers(0, 1000))
 def test_perturbed_flips_edges_of_training_graphs_only(seed: int) -> None:
     data = collection(seed=seed)

@@ -501,5 +501,5 @@ def test_the_remedy_for_test_nodes_works() -> None:
 )
 def test_bad_parameters_are_refused_by_name_and_value(kind: type, wrong: dict[str, float]) -> None:
     ((name, value),) = wrong.items()
-    with pytest.raises(ConfigError, match=rf"{name} = {value}"):
+    with refusal("config.value", f"{name} = {value}"):
         kind(**wrong)

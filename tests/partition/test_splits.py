@@ -105,7 +105,7 @@ def test_no_published_split_is_an_error() -> None:
 
 @pytest.mark.parametrize("ratios", [(0.0, 0.5, 0.5), (0.5, -0.1, 0.5), (0.5, 0.4, 0.2), (float("nan"), 0.1, 0.1)])
 def test_bad_ratios_are_refused(ratios: tuple[float, float, float]) -> None:
-    with refusal("config", "train ="):
+    with refusal("config.value", "train ="):
         check_ratios(*ratios)
 
 

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from fedweave.core import random
 from fedweave.core.random import fold
-from fedweave.errors import UserError
 from fedweave.ops import hashing, secret
 from fedweave.privacy.gaussian import noise
 from fedweave.privacy.ldp import noisy_links
+from tests.refusals import refusal
 
 KEY = secret.from_bytes(b"a site's own")
 MASK = (1 << 64) - 1
@@ -108,5 +108,5 @@ def test_a_pair_of_nodes_draws_the_same_bit_again() -> None:
 def test_a_key_read_inside_a_transform_is_refused_with_what_to_do() -> None:
     """A simulation does not show the mistake: its keys are numbers, which can be read there."""
     key = secret.from_bytes(b"a site's")
-    with pytest.raises(UserError, match=r"cannot be read inside torch\.func"):
+    with refusal("user.secret", "torch.func"):
         torch.func.grad(lambda w: (w * secret.bits(key, 2)[0]).sum())(torch.ones(2))

@@ -201,11 +201,11 @@ def test_keys_that_a_site_has_not_signed_are_refused() -> None:
 
 def test_set_up_answers_once() -> None:
     epoch = Epoch()
-    with pytest.raises(CallRefused, match=r"advertised once"):
+    with refusal("call-refused", "advertised once"):
         epoch.all["a"].advertise()
-    with pytest.raises(CallRefused, match=r"dealt once"):
+    with refusal("call-refused", "dealt once"):
         epoch.all["a"].share(epoch.adverts)
-    with pytest.raises(CallRefused, match=r"not prepared"):
+    with refusal("call-refused", "not prepared"):
         Participant("a", identities()["a"], epoch.group).mask(epoch.use(), [np.zeros(3, np.uint32)])
 
 
@@ -213,7 +213,7 @@ def test_a_slot_is_used_once() -> None:
     epoch, words = Epoch(), np.zeros(3, np.uint32)
     epoch.all["a"].mask(epoch.use(), [words])
     for use in (epoch.use(), replace(epoch.use(), call=(2, "train", 0)), epoch.use(slot=2), epoch.use(slot=-1)):
-        with pytest.raises(CallRefused, match=r"not prepared, or has been used"):
+        with refusal("call-refused", "not prepared, or has been used"):
             epoch.all["a"].mask(use, [words])
 
 
@@ -223,7 +223,7 @@ def test_a_crowd_that_is_too_small_or_of_others_is_refused(peers: str) -> None:
     with pytest.raises(CallRefused, match=r"too few|are not this site and others"):
         epoch.all["a"].mask(epoch.use(peers=peers), [words])
     assert not words.any()
-    with pytest.raises(CallRefused, match=r"too few"):
+    with refusal("call-refused", "too few"):
         Epoch(SITES, absent="cde")
 
 
@@ -232,7 +232,7 @@ def test_where_all_must_take_part_nobody_is_left_out() -> None:
     with refusal("call-refused", "4 of 5"):
         epoch.all["a"].mask(epoch.use(peers="abcd"), [words])
     epoch.all["a"].mask(epoch.use(), [words])
-    with pytest.raises(CallRefused, match=r"5 are needed"):
+    with refusal("call-refused", "5 are needed"):
         epoch.all["a"].sign(0, list("abcd"))
 
 
@@ -253,16 +253,16 @@ def test_a_server_that_tells_two_sites_of_other_survivors_opens_nothing() -> Non
 def test_a_site_signs_one_list_and_reveals_once() -> None:
     epoch, use = Epoch(), Epoch().use()
     epoch.masked(use, terms(SITES))
-    with pytest.raises(CallRefused, match=r"opened once, and after"):
+    with refusal("call-refused", "opened once, and after"):
         epoch.all["a"].reveal(0, {}, {})
     signatures = epoch.signed(use, SITES)
     for survivors in (list(SITES), list("abcd")):
-        with pytest.raises(CallRefused, match=r"signed once"):
+        with refusal("call-refused", "signed once"):
             epoch.all["a"].sign(0, survivors)
     epoch.all["a"].reveal(0, signatures, epoch.to("a", 0))
-    with pytest.raises(CallRefused, match=r"opened once"):
+    with refusal("call-refused", "opened once"):
         epoch.all["a"].reveal(0, signatures, epoch.to("a", 0))
-    with pytest.raises(CallRefused, match=r"no term in slot 1"):
+    with refusal("call-refused", "no term in slot 1"):
         epoch.all["a"].sign(1, list(SITES))
 
 

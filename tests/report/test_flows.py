@@ -21,7 +21,6 @@ from fedweave.core.federation import Sends, StepInfo
 from fedweave.core.ledger import Ledger
 from fedweave.core.mechanism import LDP, Clipped, Gaussian
 from fedweave.core.purposes import EVALUATION, FRAMING, SETUP, TRAINING
-from fedweave.errors import UserError
 from fedweave.partition.base import Part, Partition
 from fedweave.partition.scaling import meter_scaling
 from fedweave.privacy.gaussian import epsilon
@@ -29,6 +28,7 @@ from fedweave.privacy.spent import of_members
 from fedweave.report.compliance import sent
 from fedweave.report.flows import flows, of_member, period
 from fedweave.report.ledger import show_ledger
+from tests.refusals import refusal
 
 SENT = StepInfo.of({"h": Sends("rows", (Clipped(1.0), Gaussian(0.5, 2.0))), "n": "a count"})
 HEARD = StepInfo.of({"w": "the joint model"})
@@ -175,7 +175,7 @@ def test_of_many_members_few_are_named() -> None:
     told = shown(kept.table())
     assert "10,000 members: c0000, c0001, … c9999" in told
     assert len(told) < 2000
-    with pytest.raises(UserError, match="no member 'x'; it has 10,000 members: c0000, c0001, … c9999"):
+    with refusal("user.no-member", "'x'", "10,000 members: c0000, c0001, … c9999"):
         of_member(kept.table(), "x")
 
 

@@ -7,7 +7,6 @@ import pytest
 from typer.testing import CliRunner
 
 from fedweave.cli import app
-from fedweave.errors import FedweaveError
 from fedweave.experiment import config
 from fedweave.experiment.build import build
 from fedweave.experiment.runs.files import PAIRS, read_pairs
@@ -15,6 +14,7 @@ from fedweave.report import figures
 from fedweave.report.disclosure import disclose
 from fedweave.report.html import render
 from fedweave.report.reading import Run, read_run
+from tests.refusals import refusal
 
 SMALL = """
 rounds = 2
@@ -86,5 +86,5 @@ def test_the_terminal_lists_what_is_shared(finished: tuple[Run, str]) -> None:
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     assert read_pairs(tmp_path) == {}
     (tmp_path / PAIRS).write_bytes(b"PK nonsense")
-    with pytest.raises(FedweaveError, match=r"pairs\.npz is damaged"):
+    with refusal("file.damaged", "pairs.npz"):
         read_pairs(tmp_path)

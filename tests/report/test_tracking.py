@@ -9,11 +9,11 @@ import pytest
 from typer.testing import CliRunner
 
 from fedweave.cli import app
-from fedweave.errors import FedweaveError, UserError
 from fedweave.experiment.config import resolve
 from fedweave.experiment.runs import run as runs
 from fedweave.report import tracking
 from fedweave.report.tracking import Tracked, tracked
+from tests.refusals import refusal
 
 DOCUMENT: dict[str, Any] = {
     "data": {"name": "synthetic", "nodes": 90, "classes": 3, "features": 6},
@@ -60,15 +60,15 @@ def test_a_tracker_that_fails_is_named(tmp_path: Path) -> None:
     def fails(*about: Any) -> Kept:
         raise RuntimeError("no server\nat all")
 
-    with pytest.raises(FedweaveError, match=r"a tracker failed \(RuntimeError: no server\)"):
+    with refusal("tracker.failed", "(RuntimeError:"):
         run(tmp_path / "run", Tracked([fails]))
 
 
 def test_an_absent_extra_and_an_unknown_name_say_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(tracking, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r'pip install "fedweave\[mlflow\]"'):
+    with refusal("user.not-installed", '"fedweave[mlflow]"'):
         tracked(["mlflow"])
-    with pytest.raises(UserError, match="tensorboard or mlflow"):
+    with refusal("user.no-tracker", "tensorboard or mlflow"):
         tracked(["wandb"])
     config = tmp_path / "c.toml"
     config.write_text('[data]\nname = "digits"\n')

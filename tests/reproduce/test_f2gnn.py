@@ -21,17 +21,10 @@ from fedweave.papers.f2gnn import F2GNN, METHODS, OURS, PENALTY, experiment
 from fedweave.papers.groups import gap, median_gap, median_score, score, tradeoff
 from fedweave.papers.paper import PaperTable, Quantity
 from fedweave.papers.table import Row, assemble, averaged
-from tests.reproduce.tiny import cell, finish, table
+from tests.reproduce.tiny import AllThere, Silent, cell, finish, table
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 ALL = {f"table {n}": it for n, it in F2GNN.tables.items()} | {f"figure {n}": it for n, it in F2GNN.figures.items()}
-
-
-class AllThere(grid.Stock):
-    """As if every data set were at hand."""
-
-    def lacks(self, document: config.Document) -> str:
-        return ""
 
 
 @cache
@@ -75,7 +68,7 @@ def test_the_papers_own_trade_offs_are_ratios_of_its_means_and_its_baselines_are
     assert abs(share("FairAug+FL") - 1) > 0.2
 
 
-@pytest.mark.often("table 1", "figure 3")
+@pytest.mark.often("figure 3")
 @pytest.mark.parametrize("name", ALL)
 def test_every_experiment_resolves_with_its_seeds(name: str) -> None:
     found = planned(name).values()
@@ -223,13 +216,6 @@ def test_pictures_have_a_panel_per_data_set_and_a_line_per_method(tmp_path: Path
     assert y1 < y2  # the better score is higher up
 
 
-class _Silent:
-    def begin(self, *_: Any) -> None: ...
-    def step(self, *_: Any) -> None: ...
-    def stopping(self, *_: Any) -> None: ...
-    def end(self) -> None: ...
-
-
 def small(document: config.Document) -> config.Document:
     """The experiment on 120 nodes, a narrow model, and the engine that records no steps."""
     data = {"name": "synthetic", "nodes": 120, "classes": 2, "features": 8, "degree": 4.0, "sensitive": True}
@@ -245,7 +231,7 @@ def test_the_tables_kinds_of_runs_on_a_tiny_graph(tmp_path: Path) -> None:
     plan = grid.plan(PaperTable("tiny", tuple(short), 1), tmp_path, grid.Stock())
     assert grid.count(plan) == len(METHODS) + 2
     for run in grid.unfinished(plan):
-        runs.run(run.config, run.directory, _Silent())
+        runs.run(run.config, run.directory, Silent())
     for row in assemble(plan, {}):
         assert row.status in ("measured", "undefined: its divisor is 0 in all runs") or row.status.startswith("N/A")
         assert row.ours is None or row.ours >= 0

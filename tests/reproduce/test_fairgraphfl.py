@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedweave.datasets import DATASETS
-from fedweave.errors import FedweaveError
 from fedweave.experiment import config
 from fedweave.experiment.runs import run as runs
 from fedweave.metrics.measured import METRICS_SCHEMA
@@ -23,6 +22,7 @@ from fedweave.papers.paper import NOTHING, PaperCell, PaperTable
 from fedweave.papers.table import assemble
 from fedweave.payments.contributions import measured
 from fedweave.report.reading import read_run
+from tests.refusals import refusal
 from tests.report.test_accounts import write_graphs
 from tests.reproduce.tiny import Silent
 
@@ -174,6 +174,7 @@ def with_accuracies(run: Path, values: list[float]) -> None:
     pq.write_table(pa.table(columns, METRICS_SCHEMA), run / "metrics.parquet")
 
 
+@pytest.mark.slow
 def test_fairness_is_the_correlation_with_the_same_agents_alone(tmp_path: Path) -> None:
     places = [(method, "PROTEINS", "local", "correlation") for method in ("FedAvg", "CFFL")]
     made(tmp_path, [found("table 2")[place] for place in places], rounds=1)
@@ -182,7 +183,7 @@ def test_fairness_is_the_correlation_with_the_same_agents_alone(tmp_path: Path) 
     with_accuracies(alone, own)
     with_accuracies(run, together)
     assert fairness().read(run, alone) == pytest.approx(np.corrcoef(own, together)[0, 1])
-    with pytest.raises(FedweaveError, match="hold other data"):
+    with refusal("paper.other-data", "hold other data"):
         fairness().read(run, other)
     with_accuracies(run, [0.5] * 10)
     assert fairness().read(run, alone) is None

@@ -17,6 +17,7 @@ from fedweave.papers.fedego_experiments import COMMUNITIES, experiment
 from fedweave.papers.paper import PaperCell, printed
 from fedweave.papers.quantities import megabytes
 from fedweave.papers.selection import PROTOCOLS
+from tests.reproduce.tiny import Silent
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 SECTIONS = ("data", "partition", "model", "algorithm")
@@ -173,13 +174,6 @@ def test_ego_graphs_cost_half_at_twice_the_batch() -> None:
     assert [round(a / b, 2) for a, b in pairwise(costs)] == [round(111 / 56, 2), 56 / 28, 28 / 14, 14 / 7]
 
 
-class _Silent:
-    def begin(self, *_: Any) -> None: ...
-    def step(self, *_: Any) -> None: ...
-    def stopping(self, *_: Any) -> None: ...
-    def end(self) -> None: ...
-
-
 @pytest.mark.slow
 def test_measured_bytes_are_those_of_the_arithmetic(
     tmp_path: Path, data_root: Path, monkeypatch: pytest.MonkeyPatch
@@ -187,7 +181,7 @@ def test_measured_bytes_are_those_of_the_arithmetic(
     monkeypatch.setenv("FEDWEAVE_DATA", str(data_root))
     short = {"epochs": 1, "batches": 1, "server_epochs": 1}  # nothing that changes what is sent
     document = experiment("Cora", algorithm=short, partition={"isolated": "keep"}) | {"rounds": 1, "eval_every": 0}
-    runs.run(config.resolve(document), tmp_path / "run", _Silent())
+    runs.run(config.resolve(document), tmp_path / "run", Silent())
     egos, theta, phi = (megabytes((key,), way="up").read(tmp_path / "run") for key in ("egos", "theta", "phi"))
     assert egos == pytest.approx(by_shapes("Ego-graphs Cost", document), abs=1e-12)
     assert theta == pytest.approx(by_shapes("Parameters Cost", document), abs=1e-12)

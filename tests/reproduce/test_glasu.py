@@ -35,19 +35,12 @@ from fedweave.papers.quantities import (
 from fedweave.papers.selection import PROTOCOLS
 from fedweave.papers.table import assemble, headings, shown
 from fedweave.report.colours import COLOURS
-from tests.reproduce.tiny import Silent, cell, finish, table
+from tests.reproduce.tiny import AllThere, Silent, cell, finish, table
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 SECTIONS = ("data", "partition", "model", "algorithm")
 ALL = {f"table {n}": it for n, it in GLASU.tables.items()} | {f"figure {n}": it for n, it in GLASU.figures.items()}
 DELAYED = ", 50 ms per exchange"
-
-
-class AllThere(grid.Stock):
-    """As if every data set were at hand."""
-
-    def lacks(self, document: config.Document) -> str:
-        return ""
 
 
 @cache

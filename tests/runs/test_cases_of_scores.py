@@ -105,6 +105,7 @@ def test_one_client_with_all_data_is_scored_member_by_member(tmp_path: Path, mon
     assert (summary["clients"], summary["members"]) == (1, 4)
 
 
+@pytest.mark.often("partition1")
 @pytest.mark.parametrize("partition", [{"name": "random"}, {"name": "label_skew", "test_nodes": 30, "majors": 1}])
 def test_members_of_different_sizes_are_scored_alike_in_every_mode(partition: dict[str, Any]) -> None:
     """Loop and recorded batches; label skew has members share nodes."""

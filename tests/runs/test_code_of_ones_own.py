@@ -9,9 +9,9 @@ from fedweave.cli import app
 from fedweave.core import plugins
 from fedweave.deploy.sites.experiments import for_sites
 from fedweave.deploy.sites.project import Project
-from fedweave.errors import UserError
 from fedweave.experiment.config import read, written
 from fedweave.python.loading import load_run
+from tests.refusals import refusal
 
 MODEL = """
 from dataclasses import dataclass
@@ -92,7 +92,7 @@ def test_nor_is_the_joint_model_of_a_run_between_sites(tmp_path: Path, monkeypat
     for words in (("export", "run", "--out", "second"), ("sites", "predict", "run", "--sites", str(members(tmp_path)))):
         said = fedweave(*words, code=2)
         assert "the code of run has changed since it was begun: own.py" in " ".join(said.split())
-    with pytest.raises(UserError, match=r"changed since it was begun: own\.py"):
+    with refusal("user.changed", "begun: own.py"):
         load_run("run").weights()
 
 

@@ -140,6 +140,7 @@ def test_edges_between_members_make_the_columns_that_they_make_of_nodes_as_examp
     assert alone.outside.carried.total == int((here[0] != here[1]).sum())
 
 
+@pytest.mark.often("model0")
 @pytest.mark.parametrize(
     ("model", "algorithm"),
     [
@@ -219,7 +220,7 @@ def test_models_that_mark_their_seeds_are_tried_and_valued_by_sampled_neighbourh
     assert gained.tolist() == pytest.approx([own - hits[0] for own in hits[1:]], abs=1e-6)
 
 
-@pytest.mark.often("fedavg", "fcfl")
+@pytest.mark.often("fedavg")
 @pytest.mark.parametrize("name", sorted(set(ALGORITHMS) - NODES_ALONE - OTHERS))
 def test_algorithms_learn_from_edges_as_the_loop_does(tmp_path, name):
     folder = tables(tmp_path)

@@ -17,7 +17,6 @@ from fedweave.algorithms import ALGORITHMS
 from fedweave.algorithms.parts import Part, Uniform
 from fedweave.cli import app
 from fedweave.datasets import Dataset
-from fedweave.errors import ConfigError, UserError
 from fedweave.experiment.config import dumps, resolve
 from fedweave.experiment.runs.files import read_table
 from fedweave.partition import Partition
@@ -111,7 +110,7 @@ def test_an_experiment_is_a_dict_a_path_or_a_config(tmp_path: Path, monkeypatch:
     assert first.directory == Path("runs/synthetic-fedprox-s1")
     again = fedweave.run(resolve(DOCUMENT), out="again")
     assert again.summary["metrics"] == first.summary["metrics"]
-    with pytest.raises(UserError, match="not empty"):
+    with refusal("user.not-empty", "not empty"):
         fedweave.run(DOCUMENT, out="again")
     assert fedweave.run(DOCUMENT, out="again", resume=True).summary == again.summary
     assert fedweave.run(DOCUMENT | {"rounds": 4}, out="again", overwrite=True).summary["rounds"] == 4
@@ -223,12 +222,12 @@ def test_what_a_run_in_python_cannot_be_is_refused_before_it_trains(tmp_path: Pa
     model = fedweave.models.GCN(hidden=4).build(data.features, data.classes)
     algorithm = fedweave.algorithms.FedAvg(model)
     bare = fedweave.Simulation(fedweave.client_graphs(data, cut), classes=data.classes)
-    with refusal("user", "fedweave.federation"):
+    with refusal("user.value", "fedweave.federation"):
         fedweave.train(algorithm, bare, 1, out=tmp_path / "run")
     pooling = fedweave.models.GCN(hidden=4, pool="sum").build(data.features, data.classes)
-    with pytest.raises(ConfigError, match="pools small graphs"):
+    with refusal("config.pooling", "pools small graphs"):
         trained(tmp_path / "run", data, cut, fedweave.algorithms.FedAvg(pooling))
-    with pytest.raises(UserError, match="True or False"):
+    with refusal("user.value", "True or False"):
         fedweave.train(algorithm, bare, 1, resume=(1, {}), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

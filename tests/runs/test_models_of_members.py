@@ -92,6 +92,7 @@ def test_an_algorithm_of_ones_own_with_the_same_model_changes_no_bit(mode: str) 
     assert distance(fed.snapshot(), of_plain.fed.snapshot()) == 0
 
 
+@pytest.mark.slow
 def test_workers_that_get_the_document_have_the_members_models() -> None:
     how = config()
     expected, built = ended(how)

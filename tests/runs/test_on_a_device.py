@@ -93,13 +93,13 @@ def test_every_algorithm_runs_there_and_predicts_from_its_files(name: str, tmp_p
     assert found["predicted"] == expected["predicted"]
 
 
-@pytest.mark.often("sampled neighbourhoods")
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", PARTS.values(), ids=PARTS)
 def test_parts_run_there(settings: dict[str, Any], tmp_path: Path, there: list[str]) -> None:
     same(tmp_path, document(tmp_path, "fedavg", **settings))
 
 
-@pytest.mark.often("cuda")
+@pytest.mark.slow
 @pytest.mark.parametrize("after", ["cpu", "cuda"])
 def test_a_checkpoint_is_read_on_any_device(after: str, tmp_path: Path, there: list[str]) -> None:
     wanted = document(tmp_path, "fedavg", optimizer_state="kept", parts=[{"name": "drift", "share": 0.5}])

@@ -54,7 +54,7 @@ def test_by_hand() -> None:
 def test_functions_that_fail_are_named(metric: Any, said: str) -> None:
     with pytest.raises(UserError, match=f"metric '<lambda>' {said}"):
         measured(TABLE, metric)
-    with pytest.raises(UserError, match="no split 'tests'"):
+    with refusal("user.no-split", "'tests'"):
         measured(TABLE, brier, "tests")
 
 

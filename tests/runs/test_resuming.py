@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from fedweave.errors import FedweaveError, UserError
 from fedweave.experiment import config
 from fedweave.experiment.runs.resuming import check_replaceable, examine
 from tests.refusals import refusal
@@ -26,11 +25,11 @@ def finished(tmp_path: Path) -> Path:
 def test_a_finished_run_is_told_from_one_that_can_go_on(finished: Path) -> None:
     assert examine(resolved(), finished, True) == {"rounds": 4, "metrics": {}}
     assert examine(resolved(rounds=6), finished, True) is None
-    with pytest.raises(UserError, match="done 4 rounds already, more than the 3"):
+    with refusal("user.rounds-done"):
         examine(resolved(rounds=3), finished, True)
     (finished / "summary.json").unlink()
     assert examine(resolved(), finished, True) is None
-    with refusal("user", "--resume"):
+    with refusal("user.not-empty", "--resume"):
         examine(resolved(), finished, False)
 
 
@@ -56,12 +55,12 @@ def test_nothing_but_a_run_is_replaced(finished: Path) -> None:
     check_replaceable(finished / "absent")
     check_replaceable(finished)
     (finished / "config.toml").unlink()
-    with pytest.raises(UserError, match="--overwrite replaces runs alone"):
+    with refusal("user.not-replaceable", "--overwrite"):
         check_replaceable(finished)
 
 
 @pytest.mark.parametrize("bad", ["", "[]", "{}", "\x00"])
 def test_damaged_summary_is_named(finished: Path, bad: str) -> None:
     (finished / "summary.json").write_text(bad)
-    with pytest.raises(FedweaveError, match=r"summary\.json is damaged"):
+    with refusal("file.damaged", "summary.json"):
         examine(resolved(), finished, True)

@@ -201,7 +201,7 @@ def test_stop_and_resume_equals_uninterrupted(tmp_path: Path, algorithm: str, mo
     settings = resolved(algorithm={"name": algorithm}, engine={"checkpoint_seconds": 100.0})
     runs.run(settings, tmp_path / "whole", Quiet())
     watch = Quiet(r2=[send(signal.SIGINT)])
-    with pytest.raises(Interrupted, match=r"SIGINT; 2 of 4 rounds saved") as stopped:
+    with refusal("interrupted", "SIGINT; 2 of 4") as stopped:
         runs.run(settings, tmp_path / "parts", watch)
     assert (stopped.value.signal, watch.signals, watch.rounds) == (signal.SIGINT, [signal.SIGINT], [1, 2])
     again = Quiet()
@@ -223,7 +223,7 @@ def test_sigterm_stops_too_and_handlers_are_put_back(tmp_path: Path) -> None:
 
 def test_second_signal_abandons_the_round(tmp_path: Path, whole: Path) -> None:
     watch = Quiet(r3=[send(signal.SIGINT), send(signal.SIGINT)])
-    with pytest.raises(Interrupted, match="2 of 4 rounds saved"):
+    with refusal("interrupted", "2 of 4"):
         runs.run(resolved(), tmp_path / "run", watch)
     runs.run(resolved(), tmp_path / "run", Quiet(), resume=True)
     assert final_numbers(tmp_path / "run") == final_numbers(whole)
@@ -253,7 +253,7 @@ def test_kill_9_and_resume(tmp_path: Path) -> None:
 
 def test_extending_a_finished_run(tmp_path: Path) -> None:
     runs.run(resolved(), tmp_path / "run", Quiet())
-    with pytest.raises(UserError, match="done 4 rounds already, more than the 3"):
+    with refusal("user.rounds-done"):
         runs.run(resolved(rounds=3), tmp_path / "run", Quiet(), resume=True)
     watch = Quiet()
     assert runs.run(resolved(), tmp_path / "run", watch, resume=True)["rounds"] == 4
@@ -275,12 +275,12 @@ def test_predictions_of_fewer_rounds_go_when_a_run_goes_on(tmp_path: Path) -> No
 
 
 def test_directories_that_are_refused(tmp_path: Path, whole: Path) -> None:
-    with refusal("user", "--resume"):
+    with refusal("user.not-empty", "--resume"):
         runs.run(resolved(), whole, Quiet())
     (tmp_path / "thesis.txt").write_text("mine")
-    with pytest.raises(UserError, match="not the directory of a run"):
+    with refusal("user.no-run"):
         runs.run(resolved(), tmp_path, Quiet(), resume=True)
-    with pytest.raises(UserError, match="another place"):
+    with refusal("user.unusable-file", "another place"):
         runs.run(resolved(), tmp_path / "thesis.txt" / "run", Quiet())
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
@@ -288,19 +288,19 @@ def test_directories_that_are_refused(tmp_path: Path, whole: Path) -> None:
 def test_what_is_refused_before_a_round_leaves_the_place_free(tmp_path: Path) -> None:
     """fairgfl wants a public sample, which this partition has none of."""
     refused = resolved(algorithm={"name": "fairgfl"})
-    with pytest.raises(UserError, match="needs a public sample"):
+    with refusal("user.no-sample", "needs a public sample"):
         runs.run(refused, tmp_path / "run", Quiet())
     assert runs.run(resolved(rounds=1), tmp_path / "run", Quiet())["rounds"] == 1
 
 
 def test_a_run_that_fails_in_its_first_round_leaves_the_place_free(tmp_path: Path) -> None:
-    with pytest.raises(FedweaveError, match="training diverged"):
+    with refusal("diverged", "training diverged"):
         runs.run(resolved(algorithm={"lr": 1e38}), tmp_path / "run", Quiet())
     assert runs.run(resolved(rounds=1), tmp_path / "run", Quiet())["rounds"] == 1
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:
-    with locked(tmp_path / "run"), pytest.raises(UserError, match=f"process {os.getpid()} is writing"):
+    with locked(tmp_path / "run"), refusal("user.locked", f"process {os.getpid()}"):
         runs.run(resolved(), tmp_path / "run", Quiet())
     runs.run(resolved(), tmp_path / "run", Quiet())
 

@@ -133,6 +133,7 @@ def test_without_training_graphs_the_loss_is_zero() -> None:
     assert sampler.loss(models.init(model, random.key(1)), model, graph, random.key(2), minibatch) == 0
 
 
+@pytest.mark.often("dtype0-True", "dtype1-False")
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_training_alone_and_in_a_batch_gives_the_same_bits(dtype: torch.dtype, sparse: bool) -> None:

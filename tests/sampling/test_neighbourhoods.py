@@ -54,6 +54,7 @@ def test_sources_are_the_targets_and_their_different_neighbours(fan_out: int) ->
             assert torch.allclose(hop["count"][i].sum(), torch.tensor(float(degree), dtype=torch.float64))
 
 
+@pytest.mark.slow
 def test_every_neighbour_is_equally_likely() -> None:
     """A node of degree 7 and fan-out 3: each neighbour is there in 3/7 of 600 draws, within 5 standard deviations."""
     spokes = np.array([[0] * 7, [4, 8, 9, 15, 16, 23, 29]])

@@ -20,11 +20,11 @@ from fedweave.deploy.flare.policy.keys import read_checked
 from fedweave.deploy.flare.site.sitefile import FINE, SITE_FILE, Rules
 from fedweave.deploy.flare.wire.requests import Answer
 from fedweave.deploy.flare.wire.scores import Scoring, scoring_of
-from fedweave.errors import ConfigError
 from fedweave.experiment.config import resolve
 from fedweave.metrics import classification, group_fairness
 from fedweave.models import MODELS
 from fedweave.privacy.ldp import kept_probability
+from tests.refusals import refusal
 from tests.security.cheating import SITE, Cheat, agreed, make_sites, reply, set_policy
 from tests.security.test_labels_without_gradients import Server
 
@@ -126,6 +126,7 @@ def test_a_sum_of_losses_tells_labels_only_where_the_owner_lets_it_leave(parties
     assert right == 1.0 if "measures" in policy else right < 0.6
 
 
+@pytest.mark.often("true_labels = true", "")
 @pytest.mark.parametrize("policy", ["true_labels = true", "", "round_scores = 10"])
 def test_scores_tell_no_more_of_labels_than_their_draw_for_training_did(parties: Path, policy: str) -> None:
     """By the hits of random guesses; and nothing more is counted for that."""
@@ -144,6 +145,7 @@ def test_scores_tell_no_more_of_labels_than_their_draw_for_training_did(parties:
         assert server.spent() == EPSILON
 
 
+@pytest.mark.often("", "score_epsilon = 1.0")
 @pytest.mark.parametrize("policy", ["", "score_epsilon = 1.0", "evaluations = 20"])
 def test_hits_of_weights_that_the_server_chooses_tell_labels_unless_the_policy_bounds_them(
     project: Path, policy: str
@@ -216,7 +218,7 @@ def test_an_owner_may_deny_each_measure_alone(project: Path, name: str) -> None:
     set_policy(project, f'deny = ["own/{name}"]')
     read_checked(project / SITE / SITE_FILE)
     set_policy(project, f'deny = ["own/{name}s"]')
-    with pytest.raises(ConfigError, match="below own there are"):
+    with refusal("config.policy", "below own there are"):
         read_checked(project / SITE / SITE_FILE)
 
 

@@ -12,11 +12,12 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.graph import TRAIN
-from fedweave.deploy.flare.policy.policy import PolicyViolation, check_batches
+from fedweave.deploy.flare.policy.policy import check_batches
 from fedweave.deploy.flare.site.sitefile import Rules
 from fedweave.experiment.config import resolve
 from tests.contract.federations import algorithm
 from tests.models.test_gin import small_graphs
+from tests.refusals import refusal
 from tests.security.cheating import Cheat, agreed, reply, set_policy
 
 EGO = {"name": "ego", "hidden": 8, "dropout": 0.0}
@@ -79,7 +80,7 @@ def test_what_is_left_of_small_graphs_is_no_batch_of_a_few(left: int, steps: int
     rules = Rules(min_nodes=10)
     assert count - left >= rules.min_nodes
     if few:
-        with pytest.raises(PolicyViolation, match=r"GraphCrossEntropy \(batch\) would train on fewer than 10"):
+        with refusal("call-refused", "GraphCrossEntropy", "10"):
             check_batches(rules, own, graph, {})
     else:
         check_batches(rules, own, graph, {})
@@ -90,5 +91,5 @@ def test_a_query_set_has_as_many_examples_as_the_policy_allows() -> None:
     graph = small_graphs(60, 2)[0]
     count = int(graph.masks[TRAIN].sum())
     check_batches(Rules(min_nodes=count // 2), algorithm("graphfl"), graph, {})
-    with pytest.raises(PolicyViolation, match=r"MetaGradient \(examples\)"):
+    with refusal("call-refused", "MetaGradient"):
         check_batches(Rules(min_nodes=count // 2 + 1), algorithm("graphfl"), graph, {})

@@ -42,7 +42,8 @@ class Credibility(TellsExamples):
         if "validation" not in fed.held:
             raise ConfigError(
                 "CFFL judges updates on validation examples of the server, which has none; set partition.server_val, "
-                "or take rffl, which needs none."
+                "or take rffl, which needs none.",
+                code="config.server-val",
             )
         count = len(fed.clients)
         c = torch.full((count,), 1 / count, dtype=torch.float64, device=fed.device)

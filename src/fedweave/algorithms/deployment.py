@@ -68,7 +68,10 @@ class Deployable:
             UserError: it is not.
         """
         if (w := self.global_model(state)) is None:
-            raise UserError("the run has no global model: some weights, or all, are each client's own. Take personal.")
+            raise UserError(
+                "the run has no global model: some weights, or all, are each client's own. Take personal.",
+                code="user.no-global-model",
+            )
         return w
 
     def told(self, state: Tree, fed: Federation) -> tuple[Tree, Stacked | None]:
@@ -148,7 +151,8 @@ def deployable(algorithm: object) -> Deployable:
     if not isinstance(algorithm, Deployable):
         raise UserError(
             f"{type(algorithm).__name__} keeps no models that could be used after training; derive it from "
-            "fedweave.algorithms.deployment.Deployable, and say which they are."
+            "fedweave.algorithms.deployment.Deployable, and say which they are.",
+            code="user.no-models",
         )
     return algorithm
 

@@ -173,7 +173,9 @@ class FedAvg(Deployable, SumsScores):
         vain = [pattern for pattern in self.share if not any(models.named(self.net, path, [pattern]) for path in paths)]
         if whole and (vain or (self.share and not w)):
             told = vain[0] if vain else list(self.share)
-            raise ConfigError(f"share: {told!r} names no weight of the model; it has {', '.join(paths)}.")
+            raise ConfigError(
+                f"share: {told!r} names no weight of the model; it has {', '.join(paths)}.", code="config.share"
+            )
         state: Tree = {"parts": self.composed.begun(fed, w)}
         if self._own_weights:
             state["init"] = fed.key("init")

@@ -184,7 +184,10 @@ class FedEgo(Deployable):
         uploads = int(counts.stack("batches").max())
         epoch = {} if self.epoch_share is None else {"epoch": max(1, int(counts.stack("epoch").max()))}
         if uploads < 1:
-            raise UserError("no client has two training nodes to mix; give [partition] a larger share of train nodes.")
+            raise UserError(
+                "no client has two training nodes to mix; give [partition] a larger share of train nodes.",
+                code="user.two-nodes",
+            )
         labels = torch.full((fed.classes,), 1 / fed.classes, dtype=fed.dtype, device=fed.device)
         return {"theta": theta, "phi": phi, "labels": labels, "uploads": uploads} | epoch
 

@@ -205,12 +205,14 @@ class GLASU:
             raise UserError(
                 f"labels are at {', '.join(holders) or 'no client'}: every client needs them, or one "
                 "and an exchange after the model's last layer that passes messages; set partition.labels = 'all', or "
-                "algorithm.exchanges to 1 or more."
+                "algorithm.exchanges to 1 or more.",
+                code="user.label-holders",
             )
         if self.label_epsilon is not None and len(holders) > 1:
             raise UserError(
                 f"label_epsilon bounds what one client tells of its labels, but {', '.join(holders)} all have them, "
-                "and their draws together tell more; set partition.labels = 'first', or leave label_epsilon out."
+                "and their draws together tell more; set partition.labels = 'first', or leave label_epsilon out.",
+                code="user.labels-alike",
             )
         if self.label_epsilon is not None:
             fed.map(self.draw, clients=holders)
@@ -350,7 +352,8 @@ class GLASU:
         """
         h = self.party.how.aggregate(replies, "h", fed.dtype)
         if not h.isfinite().all():
-            raise FedweaveError("training diverged: a client's representations are not finite. Lower algorithm.lr.")
+            said = "training diverged: a client's representations are not finite. Lower algorithm.lr."
+            raise FedweaveError(said, code="diverged")
         return h
 
     @on_client(sends=lambda glasu: glasu.party.release.sends(_ALL), hears=_HEARS)
@@ -383,7 +386,8 @@ def union(replies: Replies, count: int) -> Tensor:
     least, most = torch.cat([nodes[:1], nodes[-1:]]).tolist() or (0, -1)
     if least < 0 or most >= count:
         odd = [client for client, own in lists.items() if bool(((own < 0) | (own >= count)).any())]
-        raise FedweaveError(f"{odd} sampled nodes that are not 0 to {count - 1}. See what runs there.")
+        said = f"{odd} sampled nodes that are not 0 to {count - 1}. See what runs there."
+        raise FedweaveError(said, code="call.sampled-nodes")
     return torch.cat([nodes, nodes[:1].expand(-len(nodes) % 64)])
 
 
@@ -391,13 +395,11 @@ def _check_alike(name: str, clients: Sequence[str], replies: Replies) -> None:
     told = dict(zip(clients, replies, strict=True))
     if len(replies.stack("nodes").unique()) > 1:
         sizes = ", ".join(f"{client} {int(reply['nodes'])}" for client, reply in told.items())
-        raise UserError(
-            f"{name} needs clients with the same nodes, but they hold {sizes}; set partition.name = 'vertical' or "
-            "'parties'."
-        )
+        said = f"{name} needs clients with the same nodes, but they hold {sizes}"
+        raise UserError(f"{said}; set partition.name = 'vertical' or 'parties'.", code="user.nodes-differ")
     first = clients[0]
     if odd := [client for client in clients if told[client]["masks"] != told[first]["masks"]]:
-        raise UserError(
-            f"{name} needs clients that use their nodes alike, but {', '.join(odd)} train, validate or test on others "
-            f"than {first}; give every party's nodes the same split."
+        said = (
+            f"{name} needs clients that use their nodes alike, but {', '.join(odd)} train, validate or test on others"
         )
+        raise UserError(f"{said} than {first}; give every party's nodes the same split.", code="user.splits-differ")

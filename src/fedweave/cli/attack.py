@@ -63,6 +63,7 @@ def found(config: "Config") -> "list[Attacked]":
     if not rows:
         raise UserError(
             f"the clients of {config.algorithm.name!r} send nothing that attacks are known on here; give an experiment "
-            "with noisy codes or links: algorithm.name = 'fairgfl', with its estimator 'ldp'."
+            "with noisy codes or links: algorithm.name = 'fairgfl', with its estimator 'ldp'.",
+            code="user.no-attack",
         )
     return rows

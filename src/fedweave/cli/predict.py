@@ -186,7 +186,8 @@ def _jointly(run: "Trained", data: Path | None) -> "pa.Table":
             now = build(here(_on(run.config, data, built.data)))
         except DataError as error:
             raise DataError(
-                f"{error} (--data needs all parties' new nodes beside the old, whose labels stay.)"
+                f"{error} (--data needs all parties' new nodes beside the old, whose labels stay.)",
+                code="data.new-beside-old",
             ) from error
         kept, round = built.fed.snapshot(), built.fed.round
         built = _same_parties(built, now, data)
@@ -216,7 +217,8 @@ def _on(config: "Config", data: Path, before: "Dataset") -> "Config":
     if values.get("normalise", "none") in OVER_NODES:
         raise UserError(
             f"the run was made with data.normalise = {values['normalise']!r}, which would scale the new nodes "
-            "otherwise than the old. Scale the features yourself and train with data.normalise = 'none'."
+            "otherwise than the old. Scale the features yourself and train with data.normalise = 'none'.",
+            code="user.scaling",
         )
     kept = {key: partition[key] for key in partition if key not in ("public_split", "train_rest")}
     if "labels" in values:
@@ -229,7 +231,7 @@ def _on(config: "Config", data: Path, before: "Dataset") -> "Config":
 def _same_parties(before: "Built", now: "Built", data: Path) -> "Built":
     """`now`, if the run's models fit it."""
     if odd := _unlike(before, now):
-        raise UserError(f"{data} does not fit the run: {odd}.")
+        raise UserError(f"{data} does not fit the run: {odd}.", code="user.columns")
     return now
 
 

@@ -108,7 +108,7 @@ class Subject:
             made: Algorithm = self.kind(model, **(own | dict(self.values) | values))
             return made
         except (ValueError, TypeError) as error:
-            raise ConfigError(f"the algorithm refuses its settings: {error}") from error
+            raise ConfigError(f"the algorithm refuses its settings: {error}", code="config.contract") from error
 
     def graphs(
         self,

@@ -102,7 +102,8 @@ def check_rounds(algorithm: object, rounds: int) -> None:
     if most is not None and rounds > most:
         raise UserError(
             f"the algorithm spends its target ε within {most} rounds (target_rounds), and the run has {rounds}; set "
-            f"rounds to {most} or less, or target_rounds to {rounds}."
+            f"rounds to {most} or less, or target_rounds to {rounds}.",
+            code="user.target-rounds",
         )
 
 

@@ -243,7 +243,8 @@ def step_info(step: Step) -> StepInfo:
     if not isinstance(declared, _Mark):
         raise FedweaveError(
             f"{step_name(step)} is not marked @on_client, so it may not run on clients. "
-            "Decorate it and declare what it sends."
+            "Decorate it and declare what it sends.",
+            code="step.unmarked",
         )
     sends, hears, rest = declared
     owner = step.__self__ if isinstance(step, _Bound) else None

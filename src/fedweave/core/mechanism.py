@@ -256,7 +256,8 @@ def read_applied(text: str) -> Applied:
         return Applied(key, tuple(map(_mechanism, listed)))
     except (ValueError, TypeError, RecursionError) as error:
         raise FedweaveError(
-            f"{text!r} states no mechanism that is known here: {error}. Use the version of fedweave that wrote it."
+            f"{text!r} states no mechanism that is known here: {error}. Use the version of fedweave that wrote it.",
+            code="mechanism.unknown",
         ) from error
 
 

@@ -95,7 +95,8 @@ def check_trusted(document: Values, where: Path, option: str = "") -> None:
             consent = f"{option}, or {TRUSTED}={file}" if option else f"{TRUSTED}={file}"
             raise UserError(
                 f"{where} names a plug-in in {file}, which would be run. If you trust that file: {consent} before the "
-                "command, or install a package that announces the plug-in (docs/extending.md)."
+                "command, or install a package that announces the plug-in (docs/extending.md).",
+                code="user.untrusted",
             )
 
 
@@ -168,5 +169,5 @@ def _module(file: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # of a script that ends itself, too
         del sys.modules[name]
-        raise ConfigError(f"{file} cannot be run: {type(error).__name__}: {error}") from error
+        raise ConfigError(f"{file} cannot be run: {type(error).__name__}: {error}", code="config.code") from error
     return module

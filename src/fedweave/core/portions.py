@@ -124,7 +124,10 @@ class Joint:
             return parts[0]
         if len({part.shape[1:] for part in parts}) > 1:
             shapes = sorted({str(list(part.shape[1:])) for part in parts})
-            raise FedweaveError(f"replies differ in shape at {path!r}: {', '.join(shapes)}; iterate over them instead.")
+            raise FedweaveError(
+                f"replies differ in shape at {path!r}: {', '.join(shapes)}; iterate over them instead.",
+                code="reply.shapes",
+            )
         return torch.cat(parts)
 
     def weighted(self, paths: Sequence[str], weights: Tensor) -> Sums:

@@ -78,7 +78,10 @@ class Replies:
             FedweaveError: that client did not reply.
         """
         if client not in self._row:
-            raise FedweaveError(f"client {client!r} did not reply; these {len(self):,} did: {listed(self.clients)}.")
+            raise FedweaveError(
+                f"client {client!r} did not reply; these {len(self):,} did: {listed(self.clients)}.",
+                code="reply.no-client",
+            )
         tree = self._all.one(self._row[client])
         return nest({path: leaf for path, leaf in leaves(tree) if not self._hidden(path)}) if self._sums else tree
 
@@ -134,9 +137,13 @@ class Replies:
         """The leaves at or under `key`."""
         paths = [path for path in self.paths if path == key or path.startswith(f"{key}/")]
         if shown and any(map(self._hidden, paths)):
-            raise FedweaveError(f"{key!r} is in a secure sum: no client's own is known, only their `total`.")
+            raise FedweaveError(
+                f"{key!r} is in a secure sum: no client's own is known, only their `total`.", code="reply.no-key"
+            )
         if not paths:
-            raise FedweaveError(f"the replies have no {key!r}; they have {', '.join(self.paths) or 'nothing'}.")
+            raise FedweaveError(
+                f"the replies have no {key!r}; they have {', '.join(self.paths) or 'nothing'}.", code="reply.no-key"
+            )
         return paths
 
 

@@ -110,7 +110,9 @@ def check_same(before: Mapping[str, str], now: Mapping[str, str], run: Path, rem
     """
     if changed := changes(before, now):
         what = "code" if any(Path(one).suffix == ".py" for one in changed) else "data"
-        raise UserError(f"the {what} of {run} has changed since it was begun: {', '.join(changed)}. {remedy}")
+        raise UserError(
+            f"the {what} of {run} has changed since it was begun: {', '.join(changed)}. {remedy}", code="user.changed"
+        )
 
 
 def changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:

@@ -56,7 +56,7 @@ def called(step: str, clients: Sequence[str] | None, known: Sequence[str], quoru
         FedweaveError: no client is named, one is unknown or named twice, or the quorum is no share.
     """
     if not 0 <= quorum <= 1:
-        raise FedweaveError(f"the quorum of {step} is {quorum}; it is a share from 0 to 1.")
+        raise FedweaveError(f"the quorum of {step} is {quorum}; it is a share from 0 to 1.", code="call.quorum")
     if clients is None or (len(clients) == len(known) and tuple(clients) == tuple(known)):
         return tuple(known)
     if not clients:
@@ -64,7 +64,9 @@ def called(step: str, clients: Sequence[str] | None, known: Sequence[str], quoru
     wanted, everyone = set(clients), set(known)
     unknown = [client for client in clients if client not in everyone]
     if unknown or len(wanted) < len(clients):
-        raise FedweaveError(f"{step} was called on {listed(unknown or clients)}: unknown or repeated clients.")
+        raise FedweaveError(
+            f"{step} was called on {listed(unknown or clients)}: unknown or repeated clients.", code="call.clients"
+        )
     return tuple(client for client in known if client in wanted)
 
 
@@ -80,12 +82,16 @@ def sources(step: str, to: Mapping[str, Sequence[str]], known: Sequence[str]) ->
         if client in peers or len(set(peers)) < len(peers) or not set(peers) <= set(to):
             raise FedweaveError(
                 f"{step} is to send from {client!r} to {list(peers)}; peers are other clients, each named once and "
-                "each a key of `to` itself."
+                "each a key of `to` itself.",
+                code="call.topology",
             )
     found = {peer: tuple(client for client in chosen if peer in to[client]) for peer in chosen}
     if len({len(senders) for senders in found.values()}) > 1:
         counts = listed([f"{peer}: {len(senders)}" for peer, senders in found.items()])
-        raise FedweaveError(f"{step} sends unequally many messages ({counts}); let all clients hear from equally many.")
+        raise FedweaveError(
+            f"{step} sends unequally many messages ({counts}); let all clients hear from equally many.",
+            code="call.topology",
+        )
     return found
 
 
@@ -99,7 +105,8 @@ def receivers(step: str, clients: Sequence[str] | None, received: Sent | None) -
         return clients
     if silent := [client for client in clients or () if client not in received.clients]:
         raise FedweaveError(
-            f"{step} was called on {listed(silent)} with what {received.step} sent, but they did not send."
+            f"{step} was called on {listed(silent)} with what {received.step} sent, but they did not send.",
+            code="call.not-sent",
         )
     return received.clients if clients is None else clients
 
@@ -125,7 +132,10 @@ def check_summed(step: str, info: StepInfo, count: int, known: Sequence[str], mi
     if not info.sums:
         return
     if len(known) < 2:
-        raise UserError(f"{step}: a secure sum needs at least two clients: the sum of one is what it would hide.")
+        raise UserError(
+            f"{step}: a secure sum needs at least two clients: the sum of one is what it would hide.",
+            code="user.two-clients",
+        )
     needed = max(own.needed(len(known)) for own in info.sums.values())
     if count < needed:
         raise ClientsMissing(step, missing, needed, count + len(missing))
@@ -147,7 +157,8 @@ def check_way(step: str, info: StepInfo, way: str) -> None:
     if info.way != way:
         raise FedweaveError(
             f"step {step} {_REPLIES[info.way]}, so call it with `{info.way}` instead of `{way}`, or change its "
-            "@on_client (peers, replaces_data)."
+            "@on_client (peers, replaces_data).",
+            code="step.way",
         )
 
 
@@ -176,5 +187,6 @@ def check_permanent(step: str, info: StepInfo, reply: Tree, state: Tree) -> None
     if absent := [release for release in released if release and release not in state]:
         raise FedweaveError(
             f"{step} declares a release {absent[0]!r}, but leaves nothing of that name in client.state. Keep there "
-            "what was drawn, so that it is sent again rather than drawn again."
+            "what was drawn, so that it is sent again rather than drawn again.",
+            code="step.release",
         )

@@ -20,7 +20,7 @@ def chosen(wanted: str, together: bool = True, where: str = "engine.device") -> 
     if wanted == CPU or (wanted == AUTO and not (together and count())):
         return torch.device(CPU)
     if wanted != AUTO and (fault := _fault(wanted)):
-        raise ConfigError(f"{where}: {wanted!r} cannot be used: {fault}. Or set {where} = 'cpu'.")
+        raise ConfigError(f"{where}: {wanted!r} cannot be used: {fault}. Or set {where} = 'cpu'.", code="config.device")
     index = 0 if wanted == AUTO else torch.device(wanted).index
     return torch.device("cuda", torch.cuda.current_device() if index is None else index)
 

@@ -175,10 +175,11 @@ def check_names(clients: Sequence[str]) -> None:
         ConfigError: names them.
     """
     if not clients:
-        raise ConfigError("a federation needs at least one client.")
+        raise ConfigError("a federation needs at least one client.", code="config.no-clients")
     if bad := [client for client in clients if not client or "/" in client]:
         raise ConfigError(f"client ids {bad} cannot name files and tree keys; use non-empty ids without '/'.")
     if taken := sorted(TAKEN & set(clients)):
         raise ConfigError(
-            f"no client can be called {' or '.join(taken)}: in a run's files that stands for others. Rename it."
+            f"no client can be called {' or '.join(taken)}: in a run's files that stands for others. Rename it.",
+            code="config.client-name",
         )

@@ -47,19 +47,26 @@ class Messages:
         self.each = {c: check(tree, f"the message of {step} to {c!r}") for c, tree in (each or {}).items()}
         given = {*self.shared, *self.rows.tree, *(key for tree in self.each.values() for key in tree)}
         if self.peers and (taken := given & {RECEIVED, PRESENT}):
-            raise FedweaveError(f"the message of {step} has the keys {sorted(taken)}, which are of what peers sent.")
+            raise FedweaveError(
+                f"the message of {step} has the keys {sorted(taken)}, which are of what peers sent.", code="call.each"
+            )
         owners = self.each.keys() or set(self.rows.clients)
         if not owners:
             return
         if absent := set(called) - owners:
             raise FedweaveError(
-                f"`each` of {step} has no part for {sorted(absent)}; give one to every called client or to none."
+                f"`each` of {step} has no part for {sorted(absent)}; give one to every called client or to none.",
+                code="call.each",
             )
         if unknown := owners - set(known):
-            raise FedweaveError(f"`each` of {step} names {sorted(unknown)}, which are no clients of this federation.")
+            raise FedweaveError(
+                f"`each` of {step} names {sorted(unknown)}, which are no clients of this federation.", code="call.each"
+            )
         kinds = {tuple(sorted(path for path, _ in leaves(tree))) for tree in self.each.values()}
         if len(kinds) > 1:
-            raise FedweaveError(f"`each` of {step} must give every client the same keys; it gives {sorted(kinds)}.")
+            raise FedweaveError(
+                f"`each` of {step} must give every client the same keys; it gives {sorted(kinds)}.", code="call.each"
+            )
 
     def ragged(self, group: Sequence[str]) -> bool:
         """Whether the own parts of the group's clients differ in shape, or hold strings, and so cannot be stacked."""

@@ -72,7 +72,9 @@ class Simulation(LocalEngine):
         resend: bool = True,
     ) -> None:
         if mode not in MODES:
-            raise ConfigError(f"engine mode {mode!r} is unknown; choose one of {', '.join(MODES)}.")
+            raise ConfigError(
+                f"engine mode {mode!r} is unknown; choose one of {', '.join(MODES)}.", code="config.unknown-name"
+            )
         check_names(tuple(graphs))
         keep_freed_memory()
         self.mode = mode

@@ -52,7 +52,9 @@ def check_alike(step: str, messages: Messages) -> None:
         FedweaveError: names it.
     """
     if messages.each or messages.rows.clients:
-        raise FedweaveError(f"{step} replies in a secure sum, so all clients must be told the same; take no `each`.")
+        raise FedweaveError(
+            f"{step} replies in a secure sum, so all clients must be told the same; take no `each`.", code="sum.replies"
+        )
 
 
 def check_terms(info: StepInfo, clients: Sequence[str], replies: Tree) -> None:
@@ -64,7 +66,7 @@ def check_terms(info: StepInfo, clients: Sequence[str], replies: Tree) -> None:
     for path, words in leaves(replies):
         if info.covering(path) in info.sums and isinstance(words, Tensor) and diverged(words):
             odd = next(client for client, own in zip(clients, words, strict=True) if diverged(own))
-            raise FedweaveError(told_diverged(f"{path} of {odd!r}"))
+            raise FedweaveError(told_diverged(f"{path} of {odd!r}"), code="diverged")
 
 
 class SumMeter:

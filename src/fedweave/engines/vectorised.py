@@ -57,7 +57,10 @@ class Vectorised(Loop):
         record: When = "auto",
     ) -> None:
         if record not in get_args(When):
-            raise ConfigError(f"engine record {record!r} is unknown; choose one of {', '.join(get_args(When))}.")
+            raise ConfigError(
+                f"engine record {record!r} is unknown; choose one of {', '.join(get_args(When))}.",
+                code="config.unknown-name",
+            )
         super().__init__(graphs, classes=classes, test=test, members=members, own=own, device=device)
         self._batches, self._readers = Batches(self.data.graphs, chunk, self.device, self._own), Readers()
         self._group_ids: dict[Group, Tensor] = {}

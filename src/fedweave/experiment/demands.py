@@ -82,7 +82,8 @@ def check_examples(config: Config, data: Dataset) -> None:
     if capabilities(config.algorithm.kind).nodes and data.example == "edge":
         raise ConfigError(
             f"algorithm {config.algorithm.name!r} is about nodes and their neighbours, but the examples of {data.name} "
-            "are edges; take fedavg, or another of its family, or local."
+            "are edges; take fedavg, or another of its family, or local.",
+            code="config.node-algorithm",
         )
 
 
@@ -152,7 +153,8 @@ def check_people(config: Config, data: Dataset, algorithm: object) -> None:
         raise ConfigError(
             f"algorithm {config.algorithm.name!r} needs a sensitive attribute, but {data.name} has none; add the "
             f"column `sens` to its table of {data.example}s (the array `sens` to an .npz), or choose published data "
-            "that has one (`fedweave list datasets`), or an algorithm or parts that need none."
+            "that has one (`fedweave list datasets`), or an algorithm or parts that need none.",
+            code="config.no-sens",
         )
     check_groups(data.classes, data.sens, data.name, data.groups)
 
@@ -163,7 +165,8 @@ def check_edges(config: Config, model: Model) -> None:
     if capabilities(config.algorithm.kind).vertical and any(layer.operator in carrying.kinds() for layer in model):
         raise ConfigError(
             f"algorithm {config.algorithm.name!r} samples neighbours and does not have what edges carry, which model "
-            f"{config.model.name!r} reads; choose model sage, or gcn with weighted = false and directed = 'none'."
+            f"{config.model.name!r} reads; choose model sage, or gcn with weighted = false and directed = 'none'.",
+            code="config.edge-model",
         )
 
 
@@ -220,7 +223,9 @@ def check_pooling(config: Config, data: Dataset, model: Model) -> None:
     own = f"model {config.model.name!r} with pool = {config.model.values.get('pool', 'none')!r}"
     if data.example != "graph":
         raise ConfigError(
-            f"{own} pools small graphs, but the examples of {data.name!r} are {data.example}s; set model.pool = 'none'."
+            f"{own} pools small graphs, but the examples of {data.name!r} are {data.example}s; "
+            "set model.pool = 'none'.",
+            code="config.pooling",
         )
     pooling = [name for name, kind in registry("model").items() if "pool" in parameters("model", kind)]
     raise ConfigError(
@@ -240,5 +245,8 @@ def judged(config: Config, clients: Sequence[str]) -> tuple[str, ...]:
     if not 0 < most < len(clients):
         return ()
     if capabilities(config.algorithm.kind).vertical:
-        raise ConfigError("evaluation.clients: parties of a vertical run predict jointly; set it to 0, which is all")
+        raise ConfigError(
+            "evaluation.clients: parties of a vertical run predict jointly; set it to 0, which is all",
+            code="config.sampled",
+        )
     return tuple(drawn(tuple(clients), random.fold(random.key(config.general.seed), "evaluation"), most))

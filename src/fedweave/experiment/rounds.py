@@ -98,14 +98,16 @@ def train(
     """
     if rounds < 1 or eval_every < 0:
         raise UserError(
-            f"rounds is {rounds} and eval_every {eval_every}; rounds must be at least 1, eval_every at least 0."
+            f"rounds is {rounds} and eval_every {eval_every}; rounds must be at least 1, eval_every at least 0.",
+            code="user.rounds",
         )
     check_rounds(algorithm, rounds)
     done, state = resume or (0, None)
     if state is None and fed.trained:
         raise UserError(
             "this federation has trained before: its clients would start with what they learnt there, and its ledger "
-            "would go on. Make a new one (fedweave.federation), or give `resume` the rounds done and the last state."
+            "would go on. Make a new one (fedweave.federation), or give `resume` the rounds done and the last state.",
+            code="user.trained-before",
         )
     fed.trained = True
     if state is None:
@@ -223,5 +225,5 @@ def _refuse_divergence(round: int, state: Tree) -> None:
     for path in sorted(odd, key=lambda path: path.startswith("parts/")):
         if path.startswith("parts/"):
             _, name, kept = path.split("/", 2)
-            raise FedweaveError(told_of_part(name, f"what it keeps as {kept!r} after round {round}"))
-        raise FedweaveError(told_diverged(f"after round {round} {path!r}"))
+            raise FedweaveError(told_of_part(name, f"what it keeps as {kept!r} after round {round}"), code="diverged")
+        raise FedweaveError(told_diverged(f"after round {round} {path!r}"), code="diverged")

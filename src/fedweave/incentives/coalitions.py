@@ -46,7 +46,10 @@ def mixing(round: Round) -> Callable[[Tensor], Tree]:
     """
     for client, weight in zip(round.replies.clients, round.weights.tolist(), strict=True):
         if weight < 0:  # the coalition's own weights could sum to nothing
-            raise UserError(f"{client}'s weight is {weight:g}; contributions are measured for weights of at least 0.")
+            raise UserError(
+                f"{client}'s weight is {weight:g}; contributions are measured for weights of at least 0.",
+                code="user.negative-weight",
+            )
     moved = {path: round.update(path).double() for path, _ in leaves(round.w)}
     before = dict(leaves(round.w))
     whole = round.weights.sum()  # 1 of a mean; with all of it everyone together made the round

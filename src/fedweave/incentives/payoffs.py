@@ -42,7 +42,7 @@ def payoffs(r: Tensor, before: Tensor | None = None, budget: float = 1.0) -> Pay
             budget is negative.
     """
     if not 0 <= budget < float("inf"):
-        raise UserError(f"the budget is {budget}; it must be at least 0.")
+        raise UserError(f"the budget is {budget}; it must be at least 0.", code="user.budget")
     r = r.double()
     raw, late = unscaled(r, r if before is None else before.double())
     total = raw.sum()

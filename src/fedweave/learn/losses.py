@@ -118,7 +118,10 @@ class ClassLoss:
         if isinstance(given, Mapping):
             odd = [name for name in given if not (name.isdecimal() and int(name) < classes)]
             if odd:
-                raise ConfigError(f"class_weight: there is no class {odd[0]!r}; give numbers from 0 to {classes - 1}.")
+                raise ConfigError(
+                    f"class_weight: there is no class {odd[0]!r}; give numbers from 0 to {classes - 1}.",
+                    code="config.no-class",
+                )
             return tuple(given.get(str(number), 1.0) for number in range(classes))
         if isinstance(given, str) or len(given) != classes:
             raise ConfigError(f"class_weight: has {len(given)} numbers, and there are {classes} classes.")
@@ -138,5 +141,8 @@ def by_number(given: object, labels: Sequence[str], classes: int) -> object:
         return given
     names = [str(name) for name in labels] or [str(number) for number in range(classes)]
     if odd := [name for name in given if name not in names]:
-        raise ConfigError(f"algorithm.class_weight: there is no class {odd[0]!r}. The classes are {', '.join(names)}.")
+        raise ConfigError(
+            f"algorithm.class_weight: there is no class {odd[0]!r}. The classes are {', '.join(names)}.",
+            code="config.no-class",
+        )
     return tuple(float(given.get(name, 1.0)) for name in names)

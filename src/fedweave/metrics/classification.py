@@ -236,7 +236,7 @@ def merge(trees: Sequence[Tree]) -> Tree:
         DataError: there are none.
     """
     if not trees:
-        raise DataError("there are no counts to merge; give the counts of at least one client.")
+        raise DataError("there are no counts to merge; give the counts of at least one client.", code="data.no-clients")
     return map_leaves(lambda *pairs: sum(pairs[1:], start=pairs[0]), *trees)
 
 

@@ -38,7 +38,8 @@ def client_fairness(
     if not loss.shape == accuracy.shape == trained.shape == (len(clients),):
         raise DataError(
             f"{len(clients)} clients, losses {loss.shape}, accuracies {accuracy.shape} and training losses "
-            f"{trained.shape}; give one of each per client."
+            f"{trained.shape}; give one of each per client.",
+            code="data.lengths",
         )
     for of_clients in (loss, trained):
         _check_losses(of_clients, clients)
@@ -66,7 +67,8 @@ def _check_losses(losses: np.ndarray, clients: Sequence[str]) -> None:
     negative = np.flatnonzero(losses < 0)
     if len(negative):
         raise DataError(
-            f"client {clients[negative[0]]!r} has the loss {losses[negative[0]]}; the entropy needs all losses >= 0."
+            f"client {clients[negative[0]]!r} has the loss {losses[negative[0]]}; the entropy needs all losses >= 0.",
+            code="data.loss",
         )
 
 
@@ -100,7 +102,10 @@ def pearson(alone: np.ndarray, together: np.ndarray) -> Correlation:
     """
     one, other = np.asarray(alone, np.float64), np.asarray(together, np.float64)
     if one.shape != other.shape or one.ndim != 1:
-        raise DataError(f"accuracies alone {one.shape} and together {other.shape}; give one of each per client.")
+        raise DataError(
+            f"accuracies alone {one.shape} and together {other.shape}; give one of each per client.",
+            code="data.lengths",
+        )
     defined = ~(np.isnan(one) | np.isnan(other))
     one, other = one[defined], other[defined]
     if len(one) < 2 or np.ptp(one) == 0 or np.ptp(other) == 0:

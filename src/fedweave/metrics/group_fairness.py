@@ -27,17 +27,27 @@ def check_groups(classes: int, sens: np.ndarray | None, name: str, groups: Seque
         DataError: there is no sensitive attribute, it has values besides 0, 1 and -1, or there are not two classes.
     """
     if sens is None:
-        raise DataError(f"{name} has no sensitive attribute; group fairness needs one (column or array sens, 0 or 1).")
+        raise DataError(
+            f"{name} has no sensitive attribute; group fairness needs one (column or array sens, 0 or 1).",
+            code="data.no-sens",
+        )
     if classes != 2:
-        raise DataError(f"{name} has {classes} classes; group fairness compares two: make class 1 the favourable one.")
+        raise DataError(
+            f"{name} has {classes} classes; group fairness compares two: make class 1 the favourable one.",
+            code="data.two-classes",
+        )
     high = int(sens.max(initial=-1))
     if high > 1 and groups:
         raise DataError(
             f"{name}: people are of the groups {', '.join(groups)}; group fairness compares two: correct misspelt "
-            "names, or make two groups of them (an empty cell is in none)."
+            "names, or make two groups of them (an empty cell is in none).",
+            code="data.groups",
         )
     if high > 1:
-        raise DataError(f"{name}: sens has the value {high}; group fairness compares two groups: recode it as 0 and 1.")
+        raise DataError(
+            f"{name}: sens has the value {high}; group fairness compares two groups: recode it as 0 and 1.",
+            code="data.groups",
+        )
 
 
 def counts(logits: Tensor, y: Tensor, sens: Tensor, masks: Tensor, auc: bool = True) -> Tree:
@@ -57,7 +67,9 @@ def counts(logits: Tensor, y: Tensor, sens: Tensor, masks: Tensor, auc: bool = T
         DataError: there are not two classes.
     """
     if logits.shape[-1] != 2:
-        raise DataError(f"group fairness is defined for two classes; the model has {logits.shape[-1]}.")
+        raise DataError(
+            f"group fairness is defined for two classes; the model has {logits.shape[-1]}.", code="data.two-classes"
+        )
     margin = logits[:, 1] - logits[:, 0]
     known = ((sens == 0) | (sens == 1)) & ((y == 0) | (y == 1))
     cell = 4 * sens + 2 * y + (margin > 0)

@@ -72,14 +72,20 @@ class Judging:
         if isinstance(number, str):
             if number not in labels:
                 named = ", ".join(labels) or f"numbers, 0 to {classes - 1}: give one of these"
-                raise ConfigError(f"evaluation.positive: there is no class {number!r}. The classes are {named}.")
+                raise ConfigError(
+                    f"evaluation.positive: there is no class {number!r}. The classes are {named}.",
+                    code="config.no-class",
+                )
             number = list(labels).index(number)
         if number is not None and number >= classes:
-            raise ConfigError(f"evaluation.positive: is {number}, and the classes are 0 to {classes - 1}.")
+            raise ConfigError(
+                f"evaluation.positive: is {number}, and the classes are 0 to {classes - 1}.", code="config.no-class"
+            )
         if self.metric in OF_POSITIVE and classes != 2:
             raise ConfigError(
                 f"evaluation.metric: {self.metric} is of the positive one of two classes, and the data has {classes}. "
-                "Take macro_f1, auc or accuracy."
+                "Take macro_f1, auc or accuracy.",
+                code="config.classes",
             )
         return Judging(self.metric, number, self.threshold)
 

@@ -125,7 +125,7 @@ def _check_finite(round: int, losses: np.ndarray | None, clients: Sequence[str])
     """Refuse models that have diverged, which the server may never see: losses [P, 3, 2] that are not finite."""
     if losses is not None and not np.isfinite(losses).all():
         apart = [client for client, own in zip(clients, losses, strict=True) if not np.isfinite(own).all()]
-        raise FedweaveError(told_diverged(f"after round {round} the model of {', '.join(apart)}"))
+        raise FedweaveError(told_diverged(f"after round {round} the model of {', '.join(apart)}"), code="diverged")
 
 
 def _verdict(everyone: Mapping[str, np.ndarray], judging: Judging, before: Mapping[str, float]) -> dict[str, float]:

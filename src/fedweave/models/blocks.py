@@ -86,7 +86,7 @@ def check(hidden: int, layers: int, dropout: float, pool: str = "none") -> None:
     check_count("hidden", hidden, 1 << 20)
     check_count("layers", layers, 1 << 12)
     if not 0 <= dropout <= 0.99:
-        raise ConfigError(f"model dropout = {dropout}; it is a probability from 0 (off) to 0.99.")
+        raise ConfigError(f"model dropout = {dropout}; it is a probability from 0 (off) to 0.99.", code="config.value")
     if pool not in POOLS:
         raise ConfigError(f"model pool = {pool!r}; choose one of {', '.join(POOLS)}.")
 
@@ -98,7 +98,7 @@ def check_count(name: str, value: int, most: int) -> None:
         ConfigError: names the parameter, its value and what is allowed.
     """
     if value < 1:
-        raise ConfigError(f"model {name} = {value}; it must be at least 1.")
+        raise ConfigError(f"model {name} = {value}; it must be at least 1.", code="config.value")
     if value > most:  # a server's word must not fill a site's memory
         raise ConfigError(f"model {name} = {value}; it must be at most {most}.")
 
@@ -110,7 +110,9 @@ def check_shape(features: int, classes: int) -> None:
         ConfigError: there are no features or no classes.
     """
     if features < 1 or classes < 1:
-        raise ConfigError(f"a model of {features} features and {classes} classes; it needs at least 1 of each.")
+        raise ConfigError(
+            f"a model of {features} features and {classes} classes; it needs at least 1 of each.", code="config.shape"
+        )
 
 
 def chain(

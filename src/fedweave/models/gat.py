@@ -64,7 +64,9 @@ class GAT:
         blocks.check_count("output_heads", self.output_heads, 1 << 10)
         if not 0 <= self.attention_dropout <= 0.99:
             rate = self.attention_dropout
-            raise ConfigError(f"model attention_dropout = {rate}; it is a probability from 0 (off) to 0.99.")
+            raise ConfigError(
+                f"model attention_dropout = {rate}; it is a probability from 0 (off) to 0.99.", code="config.value"
+            )
 
     @noted
     def build(self, features: int, classes: int) -> Model:

@@ -42,9 +42,13 @@ class GCNII:
     def __post_init__(self) -> None:
         blocks.check(self.hidden, self.layers, self.dropout)
         if not 0 <= self.alpha <= 1:
-            raise ConfigError(f"model alpha = {self.alpha}; it is a share from 0 (no residual) to 1.")
+            raise ConfigError(
+                f"model alpha = {self.alpha}; it is a share from 0 (no residual) to 1.", code="config.value"
+            )
         if not 0 <= self.theta < math.inf:
-            raise ConfigError(f"model theta = {self.theta}; it must be a number of at least 0, such as 0.5.")
+            raise ConfigError(
+                f"model theta = {self.theta}; it must be a number of at least 0, such as 0.5.", code="config.value"
+            )
 
     @noted
     def build(self, features: int, classes: int) -> Model:

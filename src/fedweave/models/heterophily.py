@@ -45,7 +45,7 @@ class GPRGNN:
     def __post_init__(self) -> None:
         blocks.check(self.hidden, self.layers, self.dropout)
         if not 0 <= self.alpha <= 1:
-            raise ConfigError(f"model alpha = {self.alpha}; it is a probability from 0 to 1.")
+            raise ConfigError(f"model alpha = {self.alpha}; it is a probability from 0 to 1.", code="config.value")
 
     @noted
     def build(self, features: int, classes: int) -> Model:
@@ -172,7 +172,9 @@ class H2GCN:
     def __post_init__(self) -> None:
         blocks.check(self.hidden, self.layers, self.dropout)
         if self.layers > MOST_ROUNDS:
-            raise ConfigError(f"model layers = {self.layers}; each doubles the width: at most {MOST_ROUNDS}.")
+            raise ConfigError(
+                f"model layers = {self.layers}; each doubles the width: at most {MOST_ROUNDS}.", code="config.value"
+            )
 
     @noted
     def build(self, features: int, classes: int) -> Model:

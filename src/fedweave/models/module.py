@@ -156,21 +156,24 @@ def _check_weights(module: nn.Module) -> None:
     name = type(module).__name__
     weights = dict(module.named_parameters())
     if not weights:
-        raise ConfigError(f"model {name} has no weights, so that there is nothing to train.")
+        raise ConfigError(f"model {name} has no weights, so that there is nothing to train.", code="config.module")
     if lazy := [path for path, weight in weights.items() if isinstance(weight, nn.parameter.UninitializedParameter)]:
         raise ConfigError(
             f"model {name} has lazy layers ({', '.join(lazy)}), whose sizes only data would settle; give them their "
-            "sizes, of which features and classes are the constructor's first two parameters."
+            "sizes, of which features and classes are the constructor's first two parameters.",
+            code="config.module",
         )
     if buffers := [path for path, _ in module.named_buffers()]:
         raise ConfigError(
             f"model {name} has buffers ({', '.join(buffers)}), which are no weights and would stay as they began; take "
-            "layers without any, such as LayerNorm for BatchNorm."
+            "layers without any, such as LayerNorm for BatchNorm.",
+            code="config.module",
         )
     if frozen := [path for path, weight in weights.items() if not weight.requires_grad]:
         raise ConfigError(
             f"model {name} has frozen weights ({', '.join(frozen)}), which would be trained and sent like all others; "
-            "let them train, or give what the frozen layers make of features as features."
+            "let them train, or give what the frozen layers make of features as features.",
+            code="config.module",
         )
 
 
@@ -185,12 +188,14 @@ def _try_out(module: nn.Module, features: int, classes: int) -> None:
     if not torch.equal(after.nan_to_num(), alone.nan_to_num()):
         raise ConfigError(
             f"model {type(module).__name__} gives other logits for a graph after it has seen another: it keeps some of "
-            "it, and one module serves all clients. Set cached = False in its layers."
+            "it, and one module serves all clients. Set cached = False in its layers.",
+            code="config.module",
         )
     if not torch.equal(drawn.nan_to_num(), alone.nan_to_num()):
         raise ConfigError(
             f"model {type(module).__name__} draws at random in evaluation, too; call functional dropout with "
-            "training=self.training, or take a dropout module, which evaluation switches off."
+            "training=self.training, or take a dropout module, which evaluation switches off.",
+            code="config.module",
         )
 
 
@@ -206,13 +211,15 @@ def _tried(module: nn.Module, features: int, classes: int, nodes: int, seed: int
     except Exception as error:
         raise ConfigError(
             f"model {name} failed on a graph of {nodes} nodes{raised_at(error)}: {type(error).__name__}: {error}. Its "
-            "forward takes x [n, features] and edge_index [2, E]."
+            "forward takes x [n, features] and edge_index [2, E].",
+            code="config.module",
         ) from error
     if not isinstance(out, Tensor) or out.shape != (nodes, classes):
         got = list(out.shape) if isinstance(out, Tensor) else f"a {type(out).__name__}"
         raise ConfigError(
             f"model {name} gave {got} for a graph of {nodes} nodes and {classes} classes; its forward must return "
-            f"logits [n, classes], here [{nodes}, {classes}]."
+            f"logits [n, classes], here [{nodes}, {classes}].",
+            code="config.module",
         )
     return out
 

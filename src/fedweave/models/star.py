@@ -66,7 +66,10 @@ class Star:
     def __post_init__(self) -> None:
         blocks.check(self.hidden, self.layers, self.dropout, self.pool)
         if self.pool not in ("sum", "mean"):
-            raise ConfigError(f"model pool = {self.pool!r}; FedStar's model classifies graphs: choose sum or mean.")
+            raise ConfigError(
+                f"model pool = {self.pool!r}; FedStar's model classifies graphs: choose sum or mean.",
+                code="config.value",
+            )
 
     @noted
     def build(self, features: int, classes: int) -> Model:

@@ -51,7 +51,8 @@ def _content(key: Tensor) -> bytes:
         return bytes(key.cpu().numpy())
     except RuntimeError as error:
         raise UserError(
-            "a secret key cannot be read inside torch.func's grad or vmap; draw from it before, and pass that in."
+            "a secret key cannot be read inside torch.func's grad or vmap; draw from it before, and pass that in.",
+            code="user.secret",
         ) from error
 
 

@@ -27,7 +27,10 @@ def fairness() -> Quantity:
     def value(run: Path, baseline: Path) -> float | None:
         together, alone = read_run(run), read_run(baseline)
         if together.partition is None or not together.partition.equals(alone.partition):
-            raise FedweaveError(f"the clients of {run} and of {baseline} hold other data; they cannot be compared.")
+            raise FedweaveError(
+                f"the clients of {run} and of {baseline} hold other data; they cannot be compared.",
+                code="paper.other-data",
+            )
         both = [found.clients("accuracy") for found in (alone, together)]
         shared = sorted(both[0].keys() & both[1].keys())
         found = pearson(*(np.array([own[client] for client in shared]) for own in both)).value

@@ -110,7 +110,9 @@ def printed(text: str) -> dict[tuple[str, str], Printed]:
     found: dict[tuple[str, str], Printed] = {}
     for row, *cells in lines:
         if len(cells) != len(head) - 1:
-            raise FedweaveError(f"the line of {row!r} has {len(cells)} cells under {len(head) - 1} headings")
+            raise FedweaveError(
+                f"the line of {row!r} has {len(cells)} cells under {len(head) - 1} headings", code="paper.cells"
+            )
         found |= {(row, column): _number(cell) for column, cell in zip(head[1:], cells, strict=True)}
     return found
 

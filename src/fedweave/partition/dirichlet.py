@@ -67,9 +67,14 @@ class Dirichlet(Divided):
         super().__post_init__()
         if not 0 < self.alpha <= _MOST_ALPHA:
             allowed = f"must be above 0 and at most {_MOST_ALPHA:g}; 0.5 is common, 100 nearly uniform"
-            raise ConfigError(f"[partition] alpha = {self.alpha}: {allowed}, and the partition random is uniform.")
+            raise ConfigError(
+                f"[partition] alpha = {self.alpha}: {allowed}, and the partition random is uniform.",
+                code="config.value",
+            )
         if self.min_nodes < 1:
-            raise ConfigError(f"[partition] min_nodes = {self.min_nodes}: must be a whole number >= 1.")
+            raise ConfigError(
+                f"[partition] min_nodes = {self.min_nodes}: must be a whole number >= 1.", code="config.value"
+            )
 
     @noted
     def cut(self, data: Dataset, seed: int) -> Partition:

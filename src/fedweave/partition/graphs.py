@@ -98,16 +98,25 @@ class GraphsIID:
     def __post_init__(self) -> None:
         check_clients(self.clients)
         if self.protocol not in _DEFAULTS:
-            raise ConfigError(f"[partition] protocol = {self.protocol!r}: must be 'paper' or 'script'.")
+            raise ConfigError(
+                f"[partition] protocol = {self.protocol!r}: must be 'paper' or 'script'.", code="config.value"
+            )
         check_ratios(*self.ratios)
         if not 0 <= self.global_test < 1:
-            raise ConfigError(f"[partition] global_test = {self.global_test}: must be a share from 0 to below 1.")
+            raise ConfigError(
+                f"[partition] global_test = {self.global_test}: must be a share from 0 to below 1.",
+                code="config.value",
+            )
         if not 0 <= self.server_val < 1 - self.global_test:
             raise ConfigError(
-                f"[partition] server_val = {self.server_val}: must be a share from 0, with global_test below 1."
+                f"[partition] server_val = {self.server_val}: must be a share from 0, with global_test below 1.",
+                code="config.server-val",
             )
         if self.server_val and self.protocol == "script":
-            raise ConfigError("[partition] server_val: the script leaves the server nothing; set protocol = 'paper'.")
+            raise ConfigError(
+                "[partition] server_val: the script leaves the server nothing; set protocol = 'paper'.",
+                code="config.server-val",
+            )
 
     @property
     def ratios(self) -> tuple[float, float, float]:
@@ -169,7 +178,8 @@ class Perturbed(GraphsIID):
         if min(self.low, self.medium) < 0 or self.low + self.medium > self.clients:
             raise ConfigError(
                 f"[partition] low = {self.low} and medium = {self.medium}: must be at least 0, together at most "
-                f"clients = {self.clients}."
+                f"clients = {self.clients}.",
+                code="config.value",
             )
 
     @noted

@@ -72,11 +72,16 @@ class LabelSkew:
         check_clients(self.clients)
         for name, least in (("majors", 1), ("test_nodes", 0)):
             if getattr(self, name) < least:
-                raise ConfigError(f"[partition] {name} = {getattr(self, name)}: must be a whole number >= {least}.")
+                raise ConfigError(
+                    f"[partition] {name} = {getattr(self, name)}: must be a whole number >= {least}.",
+                    code="config.value",
+                )
         for name in ("major_rate", "share", "global_test", "val"):
             value = getattr(self, name)
             if not 0 <= value <= 1 or (name == "share" and value == 0):
-                raise ConfigError(f"[partition] {name} = {value}: must lie between 0 and 1 (share above 0).")
+                raise ConfigError(
+                    f"[partition] {name} = {value}: must lie between 0 and 1 (share above 0).", code="config.value"
+                )
         for name in ("reserved", "exclusive"):
             if getattr(self, name) and self.public_split:
                 raise ConfigError(

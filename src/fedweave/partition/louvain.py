@@ -73,7 +73,9 @@ class Louvain(Divided):
         check_clients(self.clients)
         super().__post_init__()
         if not 0 <= self.slack < math.inf:
-            raise ConfigError(f"[partition] slack = {self.slack}: must be a number >= 0, such as 0.1.")
+            raise ConfigError(
+                f"[partition] slack = {self.slack}: must be a number >= 0, such as 0.1.", code="config.value"
+            )
         if self.packing == "in_turn" and self.slack >= 1:
             raise ConfigError(
                 f'[partition] slack = {self.slack} with packing = "in_turn": communities above (1 - slack) of a '

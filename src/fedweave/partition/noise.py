@@ -81,9 +81,15 @@ class Noise:
 
     def _edges(self, data: Dataset, partition: Partition, rng: np.random.Generator) -> Dataset:
         if any(part.edges is not None for part in partition.parts):
-            raise ConfigError("noise.edges: this partition gives clients edges of their own, which stay; leave it out")
+            raise ConfigError(
+                "noise.edges: this partition gives clients edges of their own, which stay; leave it out",
+                code="config.noise-edges",
+            )
         if data.carried is not None:
-            raise ConfigError("noise.edges: edges with a direction, weight, features or time stay; leave it out")
+            raise ConfigError(
+                "noise.edges: edges with a direction, weight, features or time stay; leave it out",
+                code="config.noise-edges",
+            )
         held = [part.nodes for part in partition.parts]
         if self.edges_by == "rewire" and len(np.unique(np.concatenate(held))) < sum(map(len, held)):
             raise ConfigError(

@@ -57,17 +57,24 @@ class Overlap:
         check_clients(self.clients)
         check_ratios(1 - self.val, self.val, 0.0)
         if self.generator not in ("exact", "as_printed"):
-            raise ConfigError(f"[partition] generator = {self.generator!r}: must be 'exact' or 'as_printed'.")
+            raise ConfigError(
+                f"[partition] generator = {self.generator!r}: must be 'exact' or 'as_printed'.", code="config.value"
+            )
         if not (self.alpha > 0 and self.pool_alpha > 0 and 0 < self.pool < 1):
-            raise ConfigError("[partition] alpha and pool_alpha must be above 0, and pool between 0 and 1.")
+            raise ConfigError(
+                "[partition] alpha and pool_alpha must be above 0, and pool between 0 and 1.", code="config.value"
+            )
         if min(self.public, self.global_test) < 0 or self.public + self.global_test >= 1:
             raise ConfigError(
-                f"[partition] global_test = {self.global_test}, public = {self.public}: shares that sum to less than 1."
+                f"[partition] global_test = {self.global_test}, public = {self.public}: shares that sum to less "
+                "than 1.",
+                code="config.value",
             )
         if not 0 <= self.overlap <= self._most:
             raise ConfigError(
                 f"[partition] overlap = {self.overlap}: with {self.clients} clients and generator = "
-                f"{self.generator!r} it must lie between 0 and {self._most:.3g}."
+                f"{self.generator!r} it must lie between 0 and {self._most:.3g}.",
+                code="config.value",
             )
 
     @property

@@ -17,16 +17,18 @@ _MOST_CLIENTS = 1_000_000  # of one cut, above which it would take days
 def check_clients(clients: int) -> None:
     """Raise ConfigError unless there are 1 to a million clients."""
     if not 1 <= clients <= _MOST_CLIENTS:
-        raise ConfigError(f"[partition] clients = {clients}: must be a whole number >= 1 and <= {_MOST_CLIENTS}.")
+        raise ConfigError(
+            f"[partition] clients = {clients}: must be a whole number >= 1 and <= {_MOST_CLIENTS}.", code="config.value"
+        )
 
 
 def check_ratios(train: float, val: float, test: float) -> None:
     """Raise ConfigError unless train > 0, val >= 0, test >= 0 and they sum to at most 1."""
     given = f"[partition] train = {train}, val = {val}, test = {test}"
     if not (train > 0 and val >= 0 and test >= 0):
-        raise ConfigError(f"{given}: train must be above 0, val and test at least 0.")
+        raise ConfigError(f"{given}: train must be above 0, val and test at least 0.", code="config.value")
     if train + val + test > 1 + _TOLERANCE:
-        raise ConfigError(f"{given}: they sum to {train + val + test:g}; make the sum at most 1.")
+        raise ConfigError(f"{given}: they sum to {train + val + test:g}; make the sum at most 1.", code="config.value")
 
 
 def check_enough(count: int, clients: int, each: int = 1, example: str = "node") -> None:

@@ -59,16 +59,21 @@ class Vertical:
         if self.blocks not in ("random", None):
             raise ConfigError(f"[partition] blocks = {self.blocks!r}: must be 'random', or be left out.")
         if self.labels not in ("all", "first"):
-            raise ConfigError(f"[partition] labels = {self.labels!r}: must be 'all' or 'first'.")
+            raise ConfigError(f"[partition] labels = {self.labels!r}: must be 'all' or 'first'.", code="config.value")
         if not 0 <= self.edges <= 1:
-            raise ConfigError(f"[partition] edges = {self.edges}: must be a share from 0 to 1, such as 0.8.")
+            raise ConfigError(
+                f"[partition] edges = {self.edges}: must be a share from 0 to 1, such as 0.8.", code="config.value"
+            )
         if self.widths and len(self.widths) != self.clients:
             raise ConfigError(
                 f"[partition] widths = {list(self.widths)} are {len(self.widths)} for clients = {self.clients}; "
-                "give one width per client, or none for equal blocks."
+                "give one width per client, or none for equal blocks.",
+                code="config.value",
             )
         if not all(0 < width < float("inf") for width in self.widths):
-            raise ConfigError(f"[partition] widths = {list(self.widths)}: every width must be a number above 0.")
+            raise ConfigError(
+                f"[partition] widths = {list(self.widths)}: every width must be a number above 0.", code="config.value"
+            )
 
     @noted
     def cut(self, data: Dataset, seed: int) -> Partition:

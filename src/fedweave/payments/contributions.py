@@ -84,7 +84,8 @@ def _table(directory: Path, rounds: str, metric: str, found: "Callable[..., list
     if not isinstance(algorithm, FedAvg) or not means or not algorithm.one_judged:
         raise UserError(
             f"{config.algorithm.name} in {directory} is not judged by a global model that is a weighted mean of its "
-            "clients'; contributions are measured for such algorithms, for instance fedavg."
+            "clients'; contributions are measured for such algorithms, for instance fedavg.",
+            code="user.not-judged",
         )
     reached = Checkpoint.load(directory / CHECKPOINT)
     check_again(directory, config, built, reached)
@@ -176,7 +177,8 @@ def _check_repeated(w: "Tree", before: "Tree", directory: Path) -> None:
     if not float(norm(sub(w, before))) <= REPEATED * float(norm(before)):
         raise UserError(
             f"training {directory} again ends at another model than it holds: its config.toml or checkpoint was "
-            "changed, or it is of another version of fedweave. Nobody can be paid by it; run it again."
+            "changed, or it is of another version of fedweave. Nobody can be paid by it; run it again.",
+            code="user.other-model",
         )
 
 

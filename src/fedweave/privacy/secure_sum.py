@@ -47,7 +47,8 @@ class FixedPoint:
             most = 2.0 ** (self.bits - 1 - self.fraction) / clients
             raise UserError(
                 f"{what}: terms up to {bound:g} of {clients} clients with {self.fraction} of {self.bits} bits behind "
-                f"the point may overflow; lower bound to below {most:g}, lower fraction, or take 64 bits"
+                f"the point may overflow; lower bound to below {most:g}, lower fraction, or take 64 bits",
+                code="user.overflow",
             )
 
     def word(self, value: float) -> int:

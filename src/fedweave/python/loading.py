@@ -43,9 +43,12 @@ class SavedRun:
         from fedweave.experiment.runs.trained import MODELS, finished, joint, trained
 
         if model not in MODELS:
-            raise UserError(f"there is no model {model!r}; choose one of {', '.join(MODELS)}.")
+            raise UserError(f"there is no model {model!r}; choose one of {', '.join(MODELS)}.", code="user.no-model")
         if (client is None) != (model == "global"):
-            raise UserError("name a client of the run for its personal or trained model, and none for the global one.")
+            raise UserError(
+                "name a client of the run for its personal or trained model, and none for the global one.",
+                code="user.no-client",
+            )
         config = finished(self.directory)
         if config.between_sites and model == "global":
             return joint(self.directory, config)[1]
@@ -94,7 +97,8 @@ def load_run(directory: str | Path, config: Config | None = None) -> SavedRun:
     folder = Path(directory).expanduser()
     if not (folder / CONFIG).is_file():
         raise UserError(
-            f"{folder} is not the directory of a run: it has no {CONFIG}. Give the --out of `fedweave run`."
+            f"{folder} is not the directory of a run: it has no {CONFIG}. Give the --out of `fedweave run`.",
+            code="user.no-run",
         )
     tables = (read_table(folder, name) for name in (METRICS, LEDGER, PARTITION))
     summary = read_summary(folder / SUMMARY) if (folder / SUMMARY).exists() else {}

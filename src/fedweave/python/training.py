@@ -108,9 +108,14 @@ def train(
             _begin(fed, algorithm, Path(init_from).expanduser())
         return in_memory(algorithm, fed, rounds, eval_every, started, summary, fair_margin, judging)
     if resume is not None and not isinstance(resume, bool):
-        raise UserError("with out, resume is True or False: the directory has the state that the run goes on from.")
+        raise UserError(
+            "with out, resume is True or False: the directory has the state that the run goes on from.",
+            code="user.value",
+        )
     if origin is None:
-        raise UserError("out needs a federation made by fedweave.federation, which knows its data and partition.")
+        raise UserError(
+            "out needs a federation made by fedweave.federation, which knows its data and partition.", code="user.value"
+        )
     directory = Path(out).expanduser()
     earlier = None if init_from is None else str(Path(init_from).expanduser())
     general = General(origin.seed, rounds, eval_every, fair_margin, earlier)

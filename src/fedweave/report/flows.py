@@ -109,7 +109,8 @@ def of_member(ledger: pa.Table, member: str) -> pa.Table:
     ends = [pc.cast(ledger[name], pa.string()) for name in ("client", "to")]
     if member not in (known := members(ledger)):
         raise UserError(
-            f"the ledger knows no member {member!r}; it has {counted(len(known), 'member')}: {listed(known)}."
+            f"the ledger knows no member {member!r}; it has {counted(len(known), 'member')}: {listed(known)}.",
+            code="user.no-member",
         )
     return ledger.filter(pc.or_kleene(pc.equal(ends[0], member), pc.equal(ends[1], member)))
 

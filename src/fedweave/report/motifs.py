@@ -44,7 +44,9 @@ def kinds_of(motifs: Any) -> Kinds:
     except ValueError:
         found = [None]
     if not all(isinstance(names, list) and all(isinstance(name, str) for name in names) for names in found):
-        raise FedweaveError("motifs.parquet says wrongly what kinds of nodes and edges are called; run it again.")
+        raise FedweaveError(
+            "motifs.parquet says wrongly what kinds of nodes and edges are called; run it again.", code="motif.kinds"
+        )
     return Kinds(*map(tuple, found))
 
 
@@ -57,7 +59,10 @@ def drawing(name: str, kinds: Kinds = NUMBERS) -> str:
     """
     found = _MOTIF.fullmatch(name)
     if found is None:
-        raise FedweaveError(f"motifs.parquet names a motif {name!r}, which is neither a bond nor a ring; run it again.")
+        raise FedweaveError(
+            f"motifs.parquet names a motif {name!r}, which is neither a bond nor a ring; run it again.",
+            code="motif.drawing",
+        )
     kind, edge = "bond" if found["bond"] else "ring", found["edge"]
     labels = [int(word) for word in (found["bond"] or found["ring"]).split()]
     at = _places(len(labels))

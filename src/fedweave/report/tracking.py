@@ -90,7 +90,8 @@ def _named() -> Iterator[None]:
         what = str(error).partition("\n")[0]
         raise FedweaveError(
             f"a tracker failed ({type(error).__name__}: {what}). Continue the run with --resume, with the tracker put "
-            "right or without --track."
+            "right or without --track.",
+            code="tracker.failed",
         ) from error
 
 
@@ -193,7 +194,12 @@ def tracked(names: Sequence[str]) -> Tracked:
     """
     for name in names:
         if name not in TRACKERS:
-            raise UserError(f"--track {name}: there is no such tracker; choose {' or '.join(TRACKERS)}.")
+            raise UserError(
+                f"--track {name}: there is no such tracker; choose {' or '.join(TRACKERS)}.", code="user.no-tracker"
+            )
         if find_spec(TRACKERS[name][1]) is None:
-            raise UserError(f'--track {name} needs a package that is not installed: pip install "fedweave[{name}]".')
+            raise UserError(
+                f'--track {name} needs a package that is not installed: pip install "fedweave[{name}]".',
+                code="user.not-installed",
+            )
     return Tracked([TRACKERS[name][0] for name in dict.fromkeys(names)])

@@ -179,7 +179,9 @@ def share(runs: Sequence[PlannedRun], text: str) -> list[PlannedRun]:
     match = re.fullmatch(r"\s*(\d{1,6})\s*/\s*(\d{1,6})\s*", text)
     number, count = (int(match[1]), int(match[2])) if match else (0, 0)
     if not 1 <= number <= count:
-        raise ConfigError(f"--shard {text}: write the number of this shard and of all, from 1/4 to 4/4.")
+        raise ConfigError(
+            f"--shard {text}: write the number of this shard and of all, from 1/4 to 4/4.", code="config.shard"
+        )
     return list(runs[number - 1 :: count])
 
 

@@ -215,7 +215,8 @@ class OverlapWeights(Part):
             if not known:
                 raise UserError(
                     "estimator = 'oracle' needs the true overlap, which only a simulation with the partition 'overlap' "
-                    "knows; choose that, estimator = 'ldp' or 'none'."
+                    "knows; choose that, estimator = 'ldp' or 'none'.",
+                    code="user.oracle",
                 )
             matrices = {name: known[name].to(fed.device, copy=True) for name in matrices}
         if self.estimator == "ldp":
@@ -228,7 +229,8 @@ class OverlapWeights(Part):
             raise UserError(
                 "estimator = 'ldp' needs a public sample at the server, to make the encoder of. A simulation has one "
                 "with [partition] public of the partition 'overlap' alone; between sites put public.npz into the "
-                "server's folder. estimator = 'none' needs none (docs/fairgfl.md)."
+                "server's folder. estimator = 'none' needs none (docs/fairgfl.md).",
+                code="user.no-sample",
             )
         public, key = fed.held["public"], fed.key("encoder")
         encoder = Encoder(self.encoder, self.code, self.code_size, self.encoder_rounds).made(public, key)

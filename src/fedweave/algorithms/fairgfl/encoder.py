@@ -71,7 +71,8 @@ class Encoder:
         if self.size > min(len(x) - 1, x.shape[1]):
             raise UserError(
                 f"encoder = 'pca' has at most {min(len(x) - 1, x.shape[1])} components of {len(x)} public nodes with "
-                f"{x.shape[1]} features, but code_size is {self.size}; lower it, or raise [partition] public."
+                f"{x.shape[1]} features, but code_size is {self.size}; lower it, or raise [partition] public.",
+                code="user.components",
             )
         result: Tensor = torch.linalg.svd(x.double() - x.double().mean(0), full_matrices=False)[2][: self.size].T
         return result

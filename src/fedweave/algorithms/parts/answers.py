@@ -18,7 +18,7 @@ def tree_of(where: str, what: str, found: object) -> Tree:
     try:
         return check(found, f"{where}: is to give {what}, a tree; what it gives")
     except ReplyRefused as refused:
-        raise ConfigError(str(refused)) from refused
+        raise ConfigError(str(refused), code="config.hook") from refused
 
 
 def state_of(where: str, found: object) -> Tree:
@@ -42,7 +42,9 @@ def alike(where: str, what: str, found: object, like: Tree, dtypes: bool = True)
         elif dtypes and there[path].dtype != due[path].dtype:
             faults.append(f"{path!r} is {_named(there[path].dtype)}, not {_named(due[path].dtype)}")
     if faults:
-        raise ConfigError(f"{where}: is to give {what}, with the leaves of the weights; {faults[0]}")
+        raise ConfigError(
+            f"{where}: is to give {what}, with the leaves of the weights; {faults[0]}", code="config.hook"
+        )
     return tree
 
 
@@ -54,7 +56,7 @@ def numbers(where: str, found: object, count: int, whose: str) -> Tensor:
     """
     if not isinstance(found, Tensor) or found.shape != (count,):
         due = f"a tensor of {count} numbers, one of each {whose}"
-        raise ConfigError(f"{where}: is to give {due}; it gives {_form(found)}")
+        raise ConfigError(f"{where}: is to give {due}; it gives {_form(found)}", code="config.hook")
     return found
 
 
@@ -85,7 +87,8 @@ def rows(where: str, found: object, count: int) -> Tree:
         if not isinstance(leaf, Tensor | Sparsified) or leaf.shape[:1] != (count,):
             raise ConfigError(
                 f"{where}: is to give each of the {count} called clients its row, leaves [{count}, …]; {path!r} is "
-                f"{_form(leaf)}"
+                f"{_form(leaf)}",
+                code="config.hook",
             )
     return tree
 
@@ -101,7 +104,8 @@ def download(where: str, found: object, count: int, weights: bool) -> tuple[Tree
         besides = ", and, as the part has `receive`, what each gets instead of the global weights" if weights else ""
         raise ConfigError(
             f"{where}: is to give {2 + weights} trees, what all clients get and what each does ({{}} if nothing)"
-            f"{besides}; it gives {_form(found)}"
+            f"{besides}; it gives {_form(found)}",
+            code="config.hook",
         )
     return tree_of(where, "what all clients get", found[0]), *(rows(where, each, count) for each in found[1:])
 
@@ -113,7 +117,9 @@ def of_clients(where: str, found: object, count: int) -> dict[str, Tensor]:
         ConfigError: it is something else.
     """
     if not isinstance(found, dict):
-        raise ConfigError(f"{where}: is to give {{name: a number of each client}}; it gives {_form(found)}")
+        raise ConfigError(
+            f"{where}: is to give {{name: a number of each client}}; it gives {_form(found)}", code="config.hook"
+        )
     of_all = {name for name, known in found.items() if isinstance(known, int | float)}
     pairs = {name for name, known in found.items() if isinstance(known, Tensor) and known.shape == (count, count)}
     own = {name: known for name, known in found.items() if name not in of_all | pairs}

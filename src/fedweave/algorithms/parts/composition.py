@@ -127,7 +127,8 @@ class Composition(dict[str, Part]):
         if odd:
             self._refuse_diverged(round)
         if not isinstance(found, Tensor) or found.shape not in ((count,), (count, count)) or odd:
-            raise ConfigError(f"{owner}.weigh: is to give {count} finite weights, one of each {REPLIED}")
+            said = f"{owner}.weigh: is to give {count} finite weights, one of each {REPLIED}"
+            raise ConfigError(said, code="config.weighing")
         if foreign and (most := float(found.sum(-1).max())) > 1.001:
             self._note_large(owner, most)
         return found
@@ -138,8 +139,9 @@ class Composition(dict[str, Part]):
         for client, path in sorted(odd.items(), key=lambda own: not own[1].startswith("update")):
             for name, part in self.items():
                 if any(f"{path}/".startswith(f"{key}/") for key in part.sends):
-                    raise FedweaveError(told_of_part(name, f"what it reports as {path!r} at {client!r}"))
-            raise FedweaveError(told_diverged(f"{path} of {client!r}"))
+                    said = told_of_part(name, f"what it reports as {path!r} at {client!r}")
+                    raise FedweaveError(said, code="diverged")
+            raise FedweaveError(told_diverged(f"{path} of {client!r}"), code="diverged")
 
     def stepped(self, memory: Tree, round: Round) -> tuple[Tree, Tree]:
         """The weights after the server's step, and its owner's next state.
@@ -150,10 +152,12 @@ class Composition(dict[str, Part]):
         owner = self.owner("step")
         made = self[owner].step(memory[owner], round.w, round.delta)
         if not (isinstance(made, tuple) and len(made) == 2 and all(isinstance(tree, dict) for tree in made)):
-            raise ConfigError(f"{owner}.step: is to give two trees, the new weights and its memory for the next round")
+            said = "is to give two trees, the new weights and its memory for the next round"
+            raise ConfigError(f"{owner}.step: {said}", code="config.step")
         shapes = [{path: leaf.shape for path, leaf in leaves(tree)} for tree in (made[0], round.w)]
         if shapes[0] != shapes[1]:
-            raise ConfigError(f"{owner}.step: the new weights are to have the leaves and shapes of those that it gets")
+            said = "the new weights are to have the leaves and shapes of those that it gets"
+            raise ConfigError(f"{owner}.step: {said}", code="config.step")
         answers.state_of(f"{owner}.step", made[1])
         return made
 

@@ -64,7 +64,8 @@ class TrimmedMean(Uniform):
         if not (cut := int(self.beta * clients + 1e-9)):
             raise UserError(
                 f"trimmed_mean: beta = {self.beta:g} of {clients} clients leaves out none; raise beta, or "
-                "algorithm.quorum where clients are missing."
+                "algorithm.quorum where clients are missing.",
+                code="user.too-few",
             )
         return cut
 
@@ -113,7 +114,8 @@ class Krum(Part):
         if clients < self._least:
             raise UserError(
                 f"krum: malicious = {self.malicious} and keep = {self.keep} need {self._least} clients in a round; "
-                f"there are {clients}. Lower them, or raise algorithm.participation or quorum."
+                f"there are {clients}. Lower them, or raise algorithm.participation or quorum.",
+                code="user.too-few",
             )
 
 

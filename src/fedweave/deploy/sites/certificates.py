@@ -107,7 +107,8 @@ def check_certificate(path: Path) -> None:
         remedy = "Correct" if now < first else "Ask the project's operator for a new one, or correct"
         raise UserError(
             f"{path} is valid from {first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M} UTC, not now: this machine's clock "
-            f"says {now:%Y-%m-%d %H:%M} UTC. {remedy} this machine's clock."
+            f"says {now:%Y-%m-%d %H:%M} UTC. {remedy} this machine's clock.",
+            code="certificate.not-valid",
         )
 
 

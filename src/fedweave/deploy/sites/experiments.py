@@ -57,7 +57,10 @@ def split(config: Config, sites: tuple[str, ...]) -> tuple[Dataset, Partition]:
         )
     names = partition.names or sites
     if wrong := [f"{site} that of {name}" for site, name in zip(sites, names, strict=True) if site != name in sites]:
-        raise UserError(f"the sites would get each other's data ({', '.join(wrong)}): give --sites {','.join(names)}.")
+        raise UserError(
+            f"the sites would get each other's data ({', '.join(wrong)}): give --sites {','.join(names)}.",
+            code="user.sites",
+        )
     return data, partition
 
 

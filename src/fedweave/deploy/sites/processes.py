@@ -180,7 +180,7 @@ def attend(started: Sequence[SiteProcess]) -> None:
         while all(member.pid() is not None for member in started):
             time.sleep(_LOOK)
         causes = "; ".join(f"{own.folder.name}: {own.cause()}" for own in started if own.pid() is None)
-        raise FedweaveError(f"ended by itself: {causes} (see {OUTPUT} in the folder).")
+        raise FedweaveError(f"ended by itself: {causes} (see {OUTPUT} in the folder).", code="process.failed")
     except KeyboardInterrupt:
         return
     finally:
@@ -200,7 +200,7 @@ def check_alive(started: Sequence[SiteProcess], seconds: float = 3.0) -> None:
         time.sleep(0.1)
     if ended := [member for member in started if member.pid() is None]:
         causes = "; ".join(f"{member.folder.name}: {member.cause()}" for member in ended)
-        raise FedweaveError(f"did not start: {causes} (see {OUTPUT} in the folder).")
+        raise FedweaveError(f"did not start: {causes} (see {OUTPUT} in the folder).", code="process.failed")
 
 
 def descendants(pid: int) -> list[int]:

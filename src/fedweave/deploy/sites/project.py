@@ -153,11 +153,12 @@ def reach(project: Project, seconds: float = SECONDS) -> socket.socket:
         reason = error.strerror if isinstance(error, OSError) else error
         raise NoHost(
             f"{FILE}: {project.host!r} is no name of a machine here ({reason}). Correct it, or this machine's names "
-            "(/etc/hosts)."
+            "(/etc/hosts).",
+            code="host.no-name",
         ) from error
     except OSError as error:
         where, why = f"{project.host}:{project.port}", error.strerror or error
-        raise Closed(f"the server takes no connection on {where} ({why})") from error
+        raise Closed(f"the server takes no connection on {where} ({why})", code="host.no-connection") from error
 
 
 def greet(certificate: Path, project: Project, seconds: float = SECONDS) -> None:
@@ -215,7 +216,8 @@ def _unknown(certificate: Path, where: str, error: ssl.SSLCertVerificationError)
     if error.verify_code in _DATES:
         return UserError(
             f"the certificate of the server on {where} is not valid by this machine's clock, {_now()} "
-            f"({error.verify_message}). Correct the clock, or ask the project's operator for new certificates."
+            f"({error.verify_message}). Correct the clock, or ask the project's operator for new certificates.",
+            code="certificate.not-valid",
         )
     root = certificate.with_name(ROOT)
     return UserError(
@@ -244,7 +246,8 @@ def administer(project: Path, seconds: float = 15.0) -> Iterator[Admin]:
         raise
     except Closed as error:
         raise FedweaveError(
-            f"{error}. Start it on its machine: `fedweave sites start {project} --only server`."
+            f"{error}. Start it on its machine: `fedweave sites start {project} --only server`.",
+            code="host.no-connection",
         ) from error
     with logged_in(project, seconds) as admin:
         yield admin

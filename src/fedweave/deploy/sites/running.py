@@ -105,7 +105,7 @@ def _jobs(
         if absent := [site for site in about.sites if site not in here]:
             told({"status": "absent", "sites": absent})
         if not here:
-            raise FedweaveError(f"no site of {project} is connected. {START}.")
+            raise FedweaveError(f"no site of {project} is connected. {START}.", code="job.no-site")
         told({"status": "submitted", "sites": here})
         noting = partial(_noting, project, directory, told)
         last = _job(admin, config, about, set(here), number, directory, noting)

@@ -181,7 +181,8 @@ def tuned(document: Document) -> dict[str, list[Any]]:
     found = section(document, "algorithm").pop(TUNE, {})
     if not isinstance(found, dict) or not all(isinstance(values, list) and values for values in found.values()):
         raise ConfigError(
-            f"algorithm.{TUNE}: lists of values to try, such as {TUNE} = {{lr = [0.01, 0.1]}}, got {found!r}"
+            f"algorithm.{TUNE}: lists of values to try, such as {TUNE} = {{lr = [0.01, 0.1]}}, got {found!r}",
+            code="config.tune",
         )
     return found
 
@@ -314,9 +315,13 @@ def resolve(document: Document) -> Config:
     across |= {**sections, "folder": folder, "evaluation": evaluation, "noise": noise, "own": own_of}
     config = Config(General(**top), **across)
     if evaluation.clients and config.between_sites:
-        raise ConfigError("evaluation.clients: is of simulations; between sites set it to 0, which is all")
+        raise ConfigError(
+            "evaluation.clients: is of simulations; between sites set it to 0, which is all", code="config.sampled"
+        )
     if noise is not None and config.between_sites:
-        raise ConfigError("noise: simulations alone make it; between sites everybody reads data of their own")
+        raise ConfigError(
+            "noise: simulations alone make it; between sites everybody reads data of their own", code="config.sites"
+        )
     return config
 
 

@@ -98,7 +98,9 @@ def write_page(path: Path, page: str | bytes) -> None:
         if path.is_file() and path.stat().st_size:
             with open(path, "rb") as file:
                 if not file.read(len(start)).lower().startswith(start):
-                    raise UserError(f"{path} exists and is no {kind}; name another file with --out.")
+                    raise UserError(
+                        f"{path} exists and is no {kind}; name another file with --out.", code="user.no-page"
+                    )
     write(path, lambda file: file.write(page.encode() if isinstance(page, str) else page))
 
 
@@ -178,7 +180,9 @@ def read_table(directory: Path, name: str) -> pa.Table:
     """
     path = directory / name
     if not path.exists():
-        raise UserError(f"there is no {path}; give the directory of a run (the --out of `fedweave run`).")
+        raise UserError(
+            f"there is no {path}; give the directory of a run (the --out of `fedweave run`).", code="user.no-file"
+        )
     blob = read(path)
     try:
         table = read_parquet(pa.BufferReader(blob), len(blob))
@@ -262,7 +266,8 @@ def locked(directory: Path) -> Iterator[None]:
         except BlockingIOError as error:
             file.seek(0)
             raise UserError(
-                f"process {file.read() or '(unknown)'} is writing {directory}. Wait for it, or choose another --out."
+                f"process {file.read() or '(unknown)'} is writing {directory}. Wait for it, or choose another --out.",
+                code="user.locked",
             ) from error
         file.truncate(0)
         file.write(str(os.getpid()))
@@ -285,7 +290,9 @@ def plain_errors(
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             reason = f"the disk is full ({error.strerror})"
             raise DiskFull(f"{path} cannot be written, {reason}. Free some space and use --resume.") from error
-        raise UserError(f"{path} cannot be used: {error.strerror or error}. {remedy}.") from error
+        raise UserError(
+            f"{path} cannot be used: {error.strerror or error}. {remedy}.", code="user.unusable-file"
+        ) from error
 
 
 def _check_regular(path: Path) -> None:
@@ -297,7 +304,7 @@ def _check_regular(path: Path) -> None:
 def damaged(path: Path, reason: str) -> FedweaveError:
     """The error for a file of a run that cannot be read."""
     remedy = "Restore it from a copy, or run again from the start in another directory (--out)"
-    return FedweaveError(f"{path} is damaged: {reason}. {remedy}.")
+    return FedweaveError(f"{path} is damaged: {reason}. {remedy}.", code="file.damaged")
 
 
 def _sync(directory: Path) -> None:

@@ -68,7 +68,7 @@ def like(before: Before, path: Path) -> Dataset:
         data = _read(before, path)
     except DataError as error:
         about = "New examples are read by the [data] settings of the run, which stay as they are."
-        raise DataError(f"{error}\n{about}") from error
+        raise DataError(f"{error}\n{about}", code="data.unlike") from error
     _check_example(data.example, before, path)
     if before.config.external != REFUSE:
         data = alone(data, before.config.external)

@@ -64,7 +64,7 @@ def measured(table: pa.Table, metric: Metric, split: str = "test") -> Measured:
         UserError: there is no such split, no class is known, or the function fails or returns no number.
     """
     if split not in SPLITS:
-        raise UserError(f"there is no split {split!r}; choose one of {', '.join(SPLITS)}.")
+        raise UserError(f"there is no split {split!r}; choose one of {', '.join(SPLITS)}.", code="user.no-split")
     if not {"true", "split"} <= set(table.column_names):
         raise UserError("no class of these examples is known, so that nothing can be measured.")
     wide = [column for column in table.column_names if column.startswith("p_")]
@@ -115,4 +115,6 @@ def _called(metric: Metric, y: np.ndarray, p: np.ndarray) -> float:
     try:
         return float(found)
     except (TypeError, ValueError) as error:
-        raise UserError(f"metric {name!r} returned {type(found).__name__}, not a number.") from error
+        raise UserError(
+            f"metric {name!r} returned {type(found).__name__}, not a number.", code="user.metric"
+        ) from error

@@ -85,11 +85,12 @@ def examine(config: Config, directory: Path, resume: bool) -> Record | None:
         return None
     if not (directory / CONFIG).exists():
         what = "is a file" if directory.is_file() else f"is not the directory of a run: it has no {CONFIG}, but files"
-        raise UserError(f"{directory} {what}. Choose another directory with --out.")
+        raise UserError(f"{directory} {what}. Choose another directory with --out.", code="user.no-run")
     if not resume:
         raise UserError(
             f"{directory} is not empty. Continue its run with --resume, replace it with --overwrite, or choose another "
-            "directory with --out."
+            "directory with --out.",
+            code="user.not-empty",
         )
     saved, wanted = load(directory / CONFIG), config.plain()
     changed = [key for key in differences(saved, wanted) if not may_change(key)]
@@ -111,7 +112,8 @@ def check_replaceable(directory: Path) -> None:
     if is_used(directory) and not (directory / CONFIG).exists():
         raise UserError(
             f"{directory} is not the directory of a run: it has no {CONFIG}. --overwrite replaces runs alone; choose "
-            "another directory with --out."
+            "another directory with --out.",
+            code="user.not-replaceable",
         )
 
 
@@ -124,7 +126,8 @@ def check_rounds(done: int, config: Config, directory: Path) -> None:
     if done > config.general.rounds:
         raise UserError(
             f"{directory} has done {counted(done, 'round')} already, more than the {config.general.rounds} asked for. "
-            "Ask for as many, or start anew in another directory with --out."
+            "Ask for as many, or start anew in another directory with --out.",
+            code="user.rounds-done",
         )
 
 
@@ -135,6 +138,8 @@ def may_change(key: str) -> bool:
 
 class Interrupted(FedweaveError):
     """The run was stopped by `signal` and can be resumed."""
+
+    code = "interrupted"
 
     def __init__(self, number: int, saved: int, rounds: int) -> None:
         self.signal = number

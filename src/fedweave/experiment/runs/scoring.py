@@ -70,7 +70,10 @@ def of_new(run: Trained, path: Path, model: str | None = None, client: str | Non
     """
     built = run.built
     if any(part.columns is not None for part in run.seen.parts):
-        raise UserError("in the run each client has columns of its own, so that no one table of new nodes fits them.")
+        raise UserError(
+            "in the run each client has columns of its own, so that no one table of new nodes fits them.",
+            code="user.own-columns",
+        )
     form = read_form(run.directory) or form_of_config(run.config, built.data)
     data = like(Before(run.config, form, built.data), path)
     which = model or ("personal" if client is not None or run.algorithm.global_model(run.state) is None else "global")

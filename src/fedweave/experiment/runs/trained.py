@@ -140,7 +140,8 @@ class Trained:
         if client not in (clients := self.built.fed.clients):
             raise UserError(
                 f"--client {client}: the run has no such client; it has {counted(len(clients), 'client')}: "
-                f"{listed(clients)}."
+                f"{listed(clients)}.",
+                code="user.no-client",
             )
         found = self.models(which)
         if client not in found:
@@ -155,11 +156,16 @@ def finished(directory: Path) -> Config:
         UserError: there is none.
     """
     if not (directory / CONFIG).is_file():
-        raise UserError(f"{directory} is not the directory of a run. Give one that `fedweave run … --out DIR` wrote.")
+        raise UserError(
+            f"{directory} is not the directory of a run. Give one that `fedweave run … --out DIR` wrote.",
+            code="user.no-run",
+        )
     if not (directory / SUMMARY).exists():
         between = read_saved(directory / CONFIG).between_sites
         again = "fedweave sites run --resume" if between else "fedweave run --resume"
-        raise UserError(f"{directory} holds no finished run: it has no {SUMMARY}. Finish it with `{again}`.")
+        raise UserError(
+            f"{directory} holds no finished run: it has no {SUMMARY}. Finish it with `{again}`.", code="user.unfinished"
+        )
     return read_saved(directory / CONFIG)
 
 
@@ -201,7 +207,9 @@ def trained(directory: Path, config: Config, instead: str, when: When = "last") 
             there any more.
     """
     if config.between_sites:
-        raise UserError(f"{directory} was trained between sites, where its models are. {instead}")
+        raise UserError(
+            f"{directory} was trained between sites, where its models are. {instead}", code="user.global-alone"
+        )
     built, reached = build(here(config)), Checkpoint.load(directory / CHECKPOINT)
     check_again(directory, config, built, reached)
     reached = reached.at(when)

@@ -158,7 +158,9 @@ def blinded(lists: dict[str, Tensor], told: Mapping[str, Tree], ask: Ask) -> dic
             before, lists[of] = len(lists[of]), points_of(site, replies[site]["ids"])
             signatures[of] = replies[site]["signature"]
             if len(lists[of]) != before:
-                raise FedweaveError(f"{site}: it was to blind {before} ids, and sent {len(lists[of])}.")
+                raise FedweaveError(
+                    f"{site}: it was to blind {before} ids, and sent {len(lists[of])}.", code="reply.blinded"
+                )
     return lists
 
 
@@ -169,7 +171,10 @@ def points_of(site: str, ids: object) -> Tensor:
         FedweaveError: it is of another form.
     """
     if not isinstance(ids, Tensor) or ids.dtype != torch.uint8 or ids.shape[1:] != (POINT,):
-        raise FedweaveError(f"{site}: what came from there are no blinded ids; install the same fedweave everywhere.")
+        raise FedweaveError(
+            f"{site}: what came from there are no blinded ids; install the same fedweave everywhere.",
+            code="reply.blinded",
+        )
     return ids
 
 

@@ -91,11 +91,15 @@ def check_of_sites(algorithm: Choice) -> None:
     """
     needs = capabilities(algorithm.kind)
     if needs.pooled:
-        raise UserError(f"{algorithm.name} pools all data at one place, which no site allows; choose another.")
+        raise UserError(
+            f"{algorithm.name} pools all data at one place, which no site allows; choose another.",
+            code="user.pools",
+        )
     if needs.ids:
         raise UserError(
             f"{algorithm.name} needs to know which nodes of other sites a site's nodes are connected to, which no site "
-            "knows; run it with engine.name = 'simulation', or choose another."
+            "knows; run it with engine.name = 'simulation', or choose another.",
+            code="user.neighbours-unknown",
         )
 
 

@@ -85,7 +85,7 @@ def read_checked(path: Path) -> tuple[SiteData, Rules]:
     for rule, keys in (named | {"unbounded": rules.unbounded}).items():
         for key in keys:
             if key.split("/")[0] not in others and (wrong := _unknown(key)):
-                raise ConfigError(f"{path}: policy.{rule}: {wrong}")
+                raise ConfigError(f"{path}: policy.{rule}: {wrong}", code="config.policy")
     return data, rules
 
 
@@ -94,11 +94,14 @@ def _spelled_outside(path: Path, rules: Rules) -> frozenset[str]:
     listed = [Path(file).expanduser() for file in rules.files]
     for file in listed:
         if not file.is_file():
-            raise ConfigError(f"{path}: policy.files: there is no file {file}; correct its path, or take it out")
+            raise ConfigError(
+                f"{path}: policy.files: there is no file {file}; correct its path, or take it out",
+                code="config.no-file",
+            )
     try:
         return spelled([*listed, *of_packages()])
     except ConfigError as error:
-        raise ConfigError(f"{path}: policy.files: {error}") from error
+        raise ConfigError(f"{path}: policy.files: {error}", code="config.code") from error
 
 
 def _of_outside(step: str, others: frozenset[str]) -> bool:

@@ -68,7 +68,8 @@ def check_names(replies: Replies) -> None:
         if odd := [site for site in names if names[site] != names[first]]:
             raise UserError(
                 f"the {what} of {', '.join(odd)} have other names, or another order of them, than those of {first}; "
-                f"{remedy}."
+                f"{remedy}.",
+                code="user.names-differ",
             )
 
 

@@ -175,7 +175,9 @@ def _make(directory: Path) -> None:
         (directory / ADMIN).mkdir()
         (directory / ADMIN).rmdir()
     except OSError as error:
-        raise UserError(f"{directory} cannot be written ({error.strerror}). Choose another directory.") from error
+        raise UserError(
+            f"{directory} cannot be written ({error.strerror}). Choose another directory.", code="user.unwritable"
+        ) from error
 
 
 def _write_secret(path: Path, digits: str) -> None:

@@ -69,7 +69,7 @@ def read_about(path: Path) -> About:
     try:
         return table(load(path), "site", About)
     except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from error
+        raise ConfigError(f"{path}: {error}", code="config.site") from error
 
 
 def metrics_port(folder: Path) -> int:

@@ -228,7 +228,7 @@ def read_site_file(path: Path) -> tuple[SiteData, Rules]:
         table(document, "site", About)
         return table(document, "data", SiteData), table(document, "policy", Rules)
     except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from error
+        raise ConfigError(f"{path}: {error}", code="config.site") from error
 
 
 def read_secret(path: Path) -> bytes:

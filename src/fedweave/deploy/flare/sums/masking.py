@@ -82,7 +82,7 @@ class Masking:
             if not isinstance(flat[path], Tensor) or flat[path].dtype != words.dtype:
                 raise FedweaveError(f"{path} is to be words of {words.bits} bits, for it is declared in a secure sum")
             if diverged(flat[path]):
-                raise FedweaveError(told_diverged(path))
+                raise FedweaveError(told_diverged(path), code="diverged")
             flat[path] = flat[path].contiguous().clone()
         self._tell_cut(asked, int(flat.get(BEYOND, 0)), _numbers(flat, paths, info))
         use = Use(asked.sum.slot, (asked.round, asked.step, asked.again), tuple(asked.sum.peers), heard)

@@ -169,7 +169,8 @@ def _alike(step: str, heard: Mapping[str, str]) -> str:
     if odd := [site for site in heard if heard[site] != heard[first]]:
         raise FedweaveError(
             f"{step} is in a secure sum, but {', '.join(odd)} were told other things than {first}, now or before, so "
-            "that nobody can open it. All must be told the same, from the first round on; start the run anew."
+            "that nobody can open it. All must be told the same, from the first round on; start the run anew.",
+            code="sum.told-differently",
         )
     return heard[first]
 

@@ -69,12 +69,16 @@ class Receipt(NamedTuple):
             keys = tuple((str(key), str(shape), int(size)) for key, shape, size in given["keys"])
             receipt = cls(keys, int(given["size"]), {p: str(why)[:200] for p, why in given["lost"].items()})
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-            raise FedweaveError(f"its receipt is not of fedweave's form ({type(error).__name__})") from error
+            raise FedweaveError(
+                f"its receipt is not of fedweave's form ({type(error).__name__})", code="peer.receipt"
+            ) from error
         sizes = [size for *_, size in receipt.keys]
         if not sum(sizes) <= receipt.size < _MOST or min(sizes, default=0) < 0 or not set(receipt.lost) <= set(peers):
-            raise FedweaveError("its receipt contradicts itself")
+            raise FedweaveError("its receipt contradicts itself", code="peer.receipt")
         if undeclared := [key for key, *_ in receipt.keys if info.covering(key) is None]:
-            raise FedweaveError(f"its receipt names {undeclared[:5]}, which the step does not declare")
+            raise FedweaveError(
+                f"its receipt names {undeclared[:5]}, which the step does not declare", code="peer.receipt"
+            )
         return receipt
 
 
