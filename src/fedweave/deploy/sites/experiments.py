@@ -195,7 +195,8 @@ def judged_by_number(config: Config, project: Path, sites: Sequence[str]) -> Con
     if not labels:
         raise ConfigError(
             f"evaluation.positive: is {judging.positive!r}, and the server does not know what classes are called, nor "
-            "do all sites whose folders are here name the same (labels in site.toml). Give the number of the class."
+            "do all sites whose folders are here name the same (labels in site.toml). Give the number of the class.",
+            code="config.no-class",
         )
     return replace(config, evaluation=replace(judging, positive=judging.of(labels, len(labels)).positive))
 
