@@ -1,7 +1,7 @@
 """Clients' data, which steps may replace: checked, versioned, and kept for resuming."""
 
 from abc import abstractmethod
-from collections import ChainMap
+from collections import ChainMap, Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -56,12 +56,13 @@ class CurrentGraphs(ChainMap[str, Graph]):
 class ClientData:
     """The clients' graphs, and their versions: 0 as loaded, one more with every step that could replace them.
 
-    graphs: {client: its current graph}. versions: {client: number}. classes: of all graphs.
+    graphs: {client: its current graph}. versions: {client: number}, of those whose version is not 0. classes: of all
+    graphs.
     """
 
     def __init__(self, graphs: Mapping[str, Graph], classes: int) -> None:
         self.graphs = CurrentGraphs({}, graphs)  # type: ignore[arg-type]  # of which none is written to
-        self.classes, self.versions = classes, dict.fromkeys(graphs, 0)
+        self.classes, self.versions = classes, Counter[str]()
 
     def replace(self, client: str, graph: Graph | None) -> None:
         """Go on to the next version: `graph`, or the same data again."""
@@ -81,7 +82,7 @@ class ClientData:
     def load(self, tree: Tree) -> None:
         """Undo `dump`: clients that `tree` does not name get back what was loaded."""
         self.graphs.maps[0].clear()
-        self.versions = dict.fromkeys(self.versions, 0)
+        self.versions.clear()
         for client, kept in tree.items():
             old = self.graphs[client]
             graph = tree_graph(kept[DATA], old.x.shape[1]).to(old.device) if DATA in kept else None
