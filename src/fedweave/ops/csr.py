@@ -140,12 +140,14 @@ class StackedCsr:
 
     def __init__(self, members: Sequence[Csr], rows: int, cols: int, device: torch.device | str = "cpu") -> None:
         self.members, self.rows, self.cols, self.device = tuple(members), rows, cols, torch.device(device)
+        self.clients = len(self.members)
 
     @classmethod
     def cut(cls, whole: Csr, clients: int, device: torch.device | str = "cpu") -> "StackedCsr":
         """Of the members below each other, [P rows, cols], in one piece; each is taken out when it is asked for."""
         made = cls.__new__(cls)
         made.whole, made.rows, made.cols, made.device = whole, whole.rows // clients, whole.cols, torch.device(device)
+        made.clients = clients
         return made
 
     @cached_property
@@ -156,6 +158,8 @@ class StackedCsr:
     @cached_property
     def whole(self) -> Csr:
         """The members below each other, [P rows, cols], on the host."""
+        if self.clients == 1 and self.members[0].rows == self.rows:
+            return self.members[0]._replace(cols=self.cols)
         starts, nnz = [self.members[0].starts[:1]], 0
         for m in self.members:
             starts.append(m.starts[1:] + nnz)
@@ -174,14 +178,14 @@ class StackedCsr:
         return StackedCsr.cut(self.whole, self.clients, device)
 
     @property
-    def clients(self) -> int:
-        """P."""
-        return len(self.members) if "members" in vars(self) else self.whole.rows // self.rows
-
-    @property
     def sizes(self) -> tuple[int, int, int, torch.dtype]:
         """(P, rows, cols, dtype)."""
-        return self.clients, self.rows, self.cols, self.values[0].dtype
+        return self.clients, self.rows, self.cols, self.dtype
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the values."""
+        return (self.members[0] if "members" in vars(self) else self.whole).values.dtype
 
     @property
     def values(self) -> tuple[Tensor, ...]:
@@ -192,14 +196,16 @@ class StackedCsr:
 
     def _owners(self) -> Tensor:
         """Whose each entry is, int64 [nnz]."""
-        sizes = self.whole.starts[:: self.rows].long().diff()
-        return torch.repeat_interleave(torch.arange(self.clients, device="cpu"), sizes)
+        ends = self.whole.starts[torch.arange(self.clients + 1, device="cpu") * self.rows]
+        return torch.repeat_interleave(torch.arange(self.clients, device="cpu"), ends.long().diff())
 
     @property
     @derived
     def diagonal(self) -> "Pair":
         """Block-diagonal [P rows, P cols]."""
-        columns = self.whole.columns + (self._owners() * self.cols).int()
+        columns = self.whole.columns
+        if self.clients > 1:
+            columns = columns + (self._owners() * self.cols).int()
         return Pair(self.whole._replace(columns=columns, cols=self.cols * self.clients), self.device)
 
     @property
