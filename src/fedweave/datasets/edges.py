@@ -43,7 +43,7 @@ def undirected(source: np.ndarray, target: np.ndarray, nodes: int) -> np.ndarray
     codes, half = np.empty(2 * len(source), np.int64), len(source)
     for own, first, second in ((codes[:half], source, target), (codes[half:], target, source)):
         np.multiply(first, nodes, out=own, dtype=np.int64, casting="unsafe")
-        own += second
+        np.add(own, second, out=own, dtype=np.int64, casting="unsafe")
     codes = distinct(codes, owned=True)
     edges = np.empty((2, len(codes)), np.int64)
     np.divmod(codes, nodes, out=(edges[0], edges[1]))
