@@ -5,6 +5,7 @@ evaluations are of `--judged` clients (0: of all). Seconds are of the processor,
 other work on the machine counts little; a round is the median of all but the first two.
 
     python -m benchmarks.sampled [--clients 100000] [--called 1000] [--judged 1000] [--rounds 10]
+        [--features 32] [--degree 4]
 """
 
 import argparse
@@ -19,15 +20,15 @@ from fedweave.experiment.config import Config, resolve
 from fedweave.experiment.rounds import train
 from fedweave.metrics.measured import measure
 
-NODES, FEATURES = 50, 32
+NODES = 50
 MANY = 1_000_000  # rounds, of which some are made
 
 
-def experiment(clients: int, called: int, judged: int) -> Config:
+def experiment(clients: int, called: int, judged: int, features: int = 32, degree: float = 4.0) -> Config:
     """So many clients, of which some are called and some are judged."""
     return resolve(
         {
-            "data": {"name": "synthetic", "nodes": NODES * clients, "features": FEATURES, "degree": 4.0},
+            "data": {"name": "synthetic", "nodes": NODES * clients, "features": features, "degree": degree},
             "partition": {"name": "random", "clients": clients},
             "model": {"name": "gcn", "hidden": 64},
             "algorithm": {"name": "fedavg", "participation": called / clients},
@@ -40,11 +41,12 @@ def experiment(clients: int, called: int, judged: int) -> Config:
 def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in (("clients", 100_000), ("called", 1000), ("judged", 1000), ("rounds", 10)):
+    for name, default in (("clients", 100_000), ("called", 1000), ("judged", 1000), ("rounds", 10), ("features", 32)):
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--degree", type=float, default=4.0)
     given = parser.parse_args()
     began = time.process_time()
-    built = build(experiment(given.clients, given.called, given.judged))
+    built = build(experiment(given.clients, given.called, given.judged, given.features, given.degree))
     told, last, rounds = [f"setup {time.process_time() - began:.1f} s"], time.process_time(), []
     for step in islice(train(built.algorithm, built.fed, MANY, eval_every=0), given.rounds):
         now = time.process_time()

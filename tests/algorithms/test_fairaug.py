@@ -206,7 +206,7 @@ def test_every_step_of_every_round_trains_on_another_copy() -> None:
 def test_the_data_stays_as_it_is() -> None:
     fed = federation(name="fairaug")
     list(train(ALGORITHMS["fairaug"](model(classes=2)), fed, 2))
-    assert set(fed.executor.data.versions.values()) == {0}
+    assert not any(fed.executor.data.versions.values())
 
 
 def test_impossible_probabilities_are_refused() -> None:

@@ -49,6 +49,16 @@ def total(table: pa.Table, **where: object) -> int:
     return pc.sum(table["bytes"]).as_py() or 0
 
 
+def test_rows_since_the_last_time_are_those_of_the_whole_table() -> None:
+    ledger, whole = two_calls(), two_calls().table()
+    assert ledger.rows == len(whole)
+    ledger.record(3, 0, "score", ["c"], "up", {"n": 1})
+    rows = ledger.since(0).to_pylist()
+    assert all(ledger.since(first).to_pylist() == rows[first:] for first in range(len(rows) + 1))
+    assert ledger.since(len(whole)).column("client").to_pylist() == ["c", "c"]
+    assert ledger.table().to_pylist() == whole.to_pylist() + rows[len(whole) :]
+
+
 def test_rows_of_a_message_add_up_to_its_serialised_bytes() -> None:
     table = two_calls().table()
     assert table.schema == SCHEMA

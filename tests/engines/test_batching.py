@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from fedweave.core.graph import Graph
 from fedweave.engines import batch_calls as batching
 from fedweave.engines.batch_calls import Batches
+from fedweave.engines.data import CurrentGraphs
 
 
 class Sized:
@@ -19,7 +20,7 @@ class Sized:
 
 def plan(sizes: list[int], chunk: int = 0) -> list[tuple[int, ...]]:
     graphs = {str(i): Sized(n) for i, n in enumerate(sizes)}
-    return [tuple(map(int, batch)) for batch in Batches(graphs, chunk).plan(list(graphs))]  # type: ignore[arg-type]
+    return [tuple(map(int, batch)) for batch in Batches(CurrentGraphs({}, graphs), chunk).plan(list(graphs))]  # type: ignore[arg-type]
 
 
 @settings(max_examples=80, deadline=None)
@@ -52,7 +53,7 @@ def test_clients_of_one_algorithm_run_together_and_algorithms_are_not_compared_o
 
     one, other = Own(), Own()
     graphs, own = {name: Sized(32) for name in "abcde"}, {"a": one, "b": other, "c": one, "e": other}
-    found = Batches(graphs, 0, own=own).plan("abcde")  # type: ignore[arg-type]
+    found = Batches(CurrentGraphs({}, graphs), 0, own=own).plan("abcde")  # type: ignore[arg-type]
     assert sorted(found) == [("a", "c"), ("b", "e"), ("d",)]
 
 
@@ -65,7 +66,7 @@ def test_stacks_are_kept_for_the_next_round_and_bounded(
 ) -> None:
     monkeypatch.setattr(batching, "_BYTES_KEPT", 50_000)
     graphs = make_graphs([5] * 12)
-    batches = Batches(graphs, 0)
+    batches = Batches(CurrentGraphs({}, graphs), 0)
     names = tuple(graphs)
     version, graph = batches.graph(names[:2])
     assert batches.graph(names[:2]) == (version, graph)
@@ -79,7 +80,7 @@ def test_stacks_are_kept_for_the_next_round_and_bounded(
 
 def test_a_stack_of_changed_data_has_another_version(make_graphs: Callable[..., dict[str, Graph]]) -> None:
     graphs = make_graphs([5] * 4)
-    batches, names = Batches(graphs, 0), tuple(graphs)
+    batches, names = Batches(CurrentGraphs({}, graphs), 0), tuple(graphs)
     before = [batches.graph(pair)[0] for pair in (names[:2], names[2:])]
     batches.renew(names[:1])
     after = [batches.graph(pair)[0] for pair in (names[:2], names[2:])]
@@ -94,12 +95,12 @@ def test_what_runs_at_once_on_a_gpu_follows_from_its_free_memory(
     names, rows = tuple(graphs), []
     for free in (10**4, 3 * 10**7, 10**11):
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device, free=free: (free, 2 * free))
-        rows.append(max(map(len, Batches(graphs, 0, torch.device("cuda")).plan(names))))
+        rows.append(max(map(len, Batches(CurrentGraphs({}, graphs), 0, torch.device("cuda")).plan(names))))
     assert rows[0] == 1 < rows[1] < rows[2] == 12
-    assert max(map(len, Batches(graphs, 3, torch.device("cuda")).plan(names))) == 3
+    assert max(map(len, Batches(CurrentGraphs({}, graphs), 3, torch.device("cuda")).plan(names))) == 3
 
 
 @pytest.mark.parametrize("called", [["c", "a"], ["a", "c"]])
 def test_batches_are_in_the_order_given(called: list[str]) -> None:
     graphs = {name: Sized(32) for name in "abc"}
-    assert Batches(graphs, 0).plan(called) == [tuple(called)]  # type: ignore[arg-type]
+    assert Batches(CurrentGraphs({}, graphs), 0).plan(called) == [tuple(called)]  # type: ignore[arg-type]

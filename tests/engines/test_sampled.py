@@ -3,17 +3,23 @@
 from itertools import islice
 from typing import Any
 
+import numpy as np
 import pytest
+import scipy.sparse as sp
 import torch
 
+from fedweave.core.graph import stack
 from fedweave.core.sizes import fillings
 from fedweave.core.tree import leaves
+from fedweave.datasets.base import Dataset
 from fedweave.engines import filed
 from fedweave.engines.filed import Filed
 from fedweave.experiment import graphs
-from fedweave.experiment.build import build
+from fedweave.experiment.build import build, client_graphs
 from fedweave.experiment.config import Document, resolve
 from fedweave.experiment.rounds import train
+from fedweave.ops.sparse import Sparse
+from fedweave.partition.base import Part, Partition
 
 CLIENTS = 30
 
@@ -74,14 +80,55 @@ def test_rows_stay_with_their_clients_while_a_table_grows(monkeypatch: Any, in_m
 
 
 def test_graphs_of_absent_clients_are_not_made_and_the_oldest_are_made_again(monkeypatch: Any) -> None:
-    built = sampled()
+    built, batched = sampled("loop"), sampled()
     made = built.fed.executor.data.graphs.maps[1]
     assert len(made) == CLIENTS
     rounds(built, 1)
     assert len(made._made) in (12, 13)  # those called, and one that was asked for the features' dtype
+    rounds(batched, 1)
+    assert len(batched.fed.executor.data.graphs.maps[1]._made) == 1  # a batch is made without a graph of each
     first = next(iter(made._made))
     whole = made[first].x.clone()
     monkeypatch.setattr(graphs, "_BYTES_KEPT", 0)
     made[next(client for client in made if client not in made._made)]
     assert len(made._made) == 1
     assert made[first].x.equal(whole)
+
+
+def overlapping(sparse: bool, sens: bool) -> tuple[Dataset, Partition]:
+    """Clients of 5, 20, 0 and 9 of 40 nodes, which share some; one sees no labels, and a node has none."""
+    rng = np.random.default_rng(3)
+    whole = np.triu(rng.random((40, 40)) < 0.3, 1)
+    x, y = rng.random((40, 6)).astype(np.float32), rng.integers(0, 3, 40)
+    x[x < 0.7], y[4] = 0, -1
+    people = rng.integers(-1, 2, 40) if sens else None
+    data = Dataset("made", sp.csr_matrix(x) if sparse else x, np.stack((whole | whole.T).nonzero()), y, 3, people)
+    parts = []
+    for size in (5, 20, 0, 9):
+        nodes = np.sort(rng.choice(40, size, replace=False))
+        use = rng.integers(0, 4, size)
+        parts.append(Part(nodes, np.stack([use == split for split in range(3)]) & (y[nodes] >= 0), labels=size != 9))
+    return data, Partition(tuple(parts))
+
+
+@pytest.mark.parametrize(("sparse", "sens", "dtype"), [(False, True, torch.float64), (True, False, torch.float32)])
+def test_a_batch_made_at_once_is_the_stack_of_its_clients_graphs_to_the_bit(
+    sparse: bool, sens: bool, dtype: torch.dtype
+) -> None:
+    made: Any = client_graphs(*overlapping(sparse, sens), dtype)
+    names = [*made, "client-1"]  # the last fills up
+    ours, theirs = made.stacked(names), stack([made[name] for name in names])
+    assert {made.rows(name) for name in names} == {(32, 32)}
+    pairs = [(getattr(ours, name), getattr(theirs, name)) for name in ("y", "masks", "real", "sens", "x")]
+    pairs += [(ours.edges.operator(kind), theirs.edges.operator(kind)) for kind in ("gcn", "mean", "two_hops")]
+    pairs += [*zip(ours.own_edges.cache.neighbours(), theirs.own_edges.cache.neighbours(), strict=True)]
+    for one, other in pairs:
+        if isinstance(one, Sparse):
+            assert one.blocks.sizes == other.blocks.sizes
+            assert all(mine.equal(its) for mine, its in zip(one.blocks.whole[:3], other.blocks.whole[:3], strict=True))
+            assert one.blocks.touched[0].equal(other.blocks.touched[0])
+        else:
+            assert one is other is None or (one.equal(other) and one.stride() == other.stride())
+    for one, other in zip(ours.own_edges.members, theirs.own_edges.members, strict=True):
+        assert np.array_equal(one.index, other.index)
+        assert (one.weight is None) == (other.weight is None) == (dtype == torch.float32)

@@ -14,7 +14,8 @@ import torch
 from fedweave.core.federation import StepInfo
 from fedweave.core.ledger import Ledger
 from fedweave.errors import UserError
-from fedweave.experiment.runs import files
+from fedweave.experiment.runs import files, saving
+from fedweave.metrics.measured import METRICS_SCHEMA
 from tests.refusals import refusal
 
 TABLE = pa.table({"round": [1, 2], "value": [0.5, 0.25]})
@@ -32,6 +33,26 @@ def test_full_disk_keeps_the_old_content(tmp_path: Path) -> None:
     assert not isinstance(error.value, UserError)
     assert (tmp_path / "file").read_bytes() == b"old"
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_what_a_large_table_gets_is_filed_beside_it_until_that_is_as_much(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(saving, "_LARGE", 4)
+    path, rows = tmp_path / files.METRICS, [(1, f"c{i}", "test", "loss", float(i)) for i in range(20)]
+    (tmp_path / "checkpoint").mkdir()
+    whole = pa.table([pa.array(column) for column in zip(*rows, strict=True)], METRICS_SCHEMA)
+    table = saving.Growing(path)
+    for count, beside in ((3, []), (5, [3]), (6, []), (6, []), (8, [6]), (10, [6, 8]), (12, [])):
+        before = path.read_bytes() if path.exists() else b""
+        table.save(count, whole.slice(0, count).slice, False)
+        assert [first for first, _ in files.parts_of(path)] == beside
+        assert path.read_bytes() == before or not beside
+        assert files.read_table(tmp_path, files.METRICS).to_pylist() == whole.slice(0, count).to_pylist()
+    files.write_table(path, whole.slice(0, 12))  # killed before what is beside it was removed
+    assert len(files.read_table(tmp_path, files.METRICS)) == 12
+    table.save(13, whole.slice(0, 13).slice, True)
+    assert [path.name for path in tmp_path.rglob("*.parquet")] == [files.METRICS]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts threads in /proc")

@@ -22,8 +22,9 @@ from fedweave.datasets.base import Dataset
 from fedweave.errors import FedweaveError, UserError
 from fedweave.experiment import build, config
 from fedweave.experiment.runs import run as runs
+from fedweave.experiment.runs import saving
 from fedweave.experiment.runs.checkpoint import Checkpoint
-from fedweave.experiment.runs.files import locked
+from fedweave.experiment.runs.files import PARTS, locked, read_table
 from fedweave.experiment.runs.resuming import Interrupted
 from fedweave.partition.base import Partition
 from tests.contract.changing import KINDS
@@ -153,12 +154,17 @@ def test_summary_has_the_promised_keys_and_the_last_rounds_numbers(whole: Path) 
 
 
 @pytest.mark.parametrize(
-    ("before", "apart"),
-    [pytest.param(True, 1, marks=pytest.mark.slow), pytest.param(False, 1, marks=pytest.mark.slow), (False, 5)],
+    ("before", "apart", "large"),
+    [
+        *(pytest.param(before, 1, large, marks=pytest.mark.slow) for before in (True, False) for large in (1 << 18, 0)),
+        (False, 5, 0),  # rows beside the tables, from the third round on
+    ],
 )
 def test_crash_at_any_write_resumes_to_the_same_numbers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: Path, before: bool, apart: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: Path, before: bool, apart: int, large: int
 ) -> None:
+    monkeypatch.setattr(saving, "_LARGE", large)
+
     class Crash(BaseException):
         pass
 
@@ -186,6 +192,10 @@ def test_crash_at_any_write_resumes_to_the_same_numbers(
             monkeypatch.setattr(os, "replace", real)
             runs.run(resolved(), directory, Quiet(), resume=True)
             assert final_numbers(directory) == final_numbers(whole), f"crash at write {count}"
+            rows = read_table(directory, "metrics.parquet")
+            assert rows.equals(pq.read_table(directory / "metrics.parquet"))
+            assert rows["round"].to_pylist() == sorted(rows["round"].to_pylist())
+            assert not [*(directory / PARTS).glob("*")]
             left = [path.name for path in directory.rglob("*.tmp")]
             assert left == [] or (count, before) == (16, False)  # after the last write nothing is left to resume
         else:

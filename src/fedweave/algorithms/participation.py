@@ -22,23 +22,21 @@ def drawn(clients: tuple[str, ...], key: Tensor, count: int) -> list[str]:
     if count == len(clients):
         return list(clients)  # nobody waits for a draw
     named = _in_order(clients)
-    first = torch.argsort(random.bits(key, len(named)))[:count]
-    chosen = {named[at] for at in first.tolist()}
-    return [client for client in clients if client in chosen]
+    first = torch.topk(random.bits(key, len(named)), count, largest=False, sorted=False).indices
+    return [clients[at] for at in named[first.cpu()].sort().values.tolist()]
 
 
 def places(fed: Federation, clients: Sequence[str]) -> Tensor:
     """int64 [P]: the places of `clients` among all."""
     if len(clients) == len(fed.clients) and tuple(clients) == tuple(fed.clients):
         return torch.arange(len(clients), device=fed.device)
-    place = {client: at for at, client in enumerate(fed.clients)}
-    return torch.tensor([place[client] for client in clients], device=fed.device)
+    return torch.tensor([fed.place[client] for client in clients], device=fed.device)
 
 
 @lru_cache(maxsize=4)
-def _in_order(clients: tuple[str, ...]) -> tuple[str, ...]:
-    """Clients in the order of their names, found once: of many it takes longer than their draw."""
-    return tuple(sorted(clients, key=_natural))
+def _in_order(clients: tuple[str, ...]) -> Tensor:
+    """Clients' places in the order of their names, int64 [P], found once: of many it takes longer than their draw."""
+    return torch.tensor(sorted(range(len(clients)), key=lambda at: _natural(clients[at])), device="cpu")
 
 
 def _natural(name: str) -> tuple[list[tuple[bool, int, str]], str]:

@@ -5,12 +5,13 @@ from functools import cached_property
 
 import numpy as np
 import scipy.sparse as sp
+import torch
 
 from fedweave.core import carried as carrying
 from fedweave.core.carried import Carried, Messages
 from fedweave.core.extra import Extra
 from fedweave.core.operators import OPERATORS, POOLS
-from fedweave.ops.csr import Csr
+from fedweave.ops.csr import Csr, StackedCsr
 
 Maker = Callable[["EdgeList"], sp.csr_matrix]
 DERIVED: dict[str, Maker] = {}  # what `derived` registered
@@ -143,27 +144,68 @@ class EdgeList:
         return carrying.of_examples(self.carried, kind, self.examples, self.nodes, dtype)
 
 
-def operators(members: Sequence[EdgeList], kind: str, split: int = 0) -> list[Csr]:
+class EdgeLists(Sequence[EdgeList]):
+    """The raw edges of P clients with graphs of one size, whose examples are nodes and whose edges carry nothing, in
+    one piece; each one's `EdgeList` is made when somebody asks for it.
+
+    pairs: int64 [2, E], positions within a client, client after client. starts: int64 [P + 1], where each one's begin.
+    nodes: rows of each graph, padding included. weight: see `EdgeList`.
+    """
+
+    def __init__(self, pairs: np.ndarray, starts: np.ndarray, nodes: int, weight: np.ndarray | None = None) -> None:
+        self.pairs, self.starts, self.nodes, self.weight = _fixed(pairs), starts, nodes, weight
+        self._made: dict[int, EdgeList] = {}
+
+    @classmethod
+    def of(cls, members: Sequence[EdgeList]) -> "EdgeLists":
+        """Of clients that have theirs."""
+        starts = np.cumsum([0, *(member.index.shape[1] for member in members)])
+        weights = [member.weight for member in members if member.weight is not None]
+        pairs = np.concatenate([member.index for member in members], 1)
+        found = cls(pairs, starts, members[0].nodes, np.concatenate(weights) if weights else None)
+        if len(members) == 1:  # it keeps its own
+            found.adjacency = members[0].adjacency
+        return found
+
+    def __getitem__(self, at: Any) -> Any:
+        if isinstance(at, slice):
+            return [self[one] for one in range(len(self))[at]]
+        at = range(len(self))[at]
+        if at not in self._made:
+            own = slice(self.starts[at], self.starts[at + 1])
+            weight = None if self.weight is None else self.weight[own]
+            self._made[at] = EdgeList(self.pairs[:, own], self.nodes, weight, examples=self.nodes)
+        return self._made[at]
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    @cached_property
+    def adjacency(self) -> sp.csr_matrix:
+        """Block-diagonal, [P nodes, P nodes]: see `EdgeList.adjacency`."""
+        index = self.pairs + np.repeat(self.nodes * np.arange(len(self)), np.diff(self.starts))
+        values = np.ones(index.shape[1], np.float32) if self.weight is None else self.weight
+        return sp.csr_matrix((values, (index[1], index[0])), shape=(self.nodes * len(self),) * 2)
+
+    def operator(self, kind: str) -> Csr:
+        """A plain matrix of all clients below each other, [P nodes, nodes], with the numbers of each one's."""
+        return Csr.of(OPERATORS[kind](self.adjacency)).of_blocks(self.nodes)
+
+
+def operators(members: Sequence[EdgeList], kind: str, split: int, device: torch.device) -> StackedCsr:
     """The same matrix of each of several clients with graphs of one size; of those that have not made theirs, a plain
     one is made at once, as the blocks of one matrix, with the same numbers: SciPy takes longer to begin than small
     graphs take."""
+    plain = kind in OPERATORS and kind not in DERIVED
+    if isinstance(members, EdgeLists) and plain:
+        return StackedCsr.cut(members.operator(kind), len(members), device)
     bare = [member for member in members if kind not in member._made]
-    if kind in OPERATORS and kind not in DERIVED and len(bare) > 1 and not any(member.timed for member in members):
-        rows = bare[0].nodes
-        whole = Csr.of(OPERATORS[kind](_adjacency(bare)))
-        for member, own in zip(bare, whole.blocks(rows), strict=True):
+    if plain and len(bare) > 1 and not any(member.timed for member in members):
+        made = EdgeLists.of(bare).operator(kind).apart(bare[0].nodes)
+        for member, own in zip(bare, made, strict=True):
             member._made[kind] = own
-    return [member.operator(kind, split) for member in members]
-
-
-def _adjacency(members: Sequence[EdgeList]) -> sp.csr_matrix:
-    """Block-diagonal, [P nodes, P nodes]: see `EdgeList.adjacency`."""
-    rows = members[0].nodes
-    shifts = np.repeat(rows * np.arange(len(members)), [member.index.shape[1] for member in members])
-    index = np.concatenate([member.index for member in members], 1) + shifts
-    values = [np.ones(own.index.shape[1], np.float32) if own.weight is None else own.weight for own in members]
-    shape = (rows * len(members),) * 2
-    return sp.csr_matrix((np.concatenate(values), (index[1], index[0])), shape=shape)
+    own_ones = [member.operator(kind, split) for member in members]
+    return StackedCsr(own_ones, max(one.rows for one in own_ones), max(one.cols for one in own_ones), device)
 
 
 def _fixed(index: np.ndarray) -> np.ndarray:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from fedweave.core.edge_list import EdgeList, operators
+from fedweave.core.edge_list import EdgeList, EdgeLists, operators
 from fedweave.ops.csr import StackedCsr
 from fedweave.ops.rows import rounded
 from fedweave.ops.sparse import Sparse
@@ -59,7 +59,8 @@ class BatchCache:
     """
 
     def __init__(self, members: Sequence[EdgeList], nodes: int, device: torch.device | str = "cpu") -> None:
-        self.members, self.nodes, self.device = tuple(members), nodes, torch.device(device)
+        self.members = members if isinstance(members, EdgeLists) else tuple(members)
+        self.nodes, self.device = nodes, torch.device(device)
         self._sizes: dict[object, int] = {}
         self._most: dict[int, tuple[int, int]] = {}
 
@@ -71,25 +72,33 @@ class BatchCache:
     @property
     def timed(self) -> bool:
         """See `EdgeList.timed`."""
-        return any(member.timed for member in self.members)
+        return not isinstance(self.members, EdgeLists) and any(member.timed for member in self.members)
+
+    @property
+    def entries(self) -> int:
+        """How many edges there are, both directions."""
+        if isinstance(self.members, EdgeLists):
+            return int(self.members.starts[-1])
+        return sum(member.index.shape[1] for member in self.members)
 
     @derived
     def operator(self, kind: str, split: int = 0) -> StackedCsr:
         """See `Edges.operator`."""
-        made = operators(self.members, kind, split)
-        return StackedCsr(made, max(one.rows for one in made), max(one.cols for one in made), self.device)
+        return operators(self.members, kind, split, self.device)
 
     @derived
     def neighbours(self, split: int = 0) -> Neighbours:
         """The neighbours of every node, [P, …], that a split sees."""
-        members = [member.seen(split) for member in self.members]
-        width = max(1, *(member.index.shape[1] for member in members))
-        shapes = [(len(members), size) for size in (self.nodes, self.nodes, width)]
-        tables = [np.zeros(shape, np.int64) for shape in shapes]
-        for p, member in enumerate(members):
-            a = member.adjacency
-            for table, row in zip(tables, (a.indptr[:-1], np.diff(a.indptr), a.indices), strict=True):
-                table[p, : len(row)] = row
+        seen = self.members
+        if not isinstance(seen, EdgeLists):
+            seen = EdgeLists.of([member.seen(split) for member in seen])
+        a, clients = seen.adjacency, len(seen)
+        starts = a.indptr[:: self.nodes].astype(np.int64)
+        owner = np.repeat(np.arange(clients), np.diff(starts))
+        columns = np.zeros((clients, max(1, *np.diff(seen.starts))), np.int64)
+        columns[owner, np.arange(len(owner)) - starts[owner]] = a.indices - owner * self.nodes
+        first, degree = (own.reshape(clients, -1).astype(np.int64) for own in (a.indptr[:-1], np.diff(a.indptr)))
+        tables = first - starts[:-1, None], degree, columns
         return Neighbours(*(torch.from_numpy(table).to(self.device) for table in tables))
 
     @derived
@@ -148,7 +157,7 @@ class Edges:
         return Edges(self.cache, self.client_index, split) if self.cache.timed else self
 
     @property
-    def members(self) -> tuple[EdgeList, ...]:
+    def members(self) -> Sequence[EdgeList]:
         """The clients' raw edges."""
         return self.cache.members
 

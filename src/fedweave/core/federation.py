@@ -318,6 +318,11 @@ class Federation(ABC):
     held: Mapping[str, Graph]
     initial: "Callable[[Tree, Sequence[str]], Tree] | None" = None
 
+    @cached_property
+    def place(self) -> Mapping[str, int]:
+        """{client: its place among all}, found once."""
+        return {client: at for at, client in enumerate(self.clients)}
+
     def started(self, w: Tree, clients: Sequence[str] = ()) -> Tree:
         """Fresh weights, or those of an earlier run in their place; with `clients`, a row of them for each."""
         own = map_leaves(lambda leaf: leaf.expand(len(clients), *leaf.shape).clone(), w) if clients else w

@@ -175,15 +175,27 @@ class Ledger:
         """Bytes so far by direction, and those of all directions that are for evaluation."""
         return {way: getattr(self, f"bytes_{way}") for way in WAYS}
 
-    def table(self) -> pa.Table:
-        """All rows, columns as `SCHEMA`."""
+    @property
+    def rows(self) -> int:
+        """How many there are."""
         if self._entries:
             self._written.append(_rows(self._entries))
             self._entries = []
-        if not self._written:
-            return SCHEMA.empty_table()
-        self._written = [pa.concat_tables(self._written).unify_dictionaries().combine_chunks()]
+        return sum(map(len, self._written))
+
+    def table(self) -> pa.Table:
+        """All rows, columns as `SCHEMA`."""
+        self._written = [self.since(0)]
         return self._written[0]
+
+    def since(self, row: int) -> pa.Table:
+        """The rows from that number on, in time that depends on how many these are."""
+        new, left = [SCHEMA.empty_table()], self.rows - row
+        for table in reversed(self._written):
+            if left > 0:
+                new.append(table.slice(max(0, len(table) - left)))
+                left -= len(table)
+        return pa.concat_tables(new[::-1]).unify_dictionaries().combine_chunks()
 
     def restore(self, table: pa.Table) -> None:
         """Continue after the rows of `table`."""

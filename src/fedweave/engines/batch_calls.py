@@ -13,9 +13,10 @@ from torch.func import vmap
 from torch.utils import _pytree as pytree
 
 from fedweave.core.federation import Client
-from fedweave.core.graph import Graph, stack
+from fedweave.core.graph import Graph
 from fedweave.core.tree import Tree, check, leaves, nest
 from fedweave.engines.calls import check_permanent, of_client
+from fedweave.engines.data import CurrentGraphs
 from fedweave.engines.executor import Work
 from fedweave.engines.states import Group, States
 from fedweave.errors import StepFailed
@@ -233,13 +234,13 @@ _ENTRY = 24  # bytes of an entry of a sparse matrix, stacked and with its transp
 class Batches:
     """Plans batches and keeps their stacked graphs.
 
-    graphs: {client: its current graph}; call `renew` when one has changed. device: where stacked graphs lie.
+    graphs: the clients' current ones; call `renew` when one has changed. device: where stacked graphs lie.
     own: see `Loop`.
     """
 
     def __init__(
         self,
-        graphs: Mapping[str, Graph],
+        graphs: CurrentGraphs,
         chunk: int,
         device: torch.device = _CPU,
         own: Mapping[str, object] | None = None,
@@ -250,7 +251,6 @@ class Batches:
         self._plans: OrderedDict[tuple[str, ...], list[tuple[str, ...]]] = OrderedDict()
         self._stacked: OrderedDict[tuple[str, ...], tuple[int, Graph]] = OrderedDict()
         self._sizes: dict[int, int] = {}  # bytes, by version
-        self._rows: dict[str, tuple[int, int]] = {}
         self._last = 0  # version
         numbers = count()  # one for each algorithm that clients have, of which there may be as many as clients
         self._kind = once(lambda _: next(numbers), self._own)
@@ -267,7 +267,7 @@ class Batches:
     def graph(self, batch: tuple[str, ...]) -> tuple[int, Graph]:
         """A version, which no other stack has had or will have, and the clients' graphs, stacked."""
         if batch not in self._stacked:
-            graph = stack([self._graphs[client] for client in batch]).to(self._device)
+            graph = self._graphs.stacked(batch).to(self._device)
             self._last += 1
             self._stacked[batch], self._sizes[self._last] = (self._last, graph), _bytes(graph)
             while len(self._stacked) > 1 and sum(self._sizes.values()) > self._kept:
@@ -279,33 +279,25 @@ class Batches:
     def renew(self, clients: Collection[str]) -> None:
         """Forget what was computed from the data of `clients`, which has changed."""
         self._plans.clear()
-        self._rows.clear()
         for batch in [batch for batch in self._stacked if not set(clients).isdisjoint(batch)]:
             del self._sizes[self._stacked.pop(batch)[0]]
 
     def _split(self, clients: tuple[str, ...]) -> list[tuple[str, ...]]:
         batches: list[tuple[str, ...]] = []
-        sizes = [(*self._rows_of(client), self._kind.get(client)) for client in clients]
+        sizes = [(*self._graphs.rows(client), self._kind.get(client)) for client in clients]
         for size in dict.fromkeys(sizes):
             alike = tuple(client for client, own in zip(clients, sizes, strict=True) if own == size)
             most = self.most(alike[0])
             batches += [alike[start : start + most] for start in range(0, len(alike), most)]
         return batches
 
-    def _rows_of(self, client: str) -> tuple[int, int]:
-        """Of nodes and of examples."""
-        if client not in self._rows:
-            graph = self._graphs[client]
-            self._rows[client] = graph.nodes, len(graph.y)
-        return self._rows[client]
-
     def most(self, client: str) -> int:
         """How many clients of the size of this one run at once."""
         if self._chunk:
             return self._chunk
-        graph = self._graphs[client]
         if self._room is None:
-            return max(1, _ROWS_AT_ONCE // graph.nodes)
+            return max(1, _ROWS_AT_ONCE // self._graphs.rows(client)[0])
+        graph = self._graphs[client]
         features = graph.x.shape[1]
         stored = 0 if isinstance(graph.x, Sparse) else 2 * features
         numbers = graph.nodes * (stored + _PER_ROW) + features * _PER_FEATURE
@@ -314,9 +306,9 @@ class Batches:
 
 def _bytes(graph: Graph) -> int:
     tensors = [graph.x, graph.y, graph.masks, graph.real, *graph.extra.values()]
-    entries = sum(member.index.shape[1] for member in graph.own_edges.members)
+    entries = graph.own_edges.cache.entries
     if isinstance(graph.x, Sparse):
-        entries += sum(len(member.values) for member in graph.x.blocks.members)
+        entries += sum(map(len, graph.x.blocks.values))
     plain = sum(tensor.numel() * tensor.element_size() for tensor in tensors if isinstance(tensor, Tensor))
     result: int = plain + entries * _ENTRY
     return result

@@ -49,8 +49,8 @@ def of_client(call: Tensor, purpose: str, clients: Tensor) -> Tensor:
     return random.fold(call, purpose, clients)
 
 
-def called(step: str, clients: Sequence[str] | None, known: Sequence[str], quorum: float) -> tuple[str, ...]:
-    """The called clients in client order; all `known` ones if `clients` is None.
+def called(step: str, clients: Sequence[str] | None, known: Mapping[str, int], quorum: float) -> tuple[str, ...]:
+    """The called clients in client order; all `known` ones, {client: its place}, if `clients` is None.
 
     Raises:
         FedweaveError: no client is named, one is unknown or named twice, or the quorum is no share.
@@ -61,16 +61,15 @@ def called(step: str, clients: Sequence[str] | None, known: Sequence[str], quoru
         return tuple(known)
     if not clients:
         raise FedweaveError(f"{step} was called on no client: none is named.")
-    wanted, everyone = set(clients), set(known)
-    unknown = [client for client in clients if client not in everyone]
-    if unknown or len(wanted) < len(clients):
+    unknown = [client for client in clients if client not in known]
+    if unknown or len(set(clients)) < len(clients):
         raise FedweaveError(
             f"{step} was called on {listed(unknown or clients)}: unknown or repeated clients.", code="call.clients"
         )
-    return tuple(client for client in known if client in wanted)
+    return tuple(sorted(clients, key=known.__getitem__))
 
 
-def sources(step: str, to: Mapping[str, Sequence[str]], known: Sequence[str]) -> dict[str, tuple[str, ...]]:
+def sources(step: str, to: Mapping[str, Sequence[str]], known: Mapping[str, int]) -> dict[str, tuple[str, ...]]:
     """{client: those who send to it, in client order} of a `send`.
 
     Raises:

@@ -1,7 +1,8 @@
 """Clients' data, which steps may replace: checked, versioned, and kept for resuming."""
 
-from collections import ChainMap
-from collections.abc import Iterator, Mapping
+from abc import abstractmethod
+from collections import ChainMap, Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from torch import Tensor
 from fedweave.core.arrays import graph_arrays, graph_tree, tree_graph
 from fedweave.core.edges import Edges
 from fedweave.core.federation import DATA, StepInfo
-from fedweave.core.graph import Graph, make_graph
+from fedweave.core.graph import Graph, make_graph, stack
 from fedweave.core.sizes import BLOCK
 from fedweave.core.tree import Tree
 from fedweave.datasets.base import Dataset
@@ -21,15 +22,47 @@ from fedweave.ops.sparse import Sparse
 _REMEDY = "Make it with core.arrays.graph_like(client.graph, …)."
 
 
+class Makes(Mapping[str, Graph]):
+    """Clients' graphs that are made when somebody asks for them."""
+
+    @abstractmethod
+    def rows(self, client: str) -> tuple[int, int]:
+        """How many of nodes and of examples its graph has, padding included."""
+
+    @abstractmethod
+    def stacked(self, clients: Sequence[str]) -> Graph:
+        """These clients' graphs, which are of one size, stacked (see `core.graph.stack`)."""
+
+
+class CurrentGraphs(ChainMap[str, Graph]):
+    """{client: its graph}: those that were replaced, before those as loaded, which may be `Makes`."""
+
+    def rows(self, client: str) -> tuple[int, int]:
+        """See `Makes`."""
+        replaced, loaded = self.maps
+        if isinstance(loaded, Makes) and client not in replaced:
+            return loaded.rows(client)
+        graph = self[client]
+        return graph.nodes, len(graph.y)
+
+    def stacked(self, clients: Sequence[str]) -> Graph:
+        """See `Makes`."""
+        replaced, loaded = self.maps
+        if isinstance(loaded, Makes) and replaced.keys().isdisjoint(clients):
+            return loaded.stacked(clients)
+        return stack([self[client] for client in clients])
+
+
 class ClientData:
     """The clients' graphs, and their versions: 0 as loaded, one more with every step that could replace them.
 
-    graphs: {client: its current graph}. versions: {client: number}. classes: of all graphs.
+    graphs: {client: its current graph}. versions: {client: number}, of those whose version is not 0. classes: of all
+    graphs.
     """
 
     def __init__(self, graphs: Mapping[str, Graph], classes: int) -> None:
-        self.graphs: ChainMap[str, Graph] = ChainMap({}, graphs)  # type: ignore[arg-type]  # as they are now, as loaded
-        self.classes, self.versions = classes, dict.fromkeys(graphs, 0)
+        self.graphs = CurrentGraphs({}, graphs)  # type: ignore[arg-type]  # of which none is written to
+        self.classes, self.versions = classes, Counter[str]()
 
     def replace(self, client: str, graph: Graph | None) -> None:
         """Go on to the next version: `graph`, or the same data again."""
@@ -49,7 +82,7 @@ class ClientData:
     def load(self, tree: Tree) -> None:
         """Undo `dump`: clients that `tree` does not name get back what was loaded."""
         self.graphs.maps[0].clear()
-        self.versions = dict.fromkeys(self.versions, 0)
+        self.versions.clear()
         for client, kept in tree.items():
             old = self.graphs[client]
             graph = tree_graph(kept[DATA], old.x.shape[1]).to(old.device) if DATA in kept else None

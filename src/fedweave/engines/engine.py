@@ -127,12 +127,12 @@ class LocalEngine(Engine):
 
     def deliver(self, call: Call) -> Sent:
         """See `core.federation.Federation`."""
-        found = sources(call.name, call.to, self.clients)
+        found = sources(call.name, call.to, self.place)
         replies = self.answer(call)
         return DeliveredReplies(call.name, replies.clients, replies.missing, found, replies)
 
     def _present(self, name: str, clients: Sequence[str] | None, quorum: float) -> tuple[list[str], dict[str, str]]:
-        chosen = called(name, clients, self.clients, quorum)
+        chosen = called(name, clients, self.place, quorum)
         if not self._absent:
             return list(chosen), {}
         reasons = {c: self._absent(self.round, c) for c in chosen}

@@ -42,7 +42,8 @@ class Filed:
         there = torch.tensor(at, device="cpu")
         for path, leaf in leaves.items():
             if isinstance(leaf, Tensor):
-                self.leaves[path][there] = leaf[torch.tensor(rows, device=leaf.device)].to("cpu")
+                own = leaf.index_select(0, torch.tensor(rows, device=leaf.device)).to("cpu")
+                self.leaves[path].index_copy_(0, there, own)
         return at
 
     def _grow(self, room: int, held: int) -> None:

@@ -147,8 +147,12 @@ class States:
             moved(materialize_stacked(row_of(leaf, torch.tensor(rows, device=leaf.device))), self._device)
             for leaf, rows in parts
         ]
-        order = torch.tensor(places, device="cpu").argsort().to(self._device)
-        return own[0] if len(own) == 1 else torch.cat(own)[order]
+        if len(own) == 1:
+            return own[0]
+        whole, at = own[0].new_empty((len(places), *own[0].shape[1:])), torch.tensor(places, device=self._device)
+        for rows, there in zip(own, at.split([len(rows) for rows in own]), strict=True):
+            whole.index_copy_(0, there, rows)
+        return whole
 
     def together(self, group: Group) -> bool:
         """Whether the states of `group` were put together, and nobody has left them since."""

@@ -102,7 +102,7 @@ class Vectorised(Loop):
                 yield part, len(part)
                 continue
             at = 0
-            for count, size in fillings(len(part), self.data.graphs[part[0]].nodes, self._batches.most(part[0])):
+            for count, size in fillings(len(part), self.data.graphs.rows(part[0])[0], self._batches.most(part[0])):
                 yield part[at : at + count], size
                 at += count
 

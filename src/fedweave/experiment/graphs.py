@@ -2,17 +2,23 @@
 nothing."""
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from fedweave.core.edge_list import EdgeLists
+from fedweave.core.edges import BatchCache, Edges
 from fedweave.core.extra import Extra
-from fedweave.core.graph import Graph, make_graph
+from fedweave.core.graph import Graph, make_graph, stack
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.features import widened
+from fedweave.engines.data import Makes
+from fedweave.ops.csr import Csr, StackedCsr
+from fedweave.ops.sparse import Sparse
 from fedweave.partition.base import Part, Partition
-from fedweave.partition.ego_networks import edge_starts
+from fedweave.partition.ego_networks import edge_starts, induced_together
 from fedweave.partition.pooling import shares
 
 _BYTES_KEPT = 4 << 30  # of graphs that were asked for; those not asked for the longest are made again
@@ -20,7 +26,7 @@ _ENTRY = 8  # bytes of an entry of sparse features
 _OBJECTS = 12_000  # bytes of a graph's tensors and arrays besides what is in them, an estimate
 
 
-class MadeGraphs(Mapping[str, Graph]):
+class MadeGraphs(Makes):
     """{client: its graph}, of edges that carry nothing.
 
     held: {client: its part of `data`, and the rows that its nodes and its examples are padded to}, in client order.
@@ -32,6 +38,8 @@ class MadeGraphs(Mapping[str, Graph]):
     ) -> None:
         self._data, self._held, self._columns, self._dtype = data, held, columns, dtype
         self._starts = edge_starts(data)
+        parts = (part for part, _, _ in held.values())
+        self._alike = data.graph_of is None and all(part.columns is None and part.edges is None for part in parts)
         self._made: OrderedDict[str, Graph] = OrderedDict()
         self._bytes = 0
 
@@ -45,6 +53,55 @@ class MadeGraphs(Mapping[str, Graph]):
                 self._bytes -= _size(self._made.popitem(last=False)[1])
         self._made.move_to_end(client)
         return self._made[client]
+
+    def rows(self, client: str) -> tuple[int, int]:
+        """See `Makes`."""
+        return self._held[client][1:]
+
+    def stacked(self, clients: Sequence[str]) -> Graph:
+        """See `Makes`; of nodes with all columns and edges, without a graph of each client."""
+        if not self._alike:
+            return stack([self[client] for client in clients])
+        parts, rows = [self._held[client][0] for client in clients], self.rows(clients[0])[0]
+        nodes, sizes = np.concatenate([part.nodes for part in parts]), np.array([len(part.nodes) for part in parts])
+        owner = np.repeat(np.arange(len(parts)), sizes)
+        place = owner * rows + np.arange(len(nodes)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        known = self._data.y[nodes]
+        masks = np.concatenate([part.masks for part in parts], 1) & (known >= 0)
+        y = np.where(np.array([part.labels for part in parts])[owner], known, -1)
+        without = np.bincount(owner, y >= 0, len(parts)) == 0  # withheld: the masks say how examples are used
+        masks &= (y >= 0) | without[owner]
+
+        def laid(values: np.ndarray, neutral: int) -> Tensor:
+            whole = np.full((len(parts) * rows, *values.shape[1:]), neutral, values.dtype)
+            whole[place] = values
+            return torch.from_numpy(whole).view(len(parts), rows, *values.shape[1:])
+
+        index, starts = induced_together(self._data, nodes, sizes, self._starts)
+        weight = None if self._dtype == torch.float32 else np.ones(index.shape[1])
+        client_index, sens = torch.arange(len(parts), device="cpu"), self._data.sens
+        return Graph(
+            x=self._features(nodes, place, len(parts), rows, laid),
+            edges=Edges(BatchCache(EdgeLists(index, starts, rows, weight), rows), client_index),
+            y=laid(y.astype(np.int64, copy=False), -1),
+            masks=laid(masks.T, False).mT.contiguous(),
+            real=laid(np.ones(len(nodes), bool), False),
+            sens=None if sens is None else laid(sens[nodes].astype(np.int64, copy=False), -1),
+        )
+
+    def _features(
+        self, nodes: np.ndarray, place: np.ndarray, clients: int, rows: int, laid: Callable[[np.ndarray, int], Tensor]
+    ) -> Tensor | Sparse:
+        x = self._data.x[nodes]
+        if isinstance(x, np.ndarray):
+            return laid(x, 0).to(self._dtype)
+        found = Csr.of(x)
+        starts = found.starts.new_zeros(clients * rows + 1)
+        starts[1:][torch.from_numpy(place)] = found.starts.diff()
+        whole = Csr(
+            starts.cumsum(0, dtype=torch.int32), found.columns, found.values.to(self._dtype), clients * rows, x.shape[1]
+        )
+        return Sparse(StackedCsr.cut(whole, clients), torch.arange(clients, device="cpu"))
 
     def __contains__(self, client: object) -> bool:
         return client in self._held

@@ -75,7 +75,7 @@ class _Pattern:
 @derived
 def entries(blocks: StackedCsr) -> _Pattern:
     """Where the block-diagonal matrix of all clients has entries."""
-    return _Pattern(blocks.diagonal, len(blocks.members))
+    return _Pattern(blocks.diagonal, blocks.clients)
 
 
 def _coefficients(source: Tensor, target: Tensor, pattern: _Pattern, slope: float) -> tuple[Tensor, Tensor]:

@@ -53,18 +53,20 @@ class Csr(NamedTuple):
         starts[1:] = torch.bincount(self.columns, minlength=self.cols).cumsum(0)
         return Csr(starts, row[order], self.values[order], self.cols, self.rows)
 
-    def blocks(self, rows: int) -> "list[Csr]":
-        """Of a block-diagonal matrix the blocks [rows, rows]; their values are views of this one's."""
-        count = self.rows // rows
-        ends = self.starts[::rows].tolist()
-        first = torch.repeat_interleave(
-            torch.arange(count, device="cpu") * rows, torch.tensor(ends, device="cpu").diff()
-        )
+    def apart(self, rows: int) -> "tuple[Csr, ...]":
+        """Each `rows` of them as a matrix; their values are views of this one's."""
+        count, ends = self.rows // rows, self.starts[::rows].tolist()
         sizes = [after - before for before, after in pairwise(ends)]
-        columns, values = (self.columns - first.int()).split(sizes), self.values.split(sizes)
         starts = (self.starts[:-1].view(count, rows) - self.starts[:-1:rows, None]).unbind()
         whole = [torch.cat([own, own.new_tensor([size])]) for own, size in zip(starts, sizes, strict=True)]
-        return [Csr(*own, rows, rows) for own in zip(whole, columns, values, strict=True)]
+        parts = zip(whole, self.columns.split(sizes), self.values.split(sizes), strict=True)
+        return tuple(Csr(*own, rows, self.cols) for own in parts)
+
+    def of_blocks(self, rows: int) -> "Csr":
+        """Of a block-diagonal matrix the blocks [rows, rows] below each other."""
+        sizes = self.starts[::rows].diff().long()
+        first = torch.repeat_interleave(torch.arange(len(sizes), dtype=torch.int32, device="cpu") * rows, sizes)
+        return self._replace(columns=self.columns - first, cols=rows)
 
     def to(self, device: torch.device | str) -> "Csr":
         """The same matrix on a device."""
@@ -138,57 +140,90 @@ class StackedCsr:
 
     def __init__(self, members: Sequence[Csr], rows: int, cols: int, device: torch.device | str = "cpu") -> None:
         self.members, self.rows, self.cols, self.device = tuple(members), rows, cols, torch.device(device)
+        self.clients = len(self.members)
 
-    def to(self, device: torch.device | str) -> "StackedCsr":
-        """The same matrices for products on a device."""
-        return StackedCsr(self.members, self.rows, self.cols, device)
-
-    @property
-    def sizes(self) -> tuple[int, int, int, torch.dtype]:
-        """(P, rows, cols, dtype)."""
-        return len(self.members), self.rows, self.cols, self.members[0].values.dtype
+    @classmethod
+    def cut(cls, whole: Csr, clients: int, device: torch.device | str = "cpu") -> "StackedCsr":
+        """Of the members below each other, [P rows, cols], in one piece; each is taken out when it is asked for."""
+        made = cls.__new__(cls)
+        made.whole, made.rows, made.cols, made.device = whole, whole.rows // clients, whole.cols, torch.device(device)
+        made.clients = clients
+        return made
 
     @cached_property
-    def values(self) -> tuple[Tensor, ...]:
-        """The members'."""
-        return tuple(member.values for member in self.members)
+    def members(self) -> tuple[Csr, ...]:
+        """Each client's."""
+        return self.whole.apart(self.rows)
 
-    def _join(self, stride: int, cols: int) -> Csr:
-        """All members below each other; member p's columns are shifted by p * stride."""
-        starts, columns, nnz = [self.members[0].starts[:1]], [], 0
-        for p, m in enumerate(self.members):
+    @cached_property
+    def whole(self) -> Csr:
+        """The members below each other, [P rows, cols], on the host."""
+        if self.clients == 1 and self.members[0].rows == self.rows:
+            return self.members[0]._replace(cols=self.cols)
+        starts, nnz = [self.members[0].starts[:1]], 0
+        for m in self.members:
             starts.append(m.starts[1:] + nnz)
             nnz += len(m.columns)
             if self.rows > m.rows:
                 starts.append(m.starts.new_full((self.rows - m.rows,), nnz))
-            columns.append(m.columns + p * stride)
-        values = torch.cat([m.values for m in self.members])
-        return Csr(torch.cat(starts), torch.cat(columns), values, self.rows * len(self.members), cols)
+        columns, values = (
+            torch.cat(parts) for parts in zip(*((m.columns, m.values) for m in self.members), strict=True)
+        )
+        return Csr(torch.cat(starts), columns, values, self.rows * len(self.members), self.cols)
+
+    def to(self, device: torch.device | str) -> "StackedCsr":
+        """The same matrices for products on a device."""
+        if "members" in vars(self):
+            return StackedCsr(self.members, self.rows, self.cols, device)
+        return StackedCsr.cut(self.whole, self.clients, device)
+
+    @property
+    def sizes(self) -> tuple[int, int, int, torch.dtype]:
+        """(P, rows, cols, dtype)."""
+        return self.clients, self.rows, self.cols, self.dtype
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the values."""
+        return (self.members[0] if "members" in vars(self) else self.whole).values.dtype
+
+    @property
+    def values(self) -> tuple[Tensor, ...]:
+        """All that the members have, in one piece or in theirs."""
+        if "members" in vars(self):
+            return tuple(member.values for member in self.members)
+        return (self.whole.values,)
+
+    def _owners(self) -> Tensor:
+        """Whose each entry is, int64 [nnz]."""
+        ends = self.whole.starts[torch.arange(self.clients + 1, device="cpu") * self.rows]
+        return torch.repeat_interleave(torch.arange(self.clients, device="cpu"), ends.long().diff())
 
     @property
     @derived
     def diagonal(self) -> "Pair":
         """Block-diagonal [P rows, P cols]."""
-        return Pair(self._join(self.cols, self.cols * len(self.members)), self.device)
+        columns = self.whole.columns
+        if self.clients > 1:
+            columns = columns + (self._owners() * self.cols).int()
+        return Pair(self.whole._replace(columns=columns, cols=self.cols * self.clients), self.device)
 
     @property
     @derived
     def below(self) -> "Pair":
         """The members below each other [P rows, cols]."""
-        return Pair(self._join(0, self.cols), self.device)
+        return Pair(self.whole, self.device)
 
     @property
     @derived
     def table(self) -> PaddedRows:
         """All members' rows below each other [P rows, longest]."""
-        longest = max(1, *(int(m.starts.diff().max()) for m in self.members))
-        values = self.members[0].values.new_zeros(len(self.members) * self.rows, longest)
+        m, degree = self.whole, self.whole.starts.diff().long()
+        values = m.values.new_zeros(m.rows, max(1, int(degree.max())))
         columns = torch.zeros_like(values, dtype=torch.int64)
-        for p, m in enumerate(self.members):
-            row = torch.repeat_interleave(torch.arange(m.rows, device="cpu"), m.starts.diff().long())
-            place = torch.arange(len(m.columns), device="cpu") - m.starts[row].long()
-            columns[p * self.rows + row, place] = m.columns.long()
-            values[p * self.rows + row, place] = m.values
+        row = torch.repeat_interleave(torch.arange(m.rows, device="cpu"), degree)
+        place = torch.arange(len(m.columns), device="cpu") - m.starts[row].long()
+        columns[row, place], values[row, place] = m.columns.long(), m.values
         return PaddedRows(columns.to(self.device), values.to(self.device))
 
     @property
@@ -196,13 +231,12 @@ class StackedCsr:
     def touched(self) -> "tuple[Tensor, StackedCsr]":
         """The columns that each member has entries in, int64 [P, m] padded with `cols`, and the members with only those
         columns, [rows, m]."""
-        own = [m.columns.unique(sorted=True) for m in self.members]
-        most = max(len(columns) for columns in own)
-        rows = own[0].new_full((len(own), most), self.cols, dtype=torch.int64)
-        for p, columns in enumerate(own):
-            rows[p, : len(columns)] = columns
-        narrow = [
-            m._replace(columns=torch.searchsorted(columns, m.columns).int(), cols=most)
-            for m, columns in zip(self.members, own, strict=True)
-        ]
-        return rows.to(self.device), StackedCsr(narrow, self.rows, most, self.device)
+        found, at = torch.unique(self._owners() * self.cols + self.whole.columns, return_inverse=True)
+        owner = torch.div(found, self.cols, rounding_mode="floor")
+        counts = torch.bincount(owner, minlength=self.clients)
+        most = int(counts.max())
+        place = torch.arange(len(found), device="cpu") - (counts.cumsum(0) - counts)[owner]
+        rows = torch.full((self.clients, most), self.cols, device="cpu")
+        rows[owner, place] = found - owner * self.cols
+        narrow = self.whole._replace(columns=place[at].int(), cols=most)
+        return rows.to(self.device), StackedCsr.cut(narrow, self.clients, self.device)

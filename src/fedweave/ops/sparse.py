@@ -41,7 +41,7 @@ class Sparse:
     @property
     def dtype(self) -> torch.dtype:
         """dtype of the values."""
-        return self.blocks.members[0].values.dtype
+        return self.blocks.dtype
 
     @property
     def device(self) -> torch.device:

@@ -132,7 +132,9 @@ def stratify(
     order = np.argsort(cell, kind="stable")  # a cell is one client's examples of one label, in random order
     at, cell = at[order], cell[order]
     rank = np.arange(len(cell)) - (counts.cumsum() - counts.ravel())[cell]
-    role = (rank >= bounds[:, cell]).sum(axis=0)
+    role = np.zeros(len(cell), np.int8)
+    for bound in bounds:  # one after the other: of millions of examples these would be the largest arrays
+        role += rank >= bound[cell]
     masks = np.zeros((3, len(examples)), dtype=bool)
     used = role < 3
     masks[role[used], at[used]] = True

@@ -34,7 +34,8 @@ PAIRS = "pairs.npz"  # what is known of every two clients; only where there is s
 CHECKPOINT, SUMMARY, LOCK = "checkpoint/state.safetensors", "summary.json", ".lock"
 EARLIER_LEDGER = "earlier-ledger.parquet"  # what was sent under a mechanism in the runs that it began from
 RUN = "run.json"  # of a run between sites: which run of the project it is
-OF_A_RUN = (CONFIG, COLUMNS, PARTITION, METRICS, LEDGER, EARLIER_LEDGER, MOTIFS, PAIRS, CHECKPOINT, SUMMARY, RUN)
+PARTS = "checkpoint/rows"  # folder of rows that a large table of a run that goes on has got since (`saving.Growing`)
+OF_A_RUN = (CONFIG, COLUMNS, PARTITION, METRICS, LEDGER, EARLIER_LEDGER, MOTIFS, PAIRS, CHECKPOINT, PARTS, SUMMARY, RUN)
 EXPORT, STATEMENT = "export", "statement"  # folders
 OF_MODEL = (CONTRIBUTIONS, "report.html", PREDICTIONS, NEW_PREDICTIONS)  # of a run as it is, whatever its rounds
 OF_COMMANDS = (*OF_MODEL, *(f"compliance.{kind}" for kind in ("html", "pdf", "json")), EXPORT, STATEMENT)
@@ -172,7 +173,7 @@ def read(path: Path, start: int = 0) -> bytes:
 
 
 def read_table(directory: Path, name: str) -> pa.Table:
-    """One of a run's Parquet files. An older ledger gets the columns that it lacks, empty.
+    """One of a run's Parquet files, with what it has got since. An older ledger gets the columns that it lacks, empty.
 
     Raises:
         UserError: there is none.
@@ -183,6 +184,14 @@ def read_table(directory: Path, name: str) -> pa.Table:
         raise UserError(
             f"there is no {path}; give the directory of a run (the --out of `fedweave run`).", code="user.no-file"
         )
+    table = _read_table(path, name)
+    for first, part in parts_of(path):
+        if first == len(table):  # what the table has already was about to be removed
+            table = pa.concat_tables([table, _read_table(part, name)])
+    return table.unify_dictionaries()
+
+
+def _read_table(path: Path, name: str) -> pa.Table:
     blob = read(path)
     try:
         table = read_parquet(pa.BufferReader(blob), len(blob))
@@ -192,6 +201,24 @@ def read_table(directory: Path, name: str) -> pa.Table:
     except (*TABLE_FAULTS, DecompressionBomb, ValueError) as error:
         raise damaged(path, str(error)) from error
     return table
+
+
+def part_of(path: Path, first: int) -> Path:
+    """Where rows of a run's table from number `first` on are kept until they are in its file."""
+    return path.parent / PARTS / f"{path.stem}-{first:012}{path.suffix}"
+
+
+def parts_of(path: Path) -> list[tuple[int, Path]]:
+    """(number of its first row, file) of what a run's table has got since, in order."""
+    found = sorted((path.parent / PARTS).glob(f"{path.stem}-{'[0-9]' * 12}{path.suffix}"))
+    return [(int(part.stem[-12:]), part) for part in found]
+
+
+def remove_parts(path: Path, first: int = 0) -> None:
+    """Remove what a run's table has got since, as far as that begins at row `first` or later."""
+    for row, part in parts_of(path):
+        if row >= first:
+            part.unlink()
 
 
 def read_summary(path: Path, *needed: str) -> Record:
@@ -235,8 +262,9 @@ def is_used(directory: Path) -> bool:
 
 def remove_leftovers(directory: Path) -> None:
     """Remove what a killed run was about to write."""
-    for stray in [*directory.glob(".*.tmp"), *directory.glob("checkpoint/.*.tmp")]:
-        stray.unlink()
+    for place in ("", "checkpoint/", f"{PARTS}/"):
+        for stray in directory.glob(f"{place}.*.tmp"):
+            stray.unlink()
 
 
 def remove_run(directory: Path) -> None:

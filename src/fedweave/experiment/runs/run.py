@@ -1,7 +1,8 @@
 """A run and its directory: written so that a run killed at any moment resumes to the same final numbers.
 
-Every file is replaced as a whole. metrics.parquet and ledger.parquet only grow and are written before the checkpoint,
-which notes how many of their rows it stands for; what is beyond is cut off on resuming.
+Every file is replaced as a whole. metrics.parquet and ledger.parquet only grow, while a run goes on also by files
+beside them (`saving.Growing`), and are written before the checkpoint, which notes how many of their rows it stands for;
+what is beyond is cut off on resuming.
 """
 
 import json
@@ -43,6 +44,7 @@ from fedweave.experiment.runs.files import (
     plain_errors,
     read_table,
     remove_leftovers,
+    remove_parts,
     remove_run,
     write,
     write_table,
@@ -249,6 +251,7 @@ def _cut(directory: Path, name: str, rows: int) -> pa.Table:
     table = read_table(directory, name)
     if len(table) < rows:
         raise damaged(directory / name, f"it has {len(table)} rows, the checkpoint needs {rows}")
+    remove_parts(directory / name, rows)
     return table.slice(0, rows)
 
 
@@ -274,8 +277,9 @@ def _train(
         summary = step.summary or files.reached.summary
         files.reach(Checkpoint(step.round, seconds, summary=summary, state=step.state))
         watch.step(replace(files.reached, summary=step.summary))
-        if stop.signal is not None or step.round == general.rounds or time.monotonic() >= due:
-            files.save()
+        last = stop.signal is not None or step.round == general.rounds
+        if last or time.monotonic() >= due:
+            files.save(whole=last or config.between_sites)  # sites' files are sent one by one
             due = time.monotonic() + every
         if stop.signal is not None and step.round < general.rounds:
             raise Interrupted(stop.signal, files.saved, general.rounds)

@@ -17,7 +17,16 @@ from fedweave.core.federation import KnowsPairs
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.experiment.rounds import RoundResult
 from fedweave.experiment.runs.checkpoint import Checkpoint
-from fedweave.experiment.runs.files import CHECKPOINT, LEDGER, METRICS, PAIRS, write_arrays, write_table
+from fedweave.experiment.runs.files import (
+    CHECKPOINT,
+    LEDGER,
+    METRICS,
+    PAIRS,
+    part_of,
+    remove_parts,
+    write_arrays,
+    write_table,
+)
 from fedweave.metrics.judging import BEST
 
 Sites = tuple[Tree, Tree]  # what a checkpoint keeps of a federation: its clients' states, and their data
@@ -81,6 +90,27 @@ class Ready(Protocol):
         ...
 
 
+_LARGE = 1 << 18  # rows; to write fewer takes a fraction of a second
+
+
+class Growing:
+    """A table of a run's folder, to which rows are added. What a large one gets is filed beside it (`files.PARTS`)
+    until that is as much as the table itself, so that a row is written a few times however often a run is saved."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._whole, self._rows = path, 0, 0  # rows in its own file, and with those beside it
+
+    def save(self, rows: int, since: Callable[[int], pa.Table], whole: bool) -> None:
+        """Bring it to so many `rows`; since: those from a number on. whole: all into the one file."""
+        if whole or rows <= _LARGE or not self._whole <= rows < 2 * self._whole:
+            write_table(self._path, since(0))
+            remove_parts(self._path)
+            self._whole = rows
+        elif rows > self._rows:
+            write_table(part_of(self._path, self._rows), since(self._rows))
+        self._rows = rows
+
+
 class RunFiles:
     """Saves what a run has reached.
 
@@ -92,6 +122,7 @@ class RunFiles:
         self, directory: Path, built: Ready, metrics: pa.Table, start: Checkpoint, source: dict[str, str]
     ) -> None:
         self.directory, self.built, self._metrics, self._source = directory, built, [metrics], source
+        self._tables = [Growing(directory / name) for name in (METRICS, LEDGER)]
         self.reached, self.saved = start, start.round
         self.best = start.best or {"round": start.round, "state": start.state, "fed": start.fed}
 
@@ -120,21 +151,24 @@ class RunFiles:
         counts = rows.group_by("client").aggregate([("round", "count_distinct")]).sort_by("client")
         return dict(zip(counts["client"].to_pylist(), counts["round_count_distinct"].to_pylist(), strict=True))
 
-    def save(self, clients: Sites | None = None) -> None:
+    def save(self, clients: Sites | None = None, whole: bool = True) -> None:
         """Write what was reached, and a checkpoint last.
 
-        clients: the federation's part, where it is not as the federation is now.
+        clients: the federation's part, where it is not as the federation is now. whole: see `Growing.save`; False of a
+        run that goes on.
         """
-        self._metrics = [pa.concat_tables(self._metrics)]
-        ledger = self.built.fed.ledger.table()
-        write_table(self.directory / METRICS, self._metrics[0])
-        write_table(self.directory / LEDGER, ledger)
+        metrics, ledger = pa.concat_tables(self._metrics), self.built.fed.ledger
+        self._metrics = [metrics]
+        for table, rows, since in zip(
+            self._tables, (len(metrics), ledger.rows), (metrics.slice, ledger.since), strict=True
+        ):
+            table.save(rows, since, whole)
         if pairs := pairs_of(self.built, self.reached.state):
             write_arrays(self.directory / PAIRS, pairs)
         fed, data = clients or (self.built.fed.snapshot(), self.built.fed.snapshot_data())
         best = {} if self.best["round"] == self.reached.round or not self._keeps_best() else self.best
         kept = replace(self.reached, fed=fed, data=data, source=self._source, best=best)
-        replace(kept, metrics=len(self._metrics[0]), ledger=len(ledger)).save(self.directory / CHECKPOINT)
+        replace(kept, metrics=len(metrics), ledger=ledger.rows).save(self.directory / CHECKPOINT)
         self.saved = self.reached.round
 
     def _keeps_best(self) -> bool:

@@ -181,7 +181,7 @@ class Flare(Engine):
     def _answer(self, call: Call) -> tuple[Replies, dict[str, str]]:
         name, info, received = call.name, call.info, call.received
         check_way(name, info, call.way)
-        chosen = called(name, receivers(name, call.clients, received), self.clients, call.quorum)
+        chosen = called(name, receivers(name, call.clients, received), self.place, call.quorum)
         request = self._request("step" if call.way == "map" else "replace", name)
         if received is not None:
             request["received"] = cast(Relayed, received).plain(chosen)
@@ -208,9 +208,9 @@ class Flare(Engine):
 
     def deliver(self, call: Call) -> Sent:
         """See `core.federation.Federation`; the server relays what it cannot read."""
-        name, info, to, found = call.name, call.info, call.to, sources(call.name, call.to, self.clients)
+        name, info, to, found = call.name, call.info, call.to, sources(call.name, call.to, self.place)
         check_way(name, info, call.way)
-        chosen = called(name, list(to), self.clients, call.quorum)
+        chosen = called(name, list(to), self.place, call.quorum)
         request, here, number = self._request("send", name), self._open(chosen), self._calls
         request["to"] = {site: [peer for peer in to[site] if peer in here] for site in here}
         messages = Messages(name, call.shared, call.each, chosen, self.clients)
