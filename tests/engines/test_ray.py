@@ -16,6 +16,7 @@ from tests.refusals import refusal
 
 ray = pytest.importorskip("ray", reason="needs the extra `ray`")
 
+OF_MEMBERS = {"name": "gcn", "hidden": 8, "each": [{}, {"name": "sage", "hidden": 8}]}
 HERE: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "logging_level": "error"}
 
 
@@ -27,14 +28,14 @@ def cluster() -> Iterator[None]:
     ray.shutdown()
 
 
-def experiment(algorithm: str = "fedavg", **engine: Any) -> Any:
+def experiment(algorithm: str = "fedavg", model: Any = None, **engine: Any) -> Any:
     return resolve(
         {
             "seed": 1,
             "rounds": 4,
             "data": {"name": "synthetic", "nodes": 300},
             "partition": {"name": "random", "clients": 6},
-            "model": {"name": "gcn", "hidden": 8},
+            "model": {"name": "gcn", "hidden": 8} if model is None else model,
             "algorithm": {"name": algorithm},
             "engine": {"name": "ray", "workers": 2, **engine},
         }
@@ -61,9 +62,16 @@ def test_two_workers_give_the_numbers_of_one_process() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
-@pytest.mark.parametrize("algorithm", ["fedego", "fairgfl", "dfedgnn", "fedpub"])
-def test_other_algorithms_too(algorithm: str) -> None:
-    config = experiment(algorithm)
+@pytest.mark.parametrize(
+    ("algorithm", "model"),
+    [
+        ("fedego", {"name": "ego"}),
+        *((name, None) for name in ("fairgfl", "dfedgnn", "fedpub")),
+        *((name, OF_MEMBERS) for name in ("fedproto", "fedtgp")),
+    ],
+)
+def test_other_algorithms_too(algorithm: str, model: Any) -> None:
+    config = experiment(algorithm, model)
     assert distance(run(config), everywhere(run(config.in_process()))) == 0
 
 

@@ -209,7 +209,14 @@ def _on_cluster(config: Config, made: Ingredients) -> _Engine:
     dtype = DTYPES[engine.dtype]
     told = _of_server(made.data, made.seen, dtype)
     fed = LocalEngine(executor, dtype=dtype, seed=config.general.seed, resend=engine.resend, **told)
-    return fed, {}, workers.close
+    before = torch.get_num_threads()
+    torch.set_num_threads(engine.threads or 1)  # more would spin between small sums, on cores that are the workers'
+
+    def close() -> None:
+        workers.close()
+        torch.set_num_threads(before)
+
+    return fed, {}, close
 
 
 def worker(document: Document, clients: Sequence[str]) -> Worker:
