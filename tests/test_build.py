@@ -11,7 +11,9 @@ import torch
 
 from fedweave.algorithms import ALGORITHMS, FedAvg
 from fedweave.algorithms.fedgcn import Place, Places
+from fedweave.contract.subject import distance
 from fedweave.core.algorithm import Capabilities
+from fedweave.core.arrays import graph_tree
 from fedweave.core.graph import SPLITS
 from fedweave.datasets.base import Dataset
 from fedweave.engines.simulation import Simulation
@@ -182,6 +184,31 @@ def test_vertical_clients_by_hand(sparse: bool) -> None:
         [False, False, False, True, False],
         [False, False, False, False, True],
     ]
+
+
+GRAPHS = replace(PATH, graph_of=np.array([0, 0, 1, 2, 2]), y=np.array([0, 1, 0]), sens=None)
+SHARED = Partition((part([0, 1, 4], train=[0], test=[1, 4]), part([1, 3, 4], train=[1, 3]), part([2, 4], val=[2])))
+OF_GRAPHS = Partition(tuple(Part.of(GRAPHS, np.array(own), np.ones((3, len(own)), bool)) for own in ([0], [1, 2], [2])))
+
+
+@pytest.mark.parametrize(
+    ("data", "cut", "finders", "held"),
+    [
+        (PATH, SHARED, (), 4),
+        (PATH, SHARED, [Places()], None),
+        (replace(WIDE, x=sp.csr_matrix(WIDE.x)), VERTICAL, (), 5),
+        (GRAPHS, OF_GRAPHS, (), 3),
+    ],
+)
+def test_some_clients_have_the_graphs_that_they_have_among_all(data: Any, cut: Any, finders: Any, held: Any) -> None:
+    """Of data that is without the other clients' nodes."""
+    everybody = build.client_graphs(data, cut, finders=finders)
+    some = build.client_graphs(data, cut, finders=finders, only=[*everybody][1:])
+    assert list(some) == [*everybody][1:]
+    for client, graph in some.items():
+        assert distance(graph_tree(graph), graph_tree(everybody[client])) == 0
+        assert str(graph.own_edges.members[0].extra) == str(everybody[client].own_edges.members[0].extra)
+    assert held is None or cast(Any, some)._data.nodes == held
 
 
 def test_own_edges_are_renumbered_to_the_own_nodes() -> None:

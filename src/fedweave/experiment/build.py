@@ -47,7 +47,7 @@ from fedweave.partition import unused
 from fedweave.partition.base import Part, Partition, client_ids
 from fedweave.partition.external import Appended, meter_exchange
 from fedweave.partition.extra import Finder, everywhere, finders_of
-from fedweave.partition.pooling import global_test_part, pooled, shares
+from fedweave.partition.pooling import alone, global_test_part, pooled, shares
 from fedweave.partition.scaling import meter_scaling
 
 _LOG = logging.getLogger(__name__)
@@ -322,23 +322,24 @@ def client_graphs(
     a client without labels y is -1 everywhere, while its masks still say how the nodes are used. finders: what
     is looked for besides. only: the clients whose graphs are made, in the form that they have among all;
     None: everybody's. Graphs whose edges carry nothing, and in which nothing is looked for, are made when somebody asks
-    for them.
+    for them, of the data of these clients alone.
     """
     ids, columns = client_ids(len(partition.parts), partition.names), width(data, partition)
     rows, examples = (
         size_classes([len(held) for held in each])
         for each in zip(*((part.nodes, part.examples) for part in partition.parts), strict=True)
     )
-    parts: Sequence[Part] = partition.parts
+    wanted = [at for at, client in enumerate(ids) if only is None or client in only]
+    parts: Sequence[Part] = [partition.parts[at] for at in wanted]
     if not finders and data.carried is None and data.edge_labels is None:
-        held = zip(ids, zip(parts, rows, examples, strict=True), strict=True)
-        kept = {client: own for client, own in held if only is None or client in only}
-        return MadeGraphs(data, kept, columns, dtype)
+        if only is not None:
+            data, parts = alone(data, parts)
+        held = zip(parts, (rows[at] for at in wanted), (examples[at] for at in wanted), strict=True)
+        return MadeGraphs(data, dict(zip((ids[at] for at in wanted), held, strict=True)), columns, dtype)
     found = everywhere(finders, data, partition)
     return {
-        client: graph_of(own, columns, dtype, rows[i], examples[i], found[i])
-        for i, (client, own) in enumerate(zip(ids, shares(data, parts), strict=True))
-        if only is None or client in only
+        ids[at]: graph_of(own, columns, dtype, rows[at], examples[at], found[at])
+        for at, own in zip(wanted, shares(data, parts), strict=True)
     }
 
 
