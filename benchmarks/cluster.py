@@ -1,11 +1,11 @@
 """Seconds per round of workers on one machine against one process, on the same clients in one run.
 
-FedAvg, 2-layer GCN, synthetic clients of 50 nodes each, every client trained in every round and evaluated (of `--judged`
-so many). The sides take turns; medians over all rounds but each turn's first are printed; and of the workers' side what
-passes in a round, processor time, and memory, which with `--alone` is without the other side's.
+FedAvg, 2-layer GCN, synthetic clients of 50 nodes each, every client, or `--called` of them, trained in every round and
+evaluated (or `--judged` of them). The sides take turns; medians over all rounds but each turn's first are printed, and
+of the workers' side what passes in a round, processor time and memory, which `--alone` has without the other side's.
 
     python -m benchmarks.cluster [--clients 1000] [--workers 2] [--rounds 10] [--turns 3]
-    python -m benchmarks.cluster --alone --judged 1000 --clients 100000 --turns 1 --rounds 2
+    python -m benchmarks.cluster --alone --called 1000 --judged 1000 --clients 100000 --turns 1 --rounds 2
     python -m benchmarks.cluster --clients 40 --features 512 --hidden 2048    # messages of 4 MB
 """
 
@@ -41,7 +41,7 @@ def experiment(given: argparse.Namespace) -> Config:
             },
             "partition": {"name": "random", "clients": given.clients},
             "model": {"name": "gcn", "hidden": given.hidden},
-            "algorithm": {"name": "fedavg"},
+            "algorithm": {"name": "fedavg", "participation": min(1.0, given.called / given.clients)},
             "evaluation": {"clients": given.judged},
             "engine": {"name": "ray", "workers": given.workers},
         }
@@ -52,8 +52,10 @@ class Traffic:
     """Counts what passes between a built run and its workers, and the processor time of both."""
 
     def __init__(self, built: Built) -> None:
-        self.requests, self.up, self.down = 0, 0, 0
-        for shard in built.fed.executor._shards:
+        self.requests, self.up, self.down, self.shared = 0, 0, 0, 0
+        executor: Any = built.fed.executor
+        self._share, executor._share = executor._share, self._told_all
+        for shard in executor._shards:
             shard._channel = self._counted(shard._channel)
         self._driver = psutil.Process()
         below = self._driver.children(recursive=True)
@@ -74,21 +76,25 @@ class Traffic:
 
         return counted
 
+    def _told_all(self, blob: bytes) -> Any:
+        self.shared += len(blob)
+        return self._share(blob)
+
     def read(self) -> tuple[float, ...]:
-        """Requests, bytes up, bytes down, the driver's and the workers' seconds of processor time so far."""
+        """Requests, bytes up, bytes down, bytes for all workers, the driver's and the workers' seconds of processor time so far."""
         spent = [sum(each.cpu_times()[:2]) for each in (self._driver, *self.workers)]
-        return self.requests, self.up, self.down, spent[0], sum(spent[1:])
+        return self.requests, self.up, self.down, self.shared, spent[0], sum(spent[1:])
 
     def told(self, before: tuple[float, ...], rounds: int) -> str:
         """What a round took since `before`, and the memory that is held now."""
-        requests, up, down, driver, workers = (
+        requests, up, down, shared, driver, workers = (
             (now - then) / rounds for now, then in zip(self.read(), before, strict=True)
         )
         held = ", ".join(f"{each.memory_info().rss / MB:.0f}" for each in (self._driver, *self.workers))
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / MB
         return (
-            f"a round: {requests:.1f} requests, {up / MB:.3f} MB up, {down / MB:.3f} MB down besides what is stored on "
-            f"the nodes; processor: driver {driver:.3f} s, workers {workers:.3f} s\n"
+            f"a round: {requests:.1f} requests, {up / MB:.3f} MB up, {down / MB:.3f} MB down to single workers, "
+            f"{shared / MB:.3f} MB the same for all; processor: driver {driver:.3f} s, workers {workers:.3f} s\n"
             f"memory of driver and workers: {held} MB; driver at peak: {peak:.0f} MB"
         )
 
@@ -117,6 +123,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, usual in {"clients": 1000, "workers": 2, "rounds": 10, "turns": 3, "features": 32, "hidden": 64}.items():
         parser.add_argument(f"--{name}", type=int, default=usual)
+    parser.add_argument("--called", type=int, default=MANY)
     parser.add_argument("--judged", type=int, default=0)
     parser.add_argument("--alone", action="store_true")
     given = parser.parse_args()

@@ -1,5 +1,6 @@
 """From a config to what a run needs: clients' graphs as cut, the pooled client, ids."""
 
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -16,12 +17,13 @@ from fedweave.core.algorithm import Capabilities
 from fedweave.core.arrays import graph_tree
 from fedweave.core.graph import SPLITS
 from fedweave.datasets.base import Dataset
+from fedweave.engines import filed
 from fedweave.engines.simulation import Simulation
 from fedweave.errors import ConfigError
 from fedweave.experiment import build, config
 from fedweave.experiment.graphs import width
 from fedweave.ops.sparse import Sparse
-from fedweave.partition import Vertical
+from fedweave.partition import Random, Vertical
 from fedweave.partition.base import Part, Partition, client_ids
 from fedweave.partition.ego_networks import crossing_edges, induced_edges
 from fedweave.partition.pooling import pooled
@@ -209,6 +211,20 @@ def test_some_clients_have_the_graphs_that_they_have_among_all(data: Any, cut: A
         assert distance(graph_tree(graph), graph_tree(everybody[client])) == 0
         assert str(graph.own_edges.members[0].extra) == str(everybody[client].own_edges.members[0].extra)
     assert held is None or cast(Any, some)._data.nodes == held
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_whoever_leaves_data_to_workers_keeps_it_in_files(sparse: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(filed, "_LOADED", 0)
+    data = replace(PATH, x=sp.csr_matrix(PATH.x)) if sparse else replace(PATH, x=PATH.x.copy())
+    held = weakref.ref(data.x)
+    cut = Random(clients=2).cut(data, 0)
+    kept, same = build._kept_elsewhere(data, cut)
+    assert np.array_equal(kept.x.toarray() if sparse else kept.x, PATH.x)
+    assert np.array_equal(kept.edges, PATH.edges)
+    assert same == cut
+    del data, cut
+    assert held() is None
 
 
 def test_own_edges_are_renumbered_to_the_own_nodes() -> None:

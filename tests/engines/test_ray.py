@@ -28,14 +28,14 @@ def cluster() -> Iterator[None]:
     ray.shutdown()
 
 
-def experiment(algorithm: str = "fedavg", model: Any = None, **engine: Any) -> Any:
+def experiment(algorithm: str = "fedavg", model: Any = None, partition: Any = None, **engine: Any) -> Any:
     return resolve(
         {
             "seed": 1,
             "rounds": 4,
             "data": {"name": "synthetic", "nodes": 300},
-            "partition": {"name": "random", "clients": 6},
-            "model": {"name": "gcn", "hidden": 8} if model is None else model,
+            "partition": partition or {"name": "random", "clients": 6},
+            "model": model or {"name": "gcn", "hidden": 8},
             "algorithm": {"name": algorithm},
             "engine": {"name": "ray", "workers": 2, **engine},
         }
@@ -63,15 +63,18 @@ def test_two_workers_give_the_numbers_of_one_process() -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize(
-    ("algorithm", "model"),
+    ("algorithm", "more"),
     [
-        ("fedego", {"name": "ego"}),
-        *((name, None) for name in ("fairgfl", "dfedgnn", "fedpub")),
-        *((name, OF_MEMBERS) for name in ("fedproto", "fedtgp")),
+        ("fedego", {"model": {"name": "ego"}}),
+        ("fairgfl", {"partition": {"name": "overlap", "clients": 3}}),
+        ("dfedgnn", {}),
+        ("fedpub", {}),
+        ("fedproto", {"model": OF_MEMBERS}),
+        ("fedtgp", {"model": OF_MEMBERS}),
     ],
 )
-def test_other_algorithms_too(algorithm: str, model: Any) -> None:
-    config = experiment(algorithm, model)
+def test_other_algorithms_too(algorithm: str, more: Any) -> None:
+    config = experiment(algorithm, **more)
     assert distance(run(config), everywhere(run(config.in_process()))) == 0
 
 

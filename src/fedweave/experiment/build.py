@@ -3,9 +3,11 @@
 import json
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+import numpy as np
+import scipy.sparse as sp
 import torch
 
 from fedweave.algorithms.deployment import with_models
@@ -20,8 +22,9 @@ from fedweave.core.sizes import size_classes
 from fedweave.datasets.base import Dataset
 from fedweave.engines.devices import chosen
 from fedweave.engines.engine import LocalEngine
+from fedweave.engines.filed import seldom
 from fedweave.engines.loop import Loop
-from fedweave.engines.simulation import Simulation, keep_freed_memory
+from fedweave.engines.simulation import Simulation, keep_freed_memory, return_freed_memory
 from fedweave.engines.vectorised import Vectorised
 from fedweave.engines.worker import Worker
 from fedweave.experiment.config import Config, Document, resolve
@@ -170,12 +173,15 @@ def build(config: Config) -> Built:
     scaled_edges = config.data.values.get("edge_normalise", "none") if data.edge_features else "none"
     check_scaling(scaled_edges, algorithm, ("example",))
     fed, found, close = _on_cluster(config, made) if config.engine.name == "ray" else _in_process(config, made)
+    partition = made.partition
+    if config.engine.name == "ray":
+        data, partition = _kept_elsewhere(data, partition)
     fed.judged = judged(config, fed.clients)
     meter_scaling(fed.ledger, fed.clients, seen, data.features, config.data.values.get("normalise", "none"))
     meter_scaling(fed.ledger, fed.clients, seen, data.edge_features, scaled_edges, "edge")
     if made.exchange is not None:
         meter_exchange(fed.ledger, fed.clients, made.exchange)
-    return Built(data, made.partition, algorithm, fed, found, close, own=made.own)
+    return Built(data, partition, algorithm, fed, found, close, own=made.own)
 
 
 _Engine = tuple[LocalEngine, Mapping[str, Extra], Callable[[], None]]
@@ -217,6 +223,18 @@ def _on_cluster(config: Config, made: Ingredients) -> _Engine:
         torch.set_num_threads(before)
 
     return fed, {}, close
+
+
+def _kept_elsewhere(data: Dataset, partition: Partition) -> tuple[Dataset, Partition]:
+    """Data and cut where workers have what is computed on; here they are looked at for what is told of them. The cut is
+    a copy, because one that knows what it was made from would keep that in memory."""
+    if isinstance(data.x, np.ndarray):
+        x: Any = seldom(data.x)
+    else:
+        parts = (seldom(own) for own in (data.x.data, data.x.indices, data.x.indptr))
+        x = sp.csr_matrix(tuple(parts), data.x.shape, copy=False)
+    return_freed_memory()
+    return replace(data, x=x, edges=seldom(data.edges)), replace(partition)
 
 
 def worker(document: Document, clients: Sequence[str]) -> Worker:
