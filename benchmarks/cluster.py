@@ -81,7 +81,7 @@ class Traffic:
         return self._share(blob)
 
     def read(self) -> tuple[float, ...]:
-        """Requests, bytes up, down and the same for all, and the driver's and the workers' seconds of processor time."""
+        """Requests, bytes up, down and the same for all, and seconds of the driver's and workers' processors."""
         spent = [sum(each.cpu_times()[:2]) for each in (self._driver, *self.workers)]
         return self.requests, self.up, self.down, self.shared, spent[0], sum(spent[1:])
 
