@@ -1,5 +1,6 @@
 """From a config to what a run needs: clients' graphs as cut, the pooled client, ids."""
 
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -11,15 +12,18 @@ import torch
 
 from fedweave.algorithms import ALGORITHMS, FedAvg
 from fedweave.algorithms.fedgcn import Place, Places
+from fedweave.contract.subject import distance
 from fedweave.core.algorithm import Capabilities
+from fedweave.core.arrays import graph_tree
 from fedweave.core.graph import SPLITS
 from fedweave.datasets.base import Dataset
+from fedweave.engines import filed
 from fedweave.engines.simulation import Simulation
 from fedweave.errors import ConfigError
 from fedweave.experiment import build, config
 from fedweave.experiment.graphs import width
 from fedweave.ops.sparse import Sparse
-from fedweave.partition import Vertical
+from fedweave.partition import Random, Vertical
 from fedweave.partition.base import Part, Partition, client_ids
 from fedweave.partition.ego_networks import crossing_edges, induced_edges
 from fedweave.partition.pooling import pooled
@@ -183,6 +187,45 @@ def test_vertical_clients_by_hand(sparse: bool) -> None:
         [False, False, False, True, False],
         [False, False, False, False, True],
     ]
+
+
+GRAPHS = replace(PATH, graph_of=np.array([0, 0, 1, 2, 2]), y=np.array([0, 1, 0]), sens=None)
+SHARED = Partition((part([0, 1, 4], train=[0], test=[1, 4]), part([1, 3, 4], train=[1, 3]), part([2, 4], val=[2])))
+OF_GRAPHS = Partition(tuple(Part.of(GRAPHS, np.array(own), np.ones((3, len(own)), bool)) for own in ([0], [1, 2], [2])))
+
+
+@pytest.mark.parametrize(
+    ("data", "cut", "finders", "held"),
+    [
+        (PATH, SHARED, (), 4),
+        (PATH, SHARED, [Places()], None),
+        (replace(WIDE, x=sp.csr_matrix(WIDE.x)), VERTICAL, (), 5),
+        (GRAPHS, OF_GRAPHS, (), 3),
+    ],
+)
+def test_some_clients_have_the_graphs_that_they_have_among_all(data: Any, cut: Any, finders: Any, held: Any) -> None:
+    """Of data that is without the other clients' nodes."""
+    everybody = build.client_graphs(data, cut, finders=finders)
+    some = build.client_graphs(data, cut, finders=finders, only=[*everybody][1:])
+    assert list(some) == [*everybody][1:]
+    for client, graph in some.items():
+        assert distance(graph_tree(graph), graph_tree(everybody[client])) == 0
+        assert str(graph.own_edges.members[0].extra) == str(everybody[client].own_edges.members[0].extra)
+    assert held is None or cast(Any, some)._data.nodes == held
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_whoever_leaves_data_to_workers_keeps_it_in_files(sparse: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(filed, "_LOADED", 0)
+    data = replace(PATH, x=sp.csr_matrix(PATH.x)) if sparse else replace(PATH, x=PATH.x.copy())
+    held = weakref.ref(data.x)
+    cut = Random(clients=2).cut(data, 0)
+    kept, same = build._kept_elsewhere(data, cut)
+    assert np.array_equal(kept.x.toarray() if sparse else kept.x, PATH.x)
+    assert np.array_equal(kept.edges, PATH.edges)
+    assert same == cut
+    del data, cut
+    assert held() is None
 
 
 def test_own_edges_are_renumbered_to_the_own_nodes() -> None:

@@ -72,6 +72,28 @@ def test_a_sum_over_many_clients_comes_back_as_one_from_each_executor() -> None:
     assert passed[5] - passed[2] < 3 * update / 2
 
 
+@pytest.mark.often("a sample", "peers")
+@pytest.mark.parametrize(
+    ("name", "values", "besides"),
+    [
+        pytest.param("fedavg", {}, [], id="everybody"),
+        pytest.param("fedavg", {"parts": (parts.SecureSum(),)}, [], id="a secure sum"),
+        pytest.param("fedavg", {"participation": 0.4}, ["weighted"], id="a sample"),  # whose weights differ each time
+        pytest.param("dfedgnn", {}, [], id="peers"),
+    ],
+)
+def test_what_was_asked_of_replies_comes_with_the_next(name: str, values: dict[str, Any], besides: list[str]) -> None:
+    """A round is one request to each executor for every step."""
+    subject = Subject(ALGORITHMS[name], values)
+    fed = subject.federation(**subject.in_shards(2))
+    for reached in train(subject.made(), fed, 5):
+        if reached.round == 3:
+            fed.requests.clear()
+    steps, others = fed.requests.count("run"), sorted({method for method in fed.requests if method != "run"})
+    assert others == besides
+    assert steps == 2 * 2 * len(fed.ran[5])
+
+
 def test_a_step_that_fails_names_its_client() -> None:
     subject = Subject(ALGORITHMS["fedavg"])
     graphs = subject.graphs()

@@ -16,6 +16,7 @@ from tests.refusals import refusal
 
 ray = pytest.importorskip("ray", reason="needs the extra `ray`")
 
+OF_MEMBERS = {"name": "gcn", "hidden": 8, "each": [{}, {"name": "sage", "hidden": 8}]}
 HERE: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "logging_level": "error"}
 
 
@@ -27,14 +28,14 @@ def cluster() -> Iterator[None]:
     ray.shutdown()
 
 
-def experiment(algorithm: str = "fedavg", **engine: Any) -> Any:
+def experiment(algorithm: str = "fedavg", model: Any = None, partition: Any = None, **engine: Any) -> Any:
     return resolve(
         {
             "seed": 1,
             "rounds": 4,
             "data": {"name": "synthetic", "nodes": 300},
-            "partition": {"name": "random", "clients": 6},
-            "model": {"name": "gcn", "hidden": 8},
+            "partition": partition or {"name": "random", "clients": 6},
+            "model": model or {"name": "gcn", "hidden": 8},
             "algorithm": {"name": algorithm},
             "engine": {"name": "ray", "workers": 2, **engine},
         }
@@ -61,9 +62,19 @@ def test_two_workers_give_the_numbers_of_one_process() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
-@pytest.mark.parametrize("algorithm", ["fedego", "fairgfl", "dfedgnn", "fedpub"])
-def test_other_algorithms_too(algorithm: str) -> None:
-    config = experiment(algorithm)
+@pytest.mark.parametrize(
+    ("algorithm", "more"),
+    [
+        ("fedego", {"model": {"name": "ego"}}),
+        ("fairgfl", {"partition": {"name": "overlap", "clients": 3}}),
+        ("dfedgnn", {}),
+        ("fedpub", {}),
+        ("fedproto", {"model": OF_MEMBERS}),
+        ("fedtgp", {"model": OF_MEMBERS}),
+    ],
+)
+def test_other_algorithms_too(algorithm: str, more: Any) -> None:
+    config = experiment(algorithm, **more)
     assert distance(run(config), everywhere(run(config.in_process()))) == 0
 
 

@@ -63,6 +63,7 @@ class ShardedRecorder(Recording):
         **options: Any,
     ) -> None:
         self.passed = 0  # bytes
+        self.requests: list[str] = []  # methods
 
         def shard(clients: Sequence[str]) -> Shard:
             own = {client: graphs[client] for client in clients}
@@ -72,6 +73,7 @@ class ShardedRecorder(Recording):
             def channel(method: str, *blobs: bytes) -> Callable[[], bytes]:
                 answer = worker.answer(method, *blobs)
                 self.passed += len(answer) + sum(map(len, blobs))
+                self.requests.append(method)
                 return lambda: answer
 
             return Shard(clients, channel)

@@ -40,7 +40,7 @@ class Metered(NamedTuple):
 
 
 class Ran(NamedTuple):
-    """What some clients gave."""
+    """What some clients gave; the groups have them in the order of the replies."""
 
     replies: Portion
     groups: tuple[Metered, ...]

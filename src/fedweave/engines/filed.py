@@ -4,8 +4,9 @@ take none while nobody asks for it."""
 import math
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 from fedweave.errors import DiskFull
 
 _IN_MEMORY = 256 << 20  # bytes of one leaf, beyond which it is in a file
+_LOADED = 1 << 20  # bytes of an array, beyond which `seldom` has it in a file
 _FIRST = 64  # rows
 
 
@@ -63,14 +65,35 @@ def roomy(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     size = math.prod(shape) * dtype.itemsize
     if size <= _IN_MEMORY:
         return torch.empty(shape, dtype=dtype, device="cpu")
+    with _space(size, "what clients keep that are not called") as file:
+        mapped = np.memmap(file, np.uint8, "r+", shape=(size,))
+    return torch.from_numpy(mapped).view(dtype).view(*shape)
+
+
+def seldom(array: np.ndarray) -> np.ndarray:
+    """Numbers that are seldom looked at; where they are many, in a file without a name, of which memory has what was
+    looked at last.
+
+    Raises:
+        DiskFull: there is no room for the file.
+    """
+    if array.nbytes <= _LOADED:
+        return array
+    with _space(array.nbytes, "the data of a run on workers") as file:
+        array.tofile(file)
+        file.flush()
+        return np.asarray(np.memmap(file, array.dtype, "c", shape=array.shape))
+
+
+@contextmanager
+def _space(size: int, what: str) -> Iterator[IO[bytes]]:
+    """A file without a name with room for so many bytes."""
     with tempfile.TemporaryFile() as file:
         try:
             os.posix_fallocate(file.fileno(), 0, size) if hasattr(os, "posix_fallocate") else file.truncate(size)
         except OSError as error:
-            where = tempfile.gettempdir()
             raise DiskFull(
-                f"{size / 1e9:.1f} GB for what clients keep that are not called cannot be written to {where}: "
+                f"{size / 1e9:.1f} GB for {what} cannot be written to {tempfile.gettempdir()}: "
                 f"{error.strerror}. Free space there, or name another place by the environment variable TMPDIR."
             ) from error
-        mapped = np.memmap(file, np.uint8, "r+", shape=(size,))
-    return torch.from_numpy(mapped).view(dtype).view(*shape)
+        yield file

@@ -7,7 +7,9 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
+from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 from uuid import uuid4
@@ -89,10 +91,12 @@ class RayWorkers:
         nodes}, in client order.
         """
         text = json.dumps(document)
-        shards = [
-            Shard(clients, self._channel(f"worker {at + 1} ({len(clients)} clients)", make, text, clients, at))
-            for at, clients in enumerate(deal(sizes, workers))
-        ]
+
+        def shard(at: int, clients: Sequence[str]) -> Shard:
+            return Shard(clients, self._channel(f"worker {at + 1} ({len(clients)} clients)", make, text, clients, at))
+
+        with ThreadPoolExecutor(workers) as side_by_side:
+            shards = list(side_by_side.map(shard, count(), deal(sizes, workers)))
         return Sharded(tuple(sizes), shards, self._shared)
 
     def close(self) -> None:

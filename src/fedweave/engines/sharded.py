@@ -16,40 +16,72 @@ from fedweave.engines.worker import pack, request, unpack
 
 Pending: TypeAlias = Callable[[], bytes]  # waits for an answer
 Channel: TypeAlias = Callable[..., Pending]  # (method, *packed trees): starts `Worker.answer` where the worker is
+_SUMS = ("weighted", "total")  # which whoever asks for adds up in their place
+_TOGETHER = 64_000_000  # bytes of replies up to which all come together, where several are asked for
+
+
+class Asked:
+    """What is asked of the replies to each step, which is asked of the next ones together with the step itself, so that
+    a round has few calls. Sums with weights are, once these were the same twice."""
+
+    def __init__(self) -> None:
+        self._now: dict[str, dict[str, Tree]] = {}  # {step: {what: how it was asked of the last replies}}
+        self._before: dict[str, dict[str, Tree]] = {}
+
+    def note(self, step: str, what: str, asked: Tree) -> None:
+        """Of the last replies to a step something was asked."""
+        self._now.setdefault(step, {})[what] = asked
+
+    def ahead(self, step: str) -> dict[str, Tree]:
+        """What to ask of the step's next replies."""
+        before, self._before[step] = self._before.get(step, {}), self._now.pop(step, {})
+        return {what: asked for what, asked in self._before[step].items() if _alike(asked, before.get(what, {}))}
+
+
+def _alike(asked: Tree, before: Tree) -> bool:
+    """Whether the same weights, if any, were given."""
+    weights, last = asked.get("weights"), before.get("weights")
+    return weights is None or (last is not None and torch.equal(weights, last))
 
 
 class Shard:
     """One worker's side of a `Sharded` executor.
 
-    clients: that it owns. channel: leads to it.
+    clients: that it owns, in its order. channel: leads to it.
     """
 
     def __init__(self, clients: Sequence[str], channel: Channel) -> None:
-        self.clients, self._channel = tuple(clients), channel
+        self.clients, self._channel, self.asked = tuple(clients), channel, Asked()
         self._done: list[int] = []  # numbers of replies that nobody holds any more
 
     def begin(self, method: str, tree: Tree) -> Pending:
         """Have the worker carry out a method."""
         return self._channel(method, pack(tree))
 
-    def ask(self, method: str, tree: Tree | None = None) -> Tree:
-        """Have the worker carry out a method, and wait for it."""
-        return unpack(self.begin(method, tree or {})())
-
-    def start(self, work: Work, clients: Sequence[str], shared: object) -> Pending:
-        """Have it run a step on some of its clients."""
+    def start(self, work: Work, clients: Sequence[str], shared: object) -> Callable[[Sequence[int]], Ran]:
+        """Have it run a step on some of its clients; what is returned waits for it, and takes the positions of these
+        clients among all that were called."""
         done, self._done = self._done, []
-        return self._channel("run", request(work, clients, done), shared)
+        ahead = self.asked.ahead(work.name)
+        everyone = len(clients) == len(self.clients)
+        answer = self._channel("run", request(work, clients, done, [*ahead.values()], everyone), shared)
+        return lambda at: self._finished(work.name, ahead, unpack(answer()), at)
 
-    def finish(self, answer: bytes, at: Sequence[int]) -> Ran:
-        """What a `start` gave; at: the positions of its clients among all that were called."""
-        found = unpack(answer)
-        places = tuple(at[own] for own in found["at"].tolist())
-        groups = (
-            Metered(tuple(at[own] for own in mine), Measured(size, tuple(map(tuple, parts))), seconds)
-            for mine, (size, parts), seconds in json.loads(found["groups"])
+    def _finished(self, step: str, ahead: Mapping[str, Tree], found: Tree, at: Sequence[int]) -> Ran:
+        places, groups, start, total = [at[own] for own in found["at"].tolist()], [], 0, 0
+        for count, (size, parts), seconds in json.loads(found["groups"]):
+            form = Measured(size, tuple(map(tuple, parts)))
+            groups.append(Metered(tuple(places[start : start + count]), form, seconds))
+            start, total = start + count, total + count * size
+        told = {
+            what: (asked, found["ahead"][str(number)]["found"])
+            for number, (what, asked) in enumerate(ahead.items())
+            if "found" in found.get("ahead", {}).get(str(number), {})
+        }
+        replies = ShardPortion(
+            self, step, found["number"], tuple(places), json.loads(found["dtypes"]), told, total > _TOGETHER
         )
-        return Ran(ShardPortion(self, found["number"], places, json.loads(found["dtypes"])), tuple(groups))
+        return Ran(replies, tuple(groups))
 
     def forget(self, number: int) -> None:
         """Let the worker drop replies with its next step."""
@@ -57,40 +89,78 @@ class Shard:
 
 
 class ShardPortion:
-    """Replies that are with a worker (see `core.portions.Portion`); sums of them are made there."""
+    """Replies that are with a worker (see `core.portions.Portion`); sums of them are made there.
+
+    told: {what: how it was asked, what the worker said} of what was asked together with the step. apart: they are so
+    large that single ones are asked for one by one.
+    """
 
     device = torch.device("cpu")  # where answers are unpacked
 
-    def __init__(self, shard: Shard, number: int, at: tuple[int, ...], dtypes: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        shard: Shard,
+        step: str,
+        number: int,
+        at: tuple[int, ...],
+        dtypes: Mapping[str, str],
+        told: dict[str, tuple[Tree, Tree]],
+        apart: bool,
+    ) -> None:
         self.at, self.paths = at, tuple(dtypes)
-        self._shard, self._number, self._dtypes = shard, number, dtypes
+        self._shard, self._step, self._number, self._dtypes, self._told = shard, step, number, dtypes, told
+        self._row: int | None = None  # the first that was asked for
+        self._apart = apart
         finalize(self, shard.forget, number)
 
     def one(self, row: int) -> Tree:
         """See `core.portions.Portion`."""
-        return self._shard.ask("one", {"number": self._number, "row": row})
+        if "rows" not in self._told and (self._apart or self._row in (None, row)):
+            self._row = row
+            return self._answer("one", {"row": row})()
+        found: Tree = self._answer("rows", {})().get(str(row), {})  # whoever asks for two asks for all of them
+        return found
 
     def stack(self, path: str) -> Tensor:
         """See `core.portions.Portion`."""
-        leaf: Tensor = self._shard.ask("stack", {"number": self._number, "path": path})["leaf"]
+        leaf: Tensor = self._answer("stack", {"path": path})()["leaf"]
         return leaf
 
     def weighted(self, paths: Sequence[str], weights: Tensor) -> Sums:
         """See `core.portions.Portion`."""
-        return self._sums("weighted", paths, {"weights": weights})
+        return self._sums("weighted", {"paths": json.dumps(list(paths)), "weights": weights})
 
     def total(self, paths: Sequence[str]) -> Sums:
         """See `core.portions.Portion`."""
-        return self._sums("total", paths, {})
+        return self._sums("total", {"paths": json.dumps(list(paths))})
 
     def dtype(self, path: str) -> torch.dtype:
         """See `core.portions.Portion`."""
         found: torch.dtype = vars(torch)[self._dtypes[path]]
         return found
 
-    def _sums(self, method: str, paths: Sequence[str], more: Tree) -> Sums:
-        answer = self._shard.begin(method, {"number": self._number, "paths": json.dumps(list(paths)), **more})
-        return lambda: dict(leaves(unpack(answer())))
+    def _sums(self, method: str, how: Tree) -> Sums:
+        answer = self._answer(method, how)
+        return lambda: dict(leaves(answer()))
+
+    def _answer(self, method: str, how: Tree) -> Callable[[], Tree]:
+        """Begin to ask for something, unless that was told already."""
+        asked = {"method": method, **how}
+        what = " ".join(str(value) for key, value in asked.items() if key != "weights")
+        self._shard.asked.note(self._step, what, asked)
+        often = method not in _SUMS
+        known, told = self._told.get(what, ({}, {})) if often else self._told.pop(what, ({}, {}))
+        if told and _alike(asked, known):
+            return lambda: told
+        answer = self._shard.begin(method, {"number": self._number, **how})
+
+        def wait() -> Tree:
+            found = unpack(answer())
+            if often:
+                self._told[what] = asked, found
+            return found
+
+        return wait
 
 
 class Sharded:
@@ -108,6 +178,7 @@ class Sharded:
         self, clients: Sequence[str], shards: Sequence[Shard], share: Callable[[bytes], Any] = lambda blob: blob
     ) -> None:
         self.clients, self._shards, self._share = tuple(clients), tuple(shards), share
+        self._last: tuple[bytes, object] | None = None  # as packed, as shared
 
     @property
     def shards(self) -> int:
@@ -117,18 +188,24 @@ class Sharded:
     @property
     def computes_on(self) -> tuple[str, ...]:
         """See `Executor`."""
-        found = [json.loads(shard.ask("computes_on")["names"]) for shard in self._shards]
+        found = [json.loads(told["names"]) for told in self._each("computes_on")]
         return tuple(dict.fromkeys(name for names in found for name in names))
 
     def run(self, work: Work, clients: Sequence[str]) -> Iterator[Ran]:
         """See `Executor`."""
         place = {client: at for at, client in enumerate(clients)}
-        shared, waiting = self._share(pack(work.messages.shared)), []
+        shared, waiting = self._shared(pack(work.messages.shared)), []
         for shard in self._shards:
             if here := [client for client in shard.clients if client in place]:
-                waiting.append((shard, [place[client] for client in here], shard.start(work, here, shared)))
-        for shard, at, answer in waiting:
-            yield shard.finish(answer(), at)
+                waiting.append((shard.start(work, here, shared), [place[client] for client in here]))
+        for ran, at in waiting:
+            yield ran(at)
+
+    def _shared(self, blob: bytes) -> object:
+        """Where channels find what all clients are told; what was told last is there already."""
+        if self._last is None or self._last[0] != blob:
+            self._last = blob, self._share(blob)
+        return self._last[1]
 
     def snapshot(self) -> Tree:
         """See `Executor`."""
@@ -140,15 +217,17 @@ class Sharded:
 
     def restore(self, tree: Tree, data: Tree) -> None:
         """See `Executor`."""
-        for shard in self._shards:
-            own = {"states": _of(shard, tree), "data": _of(shard, data)}
-            shard.ask("restore", own)
+        self._each("restore", lambda shard: {"states": _of(shard, tree), "data": _of(shard, data)})
 
     def _collected(self, method: str) -> Tree:
         found: Tree = {}
-        for shard in self._shards:
-            found |= shard.ask(method)
+        for told in self._each(method):
+            found |= told
         return {client: found[client] for client in self.clients if client in found}
+
+    def _each(self, method: str, tree: Callable[[Shard], Tree] = lambda shard: {}) -> list[Tree]:
+        """What all workers answer, which work side by side."""
+        return [unpack(answer()) for answer in [shard.begin(method, tree(shard)) for shard in self._shards]]
 
 
 def _of(shard: Shard, tree: Tree) -> Tree:

@@ -30,13 +30,24 @@ def keep_freed_memory() -> bool:
     those above 128 kB, at most those above 32 MiB) anew each time, and their pages are cleared on first touch:
     measured, that took a third of a training round of 10 clients, and of GLASU's on PubMed, whose blocks are larger.
     """
+    mallopt = _of_glibc("mallopt")
+    return bool(mallopt and mallopt(_MMAP_MAX, 0) and mallopt(_TRIM_THRESHOLD, 2**31 - 1))
+
+
+def return_freed_memory() -> bool:
+    """Let the system have what glibc keeps of memory freed before; False if there is none, or no glibc."""
+    trim = _of_glibc("malloc_trim")
+    return bool(trim and trim(0))
+
+
+def _of_glibc(name: str) -> Any:
+    """One of its functions; None if there is no glibc."""
     if not sys.platform.startswith("linux"):
-        return False
+        return None
     try:
-        mallopt = ctypes.CDLL(ctypes.util.find_library("c")).mallopt
+        return getattr(ctypes.CDLL(ctypes.util.find_library("c")), name)
     except (OSError, AttributeError):
-        return False
-    return bool(mallopt(_MMAP_MAX, 0) and mallopt(_TRIM_THRESHOLD, 2**31 - 1))
+        return None
 
 
 MODES = ("vmap", "loop")

@@ -14,6 +14,7 @@ from fedweave.core.tree import Tree, decode, encode, leaves, map_leaves, nest
 from fedweave.engines.executor import Executor, Work
 from fedweave.engines.messages import Messages
 from fedweave.engines.steps import find_step
+from fedweave.errors import FedweaveError
 
 _ORDER = "order"
 
@@ -30,32 +31,42 @@ def unpack(blob: bytes, device: torch.device | str = "cpu") -> Tree:
     return nest({path: flat[path] for path in json.loads(found[_ORDER])})
 
 
-def request(work: Work, clients: Sequence[str], done: Sequence[int] = ()) -> bytes:
+def request(
+    work: Work, clients: Sequence[str], done: Sequence[int] = (), ahead: Sequence[Tree] = (), everyone: bool = False
+) -> bytes:
     """A call of some clients without what all are told, which is packed once for all executors.
 
-    done: numbers of replies that nobody will ask for any more.
+    done: numbers of replies that nobody will ask for any more. ahead: what is asked of the replies at once. everyone:
+    these are all that the executor has, whose names it knows.
     """
     own, messages = set(clients), work.messages
     names = [client for client in messages.rows.clients if client in own]
     tree: Tree = {
         "step": work.name,
         "key": work.key,
-        "clients": json.dumps(list(clients)),
         "done": json.dumps(list(done)),
+        "ahead": {str(at): asked for at, asked in enumerate(ahead)},
         "each": {client: tree for client, tree in messages.each.items() if client in own},
         "peers": {client: tree for client, tree in messages.peers.items() if client in own},
     }
+    if not everyone:
+        tree["clients"] = json.dumps(list(clients))
     if names:
-        tree["rows"] = {"clients": json.dumps(names), "tree": messages.rows.of(names)}
+        tree["rows"] = {"tree": messages.rows.of(names)}
+        if names != list(clients):
+            tree["rows"]["clients"] = json.dumps(names)
     return pack(tree)
 
 
-def read_request(asked: Tree, shared: Tree, device: torch.device) -> tuple[list[str], Messages]:
-    """The clients and messages of a `request`, whose numbers become tensors on `device`."""
-    clients = json.loads(asked["clients"])
+def read_request(
+    asked: Tree, shared: Tree, device: torch.device, everyone: Sequence[str] = ()
+) -> tuple[list[str], Messages]:
+    """The clients and messages of a `request`, whose numbers become tensors on `device`; everyone: all that its reader
+    has."""
+    clients = json.loads(asked["clients"]) if "clients" in asked else list(everyone)
     each: Any = asked.get("each")
     if rows := asked.get("rows"):
-        each = Stacked(tuple(json.loads(rows["clients"])), rows["tree"])
+        each = Stacked(tuple(json.loads(rows["clients"]) if "clients" in rows else clients), rows["tree"])
     return clients, Messages(asked["step"], shared, each, clients, clients, asked.get("peers"), device)
 
 
@@ -79,6 +90,7 @@ class Worker:
             "run": self._run,
             "computes_on": lambda asked: {"names": json.dumps(self._executor.computes_on)},
             "one": lambda asked: self._of(asked).one(asked["row"]),
+            "rows": lambda asked: _rows(self._of(asked)),
             "stack": lambda asked: {"leaf": self._of(asked).stack(asked["path"])},
             "weighted": lambda asked: nest(self._of(asked).weighted(json.loads(asked["paths"]), asked["weights"])()),
             "total": lambda asked: nest(self._of(asked).total(json.loads(asked["paths"]))()),
@@ -95,19 +107,28 @@ class Worker:
     def _run(self, asked: Tree, shared: Tree) -> Tree:
         self._drop(asked)
         step = find_step(self._algorithm, asked["step"])
-        clients, messages = read_request(asked, shared, self._executor.device)
+        clients, messages = read_request(asked, shared, self._executor.device, self._executor.clients)
         ran = list(self._executor.run(call(asked, messages, step, step_info(step)), clients))
         replies = Joint([own.replies for own in ran])
         number, self._number = self._number, self._number + 1
         self._kept[number] = replies
         dtypes = {path: str(replies.dtype(path)).removeprefix("torch.") for path in replies.paths}
-        groups = [(group.at, group.form, group.seconds) for own in ran for group in own.groups]
+        groups = [(len(group.at), group.form, group.seconds) for own in ran for group in own.groups]
         return {
             "number": number,
-            "at": torch.tensor(replies.at, device="cpu"),
+            "at": torch.tensor(replies.at, dtype=torch.int32, device="cpu"),
             "dtypes": json.dumps(dtypes),
             "groups": json.dumps(groups),
+            "ahead": {key: self._ahead(number, one) for key, one in asked.get("ahead", {}).items()},
         }
+
+    def _ahead(self, number: int, asked: Tree) -> Tree:
+        """What was asked of the last replies to this step, of these; nothing where they do not have it, which is said
+        to whoever asks for it."""
+        try:
+            return {"found": self._methods[asked["method"]](asked | {"number": number})}
+        except (FedweaveError, ArithmeticError, LookupError, RuntimeError, ValueError):
+            return {}
 
     def _of(self, asked: Tree) -> Portion:
         return self._kept[asked["number"]]
@@ -135,3 +156,8 @@ class Worker:
             rows = [Batch((own["at"],), map_leaves(as_row, own.get("reply", {}))) for own in replies.values()]
             self._kept[int(number)] = Joint(rows)
         return {}
+
+
+def _rows(replies: Portion) -> Tree:
+    """All clients' replies, by row."""
+    return {str(row): replies.one(row) for row in range(len(replies.at))}

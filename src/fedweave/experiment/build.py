@@ -3,9 +3,11 @@
 import json
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+import numpy as np
+import scipy.sparse as sp
 import torch
 
 from fedweave.algorithms.deployment import with_models
@@ -21,8 +23,9 @@ from fedweave.core.sizes import size_classes
 from fedweave.datasets.base import Dataset
 from fedweave.engines.devices import chosen
 from fedweave.engines.engine import LocalEngine
+from fedweave.engines.filed import seldom
 from fedweave.engines.loop import Loop
-from fedweave.engines.simulation import Simulation, keep_freed_memory
+from fedweave.engines.simulation import Simulation, keep_freed_memory, return_freed_memory
 from fedweave.engines.vectorised import Vectorised
 from fedweave.engines.worker import Worker
 from fedweave.experiment.config import Config, Document, resolve
@@ -48,7 +51,7 @@ from fedweave.partition import unused
 from fedweave.partition.base import Part, Partition, client_ids
 from fedweave.partition.external import Appended, meter_exchange
 from fedweave.partition.extra import Finder, everywhere, finders_of
-from fedweave.partition.pooling import global_test_part, pooled, shares
+from fedweave.partition.pooling import alone, global_test_part, pooled, shares
 from fedweave.partition.scaling import meter_scaling
 
 _LOG = logging.getLogger(__name__)
@@ -176,12 +179,15 @@ def build(config: Config) -> Built:
     scaled_edges = config.data.values.get("edge_normalise", "none") if data.edge_features else "none"
     check_scaling(scaled_edges, algorithm, ("example",))
     fed, found, close = _on_cluster(config, made) if config.engine.name == "ray" else _in_process(config, made)
+    partition = made.partition
+    if config.engine.name == "ray":
+        data, partition = _kept_elsewhere(data, partition)
     fed.judged = judged(config, fed.clients)
     meter_scaling(fed.ledger, fed.clients, seen, data.features, config.data.values.get("normalise", "none"))
     meter_scaling(fed.ledger, fed.clients, seen, data.edge_features, scaled_edges, "edge")
     if made.exchange is not None:
         meter_exchange(fed.ledger, fed.clients, made.exchange)
-    return Built(data, made.partition, algorithm, fed, found, close, own=made.own)
+    return Built(data, partition, algorithm, fed, found, close, own=made.own)
 
 
 _Engine = tuple[LocalEngine, Mapping[str, Extra], Callable[[], None]]
@@ -215,7 +221,26 @@ def _on_cluster(config: Config, made: Ingredients) -> _Engine:
     dtype = DTYPES[engine.dtype]
     told = _of_server(made.data, made.seen, dtype)
     fed = LocalEngine(executor, dtype=dtype, seed=config.general.seed, resend=engine.resend, **told)
-    return fed, {}, workers.close
+    before = torch.get_num_threads()
+    torch.set_num_threads(engine.threads or 1)  # more would spin between small sums, on cores that are the workers'
+
+    def close() -> None:
+        workers.close()
+        torch.set_num_threads(before)
+
+    return fed, {}, close
+
+
+def _kept_elsewhere(data: Dataset, partition: Partition) -> tuple[Dataset, Partition]:
+    """Data and cut where workers have what is computed on; here they are looked at for what is told of them. The cut is
+    a copy, because one that knows what it was made from would keep that in memory."""
+    if isinstance(data.x, np.ndarray):
+        x: Any = seldom(data.x)
+    else:
+        parts = (seldom(own) for own in (data.x.data, data.x.indices, data.x.indptr))
+        x = sp.csr_matrix(tuple(parts), data.x.shape, copy=False)
+    return_freed_memory()
+    return replace(data, x=x, edges=seldom(data.edges)), replace(partition)
 
 
 def worker(document: Document, clients: Sequence[str]) -> Worker:
@@ -321,23 +346,24 @@ def client_graphs(
     a client without labels y is -1 everywhere, while its masks still say how the nodes are used. finders: what
     is looked for besides. only: the clients whose graphs are made, in the form that they have among all;
     None: everybody's. Graphs whose edges carry nothing, and in which nothing is looked for, are made when somebody asks
-    for them.
+    for them, of the data of these clients alone.
     """
     ids, columns = client_ids(len(partition.parts), partition.names), width(data, partition)
     rows, examples = (
         size_classes([len(held) for held in each])
         for each in zip(*((part.nodes, part.examples) for part in partition.parts), strict=True)
     )
-    parts: Sequence[Part] = partition.parts
+    wanted = [at for at, client in enumerate(ids) if only is None or client in only]
+    parts: Sequence[Part] = [partition.parts[at] for at in wanted]
     if not finders and data.carried is None and data.edge_labels is None:
-        held = zip(ids, zip(parts, rows, examples, strict=True), strict=True)
-        kept = {client: own for client, own in held if only is None or client in only}
-        return MadeGraphs(data, kept, columns, dtype)
+        if only is not None:
+            data, parts = alone(data, parts)
+        held = zip(parts, (rows[at] for at in wanted), (examples[at] for at in wanted), strict=True)
+        return MadeGraphs(data, dict(zip((ids[at] for at in wanted), held, strict=True)), columns, dtype)
     found = everywhere(finders, data, partition)
     return {
-        client: graph_of(own, columns, dtype, rows[i], examples[i], found[i])
-        for i, (client, own) in enumerate(zip(ids, shares(data, parts), strict=True))
-        if only is None or client in only
+        ids[at]: graph_of(own, columns, dtype, rows[at], examples[at], found[at])
+        for at, own in zip(wanted, shares(data, parts), strict=True)
     }
 
 

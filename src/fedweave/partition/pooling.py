@@ -54,6 +54,28 @@ def shares(data: Dataset, parts: Sequence[Part], starts: np.ndarray | None = Non
         )
 
 
+def alone(data: Dataset, parts: Sequence[Part]) -> tuple[Dataset, list[Part]]:
+    """What these clients hold together, without the rest of the data, and their parts of that; edges are no examples
+    here."""
+    nodes = distinct(np.concatenate([part.nodes for part in parts]))
+    graphs = _union([part.graphs for part in parts])
+    examples = nodes if graphs is None else graphs
+    [held] = shares(data, [Part(nodes, np.zeros((3, len(examples)), bool), graphs=graphs)])
+
+    def place(numbers: np.ndarray | None, among: np.ndarray) -> np.ndarray | None:
+        return None if numbers is None else np.searchsorted(among, numbers)
+
+    return held, [
+        replace(
+            part,
+            nodes=np.searchsorted(nodes, part.nodes),
+            edges=place(part.edges, nodes),
+            graphs=place(part.graphs, examples),
+        )
+        for part in parts
+    ]
+
+
 def pooled(partition: Partition, data: Dataset | None = None) -> Partition:
     """The union of all clients as one client, with the edges between them; where edges are the examples, those between
     clients, which `data` says, are in no split.
