@@ -1,6 +1,8 @@
-"""The command line: every command is a module of its own, loaded when it is called, so that help is quick."""
+"""The command line: a command's module is loaded when it is called, and for its help alone without what it needs to
+run, so that help is quick."""
 
 import errno
+import os
 import sys
 from importlib import import_module
 from importlib.metadata import version
@@ -9,7 +11,8 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from fedweave.cli.options import escaped, say
+from fedweave.cli.options import Loaded, escaped, say
+from fedweave.deploy.flare import require_nvflare
 from fedweave.errors import FedweaveError, UserError, out_of_memory
 
 # What the system says of a path that a user gave; a file that is gone may be a fault of this program.
@@ -129,11 +132,19 @@ def entry(
 
 def main() -> NoReturn:
     """Entry point of the `fedweave` command."""
+    Loaded.for_help = _asks_for_help(sys.argv[1:]) or "_FEDWEAVE_COMPLETE" in os.environ
     app(prog_name="fedweave")
     raise SystemExit(0)
 
 
+def _asks_for_help(words: list[str]) -> bool:
+    """Whether the first option is --help, which then is no option's value."""
+    return next((word for word in words if word.startswith("-")), "") in ("--help", "-h")
+
+
 def _loaded(name: str, module: str) -> Any:
+    if name == "sites" and not Loaded.for_help:
+        require_nvflare()
     found = getattr(import_module(f"fedweave.cli.{module}"), name + "_" * (name == "list"))
     if not isinstance(found, typer.Typer):
         alone = typer.Typer(add_completion=False)

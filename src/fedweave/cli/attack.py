@@ -2,14 +2,24 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from fedweave.cli.options import Settings
+from fedweave.cli.options import Loaded, Settings
+from fedweave.core.plugins import check_trusted
 from fedweave.errors import UserError
+from fedweave.experiment.config import Config, load, read
+
+if not Loaded.for_help:
+    from fedweave.algorithms.parts.composition import MadeOfParts
+    from fedweave.algorithms.parts.part import Attackable, Attacked
+    from fedweave.core import random
+    from fedweave.experiment.build import build
+    from fedweave.experiment.runs.files import CONFIG
+    from fedweave.report.terminal import screen
 
 
 def attacks_table(rows: Iterable[tuple[str, str, float, float]]) -> Table:
@@ -22,21 +32,11 @@ def attacks_table(rows: Iterable[tuple[str, str, float, float]]) -> Table:
     return shown
 
 
-if TYPE_CHECKING:  # the command line imports this module, and should start quickly
-    from fedweave.algorithms.parts.part import Attacked
-    from fedweave.experiment.config import Config
-
-
 def attack(
     source: Annotated[Path, typer.Argument(metavar="DIR|CONFIG.toml", help="A run or an experiment.")],
     settings: Settings = None,
 ) -> None:
     """Attack what clients send: what each attack finds out with and without the defence."""
-    from fedweave.core.plugins import check_trusted
-    from fedweave.experiment.config import load, read
-    from fedweave.experiment.runs.files import CONFIG
-    from fedweave.report.terminal import screen
-
     if source.is_dir():
         check_trusted(load(source / CONFIG), source / CONFIG)
     config, _ = read(source / CONFIG if source.is_dir() else source, settings or [], None)
@@ -49,11 +49,6 @@ def found(config: "Config") -> "list[Attacked]":
     Raises:
         UserError: its clients send nothing that there are attacks on.
     """
-    from fedweave.algorithms.parts.composition import MadeOfParts
-    from fedweave.algorithms.parts.part import Attackable
-    from fedweave.core import random
-    from fedweave.experiment.build import build
-
     built = build(config)
     parts = built.algorithm.composed.values() if isinstance(built.algorithm, MadeOfParts) else ()
     key = random.fold(random.key(config.general.seed), "attack")

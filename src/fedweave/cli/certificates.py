@@ -6,7 +6,16 @@ from typing import Annotated
 
 import typer
 
+from fedweave.cli.options import Loaded
 from fedweave.core.text import counted
+
+if not Loaded.for_help:
+    from fedweave.deploy.sites.issuing import accept as accepted
+    from fedweave.deploy.sites.issuing import renew as renewed
+    from fedweave.deploy.sites.issuing import request as asked
+    from fedweave.deploy.sites.issuing import revoke as revoked
+    from fedweave.deploy.sites.issuing import sign as signed
+
 
 SiteFolder = Annotated[
     Path, typer.Argument(metavar="DIR/MEMBER", help="The site's, server's or administrator's folder.")
@@ -16,8 +25,6 @@ AuthorityFolder = Annotated[Path, typer.Argument(metavar="AUTHORITY", help="The 
 
 def request(site: SiteFolder) -> None:
     """Make a new key at a site or server, and a request for its certificate; the old key is used until `accept`."""
-    from fedweave.deploy.sites.issuing import request as asked
-
     path, fingerprint = asked(site)
     typer.echo(f"{path}: send it to the authority, and tell its owner by another way the key's fingerprint")
     typer.echo(fingerprint)
@@ -32,8 +39,6 @@ def sign(
     ] = "",
 ) -> None:
     """Sign a request with the authority's key; no private key of the site is needed."""
-    from fedweave.deploy.sites.issuing import sign as signed
-
     name, made, fingerprint = signed(authority, asked, whose)
     path = out or Path(f"{name}.crt")
     path.write_bytes(made)
@@ -47,8 +52,6 @@ def accept(
 ) -> None:
     """Take up what the authority made: the certificate of the key that `request` made, a list of revoked ones, or the
     authority's own new certificate. A process uses them from its next start on."""
-    from fedweave.deploy.sites.issuing import accept as accepted
-
     taken = accepted(site, given)
     typer.echo(f"{site}: {given} is in use from the next `fedweave sites start` on")
     if taken.revoked is not None:
@@ -70,8 +73,6 @@ def revoke(
     out: Annotated[Path | None, typer.Option("-o", "--out", metavar="FILE", help="The list; revoked.pem.")] = None,
 ) -> None:
     """Revoke all certificates that a member has had so far; writes the signed list for `accept` at server and sites."""
-    from fedweave.deploy.sites.issuing import revoke as revoked
-
     count, made = revoked(authority, name, shown)
     path = out or Path("revoked.pem")
     path.write_bytes(made)
@@ -84,8 +85,6 @@ def renew(
     out: Annotated[Path | None, typer.Option("-o", "--out", metavar="FILE", help="It; rootCA.pem.")] = None,
 ) -> None:
     """Renew the authority's own certificate, with its present key, so that all that it signed stays valid."""
-    from fedweave.deploy.sites.issuing import renew as renewed
-
     made, until = renewed(authority)
     path = out or Path("rootCA.pem")
     path.write_bytes(made)

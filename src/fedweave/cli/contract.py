@@ -7,8 +7,14 @@ from typing import Annotated, Any
 import typer
 
 import fedweave
+from fedweave.cli.options import Loaded
 from fedweave.core.records import Record
 from fedweave.errors import ConfigError, FedweaveError
+from fedweave.experiment.config import check_name, override, resolve
+
+if not Loaded.for_help:
+    from fedweave.contract.laws import LAWS, Broken
+    from fedweave.contract.subject import Subject
 
 
 def contract(
@@ -25,10 +31,6 @@ def contract(
     A class says what does not hold for it, and why: exempt_laws = {"one_client_is_ordinary_training": "momentum"};
     and which of its settings suit clients of a few dozen nodes: test_settings = {"batch": 8}.
     """
-    from fedweave.contract.laws import LAWS
-    from fedweave.contract.subject import Subject
-    from fedweave.experiment.config import check_name
-
     subject = Subject(*_chosen(name, settings or []))
     if unknown := sorted(subject.not_owed.keys() - LAWS.keys()):
         raise ConfigError(f"{name}: exempt_laws names {', '.join(unknown)}; the laws are {', '.join(LAWS)}.")
@@ -53,8 +55,6 @@ def verdict(subject: Any, law: str) -> str:
     Raises:
         ConfigError: the algorithm refuses its own settings, whatever the law.
     """
-    from fedweave.contract.laws import LAWS, Broken
-
     if law in subject.not_owed:
         return f"declared : does not hold, {subject.not_owed[law]}"
     try:
@@ -79,8 +79,6 @@ def _place(error: Exception) -> str:
 
 def _chosen(name: str, settings: list[str]) -> tuple[Any, Record]:
     """The algorithm and its settings, checked; a relative file is looked for in the folder one is in."""
-    from fedweave.experiment.config import override, resolve
-
     document: Record = {"data": {"name": "synthetic"}, "algorithm": {"name": name}}
     for text in settings:
         override(document, f"algorithm.{text}")

@@ -5,6 +5,16 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.table import Table
+
+from fedweave.cli.options import Loaded
+from fedweave.report.document import unmarked
+
+if not Loaded.for_help:
+    from fedweave.experiment.runs.files import CONTRIBUTIONS, locked, write_table
+    from fedweave.incentives.coalitions import GAINS_IN, MEASURED_ON
+    from fedweave.payments.contributions import measured, totals, unpayable
+    from fedweave.report.terminal import screen
 
 
 def contributions(
@@ -22,14 +32,6 @@ def contributions(
     They are measured on the global test set or, without one, on all clients' test examples. docs/contributions.md says
     what each column means.
     """
-    from rich.table import Table
-
-    from fedweave.experiment.runs.files import CONTRIBUTIONS, locked, write_table
-    from fedweave.incentives.coalitions import GAINS_IN, MEASURED_ON
-    from fedweave.payments.contributions import measured, totals, unpayable
-    from fedweave.report.document import unmarked
-    from fedweave.report.terminal import screen
-
     with locked(directory) if directory.is_dir() else nullcontext():  # so that no other run takes its place meanwhile
         table = measured(directory, rounds, metric, permutations)
         write_table(directory / CONTRIBUTIONS, table)

@@ -7,7 +7,13 @@ from typing import Annotated
 
 import typer
 
+from fedweave.cli.options import Loaded
 from fedweave.errors import UserError
+from fedweave.experiment.config import check_name
+
+if not Loaded.for_help:
+    from fedweave.experiment.runs.files import write
+
 
 SUFFIX = ".toml"
 HOLDERS = ("all", "holders")
@@ -24,9 +30,6 @@ def init(
     ] = None,
 ) -> None:
     """Write the configuration of an experiment, to be changed and run."""
-    from fedweave.experiment.config import check_name
-    from fedweave.experiment.runs.files import write
-
     there = shipped()
     check_name("--from", origin, there)
     if path.suffix != SUFFIX:

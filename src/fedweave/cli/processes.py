@@ -8,7 +8,17 @@ from typing import Annotated
 
 import typer
 
+from fedweave.cli.options import Loaded
 from fedweave.experiment.config.settings import MOST_THREADS
+
+if not Loaded.for_help:
+    from fedweave.deploy.flare.policy.keys import read_checked
+    from fedweave.deploy.flare.site.sitefile import SITE_FILE
+    from fedweave.deploy.sites.handshake import Closed, greet
+    from fedweave.deploy.sites.processes import attend, check_alive, check_startup, members
+    from fedweave.deploy.sites.project import check_metrics_port, check_port, read_project, wait_until_open
+    from fedweave.deploy.sites.status import standing
+
 
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The project's directory.")]
 Only = Annotated[list[str] | None, typer.Option("--only", metavar="NAME", help="Only this one; repeatable.")]
@@ -25,12 +35,6 @@ def start(
     ] = False,
 ) -> None:
     """Start the server and the sites whose folders are on this machine."""
-    from fedweave.deploy.flare.policy.keys import read_checked
-    from fedweave.deploy.flare.site.sitefile import SITE_FILE
-    from fedweave.deploy.sites.handshake import Closed, greet
-    from fedweave.deploy.sites.processes import attend, check_alive, check_startup, members
-    from fedweave.deploy.sites.project import check_metrics_port, check_port, read_project, wait_until_open
-
     project, here = read_project(directory), members(directory, tuple(only or ()))
     for member in here:  # before any of them is started
         if member.kind == "server":
@@ -55,8 +59,6 @@ def start(
 
 def stop(directory: Directory, only: Only = None) -> None:
     """Stop the server and the sites on this machine."""
-    from fedweave.deploy.sites.processes import members
-
     for member in reversed(members(directory, tuple(only or ()))):
         typer.echo(f"{member.folder.name}: {'stopped' if member.stop() else 'was not running'}")
 
@@ -69,9 +71,6 @@ def status(
     """Show what runs on this machine, how far the run is that is watched here, and which sites answer the server; it
     takes five seconds at most where no others are given, mostly about two. Exit code 1 where the server or a site does
     not answer, or does not run on the machine that has its folder."""
-    from fedweave.deploy.sites.project import read_project
-    from fedweave.deploy.sites.status import standing
-
     shown = sys.stdout  # NVFlare's client, which may still be at work in another thread, has its own words swallowed
     now = standing(directory, read_project(directory), seconds)
     for line in [json.dumps(now.plain())] if as_json else now.lines():

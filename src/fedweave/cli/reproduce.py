@@ -3,12 +3,21 @@
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from fedweave.papers.paper import Paper, PaperTable
+from fedweave.cli.options import Loaded
+from fedweave.experiment.config.toml import check_name
+from fedweave.papers import selection
+from fedweave.papers.paper import Paper, PaperTable
+from fedweave.papers.protocol import CLEAN
+
+if not Loaded.for_help:
+    from fedweave.papers.papers import PAPERS, PROTOCOLS
+    from fedweave.papers.session import Session
+    from fedweave.papers.workers import Stopped
+    from fedweave.report.terminal import screen
 
 
 def reproduce(
@@ -33,14 +42,6 @@ def reproduce(
     jobs: Annotated[int, typer.Option(min=1, metavar="N", help="Runs at a time.")] = 1,
 ) -> None:
     """Run what a paper's tables report and print its numbers beside ours; finished runs are used again."""
-    from fedweave.experiment.config.toml import check_name
-    from fedweave.papers import selection
-    from fedweave.papers.papers import PAPERS, PROTOCOLS
-    from fedweave.papers.protocol import CLEAN
-    from fedweave.papers.session import Session
-    from fedweave.papers.workers import Stopped
-    from fedweave.report.terminal import screen
-
     console = screen()
     if paper is None:
         for name, about in PAPERS.items():

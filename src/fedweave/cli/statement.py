@@ -3,14 +3,37 @@
 import json
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.table import Table
 
+from fedweave.cli.options import Loaded
 from fedweave.errors import UserError
+from fedweave.report.document import unmarked
 
-if TYPE_CHECKING:  # the command line imports this module, and should start quickly
+if not Loaded.for_help:
     import pyarrow as pa
+
+    from fedweave.experiment.runs.files import (
+        LEDGER,
+        RUN,
+        STATEMENT,
+        csv_bytes,
+        plain_errors,
+        read,
+        read_table,
+        write,
+        write_csv,
+        write_table,
+    )
+    from fedweave.incentives.statement import of_member, totals
+    from fedweave.payments.account_page import document, money
+    from fedweave.payments.accounts import account
+    from fedweave.payments.sealed import SEAL, check_copy, check_free, check_in_run, check_same, read_seal, write_copy
+    from fedweave.report.pages import check_page, write_document
+    from fedweave.report.reading import read_run
+    from fedweave.report.terminal import screen
 
 
 def statement(
@@ -46,8 +69,6 @@ def statement(
     """State what each member of a run contributed, got, and is paid or fined, round by round: CSV, Parquet, and a page
     to print."""
     if compare:
-        from fedweave.payments.sealed import check_same
-
         typer.echo(check_same(compare))
         return
     if check is not None:
@@ -56,8 +77,6 @@ def statement(
         return
     if directory is None:
         raise UserError("name the directory of a run, or with --check the folder of a statement.")
-    from fedweave.experiment.runs.files import STATEMENT
-
     paths, totals = write_statement(directory, member, out or directory / STATEMENT / member, pdf)
     _show(totals)
     for path in paths:
@@ -66,12 +85,6 @@ def statement(
 
 def _show(totals: "pa.Table") -> None:
     """What each member is paid and fined over all rounds."""
-    from rich.table import Table
-
-    from fedweave.payments.account_page import money
-    from fedweave.report.document import unmarked
-    from fedweave.report.terminal import screen
-
     shown = Table(box=None, header_style="dim")
     for name in ("member", "rounds", "paid", "fined", "total"):
         shown.add_column(name, justify="left" if name == "member" else "right")
@@ -89,14 +102,6 @@ def write_statement(directory: Path, member: str, out: Path, pdf: bool = False) 
     Raises:
         UserError: see `accounts.account` and `member_copy.check_free`; or the member has no lines.
     """
-    from fedweave.experiment.runs.files import plain_errors, write, write_csv, write_table
-    from fedweave.incentives.statement import of_member, totals
-    from fedweave.payments.account_page import document
-    from fedweave.payments.accounts import account
-    from fedweave.payments.sealed import SEAL, check_free, write_copy
-    from fedweave.report.pages import check_page, write_document
-    from fedweave.report.reading import read_run
-
     if pdf:
         check_page(out / "statement.pdf")
     run = read_run(directory)
@@ -124,11 +129,6 @@ def write_statement(directory: Path, member: str, out: Path, pdf: bool = False) 
 
 def _check(directory: Path | None, member: str, folder: Path) -> list[str]:
     """What was checked."""
-    from fedweave.experiment.runs.files import LEDGER, RUN, read_table
-    from fedweave.incentives.statement import of_member
-    from fedweave.payments.sealed import check_copy, check_in_run, read_seal
-    from fedweave.report.reading import read_run
-
     if not member:
         raise UserError("--check needs --member NAME: whose ledger is in the directory.")
     seal = read_seal(folder)
@@ -159,8 +159,6 @@ def _check(directory: Path | None, member: str, folder: Path) -> list[str]:
 
 def _check_spreadsheets(folder: Path, tables: "dict[str, pa.Table]") -> None:
     """Refuse a CSV file of a statement that says something else than its table, or has none to be held against."""
-    from fedweave.experiment.runs.files import csv_bytes, read
-
     for path in sorted(folder.glob("statement*.csv")):
         if path.stem not in tables and path.stem == _stem(""):
             raise UserError(f"{path} cannot be checked without {path.stem}.parquet; ask for it, or leave the file out.")

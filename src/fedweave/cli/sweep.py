@@ -2,21 +2,26 @@
 
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.console import Console
 
-from fedweave.cli.options import Experiment, Settings
+from fedweave.cli.options import Experiment, Loaded, Settings
 from fedweave.core.text import counted
 from fedweave.errors import ConfigError, FedweaveError
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rich.console import Console
-
+if not Loaded.for_help:
     from fedweave.papers.grid import PlannedRun
+    from fedweave.papers.session import watched
+    from fedweave.papers.workers import Stopped
+    from fedweave.report.terminal import screen
+    from fedweave.sweep import search as seek
+    from fedweave.sweep import slurm as scripts
+    from fedweave.sweep.plan import check_over, keys_of, planned, share, tries, up_to_date
+    from fedweave.sweep.results import Asked, finish, lost
 
 
 def sweep(
@@ -73,12 +78,6 @@ def sweep(
     At the end one table, with each algorithm's setting chosen by validation, and one page with all runs and paired
     tests.
     """
-    from fedweave.report.terminal import screen
-    from fedweave.sweep import search as seek
-    from fedweave.sweep import slurm as scripts
-    from fedweave.sweep.plan import check_over, keys_of, planned, share, tries, up_to_date
-    from fedweave.sweep.results import Asked, finish, lost
-
     folder, console = out or Path("sweeps") / config.stem, screen()
     tried = tries(config, settings or [], grid or [])
     asked = Asked(keys_of(tried), tuple(over or ()), latex, csv, figures, tuple(metric or ()), tried)
@@ -117,8 +116,6 @@ def _say(console: "Console", *lines: str) -> None:
 
 def _execute(console: "Console", runs: "Sequence[PlannedRun]", jobs: int) -> dict[str, str]:
     """Do what is not done yet; {name: why} of what failed."""
-    from fedweave.papers.session import watched
-    from fedweave.papers.workers import Stopped
 
     def unfinished() -> list["PlannedRun"]:
         return [run for run in runs if not run.finished()]
