@@ -2,7 +2,7 @@
 
 from pathlib import Path
 from traceback import extract_tb
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -49,7 +49,7 @@ def contract(
         raise FedweaveError(f"{name}: {len(broken)} of {len(only or LAWS)} laws do not hold.")
 
 
-def verdict(subject: Any, law: str) -> str:
+def verdict(subject: "Subject", law: str) -> str:
     """ "holds", "declared: why" or "BROKEN: why", for one law.
 
     Raises:
@@ -77,7 +77,7 @@ def _place(error: Exception) -> str:
     return f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
 
 
-def _chosen(name: str, settings: list[str]) -> tuple[Any, Record]:
+def _chosen(name: str, settings: list[str]) -> tuple[type, Record]:
     """The algorithm and its settings, checked; a relative file is looked for in the folder one is in."""
     document: Record = {"data": {"name": "synthetic"}, "algorithm": {"name": name}}
     for text in settings:

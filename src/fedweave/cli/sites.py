@@ -3,7 +3,7 @@
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -211,7 +211,7 @@ class Teller:
     """Prints what is new of a job's progress, and what is waited for where nothing is new."""
 
     def __init__(self) -> None:
-        self._last: Any = None
+        self._last: Record = {}
         self._began, self._waited, self._shown = time.monotonic(), tuple[str, ...](), -1
 
     def __call__(self, now: Record) -> None:
@@ -228,7 +228,7 @@ class Teller:
 
     def _continued(self, now: Record) -> None:
         """Say from where a job goes on and what is noted of its sites, once; a quick one may be over before."""
-        before = (self._last or {}).get("status")
+        before = self._last.get("status")
         if now["status"] in ("running", "done", "stopped") and before not in ("running", "stopping", now["status"]):
             after, again = now.get("after", 0), now.get("again", 0)
             if now.get("note"):

@@ -27,10 +27,10 @@ _LOG = logging.getLogger(__name__)
 class Silent:
     """Watches a run and says only what has to be said (see `experiment.runs.run.RunObserver`)."""
 
-    def begin(self, config: Config, built: Any, directory: Path, done: int) -> None:
+    def begin(self, config: Config, built: object, directory: Path, done: int) -> None:
         """Nothing."""
 
-    def step(self, reached: Any) -> None:
+    def step(self, reached: object) -> None:
         """Nothing."""
 
     def stopping(self, number: int) -> None:

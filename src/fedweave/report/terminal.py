@@ -3,7 +3,7 @@
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
 from rich.columns import Columns
@@ -36,6 +36,7 @@ if TYPE_CHECKING:  # the command line imports this module, and should start quic
 
     from fedweave.experiment.runs.checkpoint import Checkpoint
     from fedweave.experiment.runs.saving import Ready
+    from fedweave.report.cells import Table as Cells
 
 # Where the output is not a terminal:
 LINES = 20  # progress lines of a run
@@ -210,7 +211,7 @@ def _between_groups(found: Values) -> Table:
     return table
 
 
-def show_cells(console: Console, found: Any) -> None:
+def show_cells(console: Console, found: "Cells") -> None:
     """A table of the report (`report.cells.Table`)."""
     table = Table(box=SIMPLE_HEAD)
     for at, head in enumerate(found.head):

@@ -1,39 +1,39 @@
 """Plug-ins that are objects in Python as choices by name, so that a run begun there has a configuration."""
 
-import dataclasses
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from fedweave.core import plugins
 from fedweave.core.maker import maker_of
+from fedweave.core.records import Values
 from fedweave.errors import ConfigError
 from fedweave.experiment.config.choice import Choice, choose
-from fedweave.experiment.config.plugins import PARTS, InPython, parameters, registry, usable
+from fedweave.experiment.config.plugins import PARTS, InPython, parameters, registry, usable, values_of
+from fedweave.models.module import OwnModule
 
 
-def of_partition(plugin: Any) -> Choice:
+def of_partition(plugin: object) -> Choice:
     """The choice of [partition] that makes `plugin`."""
-    return _choice("partition", type(plugin), _values(plugin), plugin)
+    return _choice("partition", type(plugin), values_of(plugin), plugin)
 
 
-def of_model(model: Any) -> Choice:
+def of_model(model: object) -> Choice:
     """The choice of [model] that builds these layers."""
     maker = maker_of(model)
     if maker is None:
         return _unnamed("model", "layers")
     plugin = maker.plugin
-    if hasattr(plugin, "kind"):  # a module's class and its settings
+    if isinstance(plugin, OwnModule):  # a module's class and its settings
         return _choice("model", plugin.kind, plugin.values, plugin.module)
-    return _choice("model", type(plugin), _values(plugin), plugin)
+    return _choice("model", type(plugin), values_of(plugin), plugin)
 
 
-def of_algorithm(algorithm: Any) -> Choice:
+def of_algorithm(algorithm: object) -> Choice:
     """The choice of [algorithm] that makes this one of its model."""
     maker = maker_of(algorithm)
     if maker is not None:
         return _choice("algorithm", maker.plugin, maker.given[0], maker.plugin.paper)
-    values = _values(algorithm)
+    values = values_of(algorithm)
     return _choice("algorithm", type(algorithm), dict(list(values.items())[1:]), algorithm)
 
 
@@ -42,13 +42,7 @@ def is_named(choice: Choice) -> bool:
     return not plugins.is_in_python(choice.name)
 
 
-def _values(plugin: Any) -> dict[str, Any]:
-    if not dataclasses.is_dataclass(plugin):
-        return {}
-    return {own.name: getattr(plugin, own.name) for own in dataclasses.fields(plugin) if own.init}
-
-
-def _choice(section: str, kind: Any, values: Mapping[str, Any], plugin: Any) -> Choice:
+def _choice(section: str, kind: Any, values: Values, plugin: object) -> Choice:
     """The choice, or what stands for it where no name or no settings in TOML make the same."""
     try:
         name = _name(section, kind)
@@ -64,7 +58,7 @@ def _unnamed(section: str, called: str) -> Choice:
     return Choice(section, name, InPython(name), {})  # type: ignore[arg-type]
 
 
-def _name(section: str, kind: Any) -> str:
+def _name(section: str, kind: object) -> str:
     """What a configuration calls a class or preset.
 
     Raises:
@@ -79,14 +73,14 @@ def _name(section: str, kind: Any) -> str:
     raise ConfigError(f"{kind} stands in no file")
 
 
-def _plain(key: str, value: Any) -> Any:
+def _plain(key: str, value: object) -> object:
     """A value as `choose` takes it: parts of fedweave's as they are, others by name."""
-    if key == PARTS:
+    if key == PARTS and isinstance(value, tuple | list):
         return [_part(part) for part in value]
     return str(value) if isinstance(value, Path) else value
 
 
-def _part(part: Any) -> Any:
+def _part(part: object) -> object:
     if type(part) in registry("part").values():
         return part
-    return {"name": _name("part", type(part)), **_values(part)}
+    return {"name": _name("part", type(part)), **values_of(part)}

@@ -9,6 +9,9 @@ from typing import Any
 import numpy as np
 
 from fedweave import datasets
+from fedweave.core.algorithm import Algorithm
+from fedweave.core.model import Model
+from fedweave.core.records import Record, Values
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.contents import content
 from fedweave.errors import UserError
@@ -20,13 +23,13 @@ from fedweave.experiment.demands import check_labels_and_nodes, check_people, ch
 from fedweave.experiment.runs.files import plain_errors
 from fedweave.models.directed import BARE
 from fedweave.partition import Column, Partition
-from fedweave.partition.base import client_ids
+from fedweave.partition.base import Part, client_ids
 from fedweave.partition.scaling import meter_scaling
 
 _LOG = logging.getLogger(__name__)
 
 
-def described(algorithm: Any, origin: Origin, general: General, out: Path) -> tuple[Config, Dataset]:
+def described(algorithm: Algorithm, origin: Origin, general: General, out: Path) -> tuple[Config, Dataset]:
     """The configuration of training `algorithm` on the federation of `origin`, in the run's directory `out`, and the
     data that it names. Data without a name is saved beside `out`, called by its content, and a cut of one's own by
     owners with it. What cannot be named stands there as such, and a warning says what the run cannot be used for.
@@ -35,7 +38,7 @@ def described(algorithm: Any, origin: Origin, general: General, out: Path) -> tu
         UserError: data without a name cannot be saved.
     """
     partition, data = _partition(origin)
-    model, chosen = _model(getattr(algorithm, "model", ()), data), of_algorithm(algorithm)
+    model, chosen = _model(algorithm.model, data), of_algorithm(algorithm)
     own = OwnModels(members={client: _model(its.model, data) for client, its in origin.own.items()})
     loaded, folder = _data(data, origin.seed, out.parent)
     defaults = {name: own.default for name, own in own_parameters(SimulationEngine).items()}
@@ -50,7 +53,7 @@ def described(algorithm: Any, origin: Origin, general: General, out: Path) -> tu
     return Config(general, loaded, partition, model, chosen, engine, folder, own=own), data
 
 
-def _model(layers: Any, data: Dataset) -> Choice:
+def _model(layers: Model, data: Dataset) -> Choice:
     model = of_model(layers)
     if data.carried is None:
         return model
@@ -67,8 +70,7 @@ def check_described(config: Config, built: Built) -> None:
     if is_named(config.algorithm):
         check_labels_and_nodes(config, built.data, built.partition)
         check_people(config, built.data, built.algorithm)
-    if isinstance(model := getattr(built.algorithm, "model", None), tuple):
-        check_pooling(config, built.data, model)
+    check_pooling(config, built.data, built.algorithm.model)
     how = config.data.values.get("normalise", "none")
     meter_scaling(built.fed.ledger, built.fed.clients, built.partition, built.data.features, how)
 
@@ -101,7 +103,7 @@ def _owned(data: Dataset, cut: Partition) -> Dataset | None:
 
 def _same(one: Any, other: Any) -> bool:
     """Whether two partitions, or what they consist of, say the same."""
-    if isinstance(one, Partition) or hasattr(one, "masks"):
+    if isinstance(one, Partition | Part):
         names = [own.name for own in fields(one) if own.init]
         return type(one) is type(other) and all(_same(getattr(one, name), getattr(other, name)) for name in names)
     if isinstance(one, dict):
@@ -121,11 +123,11 @@ def _data(data: Dataset, seed: int, beside: Path) -> tuple[Choice, str | None]:
     return choose("data", name, kind, parameters("data", kind), table), named.get("path")
 
 
-def _saved(data: Dataset, beside: Path) -> dict[str, Any]:
+def _saved(data: Dataset, beside: Path) -> Record:
     """What names the data in a file that has its content in its name."""
     called = re.sub(r"[^\w.-]+", "-", data.name) or "data"
     file = (beside / f"{called}-{content(data)[:12]}.npz").absolute()
-    named: dict[str, Any] = {"name": "npz", "path": str(file), "sens_feature": True}
+    named: Record = {"name": "npz", "path": str(file), "sens_feature": True}
     named |= {} if data.carried is None else {"loops": "keep"}
     if not file.exists():
         with plain_errors(beside):
@@ -140,5 +142,5 @@ def _saved(data: Dataset, beside: Path) -> dict[str, Any]:
     return named
 
 
-def _read(named: Any, seed: int) -> Dataset:
+def _read(named: Values, seed: int) -> Dataset:
     return datasets.load(**{**named, "seed": seed})
