@@ -338,7 +338,8 @@ def test_list_verbose_shows_types_defaults_and_parts() -> None:
 def imported(*words: str) -> set[str]:
     """Names of the packages that a command imports."""
     code = (
-        "import sys\nfrom fedweave.cli import main\ntry:\n    main()\nfinally:\n    print(*sys.modules, file=sys.stderr)"
+        "import sys\nfrom fedweave.cli import main\n"
+        "try:\n    main()\nfinally:\n    print(*sys.modules, file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=True)
     return {name.partition(".")[0] for name in done.stderr.split()}

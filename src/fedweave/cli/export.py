@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from safetensors.torch import save
 
 from fedweave.cli.options import Loaded
 from fedweave.cli.predict import Chosen, Client, Round, When
@@ -18,6 +17,7 @@ from fedweave.errors import UserError
 
 if not Loaded.for_help:
     import torch
+    from safetensors.torch import save
 
     from fedweave.experiment.runs.files import EXPORT, plain_errors, write
     from fedweave.export.card import card

@@ -7,11 +7,10 @@ from typing import Annotated
 
 import typer
 
-from fedweave.cli.certificates import accept, renew, request, revoke, sign
 from fedweave.cli.export import Format, Kind, Out
 from fedweave.cli.options import Earlier, Experiment, Loaded, Settings, Trust, check_consent
 from fedweave.cli.predict import Chosen, Round, When
-from fedweave.cli.processes import Directory, start, status, stop
+from fedweave.cli.processes import Directory, accept, renew, request, revoke, sign, start, status, stop
 from fedweave.core.records import Record
 from fedweave.core.text import counted, printable
 from fedweave.errors import UserError

@@ -1,7 +1,8 @@
-"""The command `fedweave statement`."""
+"""The commands `fedweave statement` and `fedweave contributions`: what members are paid, and what they brought."""
 
 import json
 import shlex
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -16,10 +17,12 @@ if not Loaded.for_help:
     import pyarrow as pa
 
     from fedweave.experiment.runs.files import (
+        CONTRIBUTIONS,
         LEDGER,
         RUN,
         STATEMENT,
         csv_bytes,
+        locked,
         plain_errors,
         read,
         read_table,
@@ -27,9 +30,11 @@ if not Loaded.for_help:
         write_csv,
         write_table,
     )
+    from fedweave.incentives.coalitions import GAINS_IN, MEASURED_ON
     from fedweave.incentives.statement import of_member, totals
     from fedweave.payments.account_page import document, money
     from fedweave.payments.accounts import account
+    from fedweave.payments.contributions import measured, over_rounds, unpayable
     from fedweave.payments.sealed import SEAL, check_copy, check_free, check_in_run, check_same, read_seal, write_copy
     from fedweave.report.pages import check_page, write_document
     from fedweave.report.reading import read_run
@@ -168,3 +173,47 @@ def _check_spreadsheets(folder: Path, tables: "dict[str, pa.Table]") -> None:
 
 def _stem(member: str) -> str:
     return f"statement-{member}" if member else "statement"
+
+
+def contributions(
+    directory: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a finished run.")],
+    rounds: Annotated[str, typer.Option(help='Which rounds: "last", "all", or numbers such as 1,10,20.')] = "last",
+    metric: Annotated[
+        str,
+        typer.Option(help="What a model is worth: by what judges the run (auto), accuracy, loss, average_precision, …"),
+    ] = "auto",
+    permutations: Annotated[int, typer.Option(help="Orders of joining that are drawn, above 12 clients.")] = 200,
+) -> None:
+    """What each client brought to the global model: leave-one-out and Shapley values of single rounds, and the shares
+    of a budget that would follow; also to RUN/contributions.parquet.
+
+    They are measured on the global test set or, without one, on all clients' test examples. docs/contributions.md says
+    what each column means.
+    """
+    with locked(directory) if directory.is_dir() else nullcontext():  # so that no other run takes its place meanwhile
+        table = measured(directory, rounds, metric, permutations)
+        write_table(directory / CONTRIBUTIONS, table)
+    where, what = (table.schema.metadata[key].decode() for key in (MEASURED_ON, GAINS_IN))
+    shown = Table(box=None, header_style="dim")
+    sums = over_rounds(table)
+    for name in sums.column_names:
+        shown.add_column(name.replace("_", " "), justify="left" if name == "client" else "right")
+    for row in sums.to_pylist():
+        shown.add_row(*(unmarked(value) if isinstance(value, str) else f"{value:.4f}" for value in row.values()))
+    console = screen()
+    console.print(shown)
+    numbers = sorted(set(table["round"].to_pylist()))
+    count = len(numbers)
+    console.print(
+        f"{f'{count} rounds' if count > 1 else f'round {numbers[0]}'}, gains in {what} on {where}"
+        f"{', summed; shares are of the sums, cosines are means' * (count > 1)}: {directory / CONTRIBUTIONS}",
+        highlight=False,
+        markup=False,
+    )
+    if any(value != value for row in sums.to_pylist() for value in row.values()):  # as NaN alone
+        console.print("nan: these gains sum to nothing or less, so that no budget can be divided by them")
+    if odd := unpayable(sums):
+        console.print(
+            f"{', '.join(odd)}: some member's share is more than the whole budget, since gains of both signs nearly "
+            "cancel; pay nobody by it, measure more rounds or take another share"
+        )

@@ -147,10 +147,10 @@ def _judged(directory: Path, metric: str) -> tuple[str, int]:
     return name, 1 if positive is None else positive
 
 
-def unpayable(summed: "pa.Table") -> list[str]:
-    """The kinds of shares in `totals` of which one is more than the whole budget."""
-    columns = [name for name in summed.column_names if name.endswith("_share")]
-    return [name.replace("_", " ") for name in columns if (pc.max(pc.abs(summed[name])).as_py() or 0) > 1]
+def unpayable(sums: "pa.Table") -> list[str]:
+    """The kinds of shares in `over_rounds` of which one is more than the whole budget."""
+    columns = [name for name in sums.column_names if name.endswith("_share")]
+    return [name.replace("_", " ") for name in columns if (pc.max(pc.abs(sums[name])).as_py() or 0) > 1]
 
 
 def _check_repeated(w: "Tree", before: "Tree", directory: Path) -> None:
@@ -162,7 +162,7 @@ def _check_repeated(w: "Tree", before: "Tree", directory: Path) -> None:
         )
 
 
-def totals(table: "pa.Table") -> "pa.Table":
+def over_rounds(table: "pa.Table") -> "pa.Table":
     """Sums over rounds per client; of cosines the mean, of standard errors, which are independent, the root of the sum
     of squares. Shares are those that follow from the sums."""
     names = [name for name in table.column_names if name not in ("round", "client") and not name.endswith("_share")]

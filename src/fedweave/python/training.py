@@ -9,6 +9,7 @@ from typing import Any
 from fedweave.core.algorithm import Algorithm
 from fedweave.core.engine import Engine
 from fedweave.core.tree import Tree
+from fedweave.engines.simulation import Simulation
 from fedweave.errors import ConfigError, UserError
 from fedweave.experiment.build import Built, Origin, found_in
 from fedweave.experiment.config import Config, Document, Evaluation, General, read, resolve
@@ -99,7 +100,7 @@ def train(
             that no checkpoint can hold; the earlier run cannot be begun from; `out` holds something else, or the
             federation was not made by `fedweave.federation`.
     """
-    if isinstance(origin := getattr(fed, "origin", None), Origin):
+    if (origin := _origin(fed)) is not None:
         _check_models(algorithm, origin)
     if out is None:
         started = None if isinstance(resume, bool) else resume
@@ -108,7 +109,7 @@ def train(
         return in_memory(algorithm, fed, rounds, eval_every, started, summary, fair_margin, judging)
     if resume is not None and not isinstance(resume, bool):
         raise UserError("with out, resume is True or False: the directory has the state that the run goes on from.")
-    if not isinstance(origin, Origin):
+    if origin is None:
         raise UserError("out needs a federation made by fedweave.federation, which knows its data and partition.")
     directory = Path(out).expanduser()
     earlier = None if init_from is None else str(Path(init_from).expanduser())
@@ -120,6 +121,12 @@ def train(
     check_described(config, built)
     here = runs.RunBackend(build=lambda _: built)
     return runs.running(config, directory, Silent(), bool(resume), here, overwrite)
+
+
+def _origin(fed: Engine) -> Origin | None:
+    """What `fedweave.federation` made it of, if that did."""
+    origin = fed.origin if isinstance(fed, Simulation) else None
+    return origin if isinstance(origin, Origin) else None
 
 
 def _check_models(algorithm: Any, origin: Origin) -> None:
@@ -145,7 +152,7 @@ def _begin(fed: Engine, algorithm: Algorithm, earlier: Path) -> None:
     Raises:
         UserError: it cannot (`experiment.runs.warm.begin`), or the federation does not know its data.
     """
-    if not isinstance(origin := getattr(fed, "origin", None), Origin):
+    if (origin := _origin(fed)) is None:
         raise UserError("init_from needs a federation made by fedweave.federation, which knows its data.")
     for note in begin(fed, algorithm, origin.data, earlier, origin.own).notes:
         _LOG.warning("note: %s", note)
