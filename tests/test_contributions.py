@@ -19,7 +19,7 @@ from fedweave.errors import UserError
 from fedweave.experiment import config
 from fedweave.experiment.build import build
 from fedweave.incentives.coalitions import worth
-from fedweave.payments.contributions import _check_repeated, _heard, left_out, measured, totals, unpayable
+from fedweave.payments.contributions import _check_repeated, _heard, left_out, measured, over_rounds, unpayable
 from fedweave.report.reading import read_run
 from tests.refusals import refusal
 
@@ -196,7 +196,7 @@ def test_the_command_writes_a_row_per_round_and_client(finished: Path) -> None:
     assert "3 rounds, gains in accuracy" in fedweave("contributions", finished, "--rounds", "all")
     table = pq.read_table(finished / "contributions.parquet")
     assert len(table) == ROUNDS * 4
-    summed = {row["client"]: row for row in totals(table).to_pylist()}
+    summed = {row["client"]: row for row in over_rounds(table).to_pylist()}
     for client, row in summed.items():
         own = [one["shapley"] for one in table.to_pylist() if one["client"] == client]
         assert row["shapley"] == pytest.approx(sum(own))
@@ -204,7 +204,7 @@ def test_the_command_writes_a_row_per_round_and_client(finished: Path) -> None:
 
 def test_standard_errors_of_independent_rounds_add_up_as_their_squares_do() -> None:
     columns = {"round": [1, 2], "client": ["a", "a"], "leave_one_out": [0.0, 0.0], "shapley": [0.5, 0.25]}
-    table = totals(pa.table(columns | {"error": [0.3, 0.4], "individual": [0.0, 0.0]}))
+    table = over_rounds(pa.table(columns | {"error": [0.3, 0.4], "individual": [0.0, 0.0]}))
     assert table["error"].to_pylist() == [pytest.approx(0.5)]
     assert table["shapley"].to_pylist() == [0.75]
 
@@ -221,7 +221,7 @@ def test_shares_of_several_rounds_are_those_of_their_summed_gains() -> None:
             for round, client, gain in rows
         ]
     )
-    summed = totals(table).to_pylist()
+    summed = over_rounds(table).to_pylist()
     assert [row["shapley"] for row in summed] == [2.0, 2.0]
     assert [row["cosine"] for row in summed] == [row["cosine_shapley"] for row in summed] == [1.0, 1.0]
     for scheme in ("equal", "union", "individual", "shapley"):
@@ -231,7 +231,7 @@ def test_shares_of_several_rounds_are_those_of_their_summed_gains() -> None:
 def test_shares_beyond_the_whole_budget_are_named() -> None:
     """By hand: gains of .03 and -.02 leave .01 to divide by, three times of which the first would get."""
     gains = {"leave_one_out": [0.03, -0.02], "shapley": [0.01, 0.03], "error": [0.0, 0.0], "individual": [0.1, -0.1]}
-    found = totals(pa.table({"round": [1, 1], "client": ["a", "b"]} | gains))
+    found = over_rounds(pa.table({"round": [1, 1], "client": ["a", "b"]} | gains))
     assert found["union_share"].to_pylist() == [pytest.approx(3), pytest.approx(-2)]
     assert unpayable(found) == ["union share"]  # the individual ones are NaN
     assert unpayable(found.slice(0, 0)) == []

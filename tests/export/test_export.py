@@ -237,7 +237,7 @@ def test_an_export_that_fails_half_way_leaves_nothing(tmp_path: Path, monkeypatc
             raise DiskFull(f"{path} cannot be written, the disk is full.")
         path.write_bytes(b"")
 
-    monkeypatch.setattr("fedweave.experiment.runs.files.write", write_some)
+    monkeypatch.setattr("fedweave.cli.export.write", write_some)
     assert CliRunner().invoke(app, ["export", str(tmp_path / "run")]).exit_code == 1
     assert not (tmp_path / "run/export").exists()
 

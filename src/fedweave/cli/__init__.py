@@ -1,6 +1,8 @@
-"""The command line: every command is a module of its own, loaded when it is called, so that help is quick."""
+"""The command line: a command's module is loaded when it is called, and for its help alone without what it needs to
+run, so that help is quick."""
 
 import errno
+import os
 import sys
 from importlib import import_module
 from importlib.metadata import version
@@ -9,7 +11,8 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from fedweave.cli.options import escaped, say
+from fedweave.cli.options import Loaded, escaped, say
+from fedweave.deploy.flare import require_nvflare
 from fedweave.errors import FedweaveError, UserError, out_of_memory
 
 # What the system says of a path that a user gave; a file that is gone may be a fault of this program.
@@ -20,19 +23,19 @@ COMMANDS = {
     "run": ("run", "Run an experiment and write its metrics, ledger, checkpoint and summary."),
     "init": ("init", "Write the configuration of an experiment, to be changed and run."),
     "check": ("check", "Load and cut the data, build the model, and say what is odd; nobody trains."),
-    "list": ("listing", "List the algorithms, their parts, datasets, partitions, models or engines."),
+    "list": ("init", "List the algorithms, their parts, datasets, partitions, models or engines."),
     "report": ("report", "Write a page about runs: results, clients, fairness, split, what left whom."),
     "watch": ("report", "Show a run on a page of this machine that draws itself anew."),
     "compare": ("report", "Compare runs with those given first: paired tests over seeds, with intervals."),
     "sweep": ("sweep", "Run an experiment with several seeds, algorithms and settings."),
-    "reproduce": ("reproduce", "Run what a paper's tables report and print its numbers beside ours."),
+    "reproduce": ("sweep", "Run what a paper's tables report and print its numbers beside ours."),
     "predict": ("predict", "Predict classes with the models of a finished run."),
     "export": ("export", "Export a model: weights, a PyTorch Geometric module, and a model card."),
-    "contributions": ("contributions", "What each client brought to the global model, and its share of a budget."),
+    "contributions": ("statement", "What each client brought to the global model, and its share of a budget."),
     "statement": ("statement", "State what each member of a run contributed, got, and is paid or fined."),
     "ledger": ("ledger", "Show who sent what to whom, what for, when, and what it cost in ε."),
     "compliance": ("compliance", "Write what left, for whom, what for, under which rules: HTML or PDF, signed."),
-    "attack": ("attack", "Attack what clients send, with and without the defence."),
+    "attack": ("contract", "Attack what clients send, with and without the defence."),
     "contract": ("contract", "Try on an algorithm what every algorithm owes."),
     "sites": ("sites", "Run federations of real sites on NVIDIA FLARE."),
     "audit": ("audit", "Show a site's owner what was asked, what left, what it cost, what was refused."),
@@ -129,11 +132,19 @@ def entry(
 
 def main() -> NoReturn:
     """Entry point of the `fedweave` command."""
+    Loaded.for_help = _asks_for_help(sys.argv[1:]) or "_FEDWEAVE_COMPLETE" in os.environ
     app(prog_name="fedweave")
     raise SystemExit(0)
 
 
+def _asks_for_help(words: list[str]) -> bool:
+    """Whether the first option is --help, which then is no option's value."""
+    return next((word for word in words if word.startswith("-")), "") in ("--help", "-h")
+
+
 def _loaded(name: str, module: str) -> Any:
+    if name == "sites" and not Loaded.for_help:
+        require_nvflare()
     found = getattr(import_module(f"fedweave.cli.{module}"), name + "_" * (name == "list"))
     if not isinstance(found, typer.Typer):
         alone = typer.Typer(add_completion=False)

@@ -1,17 +1,25 @@
 """The command `fedweave audit`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from fedweave.cli.options import Loaded
 from fedweave.core.text import counted
 from fedweave.errors import UserError
-from fedweave.report.document import unmarked
+from fedweave.experiment.config import load_saved
+from fedweave.report.document import Document, Section, grid, unmarked
 
-if TYPE_CHECKING:
-    from fedweave.deploy.flare.site.audit import Audit
-    from fedweave.report.document import Document
+if not Loaded.for_help:
+    from fedweave.deploy.flare.site.audit import Audit, asked, caps, compare, in_all, joined_with, refused
+    from fedweave.deploy.flare.site.audit import audit as read_audit
+    from fedweave.deploy.flare.wire.journal import journal_path, read
+    from fedweave.experiment.runs.files import CONFIG, LEDGER, RUN, read_table
+    from fedweave.report.ledger import flow_table, row
+    from fedweave.report.pages import check_page, write_document
+    from fedweave.report.terminal import screen
+
 
 _SHOWN = 20  # messages that are named one by one
 _WORDS = ("what for", "to", "call and key", "what the receiver learns", "mechanism", "first, last (UTC)")
@@ -35,8 +43,6 @@ def audit(
     With --against, only whether the site's own journal and a run agree on what left the site and on the configuration;
     exit code 1 if they do not.
     """
-    from fedweave.deploy.flare.site.audit import audit as read
-
     if against is not None:
         if out is not None:
             raise UserError(
@@ -44,20 +50,14 @@ def audit(
             )
         _compare(directory, against)
     elif out is not None:
-        from fedweave.report.pages import check_page, write_document
-
         check_page(out)
-        write_document(out, _document(directory, read(directory)))
+        write_document(out, _document(directory, read_audit(directory)))
         typer.echo(out)
     else:
-        _show(read(directory))
+        _show(read_audit(directory))
 
 
 def _show(found: "Audit") -> None:
-    from fedweave.deploy.flare.site.audit import asked, caps, in_all, refused
-    from fedweave.report.ledger import flow_table
-    from fedweave.report.terminal import screen
-
     console = screen()
     for run in found.runs:
         console.print(f"[bold]{unmarked(run.heading)}[/]", highlight=False)
@@ -74,10 +74,6 @@ def _show(found: "Audit") -> None:
 
 def _document(directory: Path, found: "Audit") -> "Document":
     """What has left, run by run."""
-    from fedweave.deploy.flare.site.audit import asked, caps, in_all, refused
-    from fedweave.report.document import Document, Section, grid
-    from fedweave.report.ledger import row
-
     sections = [
         Section(
             run.heading,
@@ -94,10 +90,7 @@ def _document(directory: Path, found: "Audit") -> "Document":
 
 def _compare(directory: Path, run: Path) -> None:
     """Say where a site's journal and a run's ledger differ."""
-    from fedweave.deploy.flare.site.audit import compare
-    from fedweave.deploy.flare.wire.journal import journal_path, read
     from fedweave.deploy.sites.running import number_of
-    from fedweave.experiment.runs.files import LEDGER, RUN, read_table
 
     if not (run / RUN).exists():
         raise UserError(
@@ -126,10 +119,7 @@ def _compare(directory: Path, run: Path) -> None:
 
 def _same_configuration(directory: Path, run: Path, number: str) -> bool | None:
     """Whether the run's configuration is the one that the site joined with, None if that cannot be told; say so."""
-    from fedweave.deploy.flare.site.audit import joined_with
     from fedweave.deploy.sites.running import sites_of
-    from fedweave.experiment.config import load_saved
-    from fedweave.experiment.runs.files import CONFIG
 
     sites = sites_of(run)
     same = joined_with(directory, number, load_saved(run / CONFIG), sites) if sites else None

@@ -1,17 +1,34 @@
 """The command `fedweave check`: all that can be found wrong with an experiment before it is started."""
 
 from collections.abc import Iterator, Sequence
+from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from fedweave.cli.options import Earlier, Experiment, Settings, Trust, beginning, check_consent
-from fedweave.core.text import counted
+from fedweave.cli.options import Earlier, Experiment, Loaded, Settings, Trust, beginning, check_consent
+from fedweave.core.text import counted, printable
+from fedweave.experiment.config import Config, read
 
-if TYPE_CHECKING:
-    from fedweave.experiment.build import Built
-    from fedweave.experiment.config import Config
+if not Loaded.for_help:
+    import numpy as np
+
+    from fedweave.algorithms.parts.composition import MadeOfParts
+    from fedweave.core import model as models
+    from fedweave.core.algorithm import DeclaresCalls, calls_of, capabilities, check_rounds
+    from fedweave.core.graph import SPLITS, TEST, TRAIN
+    from fedweave.core.random import key
+    from fedweave.core.tree import leaves
+    from fedweave.datasets.features import OVER_NODES
+    from fedweave.datasets.odd_data import odd_features
+    from fedweave.experiment.build import Built, build
+    from fedweave.experiment.demands import check_trained
+    from fedweave.experiment.runs.warm import begin
+    from fedweave.partition.base import client_ids
+    from fedweave.report.clients import header
+    from fedweave.report.terminal import screen
+
 
 FEW = 3  # examples of a class that may be a misspelt name of another
 
@@ -26,12 +43,6 @@ def check(
     trust: Trust = False,
 ) -> None:
     """Load and cut the data, build model and algorithm, and say what is odd; no client trains, nothing is written."""
-    from fedweave.core.text import printable
-    from fedweave.experiment.build import build
-    from fedweave.experiment.config import read
-    from fedweave.experiment.demands import check_trained
-    from fedweave.report.terminal import Terminal, screen
-
     console = screen()
     check_consent(config, trust)
     chosen, notes = read(config, beginning(settings, init_from), algorithm)
@@ -40,7 +51,7 @@ def check(
     if not chosen.between_sites:  # whose data may be of other classes
         chosen.evaluation.of(built.data.labels, built.data.classes)
     notes += begun(chosen, built)
-    Terminal(console).header(chosen, built)
+    header(console, chosen, built)
     for line in (*facts(chosen, built), *(f"note: {text}" for text in (*oddities(chosen, built), *notes))):
         console.print(printable(line), highlight=False, soft_wrap=True, markup=False)
     console.print("no fault found", highlight=False)
@@ -53,9 +64,6 @@ def begun(config: "Config", built: "Built") -> list[str]:
     Raises:
         FedweaveError: it refuses.
     """
-    from fedweave.core.algorithm import DeclaresCalls, calls_of, check_rounds
-    from fedweave.experiment.runs.warm import begin
-
     check_rounds(built.algorithm, config.general.rounds)
     earlier = None if config.between_sites else config.general.init_from  # sites' server alone has that run's files
     found = [] if earlier is None else [*begin(built.fed, built.algorithm, built.data, Path(earlier), built.own).notes]
@@ -69,10 +77,6 @@ def begun(config: "Config", built: "Built") -> list[str]:
 
 def facts(config: "Config", built: "Built") -> Iterator[str]:
     """What of data, model and software the header does not say."""
-    from importlib.metadata import version
-
-    import numpy as np
-
     data = built.data
     named = ", ".join(data.labels) if data.labels else f"0 to {data.classes - 1}"
     wide = f"{counted(data.features, 'feature')}, {counted(data.classes, 'class')} ({named})"
@@ -98,13 +102,6 @@ def facts(config: "Config", built: "Built") -> Iterator[str]:
 
 def oddities(config: "Config", built: "Built") -> Iterator[str]:
     """What is allowed and seldom meant: clients or classes without examples to train or test on, classes of a few."""
-    import numpy as np
-
-    from fedweave.core.algorithm import capabilities
-    from fedweave.core.graph import SPLITS, TRAIN
-    from fedweave.datasets.odd_data import odd_features
-    from fedweave.partition.base import client_ids
-
     parts, y = built.partition.parts, built.data.y
     names = client_ids(len(parts), built.partition.names)
     held = np.array([part.masks.sum(1) for part in parts])
@@ -144,9 +141,6 @@ def oddities(config: "Config", built: "Built") -> Iterator[str]:
 
 def _in_no_epsilon(config: "Config", built: "Built") -> Iterator[str]:
     """What the data of all clients tell beside messages whose ε is stated."""
-    from fedweave.algorithms.parts.composition import MadeOfParts
-    from fedweave.datasets.features import OVER_NODES
-
     composed = built.algorithm.composed if isinstance(built.algorithm, MadeOfParts) else None
     if composed is not None and composed.mechanism and config.data.values.get("normalise") in OVER_NODES:
         yield "data.normalise takes exact numbers over all clients' nodes, which are in no ε; 'row' and 'none' do not"
@@ -166,8 +160,6 @@ def _counted(config: "Config", columns: Sequence[str]) -> bool:
 
 def _at_several(built: "Built") -> Iterator[str]:
     """Of members' ids, "member/id", how many train at one member and are tested on at another."""
-    from fedweave.core.graph import TEST, TRAIN
-
     data, uses = built.data, dict[str, list[set[int]]]()
     for client, part in enumerate(built.partition.parts):
         for split, at in ((TRAIN, 0), (TEST, 1)):
@@ -185,10 +177,6 @@ def _at_several(built: "Built") -> Iterator[str]:
 
 def parameters(built: "Built") -> str:
     """How many numbers the model's weights are, of each where members have their own."""
-    from fedweave.core import model as models
-    from fedweave.core.random import key
-    from fedweave.core.tree import leaves
-
     nets = dict.fromkeys(built.algorithm_of(client).model for client in built.fed.clients)
     counts = (sum(leaf.numel() for _, leaf in leaves(models.init(net, key(0)))) for net in nets)
     return ", ".join(f"{count:,}" for count in counts)

@@ -2,15 +2,22 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from fedweave.cli.options import Loaded
 from fedweave.errors import UserError
+from fedweave.report.document import Document
 
-if TYPE_CHECKING:
-    from fedweave.deploy.flare.site.compliance import Report
-    from fedweave.report.document import Document
+if not Loaded.for_help:
+    from fedweave.deploy.flare.site.compliance import Report, of_site, read_report, write_report
+    from fedweave.deploy.flare.wire.journal import now
+    from fedweave.experiment.runs.files import LEDGER
+    from fedweave.report.compliance import of_run
+    from fedweave.report.pages import check_page, write_document
+    from fedweave.report.reading import read_run
+
 
 STEM = "compliance"
 
@@ -46,9 +53,6 @@ def compliance(
     A site's own report is signed with the site's key. Whoever gets the JSON can check it, sign it, and write the page
     anew, by giving it in place of DIR.
     """
-    from fedweave.deploy.flare.site.compliance import read_report, write_report
-    from fedweave.report.pages import check_page, write_document
-
     page = out or (directory.with_suffix(".html") if directory.is_file() else directory / f"{STEM}.html")
     check_page(page)
     report = read_report(directory, authority) if directory.is_file() else _new(directory, run)
@@ -67,13 +71,7 @@ def _new(directory: Path, run: str) -> "Report":
     Raises:
         UserError: `directory` is neither.
     """
-    from fedweave.deploy.flare.site.compliance import Report
-    from fedweave.deploy.flare.wire.journal import now
-    from fedweave.experiment.runs.files import LEDGER
-
     if (directory / "ledgers").is_dir() and not (directory / LEDGER).exists():
-        from fedweave.deploy.flare.site.compliance import of_site
-
         found = Report(_dated(of_site(directory, run), now()))
         return found.signed(directory) if (directory / "startup").is_dir() else found
     if run:
@@ -83,9 +81,6 @@ def _new(directory: Path, run: str) -> "Report":
             f"there is no {directory / LEDGER} and no {directory / 'ledgers'}; give the folder of a site that took "
             "part in a run, the directory of a run, or a report's .json."
         )
-    from fedweave.report.compliance import of_run
-    from fedweave.report.reading import read_run
-
     return Report(_dated(of_run(read_run(directory)), now()))
 
 

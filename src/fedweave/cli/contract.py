@@ -1,14 +1,31 @@
-"""The command `fedweave contract`."""
+"""The commands `fedweave contract` and `fedweave attack`: whether an algorithm keeps the laws, and what messages tell a
+curious server."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from traceback import extract_tb
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
 
 import fedweave
+from fedweave.cli.options import Loaded, Settings
+from fedweave.core.plugins import check_trusted
 from fedweave.core.records import Record
-from fedweave.errors import ConfigError, FedweaveError
+from fedweave.errors import ConfigError, FedweaveError, UserError
+from fedweave.experiment.config import Config, check_name, load, override, read, resolve
+
+if not Loaded.for_help:
+    from fedweave.algorithms.parts.composition import MadeOfParts
+    from fedweave.algorithms.parts.part import Attackable, Attacked
+    from fedweave.contract.laws import LAWS, Broken
+    from fedweave.contract.subject import Subject
+    from fedweave.core import random
+    from fedweave.experiment.build import build
+    from fedweave.experiment.runs.files import CONFIG
+    from fedweave.report.terminal import screen
 
 
 def contract(
@@ -25,10 +42,6 @@ def contract(
     A class says what does not hold for it, and why: exempt_laws = {"one_client_is_ordinary_training": "momentum"};
     and which of its settings suit clients of a few dozen nodes: test_settings = {"batch": 8}.
     """
-    from fedweave.contract.laws import LAWS
-    from fedweave.contract.subject import Subject
-    from fedweave.experiment.config import check_name
-
     subject = Subject(*_chosen(name, settings or []))
     if unknown := sorted(subject.not_owed.keys() - LAWS.keys()):
         raise ConfigError(f"{name}: exempt_laws names {', '.join(unknown)}; the laws are {', '.join(LAWS)}.")
@@ -47,14 +60,12 @@ def contract(
         raise FedweaveError(f"{name}: {len(broken)} of {len(only or LAWS)} laws do not hold.")
 
 
-def verdict(subject: Any, law: str) -> str:
+def verdict(subject: "Subject", law: str) -> str:
     """ "holds", "declared: why" or "BROKEN: why", for one law.
 
     Raises:
         ConfigError: the algorithm refuses its own settings, whatever the law.
     """
-    from fedweave.contract.laws import LAWS, Broken
-
     if law in subject.not_owed:
         return f"declared : does not hold, {subject.not_owed[law]}"
     try:
@@ -77,13 +88,53 @@ def _place(error: Exception) -> str:
     return f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
 
 
-def _chosen(name: str, settings: list[str]) -> tuple[Any, Record]:
+def _chosen(name: str, settings: list[str]) -> tuple[type, Record]:
     """The algorithm and its settings, checked; a relative file is looked for in the folder one is in."""
-    from fedweave.experiment.config import override, resolve
-
     document: Record = {"data": {"name": "synthetic"}, "algorithm": {"name": name}}
     for text in settings:
         override(document, f"algorithm.{text}")
     given = {key: value for key, value in document["algorithm"].items() if key != "name"}
     choice = resolve(document).algorithm
     return choice.kind, {key: value for key, value in choice.made_values().items() if key in given}
+
+
+def attacks_table(rows: Iterable[tuple[str, str, float, float]]) -> Table:
+    """A line for each attack: its name, what it knows, and the shares that it gets right without and with a defence."""
+    shown = Table(box=SIMPLE_HEAD, padding=(0, 2, 0, 0))
+    for name in ("attack", "knows", "right without defence", "with it"):
+        shown.add_column(name, justify="left" if name in ("attack", "knows") else "right")
+    for named, known, without, protected in rows:
+        shown.add_row(named, known, f"{without:.1%}", f"{protected:.1%}")
+    return shown
+
+
+def attack(
+    source: Annotated[Path, typer.Argument(metavar="DIR|CONFIG.toml", help="A run or an experiment.")],
+    settings: Settings = None,
+) -> None:
+    """Attack what clients send: what each attack finds out with and without the defence."""
+    if source.is_dir():
+        check_trusted(load(source / CONFIG), source / CONFIG)
+    config, _ = read(source / CONFIG if source.is_dir() else source, settings or [], None)
+    screen().print(attacks_table(attacked(config)))
+
+
+def attacked(config: "Config") -> "list[Attacked]":
+    """What attacks on what an experiment's clients send find out (`algorithms.parts.part.Attackable`).
+
+    Raises:
+        UserError: its clients send nothing that there are attacks on.
+    """
+    built = build(config)
+    parts = built.algorithm.composed.values() if isinstance(built.algorithm, MadeOfParts) else ()
+    key = random.fold(random.key(config.general.seed), "attack")
+    built.fed.begin(0)
+    attackable = [part for part in parts if isinstance(part, Attackable)]
+    rows = [row for part in attackable for row in part.attacks(built.fed, built.data, built.partition, key)]
+    if not rows:
+        raise UserError(
+            f"the clients of {config.algorithm.name!r} send nothing that attacks are known on here; give an experiment "
+            "with noisy codes or links: algorithm.name = 'fairgfl', with its estimator 'ldp'.",
+            code="user.no-attack",
+        )
+    return rows

@@ -1,20 +1,28 @@
 """The command `fedweave export`."""
 
+import io
 import json
 import shutil
 from enum import StrEnum
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from fedweave.cli.options import Loaded
 from fedweave.cli.predict import Chosen, Client, Round, When
 from fedweave.core.records import Record
 from fedweave.errors import UserError
 
-if TYPE_CHECKING:
-    from fedweave.export.source import Source
+if not Loaded.for_help:
+    import torch
+    from safetensors.torch import save
+
+    from fedweave.experiment.runs.files import EXPORT, plain_errors, write
+    from fedweave.export.card import card
+    from fedweave.export.source import AT_SITES, Source, source
+    from fedweave.report.reading import read_run
 
 
 class Format(StrEnum):
@@ -42,8 +50,6 @@ def export(
     It is the global model where there is one; --model personal or trained takes that of the --client. Of a run between
     sites it is the global model alone; `fedweave sites export` also says what columns and classes are called.
     """
-    from fedweave.export.source import AT_SITES, source
-
     folder = free(directory, out, form)
     found = source(directory, None if model is None else str(model), client, when=when.value)
     write_export(folder, directory, found, form, client)
@@ -60,8 +66,6 @@ def free(directory: Path, out: Path | None, form: Format) -> Path:
     Raises:
         UserError: it is there already, or the format needs what is not installed.
     """
-    from fedweave.experiment.runs.files import EXPORT
-
     folder = out or directory / EXPORT
     if folder.exists():
         raise UserError(f"{folder} exists; name another folder with --out, or remove it.")
@@ -74,10 +78,6 @@ def free(directory: Path, out: Path | None, form: Format) -> Path:
 
 def write_export(folder: Path, directory: Path, found: "Source", form: Format, client: str | None = None) -> None:
     """Write the model of the run in `directory` into a new `folder`, with its card."""
-    from fedweave.experiment.runs.files import plain_errors, write
-    from fedweave.export.card import card
-    from fedweave.report.reading import read_run
-
     about = found.described()
     files, usage = _files(about, found.weights, form)
     files["model.json"] = json.dumps(about, indent=2).encode()
@@ -109,13 +109,7 @@ def _files(about: Record, weights: Record, form: Format) -> tuple[dict[str, byte
 def _packed(weights: Record, form: Format) -> bytes:
     """The bytes of the weights' file."""
     if form == Format.safetensors:
-        from safetensors.torch import save
-
         return bytes(save(weights))
-    import io
-
-    import torch
-
     buffer = io.BytesIO()
     torch.save(weights, buffer)
     return buffer.getvalue()

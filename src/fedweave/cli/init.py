@@ -1,13 +1,25 @@
-"""The command `fedweave init`: a configuration to start from."""
+"""The commands `fedweave init` and `fedweave list`: a configuration to start from, and what it can name."""
 
 import sys
+from enum import StrEnum
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from fedweave.cli.options import Loaded
 from fedweave.errors import UserError
+from fedweave.experiment import config
+from fedweave.experiment.config import check_name
+
+if not Loaded.for_help:
+    from fedweave.datasets import describe
+    from fedweave.engines.devices import at_hand
+    from fedweave.experiment.runs.files import write
+    from fedweave.report.listing import Row, meanings, one_line, show_list
+    from fedweave.report.terminal import screen
+
 
 SUFFIX = ".toml"
 HOLDERS = ("all", "holders")
@@ -24,9 +36,6 @@ def init(
     ] = None,
 ) -> None:
     """Write the configuration of an experiment, to be changed and run."""
-    from fedweave.experiment.config import check_name
-    from fedweave.experiment.runs.files import write
-
     there = shipped()
     check_name("--from", origin, there)
     if path.suffix != SUFFIX:
@@ -65,3 +74,35 @@ def shipped() -> dict[str, str]:
     found = (files("fedweave") / "experiments").iterdir()
     names = sorted((one for one in found if one.name.endswith(SUFFIX)), key=lambda one: one.name)
     return {one.name.removesuffix(SUFFIX): one.read_text(encoding="utf-8") for one in names}
+
+
+class Kind(StrEnum):
+    """What `fedweave list` lists."""
+
+    algorithms = "algorithms"
+    datasets = "datasets"
+    partitions = "partitions"
+    models = "models"
+    engines = "engines"
+    parts = "parts"
+
+
+SECTIONS = {kind: kind.removesuffix("s") for kind in Kind} | {Kind.datasets: "data"}
+
+
+def list_(
+    kind: Annotated[Kind, typer.Argument(help="What to list.")],
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Only this one, with its parameters.")] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show parameters, defaults and meanings.")] = False,
+) -> None:
+    """List the algorithms, their parts, datasets, partitions, models or engines there are."""
+    section = SECTIONS[kind]
+    rows = []
+    for each, plugin in (
+        config.registry(section).items() if name is None else [config.lookup(f"list {kind}", section, name)]
+    ):
+        about = describe(each) if section == "data" else one_line(plugin)
+        rows.append(Row(each, about, config.parameters(section, plugin), meanings(plugin)))
+    show_list(screen(), rows, shown := verbose or name is not None)
+    if kind is Kind.engines and shown:
+        screen().print(at_hand(), highlight=False, markup=False, soft_wrap=True)

@@ -2,14 +2,22 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from fedweave.cli.options import Loaded
 from fedweave.errors import UserError
+from fedweave.experiment.config import load_saved
 
-if TYPE_CHECKING:
+if not Loaded.for_help:
     import pyarrow as pa
+
+    from fedweave.experiment.runs.files import CONFIG, LEDGER, PARTITION, read_table
+    from fedweave.report import ledger as shown
+    from fedweave.report.flows import members
+    from fedweave.report.ledger import pooled
+    from fedweave.report.terminal import screen
 
 
 def ledger(
@@ -25,10 +33,6 @@ def ledger(
     A site's own ledger says what has left the site, over all runs; `fedweave audit` shows the same run by run, with
     what was asked and refused.
     """
-    from fedweave.report import ledger as shown
-    from fedweave.report.flows import members
-    from fedweave.report.terminal import screen
-
     if as_csv and as_json:
         raise UserError("--csv and --json are two forms of the same; choose one of them.")
     table = read(directory)
@@ -45,10 +49,6 @@ def ledger(
 
 def _of_data(directory: Path, everyone: int) -> list[str]:
     """What was pooled without a message: everything where one place trains what several hold."""
-    from fedweave.experiment.config import load_saved
-    from fedweave.experiment.runs.files import CONFIG, PARTITION, read_table
-    from fedweave.report.ledger import pooled
-
     if not (directory / CONFIG).exists():
         return []
     held = len(read_table(directory, PARTITION)) if (directory / PARTITION).exists() else everyone
@@ -61,8 +61,6 @@ def read(directory: Path) -> "pa.Table":
     Raises:
         UserError: `directory` is neither.
     """
-    from fedweave.experiment.runs.files import LEDGER, read_table
-
     if (directory / LEDGER).exists():
         return read_table(directory, LEDGER)
     if (directory / "ledgers").is_dir():

@@ -2,10 +2,14 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import typer
 from rich.console import Console
+
+from fedweave.core.plugins import check_trusted
+from fedweave.experiment.config import load
+from fedweave.report.document import unmarked
 
 Experiment = Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="The experiment.")]
 Settings = Annotated[
@@ -19,6 +23,12 @@ Earlier = Annotated[
 Trust = Annotated[bool, typer.Option("--trust", help="Run the Python files that the configuration names plug-ins in.")]
 
 
+class Loaded:
+    """What a command's module is loaded for: its help and completion alone need nothing that takes long to import."""
+
+    for_help: ClassVar[bool] = False  # settled once, by `main`, before any command is loaded
+
+
 def beginning(settings: list[str] | None, init_from: Path | None) -> list[str]:
     """The settings, with the earlier run that --init-from names."""
     return [*(settings or []), *([] if init_from is None else [f"init_from={json.dumps(str(init_from))}"])]
@@ -30,9 +40,6 @@ def check_consent(config: Path, trust: bool) -> None:
     Raises:
         UserError: names the file. ConfigError: the configuration cannot be read.
     """
-    from fedweave.core.plugins import check_trusted
-    from fedweave.experiment.config import load
-
     if not trust:
         check_trusted(load(config), config, "--trust")
 
@@ -44,6 +51,4 @@ def say(message: str) -> None:
 
 def escaped(text: object) -> str:
     """`text` without rich's markup, of several lines each by itself."""
-    from fedweave.report.document import unmarked
-
     return "\n".join(map(unmarked, str(text).split("\n")))

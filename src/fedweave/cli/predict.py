@@ -1,26 +1,39 @@
 """The command `fedweave predict`: the classes that a finished run's models predict, also for new nodes and graphs."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
+from fedweave.cli.options import Loaded
 from fedweave.core.text import counted
 from fedweave.errors import DataError, UserError, listed
+from fedweave.experiment.config import Config
 
-if TYPE_CHECKING:  # the command line imports this module, and should start quickly
-    from collections.abc import Sequence
-
+if not Loaded.for_help:
     import numpy as np
     import pyarrow as pa
 
+    from fedweave.core.algorithm import PredictsJointly, capabilities
     from fedweave.datasets.base import Dataset
-    from fedweave.experiment.build import Built
-    from fedweave.experiment.config import Config
-    from fedweave.experiment.runs.own_metrics import Measured, Metric
-    from fedweave.experiment.runs.trained import Trained
+    from fedweave.datasets.features import OVER_NODES
+    from fedweave.experiment.build import Built, build
+    from fedweave.experiment.runs.files import (
+        NEW_PREDICTIONS,
+        PARTITION,
+        PREDICTIONS,
+        read_table,
+        write_csv,
+        write_table,
+    )
+    from fedweave.experiment.runs.own_metrics import Measured, Metric, function, measured
+    from fedweave.experiment.runs.predictions import Predicted, predictions_table, right
+    from fedweave.experiment.runs.scoring import flagging_of, of_new, of_own
+    from fedweave.experiment.runs.trained import Trained, finished, here, trained
+    from fedweave.report.terminal import screen
 
 
 class ModelName(StrEnum):
@@ -90,11 +103,6 @@ def predict(
     test graph by the global model. New ones get the global model where there is one, else a row for every client's.
     Of a vertical run, the parties predict jointly, and --data holds the new nodes beside the old.
     """
-    from fedweave.experiment.runs.files import NEW_PREDICTIONS, PREDICTIONS, write_csv, write_table
-    from fedweave.experiment.runs.own_metrics import measured
-    from fedweave.experiment.runs.predictions import right
-    from fedweave.report.terminal import screen
-
     path = out or directory / (PREDICTIONS if data is None else NEW_PREDICTIONS)
     if path.exists():
         raise UserError(f"{path} exists; name another file with --out, or remove it.")
@@ -119,8 +127,6 @@ def predict(
 
 def _functions(names: "Sequence[str]", data: Path | None) -> "list[Metric]":
     """Those of one's own; new examples are of no split, so that they are not measured."""
-    from fedweave.experiment.runs.own_metrics import function
-
     if names and data is not None:
         raise UserError("--metric is of the run's own test examples; leave out --data.")
     return [function(name) for name in names]
@@ -134,8 +140,6 @@ def _told(found: "Measured") -> str:
 
 def _without_rows(directory: Path, table: "pa.Table") -> list[str]:
     """The clients of a run of which nothing is predicted."""
-    from fedweave.experiment.runs.files import PARTITION, read_table
-
     there = set(table["client"].to_pylist())
     return [client for client in read_table(directory, PARTITION)["client"].to_pylist() if client not in there]
 
@@ -156,14 +160,9 @@ def predictions(
         UserError: the run is not finished or was made between sites, or has no such model or client. DataError: the
             data is refused, or of another form than the run's.
     """
-    from fedweave.core.algorithm import capabilities
-    from fedweave.experiment.runs.trained import finished, trained
-
     config = finished(directory)
     run = trained(directory, config, f"Predict there, too: fedweave sites predict {directory} --sites DIR", when)
     if not capabilities(config.algorithm.kind).predicts:
-        from fedweave.experiment.runs.scoring import of_new, of_own
-
         return of_own(run, model, client) if data is None else of_new(run, data, model, client)
     if model is not None or client is not None:
         raise UserError("the parties of a vertical run predict jointly; leave out --model and --client.")
@@ -172,14 +171,6 @@ def predictions(
 
 def _jointly(run: "Trained", data: Path | None) -> "pa.Table":
     """What the parties of a vertical run predict."""
-    import numpy as np
-
-    from fedweave.core.algorithm import PredictsJointly
-    from fedweave.experiment.build import build
-    from fedweave.experiment.runs.predictions import Predicted, predictions_table
-    from fedweave.experiment.runs.scoring import flagging_of
-    from fedweave.experiment.runs.trained import here
-
     built = run.built
     if data is not None:
         try:
@@ -211,8 +202,6 @@ def _jointly(run: "Trained", data: Path | None) -> "pa.Table":
 
 def _on(config: "Config", data: Path, before: "Dataset") -> "Config":
     """The run's configuration on other data, with the classes of the data `before`; the split does not matter."""
-    from fedweave.datasets.features import OVER_NODES
-
     values, partition = config.data.values, config.partition.values
     if values.get("normalise", "none") in OVER_NODES:
         raise UserError(

@@ -1,9 +1,24 @@
 """The commands `fedweave report` and `fedweave compare`."""
 
+import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from fedweave.cli.options import Loaded
+from fedweave.errors import UserError
+
+if not Loaded.for_help:
+    from fedweave.experiment.runs.files import write_page
+    from fedweave.report.compare import NOTE, caught, compared
+    from fedweave.report.html import render
+    from fedweave.report.live import shown
+    from fedweave.report.reading import grouped, read_runs
+    from fedweave.report.tables import incomparable
+    from fedweave.report.terminal import screen, show_cells
+    from fedweave.report.training import unlike
 
 
 def report(
@@ -16,10 +31,6 @@ def report(
     ] = None,
 ) -> None:
     """Write a page about one or several runs: results, clients, fairness, split, and what left whom."""
-    from fedweave.experiment.runs.files import write_page
-    from fedweave.report.html import render
-    from fedweave.report.reading import read_runs
-
     page = render(read_runs(directories))
     path = out or (directories[0] if len(directories) == 1 else Path()) / "report.html"
     write_page(path, page)
@@ -30,13 +41,6 @@ def compare(
     directories: Annotated[list[Path], typer.Argument(metavar="RUN...", help="The directories of runs.")],
 ) -> None:
     """Compare runs with those given first: paired tests over the seeds that both have, with intervals."""
-    from fedweave.errors import UserError
-    from fedweave.report.compare import NOTE, caught, compared
-    from fedweave.report.reading import grouped, read_runs
-    from fedweave.report.tables import incomparable
-    from fedweave.report.terminal import screen, show_cells
-    from fedweave.report.training import unlike
-
     groups = grouped(read_runs(directories))
     if len(directories) < 2:
         raise UserError(f"{directories[0]} is one run; give another to compare it with.")
@@ -62,12 +66,6 @@ def watch(
     It reads the run's files as they are saved, of a run of sites, too, where its server is on this machine. Ctrl-C ends
     it.
     """
-    import threading
-    from contextlib import suppress
-
-    from fedweave.errors import UserError
-    from fedweave.report.live import shown
-
     if not directory.is_dir():
         raise UserError(f"there is no directory {directory}. Give one that `fedweave run … --out DIR` writes.")
     with suppress(KeyboardInterrupt), shown(directory, typer.echo, port):

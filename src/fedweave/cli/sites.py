@@ -3,18 +3,48 @@
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from fedweave.cli.certificates import accept, renew, request, revoke, sign
 from fedweave.cli.export import Format, Kind, Out
-from fedweave.cli.options import Earlier, Experiment, Settings, Trust, check_consent
+from fedweave.cli.options import Earlier, Experiment, Loaded, Settings, Trust, check_consent
 from fedweave.cli.predict import Chosen, Round, When
-from fedweave.cli.processes import Directory, start, status, stop
+from fedweave.cli.processes import Directory, accept, renew, request, revoke, sign, start, status, stop
 from fedweave.core.records import Record
 from fedweave.core.text import counted, printable
 from fedweave.errors import UserError
+from fedweave.experiment.config import read
+from fedweave.report.notes import headline
+
+if not Loaded.for_help:
+    from fedweave.cli.export import free, write_export
+    from fedweave.datasets.features import OVER_NODES
+    from fedweave.deploy.flare.server.provision import provision
+    from fedweave.deploy.flare.site.predicted import form_of
+    from fedweave.deploy.flare.site.sitefile import SITE_FILE, write_site_file
+    from fedweave.deploy.sites import running
+    from fedweave.deploy.sites.checking import examine, versions
+    from fedweave.deploy.sites.experiments import (
+        Observed,
+        begun_from,
+        check_experiment,
+        for_sites,
+        hand_out,
+        judged_by_number,
+        unknown_to_server,
+        with_engine,
+    )
+    from fedweave.deploy.sites.experiments import split as cut
+    from fedweave.deploy.sites.processes import own_reasons
+    from fedweave.deploy.sites.project import Project, free_port, read_project
+    from fedweave.deploy.sites.running import number_of
+    from fedweave.experiment.runs.files import RUN
+    from fedweave.experiment.runs.resuming import terminable
+    from fedweave.export.source import exportable, source
+    from fedweave.report.terminal import screen, show_result
+    from fedweave.report.tracking import tracked
+
 
 sites = typer.Typer(no_args_is_help=True, help="Run federations of real sites on NVIDIA FLARE.")
 
@@ -27,14 +57,6 @@ WORDS = {
     "predicting": "predicting",
     "ending": "an earlier job of this run is still at work; ending it after its round",
 }
-
-
-@sites.callback()
-def ready() -> None:
-    """Run federations of real sites on NVIDIA FLARE."""
-    from fedweave.deploy.flare import require_nvflare
-
-    require_nvflare()
 
 
 @sites.command()
@@ -51,14 +73,6 @@ def init(
     ] = 0,
 ) -> None:
     """Provision a project: server, sites and administrator with their certificates."""
-    from fedweave.datasets.features import OVER_NODES
-    from fedweave.deploy.flare.server.provision import provision
-    from fedweave.deploy.flare.site.sitefile import SITE_FILE, write_site_file
-    from fedweave.deploy.sites.experiments import hand_out, unknown_to_server
-    from fedweave.deploy.sites.experiments import split as cut
-    from fedweave.deploy.sites.project import Project, free_port
-    from fedweave.experiment.config import read
-
     project = Project(tuple(name.strip() for name in names.split(",")), host, port or free_port())
     chosen = None if split is None else read(split, settings or [])[0]
     parts = None if chosen is None else cut(chosen, project.sites)
@@ -99,11 +113,6 @@ def check(
 ) -> None:
     """Look for faults in what is on this machine before anything is started: data, splits, policies, certificates,
     secrets, the server's port and address; exit code 2 if there are any."""
-    from fedweave.deploy.sites.checking import examine, versions
-    from fedweave.deploy.sites.experiments import with_engine
-    from fedweave.deploy.sites.project import read_project
-    from fedweave.experiment.config import read
-
     project = read_project(directory)
     if config is not None:
         check_consent(config, trust)
@@ -141,22 +150,6 @@ def run(
     ] = None,
 ) -> None:
     """Run an experiment at the sites and bring its files back."""
-    from fedweave.deploy.sites.experiments import (
-        Observed,
-        begun_from,
-        check_experiment,
-        for_sites,
-        judged_by_number,
-        with_engine,
-    )
-    from fedweave.deploy.sites.processes import own_reasons
-    from fedweave.deploy.sites.project import read_project
-    from fedweave.deploy.sites.running import run as submit
-    from fedweave.experiment.config import read
-    from fedweave.experiment.runs.resuming import terminable
-    from fedweave.report.terminal import screen, show_result
-    from fedweave.report.tracking import tracked
-
     if resume and overwrite:
         raise UserError("--resume continues a run and --overwrite replaces it; choose one of them.")
     chosen, notes = read(config, with_engine(settings or []), algorithm)
@@ -175,7 +168,7 @@ def run(
 
     try:
         with own_reasons(project), terminable():
-            summary = submit(chosen, project, directory, resume, told, overwrite=overwrite)
+            summary = running.run(chosen, project, directory, resume, told, overwrite=overwrite)
     except KeyboardInterrupt:
         typer.echo(
             f"what was reached is in {directory}; continue with the same command, --out {directory} and --resume"
@@ -200,11 +193,8 @@ def predict(
     vertical run predict jointly. The predictions stay in the sites' folders, of a vertical run in those that have
     labels.
     """
-    from fedweave.deploy.sites.processes import own_reasons
-    from fedweave.deploy.sites.running import predict as submit
-
     with own_reasons(project):
-        paths = submit(project, directory, Teller(), "" if model is None else str(model), when=when.value)
+        paths = running.predict(project, directory, Teller(), "" if model is None else str(model), when=when.value)
     for path in paths:
         typer.echo(f"predictions: {path} (in the project's folder, on the site's machine)")
 
@@ -220,12 +210,6 @@ def export(
     """Export the global model of a run between sites, as `fedweave export` does, with the names of columns and classes,
     and the scaling, of a site's own tables. Nothing but these names and numbers leaves the site's folder.
     """
-    from fedweave.cli.export import free, write_export
-    from fedweave.deploy.flare.site.predicted import form_of
-    from fedweave.deploy.sites.running import number_of
-    from fedweave.experiment.runs.files import RUN
-    from fedweave.export.source import exportable, source
-
     exportable(directory)  # or a site's tables would be blamed for what no site can give
     folder = free(directory, out, form)
     found = form_of(site, number_of(directory) if (directory / RUN).exists() else "")
@@ -236,7 +220,7 @@ class Teller:
     """Prints what is new of a job's progress, and what is waited for where nothing is new."""
 
     def __init__(self) -> None:
-        self._last: Any = None
+        self._last: Record = {}
         self._began, self._waited, self._shown = time.monotonic(), tuple[str, ...](), -1
 
     def __call__(self, now: Record) -> None:
@@ -253,7 +237,7 @@ class Teller:
 
     def _continued(self, now: Record) -> None:
         """Say from where a job goes on and what is noted of its sites, once; a quick one may be over before."""
-        before = (self._last or {}).get("status")
+        before = self._last.get("status")
         if now["status"] in ("running", "done", "stopped") and before not in ("running", "stopping", now["status"]):
             after, again = now.get("after", 0), now.get("again", 0)
             if now.get("note"):
@@ -272,8 +256,6 @@ class Teller:
             typer.echo(f"{', '.join(now['sites'])}: {words}" if now["sites"] else words)
         elif now["status"] == "running" or (now.get("rounds") and now["round"] > self._shown):
             self._shown = now["round"]
-            from fedweave.report.notes import headline
-
             known = headline(now["summary"] or {})
             shown = f"  {known}" if known else ""
             lost = "".join(f"  {site}: {printable(why)}" for site, why in (now["lost"] or {}).items())

@@ -1,16 +1,44 @@
-"""The command `fedweave statement`."""
+"""The commands `fedweave statement` and `fedweave contributions`: what members are paid, and what they brought."""
 
 import json
 import shlex
+from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.table import Table
 
+from fedweave.cli.options import Loaded
 from fedweave.errors import UserError
+from fedweave.report.document import unmarked
 
-if TYPE_CHECKING:  # the command line imports this module, and should start quickly
+if not Loaded.for_help:
     import pyarrow as pa
+
+    from fedweave.experiment.runs.files import (
+        CONTRIBUTIONS,
+        LEDGER,
+        RUN,
+        STATEMENT,
+        csv_bytes,
+        locked,
+        plain_errors,
+        read,
+        read_table,
+        write,
+        write_csv,
+        write_table,
+    )
+    from fedweave.incentives.coalitions import GAINS_IN, MEASURED_ON
+    from fedweave.incentives.statement import of_member, totals
+    from fedweave.payments.account_page import document, money
+    from fedweave.payments.accounts import account
+    from fedweave.payments.contributions import measured, over_rounds, unpayable
+    from fedweave.payments.sealed import SEAL, check_copy, check_free, check_in_run, check_same, read_seal, write_copy
+    from fedweave.report.pages import check_page, write_document
+    from fedweave.report.reading import read_run
+    from fedweave.report.terminal import screen
 
 
 def statement(
@@ -46,8 +74,6 @@ def statement(
     """State what each member of a run contributed, got, and is paid or fined, round by round: CSV, Parquet, and a page
     to print."""
     if compare:
-        from fedweave.payments.sealed import check_same
-
         typer.echo(check_same(compare))
         return
     if check is not None:
@@ -56,8 +82,6 @@ def statement(
         return
     if directory is None:
         raise UserError("name the directory of a run, or with --check the folder of a statement.")
-    from fedweave.experiment.runs.files import STATEMENT
-
     paths, totals = write_statement(directory, member, out or directory / STATEMENT / member, pdf)
     _show(totals)
     for path in paths:
@@ -66,12 +90,6 @@ def statement(
 
 def _show(totals: "pa.Table") -> None:
     """What each member is paid and fined over all rounds."""
-    from rich.table import Table
-
-    from fedweave.payments.account_page import money
-    from fedweave.report.document import unmarked
-    from fedweave.report.terminal import screen
-
     shown = Table(box=None, header_style="dim")
     for name in ("member", "rounds", "paid", "fined", "total"):
         shown.add_column(name, justify="left" if name == "member" else "right")
@@ -89,14 +107,6 @@ def write_statement(directory: Path, member: str, out: Path, pdf: bool = False) 
     Raises:
         UserError: see `accounts.account` and `member_copy.check_free`; or the member has no lines.
     """
-    from fedweave.experiment.runs.files import plain_errors, write, write_csv, write_table
-    from fedweave.incentives.statement import of_member, totals
-    from fedweave.payments.account_page import document
-    from fedweave.payments.accounts import account
-    from fedweave.payments.sealed import SEAL, check_free, write_copy
-    from fedweave.report.pages import check_page, write_document
-    from fedweave.report.reading import read_run
-
     if pdf:
         check_page(out / "statement.pdf")
     run = read_run(directory)
@@ -124,11 +134,6 @@ def write_statement(directory: Path, member: str, out: Path, pdf: bool = False) 
 
 def _check(directory: Path | None, member: str, folder: Path) -> list[str]:
     """What was checked."""
-    from fedweave.experiment.runs.files import LEDGER, RUN, read_table
-    from fedweave.incentives.statement import of_member
-    from fedweave.payments.sealed import check_copy, check_in_run, read_seal
-    from fedweave.report.reading import read_run
-
     if not member:
         raise UserError("--check needs --member NAME: whose ledger is in the directory.")
     seal = read_seal(folder)
@@ -159,8 +164,6 @@ def _check(directory: Path | None, member: str, folder: Path) -> list[str]:
 
 def _check_spreadsheets(folder: Path, tables: "dict[str, pa.Table]") -> None:
     """Refuse a CSV file of a statement that says something else than its table, or has none to be held against."""
-    from fedweave.experiment.runs.files import csv_bytes, read
-
     for path in sorted(folder.glob("statement*.csv")):
         if path.stem not in tables and path.stem == _stem(""):
             raise UserError(f"{path} cannot be checked without {path.stem}.parquet; ask for it, or leave the file out.")
@@ -170,3 +173,47 @@ def _check_spreadsheets(folder: Path, tables: "dict[str, pa.Table]") -> None:
 
 def _stem(member: str) -> str:
     return f"statement-{member}" if member else "statement"
+
+
+def contributions(
+    directory: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a finished run.")],
+    rounds: Annotated[str, typer.Option(help='Which rounds: "last", "all", or numbers such as 1,10,20.')] = "last",
+    metric: Annotated[
+        str,
+        typer.Option(help="What a model is worth: by what judges the run (auto), accuracy, loss, average_precision, …"),
+    ] = "auto",
+    permutations: Annotated[int, typer.Option(help="Orders of joining that are drawn, above 12 clients.")] = 200,
+) -> None:
+    """What each client brought to the global model: leave-one-out and Shapley values of single rounds, and the shares
+    of a budget that would follow; also to RUN/contributions.parquet.
+
+    They are measured on the global test set or, without one, on all clients' test examples. docs/contributions.md says
+    what each column means.
+    """
+    with locked(directory) if directory.is_dir() else nullcontext():  # so that no other run takes its place meanwhile
+        table = measured(directory, rounds, metric, permutations)
+        write_table(directory / CONTRIBUTIONS, table)
+    where, what = (table.schema.metadata[key].decode() for key in (MEASURED_ON, GAINS_IN))
+    shown = Table(box=None, header_style="dim")
+    sums = over_rounds(table)
+    for name in sums.column_names:
+        shown.add_column(name.replace("_", " "), justify="left" if name == "client" else "right")
+    for row in sums.to_pylist():
+        shown.add_row(*(unmarked(value) if isinstance(value, str) else f"{value:.4f}" for value in row.values()))
+    console = screen()
+    console.print(shown)
+    numbers = sorted(set(table["round"].to_pylist()))
+    count = len(numbers)
+    console.print(
+        f"{f'{count} rounds' if count > 1 else f'round {numbers[0]}'}, gains in {what} on {where}"
+        f"{', summed; shares are of the sums, cosines are means' * (count > 1)}: {directory / CONTRIBUTIONS}",
+        highlight=False,
+        markup=False,
+    )
+    if any(value != value for row in sums.to_pylist() for value in row.values()):  # as NaN alone
+        console.print("nan: these gains sum to nothing or less, so that no budget can be divided by them")
+    if odd := unpayable(sums):
+        console.print(
+            f"{', '.join(odd)}: some member's share is more than the whole budget, since gains of both signs nearly "
+            "cancel; pay nobody by it, measure more rounds or take another share"
+        )

@@ -1,22 +1,31 @@
-"""The command `fedweave sweep`."""
+"""The commands `fedweave sweep` and `fedweave reproduce`: many runs, and a table of them."""
 
 import shlex
 import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.console import Console
 
-from fedweave.cli.options import Experiment, Settings
+from fedweave.cli.options import Experiment, Loaded, Settings
 from fedweave.core.text import counted
 from fedweave.errors import ConfigError, FedweaveError
+from fedweave.experiment.config.toml import check_name
+from fedweave.papers import selection
+from fedweave.papers.paper import CLEAN, Paper, PaperTable
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rich.console import Console
-
+if not Loaded.for_help:
     from fedweave.papers.grid import PlannedRun
+    from fedweave.papers.selection import PAPERS, PROTOCOLS
+    from fedweave.papers.session import Session, watched
+    from fedweave.papers.workers import Stopped
+    from fedweave.report.terminal import screen
+    from fedweave.sweep import search as seek
+    from fedweave.sweep import slurm as scripts
+    from fedweave.sweep.plan import check_over, keys_of, planned, share, tries, up_to_date
+    from fedweave.sweep.results import Asked, finish, lost
 
 
 def sweep(
@@ -73,12 +82,6 @@ def sweep(
     At the end one table, with each algorithm's setting chosen by validation, and one page with all runs and paired
     tests.
     """
-    from fedweave.report.terminal import screen
-    from fedweave.sweep import search as seek
-    from fedweave.sweep import slurm as scripts
-    from fedweave.sweep.plan import check_over, keys_of, planned, share, tries, up_to_date
-    from fedweave.sweep.results import Asked, finish, lost
-
     folder, console = out or Path("sweeps") / config.stem, screen()
     tried = tries(config, settings or [], grid or [])
     asked = Asked(keys_of(tried), tuple(over or ()), latex, csv, figures, tuple(metric or ()), tried)
@@ -117,8 +120,6 @@ def _say(console: "Console", *lines: str) -> None:
 
 def _execute(console: "Console", runs: "Sequence[PlannedRun]", jobs: int) -> dict[str, str]:
     """Do what is not done yet; {name: why} of what failed."""
-    from fedweave.papers.session import watched
-    from fedweave.papers.workers import Stopped
 
     def unfinished() -> list["PlannedRun"]:
         return [run for run in runs if not run.finished()]
@@ -130,3 +131,62 @@ def _execute(console: "Console", runs: "Sequence[PlannedRun]", jobs: int) -> dic
     except Stopped as error:
         typer.echo(f"{error} Continue with: {shlex.join(['fedweave', *sys.argv[1:]])}", err=True)
         raise typer.Exit(128 + error.signal) from error
+
+
+def reproduce(
+    paper: Annotated[str | None, typer.Argument(metavar="PAPER", help="Which paper; without, they are listed.")] = None,
+    table: Annotated[int | None, typer.Option(metavar="N", help="Its table N only.")] = None,
+    figure: Annotated[int | None, typer.Option(metavar="N", help="Its figure N only.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="A look of some minutes: not comparable.")] = False,
+    protocol: Annotated[
+        str, typer.Option(metavar="NAME", help="How runs are made and judged: clean, or one that the paper lists.")
+    ] = "clean",
+    one_off: Annotated[
+        bool, typer.Option("--one-off", help="What each setting of --protocol is worth, one table in place of all.")
+    ] = False,
+    data: Annotated[str | None, typer.Option(metavar="NAME", help="Only the cells of one data set.")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Only rows or columns of this name; may be repeated.")
+    ] = None,
+    seeds: Annotated[str | None, typer.Option(metavar="A-B", help="These seeds, such as 0-3 or 0,2,5.")] = None,
+    out: Annotated[Path, typer.Option("-o", "--out", metavar="DIR", help="Where runs and tables are kept.")] = Path(
+        "reproduced"
+    ),
+    jobs: Annotated[int, typer.Option(min=1, metavar="N", help="Runs at a time.")] = 1,
+) -> None:
+    """Run what a paper's tables report and print its numbers beside ours; finished runs are used again."""
+    console = screen()
+    if paper is None:
+        for name, about in PAPERS.items():
+            for line in _listed(name, about, PROTOCOLS.get(name, {})):
+                console.print(line, highlight=False, markup=False, soft_wrap=True)
+        return
+    check_name("paper", paper, PAPERS)
+    about = PAPERS[paper]
+    every = selection.tables(paper, about, PROTOCOLS.get(paper, {}), table, figure, protocol, one_off)
+    chosen = selection.of_names(selection.of_data(every, data), only or ())
+    session = Session(console, out, quick, jobs, selection.seeds_of(seeds))
+    try:
+        done = [session.show(name, heading, it) for name, heading, it in chosen]
+    except Stopped as error:
+        given = {"--table": table, "--figure": figure, "--data": data, "--seeds": seeds, "--out": out, "--jobs": jobs}
+        given |= {"--protocol": protocol} if protocol != CLEAN else {}
+        words = ["fedweave", "reproduce", paper, *["--quick"] * quick, *["--one-off"] * one_off]
+        words += [word for name in only or () for word in ("--only", name)]
+        words += [str(word) for option in given.items() if option[1] is not None for word in option]
+        typer.echo(f"{error} Continue with: {shlex.join(words)}", err=True)
+        raise typer.Exit(128 + error.signal) from error
+    if not all(done):
+        raise typer.Exit(1)
+
+
+def _listed(name: str, paper: "Paper", protocols: "Iterable[str]") -> Iterator[str]:
+    yield f"{name}: {paper.title}"
+    yield from _lines("--table", paper.tables)
+    yield from _lines("--figure", paper.figures)
+    for protocol in protocols:
+        yield f"  --protocol {protocol}, with --one-off: what each of its settings is worth"
+
+
+def _lines(option: str, tables: "Mapping[int, PaperTable]") -> Sequence[str]:
+    return [f"  {f'{option} {number}':<12}{table.title}" for number, table in tables.items()]

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from functools import cache
 from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor

@@ -4,7 +4,7 @@ import json
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import scipy.sparse as sp
@@ -18,7 +18,7 @@ from fedweave.core.extra import Extra
 from fedweave.core.graph import Graph
 from fedweave.core.maker import maker_of
 from fedweave.core.model import Model
-from fedweave.core.records import Record
+from fedweave.core.records import Record, Values
 from fedweave.core.sizes import size_classes
 from fedweave.datasets.base import Dataset
 from fedweave.engines.devices import chosen
@@ -77,13 +77,21 @@ class Built:
         return self.own.get(client, self.algorithm)
 
 
+class ModelPlugin(Protocol):
+    """What builds a model: a plug-in of [model]."""
+
+    def build(self, features: int, classes: int) -> Model:
+        """The layers from `features` columns to scores of `classes`."""
+        ...
+
+
 class Origin(NamedTuple):
     """What a federation was made of; engine: values of `config.SimulationEngine`. own: see `Ingredients`."""
 
     data: Dataset
     partition: Partition
     seed: int
-    engine: Mapping[str, Any]
+    engine: Values
     own: Mapping[str, Algorithm]
 
 
@@ -125,9 +133,9 @@ def ingredients(config: Config) -> Ingredients:
     return Ingredients(ported, partition, seen, algorithm, exchange, own)
 
 
-def _algorithm(config: Config, data: Dataset, seen: Partition, kind: Any) -> Algorithm:
+def _algorithm(config: Config, data: Dataset, seen: Partition, kind: ModelPlugin) -> Algorithm:
     """The algorithm, with the model that its plug-in builds."""
-    model = on_examples(kind, data.carried).build(width(data, seen), data.classes)
+    model: Model = on_examples(kind, data.carried).build(width(data, seen), data.classes)
     check_pooling(config, data, model)
     check_edges(config, model)
     algorithm: Algorithm = weighted(config.algorithm, data.labels, data.classes).make(model)
@@ -150,14 +158,14 @@ def _own_algorithms(config: Config, data: Dataset, seen: Partition, algorithm: A
     return {client: own for client, own in found.items() if own is not algorithm}
 
 
-def suited(config: Config, data: Dataset) -> Any:
+def suited(config: Config, data: Dataset) -> ModelPlugin:
     """The model's plug-in, with what it needs to know of what the data's edges carry.
 
     Raises:
         ConfigError: it is for edges with other features.
     """
     carried = None if capabilities(config.algorithm.kind).vertical else data.carried  # nobody there reads it
-    model = directed.fitted(config.model.make(), carried)
+    model: ModelPlugin = directed.fitted(config.model.make(), carried)
     directed.check_fits(model, data.carried)
     return model
 
@@ -297,8 +305,8 @@ def federation(
             members, algorithm, client_ids(len(partition.parts), partition.names), type(algorithm).__name__
         )
     own = with_models(algorithm, members or {})
-    mode = _mode([getattr(algorithm, "model", ()), *(made.model for made in own.values())], mode)
-    options: dict[str, Any] = {"mode": mode, "chunk": chunk, "record": record, "resend": resend}
+    mode = _mode([algorithm.model, *(made.model for made in own.values())], mode)
+    options: Record = {"mode": mode, "chunk": chunk, "record": record, "resend": resend}
     place = chosen(device, mode == "vmap", "device")
     maker = maker_of(algorithm)  # of a preset, which says what it can do
     one = len(partition.parts) > 1 and capabilities(algorithm if maker is None else maker.plugin).pooled

@@ -18,6 +18,7 @@ from fedweave.core import random
 from fedweave.core.algorithm import DeclaresCalls, capabilities, needs
 from fedweave.core.federation import step_info
 from fedweave.core.graph import Graph
+from fedweave.core.mechanism import LDP, Gaussian
 from fedweave.core.model import Model
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.features import OVER_NODES
@@ -137,7 +138,8 @@ def check_scaling(how: str, algorithm: object, records: Sequence[str]) -> None:
     if how not in OVER_NODES or not isinstance(algorithm, DeclaresCalls):
         return
     declared = (own for step in algorithm.calls(2).all for own in step_info(step).sends.values())
-    bounded = {getattr(one, "per", "") for own in declared for one in own.mechanisms} & set(records)
+    mechanisms = (one for own in declared for one in own.mechanisms)
+    bounded = {one.per for one in mechanisms if isinstance(one, Gaussian | LDP)} & set(records)
     if bounded:
         raise ConfigError(
             f"normalise = {how!r} scales each {min(bounded)} by numbers over all of them, so that its ε, which is of "

@@ -1,8 +1,7 @@
 """The model card: what the model is, what data it wants, how good it was, and what left whom to make it."""
 
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from fedweave.core.records import Record
 from fedweave.core.text import counted, printable
@@ -147,7 +146,7 @@ def _several(names: Sequence[str], most: int = 200) -> str:
     return ", ".join(names[:most]) + more
 
 
-def _listed(items: Any) -> str:
+def _listed(items: Iterable[object]) -> str:
     return "\n".join(f"- {plain(str(item))}" for item in items)
 
 

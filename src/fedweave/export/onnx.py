@@ -40,7 +40,7 @@ class Attention(nn.Module):
     """A `GATConv` to which self loops are given: PyG's own way of adding them leaves the exporter in doubt whether
     there are edges at all."""
 
-    def __init__(self, layer: Any) -> None:
+    def __init__(self, layer: pyg.GATConv) -> None:
         super().__init__()
         self.layer = layer
         layer.add_self_loops = False

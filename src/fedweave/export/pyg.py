@@ -13,6 +13,7 @@ The module is for prediction: it has no dropout.
 
 import json
 import math
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,11 @@ from torch_geometric.nn import GCN2Conv, GCNConv, GINConv, SAGEConv, global_add_
 POOLS = {"sum": global_add_pool, "mean": global_mean_pool}
 BOTH, ONE = ("came", "went"), ("one",)  # ways of messages
 WIDTH = 64  # of what edges as examples are read by, where the model has no `hidden`
+
+
+Settings = dict[str, Any]  # what model.json says of a model
+Layer = Callable[..., nn.Module]  # what makes one of its sizes
+Chain = list[tuple[nn.Module, str | None]]  # layers, each with what follows it
 
 
 class Pool(nn.Module):
@@ -78,7 +84,7 @@ class Whole(nn.Module):
 class SGC(Whole):
     """K times the graph's messages, linear (Wu et al. 2019)."""
 
-    def __init__(self, features: int, classes: int, given: dict[str, Any]) -> None:
+    def __init__(self, features: int, classes: int, given: Settings) -> None:
         self.hops: int = given["layers"]
         super().__init__({"0_weight": (features, classes), f"{self.hops}_bias": (classes,)})
 
@@ -94,7 +100,7 @@ class SGC(Whole):
 class GPRGNN(Whole):
     """Weighted hops of an MLP's logits (Chien et al. 2021)."""
 
-    def __init__(self, features: int, classes: int, given: dict[str, Any]) -> None:
+    def __init__(self, features: int, classes: int, given: Settings) -> None:
         self.hops, wide = int(given["layers"]), given["hidden"]
         sizes = {"0_weight": (features, wide), "0_bias": (wide,), "1_weight": (wide, classes), "1_bias": (classes,)}
         super().__init__(sizes | {f"{self.hops + 2}_gamma": (self.hops + 1, 1)})
@@ -115,7 +121,7 @@ class ACMGCN(Whole):
 
     channels = ("low", "high", "own")
 
-    def __init__(self, features: int, classes: int, given: dict[str, Any]) -> None:
+    def __init__(self, features: int, classes: int, given: Settings) -> None:
         self.depth: int = given["layers"]
         sizes: dict[str, tuple[int, ...]] = {}
         for i, pair in enumerate(pairwise([features, *[given["hidden"]] * (self.depth - 1), classes])):
@@ -139,7 +145,7 @@ class ACMGCN(Whole):
 class H2GCN(Whole):
     """Own embedding, neighbours' and those at distance two (Zhu et al. 2020); takes memory for every two nodes."""
 
-    def __init__(self, features: int, classes: int, given: dict[str, Any]) -> None:
+    def __init__(self, features: int, classes: int, given: Settings) -> None:
         self.rounds, wide = int(given["layers"]), given["hidden"]
         last = f"{self.rounds + 1}_weight"
         super().__init__({"0_weight": (features, wide), last: (wide * (2 ** (self.rounds + 1) - 1), classes)})
@@ -184,7 +190,7 @@ class Along(nn.Module):
     `DirGNNConv`; mirrored: messages go against edges' directions, too, for these are listed once each."""
 
     def __init__(
-        self, made: Any, fan_in: int, fan_out: int, edge_features: int, both: bool = False, mirrored: bool = False
+        self, made: Layer, fan_in: int, fan_out: int, edge_features: int, both: bool = False, mirrored: bool = False
     ) -> None:
         super().__init__()
         self.convs = nn.ModuleDict({way: made(fan_in, fan_out, edge_features) for way in (BOTH if both else ONE)})
@@ -234,7 +240,7 @@ class Net(nn.Module):
     """Layers one after the other, each with its activation ("relu", "elu" or None); from features to logits. listed:
     whether edges are given once each, as they are listed."""
 
-    def __init__(self, layers: list[tuple[nn.Module, str | None]], listed: bool = False) -> None:
+    def __init__(self, layers: Chain, listed: bool = False) -> None:
         super().__init__()
         self.listed = listed
         self.layers = nn.ModuleList(layer for layer, _ in layers)
@@ -261,7 +267,7 @@ class Net(nn.Module):
         return x
 
 
-def build(about: dict[str, Any]) -> nn.Module:
+def build(about: Settings) -> nn.Module:
     """The module that a model.json describes."""
     edges, width = about.get("edges"), about["settings"].get("hidden", WIDTH)
     if not edges or not edges["examples"]:
@@ -269,7 +275,7 @@ def build(about: dict[str, Any]) -> nn.Module:
     return OnEdges(of_nodes({**about, "classes": width}), width, about["classes"], edges["features"])
 
 
-def of_nodes(about: dict[str, Any]) -> Net:
+def of_nodes(about: Settings) -> Net:
     """The same without what is done with edges as examples."""
     edges = about.get("edges")
     wholes = {"sgc": SGC, "gprgnn": GPRGNN, "acmgcn": ACMGCN, "h2gcn": H2GCN}
@@ -295,7 +301,7 @@ def load(folder: str | Path) -> nn.Module:
     return model.eval()
 
 
-def gcn(features: int, classes: int, given: dict[str, Any]) -> list[tuple[nn.Module, str | None]]:
+def gcn(features: int, classes: int, given: Settings) -> Chain:
     """Graph convolutions (Kipf and Welling 2017)."""
     if given["linear"]:
         convolutions = _chain(GCNConv, features, given["hidden"], given)
@@ -303,17 +309,17 @@ def gcn(features: int, classes: int, given: dict[str, Any]) -> list[tuple[nn.Mod
     return _pooled(GCNConv, features, classes, given)
 
 
-def sage(features: int, classes: int, given: dict[str, Any]) -> list[tuple[nn.Module, str | None]]:
+def sage(features: int, classes: int, given: Settings) -> Chain:
     """GraphSAGE with the mean of neighbours (Hamilton et al. 2017)."""
     return _pooled(SAGEConv, features, classes, given)
 
 
-def mlp(features: int, classes: int, given: dict[str, Any]) -> list[tuple[nn.Module, str | None]]:
+def mlp(features: int, classes: int, given: Settings) -> Chain:
     """Linear layers, which see no edges."""
     return _pooled(nn.Linear, features, classes, given)
 
 
-def gat(features: int, classes: int, given: dict[str, Any]) -> list[tuple[nn.Module, str | None]]:
+def gat(features: int, classes: int, given: Settings) -> Chain:
     """Graph attention (Velickovic et al. 2018)."""
     heads, wide = given["heads"], given["heads"] * given["hidden"]
     sizes = [features, *[wide] * (given["layers"] - 1)]
@@ -321,7 +327,7 @@ def gat(features: int, classes: int, given: dict[str, Any]) -> list[tuple[nn.Mod
     return [*hidden, (GATConv(sizes[-1], classes, given["output_heads"], concat=False), None)]
 
 
-def gin(features: int, classes: int, given: dict[str, Any]) -> list[tuple[nn.Module, str | None]]:
+def gin(features: int, classes: int, given: Settings) -> Chain:
     """Graph isomorphism convolutions (Xu et al. 2019) after a linear layer."""
     size = given["hidden"]
     convolutions = [
@@ -331,7 +337,7 @@ def gin(features: int, classes: int, given: dict[str, Any]) -> list[tuple[nn.Mod
     return [(nn.Linear(features, size), None), *convolutions, *_head(size, classes, given["pool"])]
 
 
-def gine(features: int, classes: int, given: dict[str, Any]) -> list[tuple[nn.Module, str | None]]:
+def gine(features: int, classes: int, given: Settings) -> Chain:
     """Graph isomorphism convolutions with features of edges (Hu et al. 2020) after a linear layer."""
     size, edges, way = given["hidden"], given["edges"], given["directed"]
     reads = edges["features"] if edges and given["edge_features"] != 0 else 0
@@ -340,14 +346,14 @@ def gine(features: int, classes: int, given: dict[str, Any]) -> list[tuple[nn.Mo
     return [(nn.Linear(features, size), None), *convolutions, *_head(size, classes, given["pool"])]
 
 
-def gcnii(features: int, classes: int, given: dict[str, Any]) -> list[tuple[nn.Module, str | None]]:
+def gcnii(features: int, classes: int, given: Settings) -> Chain:
     """A linear layer, convolutions that return to its output (Chen et al. 2020), and a linear classifier."""
     size, alpha, theta = given["hidden"], given["alpha"], given["theta"]
     convolutions = [(GCN2Conv(size, alpha, theta, number + 1), "relu") for number in range(given["layers"])]
     return [(nn.Linear(features, size), "relu"), *convolutions, (nn.Linear(size, classes), None)]
 
 
-def ego(features: int, classes: int, given: dict[str, Any]) -> list[tuple[nn.Module, str | None]]:
+def ego(features: int, classes: int, given: Settings) -> Chain:
     """A linear layer, convolutions and a linear classifier (Zhang et al. 2023, FedEgo)."""
     size, passes = given["hidden"], [EgoConv] * given["layers"]
     kinds = [nn.Linear, *passes] if given["order"] == "mlp-gnn" else [*passes, nn.Linear]
@@ -364,14 +370,14 @@ def _any(size: tuple[int, ...]) -> Tensor:
     return torch.linspace(-40, 40, math.prod(size), device="cpu").cos().reshape(size)
 
 
-def _chain(layer: Any, features: int, last: int, given: dict[str, Any]) -> list[tuple[nn.Module, str | None]]:
+def _chain(layer: Layer, features: int, last: int, given: Settings) -> Chain:
     """`layers` of them, with ReLU after each but the last."""
     sizes = [features, *[given["hidden"]] * (given["layers"] - 1), last]
     made = [layer(*pair) for pair in pairwise(sizes)]
     return [*((one, "relu") for one in made[:-1]), (made[-1], None)]
 
 
-def _pooled(layer: Any, features: int, classes: int, given: dict[str, Any]) -> list[tuple[nn.Module, str | None]]:
+def _pooled(layer: Layer, features: int, classes: int, given: Settings) -> Chain:
     """A chain; or, with pooling, `layers` of them with ReLU and a head."""
     if given["pool"] == "none":
         return _chain(layer, features, classes, given)
@@ -379,7 +385,7 @@ def _pooled(layer: Any, features: int, classes: int, given: dict[str, Any]) -> l
     return [*chain, *_head(given["hidden"], classes, given["pool"])]
 
 
-def _head(size: int, classes: int, pool: str) -> list[tuple[nn.Module, str | None]]:
+def _head(size: int, classes: int, pool: str) -> Chain:
     """Pooling (unless "none"), a linear layer with ReLU, and a linear classifier."""
-    pooled: list[tuple[nn.Module, str | None]] = [] if pool == "none" else [(Pool(pool), None)]
+    pooled: Chain = [] if pool == "none" else [(Pool(pool), None)]
     return [*pooled, (nn.Linear(size, size), "relu"), (nn.Linear(size, classes), None)]

@@ -3,24 +3,28 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from fedweave.algorithms.deployment import Deployable, deployable
+from fedweave.core import model as models
+from fedweave.core import random
+from fedweave.core.algorithm import capabilities
+from fedweave.core.carried import kinds
 from fedweave.core.model import Layer, Model
 from fedweave.core.records import Record
 from fedweave.core.tree import Tree, leaves
 from fedweave.errors import UserError
+from fedweave.experiment.config import Config
+from fedweave.experiment.runs.checkpoint import When
+from fedweave.experiment.runs.files import SUMMARY, read_summary
 from fedweave.experiment.runs.form import Form, form_of_config, read_form
-
-if TYPE_CHECKING:
-    from fedweave.algorithms.deployment import Deployable
-    from fedweave.core.tree import Tree
-    from fedweave.experiment.config import Config
-    from fedweave.experiment.runs.checkpoint import When
-    from fedweave.metrics.judging import Flagging
-
+from fedweave.experiment.runs.scoring import flagging_of
+from fedweave.experiment.runs.trained import finished, joint, trained
+from fedweave.metrics.judging import Flagging, flagging, of_best
+from fedweave.models.directed import has_ports
+from fedweave.models.edges import model_told
 
 WHOLE = ("sgc", "gprgnn", "acmgcn", "h2gcn")  # modules that are no chains of layers
 KNOWN = ("gcn", "gat", "sage", "gin", "gine", "mlp", "gcnii", "ego", *WHOLE)
@@ -63,9 +67,6 @@ def exportable(directory: Path) -> "Config":
     Raises:
         UserError: there is none, or nothing of it can be exported.
     """
-    from fedweave.core.algorithm import capabilities
-    from fedweave.experiment.runs.trained import finished
-
     config = finished(directory)
     if capabilities(config.algorithm.kind).predicts:
         raise UserError(
@@ -108,10 +109,6 @@ def source(
 
 
 def _simulated(directory: Path, config: "Config", model: str | None, client: str | None, when: "When") -> Source:
-    from fedweave.algorithms.deployment import deployable
-    from fedweave.experiment.runs.scoring import flagging_of
-    from fedweave.experiment.runs.trained import trained
-
     run = trained(directory, config, "", when)
     algorithm, data = run.algorithm, run.built.data
     which = model or ("global" if client is None and algorithm.global_model(run.state) is not None else "personal")
@@ -129,10 +126,6 @@ def _simulated(directory: Path, config: "Config", model: str | None, client: str
 
 
 def _of_sites(directory: Path, config: "Config", form: Form | None, when: "When") -> Source:
-    from fedweave.experiment.runs.files import SUMMARY, read_summary
-    from fedweave.experiment.runs.trained import joint
-    from fedweave.metrics.judging import flagging, of_best
-
     told = read_summary(directory / SUMMARY)
     if not {"features", "class_count"} <= told.keys():
         raise UserError(f"{directory} was trained by an earlier version, which did not note what data its model wants.")
@@ -156,10 +149,6 @@ def _of_sites(directory: Path, config: "Config", form: Form | None, when: "When"
 
 def _weights(config: "Config", algorithm: "Deployable", w: "Tree", form: Form) -> "Tree":
     """`w` under PyTorch Geometric's names, as those of the plain layers that they stand for."""
-    from fedweave.core import model as models
-    from fedweave.core import random
-    from fedweave.models.edges import model_told
-
     _check_layers(config, algorithm.model)
     of_edges = form.edges is not None and form.edges["examples"]
     net = model_told(config.model.make(), form.edges or {}, form.features, form.classes)
@@ -184,9 +173,6 @@ def _weights(config: "Config", algorithm: "Deployable", w: "Tree", form: Form) -
 
 def _check_layers(config: "Config", layers: Sequence[Layer]) -> None:
     """Refuse a model that reads what `pyg` has no layers for."""
-    from fedweave.core.carried import kinds
-    from fedweave.models.directed import has_ports
-
     read = config.model.name != "gine" and any(layer.operator in kinds() for layer in layers)
     if read or has_ports(config.model.make()) or any(layer.judged for layer in layers):
         raise UserError(

@@ -1,14 +1,14 @@
 """A statement of account as a document to print."""
 
 from decimal import Decimal
-from typing import Any
 
 import pyarrow as pa
 
+from fedweave.core.records import Record
 from fedweave.core.text import counted
 from fedweave.incentives.statement import MEASURES, totals
 from fedweave.payments.accounts import Account
-from fedweave.report.document import Document, Section, grid
+from fedweave.report.document import Document, Grid, Section, grid
 from fedweave.report.flows import period
 
 NAMES = {
@@ -78,22 +78,22 @@ def _empty(whole: Account) -> tuple[str, ...]:
     return (f"In rounds {rounds} there was nothing to divide.",) if rounds else ()
 
 
-def _totals(found: list[dict[str, Any]], measures: list[str], rounds: int) -> Any:
+def _totals(found: list[Record], measures: list[str], rounds: int) -> Grid | None:
     rows = [_total(row["member"], str(row["rounds"]), row, measures) for row in found]
     if len(found) < 2:
         return grid(rows, ("member",))
-    amounts: dict[str, Any] = {name: sum((row[name] for row in found), Decimal()) for name in ("paid", "fined", "pay")}
+    amounts: Record = {name: sum((row[name] for row in found), Decimal()) for name in ("paid", "fined", "pay")}
     whole = amounts | {"currency": found[0]["currency"]}
     return grid([*rows, _total("all members", str(rounds), whole, measures)], ("member",), 1)
 
 
-def _total(name: str, rounds: str, row: dict[str, Any], measures: list[str]) -> dict[str, str]:
+def _total(name: str, rounds: str, row: Record, measures: list[str]) -> dict[str, str]:
     means = {NAMES[one]: _number(row[one]) if one in row else "" for one in measures}
     amounts = {"paid": money(row["paid"]), "fined": money(row["fined"]), f"total, {row['currency']}": money(row["pay"])}
     return {"member": name, "rounds": rounds, **means, **amounts}
 
 
-def _line(row: dict[str, Any], measures: list[str]) -> dict[str, str]:
+def _line(row: Record, measures: list[str]) -> dict[str, str]:
     shown = {NAMES[one]: _number(row[one]) for one in measures}
     pay = {f"pay, {row['currency']}": money(row["pay"])}
     return {"round": str(row["round"]), "member": row["member"], **shown, **pay, "why": row["reason"]}

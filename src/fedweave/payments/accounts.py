@@ -13,7 +13,7 @@ import json
 from collections.abc import Mapping
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -180,7 +180,7 @@ def _rounds(run: Run) -> list[Round]:
     for number in sorted({number for of_client in paid.values() for number in of_client}):
         members = sorted(client for client, of_client in paid.items() if number in of_client)
         columns = {name: _column(known, members, number) for name, known in measured.items()}
-        pay = columns[PAYOFF]
+        pay = torch.tensor([paid[member][number] for member in members], dtype=torch.float64, device="cpu")
         late = columns[COMPENSATION]
         why = reasons(Payoffs(pay, torch.zeros_like(pay) if late is None else late))
         out.append(Round(number, members, **{name: columns[name] for name in MEASURES}, pay=pay, reason=why))
@@ -195,7 +195,7 @@ def _gains(run: Run) -> str:
     return f"{metric or 'accuracy'} on {where}" if where else metric or "accuracy"
 
 
-def _column(known: dict[str, dict[int, float]], members: list[str], number: int) -> Any:
+def _column(known: dict[str, dict[int, float]], members: list[str], number: int) -> torch.Tensor | None:
     found = [known.get(member, {}).get(number) for member in members]
     return None if None in found else torch.tensor(found, dtype=torch.float64, device="cpu")
 

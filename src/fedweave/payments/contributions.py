@@ -8,19 +8,28 @@ to data valuation for federated learning", definition 2).
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+
+from fedweave.algorithms.fedavg import FedAvg
+from fedweave.algorithms.parts import Part, Round
+from fedweave.core.engine import Engine
+from fedweave.core.random import generator
 from fedweave.core.records import Record
+from fedweave.core.tree import Tree, norm, sub
 from fedweave.errors import UserError
-
-if TYPE_CHECKING:  # the command line imports this module, and should start quickly
-    import pyarrow as pa
-
-    from fedweave.algorithms.fedavg import FedAvg
-    from fedweave.algorithms.parts import Round
-    from fedweave.core.engine import Engine
-    from fedweave.core.tree import Tree
-    from fedweave.incentives.shapley import Value
+from fedweave.experiment.rounds import train
+from fedweave.experiment.runs.checkpoint import Checkpoint
+from fedweave.experiment.runs.files import CHECKPOINT, SUMMARY, read_summary
+from fedweave.experiment.runs.run import simulated
+from fedweave.experiment.runs.trained import check_again, finished
+from fedweave.incentives.coalitions import GAINS_IN, MEASURED_ON, ORDERING, PLAIN, judging, worth
+from fedweave.incentives.payoffs import divided
+from fedweave.incentives.shapley import Value, gradient_shapley, leave_one_out, shapley
+from fedweave.metrics.judging import judged_by, positive_of
+from fedweave.report.reading import read_run
 
 REPEATED = 0.05  # of a model's norm: how far off it may end where a run is repeated, since machines round otherwise
 TRIED_AS = {"leave_one_out": "leave_one_out", "shapley": "shapley", "error": "shapley_error"}  # column: measure
@@ -50,11 +59,8 @@ def measured(directory: Path, rounds: str = "last", metric: str = "auto", permut
 
 def left_out(directory: Path, rounds: str = "all", metric: str = "accuracy") -> "pa.Table":
     """The column "leave_one_out" of `measured` alone, which is faster: a model per client and round."""
-    from fedweave.incentives.shapley import leave_one_out
 
     def found(number: int, round: "Round", value: "Value", seed: int) -> list[Record]:
-        import torch
-
         with torch.no_grad():
             gains = leave_one_out(value, len(round.at)).tolist()
         own = zip(round.replies.clients, gains, strict=True)
@@ -65,15 +71,6 @@ def left_out(directory: Path, rounds: str = "all", metric: str = "accuracy") -> 
 
 def _table(directory: Path, rounds: str, metric: str, found: "Callable[..., list[Record]]") -> "pa.Table":
     """The rows that `found` (number, what was heard, its value function, the seed) makes of each of the `rounds`."""
-    import pyarrow as pa
-
-    from fedweave.algorithms.fedavg import FedAvg
-    from fedweave.experiment.runs.checkpoint import Checkpoint
-    from fedweave.experiment.runs.files import CHECKPOINT
-    from fedweave.experiment.runs.run import simulated
-    from fedweave.experiment.runs.trained import check_again, finished
-    from fedweave.incentives.coalitions import GAINS_IN, MEASURED_ON, judging, worth
-
     config = finished(directory)
     if config.between_sites:
         return between_sites(directory, rounds, metric, config.general.rounds)
@@ -109,13 +106,6 @@ def between_sites(directory: Path, rounds: str, metric: str, last: int) -> "pa.T
     Raises:
         UserError: it was no part of the run, or measured nothing in these rounds or in this metric.
     """
-    import pyarrow as pa
-    import torch
-
-    from fedweave.incentives.coalitions import GAINS_IN, MEASURED_ON
-    from fedweave.incentives.payoffs import divided
-    from fedweave.report.reading import read_run
-
     run, wanted = read_run(directory), _numbers(rounds, last)
     known = {column: run.known(name) for column, name in TRIED_AS.items()}
     if not known["shapley"] or metric not in ("auto", "accuracy"):
@@ -147,10 +137,6 @@ def between_sites(directory: Path, rounds: str, metric: str, last: int) -> "pa.T
 
 def _judged(directory: Path, metric: str) -> tuple[str, int]:
     """The metric of which gains are, and the number of the positive class."""
-    from fedweave.experiment.runs.files import SUMMARY, read_summary
-    from fedweave.incentives.coalitions import ORDERING, PLAIN
-    from fedweave.metrics.judging import judged_by, positive_of
-
     metrics = read_summary(directory / SUMMARY)["metrics"]
     positive, name = positive_of(metrics), judged_by(metrics) if metric == "auto" else metric
     of_two = name in ORDERING and name not in ("macro_f1", "auc") and positive is None and metric != "auto"
@@ -162,18 +148,14 @@ def _judged(directory: Path, metric: str) -> tuple[str, int]:
     return name, 1 if positive is None else positive
 
 
-def unpayable(summed: "pa.Table") -> list[str]:
-    """The kinds of shares in `totals` of which one is more than the whole budget."""
-    import pyarrow.compute as pc
-
-    columns = [name for name in summed.column_names if name.endswith("_share")]
-    return [name.replace("_", " ") for name in columns if (pc.max(pc.abs(summed[name])).as_py() or 0) > 1]
+def unpayable(sums: "pa.Table") -> list[str]:
+    """The kinds of shares in `over_rounds` of which one is more than the whole budget."""
+    columns = [name for name in sums.column_names if name.endswith("_share")]
+    return [name.replace("_", " ") for name in columns if (pc.max(pc.abs(sums[name])).as_py() or 0) > 1]
 
 
 def _check_repeated(w: "Tree", before: "Tree", directory: Path) -> None:
     """Refuse a repetition that ends at other weights than the run did."""
-    from fedweave.core.tree import norm, sub
-
     if not float(norm(sub(w, before))) <= REPEATED * float(norm(before)):
         raise UserError(
             f"training {directory} again ends at another model than it holds: its config.toml or checkpoint was "
@@ -182,15 +164,9 @@ def _check_repeated(w: "Tree", before: "Tree", directory: Path) -> None:
         )
 
 
-def totals(table: "pa.Table") -> "pa.Table":
+def over_rounds(table: "pa.Table") -> "pa.Table":
     """Sums over rounds per client; of cosines the mean, of standard errors, which are independent, the root of the sum
     of squares. Shares are those that follow from the sums."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-    import torch
-
-    from fedweave.incentives.payoffs import divided
-
     names = [name for name in table.column_names if name not in ("round", "client") and not name.endswith("_share")]
     if "error" in names:
         table = table.set_column(table.column_names.index("error"), "error", pc.power(table["error"], 2))
@@ -219,9 +195,6 @@ def _numbers(text: str, last: int) -> set[int]:
 
 def _heard(algorithm: "FedAvg", fed: "Engine", rounds: int) -> "Iterator[tuple[int, Round, Tree]]":
     """Run again, without evaluation: every round's number, what the server heard in it, and its state after it."""
-    from fedweave.algorithms.parts import Part, Round
-    from fedweave.core.tree import Tree
-    from fedweave.experiment.rounds import train
 
     @dataclass(frozen=True)
     class Listener(Part):
@@ -241,12 +214,6 @@ def _heard(algorithm: "FedAvg", fed: "Engine", rounds: int) -> "Iterator[tuple[i
 
 
 def _of_round(number: int, round: "Round", value: "Value", permutations: int, seed: int) -> list[Record]:
-    import torch
-
-    from fedweave.core.random import generator
-    from fedweave.incentives.payoffs import divided
-    from fedweave.incentives.shapley import gradient_shapley, leave_one_out, shapley
-
     players = len(round.at)
     with torch.no_grad():
         rng = generator(seed, f"contributions/{number}")

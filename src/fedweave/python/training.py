@@ -15,9 +15,7 @@ from fedweave.experiment.config.choice import CODE
 from fedweave.experiment.rounds import RoundResult
 from fedweave.experiment.rounds import train as in_memory
 from fedweave.experiment.runs import run as runs
-from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.described import check_described, described
-from fedweave.experiment.runs.saving import Ready
 from fedweave.experiment.runs.warm import begin
 from fedweave.metrics.judging import Judging
 from fedweave.python.loading import SavedRun, load_run
@@ -28,10 +26,10 @@ _LOG = logging.getLogger(__name__)
 class Silent:
     """Watches a run and says only what has to be said (see `experiment.runs.run.RunObserver`)."""
 
-    def begin(self, config: Config, built: Ready, directory: Path, done: int) -> None:
+    def begin(self, config: Config, built: object, directory: Path, done: int) -> None:
         """Nothing."""
 
-    def step(self, reached: Checkpoint) -> None:
+    def step(self, reached: object) -> None:
         """Nothing."""
 
     def stopping(self, number: int) -> None:

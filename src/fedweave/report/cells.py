@@ -5,7 +5,6 @@ import re
 import statistics
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from fedweave.metrics.judging import BEST, OF_POSITIVE, PLAIN
 from fedweave.report.reading import spread
@@ -155,7 +154,7 @@ def judging(by: str) -> tuple[str, ...]:
     return tuple(name for name in HIGHER + LOWER if by == PLAIN or name not in ACCURACIES)
 
 
-def marked(cells: list[Cell], values: Sequence[Mapping[Any, float]], last: str, by: str = PLAIN) -> list[Cell]:
+def marked(cells: list[Cell], values: Sequence[Mapping[object, float]], last: str, by: str = PLAIN) -> list[Cell]:
     """Mark what is better than every other by a paired test over seeds (`surely_above`); nothing of one
     seed. values: {seed: value} of each cell."""
     if last not in judging(by):

@@ -5,10 +5,24 @@ from typing import Any
 
 import numpy as np
 from rich.box import SIMPLE_HEAD
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fedweave.core.text import counted
+from fedweave.core.algorithm import HasNotes
+from fedweave.core.records import Values
+from fedweave.core.text import counted, printable
+from fedweave.datasets.odd_data import odd_data, one_class
+from fedweave.engines.sharded import Sharded
+from fedweave.experiment.build import Built, suited
+from fedweave.experiment.config import Config
+from fedweave.experiment.config.choice import models_told
+from fedweave.experiment.demands import untested
+from fedweave.experiment.runs.saving import Ready
+from fedweave.models.directed import unused as unused_of_edges
+from fedweave.partition import unused
+from fedweave.partition.base import client_ids
+from fedweave.partition.statistics import statistics, totals
 from fedweave.report.document import unmarked
 
 _ROWS = 20
@@ -21,6 +35,44 @@ _VERTICAL = {"client": "client", "nodes": "nodes", "features": "features", "edge
 
 
 USED = {"features": "used as features", "exchange": "used over the exchange"}  # what [data] external makes of them
+
+
+def header(console: Console, config: Config, built: Ready) -> None:
+    """What is run, on what, the clients; what is odd, and what of one's own, or of the algorithm, is not used; nothing
+    of a run between sites, whose data are not here."""
+    if not isinstance(built, Built):
+        return
+    engine = config.engine.plain()
+    of_nodes = built.data.example == "node"
+    graphs = "" if of_nodes else f"{counted(built.data.examples, built.data.example)}, "
+    parts = [
+        f"[bold]{unmarked(built.data.name)}[/] ({graphs}{counted(built.data.nodes, 'node')})",
+        f"{counted(len(built.fed.clients), 'client')} by {unmarked(config.partition.label)}",
+        f"[bold]{unmarked(config.algorithm.label)}[/]",
+        unmarked(models_told(config.plain()["model"])),
+        f"{engine['name']} ({', '.join((_how(engine, built), *built.fed.computes_on, engine['dtype']))})",
+        f"seed {config.general.seed}",
+    ]
+    console.print(" · ".join(parts), highlight=False, soft_wrap=True)
+    cut = built.data, built.partition
+    named = {"client": client_ids(len(built.partition.parts), built.partition.names)}
+    held = statistics(*cut) | named
+    carried = built.data.carried
+    whole = totals(*cut) | ({} if carried is None else {"given": carried.ends.shape[1]})
+    console.print(clients_table(held, whole, built.data.labels, config.external))
+    unsuited = built.algorithm.notes if isinstance(built.algorithm, HasNotes) else []
+    alone = filter(None, [untested(held["test"], built.fed.test is not None)])
+    edges = unused_of_edges(suited(config, built.data), built.data.carried)
+    odd = (*edges, *one_class(built.data), *odd_data(built.data))
+    for note in (*alone, *unused(config.partition.make(), *cut), *unsuited, *odd):
+        console.print(printable(f"note: {note}"), highlight=False, soft_wrap=True, markup=False)
+
+
+def _how(engine: Values, built: Built) -> str:
+    """By what the clients are run."""
+    if isinstance(built.fed.executor, Sharded):
+        return counted(built.fed.executor.shards, "worker")
+    return str(engine.get("mode") or f"workers: {engine['workers']}")
 
 
 def clients_table(

@@ -5,7 +5,6 @@ groups of people, and at what price.
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from fedweave.errors import listed
 from fedweave.metrics.judging import OF_POSITIVE, POSITIVES, WORDS
@@ -19,7 +18,7 @@ VERDICTS = ("between members", "between groups of people")
 _GAPS = ("groups/global/sp", "groups/global/eo")
 _BYTES = ("bytes_up", "bytes_down", "bytes_peer")
 
-Found = Mapping[Any, float]  # by seed
+Found = Mapping[object, float]  # by seed
 
 
 def tradeoff(groups: Sequence[Group]) -> Table:

@@ -6,11 +6,12 @@ import re
 import textwrap
 import types
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
+from typing import Annotated, Literal, NamedTuple, get_args, get_origin
 
 from rich.console import Console
 
 from fedweave.experiment.config import Parameter
+from fedweave.experiment.config.plugins import HasFields
 
 _WIDTH = 100  # of a meaning's lines, with what is before them
 NAMED = re.compile(r"([a-z_0-9]+(?:, [a-z_0-9]+)*):\s+(\S.*)")
@@ -37,11 +38,11 @@ def one_line(kind: object) -> str:
     return re.split(r"(?<=\.) (?=[A-Z])", paragraph)[0]  # "et al. 2017" does not end a sentence
 
 
-def meanings(kind: Any) -> dict[str, str]:
+def meanings(kind: "type | HasFields") -> dict[str, str]:
     """What the docstrings of a plug-in and of its bases say of parameters: lines "name: text" or "name, name: text",
     with indented lines that go on."""
     found: dict[str, str] = {}
-    for base in reversed(getattr(kind, "documents", None) or kind.__mro__):
+    for base in reversed(kind.__mro__ if isinstance(kind, type) else kind.documents):
         names: list[str] = []
         for line in inspect.cleandoc(base.__doc__ or "").splitlines():
             if match := NAMED.fullmatch(line):
@@ -83,10 +84,10 @@ def _hint_name(hint: object) -> str:
     return inspect.formatannotation(hint)
 
 
-def default_text(parameter: Parameter, value: Any) -> str:
+def default_text(parameter: Parameter, value: object) -> str:
     """A default as it would stand in the configuration."""
     if value is None:
         return "(none)"
-    if parameter.family is not None:
+    if parameter.family is not None and isinstance(value, tuple | list):
         return f"[{', '.join(name for one in value for name, kind in parameter.family.items() if type(one) is kind)}]"
     return repr(list(value) if isinstance(value, tuple) else value)

@@ -3,8 +3,9 @@
 import json
 import math
 import re
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import pyarrow as pa
 from markupsafe import escape
 
 from fedweave.errors import FedweaveError
@@ -32,7 +33,7 @@ class Kinds(NamedTuple):
 NUMBERS = Kinds()
 
 
-def kinds_of(motifs: Any) -> Kinds:
+def kinds_of(motifs: pa.Table) -> Kinds:
     """The names in a table motifs.parquet; none where it has no such metadata.
 
     Raises:

@@ -6,6 +6,7 @@ import re
 from functools import cache
 from importlib.metadata import version
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -16,7 +17,6 @@ from fedweave.errors import UserError, listed
 from fedweave.experiment.runs.files import write_page
 from fedweave.report import svg
 from fedweave.report.document import Document
-from fedweave.report.pdf import pdf, require_reportlab
 
 STYLE = files("fedweave.report").joinpath("templates/style.css").read_text("utf-8")
 
@@ -50,8 +50,8 @@ def check_page(path: Path) -> None:
     """
     if path.suffix.lower() not in PAGES:
         raise UserError(f"{path}: a page is written as {' or '.join(PAGES)}; give --out a name that ends so.")
-    if path.suffix.lower() == ".pdf":
-        require_reportlab()
+    if path.suffix.lower() == ".pdf" and (find_spec("reportlab") is None or find_spec("matplotlib") is None):
+        raise UserError("a PDF needs ReportLab and the fonts of matplotlib: pip install 'fedweave[pdf]'.")
 
 
 def write_document(path: Path, document: Document) -> None:
@@ -62,6 +62,8 @@ def write_document(path: Path, document: Document) -> None:
     """
     check_page(path)
     if path.suffix.lower() == ".pdf":
+        from fedweave.report.pdf import pdf  # ReportLab is an extra
+
         write_page(path, pdf(document))
     else:
         write_page(path, html(document))

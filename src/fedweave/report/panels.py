@@ -133,5 +133,5 @@ def legend_of(marks: Sequence[Mark]) -> tuple[Key, ...]:
     """An entry for every mark, in order, each name once."""
     found: dict[str, Key] = {}
     for mark in marks:
-        found.setdefault(mark.name, Key(mark.name, mark.tone, mark.symbol, getattr(mark, "dash", "")))
+        found.setdefault(mark.name, Key(mark.name, mark.tone, mark.symbol, mark.dash if isinstance(mark, Line) else ""))
     return tuple(found.values())

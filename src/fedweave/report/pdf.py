@@ -2,13 +2,20 @@
 
 import io
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 from xml.sax.saxutils import escape
 
+import matplotlib
+from reportlab.lib.pagesizes import A4
+from reportlab.lib.styles import ParagraphStyle
+from reportlab.pdfbase import pdfmetrics
+from reportlab.pdfbase.pdfmetrics import stringWidth
+from reportlab.pdfbase.ttfonts import TTFont
+from reportlab.pdfgen.canvas import Canvas
+from reportlab.platypus import CondPageBreak, Flowable, Paragraph, SimpleDocTemplate, Table
+
+from fedweave.core.records import Record
 from fedweave.core.text import printable
-from fedweave.errors import UserError
 from fedweave.report.document import Document, Grid, Section
 
 _PLAIN, _BOLD, _FIXED = "DejaVuSans", "DejaVuSans-Bold", "DejaVuSansMono"
@@ -16,24 +23,11 @@ _MARGIN, _PAD = 45.0, 3.5  # points
 _NARROWEST, _LONGEST = 42.0, 80.0  # points; of a column of words, and of a word that is not broken
 
 
-def require_reportlab() -> None:
-    """Refuse where what writes a PDF is not installed.
-
-    Raises:
-        UserError: says what to install.
-    """
-    if find_spec("reportlab") is None or find_spec("matplotlib") is None:
-        raise UserError("a PDF needs ReportLab and the fonts of matplotlib: pip install 'fedweave[pdf]'.")
-
-
 def pdf(document: Document) -> bytes:
-    """The document's bytes; `require_reportlab` comes before.
+    """The document's bytes; `pages.check_page` comes before.
 
     Its letters are those of the DejaVu fonts, which are part of the file.
     """
-    from reportlab.lib.pagesizes import A4
-    from reportlab.platypus import SimpleDocTemplate
-
     _fonts()
     file = io.BytesIO()
     layout = SimpleDocTemplate(
@@ -53,16 +47,12 @@ def pdf(document: Document) -> bytes:
 
 
 def _fonts() -> None:
-    import matplotlib
-    from reportlab.pdfbase import pdfmetrics
-    from reportlab.pdfbase.ttfonts import TTFont
-
     folder = Path(matplotlib.get_data_path()) / "fonts/ttf"
     for name in {_PLAIN, _BOLD, _FIXED} - {*pdfmetrics.getRegisteredFontNames()}:
         pdfmetrics.registerFont(TTFont(name, folder / f"{name}.ttf"))
 
 
-def _story(document: Document, width: float) -> list[Any]:
+def _story(document: Document, width: float) -> list[Flowable]:
     title, foot = _style(15, _BOLD, 6), _style(7, after=0, colour="#555555")
     story = [_said(document.title, title), *(_said(line, _style(9.5)) for line in document.lead)]
     story += [_warned(line, width) for line in document.warnings]
@@ -73,10 +63,8 @@ def _story(document: Document, width: float) -> list[Any]:
     return [*story, _said(f"{document.foot} Written by fedweave {version('fedweave')}.".strip(), foot)]
 
 
-def _section(section: Section, width: float) -> list[Any]:
-    from reportlab.platypus import CondPageBreak
-
-    story: list[Any] = [CondPageBreak(90), _said(section.heading, _style(11, _BOLD, 4, before=10))]
+def _section(section: Section, width: float) -> list[Flowable]:
+    story: list[Flowable] = [CondPageBreak(90), _said(section.heading, _style(11, _BOLD, 4, before=10))]
     story += [_said(line, _style(8, colour="#444444")) for line in section.text]
     story += [_warned(line, width) for line in section.warnings]
     if section.grid is not None:
@@ -84,18 +72,14 @@ def _section(section: Section, width: float) -> list[Any]:
     return [*story, *(_said(line, _style(7, _FIXED)) for line in section.code)]
 
 
-def _warned(line: str, width: float) -> Any:
-    from reportlab.platypus import Table
-
+def _warned(line: str, width: float) -> Table:
     framed = Table([[_said(line, _style(8.5, after=0))]], colWidths=[width], spaceAfter=5)
     framed.setStyle([("LINEBEFORE", (0, 0), (0, -1), 3, "#D55E00"), ("BACKGROUND", (0, 0), (-1, -1), "#fdf3ec")])
     return framed
 
 
-def _table(grid: Grid, width: float, facts: bool = False) -> Any:
+def _table(grid: Grid, width: float, facts: bool = False) -> Table:
     """A table as wide as the page, its head on every page that it is on; facts: a pair in each row, and no head."""
-    from reportlab.platypus import Table
-
     size = 8.0 if facts or len(grid.head) < 6 else 7.0
     words = [facts or name in grid.words for name in grid.head or ("", "")]
     rows = [*([grid.head] if grid.head else []), *grid.rows]
@@ -109,7 +93,8 @@ def _table(grid: Grid, width: float, facts: bool = False) -> Any:
     ]
     widths = [110.0, width - 110.0] if facts else _widths(rows, words, width, size)
     table = Table(cells, colWidths=widths, repeatRows=1 if grid.head else 0, hAlign="LEFT", spaceAfter=6)
-    style: list[Any] = [("VALIGN", (0, 0), (-1, -1), "TOP"), ("LINEBELOW", (0, 0), (-1, -1), 0.3, "#bbbbbb")]
+    style: list[tuple[object, ...]] = [("VALIGN", (0, 0), (-1, -1), "TOP")]
+    style += [("LINEBELOW", (0, 0), (-1, -1), 0.3, "#bbbbbb")]
     style += [(f"{side}PADDING", (0, 0), (-1, -1), _PAD) for side in ("LEFT", "RIGHT")]
     style += [(f"{side}PADDING", (0, 0), (-1, -1), 2) for side in ("TOP", "BOTTOM")]
     style += [("LINEBELOW", (0, 0), (-1, 0), 0.8, "#111111")] if grid.head else []
@@ -121,7 +106,6 @@ def _table(grid: Grid, width: float, facts: bool = False) -> Any:
 def _widths(rows: list[tuple[str, ...]], words: list[bool], width: float, size: float) -> list[float]:
     """Columns as wide as what cannot be broken in them; what is left over goes to those whose text is longer, in
     proportion to the root of how much longer."""
-    from reportlab.pdfbase.pdfmetrics import stringWidth
 
     def long(text: str) -> float:
         return float(stringWidth(text, _BOLD, size)) + 2 * _PAD + 1
@@ -139,9 +123,7 @@ def _widths(rows: list[tuple[str, ...]], words: list[bool], width: float, size: 
     return [own + left * part / (sum(more) or 1.0) for own, part in zip(least, more, strict=True)]
 
 
-def _said(text: str, style: Any) -> Any:
-    from reportlab.platypus import Paragraph
-
+def _said(text: str, style: ParagraphStyle) -> Paragraph:
     return Paragraph(escape(printable(text)), style)
 
 
@@ -152,9 +134,7 @@ def _style(
     before: float = 0,
     colour: str = "#111111",
     right: bool = False,
-) -> Any:
-    from reportlab.lib.styles import ParagraphStyle
-
+) -> ParagraphStyle:
     return ParagraphStyle(
         "text",
         fontName=font,
@@ -168,17 +148,15 @@ def _style(
     )
 
 
-def _numbered(named: str) -> Any:
+def _numbered(named: str) -> type[Canvas]:
     """A kind of canvas that writes below each page what it is of, and which of how many."""
-    from reportlab.lib.pagesizes import A4
-    from reportlab.pdfgen.canvas import Canvas
 
     class Numbered(Canvas):  # type: ignore[misc]
         """How many pages there are is known once all are drawn."""
 
-        def __init__(self, *args: Any, **more: Any) -> None:
+        def __init__(self, *args: object, **more: object) -> None:
             super().__init__(*args, **more)
-            self._pages: list[dict[str, Any]] = []
+            self._pages: list[Record] = []
 
         def showPage(self) -> None:
             self._pages.append(dict(self.__dict__))

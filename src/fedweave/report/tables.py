@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from rich.filesize import decimal
 
 from fedweave.metrics.client_fairness import pearson, per_group
@@ -102,7 +102,7 @@ def comparable(groups: Sequence[Group]) -> bool:
 
 def incomparable(groups: Sequence[Group]) -> str:
     """Why differences between runs say nothing of what they were started for, with whose; "" if they do."""
-    about: tuple[tuple[str, Callable[[Run], Any]], ...] = (
+    about: tuple[tuple[str, Callable[[Run], object]], ...] = (
         ("of other data", lambda run: run.summary["dataset"]),
         ("of other numbers of clients", lambda run: run.tested),
     )
@@ -243,7 +243,7 @@ def named_clients(accuracy: Mapping[str, float], value: float) -> str:
     return ", ".join(names) if len(names) < 3 else f"{names[0]} and {len(names) - 1} more"
 
 
-def splits(parts: Iterable[tuple[str, Any]]) -> Table:
+def splits(parts: Iterable[tuple[str, pa.Table]]) -> Table:
     """Sizes of each split, given as (whose, partition.parquet); sites may keep a number back, or not know it."""
     rows = []
     for whose, table in parts:

@@ -3,7 +3,7 @@
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
 from rich.columns import Columns
@@ -13,9 +13,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 from fedweave.core.records import Values
-from fedweave.core.text import counted, printable
+from fedweave.core.text import counted
 from fedweave.experiment.config import Config
-from fedweave.experiment.config.choice import models_told
 from fedweave.experiment.runs.files import METRICS, read_table
 from fedweave.metrics.judging import OF_POSITIVE, OF_SCORES, POSITIVES, WORDS, judged_by
 from fedweave.report.absences import absent, mostly
@@ -35,9 +34,9 @@ from fedweave.report.notes import (
 if TYPE_CHECKING:  # the command line imports this module, and should start quickly
     import pyarrow as pa
 
-    from fedweave.experiment.build import Built
     from fedweave.experiment.runs.checkpoint import Checkpoint
     from fedweave.experiment.runs.saving import Ready
+    from fedweave.report.cells import Table as Cells
 
 # Where the output is not a terminal:
 LINES = 20  # progress lines of a run
@@ -69,11 +68,10 @@ class Terminal:
 
     def begin(self, config: Config, built: "Ready", directory: Path, done: int) -> None:
         """The header, the clients, and where training starts."""
-        from fedweave.experiment.build import Built
+        from fedweave.report.clients import header  # what has torch, which the results of a run need not
 
         self._rounds, self._done = config.general.rounds, done
-        if isinstance(built, Built):
-            self.header(config, built)
+        header(self._console, config, built)
         if done:
             self._console.print(f"continuing after round {done} of {self._rounds}", highlight=False)
         if self._console.is_terminal:
@@ -86,52 +84,6 @@ class Terminal:
             self._bar = Progress(TextColumn("rounds"), *columns, console=self._console)
             self._task = self._bar.add_task("rounds", total=self._rounds, completed=done, note="")
             self._bar.start()
-
-    def header(self, config: Config, built: "Built") -> None:
-        """What is run, on what, the clients; what is odd, and what of one's own, or of the algorithm, is not used."""
-        from fedweave.core.algorithm import HasNotes
-        from fedweave.datasets.odd_data import odd_data, one_class
-        from fedweave.experiment.build import suited
-        from fedweave.experiment.demands import untested
-        from fedweave.models.directed import unused as unused_of_edges
-        from fedweave.partition import unused
-        from fedweave.partition.base import client_ids
-        from fedweave.partition.statistics import statistics, totals
-        from fedweave.report.clients import clients_table
-
-        engine = config.engine.plain()
-        of_nodes = built.data.example == "node"
-        graphs = "" if of_nodes else f"{counted(built.data.examples, built.data.example)}, "
-        parts = [
-            f"[bold]{unmarked(built.data.name)}[/] ({graphs}{counted(built.data.nodes, 'node')})",
-            f"{counted(len(built.fed.clients), 'client')} by {unmarked(config.partition.label)}",
-            f"[bold]{unmarked(config.algorithm.label)}[/]",
-            unmarked(models_told(config.plain()["model"])),
-            f"{engine['name']} ({', '.join((self._how(engine, built), *built.fed.computes_on, engine['dtype']))})",
-            f"seed {config.general.seed}",
-        ]
-        self._console.print(" · ".join(parts), highlight=False, soft_wrap=True)
-        cut = built.data, built.partition
-        named = {"client": client_ids(len(built.partition.parts), built.partition.names)}
-        held = statistics(*cut) | named
-        carried = built.data.carried
-        whole = totals(*cut) | ({} if carried is None else {"given": carried.ends.shape[1]})
-        self._console.print(clients_table(held, whole, built.data.labels, config.external))
-        unsuited = built.algorithm.notes if isinstance(built.algorithm, HasNotes) else []
-        alone = filter(None, [untested(held["test"], built.fed.test is not None)])
-        edges = unused_of_edges(suited(config, built.data), built.data.carried)
-        odd = (*edges, *one_class(built.data), *odd_data(built.data))
-        for note in (*alone, *unused(config.partition.make(), *cut), *unsuited, *odd):
-            self._console.print(printable(f"note: {note}"), highlight=False, soft_wrap=True, markup=False)
-
-    @staticmethod
-    def _how(engine: Values, built: "Built") -> str:
-        """By what the clients are run."""
-        from fedweave.engines.sharded import Sharded
-
-        if isinstance(built.fed.executor, Sharded):
-            return counted(built.fed.executor.shards, "worker")
-        return str(engine.get("mode") or f"workers: {engine['workers']}")
 
     def step(self, reached: "Checkpoint") -> None:
         """One more round."""
@@ -259,7 +211,7 @@ def _between_groups(found: Values) -> Table:
     return table
 
 
-def show_cells(console: Console, found: Any) -> None:
+def show_cells(console: Console, found: "Cells") -> None:
     """A table of the report (`report.cells.Table`)."""
     table = Table(box=SIMPLE_HEAD)
     for at, head in enumerate(found.head):

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
+from fedweave.core.ledger import Ledger
 from fedweave.errors import FedweaveError, UserError
 from fedweave.experiment.config import Config, Document, flat
 from fedweave.experiment.runs.checkpoint import Checkpoint
@@ -43,7 +44,7 @@ class Tracked:
 
     def __init__(self, make: Sequence[Callable[[Path, Document, int], Tracker]]) -> None:
         self._make, self._trackers = make, list[Tracker]()
-        self._ledger: Any = None
+        self._ledger = Ledger()
         self._round, self._rounds = 0, 0
 
     def begin(self, config: Config, built: Ready, directory: Path, done: int) -> None:

@@ -6,8 +6,9 @@ from functools import partial
 from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
+from fedweave.core.records import Record
 from fedweave.errors import UserError
 from fedweave.experiment.runs.files import plain_errors, write
 from fedweave.papers import pictures
@@ -16,6 +17,9 @@ from fedweave.report.colours import COLOURS, DASHES
 from fedweave.report.reading import spread
 from fedweave.sweep.choosing import Chosen, is_number, said
 from fedweave.sweep.paper import WHEN, caption, escaped, file_name, named, worded
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -98,7 +102,7 @@ _MARKS = "os^DvpX<>h"
 WIDTH = 3.5  # of a picture, inches
 INSIDE = 5  # lines that a legend within the axes names; that of more stands below them
 BESIDE = 0.4  # of the least distance of two values, over which the marks of all lines are spread
-_UNDATED: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
+_UNDATED: dict[str, dict[str, None]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
 
 
 def check() -> None:
@@ -143,7 +147,7 @@ def _picture(chart: Chart, kind: str) -> bytes:
     return content.getvalue()
 
 
-def _drawn(chart: Chart) -> Any:
+def _drawn(chart: Chart) -> "Figure":
     from matplotlib.figure import Figure
 
     columns = max(1, int(72 * WIDTH / (40 + 4.6 * max(map(len, chart.lines)))))  # of a legend of 8 points
@@ -152,7 +156,7 @@ def _drawn(chart: Chart) -> Any:
     axes = figure.add_subplot()
     for at, (name, line) in enumerate(chart.lines.items()):
         x, y, error = zip(*line, strict=True)
-        style = {"color": COLOURS[at % len(COLOURS)], "linestyle": _dashed(DASHES[at % len(DASHES)])}
+        style: Record = {"color": COLOURS[at % len(COLOURS)], "linestyle": _dashed(DASHES[at % len(DASHES)])}
         if chart.over == "round":
             axes.plot(x, y, label=name, **style)
             low, high = ([mean + sign * own for mean, own in zip(y, error, strict=True)] for sign in (-1, 1))
@@ -171,7 +175,7 @@ def _drawn(chart: Chart) -> Any:
     return figure
 
 
-def _dashed(dash: str) -> Any:
+def _dashed(dash: str) -> str | tuple[float, list[float]]:
     """A line of SVG's dashes, two pixels wide, in matplotlib's widths of the line."""
     return (0, [float(length) / 2 for length in dash.split()]) if dash else "-"
 

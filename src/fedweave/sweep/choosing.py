@@ -3,8 +3,9 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
+from fedweave.core.records import Record, Values
 from fedweave.experiment.config import flat
 from fedweave.metrics.judging import BEST, PLAIN
 from fedweave.report.cells import Cell, Table, measured, number
@@ -26,8 +27,8 @@ class Chosen:
 
     algorithm: str
     metric: str
-    condition: Mapping[str, Any]
-    setting: Mapping[str, Any]
+    condition: Values
+    setting: Values
     group: Group
     tried: int
     edges: tuple[str, ...] = ()
@@ -131,13 +132,13 @@ def _algorithm(group: Group) -> str:
     return str(group.first.summary["algorithm"])
 
 
-def _values(group: Group, keys: Sequence[str]) -> dict[str, Any]:
+def _values(group: Group, keys: Sequence[str]) -> Record:
     """Those of the keys that the group's configuration has."""
     known = flat(group.first.config)
     return {key: known[key] for key in keys if key in known}
 
 
-def said(values: Mapping[str, Any]) -> str:
+def said(values: Values) -> str:
     """ "lr = 0.1, noise labels = 0.2"."""
     return ", ".join(f"{short(key)} = {value}" for key, value in values.items())
 

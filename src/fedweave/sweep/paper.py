@@ -4,9 +4,9 @@ import csv
 import io
 import math
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+from fedweave.core.records import Values
 from fedweave.core.text import counted
 from fedweave.experiment.config import flat
 from fedweave.metrics.judging import WORDS
@@ -110,7 +110,7 @@ def _fixed(key: str, found: Sequence[Chosen]) -> str:
     return f"{key.replace('_', ' ')} = {' or '.join(told)}" if told else ""
 
 
-def _noise(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+def _noise(configs: Sequence[Values]) -> list[str]:
     """A sentence on the kinds of noise and their rates, if there is any."""
     found = []
     for kind in ("features", "edges", "labels"):
@@ -121,7 +121,7 @@ def _noise(configs: Sequence[Mapping[str, Any]]) -> list[str]:
     return [f"Noise: {'; '.join(found)}."] if found else []
 
 
-def named(key: str, config: Mapping[str, Any]) -> str:
+def named(key: str, config: Values) -> str:
     """A key of the grid on an axis or in a caption: of noise what it does to the data."""
     section, _, kind = key.partition(".")
     noise = config.get("noise", {})
@@ -133,7 +133,7 @@ def _named(one: Chosen) -> str:
     return f"{one.algorithm} ({said(one.condition)})" if one.condition else one.algorithm
 
 
-def _same(section: str, configs: Sequence[Mapping[str, Any]], varied: set[str]) -> str:
+def _same(section: str, configs: Sequence[Values], varied: set[str]) -> str:
     """ "louvain (clients = 10, …)": the name, and the values that all have and that are not varied."""
     tables = [flat(config.get(section, {})) for config in configs]
     names = list(dict.fromkeys(str(table.get("name", "")) for table in tables))

@@ -8,7 +8,6 @@ from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from fedweave import datasets
 from fedweave.core import plugins
@@ -113,7 +112,7 @@ def check_scopes(grid: Mapping[str, Sequence[str]], documents: Sequence[Document
             raise ConfigError(f"--grid {key}: {name} has no such setting.")
 
 
-def _algorithm(document: Document) -> tuple[str, Any]:
+def _algorithm(document: Document) -> tuple[str, type]:
     """The name of its algorithm, as it is kept, and its plug-in."""
     return lookup("algorithm.name", "algorithm", document.get("algorithm", {}).get("name", DEFAULT_NAMES["algorithm"]))
 
@@ -121,7 +120,7 @@ def _algorithm(document: Document) -> tuple[str, Any]:
 def is_whole(document: Document, key: str) -> bool:
     """Whether a setting of [algorithm] or [model] can have whole numbers alone."""
     section, _, name = key.partition(".")
-    own = parameters(section, getattr(resolve(document), section).kind)
+    own = parameters(section, resolve(document).sections[section].kind)
     return name in own and not accepts(own[name], 0.5)
 
 

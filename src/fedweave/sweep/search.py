@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from fedweave.errors import ConfigError, UserError
 from fedweave.experiment.config import Document
@@ -27,6 +27,10 @@ from fedweave.sweep.plan import (
     tries,
 )
 
+if TYPE_CHECKING:
+    from optuna import Study, Trial
+    from optuna.distributions import BaseDistribution
+
 SAMPLERS = {"tpe": "TPESampler", "random": "RandomSampler", "qmc": "QMCSampler", "gp": "GPSampler"}
 Execute = Callable[[list[PlannedRun]], dict[str, str]]  # the runs that are to be there -> {name: why it failed}
 
@@ -42,8 +46,8 @@ class Search:
     space: Mapping[str, Sequence[str]]
     sampler: str
     seed: int
-    study: Any = None
-    trial: Any = None
+    study: "Study" = field(init=False)
+    trial: "Trial" = field(init=False)
     runs: list[PlannedRun] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -56,7 +60,7 @@ class Search:
         self.study = optuna.create_study(direction="maximize", sampler=sampler)
 
     @cached_property
-    def named(self) -> dict[str, Any]:
+    def named(self) -> "dict[str, BaseDistribution]":
         """{key: what Optuna draws it from}."""
         return {key: _distribution(self.document, key, values) for key, values in self.space.items()}
 
@@ -84,7 +88,7 @@ class Search:
             self.study.tell(self.trial, value)
 
 
-def _distribution(document: Document, key: str, values: Sequence[str]) -> Any:
+def _distribution(document: Document, key: str, values: Sequence[str]) -> "BaseDistribution":
     """What Optuna draws a setting from."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 

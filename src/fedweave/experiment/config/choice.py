@@ -14,9 +14,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from fedweave.core import plugins
 from fedweave.core.plugins import label
-from fedweave.core.records import Record, Values
+from fedweave.core.records import Record
 from fedweave.errors import ConfigError, Faults
-from fedweave.experiment.config.plugins import Parameter, lookup, own_parameters
+from fedweave.experiment.config.plugins import Parameter, lookup, own_parameters, values_of
 from fedweave.experiment.config.toml import Document, check_keys
 
 
@@ -94,7 +94,7 @@ def checked_values(prefix: str, given: Document, own: Mapping[str, Parameter]) -
     return values
 
 
-def _value(path: str, value: object, given: bool, parameter: Parameter) -> Any:
+def _value(path: str, value: object, given: bool, parameter: Parameter) -> object:
     if parameter.family is not None:
         return _parts(path, value, parameter.family)
     if value is dataclasses.MISSING:
@@ -110,7 +110,7 @@ def accepts(parameter: Parameter, value: object) -> bool:
         return False
 
 
-def taken(parts: object, parameter: Parameter, takes: Callable[[type], bool]) -> tuple[list[Any], list[str]]:
+def taken(parts: object, parameter: Parameter, takes: Callable[[type], bool]) -> tuple[list[object], list[str]]:
     """Those of `parts`, a TOML value, whose class something `takes`, and the names of the others."""
     listed = parts if isinstance(parts, list) else [parts]
     chosen = _parts("algorithm.parts", listed, parameter.family or {})
@@ -118,7 +118,7 @@ def taken(parts: object, parameter: Parameter, takes: Callable[[type], bool]) ->
     return kept, [choice.name for choice in chosen if not takes(choice.kind)]
 
 
-def _checked(path: str, value: Any, hint: Any) -> Any:
+def _checked(path: str, value: object, hint: Any) -> object:
     for one in value if isinstance(value, list) else [value]:
         if isinstance(one, float) and math.isnan(one):
             raise ConfigError(f"{path}: must be a number, got {value!r}", code="config.value")
@@ -141,15 +141,15 @@ def _in_toml(message: str) -> str:
     return message
 
 
-def _parts(path: str, value: object, family: Mapping[str, type]) -> tuple[Any, ...]:
+def _parts(path: str, value: object, family: Mapping[str, type]) -> tuple[Choice, ...]:
     return tuple(_part(path, item, family) for item in (value if isinstance(value, list | tuple) else [value]))
 
 
-def _part(path: str, value: Any, family: Values) -> Any:
+def _part(path: str, value: Any, family: Mapping[str, type]) -> Choice:
     """A part from its TOML form, or from the instance that is an algorithm's default."""
     for name, kind in family.items():
         if type(value) is kind:
-            return Choice(path, name, kind, {f.name: getattr(value, f.name) for f in dataclasses.fields(value)})
+            return Choice(path, name, kind, values_of(value))
     table = value if isinstance(value, dict) else {"name": value}
     if "name" not in table:
         raise ConfigError(f"{path}: {value!r} has no name; choose one of {', '.join(family)}", code="config.missing")
@@ -159,13 +159,13 @@ def _part(path: str, value: Any, family: Values) -> Any:
     return choice
 
 
-def _made(value: object) -> Any:
+def _made(value: object) -> object:
     if isinstance(value, tuple):
         return tuple(_made(item) for item in value)
     return value.make() if isinstance(value, Choice) else value
 
 
-def _plain(value: object) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, tuple | list):
         return [_plain(item) for item in value]
     if isinstance(value, dict):

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from fedweave.core.plugins import check_trusted
 from fedweave.core.records import Record, Values
@@ -80,9 +80,15 @@ class Config:
             self, engine=dataclasses.replace(self.engine, values={**self.engine.values, "device": device})
         )
 
+    @property
+    def sections(self) -> dict[str, Choice]:
+        """What is chosen in each section that chooses a plug-in."""
+        chosen = (self.data, self.partition, self.model, self.algorithm, self.engine)
+        return {choice.path: choice for choice in chosen}
+
     def plain(self) -> Document:
         """The TOML document that resolves to this config."""
-        sections = {name: getattr(self, name).plain() for name in REGISTRIES}
+        sections = {name: choice.plain() for name, choice in self.sections.items()}
         sections["model"] |= self.own.plain()
         if self.folder is not None:
             sections["data"]["path"] = self.folder
@@ -172,7 +178,7 @@ def read(path: Path, overrides: Sequence[str] = (), algorithm: str | None = None
         ) from error
 
 
-def tuned(document: Document) -> dict[str, list[Any]]:
+def tuned(document: Document) -> dict[str, list[object]]:
     """Take the values to try of each key out of [algorithm].
 
     Raises:
@@ -272,7 +278,7 @@ def with_algorithm(document: Document, name: str, option: str = "--algorithm") -
     return {**document, "algorithm": {"name": name, **kept}}, exchanged
 
 
-def _default(own: Mapping[str, Parameter], key: str) -> Any:
+def _default(own: Mapping[str, Parameter], key: str) -> object:
     return own[key].default if key in own else None
 
 

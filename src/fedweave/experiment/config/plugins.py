@@ -5,11 +5,12 @@ one that was an object in Python and that no file names.
 import dataclasses
 import importlib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NoReturn, get_type_hints
+from typing import Any, ClassVar, NoReturn, Protocol, get_type_hints, runtime_checkable
 
 from fedweave.core import plugins
+from fedweave.core.records import Record, Values
 from fedweave.errors import ConfigError
 from fedweave.experiment.config.toml import check_name
 
@@ -23,16 +24,16 @@ class InPython:
 
     name: str
 
-    fields: ClassVar[Mapping[str, Any]] = {}
-    hints: ClassVar[Mapping[str, Any]] = {}
+    fields: ClassVar[Mapping[str, "dataclasses.Field[object]"]] = {}
+    hints: ClassVar[Mapping[str, object]] = {}
     documents: ClassVar[tuple[type, ...]] = ()
     examples: ClassVar[tuple[str, ...]] = ("node", "graph")
 
-    def __call__(self, *given: Any) -> "InPython":
+    def __call__(self, *given: object) -> "InPython":
         """Itself; an algorithm, which is given its model here, is refused."""
         return self._refuse() if given else self
 
-    def cut(self, data: Any, seed: int) -> NoReturn:
+    def cut(self, data: object, seed: int) -> NoReturn:
         """Refuse.
 
         Raises:
@@ -78,6 +79,26 @@ _NOUNS = {"data": "data set"}
 DEFAULT_NAMES = {"partition": "louvain", "model": "gcn", "algorithm": "fedavg", "engine": "simulation"}
 
 
+@runtime_checkable
+class HasFields(Protocol):
+    """What makes plug-ins and is no dataclass itself: a preset, or a class of modules."""
+
+    @property
+    def fields(self) -> "Mapping[str, dataclasses.Field[Any]]":
+        """Its settings."""
+        ...
+
+    @property
+    def hints(self) -> Values:
+        """Their types."""
+        ...
+
+    @property
+    def documents(self) -> tuple[type, ...]:
+        """The classes whose docstrings say what they mean, the most particular first."""
+        ...
+
+
 @dataclass(frozen=True)
 class Parameter:
     """One parameter of a plug-in.
@@ -108,7 +129,7 @@ def registry(section: str) -> Mapping[str, type]:
     return {**own, **more} if more else own
 
 
-def lookup(path: str, section: str, name: Any) -> tuple[str, Any]:
+def lookup(path: str, section: str, name: str) -> tuple[str, Any]:
     """A plug-in by its name, another name of it, or "file.py:Name": the name to keep, and the plug-in.
 
     Raises:
@@ -140,7 +161,7 @@ def usable(section: str, name: str, kind: object) -> Any:
         if issubclass(kind, nn.Module):
             return ModuleKind(kind)
     methods = _METHODS[section]
-    made_of_parts = section == "algorithm" and hasattr(kind, "fields")
+    made_of_parts = section == "algorithm" and isinstance(kind, HasFields)
     if not made_of_parts and not (dataclasses.is_dataclass(kind) and all(hasattr(kind, one) for one in methods)):
         also = {"algorithm": ", or a preset", "model": ", or a torch.nn.Module"}.get(section, "")
         raise ConfigError(
@@ -173,7 +194,7 @@ def _no_fields(kind: type) -> list[str]:
     return [one for one, hint in own.items() if one not in fields and "ClassVar" not in str(hint)]
 
 
-def resolved(section: str, name: object) -> Any:
+def resolved(section: str, name: str) -> str:
     """The registered name that another name of a plug-in stands for; any other `name` as it is."""
     if section not in REGISTRIES:
         return name
@@ -181,7 +202,7 @@ def resolved(section: str, name: object) -> Any:
     return aliases.get(name, name) if isinstance(name, str) else name
 
 
-def parameters(section: str, kind: object) -> dict[str, Parameter]:
+def parameters(section: str, kind: "type | HasFields") -> dict[str, Parameter]:
     """The parameters of a section's plug-in; an algorithm's are without the model, which the program gives it."""
     own = own_parameters(kind)
     if section != "algorithm":
@@ -191,15 +212,21 @@ def parameters(section: str, kind: object) -> dict[str, Parameter]:
     return {name: own[name] for name in list(own)[1:]}
 
 
-def own_parameters(kind: Any) -> dict[str, Parameter]:
+def own_parameters(kind: "type | HasFields") -> dict[str, Parameter]:
     """The fields of a dataclass, or of a preset (`algorithms.preset`), as they are."""
     if isinstance(kind, type):
-        fields, hints = {f.name: f for f in dataclasses.fields(kind)}, get_type_hints(kind, include_extras=True)
+        fields = {field.name: field for field in dataclasses.fields(kind)}
+        hints: Values = get_type_hints(kind, include_extras=True)
     else:
-        fields, hints = kind.fields, kind.hints
+        fields, hints = dict(kind.fields), kind.hints
     return {name: Parameter(hints[name], _default(field)) for name, field in fields.items()}
 
 
-def _default(field: Any) -> Any:
-    factory: Callable[[], Any] | Any = field.default_factory
-    return field.default if factory is dataclasses.MISSING else factory()
+def _default(field: "dataclasses.Field[object]") -> object:
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+
+
+def values_of(plugin: object) -> Record:
+    """The values of a plug-in's fields, by name; none of what is no dataclass."""
+    fields = dataclasses.fields(plugin) if dataclasses.is_dataclass(plugin) else ()
+    return {own.name: getattr(plugin, own.name) for own in fields if own.init}

@@ -9,8 +9,9 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
+from fedweave.core.records import Record
 from fedweave.errors import ConfigError
 
 
@@ -60,7 +61,7 @@ def nearest(name: object, valid: Iterable[str]) -> str:
 
 
 _LARGEST = 4 << 20  # bytes of a file
-Document = dict[str, Any]  # what a TOML file holds, or would hold
+Document: TypeAlias = Record  # what a TOML file holds, or would hold
 
 
 def load(path: Path) -> Document:
@@ -167,7 +168,7 @@ def _decimal(raw: str) -> str:
     return re.sub(r"^([+-]?)\.(\d)", r"\g<1>0.\2", raw)
 
 
-def _value(raw: str) -> Any:
+def _value(raw: str) -> object:
     try:
         parsed = tomllib.loads(f"value = {_decimal(raw.strip())}")
     except (ValueError, RecursionError):

@@ -9,24 +9,30 @@ from typing import Any
 import numpy as np
 
 from fedweave import datasets
+from fedweave.core import plugins
+from fedweave.core.algorithm import Algorithm
+from fedweave.core.maker import maker_of
+from fedweave.core.model import Model
+from fedweave.core.records import Record, Values
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.contents import content
-from fedweave.errors import UserError
+from fedweave.errors import ConfigError, UserError
 from fedweave.experiment.build import Built, Origin
-from fedweave.experiment.config import Choice, Config, General, SimulationEngine, lookup, own_parameters, parameters
-from fedweave.experiment.config.choice import OwnModels, choose
-from fedweave.experiment.config.objects import is_named, of_algorithm, of_model, of_partition
+from fedweave.experiment.config import Config, General, SimulationEngine, lookup, own_parameters
+from fedweave.experiment.config.choice import Choice, OwnModels, choose
+from fedweave.experiment.config.plugins import PARTS, InPython, parameters, registry, usable, values_of
 from fedweave.experiment.demands import check_labels_and_nodes, check_people, check_pooling
 from fedweave.experiment.runs.files import plain_errors
 from fedweave.models.directed import BARE
+from fedweave.models.module import OwnModule
 from fedweave.partition import Column, Partition
-from fedweave.partition.base import Partitioner, client_ids
+from fedweave.partition.base import Part, Partitioner, client_ids
 from fedweave.partition.scaling import meter_scaling
 
 _LOG = logging.getLogger(__name__)
 
 
-def described(algorithm: Any, origin: Origin, general: General, out: Path) -> tuple[Config, Dataset]:
+def described(algorithm: Algorithm, origin: Origin, general: General, out: Path) -> tuple[Config, Dataset]:
     """The configuration of training `algorithm` on the federation of `origin`, in the run's directory `out`, and the
     data that it names. Data without a name is saved beside `out`, called by its content, and a cut of one's own by
     owners with it. What cannot be named stands there as such, and a warning says what the run cannot be used for.
@@ -35,7 +41,7 @@ def described(algorithm: Any, origin: Origin, general: General, out: Path) -> tu
         UserError: data without a name cannot be saved.
     """
     partition, data = _partition(origin)
-    model, chosen = _model(getattr(algorithm, "model", ()), data), of_algorithm(algorithm)
+    model, chosen = _model(algorithm.model, data), of_algorithm(algorithm)
     own = OwnModels(members={client: _model(its.model, data) for client, its in origin.own.items()})
     loaded, folder = _data(data, origin.seed, out.parent)
     defaults = {name: own.default for name, own in own_parameters(SimulationEngine).items()}
@@ -50,7 +56,7 @@ def described(algorithm: Any, origin: Origin, general: General, out: Path) -> tu
     return Config(general, loaded, partition, model, chosen, engine, folder, own=own), data
 
 
-def _model(layers: Any, data: Dataset) -> Choice:
+def _model(layers: Model, data: Dataset) -> Choice:
     model = of_model(layers)
     if data.carried is None:
         return model
@@ -67,8 +73,7 @@ def check_described(config: Config, built: Built) -> None:
     if is_named(config.algorithm):
         check_labels_and_nodes(config, built.data, built.partition)
         check_people(config, built.data, built.algorithm)
-    if isinstance(model := getattr(built.algorithm, "model", None), tuple):
-        check_pooling(config, built.data, model)
+    check_pooling(config, built.data, built.algorithm.model)
     how = config.data.values.get("normalise", "none")
     meter_scaling(built.fed.ledger, built.fed.clients, built.partition, built.data.features, how)
 
@@ -101,7 +106,7 @@ def _owned(data: Dataset, cut: Partition) -> Dataset | None:
 
 def _same(one: Any, other: Any) -> bool:
     """Whether two partitions, or what they consist of, say the same."""
-    if isinstance(one, Partition) or hasattr(one, "masks"):
+    if isinstance(one, Partition | Part):
         names = [own.name for own in fields(one) if own.init]
         return type(one) is type(other) and all(_same(getattr(one, name), getattr(other, name)) for name in names)
     if isinstance(one, dict):
@@ -121,11 +126,11 @@ def _data(data: Dataset, seed: int, beside: Path) -> tuple[Choice, str | None]:
     return choose("data", name, kind, parameters("data", kind), table), named.get("path")
 
 
-def _saved(data: Dataset, beside: Path) -> dict[str, Any]:
+def _saved(data: Dataset, beside: Path) -> Record:
     """What names the data in a file that has its content in its name."""
     called = re.sub(r"[^\w.-]+", "-", data.name) or "data"
     file = (beside / f"{called}-{content(data)[:12]}.npz").absolute()
-    named: dict[str, Any] = {"name": "npz", "path": str(file), "sens_feature": True}
+    named: Record = {"name": "npz", "path": str(file), "sens_feature": True}
     named |= {} if data.carried is None else {"loops": "keep"}
     if not file.exists():
         with plain_errors(beside):
@@ -140,5 +145,79 @@ def _saved(data: Dataset, beside: Path) -> dict[str, Any]:
     return named
 
 
-def _read(named: Any, seed: int) -> Dataset:
+def _read(named: Values, seed: int) -> Dataset:
     return datasets.load(**{**named, "seed": seed})
+
+
+def of_partition(plugin: object) -> Choice:
+    """The choice of [partition] that makes `plugin`."""
+    return _choice("partition", type(plugin), values_of(plugin), plugin)
+
+
+def of_model(model: object) -> Choice:
+    """The choice of [model] that builds these layers."""
+    maker = maker_of(model)
+    if maker is None:
+        return _unnamed("model", "layers")
+    plugin = maker.plugin
+    if isinstance(plugin, OwnModule):  # a module's class and its settings
+        return _choice("model", plugin.kind, plugin.values, plugin.module)
+    return _choice("model", type(plugin), values_of(plugin), plugin)
+
+
+def of_algorithm(algorithm: object) -> Choice:
+    """The choice of [algorithm] that makes this one of its model."""
+    maker = maker_of(algorithm)
+    if maker is not None:
+        return _choice("algorithm", maker.plugin, maker.given[0], maker.plugin.paper)
+    values = values_of(algorithm)
+    return _choice("algorithm", type(algorithm), dict(list(values.items())[1:]), algorithm)
+
+
+def is_named(choice: Choice) -> bool:
+    """Whether the choice can be made again from a configuration."""
+    return not plugins.is_in_python(choice.name)
+
+
+def _choice(section: str, kind: Any, values: Values, plugin: object) -> Choice:
+    """The choice, or what stands for it where no name or no settings in TOML make the same."""
+    try:
+        name = _name(section, kind)
+        own = parameters(section, kind)
+        return choose(section, name, kind, own, {key: _plain(key, value) for key, value in values.items()})
+    except (ConfigError, TypeError):
+        called = plugin.__name__ if isinstance(plugin, type) else type(plugin).__name__
+        return _unnamed(section, called)
+
+
+def _unnamed(section: str, called: str) -> Choice:
+    name = f"{plugins.IN_PYTHON}{called}"
+    return Choice(section, name, InPython(name), {})  # type: ignore[arg-type]
+
+
+def _name(section: str, kind: object) -> str:
+    """What a configuration calls a class or preset.
+
+    Raises:
+        ConfigError: it has no name there.
+    """
+    known = (name for name, own in registry(section).items() if own is kind)
+    if found := next(known, None):
+        return found
+    if file := plugins.file_of(kind):
+        usable(section, file, plugins.load(file))  # a file of a package may not run by itself
+        return file
+    raise ConfigError(f"{kind} stands in no file")
+
+
+def _plain(key: str, value: object) -> object:
+    """A value as `choose` takes it: parts of fedweave's as they are, others by name."""
+    if key == PARTS and isinstance(value, tuple | list):
+        return [_part(part) for part in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def _part(part: object) -> object:
+    if type(part) in registry("part").values():
+        return part
+    return {"name": _name("part", type(part)), **values_of(part)}

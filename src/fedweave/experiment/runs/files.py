@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from io import BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -65,7 +65,7 @@ _WORDS = pa.dictionary(pa.int32(), pa.string())
 _LATER = {"to": _WORDS, "applied": _WORDS, "at": pa.timestamp("ms", "UTC"), "purpose": _WORDS}
 
 
-def write(path: Path, fill: Callable[[BinaryIO], Any], opener: Callable[[str, int], int] | None = None) -> None:
+def write(path: Path, fill: Callable[[BinaryIO], object], opener: Callable[[str, int], int] | None = None) -> None:
     """Replace `path` by what `fill` writes, such that after a crash either the old or the new content is there; opener:
     see `open`.
 

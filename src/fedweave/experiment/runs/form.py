@@ -8,9 +8,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import scipy.sparse as sp
 
 from fedweave import datasets
 from fedweave.core.carried import Carried
@@ -75,7 +76,7 @@ def form_of_config(config: Config, data: Dataset) -> Form:
     return form_of(data, how, unscaled(config) if how in OVER_NODES else None, of_edges)
 
 
-def unscaled(config: Config) -> Any:
+def unscaled(config: Config) -> np.ndarray | sp.csr_matrix:
     """The features of the run's data as they are."""
     if config.external != "refuse":
         return prepared(config, with_scaling=False)[0].x

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import FunctionType
 
 import numpy as np
 import pyarrow as pa
@@ -82,7 +82,7 @@ def measured(table: pa.Table, metric: Metric, split: str = "test") -> Measured:
     clients = {name: of(client == name) for name in names}
     some = [value for value in clients.values() if not math.isnan(value)]
     return Measured(
-        getattr(metric, "__name__", type(metric).__name__),
+        _name(metric),
         clients,
         float(np.mean(some)) if some else math.nan,
         of(client != GLOBAL),
@@ -109,9 +109,13 @@ def of_run(
     return measured(of_own(run, model), metric, split)
 
 
+def _name(metric: Metric) -> str:
+    return metric.__name__ if isinstance(metric, FunctionType) else type(metric).__name__
+
+
 def _called(metric: Metric, y: np.ndarray, p: np.ndarray) -> float:
-    name = getattr(metric, "__name__", type(metric).__name__)
-    found: Any = plugins.called(f"metric {name!r}", lambda: metric(y, p), UserError)
+    name = _name(metric)
+    found = plugins.called(f"metric {name!r}", lambda: metric(y, p), UserError)
     try:
         return float(found)
     except (TypeError, ValueError) as error:

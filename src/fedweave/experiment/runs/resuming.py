@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from fedweave.core.records import Record
 from fedweave.core.text import counted
@@ -156,7 +155,7 @@ class Stop:
     def __init__(self, noticed: Callable[[int], None]) -> None:
         self.signal: int | None = None
         self._noticed = noticed
-        self._before: dict[int, Any] = {}
+        self._before: dict[int, signal._HANDLER] = {}
 
     def __enter__(self) -> "Stop":
         if threading.current_thread() is threading.main_thread():

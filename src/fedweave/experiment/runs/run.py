@@ -152,7 +152,7 @@ def run(
         try:
             next(rounds)
         except StopIteration as done:
-            summary: dict[str, Any] = done.value
+            summary: Record = done.value
             return summary
 
 
@@ -163,7 +163,7 @@ def running(
     resume: bool = False,
     here: RunBackend | None = None,
     overwrite: bool = False,
-) -> Generator[RoundResult, None, dict[str, Any]]:
+) -> Generator[RoundResult, None, Record]:
     """The rounds of a run as they are done (see `run`), which returns the summary; what is done is saved where nobody
     asks for the next."""
     recover(directory)
@@ -209,7 +209,7 @@ def _begun(config: Config, built: Ready, directory: Path, here: RunBackend, over
     """The earlier run that a run begins from, if any, as its federation's start."""
     if (where := config.general.init_from) is None:
         return Begun()
-    goes_on, own = (directory / CHECKPOINT).exists() and not overwrite, getattr(built, "own", {})
+    goes_on, own = (directory / CHECKPOINT).exists() and not overwrite, built.own if isinstance(built, Built) else {}
     try:
         found = begin(built.fed, built.algorithm, built.data, here.earlier(where), own)
     except UserError:
@@ -332,5 +332,5 @@ def _bounded(*ledgers: pa.Table) -> list[Record]:
     return [{key: _finite(value) for key, value in asdict(own).items()} for own in bounds(*ledgers)]
 
 
-def _finite(value: object) -> Any:
+def _finite(value: object) -> object:
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -176,7 +176,7 @@ class RunFiles:
         chosen = self.reached.summary.get(f"{BEST}/round") == self.best["round"]
         return chosen and (bool(self.best["fed"]) or self._of_state())
 
-    def saving(self, rounds: Iterator[RoundResult], before: Callable[[Any], Sites | None]) -> Iterator[RoundResult]:
+    def saving(self, rounds: Iterator[RoundResult], before: Callable[[Engine], Sites | None]) -> Iterator[RoundResult]:
         """Yield the `rounds`; where one fails, save the last whole one first, unless it is saved or the clients cannot
         go back to it (`run.RunBackend.before`)."""
         try:
