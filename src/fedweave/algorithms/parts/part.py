@@ -235,7 +235,7 @@ class BoundsExamples(Protocol):
 def has(part: Part | type[Part], hook: str) -> bool:
     """Whether a part, or its class, has a hook of its own."""
     kind: type[object] = part if isinstance(part, type) else type(part)
-    return _has(kind, hook)
+    return _has(kind, hook)  # type: ignore[arg-type]  # a class can be hashed
 
 
 @cache

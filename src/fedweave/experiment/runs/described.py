@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedweave import datasets
+from fedweave.algorithms.preset import Preset
 from fedweave.core import plugins
 from fedweave.core.algorithm import Algorithm
 from fedweave.core.maker import maker_of
@@ -168,7 +169,7 @@ def of_model(model: object) -> Choice:
 def of_algorithm(algorithm: object) -> Choice:
     """The choice of [algorithm] that makes this one of its model."""
     maker = maker_of(algorithm)
-    if maker is not None:
+    if maker is not None and isinstance(maker.plugin, Preset):
         return _choice("algorithm", maker.plugin, maker.given[0], maker.plugin.paper)
     values = values_of(algorithm)
     return _choice("algorithm", type(algorithm), dict(list(values.items())[1:]), algorithm)
