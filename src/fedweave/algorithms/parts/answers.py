@@ -136,3 +136,11 @@ def _form(found: object) -> str:
 
 def _named(dtype: object) -> str:
     return str(dtype).removeprefix("torch.")
+
+
+def odd(found: object, waiting: bool) -> bool:
+    """Whether numbers are not finite. A device is not waited for in the middle of a round, where what they break shows
+    at its end, unless `waiting`."""
+    if not isinstance(found, Tensor) or not (waiting or found.device.type == "cpu"):
+        return False
+    return not bool(found.isfinite().all())

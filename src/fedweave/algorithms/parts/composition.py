@@ -120,11 +120,7 @@ class Composition(dict[str, Part]):
         if found is None and self.owner("aggregate"):
             return None
         foreign = not type(self[owner]).__module__.startswith("fedweave.")  # FairGFL's sum to more on purpose
-        # A device is not waited for in the middle of a round: what its own parts' weights break shows at the end of it.
-        odd = False
-        if isinstance(found, Tensor) and (foreign or found.device.type == "cpu"):
-            odd = not found.isfinite().all()
-        if odd:
+        if odd := answers.odd(found, waiting=foreign):
             self._refuse_diverged(round)
         if not isinstance(found, Tensor) or found.shape not in ((count,), (count, count)) or odd:
             said = f"{owner}.weigh: is to give {count} finite weights, one of each {REPLIED}"

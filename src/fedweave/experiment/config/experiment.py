@@ -172,10 +172,9 @@ def read(path: Path, overrides: Sequence[str] = (), algorithm: str | None = None
         config = resolve(document)
         return config, [*notes, *exchanged.told(config.algorithm.label, config.algorithm.values)]
     except ConfigError as error:
-        remedies = _replacing([str(fault) for fault in error.args], overrides)
-        raise ConfigError(
-            *(_flagged(str(fault), overrides) for fault in error.args), *remedies, code=error.code
-        ) from error
+        faults = [str(fault) for fault in error.args]
+        told = [*(_flagged(fault, overrides) for fault in faults), *_replacing(faults, overrides)]
+        raise ConfigError(*told, code=error.code) from error
 
 
 def tuned(document: Document) -> dict[str, list[object]]:
@@ -186,10 +185,8 @@ def tuned(document: Document) -> dict[str, list[object]]:
     """
     found = section(document, "algorithm").pop(TUNE, {})
     if not isinstance(found, dict) or not all(isinstance(values, list) and values for values in found.values()):
-        raise ConfigError(
-            f"algorithm.{TUNE}: lists of values to try, such as {TUNE} = {{lr = [0.01, 0.1]}}, got {found!r}",
-            code="config.tune",
-        )
+        said = f"algorithm.{TUNE}: lists of values to try, such as {TUNE} = {{lr = [0.01, 0.1]}}, got {found!r}"
+        raise ConfigError(said, code="config.tune")
     return found
 
 
@@ -321,13 +318,11 @@ def resolve(document: Document) -> Config:
     across |= {**sections, "folder": folder, "evaluation": evaluation, "noise": noise, "own": own_of}
     config = Config(General(**top), **across)
     if evaluation.clients and config.between_sites:
-        raise ConfigError(
-            "evaluation.clients: is of simulations; between sites set it to 0, which is all", code="config.sampled"
-        )
+        said = "evaluation.clients: is of simulations; between sites set it to 0, which is all"
+        raise ConfigError(said, code="config.sampled")
     if noise is not None and config.between_sites:
-        raise ConfigError(
-            "noise: simulations alone make it; between sites everybody reads data of their own", code="config.sites"
-        )
+        said = "noise: simulations alone make it; between sites everybody reads data of their own"
+        raise ConfigError(said, code="config.sites")
     return config
 
 
@@ -381,11 +376,8 @@ def _chosen(path: str, table: Document, at: str = "") -> Choice:
     at = at or path
     name = table.get("name", DEFAULT_NAMES.get(path))
     if name is None:
-        raise ConfigError(
-            f"{path}.name: is missing; choose one of {', '.join(registry(path))}, or give your own folder as "
-            f"{path}.path",
-            code="config.missing",
-        )
+        said = f"{path}.name: is missing; choose one of {', '.join(registry(path))}, or give your own folder as {path}.path"
+        raise ConfigError(said, code="config.missing")
     name, kind = lookup(f"{at}.name", path, name)
     more = ["path", "external", "external_least"] if path == "data" else []
     if path == "algorithm" and TUNE in table:
