@@ -376,8 +376,8 @@ def _chosen(path: str, table: Document, at: str = "") -> Choice:
     at = at or path
     name = table.get("name", DEFAULT_NAMES.get(path))
     if name is None:
-        said = f"{path}.name: is missing; choose one of {', '.join(registry(path))}, or give your own folder as {path}.path"
-        raise ConfigError(said, code="config.missing")
+        said = f"choose one of {', '.join(registry(path))}, or give your own folder as {path}.path"
+        raise ConfigError(f"{path}.name: is missing; {said}", code="config.missing")
     name, kind = lookup(f"{at}.name", path, name)
     more = ["path", "external", "external_least"] if path == "data" else []
     if path == "algorithm" and TUNE in table:
