@@ -140,7 +140,7 @@ def test_edges_between_members_make_the_columns_that_they_make_of_nodes_as_examp
     assert alone.outside.carried.total == int((here[0] != here[1]).sum())
 
 
-@pytest.mark.often("model0")
+@pytest.mark.often("model0-fedavg")
 @pytest.mark.parametrize(
     ("model", "algorithm"),
     [
