@@ -167,21 +167,15 @@ class _Mark(NamedTuple):
     rest: StepInfo
 
 
-@runtime_checkable
-class _Bound(Protocol):
-    """A method of an algorithm, or what stands for one."""
-
-    __name__: str
-
-    @property
-    def __self__(self) -> object: ...
+# Bound methods pass the attributes of their functions on, which protocols do not see from Python 3.12 on.
+def _mark_of(step: object) -> _Mark | None:
+    mark = getattr(step, "on_client", None)
+    return mark if isinstance(mark, _Mark) else None
 
 
-@runtime_checkable
-class _Marked(Protocol):
-    """A step that is marked with `on_client`."""
-
-    on_client: _Mark
+def _owner_of(step: object) -> object:
+    """The algorithm or part whose method a step is, or what stands for one; None of a function."""
+    return getattr(step, "__self__", None)
 
 
 def on_client(
@@ -225,12 +219,13 @@ def on_client(
 
 def step_name(step: Step) -> str:
     """ "FedAvg.train" for a bound method, "function" for a plain one."""
-    return f"{type(step.__self__).__name__}.{step.__name__}" if isinstance(step, _Bound) else step.__name__
+    owner = _owner_of(step)
+    return step.__name__ if owner is None else f"{type(owner).__name__}.{step.__name__}"
 
 
 def is_step(found: object) -> bool:
     """Whether something is marked with `on_client`."""
-    return isinstance(found, _Marked) and isinstance(found.on_client, _Mark)
+    return _mark_of(found) is not None
 
 
 def step_info(step: Step) -> StepInfo:
@@ -239,15 +234,14 @@ def step_info(step: Step) -> StepInfo:
     Raises:
         FedweaveError: the function is not marked with `on_client`.
     """
-    declared = step.on_client if isinstance(step, _Marked) else None
-    if not isinstance(declared, _Mark):
+    if (declared := _mark_of(step)) is None:
         raise FedweaveError(
             f"{step_name(step)} is not marked @on_client, so it may not run on clients. "
             "Decorate it and declare what it sends.",
             code="step.unmarked",
         )
     sends, hears, rest = declared
-    owner = step.__self__ if isinstance(step, _Bound) else None
+    owner = _owner_of(step)
     said, heard = sends(owner) if callable(sends) else sends, hears(owner) if callable(hears) else hears
     return replace(rest, sends=StepInfo.of(said).sends, hears=heard)
 

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from fedweave.ops.tape import derived, kernel
 
-warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+for _said in ("Sparse CSR tensor support is in beta", "Sparse invariant checks are implicitly disabled"):
+    warnings.filterwarnings("ignore", message=_said)
 
 
 class Csr(NamedTuple):
