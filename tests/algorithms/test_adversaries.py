@@ -57,8 +57,8 @@ def test_one_without_data_is_paid_less_however_often_it_lists_a_motif_of_another
 
 
 def test_a_motif_counts_once_in_its_first_row() -> None:
-    assert once(torch.tensor([7, 3, 7, -1, 3, 5, -1])).tolist() == [7, 3, -1, -1, -1, 5, -1]
-    assert once(torch.tensor([], dtype=torch.int64)).tolist() == []
+    assert once(torch.tensor([[7, 3, 7, -1, 3, 5, -1]])).tolist() == [[7, 3, -1, -1, -1, 5, -1]]
+    assert once(torch.zeros(1, 0, dtype=torch.int64)).tolist() == [[]]
 
 
 @pytest.mark.slow

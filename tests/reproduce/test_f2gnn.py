@@ -259,6 +259,6 @@ def test_a_cell_of_absent_data_says_which_file_is_wanted(tmp_path: Path, monkeyp
     chosen = [it for it in F2GNN.tables[2].cells if it.row.startswith("Pokec")]
     status = {it.status for it in grid.plan(PaperTable("absent", tuple(chosen), 5), tmp_path, grid.Stock())}
     assert status == {
-        "not available: pokec-z: there is no folder with region_job.csv and region_job_relationship.txt",
-        "not available: pokec-n: there is no folder with region_job_2.csv and region_job_2_relationship.txt",
+        "not available: pokec-z: there is no folder with all of region_job.csv, region_job_relationship.txt",
+        "not available: pokec-n: there is no folder with all of region_job_2.csv, region_job_2_relationship.txt",
     }

@@ -392,7 +392,7 @@ def test_a_cell_of_absent_data_says_which_file_is_wanted(tmp_path: Path, monkeyp
         it.cell.row: it.status for it in grid.plan(PaperTable("absent", tuple(chosen), 5), tmp_path, grid.Stock())
     }
     assert status == {
-        "Venice": "not available: venice: there is no folder venice with the parties social, spatial, temporal",
+        "Venice": "not available: venice: there is no folder with all of social, spatial, temporal",
         "Reddit": "not available: reddit: there is no public download for this data set, and its file was not found",
     }
 

@@ -13,11 +13,11 @@ from fedweave.cli.options import Experiment, Loaded, Settings
 from fedweave.core.text import counted
 from fedweave.errors import ConfigError, FedweaveError
 from fedweave.experiment.config.toml import check_name
-from fedweave.papers import selection
-from fedweave.papers.paper import CLEAN, Paper, PaperTable
 
 if not Loaded.for_help:
+    from fedweave.papers import selection
     from fedweave.papers.grid import PlannedRun
+    from fedweave.papers.paper import CLEAN, Paper, PaperTable
     from fedweave.papers.selection import PAPERS, PROTOCOLS
     from fedweave.papers.session import Session, watched
     from fedweave.papers.workers import Stopped

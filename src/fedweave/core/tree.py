@@ -139,7 +139,7 @@ def unravel(vector: Tensor, like: Tree) -> Tree:
         raise ValueError(f"a vector of shape {list(vector.shape)} is no tree of {sum(sizes.values())} elements")
     cut = dict(zip(sizes, vector.split(list(sizes.values()), -1), strict=True)) if sizes else {}
     rows = vector.shape[:-1]
-    return nest({path: cut[path].reshape(*rows, *leaf.shape).to(leaf.dtype) for path, leaf in flat.items()})
+    return nest({path: cut[path].reshape((*rows, *leaf.shape)).to(leaf.dtype) for path, leaf in flat.items()})
 
 
 def _zip(function: Callable[..., Tensor], *trees: Tree) -> Tree:

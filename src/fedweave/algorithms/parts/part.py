@@ -1,7 +1,6 @@
 """The common form of all parts of the FedAvg family: hooks for client and server, of which any may be absent."""
 
 from collections.abc import Callable, Mapping
-from functools import cache
 from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
@@ -234,11 +233,7 @@ class BoundsExamples(Protocol):
 
 def has(part: Part | type[Part], hook: str) -> bool:
     """Whether a part, or its class, has a hook of its own."""
-    kind: type[object] = part if isinstance(part, type) else type(part)
-    return _has(kind, hook)  # type: ignore[arg-type]  # a class can be hashed
-
-
-@cache
-def _has(kind: type[object], hook: str) -> bool:
-    found = next((vars(base)[hook] for base in kind.__mro__ if hook in vars(base)), None)
-    return found is not vars(Part).get(hook)
+    for base in (part if isinstance(part, type) else type(part)).__mro__:
+        if hook in base.__dict__:
+            return base.__dict__[hook] is not Part.__dict__.get(hook)
+    return False
