@@ -22,7 +22,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from fedweave.errors import UserError
+from fedweave.errors import FedweaveError, UserError
 from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train
@@ -107,7 +107,7 @@ def run(key: Mapping[str, Any], device: str = "cpu") -> dict[str, Any]:
             now, last = time.perf_counter(), step
             seconds.append(now - at)
             at = now
-    except UserError as error:
+    except FedweaveError as error:  # refused, or diverged
         return {"failed": str(error)}
     ledger, calls = built.fed.ledger, key["rounds"] * key["clients"]
     return {
