@@ -99,7 +99,7 @@ class DivergenceStart(Part):
 
     js: which divergence, "class", of the mean class probabilities over all nodes, in bits (the text); it is tiny, so
         clients take over little of the global model. "nodes", of the distributions over training nodes (the script; see
-        `metrics.divergence.node_divergence`).
+        `algorithms.fairness.node_divergence`).
     """
 
     js: Distance = "nodes"
