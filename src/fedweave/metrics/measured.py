@@ -326,10 +326,10 @@ def _rows(
     those of "global" alone, `single`, and those of `each` client alone."""
     numbers = [*(value.reshape(-1) for value in own.values()), *pooled.values(), np.array([*single.values()], float)]
     flat = np.concatenate([*numbers, *each.values()])
-    rounds = pa.array(np.full(len(flat), round, np.int32))
     defined = ~np.isnan(flat)
+    values = flat[defined]
     labels = _labels(clients, tuple(own), tuple(pooled), tuple(single), tuple(each), defined.tobytes())
-    return pa.table([rounds[: len(labels[0])], *labels, flat[defined]], METRICS_SCHEMA)
+    return pa.table([np.full(len(values), round, np.int32), *labels, values], METRICS_SCHEMA)
 
 
 def of_splits(round: int, found: Mapping[str, np.ndarray]) -> pa.Table:

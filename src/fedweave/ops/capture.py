@@ -74,14 +74,14 @@ class Capture:
         for at, copy in zip(self._changing, self._copies.tensors, strict=True):
             given[at] = copy
         self._results, self._launch = by.capture(lambda: recording.play(values, given))
+        self._groups = _by_dtype(self._results)
 
     def __call__(self, tensors: Sequence[Tensor]) -> Results:
         """The results for operands of which those that last are the same."""
         self._copies.fill([tensors[at] for at in self._changing])
         self._launch()
         found = tuple(torch.empty_like(result) for result in self._results)
-        for those in _by_dtype(self._results):
-            torch._foreach_copy_([found[at] for at in those], [self._results[at] for at in those])
+        _copy(found, self._results, self._groups)
         return found
 
 
@@ -100,14 +100,19 @@ class _Copies:
 
     def fill(self, sources: Sequence[Tensor]) -> None:
         given = [own if plain else _memory(own) for own, plain in zip(sources, self._plain, strict=True)]
-        for those in self._groups:
-            torch._foreach_copy_([self._into[at] for at in those], [given[at] for at in those])
+        _copy(self._into, given, self._groups)
 
 
 def _memory(tensor: Tensor) -> Tensor:
     """The memory from the first to the last element; of those that are expanded, each counts once."""
     span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return tensor.detach().as_strided((span * bool(tensor.numel()),), (1,), tensor.storage_offset())
+
+
+def _copy(into: Sequence[Tensor], sources: Sequence[Tensor], groups: list[list[int]]) -> None:
+    """Copy tensors, those of one group at once."""
+    for those in groups:
+        torch._foreach_copy_([into[at] for at in those], [sources[at] for at in those])
 
 
 def _by_dtype(tensors: Sequence[Tensor]) -> list[list[int]]:
