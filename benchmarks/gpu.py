@@ -2,15 +2,20 @@
 
     python -m benchmarks.gpu                         # a few minutes on one card
     python -m benchmarks.gpu --device cpu --small    # whether it works, without one
+    python -m benchmarks.gpu --host [--profile]      # without one: a process's time beside the captured kernels
 
 Everybody is evaluated after every round, but on the graph of a million nodes, where a step is timed. Medians over the
 rounds after those in which steps are recorded and captured.
 """
 
 import argparse
+import cProfile
+import pstats
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from statistics import median
@@ -24,12 +29,14 @@ from benchmarks.simulation import HIDDEN, MANY, cora
 from fedweave.algorithms import FedAvg
 from fedweave.core import random
 from fedweave.core.graph import Graph, make_graph
+from fedweave.engines import vectorised
 from fedweave.engines.devices import chosen, named
 from fedweave.engines.simulation import Simulation
 from fedweave.experiment import config
 from fedweave.experiment.build import build
 from fedweave.experiment.rounds import train
 from fedweave.models import MODELS
+from fedweave.ops.capture import Results
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 FIRST = 4  # rounds in which steps are run as written, recorded and captured
@@ -68,15 +75,15 @@ def many(clients: int, device: torch.device, rounds: int) -> Row:
 
 
 def large(nodes: int, device: torch.device, rounds: int) -> Row:
-    """A step of one client with so many nodes, and two and a half times as many edges, each in both directions."""
-    graph = _drawn(random.generator(1, "benchmark"), nodes, 5 * nodes)
+    """A step of one client with so many nodes, and five times as many pairs of neighbours, each in both directions."""
+    graph = _drawn(random.generator(1, "benchmark"), nodes, 10 * nodes)
     fed = Simulation({"alone": graph}, classes=CLASSES, device=device)
     algorithm = FedAvg(MODELS["gcn"](hidden=HIDDEN).build(FEATURES, CLASSES), local_steps=1)
     seconds, peak = _measured(lambda: _rounds(algorithm, fed, 0), device, rounds)
     return Row(f"one client, {nodes:,} nodes, a step", seconds, None, peak, rounds)
 
 
-def experiment(name: str, device: torch.device, rounds: int, *settings: str) -> Row:
+def experiment(name: str, device: torch.device, rounds: int, settings: tuple[str, ...] = ()) -> Row:
     """An experiment of this repository."""
     chosen_, _ = config.read(EXPERIMENTS / f"{name}.toml", [*settings, f"engine.device={device}"])
     built = build(chosen_)
@@ -103,6 +110,27 @@ def _rounds(algorithm: Any, fed: Any, every: int = 1) -> Iterator[object]:
     return train(algorithm, fed, MANY, every)
 
 
+class Unlaunched:
+    """Captures without their kernels: a process's time is then what a GPU waits for."""
+
+    def capture(self, function: Callable[[], Results]) -> tuple[Results, Callable[[], object]]:
+        return tuple(result.clone() for result in function()), lambda: None
+
+
+def host(start: Callable[[], Row], profile: bool) -> Row:
+    """A workload on the CPU, whose seconds are the process's, with captures that launch nothing."""
+    own, clock = vectorised.recorder_for, time.perf_counter
+    vectorised.recorder_for, time.perf_counter = lambda _: Unlaunched(), time.process_time
+    profiled = cProfile.Profile() if profile else None
+    try:
+        with profiled or nullcontext():
+            return start()
+    finally:
+        vectorised.recorder_for, time.perf_counter = own, clock
+        if profiled is not None:
+            pstats.Stats(profiled).sort_stats("tottime").print_stats(40)
+
+
 def _measured(start: Callable[[], Iterator[object]], device: torch.device, rounds: int) -> tuple[float, float]:
     """Median seconds of a round, and GiB at peak where that is known."""
     wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
@@ -122,17 +150,19 @@ def _measured(start: Callable[[], Iterator[object]], device: torch.device, round
     return median(seconds), peak
 
 
-def workloads(small: bool) -> Iterator[Callable[[torch.device, int], Row]]:
-    """All of them, or little ones."""
+def workloads(small: bool) -> dict[str, Callable[[torch.device, int], Row]]:
+    """All of them, or little ones, by name."""
+    found: dict[str, Callable[[torch.device, int], Row]] = {}
     for clients in (10,) if small else (10, 100):
-        yield lambda device, rounds, clients=clients: fedavg(clients, device, rounds)  # type: ignore[misc]
+        found[f"cora-{clients}"] = partial(fedavg, clients)
     for clients in (20,) if small else (1_000, 10_000, 100_000):
-        yield lambda device, rounds, clients=clients: many(clients, device, rounds)  # type: ignore[misc]
-    yield lambda device, rounds: experiment("fairgraphfl-proteins", device, rounds, "eval_every=1")
+        found[f"many-{clients}"] = partial(many, clients)
     hidden = "model.hidden=32" if small else "model.hidden=512"
-    yield lambda device, rounds: experiment("fedego-cora", device, rounds, hidden)
-    yield lambda device, rounds: experiment("glasu-cora", device, rounds, "algorithm.steps=1")
-    yield lambda device, rounds: large(1_000 if small else 1_000_000, device, rounds)
+    found["fairgraphfl"] = partial(experiment, "fairgraphfl-proteins", settings=("eval_every=1",))
+    found["fedego"] = partial(experiment, "fedego-cora", settings=(hidden,))
+    found["glasu"] = partial(experiment, "glasu-cora", settings=("algorithm.steps=1",))
+    found["large"] = partial(large, 1_000 if small else 1_000_000)
+    return found
 
 
 def _commit() -> str:
@@ -146,13 +176,17 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--small", action="store_true", help="little workloads, to see that it works")
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--only", nargs="+", metavar="WORKLOAD", help="those of these names")
+    parser.add_argument("--host", action="store_true", help="on the CPU, without captured kernels")
+    parser.add_argument("--profile", action="store_true", help="with --host: what the time goes into")
     given = parser.parse_args()
-    device = chosen(given.device)
+    device = chosen("cpu" if given.host else given.device)
     rounds = min(given.rounds, 2) if given.small else given.rounds
+    runs = workloads(given.small)
     print(f"{named(device)}, torch {torch.__version__}, commit {_commit()}\n")
     print("| workload | s per round | PyG loop, s | times as fast | GiB at peak |\n| --- | --- | --- | --- | --- |")
-    for run in workloads(given.small):
-        row = run(device, rounds)
+    for run in [runs[name] for name in given.only or runs]:
+        row = host(partial(run, device, rounds), given.profile) if given.host else run(device, rounds)
         loop, times = ("-", "-") if row.loop is None else (f"{row.loop:.4f}", f"{row.loop / row.seconds:.1f}")
         peak = "-" if np.isnan(row.peak) else f"{row.peak:.1f}"
         print(f"| {row.name} | {row.seconds:.4f} | {loop} | {times} | {peak} |", flush=True)
