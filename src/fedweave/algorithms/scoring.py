@@ -1,5 +1,7 @@
 """How models are judged, shared by all algorithms."""
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 from torch.func import vmap
@@ -10,7 +12,7 @@ from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Model
 from fedweave.core.ranges import Pairs, Whole
 from fedweave.core.tree import Tree, map_leaves
-from fedweave.learn import where_trained
+from fedweave.learn import alone, where_trained
 from fedweave.metrics import group_fairness
 from fedweave.metrics.classification import ALWAYS, counts
 
@@ -110,4 +112,18 @@ def personal_score(
 
 def on_global_test(model: Model, w: Tree, fed: Federation) -> Tree | None:
     """Pairs of one global model on the global test graph; None without one."""
-    return None if fed.test is None else measure(model, w, fed.test)
+    if fed.test is None:
+        return None
+    with fed.recording():
+        found: Tree = alone(_Measuring(model), w, fed.test)
+    return found
+
+
+@dataclass(frozen=True, repr=False)
+class _Measuring:
+    """`measure` of weights of one model."""
+
+    model: Model
+
+    def __call__(self, w: Tree, graph: Graph) -> Tree:
+        return measure(self.model, w, graph)

@@ -3,7 +3,7 @@
 `recorded` records a part of a step by itself, where the step as a whole cannot be.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
 import torch
@@ -19,6 +19,7 @@ from fedweave.learn.narrow import Given
 from fedweave.learn.optimisers import Optimiser
 from fedweave.ops.batched import Batch, Context, Dims, Operands, Operation
 from fedweave.ops.capture import Lasting
+from fedweave.ops.memory import storage
 from fedweave.ops.recording import Form, traced
 from fedweave.ops.touched import TouchedRows, materialize
 
@@ -34,16 +35,26 @@ def recorded(function: Callable[[Graph, Tree], Tree], graph: Graph, given: Tree)
     return found
 
 
-def alone(function: Callable[[Tree], Any], given: Tree) -> Any:
+def alone(
+    function: Callable[..., Any], given: Tree, graph: Graph | None = None, names: tuple[Hashable, ...] = ()
+) -> Any:
     """`function(given)`, a tree of tensors of a tree of tensors: what the server computes in every round, within
-    `Federation.recording`. As `recorded`, without a graph and clients; it may be differentiated inside."""
-    operands, spec = pytree.tree_flatten(given)
-    names = tuple(path for path, _ in leaves(given))
+    `Federation.recording`. As `recorded`, without clients; it may be differentiated inside.
+
+    graph: one that the server holds and that stays as it is, the function's second argument.
+    names: what else decides what is computed.
+    """
+    held = () if graph is None else (graph,)
+    fixed, (operands, spec) = len(pytree.tree_leaves(held)), pytree.tree_flatten((held, given))
+    paths = tuple(path for path, _ in leaves(given))
+    roots = () if graph is None else graph.roots
 
     def flat(*tensors: Tensor) -> Any:
-        return function(pytree.tree_unflatten(tensors, spec))
+        graphs, tree = pytree.tree_unflatten(tensors, spec)
+        return function(tree, *graphs)
 
-    return traced(flat, (function,), names, (), operands, Lasting("", frozenset()))
+    lasting = Lasting((*roots, graph is not None and storage(graph.y)), frozenset(range(fixed)))
+    return traced(flat, (function,), (*names, *paths), roots, operands, lasting)
 
 
 class _Part:
