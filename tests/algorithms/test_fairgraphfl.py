@@ -1,19 +1,22 @@
 """FairGraphFL's rounds against arithmetic that was written apart from it, and what its parts promise."""
 
-import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from fedweave.algorithms import ALGORITHMS
 from fedweave.algorithms.fairgraphfl import AgentValue, Payoff, ValueReward
 from fedweave.algorithms.fairgraphfl.prototypes import MotifPrototypes, embedding
 from fedweave.algorithms.fairgraphfl.vocabulary import HAVING, MOTIFS
-from fedweave.algorithms.parts import Normalised, Round
+from fedweave.algorithms.parts import Composition, Normalised, Round
+from fedweave.algorithms.parts.part import is_recorded
+from fedweave.algorithms.parts.server import Server
 from fedweave.core import model as models
 from fedweave.core.graph import Graph
 from fedweave.core.portions import Batch
@@ -23,6 +26,7 @@ from fedweave.engines.simulation import Simulation
 from fedweave.errors import ConfigError
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import SERVER, train
+from fedweave.incentives.shapley import NONE
 from tests.contract.federations import algorithm, cross_entropy, federation, gin, graphs
 from tests.refusals import refusal
 
@@ -151,9 +155,10 @@ def test_rounds_are_those_of_the_paper(oracles: Any, solver: str, base: str, dis
     for at, got in enumerate(theirs.rewards):
         ours = torch.cat([rewards[path].dense[at].flatten() for path in sorted(rewards)]).numpy()
         assert np.abs(ours - got).max() < 1e-9
-    assert len(known["number"]) == len(theirs.prototypes)
-    for motif, mean in zip(known["number"].tolist(), known["mean"].numpy(), strict=True):
-        assert np.abs(mean - theirs.prototypes[motif]).max() < 1e-9
+    listed = dict(zip(known["number"].tolist(), known["mean"].numpy(), strict=True))
+    listed.pop(NONE, None)
+    assert listed.keys() == theirs.prototypes.keys()
+    assert max(np.abs(mean - theirs.prototypes[motif]).max() for motif, mean in listed.items()) < 1e-9
 
 
 def states(rounds: int = 3, engine: Callable[..., Any] = Simulation, **options: Any) -> list[Any]:
@@ -234,17 +239,35 @@ def test_an_agent_that_missed_a_round_is_not_paid_and_rejoins() -> None:
 def test_where_values_do_not_sum_to_more_than_zero_the_round_changes_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    part = AgentValue(alpha1=100.0, alpha2=0.0)
+    part, paid = AgentValue(alpha1=100.0, alpha2=0.0), Payoff()
     u = torch.tensor([[1.0, 0.0], [-1.0, 0.1], [-1.0, -0.1]], dtype=torch.float64)
     replies = Replies(("a", "b", "c"), [Batch((0, 1, 2), {"update": {"x": u}})], {})
     r = torch.tensor([0.8, 0.1, 0.1], dtype=torch.float64)
     state = {"r": r, "phi": 0 * r, "d": 0 * r, "heard": r < 0, "motif": torch.zeros(3, 0, dtype=torch.int64)}
     round = Round(replies, torch.arange(3), {}, (), weights=part.weigh(state, Round(replies, torch.arange(3), {}, ())))
-    with caplog.at_level(logging.WARNING):
-        after = part.update(state, round)
+    after = part.update(state, round)
     assert after["phi"].tolist() == pytest.approx([1, -0.995, -0.995], abs=1e-3)
     assert torch.equal(after["r"], r)
-    assert "leaves them unchanged" in caplog.text
+    nothing = paid.init(SimpleNamespace(clients=replies.clients, device="cpu"), {})  # type: ignore[arg-type]
+    for values, said in ((r, []), (-r, ["nobody is paid"])):
+        pay = paid.update(nothing, replace(round, value=values))
+        assert pay["pay"].sum() == (not said)
+        caplog.clear()
+        Server(Composition((part, paid)), ())._warn({"AgentValue": after, "Payoff": pay})
+        assert all(words in caplog.text for words in ("leaves them unchanged", *said))
+        assert len(caplog.records) == 1 + len(said)
+
+
+class Ours(AgentValue):
+    """What follows a part that is recorded."""
+
+    def weigh(self, state: Tree, round: Round) -> Tensor:
+        return super().weigh(state, round)
+
+
+def test_hooks_are_recorded_of_classes_that_say_so() -> None:
+    found = {type(part).__name__: is_recorded(part) for part in (AgentValue(), Ours(), Payoff(), ValueReward())}
+    assert found == {"AgentValue": True, "Ours": False, "Payoff": True, "ValueReward": True}
 
 
 def test_prototypes_are_metered_with_what_they_reveal() -> None:

@@ -29,6 +29,7 @@ class OwedReward(Part):
     round loses no reward."""
 
     needs = Needs(decided=("value",))
+    recorded = True
     client_learns = "its reward: the largest entries of the joint update, as many as it has earned"
 
     def init(self, fed: Federation, w: Tree) -> Tree:

@@ -17,9 +17,10 @@ from torch import Tensor
 from fedweave.algorithms import score_sums
 from fedweave.algorithms.deployment import Deployable
 from fedweave.algorithms.participation import places, sample
-from fedweave.algorithms.parts import BySize, Composition, Context, Objective, Part, Round, Uniform, has
+from fedweave.algorithms.parts import BySize, Composition, Context, Objective, Part, Uniform, has
 from fedweave.algorithms.parts.conflicts import Settings, check_exchange, check_settings
 from fedweave.algorithms.parts.notes import noted
+from fedweave.algorithms.parts.server import Server, memory_of
 from fedweave.algorithms.parts.training import ClassWeights, OptimizerName, OptimizerState, Training, weighing
 from fedweave.algorithms.score_sums import SumsScores, totals
 from fedweave.algorithms.scoring import PERSONAL_SCORES, SCORES, on_global_test, personal_score, score
@@ -31,7 +32,7 @@ from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Model
 from fedweave.core.portions import Stacked
 from fedweave.core.ranges import check_share
-from fedweave.core.tree import Tree, add, leaves, map_leaves, nest, scale
+from fedweave.core.tree import Tree, leaves, map_leaves, nest, scale
 from fedweave.errors import ConfigError
 from fedweave.learn import where_trained
 from fedweave.partition.extra import Finder
@@ -192,19 +193,11 @@ class FedAvg(Deployable, SumsScores):
         chosen = sample(fed, self.participation)
         told = self._download(state, chosen, fed, self.composed)
         replies = fed.map(self.train, *told, clients=chosen, quorum=self.quorum)
-        at = places(fed, replies.clients)
-        w = map_leaves(lambda leaf: leaf[at], state["own"]) if "own" in state else state.get("w", {})
-        round = Round(replies, at, w, self.model, fed.held)
-        memory = self.composed.remembered("observe", self._memory(state), round)
-        round = replace(round, factors=self.composed.factors(memory, round))
-        round = replace(round, weights=self.composed.weights(memory, round))
-        if not self.composed.personal:
-            round = replace(round, delta=self.composed.joint(memory, round))
-        round = replace(round, value=self.composed.value(memory, round))
-        memory = self.composed.remembered("update", memory, round)
-        memory = self.composed.tried(memory, round, partial(score_sums.share_right, fed, self.try_out))
-        after, memory = self._stepped(state, round, memory)
-        return state | after | {"parts": memory}
+        return state | self._server.after(state, replies, fed, partial(score_sums.share_right, fed, self.try_out))
+
+    @cached_property
+    def _server(self) -> Server:
+        return Server(self.composed, self.model)
 
     def calls(self, clients: int) -> Calls:
         """What the parts exchange before the first round; changed data, and training, in each."""
@@ -227,30 +220,20 @@ class FedAvg(Deployable, SumsScores):
         return self.composed.pairs(self._memory(state))
 
     def _memory(self, state: Tree) -> Tree:
-        return {name: state.get("parts", {}).get(name, {}) for name in self.composed}
+        return memory_of(self.composed, state)
 
     def _download(
         self, state: Tree, clients: Sequence[str], fed: Federation, asked: Collection[str]
     ) -> tuple[Tree, Stacked | None]:
         """What all called clients get, and what each of them does; asked: the parts that may send something besides."""
-        at, memory = places(fed, clients), self._memory(state)
+        at = places(fed, clients)
         rewarded = bool(self.composed.owner("receive"))  # then clients do not get the global weights
         shared: Tree = {key: state[key] for key in ("w", "init") if key in state and not (rewarded and key == "w")}
-        told, own, each = self.composed.downloads(memory, at, asked)
+        told, own, each = self._server.downloads(state, at, fed, asked)
         shared |= told
         each |= {"w": map_leaves(lambda leaf: leaf[at], state["own"])} if "own" in state else {}
         each |= {"each": own} if own else {}
         return shared, Stacked(tuple(clients), each) if each else None
-
-    def _stepped(self, state: Tree, round: Round, memory: Tree) -> tuple[Tree, Tree]:
-        """The weights after a round, and the parts' states with that of the server's optimiser."""
-        if self.composed.personal:
-            return {"own": round.mixed(state["own"])} if "own" in state else {}, memory
-        owner = self.composed.owner("step")
-        if not owner:
-            return {"w": add(round.w, round.delta)}, memory
-        w, after = self.composed.stepped(memory, round)
-        return {"w": w}, memory | {owner: after}
 
     # --- client ------------------------------------------------------------------------------------------------------
 

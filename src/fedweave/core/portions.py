@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any, Protocol, TypeAlias
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fedweave.core.tree import Leaf, Tree, device_of, leaves, map_stored, nest
@@ -58,28 +59,44 @@ class Portion(Protocol):
         ...
 
 
+def here(portions: Sequence[Portion]) -> Tree | None:
+    """What these clients replied as one tree of tensors, {number: {"at": their positions, in words, "leaves": {…}}},
+    undone by `from_here`; None where some of it is elsewhere, or no tensor."""
+    batches = [portion for portion in portions if isinstance(portion, Batch)]
+    if len(batches) < len(portions) or any(type(leaf) is not Tensor for own in batches for leaf in own.flat.values()):
+        return None
+    return {
+        str(number): {"at": " ".join(map(str, own.at)), "leaves": nest(own.flat)} for number, own in enumerate(batches)
+    }
+
+
+def from_here(tree: Tree) -> list[Portion]:
+    """Undo `here`."""
+    return [Batch(tuple(map(int, own["at"].split())), own["leaves"]) for own in tree.values()]
+
+
 class Batch:
     """Replies that are in this process: `at` as in `Portion`, `tree` with leaves stacked [len(at), …] (numbers and
     strings as they are: equal for all of the batch)."""
 
     def __init__(self, at: tuple[int, ...], tree: Tree) -> None:
-        self.at, self._flat, self.device = at, dict(leaves(tree)), device_of(tree)
-        self.paths = tuple(self._flat)
+        self.at, self.flat, self.device = at, dict(leaves(tree)), device_of(tree)
+        self.paths = tuple(self.flat)
 
     def one(self, row: int) -> Tree:
         """See `Portion`."""
-        return nest({path: row_of(leaf, row) for path, leaf in self._flat.items()})
+        return nest({path: row_of(leaf, row) for path, leaf in self.flat.items()})
 
     def stack(self, path: str) -> Tensor:
         """See `Portion`."""
-        return _stacked(self._flat[path], len(self.at), self.device)
+        return _stacked(self.flat[path], len(self.at), self.device)
 
     def weighted(self, paths: Sequence[str], weights: Tensor) -> Sums:
         """See `Portion`."""
         found: dict[str, Tensor] = {}
         if self.device.type != "cpu":  # where many launches take longer than the sums
-            found = _weighted_together({path: self._flat[path] for path in paths}, weights)
-        found |= {path: _weighted(self._flat[path], weights, self.device) for path in paths if path not in found}
+            found = _weighted_together({path: self.flat[path] for path in paths}, weights)
+        found |= {path: _weighted(self.flat[path], weights, self.device) for path in paths if path not in found}
         return lambda: found
 
     def total(self, paths: Sequence[str]) -> Sums:
@@ -89,7 +106,7 @@ class Batch:
 
     def dtype(self, path: str) -> torch.dtype:
         """See `Portion`."""
-        leaf = self._flat[path]
+        leaf = self.flat[path]
         if isinstance(leaf, Tensor | TouchedRows | Sparsified):
             return leaf.dtype
         return torch.float64 if isinstance(leaf, float) else torch.int64
@@ -113,8 +130,8 @@ class Joint:
         portion, own = self._rows[row]
         return portion.one(own)
 
-    def stack(self, path: str) -> Tensor:
-        """See `Portion`.
+    def stack(self, path: str, padding: float | None = None) -> Tensor:
+        """See `Portion`. padding: stands behind the entries of clients that have fewer.
 
         Raises:
             FedweaveError: the clients' shapes differ.
@@ -122,6 +139,10 @@ class Joint:
         parts = [portion.stack(path) for portion in self._portions]
         if len(parts) == 1:
             return parts[0]
+        if padding is not None:
+            most = max(part.shape[1] for part in parts)
+            beside = (0, 0) * (parts[0].dim() - 2)
+            parts = [F.pad(part, (*beside, 0, most - part.shape[1]), value=padding) for part in parts]
         if len({part.shape[1:] for part in parts}) > 1:
             shapes = sorted({str(list(part.shape[1:])) for part in parts})
             raise FedweaveError(

@@ -5,12 +5,12 @@ Where one client holds what all members hold, its reply is taken apart, so that 
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from fedweave.core.portions import Batch, Joint, Portion
+from fedweave.core.portions import Batch, Joint, Portion, from_here, here
 from fedweave.core.sizes import size_classes
 from fedweave.core.tree import Tree, leaves, nest
 from fedweave.errors import FedweaveError, listed
@@ -31,7 +31,7 @@ class Replies:
         sums: Collection[str] = (),
     ) -> None:
         self.clients, self.missing, self._sums = tuple(clients), dict(missing), tuple(sums)
-        self._all = Joint(portions)
+        self._portions, self._all = portions, Joint(portions)
         self._rising = self._all.at == tuple(range(len(self._all.at)))
 
     @cached_property
@@ -85,8 +85,19 @@ class Replies:
         tree = self._all.one(self._row[client])
         return nest({path: leaf for path, leaf in leaves(tree) if not self._hidden(path)}) if self._sums else tree
 
-    def stack(self, path: str) -> Tensor:
-        """One leaf of all clients, [P, …] in client order.
+    def here(self) -> Tree | None:
+        """All that was replied, of which a server computes what it may record (`from_here`); None where some of it is
+        elsewhere, no tensor, or in a secure sum."""
+        return None if self._sums or not self._portions else here(self._portions)
+
+    @classmethod
+    def from_here(cls, tree: Tree) -> Self:
+        """The replies of clients without names."""
+        portions = from_here(tree)
+        return cls([""] * sum(len(own.at) for own in portions), portions, {})
+
+    def stack(self, path: str, padding: float | None = None) -> Tensor:
+        """One leaf of all clients, [P, …] in client order. padding: behind the entries of clients that have fewer.
 
         Raises:
             FedweaveError: there is no such leaf, or the clients' shapes differ; iterate over the replies instead.
@@ -96,7 +107,7 @@ class Replies:
                 f"{path!r} is a tree of {', '.join(below)}: stack one of these, or take its mean with "
                 f"`weighted_sum({path!r}, weights)`."
             )
-        found = self._all.stack(path)
+        found = self._all.stack(path, padding)
         return found.clone() if self._rising else found[self._order]
 
     def total(self, key: str) -> Any:

@@ -44,14 +44,21 @@ def payoffs(r: Tensor, before: Tensor | None = None, budget: float = 1.0) -> Pay
     if not 0 <= budget < float("inf"):
         raise UserError(f"the budget is {budget}; it must be at least 0.", code="user.budget")
     r = r.double()
-    raw, late = unscaled(r, r if before is None else before.double())
-    total = raw.sum()
+    before = r if before is None else before.double()
+    total = unscaled(r, before).pay.sum()
     if not total > 0:
         raise UserError(
             f"values {r.tolist()} sum to {float(total)}; a budget can be divided by a positive sum only.",
             code="user.no-positive-sum",
         )
-    return Payoffs(raw / total * budget, late / total * budget)
+    return paid(r, before, budget)
+
+
+def paid(r: Tensor, before: Tensor, budget: float) -> Payoffs:
+    """`payoffs` of float64 [N], zeros where the sum before scaling is not positive; nobody waits for a device."""
+    found = unscaled(r, before)
+    total = found.pay.sum()
+    return Payoffs(*(torch.where(total > 0, own / total * budget, 0.0) for own in found))
 
 
 def data_volume(sizes: Tensor) -> Value:

@@ -35,9 +35,18 @@ def alignment(updates: Tensor, whole: Tensor) -> Tensor:
 def diversity(motif: Tensor) -> Tensor:
     """d_i = k_i / K, float64 [N], the share of all agents' motifs that agent i has, of lists `motif` int64 [N, …] with
     −1 at padding; 0 where nobody has any."""
-    ordered = motif.flatten().sort().values  # to tell how many differ without waiting for a device, as `unique` does
+    return (motif >= 0).sum(1).double() / (distinct(motif) != NONE).sum().clamp(min=1)
+
+
+NONE = torch.iinfo(torch.int64).max
+
+
+def distinct(motif: Tensor) -> Tensor:
+    """The motifs of all lists, int64 [N · …] rising, each once and then `NONE`. They are as many as all entries, since
+    nobody waits for a device to learn how many differ, as `unique` does."""
+    ordered = motif.flatten().sort().values
     first = torch.cat([ordered[:1] >= 0, (ordered[1:] != ordered[:-1]) & (ordered[1:] >= 0)])
-    return (motif >= 0).sum(1).double() / first.sum().clamp(min=1)
+    return torch.where(first, ordered, NONE).sort().values
 
 
 def updated(r: Tensor, phi: Tensor, diversity: Tensor, alpha1: float = 0.05, alpha2: float = 1.0) -> Updated:

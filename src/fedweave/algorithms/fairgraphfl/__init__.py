@@ -17,7 +17,6 @@ it is called again. Cross-entropy and pull take all training graphs at once; the
 paper's batch of 128 holds more than any of its agents has.
 """
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -36,10 +35,8 @@ from fedweave.core.federation import Federation, Sends
 from fedweave.core.records import Record
 from fedweave.core.tree import Tree, map_leaves, ravel, unravel
 from fedweave.incentives import shapley
-from fedweave.incentives.payoffs import payoffs, unscaled
+from fedweave.incentives.payoffs import paid
 from fedweave.incentives.statement import Terms
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -64,6 +61,7 @@ class AgentValue(Part):
     one_norm: bool = True
     max_ring: int = 7
     keep: float = 0.9
+    recorded = True
 
     def __post_init__(self) -> None:
         if not self.alpha1 > 0 or self.alpha2 < 0:
@@ -88,7 +86,8 @@ class AgentValue(Part):
         """All are worth the same, nobody was heard, and no motif is known."""
         nothing = torch.zeros(len(fed.clients), dtype=torch.float64, device=fed.device)
         motif = nothing.new_full((len(fed.clients), 0), -1, dtype=torch.int64)
-        return {"r": nothing + 1 / len(fed.clients), "phi": nothing, "d": nothing, "heard": nothing > 0, "motif": motif}
+        known = {"r": nothing + 1 / len(fed.clients), "phi": nothing, "d": nothing, "heard": nothing > 0}
+        return known | {"motif": motif, "changed": torch.ones_like(nothing[0], dtype=torch.bool)}
 
     def report(self, ctx: Context) -> Tree:
         """{"motif": int64 [K], -1 at padding} and {"n": training examples}, as far as they count."""
@@ -105,17 +104,12 @@ class AgentValue(Part):
 
     def value(self, state: Tree, round: Round) -> Tensor:
         """r after the round, of its agents."""
-        r: Tensor = self._after(state, round)[0]["r"]
+        r: Tensor = self.update(state, round)["r"]
         return r[round.at]
 
     def update(self, state: Tree, round: Round) -> Tree:
-        """Values r, alignment phi and diversity d of all agents, float64 [N], and who was `heard`."""
-        found, changed = self._after(state, round)
-        if not changed:
-            _log.warning("the agents' new values do not sum to more than 0, so that this round leaves them unchanged")
-        return found
-
-    def _after(self, state: Tree, round: Round) -> tuple[Tree, Tensor]:
+        """Values r, alignment phi and diversity d of all agents, float64 [N], who was `heard`, and whether values have
+        `changed`."""
         nothing = torch.zeros_like(state["r"])
         updates = torch.nn.functional.normalize(round.updates.double()) if self.one_norm else round.updates
         whole = round.weights.to(updates.dtype) @ updates
@@ -125,7 +119,12 @@ class AgentValue(Part):
         heard = nothing.index_fill(0, round.at, 1) > 0
         counted = torch.where(heard, d, 0.0)
         r, changed = shapley.updated(state["r"], phi if self.alignment else nothing, counted, self.alpha1, self.alpha2)
-        return {"r": r, "phi": phi, "d": d, "heard": heard, "motif": motif}, changed
+        return {"r": r, "phi": phi, "d": d, "heard": heard, "motif": motif, "changed": changed}
+
+    def warns(self, state: Tree) -> Mapping[str, Tensor]:
+        """Where values stay."""
+        said = "the agents' new values do not sum to more than 0, so that this round leaves them unchanged"
+        return {said: ~state["changed"]}
 
     def measures(self, state: Tree) -> dict[str, Tensor]:
         """{"value": r, "alignment": φ, "diversity": d}; no alignment of those who were not heard."""
@@ -145,6 +144,7 @@ class ValueReward(OwedReward):
 
     beta: float = 1.0
     base: Literal["before", "after"] = "before"
+    recorded = True
 
     def __post_init__(self) -> None:
         if not self.beta > 0:
@@ -191,6 +191,7 @@ class Payoff(Part):
     budget: float = 1.0
     currency: str = "EUR"
     needs = Needs(decided=("value",))
+    recorded = True
 
     def __post_init__(self) -> None:
         Terms(self.budget, self.currency)  # refuses a budget that no statement could divide into cents
@@ -202,15 +203,10 @@ class Payoff(Part):
 
     def update(self, state: Tree, round: Round) -> Tree:
         """The round's payoffs `pay` and the compensation in them, `late`; `sum` and number of an agent's values."""
-        at, r = round.at, round.value
+        at, r = round.at, round.value.double()
         past = state["rounds"][at]
         before = torch.where(past > 0, state["sum"][at] / past.clamp(min=1), r)  # no compensation in the first round
-        nothing = torch.zeros_like(state["sum"])
-        pay = late = torch.zeros_like(r)
-        if unscaled(r, before).pay.sum() > 0:
-            pay, late = payoffs(r, before, self.budget)
-        else:
-            _log.warning("the values of the agents that replied do not sum to more than 0, so that nobody is paid")
+        nothing, (pay, late) = torch.zeros_like(state["sum"]), paid(r, before, self.budget)
         return {
             "sum": state["sum"].index_add(0, at, r),
             "rounds": state["rounds"].index_add(0, at, torch.ones_like(r)),
@@ -218,6 +214,11 @@ class Payoff(Part):
             "late": nothing.index_copy(0, at, late),
             "heard": nothing.index_fill(0, at, 1) > 0,
         }
+
+    def warns(self, state: Tree) -> Mapping[str, Tensor]:
+        """Where nobody is paid."""
+        said = "the values of the agents that replied do not sum to more than 0, so that nobody is paid"
+        return {said: ~state["pay"].any()} if self.budget else {}
 
     def measures(self, state: Tree) -> dict[str, Tensor]:
         """{"payoff": of the round, "compensation": the part of it for late contributions}; of those who were heard."""

@@ -15,6 +15,7 @@ from fedweave.core.model import Model
 from fedweave.core.operators import POOLS
 from fedweave.core.ranges import Whole
 from fedweave.core.tree import Tree
+from fedweave.incentives.shapley import distinct
 
 Distance = Literal["relative", "mean_square", "as_printed"]
 LISTED = {
@@ -48,6 +49,7 @@ class MotifPrototypes(Part):
     max_ring: int = 7
     keep: float = 0.9
     sends: ClassVar = LISTED | {"prototype": "of each of its motifs, the mean embedding of its graphs that have it"}
+    recorded = True
     client_learns = "of each motif that it listed, the mean of all members' embeddings of graphs that have it"
 
     def __post_init__(self) -> None:
@@ -111,10 +113,10 @@ class MotifPrototypes(Part):
         return {}, {"prototype": torch.where(known[..., None], state["mean"][place], 0.0), "known": known}
 
     def update(self, state: Tree, round: Round) -> Tree:
-        """Global prototypes `mean` [K, h] of the motifs `number` int64 [K], rising, and which are `known`; `motif`
-        int64 [N, …] is what each agent listed."""
+        """Global prototypes `mean` [K, h] of the motifs `number` int64 [K] (`shapley.distinct`), and which are `known`;
+        `motif` int64 [N, …] is what each agent listed."""
         held, motif = listed(state, round), lists(round)
-        number, own = torch.unique(held[held >= 0]), _stacked([reply["prototype"] for reply in round.replies], 0)
+        number, own = distinct(held), round.replies.stack("prototype", padding=0)
         share = round.value.relu()[:, None, None]
         shared = torch.cat([share * own.double(), share.expand(*motif.shape, 1)], 2)
         place = torch.where(motif >= 0, torch.searchsorted(number, motif), len(number))  # the last row takes padding
@@ -141,7 +143,7 @@ def once(motif: Tensor) -> Tensor:
 
 def lists(round: Round) -> Tensor:
     """The motifs that each of the round's P agents listed, each once, int64 [P, …] with -1 elsewhere."""
-    return once(_stacked([reply["motif"] for reply in round.replies], -1))
+    return once(round.replies.stack("motif", padding=-1))
 
 
 def listed(state: Tree, round: Round) -> Tensor:
@@ -150,11 +152,3 @@ def listed(state: Tree, round: Round) -> Tensor:
     most = max(before.shape[1], now.shape[1])
     wide, rows = (torch.nn.functional.pad(own, (0, most - own.shape[1]), value=-1) for own in (before, now))
     return wide.index_copy(0, round.at, rows)
-
-
-def _stacked(parts: list[Tensor], value: int) -> Tensor:
-    """[P, K, …] of parts [K_i, …], with `value` behind the rows of shorter ones."""
-    most = max(map(len, parts))
-    beside = (0, 0) * (parts[0].dim() - 1)
-    pad = torch.nn.functional.pad
-    return torch.stack([p if len(p) == most else pad(p, (*beside, 0, most - len(p)), value=value) for p in parts])

@@ -4,7 +4,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, NoReturn, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -14,13 +14,14 @@ from fedweave.algorithms.parts import answers
 from fedweave.algorithms.parts.conflicts import check, mechanisms
 from fedweave.algorithms.parts.context import KEEP, Context
 from fedweave.algorithms.parts.objective import CrossEntropy
-from fedweave.algorithms.parts.part import ChangesData, FollowsData, Part, Trains, TriesModels, has
+from fedweave.algorithms.parts.part import ChangesData, FollowsData, Part, Trains, TriesModels, has, is_recorded
 from fedweave.core.arrays import GraphArrays, graph_arrays
 from fedweave.core.federation import Federation, Sends, Step
 from fedweave.core.mechanism import Mechanism
 from fedweave.core.model import Model
+from fedweave.core.replies import Replies
 from fedweave.core.round import Round
-from fedweave.core.tree import Tree, leaves, not_finite
+from fedweave.core.tree import Tree, not_finite
 from fedweave.errors import ConfigError, FedweaveError, told_diverged, told_of_part
 from fedweave.learn import Fit
 from fedweave.partition.extra import Finder
@@ -119,43 +120,34 @@ class Composition(dict[str, Part]):
         found, count = self[owner].weigh(memory[owner], round), len(round.at)
         if found is None and self.owner("aggregate"):
             return None
+        if not isinstance(found, Tensor) or found.shape not in ((count,), (count, count)):
+            self._refuse_weights(owner, count)
         foreign = not type(self[owner]).__module__.startswith("fedweave.")  # FairGFL's sum to more on purpose
-        if odd := answers.odd(found, waiting=foreign):
-            self._refuse_diverged(round)
-        if not isinstance(found, Tensor) or found.shape not in ((count,), (count, count)) or odd:
-            said = f"{owner}.weigh: is to give {count} finite weights, one of each {REPLIED}"
-            raise ConfigError(said, code="config.weighing")
+        if not self.recorded:
+            self.check_finite(found, round.replies, foreign)
         if foreign and (most := float(found.sum(-1).max())) > 1.001:
             self._note_large(owner, most)
         return found
 
-    def _refuse_diverged(self, round: Round) -> None:
+    def check_finite(self, weights: Tensor, replies: Replies, waiting: bool = False) -> None:
+        """Refuse weights that are not finite, as `weights` does; after all is decided, where that is `recorded`."""
+        if answers.odd(weights, waiting):
+            self._refuse_diverged(replies)
+            self._refuse_weights(self.owner("weigh"), len(replies))
+
+    def _refuse_weights(self, owner: str, count: int) -> NoReturn:
+        said = f"{owner}.weigh: is to give {count} finite weights, one of each {REPLIED}"
+        raise ConfigError(said, code="config.weighing")
+
+    def _refuse_diverged(self, replies: Replies) -> None:
         """Name the client whose update is not finite or, where updates are, the part whose report is not."""
-        odd = {client: path for client in round.replies.clients if (path := not_finite(round.replies[client]))}
+        odd = {client: path for client in replies.clients if (path := not_finite(replies[client]))}
         for client, path in sorted(odd.items(), key=lambda own: not own[1].startswith("update")):
             for name, part in self.items():
                 if any(f"{path}/".startswith(f"{key}/") for key in part.sends):
                     said = told_of_part(name, f"what it reports as {path!r} at {client!r}")
                     raise FedweaveError(said, code="diverged")
             raise FedweaveError(told_diverged(f"{path} of {client!r}"), code="diverged")
-
-    def stepped(self, memory: Tree, round: Round) -> tuple[Tree, Tree]:
-        """The weights after the server's step, and its owner's next state.
-
-        Raises:
-            ConfigError: its owner gives something else.
-        """
-        owner = self.owner("step")
-        made = self[owner].step(memory[owner], round.w, round.delta)
-        if not (isinstance(made, tuple) and len(made) == 2 and all(isinstance(tree, dict) for tree in made)):
-            said = "is to give two trees, the new weights and its memory for the next round"
-            raise ConfigError(f"{owner}.step: {said}", code="config.step")
-        shapes = [{path: leaf.shape for path, leaf in leaves(tree)} for tree in (made[0], round.w)]
-        if shapes[0] != shapes[1]:
-            said = "the new weights are to have the leaves and shapes of those that it gets"
-            raise ConfigError(f"{owner}.step: {said}", code="config.step")
-        answers.state_of(f"{owner}.step", made[1])
-        return made
 
     def factors(self, memory: Tree, round: Round) -> Tensor | None:
         """Factors of the updates before aggregation, float64 [P]; None if no part limits them.
@@ -269,6 +261,12 @@ class Composition(dict[str, Part]):
                 f"parts: {keeps[0]} keeps something at clients, and {forgetful} with everyone = false is of what they "
                 "make of the present message alone; set everyone = true"
             )
+
+    @cached_property
+    def recorded(self) -> bool:
+        """Whether all that parts decide at the server is recorded as one (`Part.recorded`), where that is more than a
+        weighted mean."""
+        return any(has(part, "update") for part in self.values()) and all(map(is_recorded, self.values()))
 
     @cached_property
     def changes(self) -> bool:

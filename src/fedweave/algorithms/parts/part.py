@@ -39,6 +39,8 @@ class Part:
         nothing.
     needs:         what the part asks of data, training and other parts.
     protection:    what its `release` does to an update.
+    recorded:      a class may say True: its own hooks at the server compute with tensors alone, the same way in every
+        round, so that an engine may record them and have a GPU run them at once. It is not inherited.
     """
 
     sends: ClassVar[Mapping[str, Sends | str]] = {}
@@ -213,6 +215,15 @@ class TriesModels(Protocol):
 
 
 @runtime_checkable
+class Warns(Protocol):
+    """A part that may have to warn of what a round came to."""
+
+    def warns(self, state: Tree) -> Mapping[str, Tensor]:
+        """{what is warned of after a round: whether it is, bool scalar}."""
+        ...
+
+
+@runtime_checkable
 class Trains(Protocol):
     """A part that decides how a client trains."""
 
@@ -231,9 +242,21 @@ class BoundsExamples(Protocol):
         ...
 
 
+_DECIDING = ("download", "observe", "limit", "weigh", "aggregate", "value", "update", "step")
+
+
 def has(part: Part | type[Part], hook: str) -> bool:
     """Whether a part, or its class, has a hook of its own."""
-    for base in (part if isinstance(part, type) else type(part)).__mro__:
-        if hook in base.__dict__:
-            return base.__dict__[hook] is not Part.__dict__.get(hook)
-    return False
+    owner = _owner(part if isinstance(part, type) else type(part), hook)
+    return owner is not None and owner.__dict__[hook] is not Part.__dict__.get(hook)
+
+
+def is_recorded(part: Part) -> bool:
+    """Whether every class that a part has hooks of the server from is `recorded`."""
+    owners = {_owner(type(part), hook) for hook in _DECIDING}
+    return not isinstance(part, TriesModels) and all(own.__dict__.get("recorded", own is Part) for own in owners if own)
+
+
+def _owner(kind: type, hook: str) -> type | None:
+    """The class whose own a hook is."""
+    return next((base for base in kind.__mro__ if hook in base.__dict__), None)
