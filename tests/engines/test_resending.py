@@ -116,8 +116,8 @@ def test_sparse_tensors_of_many_clients_are_counted_at_once(resend: bool) -> Non
         messages, ledger = Messages("s", {}, each, names, names), Ledger()
         encoded_size(messages.down(names[0]))  # the form of such messages is known from then on
         with Counted() as counted:
-            for part, sent in LastSent(resend).metered(names, messages):
-                ledger.record(0, 0, "s", part, "down", sent)
+            for part, sent, counts in LastSent(resend).metered(names, messages):
+                ledger.record(0, 0, "s", part, "down", sent, counts=counts)
         assert ledger.bytes_down == sum(len(encode(messages.down(name))) for name in names)
         return counted.kernels
 

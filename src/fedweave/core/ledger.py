@@ -1,7 +1,7 @@
 """The ledger: what left whom, when and what for, per call and key."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from torch import Tensor
 from fedweave.core.federation import UNDECLARED, StepInfo
 from fedweave.core.mechanism import Applied
 from fedweave.core.purposes import EVALUATION, FRAMING, HELD
-from fedweave.core.tree import Leaf, Tree, encoded_size, leaves
+from fedweave.core.tree import Leaf, Tree, encoded_size, encoding, leaves
 from fedweave.ops.sparsified import Sparsified
 from fedweave.ops.touched import TouchedRows
 
@@ -35,10 +35,10 @@ def measured(tree: Tree) -> Measured:
     return Measured(encoded_size(tree), tuple((path, *_form(leaf)) for path, leaf in leaves(tree)))
 
 
-def _form(leaf: Leaf) -> tuple[str, int]:
+def _form(leaf: Leaf, count: int | None = None) -> tuple[str, int]:
     if isinstance(leaf, Sparsified):
         kind = str(leaf.dtype).removeprefix("torch.")
-        return f"{list(leaf.shape)} {kind}, sparse", leaf.nbytes
+        return f"{list(leaf.shape)} {kind}, sparse", leaf.nbytes if count is None else count * leaf.bytes_each
     if isinstance(leaf, Tensor | TouchedRows):
         return _form_of(leaf.shape, leaf.dtype)
     return type(leaf).__name__, len(leaf.encode()) if isinstance(leaf, str) else 8
@@ -99,6 +99,29 @@ def line(path: str, shape: str, size: int, info: StepInfo) -> Line:
     return Line(path, shape, size, str(applied), told.reveals, applied.text())
 
 
+class Counts(NamedTuple):
+    """How many entries of the sparse leaves at `paths` travel to or from each of P clients: `each`, int64 [P, paths],
+    anywhere."""
+
+    paths: tuple[str, ...]
+    each: Tensor
+
+
+class Varied:
+    """The form of a tree's kind, whose sparse leaves differ in how many entries of them travel."""
+
+    def __init__(self, tree: Tree, paths: Sequence[str], info: StepInfo) -> None:
+        flat = dict(leaves(tree))
+        self._encoding, self._each = encoding(tree), {path: flat[path].bytes_each for path in paths}
+        self._lines = tuple(line(path, *_form(leaf, 0), info) for path, leaf in flat.items())
+
+    def of(self, counts: Sequence[int]) -> tuple[int, tuple[Line, ...]]:
+        """The size of one of the kind as serialised, and the lines of its leaves."""
+        sizes = {path: own * count for (path, own), count in zip(self._each.items(), counts, strict=True)}
+        lines = (own._replace(bytes=sizes[own.key]) if own.key in sizes else own for own in self._lines)
+        return self._encoding.size(sizes), tuple(lines)
+
+
 WAYS = ("up", "down", "peer", EVALUATION)  # of which bytes are counted
 
 
@@ -119,23 +142,55 @@ class Entry:
     purpose: str = ""  # one of `PURPOSES`; "" where nobody said
 
 
+class Uncounted(NamedTuple):
+    """What will be an entry for each client of this one, once it is read how many entries of sparse leaves travel."""
+
+    entry: Entry
+    form: Varied
+    counts: Tensor
+
+    def entries(self) -> Iterator[Entry]:
+        """Those; a device is waited for."""
+        for client, counts in zip(self.entry.clients, self.counts.tolist(), strict=True):
+            size, keys = self.form.of(counts)
+            yield replace(self.entry, clients=(client,), keys=keys, size=size)
+
+
 @dataclass
 class Ledger:
     """Grows by one entry per call, direction and message structure; a row per client and key when written out.
 
     The bytes of a call's keys and of its framing add up to the serialised messages exactly. purpose: what the calls
-    are for that are made now; whoever makes them sets it. bytes_evaluation: in all directions; they are also counted in
-    the other totals. latest: the latest round that it contained when it was opened.
+    are for that are made now; whoever makes them sets it. latest: the latest round that it contained when it was
+    opened.
     """
 
-    bytes_up: int = 0
-    bytes_down: int = 0
-    bytes_peer: int = 0
-    bytes_evaluation: int = 0
     purpose: str = ""
     latest: int = 0
-    _entries: list[Entry] = field(default_factory=list)
+    _bytes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(WAYS, 0))
+    _entries: list[Entry | Uncounted] = field(default_factory=list)
+    _open: bool = False  # whether some of them are uncounted
     _written: list[pa.Table] = field(default_factory=list)
+
+    @property
+    def bytes_up(self) -> int:
+        """From clients to the server."""
+        return self.sizes()["up"]
+
+    @property
+    def bytes_down(self) -> int:
+        """From the server to clients."""
+        return self.sizes()["down"]
+
+    @property
+    def bytes_peer(self) -> int:
+        """From clients to each other."""
+        return self.sizes()["peer"]
+
+    @property
+    def bytes_evaluation(self) -> int:
+        """In all directions for evaluation; they are also counted in the others."""
+        return self.sizes()[EVALUATION]
 
     def record(
         self,
@@ -148,11 +203,18 @@ class Ledger:
         seconds: float = 0.0,
         info: StepInfo = UNDECLARED,
         to: Sequence[str] = (),
+        counts: Counts | None = None,
     ) -> None:
         """Note that each of `clients` exchanged a tree of the structure of `message`, with its peer in `to` if any.
 
-        info: what is declared of it.
+        info: what is declared of it. counts: in which clients' messages differ; a device that has them is waited for
+        when the ledger is read.
         """
+        if counts is not None and not isinstance(message, Measured):
+            entry = Entry(round, call, step, tuple(clients), direction, (), 0, seconds, (), time.time(), self.purpose)
+            self._entries.append(Uncounted(entry, Varied(message, counts.paths, info), counts.each))
+            self._open = True
+            return
         form = message if isinstance(message, Measured) else measured(message)
         keys = tuple(line(*part, info) for part in form.parts)
         self.enter(Entry(round, call, step, tuple(clients), direction, keys, form.size, seconds, tuple(to)))
@@ -167,19 +229,31 @@ class Ledger:
         self._count(entry.direction, entry.purpose, entry.size * len(entry.clients))
 
     def _count(self, direction: str, purpose: str | None, size: int) -> None:
-        name = f"bytes_{direction}"
-        setattr(self, name, getattr(self, name) + size)
-        self.bytes_evaluation += size if purpose == EVALUATION else 0
+        self._bytes[direction] += size
+        self._bytes[EVALUATION] += size if purpose == EVALUATION else 0
+
+    def _counted(self) -> list[Entry]:
+        """The entries that are not written out yet."""
+        if self._open:
+            noted, self._entries, self._open = self._entries, [], False
+            for own in noted:
+                if isinstance(own, Entry):
+                    self._entries.append(own)
+                else:
+                    for entry in own.entries():
+                        self.add(entry)
+        return [own for own in self._entries if isinstance(own, Entry)]
 
     def sizes(self) -> dict[str, int]:
         """Bytes so far by direction, and those of all directions that are for evaluation."""
-        return {way: getattr(self, f"bytes_{way}") for way in WAYS}
+        self._counted()
+        return dict(self._bytes)
 
     @property
     def rows(self) -> int:
         """How many there are."""
-        if self._entries:
-            self._written.append(_rows(self._entries))
+        if entries := self._counted():
+            self._written.append(_rows(entries))
             self._entries = []
         return sum(map(len, self._written))
 
@@ -199,8 +273,8 @@ class Ledger:
 
     def restore(self, table: pa.Table) -> None:
         """Continue after the rows of `table`."""
-        self._entries, self._written = [], [table.select(SCHEMA.names).cast(SCHEMA)]
-        self.bytes_up = self.bytes_down = self.bytes_peer = self.bytes_evaluation = 0
+        self._entries, self._open, self._written = [], False, [table.select(SCHEMA.names).cast(SCHEMA)]
+        self._bytes = dict.fromkeys(WAYS, 0)
         for row in table.group_by(["direction", "purpose"]).aggregate([("bytes", "sum")]).to_pylist():
             self._count(row["direction"], row["purpose"], row["bytes_sum"])
 

@@ -6,7 +6,7 @@ so that "layer/weight" names one leaf. An empty subtree carries nothing and equa
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 import torch
@@ -26,7 +26,7 @@ _DTYPES = {
 }  # fmt: skip
 _SPARSE = "sparse "
 _FILLED = 512_000_000  # bytes; a message of few bytes must not make its receiver allocate more
-_SIZES: dict[tuple[object, ...], "_Size"] = {}
+_ENCODINGS: dict[tuple[object, ...], "Encoding"] = {}
 
 
 def leaves(tree: Tree, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -253,7 +253,7 @@ def not_finite(tree: Tree) -> str | None:
     return next((path for path, leaf in numbers(tree) if not (leaf.sum().isfinite() or leaf.isfinite().all())), None)
 
 
-class _Size:
+class Encoding:
     """Bytes of trees of one structure as `encode` writes them, whatever their sparse leaves hold: these change numbers
     in the header's text."""
 
@@ -267,7 +267,7 @@ class _Size:
                 self._spans.append((path, end - start))
                 self._text -= len(f"{start}{end}")
 
-    def of(self, sparse: dict[str, int]) -> int:
+    def size(self, sparse: Mapping[str, int]) -> int:
         """sparse: bytes of each sparse leaf."""
         text, end = self._text, 0
         for path, size in self._spans:
@@ -283,14 +283,17 @@ def _emptied(leaf: Any) -> Any:
     return Sparsified(torch.zeros(leaf.shape, dtype=leaf.dtype, device="cpu"))
 
 
+def encoding(tree: Tree) -> Encoding:
+    """That of trees of this structure, found once."""
+    structure = tuple((path, *_shape_of(leaf)) for path, leaf in leaves(tree))
+    if structure not in _ENCODINGS:
+        _ENCODINGS[structure] = Encoding(tree)
+    return _ENCODINGS[structure]
+
+
 def encoded_size(tree: Tree) -> int:
     """len(encode(tree)) in bytes, computed once per structure."""
-    flat = dict(leaves(tree))
-    structure = tuple((path, *_shape_of(leaf)) for path, leaf in flat.items())
-    if structure not in _SIZES:
-        _SIZES[structure] = _Size(tree)
-    sparse = {path: leaf.nbytes for path, leaf in flat.items() if isinstance(leaf, Sparsified)}
-    return _SIZES[structure].of(sparse)
+    return encoding(tree).size({path: leaf.nbytes for path, leaf in leaves(tree) if isinstance(leaf, Sparsified)})
 
 
 def _shape_of(leaf: Leaf) -> tuple[object, ...]:

@@ -145,8 +145,10 @@ class LocalEngine(Engine):
         check_declared(call.name, call.info, ran.form.paths)
         where = (self.round, self._calls, call.name)
         heard = call.info.message
-        for part, sent in self._last.metered(group, messages):
-            self.ledger.record(*where, part, "down", sent, 0.0, heard)
+        with self.recording():
+            sent = [*self._last.metered(group, messages)]
+        for part, message, counts in sent:
+            self.ledger.record(*where, part, "down", message, 0.0, heard, (), counts)
         if call.way != "send":
             self.ledger.record(*where, group, "up", ran.form, ran.seconds, call.info)
             return

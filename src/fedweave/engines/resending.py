@@ -5,12 +5,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from torch import Tensor
 
+from fedweave.core.ledger import Counts
 from fedweave.core.purposes import HELD
 from fedweave.core.tree import Tree, leaves, nest
 from fedweave.engines.messages import Messages
 from fedweave.errors import CallRefused
+from fedweave.learn import alone
 from fedweave.ops.memory import ByObject, Stamp
-from fedweave.ops.sparsified import Sparsified
+from fedweave.ops.sparsified import Sparsified, counted
 
 _Known = dict[str, Stamp]  # {path: a tensor as sent}
 
@@ -54,22 +56,23 @@ class LastSent:
             elif tensors := _tensors(message):
                 self._known[client] = {path: Stamp.of(leaf) for path, leaf in tensors.items()}
 
-    def metered(self, group: Sequence[str], messages: Messages) -> Iterator[tuple[tuple[str, ...], Tree]]:
-        """What is sent to the clients of a simulated `group`, grouped by messages of the same form."""
-        if messages.varied:
-            whole = _counted(group, messages)
-        else:
-            whole = {client: messages.down(client) for client in (group[:1] if self._resend else group)}
+    def metered(
+        self, group: Sequence[str], messages: Messages
+    ) -> Iterator[tuple[tuple[str, ...], Tree, Counts | None]]:
+        """What is sent to the clients of a simulated `group`, grouped by messages that differ at most in how many
+        entries of sparse leaves travel: the clients, one of their messages, and these numbers."""
+        counts = _counts(group, messages) if messages.varied else None
         if self._resend:
-            for part in [(client,) for client in group] if messages.varied else [tuple(group)]:
-                yield part, whole[part[0]]
+            yield tuple(group), messages.down(group[0]), counts
             return
+        whole = {client: messages.down(client) for client in group}
         sent, alike = self.shortened(whole), defaultdict(list)
-        for client in group:
-            alike[client if messages.varied else sent[client].get(HELD, "")].append(client)
+        for at, client in enumerate(group):
+            alike[sent[client].get(HELD, "")].append(at)
         self.note(whole, group)
-        for clients in alike.values():
-            yield tuple(clients), sent[clients[0]]
+        for places in alike.values():
+            own = counts if counts is None or len(alike) == 1 else counts._replace(each=counts.each[places])
+            yield tuple(group[at] for at in places), sent[group[places[0]]], own
 
     def _held(self, client: str, message: Tree) -> list[str]:
         known = self._known.get(client, {})
@@ -106,14 +109,11 @@ class LastReceived:
         return found
 
 
-def _counted(group: Sequence[str], messages: Messages) -> dict[str, Tree]:
-    """The clients' messages, of whose sparse leaves all entries are counted together."""
-    sparse = {path: leaf for path, leaf in leaves(messages.rows.of(group)) if isinstance(leaf, Sparsified)}
-    found = {}
-    for client, counts in zip(group, Sparsified.counts([*sparse.values()]), strict=True):
-        flat, known = dict(leaves(messages.down(client))), zip(sparse, counts, strict=True)
-        found[client] = nest(flat | {path: Sparsified(flat[path].dense, count) for path, count in known})
-    return found
+def _counts(group: Sequence[str], messages: Messages) -> Counts:
+    """How many entries of the sparse leaves travel to each client of a group."""
+    rows = leaves(messages.rows.of(group))
+    sparse = {path: leaf.dense for path, leaf in rows if isinstance(leaf, Sparsified)}
+    return Counts(tuple(sparse), alone(counted, sparse))
 
 
 def _tensors(message: Tree) -> dict[str, Tensor]:

@@ -1,7 +1,7 @@
 """Tensors of which most entries are 0, and travel without these."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -44,15 +44,12 @@ class Sparsified:
     @property
     def nbytes(self) -> int:
         """Of `packed`."""
-        return self.count * (4 + self.dtype.itemsize)
+        return self.count * self.bytes_each
 
-    @staticmethod
-    def counts(stacked: Sequence["Sparsified"]) -> list[list[int]]:
-        """How many entries of each row of some leaves [P, …] travel, P lists: a device is waited for once."""
-        flat = [leaf.dense.flatten(1) if leaf.dense.dim() > 1 else leaf.dense[:, None] for leaf in stacked]
-        there = torch.cat([leaf != 0 for leaf in flat], 1).split([leaf.shape[1] for leaf in flat], 1)
-        found: list[list[int]] = torch.stack([own.sum(1) for own in there], 1).tolist()
-        return found
+    @property
+    def bytes_each(self) -> int:
+        """Of an entry that travels."""
+        return 4 + self.dtype.itemsize
 
     def packed(self) -> Tensor:
         """Places int32 and then values of the k entries, as bytes: uint8 [k (4 + itemsize)]."""
@@ -107,6 +104,12 @@ class Sparsified:
             is_leaf=lambda leaf: isinstance(leaf, cls),
         )
         return function(*whole[0], **whole[1])
+
+
+def counted(stacked: Mapping[str, Any]) -> Tensor:
+    """How many entries of each row of some leaves [P, …], dense, travel: int64 [P, leaves]."""
+    flat = [leaf.flatten(1) if leaf.dim() > 1 else leaf[:, None] for leaf in stacked.values()]
+    return torch.stack([(own != 0).sum(1) for own in flat], 1)
 
 
 pytree.register_pytree_node(
