@@ -100,11 +100,17 @@ def line(path: str, shape: str, size: int, info: StepInfo) -> Line:
 
 
 class Counts(NamedTuple):
-    """How many entries of the sparse leaves at `paths` travel to or from each of P clients: `each`, int64 [P, paths],
+    """How many entries of the sparse leaves at `paths` travel to each client: rows `at` of `all`, int64 [P, paths],
     anywhere."""
 
     paths: tuple[str, ...]
-    each: Tensor
+    all: Tensor
+    at: Sequence[int]
+
+    def read(self) -> list[list[int]]:
+        """A list for each client; a device is waited for."""
+        known = self.all.tolist()
+        return [known[at] for at in self.at]
 
 
 class Varied:
@@ -147,11 +153,11 @@ class Uncounted(NamedTuple):
 
     entry: Entry
     form: Varied
-    counts: Tensor
+    counts: Counts
 
     def entries(self) -> Iterator[Entry]:
         """Those; a device is waited for."""
-        for client, counts in zip(self.entry.clients, self.counts.tolist(), strict=True):
+        for client, counts in zip(self.entry.clients, self.counts.read(), strict=True):
             size, keys = self.form.of(counts)
             yield replace(self.entry, clients=(client,), keys=keys, size=size)
 
@@ -212,7 +218,7 @@ class Ledger:
         """
         if counts is not None and not isinstance(message, Measured):
             entry = Entry(round, call, step, tuple(clients), direction, (), 0, seconds, (), time.time(), self.purpose)
-            self._entries.append(Uncounted(entry, Varied(message, counts.paths, info), counts.each))
+            self._entries.append(Uncounted(entry, Varied(message, counts.paths, info), counts))
             self._open = True
             return
         form = message if isinstance(message, Measured) else measured(message)

@@ -1,16 +1,19 @@
 """The messages of one call, checked here for every engine."""
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fedweave.core.ledger import Counts
 from fedweave.core.portions import Stacked
 from fedweave.core.tree import Tree, check, clone, device_of, leaves, map_leaves, nest
 from fedweave.errors import FedweaveError
+from fedweave.learn import alone
 from fedweave.ops.memory import writes
-from fedweave.ops.sparsified import Sparsified
+from fedweave.ops.sparsified import Sparsified, counted
 from fedweave.ops.touched import materialize
 
 RECEIVED, PRESENT = "received", "present"  # keys of a message that holds what peers sent
@@ -75,10 +78,22 @@ class Messages:
         shapes = {tuple(_shape(leaf) for _, leaf in leaves(self._own(client))) for client in group}
         return len(shapes) > 1 or any(str in shape for shape in shapes)
 
-    @property
-    def varied(self) -> bool:
-        """Whether the serialised messages of clients that can be stacked may differ in length."""
-        return any(isinstance(leaf, Sparsified) for _, leaf in leaves(self.rows.tree))
+    def counts(self, clients: Sequence[str]) -> Counts | None:
+        """How many entries of sparse leaves travel to each of some clients; None where there are no such leaves."""
+        if self._sparse is None:
+            return None
+        paths, each = self._sparse
+        return Counts(paths, each, [self._row[client] for client in clients])
+
+    @cached_property
+    def _sparse(self) -> tuple[tuple[str, ...], Tensor] | None:
+        """The sparse leaves, and how many entries of each travel to each client, counted together."""
+        found = {path: leaf.dense for path, leaf in leaves(self.rows.tree) if isinstance(leaf, Sparsified)}
+        return (tuple(found), alone(counted, found)) if found else None
+
+    @cached_property
+    def _row(self) -> dict[str, int]:
+        return {client: row for row, client in enumerate(self.rows.clients)}
 
     def common(self) -> Tree:
         """The shared part, in dicts of its own."""

@@ -10,9 +10,7 @@ from fedweave.core.purposes import HELD
 from fedweave.core.tree import Tree, leaves, nest
 from fedweave.engines.messages import Messages
 from fedweave.errors import CallRefused
-from fedweave.learn import alone
 from fedweave.ops.memory import ByObject, Stamp
-from fedweave.ops.sparsified import Sparsified, counted
 
 _Known = dict[str, Stamp]  # {path: a tensor as sent}
 
@@ -61,18 +59,16 @@ class LastSent:
     ) -> Iterator[tuple[tuple[str, ...], Tree, Counts | None]]:
         """What is sent to the clients of a simulated `group`, grouped by messages that differ at most in how many
         entries of sparse leaves travel: the clients, one of their messages, and these numbers."""
-        counts = _counts(group, messages) if messages.varied else None
         if self._resend:
-            yield tuple(group), messages.down(group[0]), counts
+            yield tuple(group), messages.down(group[0]), messages.counts(group)
             return
         whole = {client: messages.down(client) for client in group}
         sent, alike = self.shortened(whole), defaultdict(list)
-        for at, client in enumerate(group):
-            alike[sent[client].get(HELD, "")].append(at)
+        for client in group:
+            alike[sent[client].get(HELD, "")].append(client)
         self.note(whole, group)
-        for places in alike.values():
-            own = counts if counts is None or len(alike) == 1 else counts._replace(each=counts.each[places])
-            yield tuple(group[at] for at in places), sent[group[places[0]]], own
+        for clients in alike.values():
+            yield tuple(clients), sent[clients[0]], messages.counts(clients)
 
     def _held(self, client: str, message: Tree) -> list[str]:
         known = self._known.get(client, {})
@@ -107,13 +103,6 @@ class LastReceived:
         if not self._resend and (tensors := _tensors(found)):
             self._known = {path: leaf.clone() for path, leaf in tensors.items()}
         return found
-
-
-def _counts(group: Sequence[str], messages: Messages) -> Counts:
-    """How many entries of the sparse leaves travel to each client of a group."""
-    rows = leaves(messages.rows.of(group))
-    sparse = {path: leaf.dense for path, leaf in rows if isinstance(leaf, Sparsified)}
-    return Counts(tuple(sparse), alone(counted, sparse))
 
 
 def _tensors(message: Tree) -> dict[str, Tensor]:
