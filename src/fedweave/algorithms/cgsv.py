@@ -29,7 +29,6 @@ class OwedReward(Part):
     round loses no reward."""
 
     needs = Needs(decided=("value",))
-    recorded = True
     client_learns = "its reward: the largest entries of the joint update, as many as it has earned"
 
     def init(self, fed: Federation, w: Tree) -> Tree:
@@ -61,6 +60,7 @@ class CosineValue(TellsExamples):
 
     alpha: float = 0.95
     least: float = 1e-3
+    recorded = True
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """No value yet."""
@@ -68,10 +68,8 @@ class CosineValue(TellsExamples):
 
     def weigh(self, state: Tree, round: Round) -> Tensor:
         """r, or by size in the first round."""
-        if not state["r"][round.at].any():
-            return by_size(round)
         r = self._known(state)[round.at]
-        return r / r.sum()
+        return torch.where(state["r"][round.at].any(), r / r.sum(), by_size(round))
 
     def value(self, state: Tree, round: Round) -> Tensor:
         """r after the round, of its clients."""
@@ -138,6 +136,7 @@ class SparseReward(SparseUpdates):
     """
 
     beta: float = 1.0
+    recorded = True
 
     def quota(self, round: Round) -> Tensor:
         """tanh(β r) / max."""
@@ -175,6 +174,8 @@ class CGSV:
 class SizeValue(BySize):
     """Values r_i = n_i / Σ n_k, which weigh the updates too."""
 
+    recorded = True
+
     def value(self, state: Tree, round: Round) -> Tensor:
         """r."""
         return by_size(round)
@@ -197,6 +198,8 @@ class EuclideanValue(CosineValue):
     alpha: how much of the last values goes on.
     least: the smallest value.
     """
+
+    recorded = True
 
     def likeness(self, updates: Tensor, whole: Tensor) -> Tensor:
         """1 / (1 + the distance), [P]; 0 for an update of 0, which is near a short joint one and brings nothing."""

@@ -21,7 +21,7 @@ from fedweave.algorithms.preset import part_of, preset_of
 from fedweave.core import random
 from fedweave.core.federation import Federation
 from fedweave.core.tree import Tree
-from fedweave.learn import Adam, fit
+from fedweave.learn import Adam, fit, where_trained
 from fedweave.models.blocks import affine
 
 MOST = 100.0  # of the margin, in the released code
@@ -40,6 +40,7 @@ class TrainedPrototypes(ClassPrototypes):
 
     steps: int = 20
     rate: float = 0.01
+    recorded = True
     client_learns: ClassVar = {
         "prototype": "of each class, a vector that the server trained near to members' mean embeddings",
         "known": "which classes any member has",
@@ -63,9 +64,10 @@ class TrainedPrototypes(ClassPrototypes):
         sent, counts = sent_by(round)
         rows, told = sent.double(), counts > 0
         w = state["w"] if "w" in state else first(state["key"], *rows.shape[1:])
-        if self.steps and told.any():
+        if self.steps:
             args = {"rows": rows, "told": told, "margin": margin(rows, told)}
-            w = fit(_loss, w, None, state["key"], Adam(self.rate, 0.0), self.steps, args=args).w  # type: ignore[arg-type]
+            fitted = fit(_loss, w, None, state["key"], Adam(self.rate, 0.0), self.steps, args=args)  # type: ignore[arg-type]
+            w = where_trained(told.any(), fitted.w, w)
         known = state.get("known", False) | told.any(0)
         return {"key": state["key"], "w": w, "prototype": made(w).to(sent.dtype), "known": known}
 
@@ -73,6 +75,8 @@ class TrainedPrototypes(ClassPrototypes):
 @dataclass(frozen=True)
 class NearestTrained(TrainedPrototypes, NearestPrototype):
     """`TrainedPrototypes` whose clients answer by the class of the nearest one, as in `NearestPrototype`."""
+
+    recorded = True
 
 
 def first(key: Tensor, classes: int, width: int) -> Tree:

@@ -30,18 +30,18 @@ class Reputation(Part):
 
     alpha: float = 0.95
     wait: int = 10
+    recorded = True
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """All alike."""
         count = len(fed.clients)
         r = torch.full((count,), 1 / count, dtype=torch.float64, device=fed.device)
-        return {"r": r, "inside": torch.ones_like(r, dtype=torch.bool), "round": 0}
+        return {"r": r, "inside": torch.ones_like(r, dtype=torch.bool), "round": torch.zeros_like(r[0]).long()}
 
     def weigh(self, state: Tree, round: Round) -> Tensor:
         """r of the round's clients, normalised; where it is 0, those that are not out all alike."""
         r, inside = state["r"][round.at], state["inside"][round.at].double()
-        result: Tensor = r / r.sum() if r.sum() > 0 else inside / inside.sum().clamp(min=1)
-        return result
+        return torch.where(r.sum() > 0, r / r.sum(), inside / inside.sum().clamp(min=1))
 
     def value(self, state: Tree, round: Round) -> Tensor:
         """r after the round, of its clients; 0 of those that are out."""
@@ -49,20 +49,22 @@ class Reputation(Part):
         last: Tensor = state["r"][round.at]
         phi = F.cosine_similarity(round.updates, (round.weights @ round.updates)[None], eps=1e-30)
         r = torch.where(inside, (self.alpha * last + (1 - self.alpha) * phi).clamp(min=0), 0)
-        if r.sum() <= 0:
-            return last
-        if state["round"] >= self.wait:
-            r = torch.where(r / r.sum() < 1 / (3 * inside.sum()), 0, r)
-        return r / r.sum() * last.sum()
+        falls = (r / r.sum() < 1 / (3 * inside.sum())) & self._drops(state)
+        remain = torch.where(falls, 0, r)
+        return torch.where(r.sum() > 0, remain / remain.sum() * last.sum(), last)
 
     def update(self, state: Tree, round: Round) -> Tree:
         """Values, and who remains."""
-        kept = round.value > 0 if state["round"] >= self.wait else state["inside"][round.at]
+        kept = torch.where(self._drops(state), round.value > 0, state["inside"][round.at])
         return {
             "r": state["r"].index_copy(0, round.at, round.value),
             "inside": state["inside"].index_copy(0, round.at, kept),
             "round": state["round"] + 1,
         }
+
+    def _drops(self, state: Tree) -> Tensor:
+        """Whether clients can be dropped in the round, bool scalar."""
+        return torch.as_tensor(state["round"] >= self.wait, device=state["r"].device)
 
     def measures(self, state: Tree) -> dict[str, Tensor]:
         """{"value": r, "inside": 1 until the client is dropped}."""
@@ -73,6 +75,8 @@ class Reputation(Part):
 class ReputationReward(SparseUpdates):
     """Of every tensor of u_N, client i gets the min(⌈q_i n⌉, n − 1) entries of largest magnitude, q_i = r_i /
     max_j r_j, and adds them to the weights that it trained: its own update stays."""
+
+    recorded = True
 
     def quota(self, round: Round) -> Tensor:
         """r / max."""

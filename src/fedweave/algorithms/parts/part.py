@@ -39,8 +39,8 @@ class Part:
         nothing.
     needs:         what the part asks of data, training and other parts.
     protection:    what its `release` does to an update.
-    recorded:      a class may say True: its own hooks at the server compute with tensors alone, the same way in every
-        round, so that an engine may record them and have a GPU run them at once. It is not inherited.
+    recorded:      a class may say True: its hooks at the server compute with tensors alone, the same way in every
+        round, so that an engine may record them and have a GPU run them at once. Who inherits from it says so again.
     """
 
     sends: ClassVar[Mapping[str, Sends | str]] = {}
@@ -247,16 +247,13 @@ _DECIDING = ("download", "observe", "limit", "weigh", "aggregate", "value", "upd
 
 def has(part: Part | type[Part], hook: str) -> bool:
     """Whether a part, or its class, has a hook of its own."""
-    owner = _owner(part if isinstance(part, type) else type(part), hook)
-    return owner is not None and owner.__dict__[hook] is not Part.__dict__.get(hook)
+    for base in (part if isinstance(part, type) else type(part)).__mro__:
+        if hook in base.__dict__:
+            return base.__dict__[hook] is not Part.__dict__.get(hook)
+    return False
 
 
 def is_recorded(part: Part) -> bool:
-    """Whether every class that a part has hooks of the server from is `recorded`."""
-    owners = {_owner(type(part), hook) for hook in _DECIDING}
-    return not isinstance(part, TriesModels) and all(own.__dict__.get("recorded", own is Part) for own in owners if own)
-
-
-def _owner(kind: type, hook: str) -> type | None:
-    """The class whose own a hook is."""
-    return next((base for base in kind.__mro__ if hook in base.__dict__), None)
+    """Whether a part says that its hooks at the server can be recorded, or has none."""
+    decides = isinstance(part, TriesModels) or any(has(part, hook) for hook in _DECIDING)
+    return not decides or bool(type(part).__dict__.get("recorded", False))

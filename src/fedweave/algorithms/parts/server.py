@@ -34,7 +34,7 @@ class Server:
     def downloads(self, state: Tree, at: Tensor, fed: Federation, asked: Collection[str]) -> tuple[Tree, Tree, Tree]:
         """What the clients at these places get of the parts that are `asked` (`Composition.downloads`)."""
         given: Tree = {"parts": {name: own for name, own in memory_of(self.composed, state).items() if name in asked}}
-        if not (self.composed.recorded and asked):
+        if not (self.composed.recorded and asked and self.composed.owner("receive")):  # other parts send what they have
             return self.composed.downloads(given["parts"], at, asked)
         with fed.recording():
             found: tuple[Tree, Tree, Tree] = alone(self._downloads, given | {"at": at}, names=tuple(asked))
