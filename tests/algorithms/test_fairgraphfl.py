@@ -265,9 +265,18 @@ class Ours(AgentValue):
         return super().weigh(state, round)
 
 
-def test_hooks_are_recorded_of_classes_that_say_so() -> None:
+def test_hooks_are_recorded_of_classes_that_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
     found = {type(part).__name__: is_recorded(part) for part in (AgentValue(), Ours(), Payoff(), ValueReward())}
     assert found == {"AgentValue": True, "Ours": False, "Payoff": True, "ValueReward": True}
+    calls, own = list[int](), AgentValue.update
+
+    def update(part: AgentValue, state: Tree, round: Round) -> Tree:
+        calls.append(1)
+        return own(part, state, round)
+
+    monkeypatch.setattr(AgentValue, "update", update)
+    seen = [len(calls) for _ in train(algorithm(NAME), federation(name=NAME, record="always"), 5, eval_every=0)]
+    assert seen[0] < seen[1] == seen[2] == seen[4]  # of states as they begin, and as they are from the second round on
 
 
 def test_prototypes_are_metered_with_what_they_reveal() -> None:

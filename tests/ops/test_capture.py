@@ -18,6 +18,7 @@ from tests.stand_in import DEVICE, Replays, present
 
 ROUNDS = 3
 REFUSES_NOTHING = {"fedavg", "fedego", "fairgfl", "fairgraphfl", "f2gnn", "glasu", "scaffold"}
+REFUSES_NOTHING |= {"cgsv", "dw", "eu", "fedtgp", "rffl"}
 
 
 def runs(recordings: Recordings, function: Any, name: int, *operands: Tensor) -> Any:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Protocol, TypeAlias
 
 import torch
@@ -60,19 +60,13 @@ class Portion(Protocol):
 
 
 def here(portions: Sequence[Portion]) -> Tree | None:
-    """What these clients replied as one tree of tensors, {number: {"at": their positions, in words, "leaves": {…}}},
-    undone by `from_here`; None where some of it is elsewhere, or no tensor."""
-    batches = [portion for portion in portions if isinstance(portion, Batch)]
-    if len(batches) < len(portions) or any(type(leaf) is not Tensor for own in batches for leaf in own.flat.values()):
-        return None
-    return {
-        str(number): {"at": " ".join(map(str, own.at)), "leaves": nest(own.flat)} for number, own in enumerate(batches)
-    }
-
-
-def from_here(tree: Tree) -> list[Portion]:
-    """Undo `here`."""
-    return [Batch(tuple(map(int, own["at"].split())), own["leaves"]) for own in tree.values()]
+    """{number: what the clients of a portion replied, leaves stacked}; None where some of it is elsewhere, or no
+    tensor."""
+    batches = [portion.flat for portion in portions if isinstance(portion, Batch)]
+    tensors = all(isinstance(leaf, Tensor) for flat in batches for leaf in flat.values())
+    return (
+        {str(at): nest(flat) for at, flat in enumerate(batches)} if tensors and len(batches) == len(portions) else None
+    )
 
 
 class Batch:
@@ -251,6 +245,13 @@ def _stacked(leaf: object, count: int, device: torch.device) -> Tensor:
     return torch.tensor([leaf] * count, dtype=torch.float64 if isinstance(leaf, float) else None, device=device)
 
 
+@lru_cache(maxsize=64)
+def _rows(clients: tuple[str, ...], among: tuple[str, ...], device: torch.device) -> Tensor:
+    """int64 [P], the places of clients; the same in most rounds, and not copied to a device in each."""
+    place = {client: row for row, client in enumerate(among)}
+    return torch.tensor([place[client] for client in clients], device=device)
+
+
 @dataclass(frozen=True)
 class Stacked:
     """A tree with leaves [P, …] (tensors or `Sparsified`), row i for `clients[i]`."""
@@ -267,6 +268,5 @@ class Stacked:
         """The rows of some clients, in their order."""
         if tuple(clients) == self.clients:
             return self.tree
-        place = {client: row for row, client in enumerate(self.clients)}
-        at = torch.tensor([place[client] for client in clients], device=device_of(self.tree))
+        at = _rows(tuple(clients), self.clients, device_of(self.tree))
         return map_stored(lambda leaf: row_of(leaf, at), self.tree)

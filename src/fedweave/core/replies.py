@@ -4,13 +4,13 @@ Where one client holds what all members hold, its reply is taken apart, so that 
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from fedweave.core.portions import Batch, Joint, Portion, from_here, here
+from fedweave.core.portions import Batch, Joint, Portion, here
 from fedweave.core.sizes import size_classes
 from fedweave.core.tree import Tree, leaves, nest
 from fedweave.errors import FedweaveError, listed
@@ -32,23 +32,15 @@ class Replies:
     ) -> None:
         self.clients, self.missing, self._sums = tuple(clients), dict(missing), tuple(sums)
         self._portions, self._all = portions, Joint(portions)
-        self._rising = self._all.at == tuple(range(len(self._all.at)))
 
     @cached_property
     def _row(self) -> dict[str, int]:
         return {self.clients[at]: row for row, at in enumerate(self._all.at)}
 
-    def _placed(self, order: Sequence[int]) -> Tensor:
-        return torch.tensor(order, dtype=torch.int64, device=self._all.device)
-
     @cached_property
-    def _at(self) -> Tensor:
-        return self._placed(self._all.at)
-
-    @cached_property
-    def _order(self) -> Tensor:
-        """Where each client's reply is."""
-        return self._placed(sorted(range(len(self._all.at)), key=self._all.at.__getitem__))
+    def _places(self) -> tuple[Tensor, Tensor] | None:
+        """Whose each reply is, int64 [P], and where each client's is; None where they are in client order."""
+        return _places(self._all.at, self._all.device)
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -86,15 +78,23 @@ class Replies:
         return nest({path: leaf for path, leaf in leaves(tree) if not self._hidden(path)}) if self._sums else tree
 
     def here(self) -> Tree | None:
-        """All that was replied, of which a server computes what it may record (`from_here`); None where some of it is
-        elsewhere, no tensor, or in a secure sum."""
-        return None if self._sums or not self._portions else here(self._portions)
+        """All that was replied, as a tree of tensors of which a server may record what it computes (`from_here`); None
+        where some of it is elsewhere, no tensor, or in a secure sum."""
+        replied = here(self._portions) if self._portions and not self._sums else None
+        places = dict(zip(("at", "order"), self._places or (), strict=False))
+        return None if replied is None else {"replied": replied, "places": places}
 
     @classmethod
     def from_here(cls, tree: Tree) -> Self:
-        """The replies of clients without names."""
-        portions = from_here(tree)
-        return cls([""] * sum(len(own.at) for own in portions), portions, {})
+        """Undo `here`; nobody has a name."""
+        portions, count = list[Portion](), 0
+        for replied in tree["replied"].values():
+            own = len(next(leaf for _, leaf in leaves(replied)))
+            portions.append(Batch(tuple(range(count, count + own)), replied))
+            count += own
+        made = cls([""] * count, portions, {})
+        made._places = tuple(tree["places"].values()) or None
+        return made
 
     def stack(self, path: str, padding: float | None = None) -> Tensor:
         """One leaf of all clients, [P, …] in client order. padding: behind the entries of clients that have fewer.
@@ -108,7 +108,7 @@ class Replies:
                 f"`weighted_sum({path!r}, weights)`."
             )
         found = self._all.stack(path, padding)
-        return found.clone() if self._rising else found[self._order]
+        return found.clone() if self._places is None else found[self._places[1]]
 
     def total(self, key: str) -> Any:
         """Σ_i reply_i[key] of words, int32 or int64, modulo their size: a subtree or leaf, in one client's shapes.
@@ -137,7 +137,7 @@ class Replies:
         weights = weights.to(self.device, torch.float64)
         if weights.shape != (len(self),):
             raise FedweaveError(f"{len(self)} clients replied, but the weights have the shape {list(weights.shape)}.")
-        found = self._all.weighted(self._paths(key), weights if self._rising else weights[self._at])()
+        found = self._all.weighted(self._paths(key), weights if self._places is None else weights[self._places[0]])()
         flat = {path: _rounded(total, self._all.dtype(path)) for path, total in found.items()}
         return flat[key] if key in flat else nest({path.removeprefix(f"{key}/"): leaf for path, leaf in flat.items()})
 
@@ -156,6 +156,15 @@ class Replies:
                 f"the replies have no {key!r}; they have {', '.join(self.paths) or 'nothing'}.", code="reply.no-key"
             )
         return paths
+
+
+@lru_cache(maxsize=16)
+def _places(at: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor] | None:
+    """See `Replies._places`; the same in most rounds, and not copied to a device in each."""
+    order = sorted(range(len(at)), key=at.__getitem__)
+    if order == [*range(len(at))]:
+        return None
+    return torch.tensor(at, device=device), torch.tensor(order, device=device)
 
 
 def _rounded(total: Tensor, dtype: torch.dtype) -> Tensor:
