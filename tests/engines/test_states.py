@@ -117,7 +117,7 @@ def test_the_store_is_a_dict_of_clients(groups: list[list[str]]) -> None:
 
 def test_dump_holds_plain_trees() -> None:
     states = States()
-    states.put(("a", "b"), {"deep": {"w": torch.arange(4.0).view(2, 2)}, "s": "x"})
+    states.put(("a", "b"), {"deep/w": torch.arange(4.0).view(2, 2), "s": "x"})
     dump: dict[str, Any] = states.dump()
     assert dump["b"]["deep"]["w"].tolist() == [2, 3]
     assert dump["a"]["s"] == "x"

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import chain
 from typing import Any, Protocol, TypeAlias
 
 import torch
@@ -111,7 +112,7 @@ class Joint:
 
     def __init__(self, portions: Sequence[Portion]) -> None:
         self._portions = tuple(portions)
-        self.at = portions[0].at if len(portions) == 1 else tuple(at for portion in portions for at in portion.at)
+        self.at = tuple(chain.from_iterable(portion.at for portion in portions))
         self.paths = portions[0].paths if portions else ()
         self.device = portions[0].device if portions else torch.device("cpu")
 

@@ -4,6 +4,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import count, islice
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ from fedweave.core.tree import Tree, check, leaves, nest
 from fedweave.engines.calls import check_permanent, of_client
 from fedweave.engines.data import CurrentGraphs
 from fedweave.engines.executor import Work
-from fedweave.engines.states import Group, States
+from fedweave.engines.states import Group, Leaves, States
 from fedweave.errors import StepFailed
 from fedweave.learn.narrow import share_again
 from fedweave.ops.csr import StackedCsr
@@ -47,9 +48,14 @@ class Flat(NamedTuple):
         return cls(flat, partial(pytree.tree_unflatten, treespec=spec), dims, tuple(map(form_of, flat)))
 
     @classmethod
-    def of_tree(cls, tree: Tree, own: bool) -> "Flat":
-        """Of a tree, which its paths put together in a fraction of the time."""
-        layout, flat, each = *Layout.of(tree), 0 if own else None
+    def alone(cls, tensor: Tensor) -> "Flat":
+        """Of one tensor that all have alike."""
+        return cls([tensor], itemgetter(0), (None,), (form_of(tensor),))
+
+    @classmethod
+    def of_leaves(cls, found: Mapping[str, Any], own: bool) -> "Flat":
+        """Of the tree with these leaves by their paths, which put it together in a fraction of the time."""
+        layout, flat, each = *Layout.of(found), 0 if own else None
         dims = [each if isinstance(leaf, Tensor) else None for leaf in flat]
         for at in layout.shared:
             dims[at] = None
@@ -57,7 +63,7 @@ class Flat(NamedTuple):
 
 
 class Layout:
-    """How the leaves of a tree lie in a list, and what is no tensor of partly stored or sparsified ones.
+    """How the leaves of trees lie in a list, and what is no tensor of partly stored or sparsified ones.
 
     kinds: {path: how}. shared: where in the list is what all clients of a batch have alike.
     """
@@ -66,10 +72,10 @@ class Layout:
         self.kinds, self.shared = kinds, shared
 
     @classmethod
-    def of(cls, tree: Tree) -> tuple["Layout", list[Any]]:
-        """The layout of a tree, and the list."""
+    def of(cls, found: Mapping[str, Any]) -> tuple["Layout", list[Any]]:
+        """The layout of leaves by path, and the list."""
         kinds, flat, shared = dict[str, Callable[[Iterator[Any]], Any]](), list[Any](), list[int]()
-        for path, leaf in leaves(tree):
+        for path, leaf in found.items():
             if isinstance(leaf, TouchedRows):
                 kinds[path] = partial(_touched, matrix=leaf.matrix)
                 shared.append(len(flat))
@@ -132,8 +138,8 @@ def run_batch(work: Work, parts: Sequence[Flat], operands: tuple[Any, ...]) -> l
             "(fedweave.core.random.uniform(key, shape), normal, …)."
         )
     trees = pytree.tree_map(_without_matrix, found, is_leaf=_partly_stored)
-    (reply, answered), (state, left) = map(Layout.of, trees)
-    return [(reply, state, len(answered)), *answered, *left]
+    (reply, answered), (state, left) = (Layout.of(dict(leaves(tree))) for tree in trees)
+    return [reply, state, len(answered), *answered, *left]
 
 
 def told_memory(step: str, clients: int, device: torch.device, error: Exception) -> str:
@@ -158,13 +164,14 @@ def remedy(error: Exception) -> str:
     return "Mark it @on_client(…, ragged=True) if its shapes depend on data, or set engine.mode = 'loop'."
 
 
-def stacked_states(kept: States, group: Group, graphs: Graph, copy: bool) -> Tree:
+def stacked_states(kept: States, group: Group, graphs: Graph, copy: bool) -> Leaves:
     """The states of a batch, stacked; leaves that are `TouchedRows` refer to the batch's own matrix."""
     states, known = kept.many(group, copy), (matrix_of(graphs), None)
-    stale = any(isinstance(leaf, TouchedRows) and leaf.matrix not in known for _, leaf in leaves(states))
+    stale = any(isinstance(leaf, TouchedRows) and leaf.matrix not in known for leaf in states.values())
     if kept.together(group) and not stale:
         return states
-    return share_again(nest({path: materialize_stacked(leaf) for path, leaf in leaves(states)}), graphs)
+    whole = nest({path: materialize_stacked(leaf) for path, leaf in states.items()})
+    return dict(leaves(share_again(whole, graphs)))
 
 
 def batch_dims(inputs: object) -> tuple[int | None, ...]:
@@ -212,7 +219,7 @@ def settled(leaf: object, matrix: StackedCsr | None) -> Any:
 def first(leaf: Any, clients: int) -> Any:
     """A stacked leaf of the first clients of a batch, without those that it was filled up with."""
     if isinstance(leaf, Tensor):
-        return leaf if len(leaf) == clients else leaf[:clients]
+        return leaf if leaf.shape[0] == clients else leaf[:clients]
     if isinstance(leaf, TouchedRows):
         rows = leaf.rows[:clients], leaf.values[:clients]
         return leaf if len(leaf.rows) == clients else TouchedRows(leaf.rest, *rows)

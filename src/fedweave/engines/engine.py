@@ -119,7 +119,7 @@ class LocalEngine(Engine):
         for ran in self.executor.run(Work(call.step, name, info, key, messages), here):
             portions.append(ran.replies)
             for group in ran.groups:
-                self._note(call, [here[at] for at in group.at], messages, group)
+                self._note(call, [*map(here.__getitem__, group.at)], messages, group)
         if info.sums:
             self._sums.opened((self.round, self._calls), here)
         self._calls += 1

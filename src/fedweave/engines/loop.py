@@ -22,6 +22,7 @@ from fedweave.engines.states import Group, MemoryIsolation, States
 from fedweave.engines.steps import Watched, find_step, refuse_changes
 from fedweave.engines.summing import check_terms
 from fedweave.errors import ReplyRefused, StepFailed, raised_at
+from fedweave.ops.touched import materialize
 
 
 class Loop:
@@ -106,7 +107,7 @@ class Loop:
             self._replace(client, made, work)
         own = MemoryIsolation([*given, *view.graph, *view.graph.extra.values(), *(made or ())])
         if not work.info.apart:
-            self._states.put(group, map_leaves(lambda leaf: as_row(own.copy(leaf)), view.state))
+            self._states.put(group, {path: as_row(own.copy(materialize(leaf))) for path, leaf in leaves(view.state)})
         return map_leaves(lambda leaf: as_row(own.copy(leaf)), reply)
 
     def _graph(self, client: str) -> Graph:

@@ -97,7 +97,12 @@ class Messages:
 
     def common(self) -> Tree:
         """The shared part, in dicts of its own."""
-        return nest(dict(leaves(self.shared)))
+        return nest(self.common_leaves)
+
+    @cached_property
+    def common_leaves(self) -> dict[str, Any]:
+        """{path: leaf} of the shared part."""
+        return dict(leaves(self.shared))
 
     def down(self, client: str) -> Tree:
         """What the server sends to one client, in dicts of its own."""
@@ -123,8 +128,12 @@ class Messages:
 
     def versions(self) -> list[int]:
         """Counters that rise when a tensor of the server's is changed in place."""
-        sent = (leaf for tree in (self.shared, self.rows.tree, *self.each.values()) for _, leaf in leaves(tree))
-        return [writes(leaf) for leaf in sent if isinstance(leaf, Tensor)]
+        return list(map(writes, self._sent))
+
+    @cached_property
+    def _sent(self) -> list[Tensor]:
+        own = (leaf for tree in (self.rows.tree, *self.each.values()) for _, leaf in leaves(tree))
+        return [leaf for leaf in (*self.common_leaves.values(), *own) if isinstance(leaf, Tensor)]
 
 
 def peer_messages(own: Tree, sources: Sequence[str], trees: Mapping[str, Tree]) -> Tree:

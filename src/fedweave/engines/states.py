@@ -41,6 +41,7 @@ class MemoryIsolation:
 
 
 Group = tuple[str, ...]
+Leaves = dict[str, Any]  # {path: a stacked leaf}
 
 
 class States:
@@ -48,7 +49,7 @@ class States:
 
     def __init__(self, device: torch.device | str = "cpu") -> None:
         self._device = torch.device(device)
-        self._stacks: dict[int, tuple[Group, Tree]] = {}
+        self._stacks: dict[int, tuple[Group, Leaves]] = {}
         self._whole: frozenset[int] = frozenset()  # stacks whose clients are all at home there
         self._filed: dict[int, Filed] = {}
         self._tables: dict[object, int] = {}  # by kind, those in `_filed`
@@ -63,7 +64,7 @@ class States:
             setattr(other, name, own.copy() if isinstance(own, dict) else own)
         return other
 
-    def put(self, group: Group, stacked: Tree) -> None:
+    def put(self, group: Group, stacked: Leaves) -> None:
         """Store the states of `group`, stacked."""
         if self.together(group):
             self._stacks[self._home[group[0]][0]] = group, stacked
@@ -86,8 +87,8 @@ class States:
 
     def _part(self, old: int) -> None:
         """File what is left of a stack of which some clients have gone, or forget it."""
-        group, tree = self._stacks[old]
-        flat = {path: _by_client(leaf) for path, leaf in leaves(tree)}
+        group, stacked = self._stacks[old]
+        flat = {path: _by_client(leaf) for path, leaf in stacked.items()}
         stay = [(client, row) for row, client in enumerate(group) if self._home[client] == (old, row)]
         if stay and any(isinstance(leaf, TouchedRows) for leaf in flat.values()):
             return  # its clients share most of their rows
@@ -96,7 +97,7 @@ class States:
             clients, rows = zip(*stay, strict=True)
             self._file(clients, flat, rows)
 
-    def _file(self, clients: Sequence[str], flat: dict[str, Any], rows: Sequence[int]) -> None:
+    def _file(self, clients: Sequence[str], flat: Leaves, rows: Sequence[int]) -> None:
         kind = self._kind(flat)
         if kind not in self._tables:
             self._tables[kind], self._filed[self._next], self._held[self._next] = self._next, Filed(flat), 0
@@ -120,14 +121,12 @@ class States:
         home, row = self._home[client]
         return clone(to(nest({path: row_of(leaf, row) for path, leaf in self._leaves(home).items()}), self._device))
 
-    def many(self, group: Group, copy: bool = True) -> Tree:
+    def many(self, group: Group, copy: bool = True) -> Leaves:
         """The states of `group`, stacked; they must agree as in `split`. Copied or, if no stacking is needed, as they
         are stored."""
         if self.together(group):  # partly stored leaves cannot be changed in place and need no copy
             flat = self._leaves(self._home[group[0]][0])
-            return nest(
-                {path: leaf.clone() if copy and isinstance(leaf, Tensor) else leaf for path, leaf in flat.items()}
-            )
+            return {path: leaf.clone() if copy and isinstance(leaf, Tensor) else leaf for path, leaf in flat.items()}
         rows: dict[int, list[int]] = {}
         places: dict[int, list[int]] = {}
         for place, client in enumerate(group):
@@ -136,7 +135,7 @@ class States:
             places.setdefault(home, []).append(place)
         found = [(self._leaves(home), own) for home, own in rows.items()]
         order = [place for own in places.values() for place in own]
-        return nest({path: self._joined([(flat[path], own) for flat, own in found], order) for path in found[0][0]})
+        return {path: self._joined([(flat[path], own) for flat, own in found], order) for path in found[0][0]}
 
     def _joined(self, parts: list[tuple[Any, list[int]]], places: list[int]) -> Any:
         """The rows of stacked leaves, of which the i-th is for place `places[i]`."""
@@ -193,14 +192,14 @@ class States:
 
         return tuple(sorted(part, key=own))
 
-    def _leaves(self, home: int) -> dict[str, Any]:
-        """{path: a stacked leaf} of where clients are at home; of those that are nowhere, nothing."""
+    def _leaves(self, home: int) -> Leaves:
+        """Those of where clients are at home; of those that are nowhere, nothing."""
         if home in self._filed:
             return self._filed[home].leaves
-        return dict(leaves(self._stacks[home][1])) if home in self._stacks else {}
+        return self._stacks[home][1] if home in self._stacks else {}
 
     @staticmethod
-    def _kind(flat: dict[str, Any]) -> tuple[object, ...]:
+    def _kind(flat: Leaves) -> tuple[object, ...]:
         return tuple((path, _form(leaf)) for path, leaf in flat.items())
 
     def dump(self) -> Tree:
@@ -230,7 +229,7 @@ class Readers:
     def __contains__(self, step: Step) -> bool:
         return step in self._steps
 
-    def note(self, step: Step, states: Tree, before: list[int]) -> None:
+    def note(self, step: Step, states: Leaves, before: list[int]) -> None:
         """Check whether the states that a step was given still have the versions that they had `before`."""
         if self.versions(states) == before:
             self._steps.add(step)
@@ -238,6 +237,6 @@ class Readers:
             self._steps.discard(step)
 
     @staticmethod
-    def versions(states: Tree) -> list[int]:
+    def versions(states: Leaves) -> list[int]:
         """Counters that rise when a tensor is changed in place."""
-        return [writes(leaf) for _, leaf in leaves(states) if isinstance(leaf, Tensor)]
+        return [writes(leaf) for leaf in states.values() if isinstance(leaf, Tensor)]

@@ -24,7 +24,7 @@ from fedweave.engines.batch_calls import (
 )
 from fedweave.engines.executor import Ran, Work
 from fedweave.engines.loop import Loop
-from fedweave.engines.states import Group, MemoryIsolation, Readers
+from fedweave.engines.states import Group, Leaves, MemoryIsolation, Readers
 from fedweave.engines.steps import Watched, refuse_changes
 from fedweave.errors import ConfigError, OutOfMemory, ReplyRefused, StepFailed, out_of_memory, raised_at
 from fedweave.ops.capture import Lasting, recorder_for
@@ -64,7 +64,7 @@ class Vectorised(Loop):
         super().__init__(graphs, classes=classes, test=test, members=members, own=own, device=device)
         self._batches, self._readers = Batches(self.data.graphs, chunk, self.device, self._own), Readers()
         self._group_ids: dict[Group, Tensor] = {}
-        self._flats: dict[int, Flat] = {}  # by the batch's version
+        self._shown: dict[int, tuple[Flat, Watched]] = {}  # by the batch's version
         self._seen: set[int] = set()
         self._all = Flat.of((self.test, self._members), False)
         self._called: dict[str, int] = {}  # how many, by each step's last call
@@ -113,19 +113,20 @@ class Vectorised(Loop):
         group += (group[-1],) * (size - len(group))
         ids = self._ids_of(group)
         (version, graphs), mine = self._batches.graph(group), messages.stacked(group)
-        states: Tree = {}
+        states: Leaves = {}
         if not work.info.stateless:
             states = stacked_states(self._states, group, graphs, copy=work.step not in self._readers)
-        batch, private, told = self._flat(version, (graphs, ids)), Flat.of_tree(states, True), Flat.of_tree(mine, True)
-        key, shared = Flat.of(work.key, False), Flat.of_tree(messages.shared, False)
-        parts = (batch, private, told, key, shared, self._all)
+        (batch, watched), private = self._seen_by(version, graphs, ids), Flat.of_leaves(states, True)
+        told, shared = Flat.of_leaves(dict(leaves(mine)), True), Flat.of_leaves(messages.common_leaves, False)
+        parts = (batch, private, told, Flat.alone(work.key), shared, self._all)
         operands = [leaf for part in parts for leaf in part.leaves]
-        partly = tuple(isinstance(leaf, TouchedRows) and leaf.matrix is not None for _, leaf in leaves(states))
+        partly = tuple(isinstance(leaf, TouchedRows) and leaf.matrix is not None for leaf in states.values())
         names = (private.paths, told.paths, shared.paths, partly)
         roots = graphs.roots if self.test is None else graphs.roots + self.test.roots
-        before, held, watched = messages.versions(), self._readers.versions(states), Watched(graphs, self.test)
+        before, held = messages.versions(), self._readers.versions(states)
+        watched.look()
         try:
-            (form, kept, answered), *found = traced(
+            form, kept, answered, *found = traced(
                 lambda *flat: run_batch(work, parts, flat),
                 (work.step,),
                 names,
@@ -164,17 +165,18 @@ class Vectorised(Loop):
         """A batch's `own`, which come first, and what all batches are told of the data, which comes last."""
         return Lasting(version, frozenset((*range(own), *range(operands - len(self._all.leaves), operands))))
 
-    def _flat(self, version: int, batch: object) -> Flat:
-        """A batch's graphs and who they are of, kept from the second time on: samples come only once."""
-        if version in self._flats:
-            return self._flats[version]
-        found = Flat.of(batch, True)
+    def _seen_by(self, version: int, graphs: Graph, ids: Tensor) -> tuple[Flat, Watched]:
+        """A batch's graphs and who they are of, as a step sees them, kept from the second time on: samples come only
+        once."""
+        if version in self._shown:
+            return self._shown[version]
+        found = Flat.of((graphs, ids), True), Watched(graphs, self.test)
         if version in self._seen:
-            self._flats[version] = found
+            self._shown[version] = found
         self._seen.add(version)
-        if max(len(self._seen), len(self._flats)) > _GROUPS:
+        if max(len(self._seen), len(self._shown)) > _GROUPS:
             self._seen.clear()
-            self._flats.clear()
+            self._shown.clear()
         return found
 
     def _kept(
@@ -193,7 +195,7 @@ class Vectorised(Loop):
             for found in (state or {}, reply)
         )
         if state is not None:
-            self._states.put(group, nest(kept))
+            self._states.put(group, kept)
         return nest(sent)
 
     def _find_culprit(self, work: Work, group: Group) -> None:
@@ -208,7 +210,7 @@ class Vectorised(Loop):
 
     def _renew(self, clients: Sequence[str]) -> None:
         self._batches.renew(clients)
-        self._flats.clear()
+        self._shown.clear()
 
 
 class _Places:
@@ -220,8 +222,8 @@ class _Places:
     def of(self, group: Group) -> tuple[int, ...]:
         if group == self._clients:
             return tuple(range(len(group)))
-        return tuple(self._place[client] for client in group)
+        return tuple(map(self._place.__getitem__, group))
 
     @cached_property
     def _place(self) -> dict[str, int]:
-        return {client: at for at, client in enumerate(self._clients)}
+        return dict(zip(self._clients, range(len(self._clients)), strict=True))

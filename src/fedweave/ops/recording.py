@@ -36,19 +36,21 @@ class Form:
     """How a result is put together: its tree, and what in it is no tensor."""
 
     def __init__(self) -> None:
-        self._spec: Any = None
+        self._spec: Any = None  # of a plain list, too
         self._fixed: list[Any] = []
 
     def flat(self, result: object) -> tuple[Tensor, ...]:
         """The tensors of a result, whose form is noted."""
-        values, self._spec = pytree.tree_flatten(result)
+        values, spec = pytree.tree_flatten(result)
+        self._spec = None if spec == pytree.tree_structure([None] * len(values)) else spec
         self._fixed = [None if isinstance(value, Tensor) else (value,) for value in values]
         return tuple(value for value in values if isinstance(value, Tensor))
 
     def whole(self, tensors: Iterable[Tensor]) -> Any:
         """The result that the tensors belong to."""
         fresh = iter(tensors)
-        return pytree.tree_unflatten([next(fresh) if v is None else v[0] for v in self._fixed], self._spec)
+        values = [next(fresh) if v is None else v[0] for v in self._fixed]
+        return values if self._spec is None else pytree.tree_unflatten(values, self._spec)
 
 
 class _Computation:
