@@ -21,15 +21,11 @@ from fedweave.ops.sparse import Sparse
 
 
 class Watched:
-    """The tensors of the graphs that a step sees, and how often each was written to until they were looked at."""
+    """The tensors of the graphs that a step sees, and how often each was written to until now."""
 
     def __init__(self, graph: Graph, test: Graph | None = None) -> None:
         seen = {"graph": graph, "test": test}
         self._tensors = {name: own for role, found in seen.items() for name, own in _of(role, found)}
-        self.look()
-
-    def look(self) -> None:
-        """Count anew, before another step sees them."""
         self._before = [sum(map(writes, tensors)) for tensors in self._tensors.values()]
 
     def refuse_changes(self, step: str, whose: str, kind: type[FedweaveError] = StepFailed) -> None:

@@ -64,7 +64,7 @@ class Vectorised(Loop):
         super().__init__(graphs, classes=classes, test=test, members=members, own=own, device=device)
         self._batches, self._readers = Batches(self.data.graphs, chunk, self.device, self._own), Readers()
         self._group_ids: dict[Group, Tensor] = {}
-        self._shown: dict[int, tuple[Flat, Watched]] = {}  # by the batch's version
+        self._flats: dict[int, Flat] = {}  # by the batch's version
         self._seen: set[int] = set()
         self._all = Flat.of((self.test, self._members), False)
         self._called: dict[str, int] = {}  # how many, by each step's last call
@@ -116,21 +116,17 @@ class Vectorised(Loop):
         states: Leaves = {}
         if not work.info.stateless:
             states = stacked_states(self._states, group, graphs, copy=work.step not in self._readers)
-        (batch, watched), private = self._seen_by(version, graphs, ids), Flat.of_leaves(states, True)
+        batch, private = self._flat(version, (graphs, ids)), Flat.of_leaves(states, True)
         told, shared = Flat.of_leaves(dict(leaves(mine)), True), Flat.of_leaves(messages.common_leaves, False)
         parts = (batch, private, told, Flat.alone(work.key), shared, self._all)
         operands = [leaf for part in parts for leaf in part.leaves]
         partly = tuple(isinstance(leaf, TouchedRows) and leaf.matrix is not None for leaf in states.values())
-        names = (private.paths, told.paths, shared.paths, partly)
-        roots = graphs.roots if self.test is None else graphs.roots + self.test.roots
-        before, held = messages.versions(), self._readers.versions(states)
-        watched.look()
         try:
             form, kept, answered, *found = traced(
-                lambda *flat: run_batch(work, parts, flat),
+                partial(self._computed, work, parts, (graphs, states), f"clients {group[0]!r} to {group[-1]!r}"),
                 (work.step,),
-                names,
-                roots,
+                (private.paths, told.paths, shared.paths, partly),
+                graphs.roots if self.test is None else graphs.roots + self.test.roots,
                 operands,
                 self._lasting(version, len(batch.leaves), len(operands)),
                 tuple([form for part in parts for form in part.forms]),
@@ -146,12 +142,22 @@ class Vectorised(Loop):
                 f"any of them alone{raised_at(error)}: {type(error).__name__}: "
                 f"{str(error).rstrip('.')}. {remedy(error)}"
             ) from error
-        refuse_changes(work.name, before, messages)
-        watched.refuse_changes(work.name, f"clients {group[0]!r} to {group[-1]!r}")
-        self._readers.note(work.step, states, held)
         shown = [*batch.leaves, *shared.leaves, *told.leaves]
         reply, state = form.leaves(found[:answered]), kept.leaves(found[answered:])
         return self._kept(called, None if work.info.apart else state, reply, matrix_of(graphs), shown)
+
+    def _computed(
+        self, work: Work, parts: Sequence[Flat], given: tuple[Graph, Leaves], whose: str, *operands: Any
+    ) -> list[Any]:
+        """`run_batch`, and whether the step wrote into what it was given, graphs and states. A recording that is played
+        writes into no more than the step did."""
+        (graphs, states), messages = given, work.messages
+        before, held, watched = messages.versions(), self._readers.versions(states), Watched(graphs, self.test)
+        found = run_batch(work, parts, operands)
+        refuse_changes(work.name, before, messages)
+        watched.refuse_changes(work.name, whose)
+        self._readers.note(work.step, states, held)
+        return found
 
     def _ids_of(self, group: Group) -> Tensor:
         """What each client's randomness is made of, int64 [P]."""
@@ -165,18 +171,17 @@ class Vectorised(Loop):
         """A batch's `own`, which come first, and what all batches are told of the data, which comes last."""
         return Lasting(version, frozenset((*range(own), *range(operands - len(self._all.leaves), operands))))
 
-    def _seen_by(self, version: int, graphs: Graph, ids: Tensor) -> tuple[Flat, Watched]:
-        """A batch's graphs and who they are of, as a step sees them, kept from the second time on: samples come only
-        once."""
-        if version in self._shown:
-            return self._shown[version]
-        found = Flat.of((graphs, ids), True), Watched(graphs, self.test)
+    def _flat(self, version: int, batch: object) -> Flat:
+        """A batch's graphs and who they are of, kept from the second time on: samples come only once."""
+        if version in self._flats:
+            return self._flats[version]
+        found = Flat.of(batch, True)
         if version in self._seen:
-            self._shown[version] = found
+            self._flats[version] = found
         self._seen.add(version)
-        if max(len(self._seen), len(self._shown)) > _GROUPS:
+        if max(len(self._seen), len(self._flats)) > _GROUPS:
             self._seen.clear()
-            self._shown.clear()
+            self._flats.clear()
         return found
 
     def _kept(
@@ -210,7 +215,7 @@ class Vectorised(Loop):
 
     def _renew(self, clients: Sequence[str]) -> None:
         self._batches.renew(clients)
-        self._shown.clear()
+        self._flats.clear()
 
 
 class _Places:
