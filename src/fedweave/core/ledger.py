@@ -12,8 +12,9 @@ from torch import Tensor
 
 from fedweave.core.federation import UNDECLARED, StepInfo
 from fedweave.core.mechanism import Applied
+from fedweave.core.portions import Batch
 from fedweave.core.purposes import EVALUATION, FRAMING, HELD
-from fedweave.core.tree import Leaf, Tree, encoded_size, encoding, leaves
+from fedweave.core.tree import Leaf, Tree, encoded_size, encoding, leaves, nest
 from fedweave.ops.sparsified import Sparsified
 from fedweave.ops.touched import TouchedRows
 
@@ -32,7 +33,23 @@ class Measured(NamedTuple):
 
 def measured(tree: Tree) -> Measured:
     """The form of a tree."""
-    return Measured(encoded_size(tree), tuple((path, *_form(leaf)) for path, leaf in leaves(tree)))
+    flat = dict(leaves(tree))
+    if all(type(leaf) is Tensor for leaf in flat.values()):
+        return _measured_as(tuple((path, leaf.shape, leaf.dtype) for path, leaf in flat.items()))
+    return Measured(encoded_size(tree), tuple((path, *_form(leaf)) for path, leaf in flat.items()))
+
+
+def measured_one(replies: Batch) -> Measured:
+    """The form of each of the trees of a batch."""
+    if all(type(leaf) is Tensor for leaf in replies.flat.values()):
+        return _measured_as(tuple((path, leaf.shape[1:], leaf.dtype) for path, leaf in replies.flat.items()))
+    return measured(replies.one(0))
+
+
+@lru_cache(maxsize=1024)
+def _measured_as(tensors: tuple[tuple[str, torch.Size, torch.dtype], ...]) -> Measured:
+    like = {path: torch.empty(shape, dtype=dtype, device="cpu") for path, shape, dtype in tensors}
+    return Measured(encoded_size(nest(like)), tuple((path, *_form(leaf)) for path, leaf in like.items()))
 
 
 def _form(leaf: Leaf, count: int | None = None) -> tuple[str, int]:

@@ -10,7 +10,7 @@ from torch import Tensor
 from fedweave.core import random
 from fedweave.core.federation import Client
 from fedweave.core.graph import Graph
-from fedweave.core.ledger import measured
+from fedweave.core.ledger import measured_one
 from fedweave.core.portions import Batch, as_row
 from fedweave.core.replies import by_size
 from fedweave.core.tree import Tree, check, leaves, map_leaves
@@ -71,7 +71,7 @@ class Loop:
         if work.info.sums:
             check_terms(work.info, group, tree)
         replies = Batch(at, tree)
-        return Ran(replies, (Metered(at, measured(replies.one(0)), seconds),))
+        return Ran(replies, (Metered(at, measured_one(replies), seconds),))
 
     def _of(self, work: Work, client: str) -> Work:
         """The work with the step of a client's own algorithm."""
