@@ -79,7 +79,7 @@ def test_alignment_of_one_norm_does_not_know_how_long_updates_are() -> None:
     def values(times: float, one_norm: bool) -> Tensor:
         scaled = updates * torch.tensor([times, 1, 1, 1])[:, None]
         round = SimpleNamespace(updates=scaled, weights=r.float(), at=torch.arange(4))
-        return replace(part, one_norm=one_norm)._after(state, round)[0]["phi"]  # type: ignore[arg-type]
+        return replace(part, one_norm=one_norm).update(state, round)["phi"]  # type: ignore[arg-type]
 
     assert torch.allclose(values(10.0, True), values(1.0, True))
     assert values(10.0, False)[0] > values(1.0, False)[0] + 0.1

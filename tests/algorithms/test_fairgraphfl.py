@@ -275,8 +275,8 @@ def test_hooks_are_recorded_of_classes_that_say_so(monkeypatch: pytest.MonkeyPat
         return own(part, state, round)
 
     monkeypatch.setattr(AgentValue, "update", update)
-    seen = [len(calls) for _ in train(algorithm(NAME), federation(name=NAME, record="always"), 5, eval_every=0)]
-    assert seen[0] < seen[1] == seen[2] == seen[4]  # of states as they begin, and as they are from the second round on
+    seen = [len(calls) for _ in train(algorithm(NAME), federation(name=NAME, record="always"), 3, eval_every=0)]
+    assert seen[0] < seen[1] == seen[2]  # of states as they begin, and as they are from the second round on
 
 
 def test_prototypes_are_metered_with_what_they_reveal() -> None:

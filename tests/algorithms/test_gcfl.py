@@ -39,6 +39,7 @@ def weights(part: Clusters, round: Round, rounds: int = 1, **state: Any) -> tupl
     """What `weigh` says in the last of some equal rounds, and the part's state after it."""
     now = part.init(federation(clients=dict.fromkeys(round.replies.clients, graph())), {}) | state
     for _ in range(rounds):
+        round = Round(round.replies, round.at, {}, ())
         share = part.weigh(now, round)
         now = part.update(now, round)
     return share, now

@@ -103,6 +103,7 @@ class DivergenceStart(Part):
     """
 
     js: Distance = "nodes"
+    recorded = True
     needs = Needs(judged_global=True)
     sends: ClassVar = {
         "js": Sends("how far apart the predictions of the global and the client's last model are", within=Real())
@@ -167,6 +168,7 @@ class GroupWeights(Part):
     lam: float = 1.0
     tau: float = 0.05
     prefer: Prefer = "fair"
+    recorded = True
     needs = Needs(sens=True, nodes=True)
     sends: ClassVar = {
         "gaps": Sends(

@@ -76,21 +76,23 @@ class FairFedWeights(Part):
 
     def weigh(self, state: Tree, round: Round) -> Tensor:
         """ω of the round's clients."""
-        last = state["omega"][round.at]
-        start = torch.where(last < 0, by_size(round), last)
-        if not start.sum() > 0:
-            start = by_size(round)
-        return fairfed_weights(start / start.sum(), self._deviation(round), self.beta)
+        last, sizes = state["omega"][round.at], by_size(round)
+        start = torch.where(last < 0, sizes, last)
+        start = torch.where(start.sum() > 0, start, sizes)
+        return fairfed_weights(start / start.sum(), round.once(self, lambda: self._deviation(round)), self.beta)
 
     def _deviation(self, round: Round) -> Tensor:
         """Δ [P], where a gap is undefined of accuracies on all training examples, 0 without any."""
         table, n, correct = (round.replies.stack(name).double() for name in ("groups", "n", "correct"))
-        own, whole = (_signed(part, self.gap) for part in (table, table.sum(0)))
-        return fairfed_deviation(own, whole, correct / n.clamp(min=1), correct.sum() / n.sum().clamp(min=1))
+        signed = _signed(torch.cat([table, table.sum(0, keepdim=True)]), self.gap)
+        return fairfed_deviation(
+            signed[:-1], signed[-1], correct / n.clamp(min=1), correct.sum() / n.sum().clamp(min=1)
+        )
 
     def update(self, state: Tree, round: Round) -> Tree:
         """ω and Δ after a round; Δ is -1 at clients that it did not call."""
-        deviation = torch.full_like(state["deviation"], -1.0).index_copy(0, round.at, self._deviation(round))
+        found = round.once(self, lambda: self._deviation(round))
+        deviation = torch.full_like(state["deviation"], -1.0).index_copy(0, round.at, found)
         return {"omega": state["omega"].index_copy(0, round.at, round.weights), "deviation": deviation}
 
     def measures(self, state: Tree) -> dict[str, Tensor]:

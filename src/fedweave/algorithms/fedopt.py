@@ -25,6 +25,7 @@ class ServerMomentum(Part):
 
     server_lr: float = 0.5
     momentum: float = 0.5
+    recorded = True
 
     def __post_init__(self) -> None:
         if not self.server_lr > 0 or not 0 <= self.momentum < 1:
@@ -57,6 +58,7 @@ class ServerAdam(Part):
     beta1: float = 0.9
     beta2: float = 0.99
     tau: float = 1e-3
+    recorded = True
 
     def __post_init__(self) -> None:
         if not (self.server_lr > 0 and 0 < self.tau <= _MOST_TAU and 0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):

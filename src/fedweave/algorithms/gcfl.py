@@ -52,7 +52,7 @@ class Clusters(TellsExamples):
 
     def weigh(self, state: Tree, round: Round) -> Tensor:
         """n_j / Σ n_k over the client's cluster, after this round's cuts; 0 outside of it."""
-        cluster = self._cut(state, round)[round.at]
+        cluster = round.once(self, lambda: self._cut(state, round))[round.at]
         n = round.replies.stack("n").double()
         within = (cluster[:, None] == cluster).double()
         n = torch.where((within @ n > 0)[:, None], within * n, within)  # equal where a cluster has no training example
@@ -60,7 +60,7 @@ class Clusters(TellsExamples):
 
     def update(self, state: Tree, round: Round) -> Tree:
         """The clusters after a round."""
-        return state | {"round": state["round"] + 1, "cluster": self._cut(state, round)}
+        return state | {"round": state["round"] + 1, "cluster": round.once(self, lambda: self._cut(state, round))}
 
     def measures(self, state: Tree) -> dict[str, Tensor]:
         """{"cluster": number of each client's}."""
@@ -71,14 +71,22 @@ class Clusters(TellsExamples):
         cluster: Tensor = state["cluster"].clone()
         if state["round"] < self.wait:
             return cluster
-        for number in cluster[round.at].unique().tolist():
-            rows = (cluster[round.at] == number).nonzero()[:, 0]
-            updates = round.updates[rows]
-            norms = updates.norm(dim=1)
-            if updates.mean(0).norm() < self.eps1 and norms.max() > self.eps2 and len(rows) > 2:
-                apart = smaller_side(self._likeness(state, round, rows, updates), norms)
+        numbers = cluster[round.at].tolist()
+        members = [[at for at, own in enumerate(numbers) if own == number] for number in sorted(set(numbers))]
+        found = [torch.tensor(rows, device=cluster.device) for rows in members if len(rows) > 2]
+        for rows, split in zip(found, self._splits(round, found), strict=True):
+            if split:
+                updates = round.updates[rows]
+                apart = smaller_side(self._likeness(state, round, rows, updates), updates.norm(dim=1))
                 cluster[round.at[rows[apart]]] = cluster.max() + 1
         return cluster
+
+    def _splits(self, round: Round, clusters: list[Tensor]) -> list[bool]:
+        """Whether each of some clusters, rows of clients, is to be cut; a device is waited for once."""
+        each = [round.updates[rows] for rows in clusters]
+        known = [(own.mean(0).norm() < self.eps1) & (own.norm(dim=1).max() > self.eps2) for own in each]
+        found: list[bool] = torch.stack(known).tolist() if known else []
+        return found
 
     def _likeness(self, state: Tree, round: Round, rows: Tensor, updates: Tensor) -> Tensor:
         """[C, C], not negative: how alike the clients `rows` of a cluster are."""

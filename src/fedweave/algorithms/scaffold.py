@@ -28,6 +28,7 @@ class ControlVariates(Part):
 
     option: Literal[1, 2] = 2
     mean: Literal["uniform", "size"] = "uniform"
+    recorded = True
     client_learns = "the mean gradient of all members' training"
 
     @property
@@ -71,10 +72,10 @@ class ControlVariates(Part):
 
     def update(self, state: Tree, round: Round) -> Tree:
         """c ← c + Σ k_i (c_i⁺ − c_i) with k_i = 1 / N or n_i / Σ n."""
-        trained = len(round.at) if round.weights is None else int((round.weights > 0).sum())
+        trained = torch.ones_like(round.at).sum() if round.weights is None else (round.weights > 0).sum()
         change = (round.replies.weighted_sum("control", round.weights) if self.option == 1
                   else sub(scale(round.delta, -1.0), state["control"]))  # fmt: skip
-        share = 1.0 if self.mean == "size" else trained / state["clients"]
+        share = 1.0 if self.mean == "size" else trained.double() / state["clients"]
         return state | {"control": add(state["control"], scale(change, share))}
 
 

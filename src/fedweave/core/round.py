@@ -1,9 +1,9 @@
 """What a part's hooks see at the server once the clients replied."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,6 +12,8 @@ from fedweave.core.graph import Graph
 from fedweave.core.model import Model
 from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree, leaves, nest
+
+Thing = TypeVar("Thing")
 
 
 @dataclass(frozen=True)
@@ -35,18 +37,21 @@ class Round:
     weights: Any = None
     delta: Any = None
     value: Any = None
-    _made: list[tuple[Any, Tensor]] = field(default_factory=list, repr=False, compare=False)  # kept by `replace`
+    _made: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)  # kept by `replace`
+
+    def once(self, name: Hashable, make: Callable[[], Thing]) -> Thing:
+        """`make()`, made once for all hooks that ask for it by this name."""
+        if name not in self._made:
+            self._made[name] = make()
+        found: Thing = self._made[name]
+        return found
 
     @property
     def updates(self) -> Tensor:
         """The released updates of all shared weights, float64 [P, D]."""
-        for factors, made in self._made:
-            if factors is self.factors:
-                return made
-        found = self.replies.matrix("update")
-        found = found if self.factors is None else self.factors[:, None] * found
-        self._made.append((self.factors, found))
-        return found
+        sent = self.once("updates", lambda: self.replies.matrix("update"))
+        factors = self.factors
+        return sent if factors is None else self.once("limited", lambda: factors[:, None] * sent)
 
     def update(self, path: str) -> Tensor:
         """One leaf of them, [P, …]."""

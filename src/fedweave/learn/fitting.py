@@ -23,6 +23,8 @@ from fedweave.ops.memory import storage
 from fedweave.ops.recording import Form, traced
 from fedweave.ops.touched import TouchedRows, materialize
 
+_RECORDED = 1 << 26  # numbers that a server's recorded computation may take at most
+
 
 def recorded(function: Callable[[Graph, Tree], Tree], graph: Graph, given: Tree) -> Tree:
     """`function(graph, given)`, a tree of tensors: a part of a step that cannot be recorded as a whole.
@@ -41,6 +43,8 @@ def alone(
     """`function(given)`, a tree of tensors of a tree of tensors: what the server computes in every round, within
     `Federation.recording`. As `recorded`, without clients; it may be differentiated inside.
 
+    Of very large tensors it is not recorded: their kernels take longer than launching them, and captures keep copies.
+
     graph: one that the server holds and that stays as it is, the function's second argument.
     names: what else decides what is computed.
     """
@@ -48,6 +52,8 @@ def alone(
     fixed, (operands, spec) = len(pytree.tree_leaves(held)), pytree.tree_flatten((held, given))
     paths = tuple(path for path, _ in leaves(given))
     roots = () if graph is None else graph.roots
+    if sum(own.numel() for own in operands[fixed:] if isinstance(own, Tensor)) > _RECORDED:
+        return function(given, *held)
 
     def flat(*tensors: Tensor) -> Any:
         graphs, tree = pytree.tree_unflatten(tensors, spec)

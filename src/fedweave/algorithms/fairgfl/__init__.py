@@ -280,8 +280,8 @@ class OverlapWeights(Part):
         """q_i / K or q_i / Σ q_k, and λ more for the client with the largest loss."""
         q = 1 / (1 + overlap(state, self.alpha)[round.at])
         weights = q / (q.sum() if self.normalise else len(q))
-        weights[state["loss"][round.at].argmax()] += self.lam
-        return weights
+        worst = state["loss"][round.at].argmax()
+        return torch.where(torch.arange(len(q), device=q.device) == worst, weights + self.lam, weights)
 
     def update(self, state: Tree, round: Round) -> Tree:
         """The weights, for `measures`."""

@@ -266,7 +266,8 @@ class Composition(dict[str, Part]):
     def recorded(self) -> bool:
         """Whether all that parts decide at the server is recorded as one (`Part.recorded`), where that is more than a
         weighted mean."""
-        return any(has(part, "update") for part in self.values()) and all(map(is_recorded, self.values()))
+        more = any(has(part, hook) for part in self.values() for hook in ("update", "step"))
+        return more and all(map(is_recorded, self.values()))
 
     @cached_property
     def changes(self) -> bool:

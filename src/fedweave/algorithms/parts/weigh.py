@@ -41,6 +41,8 @@ class TellsExamples(Part):
 class BySize(TellsExamples):
     """n_i / Σ n_k with n_i training examples (McMahan et al. 2017)."""
 
+    recorded = True
+
     def weigh(self, state: Tree, round: Round) -> Tensor:
         """Proportional to n."""
         return by_size(round)
@@ -50,6 +52,7 @@ class BySize(TellsExamples):
 class UniformTrained(Part):
     """1 each of the clients that have training examples, divided by how many these are; uniform if none has."""
 
+    recorded = True
     sends: ClassVar = {"trains": "whether the client has training examples"}
 
     def report(self, ctx: Context) -> Tree:
@@ -64,6 +67,8 @@ class UniformTrained(Part):
 @dataclass(frozen=True)
 class Uniform(Part):
     """1 / P, the plain mean that the code of FedEgo, FedSage, FedGCN and F2GNN takes."""
+
+    recorded = True
 
     def weigh(self, state: Tree, round: Round) -> Tensor:
         """All equal."""
