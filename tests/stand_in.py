@@ -168,12 +168,12 @@ class Replays(TorchDispatchMode):
         self._kernels.append((function, args, kwargs, out))
         return out
 
-    def capture(self, function: Callable[[], Any]) -> tuple[Any, Callable[[], object]]:
+    def capture(self, function: Callable[[], object]) -> Callable[[], object]:
         """See `fedweave.ops.capture.Recorder`."""
         self._kernels = kernels = []
         try:
             with self:
-                results = function()
+                function()
         except RuntimeError as error:
             self.refused.append(str(error))
             raise
@@ -181,7 +181,7 @@ class Replays(TorchDispatchMode):
         for kernel in kernels:  # they were noted, and none has run yet
             for value in _made(*kernel):
                 value.fill_(1)
-        return results, lambda: _launch(kernels)
+        return lambda: _launch(kernels)
 
 
 def _made(function: Any, args: Any, kwargs: Any, out: Any) -> list[Tensor]:

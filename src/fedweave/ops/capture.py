@@ -1,10 +1,11 @@
 """Recordings as graphs of a GPU: all kernels of a recording are launched at once instead of one by one.
 
 What is captured reads and writes fixed addresses. So a capture belongs to one batch, whose data stay where they are,
-and what changes from call to call is copied into tensors of the capture before it runs.
+and what changes from call to call is copied into tensors of the computation before it runs, and its results out of
+others. These all batches share, since they run one after the other: else each kept the states of its clients twice.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -26,9 +27,9 @@ class Lasting(NamedTuple):
 class Recorder(Protocol):
     """Captures the kernels that a function launches."""
 
-    def capture(self, function: Callable[[], Results]) -> tuple[Results, Callable[[], object]]:
-        """(tensors, launch): each `launch` computes the function's results again, into the same tensors, from what the
-        tensors that the function read hold then.
+    def capture(self, function: Callable[[], object]) -> Callable[[], object]:
+        """What launches these kernels again, which write to where the function wrote, from what the tensors that it
+        read hold then.
 
         Raises:
             RuntimeError: the function does what cannot be captured, such as waiting for the device.
@@ -42,7 +43,7 @@ class CudaGraphs:
     def __init__(self, device: torch.device) -> None:
         self._device, self._pool = device, torch.cuda.graph_pool_handle()
 
-    def capture(self, function: Callable[[], Results]) -> tuple[Results, Callable[[], object]]:
+    def capture(self, function: Callable[[], object]) -> Callable[[], object]:
         """See `Recorder`."""
         with torch.cuda.device(self._device):
             side = torch.cuda.Stream()
@@ -52,8 +53,8 @@ class CudaGraphs:
             torch.cuda.current_stream().wait_stream(side)
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, pool=self._pool):
-                results = function()
-        return results, graph.replay
+                function()
+        return graph.replay
 
 
 def recorder_for(device: torch.device) -> Recorder | None:
@@ -61,28 +62,60 @@ def recorder_for(device: torch.device) -> Recorder | None:
     return CudaGraphs(device) if device.type == "cuda" else None
 
 
+class Buffers:
+    """What captures of one computation read and write, besides what lasts for their batches.
+
+    fixed: the places of these among `tensors`. results: of the first call.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor], fixed: Collection[int], results: Results) -> None:
+        self._changing = [at for at in range(len(tensors)) if at not in fixed]
+        self._given = _Copies([tensors[at] for at in self._changing])
+        self._results, self._groups = tuple(map(torch.empty_like, results)), _by_dtype(results)
+
+    def among(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """The tensors of a batch, with those in the place of others that are filled before each call."""
+        given = list(tensors)
+        for at, copy in zip(self._changing, self._given.tensors, strict=True):
+            given[at] = copy
+        return given
+
+    def fill(self, tensors: Sequence[Tensor]) -> None:
+        """Copy what changes from call to call."""
+        self._given.fill([tensors[at] for at in self._changing])
+
+    def take(self, results: Results) -> None:
+        """Copy the results of a call."""
+        _copy(self._results, results, self._groups)
+
+    def give(self) -> Results:
+        """The results of the last call, in memory of their own."""
+        found = tuple(map(torch.empty_like, self._results))
+        _copy(found, self._results, self._groups)
+        return found
+
+
 class Capture:
-    """One recording, captured for the batch that `values` and the `lasting` operands belong to."""
+    """One recording, captured for the batch that `values` and the operands that last, those `fixed`, belong to."""
 
     def __init__(
-        self, recording: Recording, values: Sequence[object], tensors: Sequence[Tensor], fixed: set[int], by: Recorder
+        self,
+        recording: Recording,
+        values: Sequence[object],
+        tensors: Sequence[Tensor],
+        fixed: Collection[int],
+        buffers: Buffers,
+        by: Recorder,
     ) -> None:
-        self._values = values, [tensors[at] for at in sorted(fixed)]  # held, for what is captured knows their addresses
-        self._changing = [at for at in range(len(tensors)) if at not in fixed]
-        self._copies = _Copies([tensors[at] for at in self._changing])
-        given = list(tensors)
-        for at, copy in zip(self._changing, self._copies.tensors, strict=True):
-            given[at] = copy
-        self._results, self._launch = by.capture(lambda: recording.play(values, given))
-        self._groups = _by_dtype(self._results)
+        self._held = values, [tensors[at] for at in sorted(fixed)]  # for what is captured knows their addresses
+        self._buffers, given = buffers, buffers.among(tensors)
+        self._launch = by.capture(lambda: buffers.take(recording.play(values, given)))
 
     def __call__(self, tensors: Sequence[Tensor]) -> Results:
         """The results for operands of which those that last are the same."""
-        self._copies.fill([tensors[at] for at in self._changing])
+        self._buffers.fill(tensors)
         self._launch()
-        found = tuple(torch.empty_like(result) for result in self._results)
-        _copy(found, self._results, self._groups)
-        return found
+        return self._buffers.give()
 
 
 class _Copies:
@@ -126,7 +159,7 @@ def capturable(recording: Recording, tensors: Sequence[Tensor]) -> bool:
     return recording.pure and not recording.changes_inputs and all(t.layout == torch.strided for t in tensors)
 
 
-def places_among(tensors: Sequence[Any], lasting: Lasting) -> set[int]:
+def places_among(tensors: Sequence[Any], lasting: Lasting) -> frozenset[int]:
     """Where those that last are among the operands that are tensors."""
     places = [at for at, operand in enumerate(tensors) if isinstance(operand, Tensor)]
-    return {number for number, at in enumerate(places) if at in lasting.places}
+    return frozenset(number for number, at in enumerate(places) if at in lasting.places)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from fedweave.ops.capture import Capture, Lasting, Recorder, capturable, places_among
+from fedweave.ops.capture import Buffers, Capture, Lasting, Recorder, capturable, places_among
 from fedweave.ops.replay import Recording, sizes
 from fedweave.ops.tape import Tape, running
 
@@ -62,6 +62,7 @@ class _Computation:
         self.given_up = False
         self.recording: Recording | None = None
         self.captures: OrderedDict[Hashable, Capture] | None = OrderedDict()  # by batch; None where it cannot be
+        self.buffers: dict[frozenset[int], Buffers] = {}  # of its captures, by what lasts
         self.form = Form()
 
 
@@ -132,8 +133,11 @@ class Recordings:
         if self._by is None or lasting is None or captures is None or not capturable(recording, tensors):
             return recording.play(values, tensors)
         if lasting.name not in captures:
+            fixed, buffers = places_among(operands, lasting), computation.buffers
             try:
-                captures[lasting.name] = Capture(recording, values, tensors, places_among(operands, lasting), self._by)
+                if fixed not in buffers:
+                    buffers[fixed] = Buffers(tensors, fixed, recording.play(values, tensors))
+                captures[lasting.name] = Capture(recording, values, tensors, fixed, buffers[fixed], self._by)
                 self.captured += 1
             except Exception as error:
                 computation.captures = None
