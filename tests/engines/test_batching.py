@@ -100,6 +100,22 @@ def test_what_runs_at_once_on_a_gpu_follows_from_its_free_memory(
     assert max(map(len, Batches(CurrentGraphs({}, graphs), 3, torch.device("cuda")).plan(names))) == 3
 
 
+def test_on_a_gpu_more_than_enough_does_not_run_at_once_and_batches_are_of_one_size(
+    make_graphs: Callable[..., dict[str, Graph]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10**12, 10**12))
+    graphs = make_graphs([5] * 10)
+    batches = Batches(CurrentGraphs({}, graphs), 0, torch.device("cuda"))
+    assert len(batches.plan(tuple(graphs))) == 1
+    one = batching._ENOUGH // batches.most(next(iter(graphs)))
+    monkeypatch.setattr(batching, "_ENOUGH", 4 * one)
+    batches.renew(())
+    assert [*map(len, batches.plan(tuple(graphs)))] == [4, 4, 2]
+    monkeypatch.setattr(batching, "_ENOUGH", 9 * one)
+    batches.renew(())
+    assert [*map(len, batches.plan(tuple(graphs)))] == [5, 5]
+
+
 @pytest.mark.parametrize("called", [["c", "a"], ["a", "c"]])
 def test_batches_are_in_the_order_given(called: list[str]) -> None:
     graphs = {name: Sized(32) for name in "abc"}

@@ -232,6 +232,9 @@ _ROWS_AT_ONCE = 1 << 16
 # some hundred units, their gradients and an optimiser keep. An estimate: where it is wrong, `chunk` is the remedy.
 _PER_ROW, _PER_FEATURE = 8192, 1024
 _CPU = torch.device("cpu")
+# Bytes, by the same estimate, beyond which a larger batch is no faster: the kernels of 8,000 clients of 50 nodes keep a
+# card at work. What runs at once is then a smaller part of what all clients' data and states take.
+_ENOUGH = 16 << 30
 _SHARE = 4  # a part of a GPU's free memory is for the clients that run at once, and one for stacked batches
 _KEPT = 64  # plans kept for reuse; every full round uses the same one
 _BYTES_KEPT = 1 << 30  # stacked batches kept for reuse
@@ -295,6 +298,8 @@ class Batches:
         for size in dict.fromkeys(sizes):
             alike = tuple(client for client, own in zip(clients, sizes, strict=True) if own == size)
             most = self.most(alike[0])
+            if self._room is not None and not self._chunk:  # batches of one size share recordings and their buffers
+                most = -(-len(alike) // -(-len(alike) // most))
             batches += [alike[start : start + most] for start in range(0, len(alike), most)]
         return batches
 
@@ -308,7 +313,7 @@ class Batches:
         features = graph.x.shape[1]
         stored = 0 if isinstance(graph.x, Sparse) else 2 * features
         numbers = graph.nodes * (stored + _PER_ROW) + features * _PER_FEATURE
-        return max(1, self._room // (numbers * graph.x.dtype.itemsize))
+        return max(1, min(self._room, _ENOUGH) // (numbers * graph.x.dtype.itemsize))
 
 
 def _bytes(graph: Graph) -> int:
