@@ -123,6 +123,15 @@ def test_aggregated_layers_by_hand() -> None:
         cuts(model, 5)
 
 
+def test_models_that_collect_outputs_are_cut_after_the_last_of_these() -> None:
+    """GPRGNN's last layer weighs all hops, of which parties keep those before the first exchange."""
+    model = backbone("gprgnn")
+    assert cuts(model, 1) == (5,)  # two layers of its MLP, then four hops
+    for k in (2, 4):
+        with pytest.raises(ValueError, match="exchanges = 1"):
+            cuts(model, k)
+
+
 def test_unions_by_hand() -> None:
     lists = [{"nodes": torch.tensor(nodes, dtype=torch.int32)} for nodes in ([4, 9, 4], [1, 4, 2])]
     replies = Replies(("a", "b"), [Batch((i,), {"nodes": t["nodes"][None]}) for i, t in enumerate(lists)], {})

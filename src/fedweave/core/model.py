@@ -34,6 +34,7 @@ class Layer(NamedTuple):
                  does, or the "graph" with all its edges, as a module of one's own may, whatever its `operator` says.
     plain:       (weights) -> those of the layer that it is in evaluation, where it is made of another one.
     along:       the ways (`core.carried.WAYS`) in which it passes messages along single edges; () if it does not.
+    collects:    whether it adds its own output to what later layers are handed beside the last one.
     judged:      (model, weights, graph) -> logits [e, c] of a model with it that no pass over a whole graph gives.
     """
 
@@ -45,6 +46,7 @@ class Layer(NamedTuple):
     reads: Reads = "product"
     plain: Callable[[Tree], Tree] = dict
     along: tuple[str, ...] = ()
+    collects: bool = False
     judged: "Callable[[Model, Tree, Graph], Tensor] | None" = None
 
 

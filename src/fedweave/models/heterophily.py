@@ -64,7 +64,7 @@ def _hop(k: int) -> Layer:
         kept = {name: value[:rows] for name, value in before.items() if name != "h"}
         return kept | {f"hop{k}": before["h"][:rows], "h": operator @ before["h"]}
 
-    return Layer(lambda key: {}, apply, operator="gcn")
+    return Layer(lambda key: {}, apply, operator="gcn", collects=True)
 
 
 def _weighted(hops: int, alpha: float) -> Layer:

@@ -172,7 +172,13 @@ def cuts(model: Model, exchanges: int, at: Sequence[int] = ()) -> tuple[int, ...
     chosen = tuple(at) or tuple(-(-k * count // exchanges) for k in range(1, exchanges + 1))
     if any(a >= b for a, b in zip((0, *chosen), (*chosen, count + 1), strict=True)):
         raise ValueError(f"at is {list(chosen)}; it must rise within 1, …, {count}, the layers that pass messages")
-    return tuple(passing[number - 1] for number in chosen)
+    found = tuple(passing[number - 1] for number in chosen)
+    if found and any(layer.collects for layer in model[found[0] + 1 :]):
+        raise ValueError(
+            "parties keep what the layers before the first exchange hand on, and this model (gprgnn) collects the "
+            "outputs of later ones, too; set exchanges = 1, which is after the last of them, or choose model gcnii"
+        )
+    return found
 
 
 def draw(graph: Graph, key: Tensor, size: int) -> Tree:
