@@ -1,11 +1,12 @@
 """Checkpoints: what comes back is what went in, in the same order, or it is called damaged."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from fedweave.core.tree import leaves
+from fedweave.core.tree import decode, leaves
 from fedweave.experiment.runs.checkpoint import Checkpoint
 from tests.refusals import refusal
 
@@ -48,3 +49,19 @@ def test_a_whole_file_of_other_content_is_damage(path: Path, tmp_path: Path) -> 
     path.write_bytes(blob.replace(bytes(torch.tensor([1.5]).numpy()), bytes(torch.tensor([2.5]).numpy())))
     with refusal("file.damaged", "digest"):
         Checkpoint.load(path)
+
+
+def test_states_of_many_clients_come_back_as_they_were(tmp_path: Path) -> None:
+    """They are written together by their form; forms, numbers, and the order of clients and leaves stay."""
+    states = {f"c{at}": {"z": {"w": torch.tensor([at, 2.0])}, "a": torch.tensor(at), "n": 3} for at in range(100)}
+    states |= {"order": {"w": torch.ones(2, 1)}, "x\ny": {"z": {"w": torch.zeros(2)}, "a": torch.tensor(7), "n": 4}}
+    states = dict(sorted(states.items(), key=lambda item: len(item[0])))
+    reached = replace(REACHED, fed=states, best={"round": 2, "state": WEIGHTS, "fed": dict(reversed(states.items()))})
+    reached.save(tmp_path / "state")
+    found = Checkpoint.load(tmp_path / "state")
+    for one, other in ((found.fed, states), (found.best["fed"], reached.best["fed"])):
+        assert [*one] == [*other]
+        for (path, own), (there, expected) in zip(leaves(one), leaves(other), strict=True):
+            assert path == there
+            assert torch.equal(torch.as_tensor(own), torch.as_tensor(expected))
+    assert len(decode((tmp_path / "state").read_bytes())["fed"]["alike"]) == 3

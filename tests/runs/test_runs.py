@@ -231,6 +231,22 @@ def test_sigterm_stops_too_and_handlers_are_put_back(tmp_path: Path) -> None:
     assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
 
 
+def test_checkpoints_take_a_tenth_of_a_run_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that take five seconds come every fifty, though one a second was asked for; a round takes two."""
+    clock, saved, save = [0.0], list[int](), saving.RunFiles.save
+
+    def slow(files: Any, *args: Any, **kwargs: Any) -> None:
+        clock[0] += 5
+        save(files, *args, **kwargs)
+        saved.append(files.saved)
+
+    monkeypatch.setattr(saving.RunFiles, "save", slow)
+    monkeypatch.setattr(runs, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    watch = Quiet(**{f"r{number}": [lambda: clock.__setitem__(0, clock[0] + 2)] for number in range(1, 61)})
+    runs.run(resolved(rounds=60, engine={"checkpoint_seconds": 1.0}), tmp_path / "run", watch)
+    assert saved == [1, 24, 47, 60]
+
+
 def test_second_signal_abandons_the_round(tmp_path: Path, whole: Path) -> None:
     watch = Quiet(r3=[send(signal.SIGINT), send(signal.SIGINT)])
     with refusal("interrupted", "2 of 4"):

@@ -177,8 +177,8 @@ _TOGETHER = 1 << 27  # elements, at most, that are summed at once
 
 
 def _piece(device: torch.device) -> int:
-    """Elements converted to float64 at a time: 8 MB, which stay in a processor's cache, where several times as much is
-    mapped anew each time, and an eighth takes half as long again (measured); on accelerators as many as use all of it."""
+    """Elements converted to float64 at a time: 8 MB, which stay in a processor's cache (measured: an eighth takes half
+    as long again, and much more is mapped anew each time); on accelerators as many as use all of it."""
     return 1 << 20 if device.type == "cpu" else 1 << 26
 
 

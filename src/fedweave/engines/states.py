@@ -203,8 +203,16 @@ class States:
         return tuple((path, _form(leaf)) for path, leaf in flat.items())
 
     def dump(self) -> Tree:
-        """{client: state} of all clients that hold one."""
-        return {client: state for client in self._home if (state := self.one(client))}
+        """{client: state} of all clients that hold one; those at home together are copied at once."""
+        members, found = dict[int, list[str]](), dict[str, Tree]()
+        for client, (home, _) in self._home.items():
+            members.setdefault(home, []).append(client)
+        for home, clients in members.items():
+            rows = [self._home[client][1] for client in clients]
+            whole = {path: self._joined([(leaf, rows)], []) for path, leaf in self._leaves(home).items()}
+            for at, client in enumerate(clients):
+                found[client] = nest({path: row_of(leaf, at) for path, leaf in whole.items()})
+        return {client: found[client] for client in self._home if found[client]}
 
 
 def _by_client(leaf: Any) -> Any:

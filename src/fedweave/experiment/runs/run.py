@@ -255,6 +255,9 @@ def _cut(directory: Path, name: str, rows: int) -> pa.Table:
     return table.slice(0, rows)
 
 
+_BETWEEN = 9  # times as long as the last checkpoint took passes before the next: a tenth of the time is for them
+
+
 def _train(
     config: Config,
     judging: Judging,
@@ -279,8 +282,9 @@ def _train(
         watch.step(replace(files.reached, summary=step.summary))
         last = stop.signal is not None or step.round == general.rounds
         if last or time.monotonic() >= due:
+            saving = time.monotonic()
             files.save(whole=last or config.between_sites)  # sites' files are sent one by one
-            due = time.monotonic() + every
+            due = time.monotonic() + (every and max(every, _BETWEEN * (time.monotonic() - saving)))
         if stop.signal is not None and step.round < general.rounds:
             raise Interrupted(stop.signal, files.saved, general.rounds)
         try:
