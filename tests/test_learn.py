@@ -20,11 +20,12 @@ from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree, dot, map_leaves, materialize, nest, ravel, squared_distance, sub, unravel
 from fedweave.core.tree import leaves as of_tree
 from fedweave.engines.simulation import Simulation
-from fedweave.learn import OPTIMISERS, Adam, Optimiser, Sgd, fit
+from fedweave.learn import OPTIMISERS, Adam, Optimiser, Sgd, alone, fit, fitting
 from fedweave.learn.fitting import recorded
 from fedweave.ops.recording import Recordings, When
 from fedweave.ops.touched import TouchedRows
 from tests.conftest import padded_alike
+from tests.stand_in import Replays
 
 KEY = random.key(3)
 ROWS = frozenset({"0/weight"})
@@ -623,3 +624,26 @@ def test_recorded_parts_have_no_gradient(make_graphs: Callable[..., Any]) -> Non
     given = {"own": {"w": w}, "common": torch.zeros(4), "key": KEY, "n": 1}
     found, _ = recorded(part, graph, given)
     assert not found["h"].requires_grad
+
+
+def test_what_a_server_computes_is_captured_for_each_graph_that_it_holds(
+    make_graphs: Callable[..., dict[str, Graph]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, by = list[int](), Replays()
+
+    def reached(given: Tree, graph: Graph) -> Tree:
+        calls.append(1)
+        return {"h": (graph.x @ given["weight"]).relu(), "y": graph.y}
+
+    held, recordings = padded_alike([*make_graphs([20, 20]).values()]), Recordings("always", by)
+    for at, times in ((0, 1.0), (1, 2.0), (0, 3.0), (1, 4.0)):
+        given = {"weight": torch.full((6, 3), times, dtype=held[at].x.dtype)}
+        with recordings.used():
+            found = alone(reached, given, held[at])
+        assert torch.equal(found["h"], (held[at].x @ given["weight"]).relu())
+        assert torch.equal(found["y"], held[at].y)
+    assert (len(calls), by.captured) == (1, 2)
+    monkeypatch.setattr(fitting, "_RECORDED", 17)  # of 18 numbers it is not recorded
+    with recordings.used():
+        alone(reached, given, held[0])
+    assert len(calls) == 2

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedweave.core.federation import Sends, StepInfo
-from fedweave.core.ledger import SCHEMA, Ledger
+from fedweave.core.ledger import SCHEMA, Counts, Ledger
 from fedweave.core.mechanism import Clipped, Gaussian, read_applied
 from fedweave.core.purposes import EVALUATION, FRAMING
 from fedweave.core.tree import Tree, encode
@@ -172,3 +172,20 @@ def test_an_empty_ledger_has_the_columns_and_can_be_restored() -> None:
     again = two_calls()
     again.restore(table)
     assert (again.bytes_up, again.bytes_down, again.table().num_rows) == (0, 0, 0)
+
+
+def test_counts_are_read_with_the_ledger_and_stay_in_their_place() -> None:
+    rows, now, then = torch.tensor([[1.0, 0], [1.0, 2.0], [0, 0]]), Ledger(), Ledger()
+    counts = torch.full((3, 1), -1)  # as of a device that has not counted yet
+    for ledger in (now, then):
+        ledger.purpose = EVALUATION
+        ledger.record(1, 0, "first", ["z"], "up", {"x": 1.0})
+    then.record(1, 1, "told", ["a", "c"], "down", {"w": Sparsified(rows[0])}, counts=Counts(("w",), counts, [1, 2]))
+    for client, row in (("a", rows[1]), ("c", rows[2])):
+        now.record(1, 1, "told", [client], "down", {"w": Sparsified(row)})
+    for ledger in (now, then):
+        ledger.record(1, 2, "last", ["z"], "up", {"x": 1.0})
+    counts.copy_((rows != 0).sum(1, keepdim=True))
+    assert then.sizes() == now.sizes()
+    assert then.table().drop(["at"]) == now.table().drop(["at"])
+    assert then.table()["client"].to_pylist() == ["z", "z", "a", "a", "c", "c", "z", "z"]

@@ -44,6 +44,7 @@ class AuxiliaryMix(UniformTrained):
     alpha: float = 10.0
     score: Literal["text", "script"] = "text"
     start_at: Literal["normal", "uniform"] = "normal"
+    recorded = True
     needs = Needs(personal=True, whole_features=True, nodes=True)
 
     def __post_init__(self) -> None:

@@ -26,6 +26,7 @@ class DynamicRegularisation(Part):
     """
 
     alpha: float = 0.1
+    recorded = True
 
     def __post_init__(self) -> None:
         if not self.alpha > 0:
@@ -58,8 +59,8 @@ class DynamicRegularisation(Part):
 
     def update(self, state: Tree, round: Round) -> Tree:
         """Σ d_i / N, grown by (1/N) Σ_S Δ_i, of the clients that train."""
-        trained = len(round.at) if round.weights is None else int((round.weights > 0).sum())
-        return state | {"drift": add(state["drift"], scale(round.delta, trained / state["clients"]))}
+        trained = torch.ones_like(round.at).sum() if round.weights is None else (round.weights > 0).sum()
+        return state | {"drift": add(state["drift"], scale(round.delta, trained.double() / state["clients"]))}
 
     def step(self, state: Tree, w: Tree, delta: Tree) -> tuple[Tree, Tree]:
         """w + Δ + Σ d_i / N."""

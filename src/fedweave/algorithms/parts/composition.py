@@ -264,9 +264,9 @@ class Composition(dict[str, Part]):
 
     @cached_property
     def recorded(self) -> bool:
-        """Whether all that parts decide at the server is recorded as one (`Part.recorded`), where that is more than a
+        """Whether all that parts decide at the server is recorded as one (`Part.recorded`), where that is more than one
         weighted mean."""
-        more = any(has(part, hook) for part in self.values() for hook in ("update", "step"))
+        more = self.personal or any(has(part, hook) for part in self.values() for hook in ("update", "step"))
         return more and all(map(is_recorded, self.values()))
 
     @cached_property
