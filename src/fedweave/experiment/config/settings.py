@@ -103,7 +103,7 @@ class SimulationEngine:
     chunk:              clients run at once, 0 chooses.
     record:             whether "vmap" records what it runs and plays it when it comes again, which changes no number:
                         "auto" from its second time on, "always" from its first, "never".
-    checkpoint_seconds: least time between two checkpoints, which take a tenth of a run at most; 0 writes one after each round.
+    checkpoint_seconds: least time between two checkpoints, which take a tenth of a run at most; 0: after each round.
     threads:            of torch, 0 leaves its default.
     dtype:              of features and weights.
     resend:             whether clients are sent again what they have from the message before. With false the model
@@ -128,7 +128,7 @@ class FlareEngine:
     quorum:             share of the called sites that must answer, where it is less than the algorithm's own.
     rejoin_seconds:     least time between two attempts to take sites back that were lost.
     reply_mb:           largest reply that is accepted, in megabytes.
-    checkpoint_seconds: least time between two checkpoints, which take a tenth of a run at most; 0 writes one after each round.
+    checkpoint_seconds: least time between two checkpoints, which take a tenth of a run at most; 0: after each round.
     threads:            of torch in each process, 0 leaves its default.
     dtype:              of features and weights.
     resend:             whether sites are sent again what they have from the message before. With false the model that
@@ -157,7 +157,7 @@ class RayEngine:
     gpus_per_worker:    GPUs that Ray keeps for each worker, 0.5 for two workers on one; without any it sees none.
     chunk:              clients that a worker runs at once, 0 chooses.
     record:             as of the engine "simulation".
-    checkpoint_seconds: least time between two checkpoints, which take a tenth of a run at most; 0 writes one after each round.
+    checkpoint_seconds: least time between two checkpoints, which take a tenth of a run at most; 0: after each round.
     threads:            of torch in each worker, 0 takes one.
     dtype:              of features and weights.
     resend:             as of the engine "simulation".
