@@ -133,8 +133,9 @@ def apart(states: Tree) -> Tree:
 
 
 def _form(leaf: Leaf) -> object:
-    stacks = isinstance(leaf, Tensor | TouchedRows | Sparsified)
-    return (leaf.shape, leaf.dtype) if stacks else (type(leaf), leaf)
+    if isinstance(leaf, Tensor | TouchedRows | Sparsified):
+        return leaf.shape, leaf.dtype
+    return type(leaf), leaf
 
 
 def _stack(of_clients: list[Any]) -> Any:
