@@ -1,4 +1,5 @@
-"""What a run of many clients costs of which each round calls a few: setup, rounds, evaluation, bookkeeping, memory.
+"""What a run of many clients costs of which each round calls a few: setup, rounds, evaluation, bookkeeping, a checkpoint
+written and read again, memory.
 
 FedAvg, 2-layer GCN of width 64, synthetic clients of 50 nodes each; `--called` of them train in each round, and
 evaluations are of `--judged` clients (0: of all). Seconds are of the processor, in one process of one thread, so that
@@ -12,12 +13,15 @@ import argparse
 import resource
 import time
 from itertools import islice
+from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from fedweave.experiment.build import build
 from fedweave.experiment.config import Config, resolve
 from fedweave.experiment.rounds import train
+from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.metrics.measured import measure
 
 NODES = 50
@@ -59,11 +63,18 @@ def main() -> None:
         ("evaluation", lambda: replies.append(built.algorithm.evaluate(state, built.fed))),
         ("its rows", lambda: measure(given.rounds, replies[0])),
         ("the ledger's", built.fed.ledger.table),
-        ("clients' states for a checkpoint", built.fed.snapshot),
     ):
         began = time.process_time()
         work()
         told.append(f"{name} {time.process_time() - began:.2f} s")
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "checkpoint"
+        began = time.process_time()
+        Checkpoint(round=given.rounds, state=state, fed=built.fed.snapshot()).save(path)
+        written = time.process_time()
+        Checkpoint.load(path)
+        read, size = time.process_time(), path.stat().st_size / 1e6
+        told.append(f"a checkpoint {written - began:.2f} s, read {read - written:.2f} s, {size:,.0f} MB")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"{given.clients:,} clients: {', '.join(told)}, {peak:,.0f} MB at peak")
 
