@@ -1,5 +1,5 @@
-"""What a run of many clients costs of which each round calls a few: setup, rounds, evaluation, bookkeeping, a checkpoint
-written and read again, memory.
+"""What a run of many clients costs of which each round calls a few: setup, rounds, evaluation, rows, a checkpoint
+that is written and read, memory.
 
 FedAvg, 2-layer GCN of width 64, synthetic clients of 50 nodes each; `--called` of them train in each round, and
 evaluations are of `--judged` clients (0: of all). Seconds are of the processor, in one process of one thread, so that
