@@ -43,6 +43,7 @@ CUTS = {"fairgfl": {"name": "overlap", "clients": 3, "overlap": 0.2}}
 SETTINGS: dict[str, dict[str, object]] = {
     "fairgfl": {"epsilon_a": 5.5, "alpha": 1.0, "encoder": "random", "code_size": 256, "threshold": 0.1},
     "fedego": {"batches": 2, "epochs": 2, "server_epochs": 2},
+    "fednova": {"batch": 32},  # with 8 it would train on fewer examples than sites allow
     "feddep": {"local_steps": 2, "epochs": 2, "exchanges": 2, "hidden": [16]},
     "fedsage": {"local_steps": 2},
     "fedsage_plus": {"local_steps": 2, "epochs": 2, "exchanges": 2, "hidden": [16]},

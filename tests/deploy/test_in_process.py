@@ -105,7 +105,12 @@ def test_sites_give_the_numbers_of_the_simulation(project: Path, name: str, monk
         told["parts"][DRAWN[name]].pop("true")  # which no server knows
         assert float(last.state["parts"][DRAWN[name]]["nodes"].sum()) > 0.5
     assert distance(last.state, told) <= 1e-5
-    assert last.summary == pytest.approx(expected.summary, abs=1e-5)
+    areas = {key for key in expected.summary if "auc" in key}  # they jump where two scores change places
+    for kind, within in ((areas, 1e-3), (expected.summary.keys() - areas, 1e-5)):
+        assert {key: last.summary[key] for key in kind} == pytest.approx(
+            {key: expected.summary[key] for key in kind}, abs=within
+        )
+    assert last.summary.keys() == expected.summary.keys()
     for site, client in zip(SITES, sim.clients, strict=True):
         here, there = private(project, site), sim.snapshot().get(client, {})
         if name in DRAWN:

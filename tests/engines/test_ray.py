@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fedweave.contract.subject import distance, everything, everywhere
-from fedweave.engines.ray_workers import RayWorkers
+from fedweave.engines.ray_workers import _ASKING, RayWorkers
 from fedweave.errors import ConfigError
 from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
@@ -97,10 +97,12 @@ def test_more_workers_than_cores_are_refused() -> None:
 
 
 @pytest.mark.slow
-def test_a_node_that_dies_costs_no_number() -> None:
+def test_a_node_that_dies_costs_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two nodes' three cores have three workers; then there are two cores, and the third worker shares one."""
     from ray.cluster_utils import Cluster
 
     ray.shutdown()
+    monkeypatch.setattr("ray._private.services.get_node_ip_address", lambda *asked: "127.0.0.1")  # not another card's
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "node_ip_address": "127.0.0.1"})
     lost = cluster.add_node(num_cpus=1, node_ip_address="127.0.0.1")
     ray.init(address=cluster.address, **HERE)
@@ -115,9 +117,11 @@ def test_a_node_that_dies_costs_no_number() -> None:
 
 def test_a_cluster_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def init(**options: Any) -> None:
+        assert os.environ[_ASKING] == "1"  # Ray would ask for a quarter of an hour
         raise ConnectionError("nobody listens")
 
     monkeypatch.setattr(ray, "init", init)
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     with refusal("user", "engine.address"):
         RayWorkers("127.0.0.1:1", 1.0)
+    assert _ASKING not in os.environ

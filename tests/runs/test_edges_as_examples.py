@@ -34,7 +34,7 @@ from tests.runs.test_predictions import made
 
 ACCOUNTS, TRANSFERS = 60, 400
 NODES_ALONE = {"adafgl", "f2gnn", "fairaug", "fedaux", "fedego", "fedgcn", "fedgta", "fedsage_plus"}
-NODES_ALONE |= {"fedtad", "fggp", "fgssl"}
+NODES_ALONE |= {"feddep", "fedtad", "fggp", "fgssl"}
 # Others that this data, or a model of edges' features, is nothing for.
 OTHERS = {"cffl", "fairgfl", "fairgraphfl", "fedstar"}
 OTHERS |= {name for name, kind in ALGORITHMS.items() if capabilities(kind).vertical}

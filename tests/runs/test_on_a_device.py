@@ -52,16 +52,14 @@ def document(folder: Path, name: str, **settings: Any) -> dict[str, Any]:
     kind = capabilities(ALGORITHMS[name])
     found: dict[str, Any] = {"rounds": 2, "data": DATA, "partition": {"name": "random", "clients": 3}}
     found["model"] = {"name": "gcn", "hidden": 8}
-    if kind.graph_level:
+    if kind.graph_level or name == "cffl":
         data = folder / "data"
         found["data"] = {"name": "graphs", "path": str(data if data.exists() else molecules(data, 40))}
-        found["partition"] = {"name": "graphs_iid", "clients": 3}
+        found["partition"] = {"name": "graphs_iid", "clients": 3, "server_val": 0.2 * (name == "cffl")}
         found["model"] = {"name": "star"} if name == "fedstar" else {"name": "gin", "pool": "sum", "hidden": 8}
     elif kind.vertical:
         found["partition"] = {"name": "vertical", "clients": 3}
         found["model"] = {"name": "gcnii", "hidden": 8, "layers": 4}
-    elif name == "cffl":
-        found["partition"]["server_val"] = 0.2
     elif name == "fedego":
         found["model"] = {"name": "ego", "hidden": 8}
     elif name == "fairgfl":

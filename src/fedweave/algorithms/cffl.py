@@ -41,8 +41,8 @@ class Credibility(TellsExamples):
         """
         if "validation" not in fed.held:
             raise ConfigError(
-                "CFFL judges updates on validation examples of the server, which has none; set partition.server_val, "
-                "or take rffl, which needs none.",
+                "CFFL judges updates on validation examples of the server, which has none; set partition.server_val "
+                "(of the partition graphs_iid), or take rffl, which needs none.",
                 code="config.server-val",
             )
         count = len(fed.clients)

@@ -6,8 +6,9 @@ What passes are configuration documents and packed trees; what all clients are t
 import json
 import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
@@ -24,6 +25,8 @@ from fedweave.errors import ConfigError, FedweaveError, UserError, WorkerLost
 Make = Callable[[Record, Sequence[str]], Worker]
 _HERE = "local"
 _INLINE = 100_000  # bytes from which a message is stored on the nodes instead of being sent with each call
+_LOOK_SECONDS = 15.0  # how long a free core is looked for in place of a lost worker's
+_ASKING = "RAY_gcs_server_port_wait_time_s"  # Ray's setting: how often it asks for a cluster
 
 
 class RayWorkers:
@@ -54,7 +57,8 @@ class RayWorkers:
             self._ray.init(address=_HERE, num_cpus=os.cpu_count() or 1, **here, **quiet)
             return
         try:
-            self._ray.init(address=address, **quiet)
+            with _asking_once():
+                self._ray.init(address=address, **quiet)
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise UserError(
                 f"engine.address is {address!r}, and no Ray cluster answers there ({error}). Start one with `ray start "
@@ -112,10 +116,14 @@ class RayWorkers:
         ray = self._ray
         kind = ray.remote(num_cpus=1, num_gpus=self._gpus, max_restarts=0)(RemoteWorker)
         gone = (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError, ray.exceptions.OwnerDiedError)
+        again = False
 
         def start() -> Channel:
-            actor = kind.options(name=f"fedweave-{uuid4().hex}").remote(make, text, list(clients))
+            nonlocal again
+            place = self._what_is_left(at) if again else {}
+            actor = kind.options(name=f"fedweave-{uuid4().hex}", **place).remote(make, text, list(clients))
             _received(ray, actor.ready.remote(), gone, self._seconds)
+            again = True
 
             def channel(method: str, *blobs: object) -> Pending:
                 asked = actor.answer.remote(method, *blobs)
@@ -124,6 +132,44 @@ class RayWorkers:
             return channel
 
         return Recovering(name, start, Path(self._folder.name) / f"{at}")
+
+    def _what_is_left(self, at: int) -> Record:
+        """Where a worker goes that replaces a lost one: to a free core, else, as where a machine is lost, to one that
+        another worker has. GPUs are not shared so."""
+        if self._gpus or self._free():
+            return {}
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        nodes = [node for node in self._ray.nodes() if node["Alive"]]
+        cores = [node["NodeID"] for node in nodes for _ in range(int(node["Resources"].get("CPU", 0)))]
+        if not cores:
+            return {}
+        return {"num_cpus": 0, "scheduling_strategy": NodeAffinitySchedulingStrategy(cores[at % len(cores)], soft=True)}
+
+    def _free(self) -> bool:
+        """Whether there is a free core: one that takes a task. What the cluster says it has may be a lost machine's."""
+        asked = self._ray.remote(num_cpus=1)(_nothing).remote()
+        done, _ = self._ray.wait([asked], timeout=_LOOK_SECONDS)
+        if not done:
+            self._ray.cancel(asked)
+        return bool(done)
+
+
+def _nothing() -> None:
+    """What a core is asked for to find out whether it is free."""
+
+
+@contextmanager
+def _asking_once() -> Iterator[None]:
+    """Ray, which else asks twenty times, of which each takes 40 s, asks once whether a cluster answers."""
+    if _ASKING in os.environ:
+        yield
+        return
+    os.environ[_ASKING] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[_ASKING]
 
 
 def _received(ray: Any, asked: Any, gone: tuple[type[Exception], ...], seconds: float | None = None) -> bytes:

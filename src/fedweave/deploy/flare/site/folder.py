@@ -163,6 +163,7 @@ class _Rotating(RotatingFileHandler):
             if not self._current():
                 self.close()
                 self.stream = self._open()
+            self.stream.seek(0, os.SEEK_END)  # what others wrote counts, too; from Python 3.13 on nobody else looks
             super().emit(record)
         finally:
             os.close(folder)  # which frees the lock, too
