@@ -160,7 +160,7 @@ class _Rotating(RotatingFileHandler):
         folder = os.open(os.path.dirname(self.baseFilename), os.O_RDONLY)
         try:
             fcntl.flock(folder, fcntl.LOCK_EX)
-            if not self._current():
+            if self.stream is None or not self._current():
                 self.close()
                 self.stream = self._open()
             self.stream.seek(0, os.SEEK_END)  # what others wrote counts, too; from Python 3.13 on nobody else looks
