@@ -4,8 +4,8 @@ import pytest
 
 from fedweave.algorithms import PARTS
 from fedweave.experiment import config
-from fedweave.experiment.config.plugins import REGISTRIES
-from fedweave.report.listing import meanings, one_line
+from fedweave.experiment.config.plugins import REGISTRIES, parameters
+from fedweave.report.listing import meanings, one_line, type_name
 
 KINDS = {f"{section} {name}": kind for section in REGISTRIES for name, kind in config.registry(section).items()}
 KINDS |= {f"part {name}": kind for name, kind in PARTS.items()}
@@ -55,3 +55,11 @@ def test_every_parameter_says_what_it_means(name: str) -> None:
     told = meanings(KINDS[name])
     skipped = {"model"} if name.startswith("algorithm ") else set()
     assert not config.own_parameters(KINDS[name]).keys() - told.keys() - skipped
+
+
+def test_types_are_told_in_words() -> None:
+    """No setting of any plug-in shows how a type is written inside Python."""
+    kinds = ((section, kind) for section in REGISTRIES for kind in config.registry(section).values())
+    told = [type_name(own) for section, kind in kinds for own in parameters(section, kind).values()]
+    assert "int | 'auto'" in told
+    assert not [name for name in told if "Union[" in name or "Annotated" in name or "Literal" in name]
