@@ -21,7 +21,7 @@ from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
 from fedweave.experiment.config.experiment import override
 from fedweave.experiment.rounds import train
-from fedweave.metrics.best_rounds import best_validated, fairest
+from fedweave.metrics.best_rounds import best_validated, fairest, selection, validated
 from fedweave.metrics.measured import METRICS_SCHEMA, SELECTION
 from fedweave.report.notes import covered, notes
 from tests.contract.federations import algorithm, federation, model
@@ -188,14 +188,14 @@ def test_the_best_round_is_the_first_with_the_best_mean_validation_accuracy() ->
     best: dict[str, float] = {}
     for number, val in enumerate([(0.5, 0.1), (0.4, 0.8), (0.8, 0.4), (0.3, 0.3), ()], 1):
         summary = {"global/accuracy": number / 10, "local/accuracy": number / 20, "local/loss": 1.0}
-        best = best_validated(number, evaluation(number, *val), summary, summary | best)
+        best = best_validated(number, validated(evaluation(number, *val), "accuracy"), summary, summary | best)
     assert best == {
         "best_val/round": 2,
         "best_val/val/accuracy": pytest.approx(0.6),
         "best_val/global/accuracy": 0.2,
         "best_val/local/accuracy": 0.1,
     }
-    assert best_validated(1, evaluation(1), {}, {}) == {}
+    assert best_validated(1, validated(evaluation(1), "accuracy"), {}, {}) == {}
 
 
 def test_rounds_are_best_among_those_that_lack_the_fewest_clients() -> None:
@@ -204,7 +204,7 @@ def test_rounds_are_best_among_those_that_lack_the_fewest_clients() -> None:
     chosen = []
     for number, val in enumerate([(0.9,), (0.5, 0.1), (0.95,), (0.6, 0.2), (0.99,)], 1):
         summary = {"scores/missing": 1.0} if len(val) == 1 else {}
-        best = best_validated(number, evaluation(number, *val), summary, summary | best)
+        best = best_validated(number, validated(evaluation(number, *val), "accuracy"), summary, summary | best)
         chosen.append((best["best_val/round"], best.get("best_val/missing")))
     assert chosen == [(1, 1.0), (2, None), (2, None), (4, None), (4, None)]
 
@@ -218,7 +218,7 @@ def test_the_fairest_round_is_one_that_lacks_the_fewest_clients() -> None:
         columns = zip(zip(*rows, strict=True), METRICS_SCHEMA, strict=True)
         table = pa.table([pa.array(column, field.type) for column, field in columns], METRICS_SCHEMA)
         summary = {"scores/missing": float(missing)} if missing else {}
-        best = fairest(number, table, summary, summary | best)
+        best = fairest(number, selection(table), summary, summary | best)
         chosen.append((best["best_fair/round"], best.get("best_fair/missing")))
     assert chosen == [(1, 1.0), (2, None), (2, None), (4, None)]
 
