@@ -15,7 +15,7 @@ from fedweave.algorithms.cgsv import CosineValue
 from fedweave.algorithms.parts import Part, Round
 from fedweave.core import model as models
 from fedweave.core.graph import TEST
-from fedweave.core.tree import Tree
+from fedweave.core.tree import Tree, map_leaves
 from fedweave.errors import FedweaveError, UserError
 from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
@@ -174,6 +174,30 @@ def test_a_local_model_is_its_own_trained_one() -> None:
     for split in ("train", "val", "test"):
         own = rows(last, split, "loss")
         assert rows(last, split, "trained/loss") == {client: own[client] for client in own if client != "global"}
+
+
+def test_what_rounds_are_chosen_by_is_what_the_rows_say() -> None:
+    steps = [step for step in train(algorithm("fedavg"), federation(), 2) if step.metrics is not None]
+    means = [validated(step.metrics, "accuracy") or 0.0 for step in steps]
+    assert steps[-1].summary["best_val/val/accuracy"] == max(means) > 0
+    for step, mean in zip(steps, means, strict=True):
+        own = [value for client, value in rows(step, "val", "accuracy").items() if client != "global"]
+        assert mean == pytest.approx(sum(own) / len(own))
+
+
+class Refuses(FedAvg):
+    """Diverges, and cannot be evaluated then."""
+
+    def round(self, state: Tree, fed: Any) -> Tree:
+        return {"w": map_leaves(lambda own: own * math.nan, state["w"])}
+
+    def evaluate(self, state: Tree, fed: Any) -> Any:
+        raise UserError("scores are no numbers")
+
+
+def test_a_state_that_is_not_finite_is_named_whatever_its_evaluation_says() -> None:
+    with refusal("diverged"):
+        [*_] = train(Refuses(model()), federation(), 1)
 
 
 def evaluation(number: int, *val: float) -> pa.Table:
