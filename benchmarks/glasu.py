@@ -57,7 +57,7 @@ class Side:
 
     def accuracy(self) -> float:
         """On the test nodes."""
-        _, summary = measure(self.rounds, self.algorithm.evaluate(self.state, self.fed))
+        _, summary, *_ = measure(self.rounds, self.algorithm.evaluate(self.state, self.fed))
         return summary["global/accuracy"]
 
     def took(self, seconds: float) -> Duration:

@@ -15,13 +15,13 @@ from fedweave.algorithms.cgsv import CosineValue
 from fedweave.algorithms.parts import Part, Round
 from fedweave.core import model as models
 from fedweave.core.graph import TEST
-from fedweave.core.tree import Tree
+from fedweave.core.tree import Tree, map_leaves
 from fedweave.errors import FedweaveError, UserError
 from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
 from fedweave.experiment.config.experiment import override
 from fedweave.experiment.rounds import train
-from fedweave.metrics.best_rounds import best_validated, fairest
+from fedweave.metrics.best_rounds import best_validated, fairest, selection, validated
 from fedweave.metrics.measured import METRICS_SCHEMA, SELECTION
 from fedweave.report.notes import covered, notes
 from tests.contract.federations import algorithm, federation, model
@@ -176,6 +176,30 @@ def test_a_local_model_is_its_own_trained_one() -> None:
         assert rows(last, split, "trained/loss") == {client: own[client] for client in own if client != "global"}
 
 
+def test_what_rounds_are_chosen_by_is_what_the_rows_say() -> None:
+    steps = [step for step in train(algorithm("fedavg"), federation(), 2) if step.metrics is not None]
+    means = [validated(step.metrics, "accuracy") or 0.0 for step in steps]
+    assert steps[-1].summary["best_val/val/accuracy"] == max(means) > 0
+    for step, mean in zip(steps, means, strict=True):
+        own = [value for client, value in rows(step, "val", "accuracy").items() if client != "global"]
+        assert mean == pytest.approx(sum(own) / len(own))
+
+
+class Refuses(FedAvg):
+    """Diverges, and cannot be evaluated then."""
+
+    def round(self, state: Tree, fed: Any) -> Tree:
+        return {"w": map_leaves(lambda own: own * math.nan, state["w"])}
+
+    def evaluate(self, state: Tree, fed: Any) -> Any:
+        raise UserError("scores are no numbers")
+
+
+def test_a_state_that_is_not_finite_is_named_whatever_its_evaluation_says() -> None:
+    with refusal("diverged"):
+        [*_] = train(Refuses(model()), federation(), 1)
+
+
 def evaluation(number: int, *val: float) -> pa.Table:
     clients = [(f"c{i}", "val", "accuracy", value) for i, value in enumerate(val)]
     others = [("c0", "test", "accuracy", 0.99), ("c0", "val", "f1", 0.99), ("global", "val", "accuracy", 0.99)]
@@ -188,14 +212,14 @@ def test_the_best_round_is_the_first_with_the_best_mean_validation_accuracy() ->
     best: dict[str, float] = {}
     for number, val in enumerate([(0.5, 0.1), (0.4, 0.8), (0.8, 0.4), (0.3, 0.3), ()], 1):
         summary = {"global/accuracy": number / 10, "local/accuracy": number / 20, "local/loss": 1.0}
-        best = best_validated(number, evaluation(number, *val), summary, summary | best)
+        best = best_validated(number, validated(evaluation(number, *val), "accuracy"), summary, summary | best)
     assert best == {
         "best_val/round": 2,
         "best_val/val/accuracy": pytest.approx(0.6),
         "best_val/global/accuracy": 0.2,
         "best_val/local/accuracy": 0.1,
     }
-    assert best_validated(1, evaluation(1), {}, {}) == {}
+    assert best_validated(1, validated(evaluation(1), "accuracy"), {}, {}) == {}
 
 
 def test_rounds_are_best_among_those_that_lack_the_fewest_clients() -> None:
@@ -204,7 +228,7 @@ def test_rounds_are_best_among_those_that_lack_the_fewest_clients() -> None:
     chosen = []
     for number, val in enumerate([(0.9,), (0.5, 0.1), (0.95,), (0.6, 0.2), (0.99,)], 1):
         summary = {"scores/missing": 1.0} if len(val) == 1 else {}
-        best = best_validated(number, evaluation(number, *val), summary, summary | best)
+        best = best_validated(number, validated(evaluation(number, *val), "accuracy"), summary, summary | best)
         chosen.append((best["best_val/round"], best.get("best_val/missing")))
     assert chosen == [(1, 1.0), (2, None), (2, None), (4, None), (4, None)]
 
@@ -218,7 +242,7 @@ def test_the_fairest_round_is_one_that_lacks_the_fewest_clients() -> None:
         columns = zip(zip(*rows, strict=True), METRICS_SCHEMA, strict=True)
         table = pa.table([pa.array(column, field.type) for column, field in columns], METRICS_SCHEMA)
         summary = {"scores/missing": float(missing)} if missing else {}
-        best = fairest(number, table, summary, summary | best)
+        best = fairest(number, selection(table), summary, summary | best)
         chosen.append((best["best_fair/round"], best.get("best_fair/missing")))
     assert chosen == [(1, 1.0), (2, None), (2, None), (4, None)]
 

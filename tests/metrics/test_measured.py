@@ -34,7 +34,7 @@ def test_each_number_is_of_its_split() -> None:
     """Training losses 1, 2, 3, test losses 1, 1, 4, validation losses 9."""
     losses = [[1.0, 9, 1], [2, 9, 1], [3, 9, 4]]
     hits = [[1.0, 0, 0.5], [1, 0, 0.2], [1, 0, 0.8]]
-    rows, summary = measure(3, evaluation(losses, hits))
+    rows, summary, *_ = measure(3, evaluation(losses, hits))
     assert summary["local/loss"] == summary["global/loss"] == 2.0
     assert summary["local/accuracy"] == pytest.approx(0.5)
     assert summary["fairness/test_loss_variance"] == pytest.approx(2.0)
@@ -52,7 +52,7 @@ def test_each_number_is_of_its_split() -> None:
 def test_the_mean_over_clients_is_not_that_over_examples() -> None:
     examples = [[10.0, 10, 30], [10, 10, 10], [10, 10, 0]]
     losses, hits = [[1.0] * 3] * 3, [[1.0, 1, 0.4], [1, 1, 0.8], [1, 1, 0]]
-    _, summary = measure(0, evaluation(losses, hits, examples=examples))
+    _, summary, *_ = measure(0, evaluation(losses, hits, examples=examples))
     assert summary["local/accuracy"] == pytest.approx(0.6)  # of the two that have test examples
     assert summary["global/accuracy"] == pytest.approx((12 + 8) / 40)
     assert summary["fairness/undefined_clients"] == 1
@@ -68,7 +68,7 @@ def test_positives_and_alerts_are_counted() -> None:
         own.append(counts(torch.stack([-score, score], 1), y, torch.stack([~split, ~split, split])))
     pairs = {name: torch.stack([one[name] for one in own]) for name in own[0]}
     told = Evaluation(Replies(NAMES, [Batch((0, 1, 2), {"own": pairs})], {}))
-    rows, found = measure(1, told, Judging(metric="average_precision", positive=1))
+    rows, found, *_ = measure(1, told, Judging(metric="average_precision", positive=1))
     counted = {name.removeprefix("positives/"): v for name, v in found.items() if name.startswith("positives/")}
     assert counted == {"test": 3, "test_fewest": 0, "val": 3, "val_fewest": 1, "alerts": 2, "alerts_within": 4}
     assert (found["fairness/undefined_average_precision"], found["fairness/undefined_clients"]) == (1, 0)
@@ -96,7 +96,7 @@ def test_rounded_is_who_tells_hits_and_no_class() -> None:
     """A client without examples tells no class either, and has rounded nothing."""
     losses, hits = [[1.0] * 3] * 3, [[1.0] * 3] * 3
     examples = [[10.0] * 3, [10.0] * 3, [0.0] * 3]
-    rows, summary = measure(0, evaluation(losses, hits, (1.0, 0.0, 1.0), examples))
+    rows, summary, *_ = measure(0, evaluation(losses, hits, (1.0, 0.0, 1.0), examples))
     assert summary[ROUNDED_SCORES] == 1
     assert [row["client"] for row in rows.to_pylist() if row["metric"] == ROUNDED_SCORES] == ["b"]
 
@@ -113,7 +113,7 @@ def test_an_auc_within_members_says_of_how_many_it_is() -> None:
     ordered = torch.tensor([[3.0, 4.0], [1.0, 6.0], [0.0, 0.0]], dtype=torch.float64)
     auc = ordered[:, None, :, None].expand(3, 3, 2, 2)
     own = {name: told.clients.stack(f"own/{name}") for name in ("loss", "accuracy", "f1")} | {"auc": auc}
-    rows, summary = measure(1, Evaluation(Replies(NAMES, [Batch((0, 1, 2), {"own": own})], {})))
+    rows, summary, *_ = measure(1, Evaluation(Replies(NAMES, [Batch((0, 1, 2), {"own": own})], {})))
     assert summary["within/auc"] == summary["global/auc"] == pytest.approx(4 / 10)
     assert summary["local/auc"] == pytest.approx((3 / 4 + 1 / 6) / 2)
     assert summary["within/members"] == 2

@@ -91,7 +91,7 @@ def test_the_local_constant_is_compared_over_the_clients_that_train() -> None:
     pairs = {"loss": examples, "accuracy": hits}
     own = {name: torch.stack([of, examples], -1) for name, of in pairs.items()} | {"classes": classes}
     own["f1"] = classes[:, :, 1, None].mT.expand(2, 3, 2, 2)
-    _, summary = measure(1, Evaluation(Replies(("a", "b"), [Batch((0, 1), {"own": own})], {})))
+    _, summary, *_ = measure(1, Evaluation(Replies(("a", "b"), [Batch((0, 1), {"own": own})], {})))
     assert (summary["local/accuracy"], summary["local/majority"]) == (pytest.approx(0.45), pytest.approx(0.8))
     assert summary["local/matched_accuracy"] == pytest.approx(0.9)
     assert "local" not in notes(summary)

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import Any, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -174,6 +175,21 @@ def _rounded(total: Tensor, dtype: torch.dtype) -> Tensor:
     if dtype == torch.float32:
         total = total * (1 + 2.0**-40)
     return total.to(dtype) if dtype.is_floating_point else total
+
+
+def on_host(tensors: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
+    """The tensors as arrays; those of one type come from a device in one piece."""
+    if all(tensor.device.type == "cpu" for tensor in tensors.values()):
+        return {name: tensor.contiguous().numpy() for name, tensor in tensors.items()}
+    found: dict[str, np.ndarray] = {}
+    for dtype in dict.fromkeys(tensor.dtype for tensor in tensors.values()):
+        own = {name: tensor for name, tensor in tensors.items() if tensor.dtype == dtype}
+        flat = torch.cat([tensor.reshape(-1) for tensor in own.values()])
+        # pinned, as torch keeps it from one round to the next: what is not comes slowly, and its pages are made first
+        there = torch.empty(flat.shape, dtype=dtype, pin_memory=flat.is_cuda).copy_(flat)
+        parts = there.split([tensor.numel() for tensor in own.values()])
+        found |= {name: part.view(own[name].shape).numpy() for name, part in zip(own, parts, strict=True)}
+    return found
 
 
 def by_size(members: Mapping[str, Tensor]) -> tuple[tuple[tuple[str, int], ...], tuple[Tensor, ...]]:

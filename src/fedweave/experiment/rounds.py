@@ -124,7 +124,6 @@ def train(
         metrics, found = of_server(number, algorithm, state, fed), Summary(number)
         if evaluated(number, rounds, eval_every):
             fed.ledger.purpose = purposes.EVALUATION
-            _refuse_divergence(number, state)
             rows, before = referee.judged(number, state, before)
             found = Summary(number, before)
             metrics = pa.concat_tables([rows, *([metrics] if metrics else [])])
@@ -143,13 +142,19 @@ class _Referee:
 
     def judged(self, number: int, state: Tree, before: Mapping[str, float]) -> tuple[pa.Table, dict[str, float]]:
         """The rows and the summary of the evaluation after a round; before: the summary of the one before."""
-        found = self.algorithm.evaluate(state, self.fed)  # by member where one client holds what all do:
+        finite = _finite(state)  # a device is waited for only when it has all of the evaluation to work on
+        try:
+            found = self.algorithm.evaluate(state, self.fed)
+        finally:  # of models that are not finite nothing else is said
+            if not finite:
+                _refuse_divergence(number, state)
+        # by member where one client holds what all do:
         found = found._replace(clients=of_members(found.clients, self.fed.members))
-        rows, measured = measure(number, found, self.judging, before, number == self.rounds)
+        rows, measured, validated, selection = measure(number, found, self.judging, before, number == self.rounds)
         measured |= of_all(self.algorithm, state)
         if judged := self.fed.judged:
             measured |= {SAMPLED: float(len(judged)), OF: float(len(self.fed.clients))}
-        best = best_validated(number, rows, measured, before)
+        best = best_validated(number, validated, measured, before)
         asked = judged_by(measured) != PLAIN or self.judging != Judging()
         chosen = best.get(f"{BEST}/round") == number and asked
         if chosen or number == self.rounds:
@@ -159,7 +164,7 @@ class _Referee:
             if number == self.rounds:
                 measured |= told
                 rows = pa.concat_tables([rows, of_splits(number, together)])
-        best |= fairest(number, rows, measured, before, self.fair_margin)
+        best |= fairest(number, selection, measured, before, self.fair_margin)
         return rows, measured | best
 
     def _together(self, state: Tree, measured: Mapping[str, float], total: Tree | None) -> dict[str, np.ndarray]:
@@ -210,17 +215,16 @@ def _tree(algorithm: Algorithm, method: str, state: object) -> Tree:
         raise UserError(str(refused)) from refused
 
 
-def _all_finite(tensors: list[torch.Tensor]) -> bool:
-    """Whether all numbers are; a device is waited for once."""
+def _finite(state: Tree) -> torch.Tensor | bool:
+    """Whether all numbers of the server are, bool [], for which nobody has waited yet."""
+    tensors = [leaf for _, leaf in leaves(state) if isinstance(leaf, torch.Tensor)]
     numbers = [tensor for tensor in tensors if tensor.is_floating_point() and tensor.numel()]
-    return not numbers or bool(get_total_norm(numbers, math.inf).isfinite())
+    return not numbers or get_total_norm(numbers, math.inf).isfinite()
 
 
 def _refuse_divergence(round: int, state: Tree) -> None:
     """Name what is not finite: a weight or, where weights are finite, the part that keeps it."""
     tensors = [(path, leaf) for path, leaf in leaves(state) if isinstance(leaf, torch.Tensor)]
-    if _all_finite([leaf for _, leaf in tensors]):
-        return
     odd = [path for path, leaf in tensors if not leaf.isfinite().all()]
     for path in sorted(odd, key=lambda path: path.startswith("parts/")):
         if path.startswith("parts/"):

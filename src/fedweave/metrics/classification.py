@@ -257,25 +257,30 @@ def values(pairs: Values, positive: int = 1) -> Record:
     for name in [name for name in ("loss", "accuracy") if name in pair]:
         out[name] = ratio(pair[name][..., 0], pair[name][..., 1])
     if "f1" in pair:
-        doubled, total = np.moveaxis(pair["f1"], -2, 0)
+        doubled, total = _both(pair["f1"])
         out["f1"] = ratio(_added(doubled), _added(total))
         out["macro_f1"] = mean_of_classes(ratio(doubled, total))
     if "auc" in pair:
-        each = ratio(*np.moveaxis(pair["auc"], -2, 0))
+        each = ratio(*_both(pair["auc"]))
         out["auc"] = each[..., 1] if each.shape[-1] == 2 else mean_of_classes(each)
     for one in [name for name in _OF_TWO if name in pair]:
-        out[one] = ratio(*np.moveaxis(pair[one][..., positive], -1, 0))
+        out[one] = ratio(*_both(pair[one], positive))
     if "precision_at_1" in out and "recall_at_1" in pair:
         out["precision_at_1"] = np.where(pair["recall_at_1"][..., 1, positive] > 0, out["precision_at_1"], np.nan)
     if "classes" in pair and "f1" in pair and pair["f1"].shape[-1] == 2:
-        hits, both = np.moveaxis(pair["f1"][..., positive], -1, 0)
-        flagged, true = np.moveaxis(pair["classes"][..., positive], -1, 0)
+        hits, both = _both(pair["f1"], positive)
+        flagged, true = _both(pair["classes"], positive)
         out |= {
             "recall": ratio(hits / 2, true),
             "precision": np.where(true > 0, hits / 2 / np.maximum(flagged, 1), np.nan),
             "f1_positive": np.where(true > 0, ratio(hits, both), np.nan),
         }
     return {name: value if value.ndim else float(value) for name, value in out.items()}
+
+
+def _both(pair: np.ndarray, classes: int | slice = slice(None)) -> tuple[np.ndarray, np.ndarray]:
+    """Both sides of pairs [..., 2, c], of one class or of all."""
+    return pair[..., 0, classes], pair[..., 1, classes]
 
 
 def by_class(pairs: Values) -> dict[str, float]:
@@ -291,7 +296,7 @@ def by_class(pairs: Values) -> dict[str, float]:
 
 def ratio(total: np.ndarray, count: np.ndarray) -> np.ndarray:
     """total / count, NaN where the count is 0."""
-    result: np.ndarray = np.divide(total, count, out=np.full(np.shape(count), np.nan), where=count > 0)
+    result: np.ndarray = total / np.where(count > 0, count, np.nan)
     return result
 
 
@@ -301,18 +306,10 @@ def mean_of_classes(per_class: np.ndarray) -> np.ndarray:
     return ratio(_added(np.where(defined, per_class, 0)), _added(defined))
 
 
-_MANY = 1 << 14  # numbers
-_FEW = 8  # classes, up to which NumPy adds one after the other
+_FEW = 8  # classes, up to which NumPy adds one after the other, however they lie in memory
 
 
 def _added(per_class: np.ndarray) -> np.ndarray:
-    """The sum over the last axis. Of many sums over few classes NumPy makes each by itself, which takes five times as
-    long as to add the classes up."""
-    if per_class.size < _MANY or per_class.shape[-1] >= _FEW:
-        result: np.ndarray = per_class.sum(-1)
-        return result
-    kind = np.int64 if per_class.dtype == np.bool_ else per_class.dtype
-    total = per_class[..., 0].astype(kind)
-    for at in range(1, per_class.shape[-1]):
-        total += per_class[..., at]
-    return total
+    """The sum over the last axis, in the order in which NumPy adds numbers that follow each other."""
+    result: np.ndarray = (per_class if per_class.shape[-1] < _FEW else np.ascontiguousarray(per_class)).sum(-1)
+    return result

@@ -3,15 +3,15 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import torch
-from torch import Tensor
+import pyarrow.compute as pc
 
 from fedweave.core.algorithm import Evaluation
 from fedweave.core.graph import SPLITS, TEST, TRAIN, VAL
-from fedweave.core.replies import Replies
+from fedweave.core.replies import Replies, on_host
 from fedweave.core.tree import Tree, leaves
 from fedweave.errors import FedweaveError, told_diverged
 from fedweave.metrics import between_groups, reference
@@ -43,13 +43,23 @@ TRAINING = "fairness/train_"
 SELECTION = f"{between_groups.MEASURED}/selection/"
 
 
+class Measurement(NamedTuple):
+    """What an evaluation measured: rows of `METRICS_SCHEMA`, the summary of the test split and, on validation examples,
+    the mean over clients of the metric that judges, if any has it, and `between_groups.selection`."""
+
+    rows: pa.Table
+    summary: dict[str, float]
+    validated: float | None
+    selection: dict[str, float]
+
+
 def measure(
     round: int,
     evaluation: Evaluation,
     judging: Judging | None = None,
     before: Mapping[str, float] | None = None,
     last: bool = False,
-) -> tuple[pa.Table, dict[str, float]]:
+) -> Measurement:
     """Turn an evaluation's pairs into rows and the summary of the test split.
 
     "local" is the mean over clients of their own test examples, "trained" the same of the models that their own
@@ -80,11 +90,11 @@ def measure(
     scores, server = _scores(replies, evaluation.server)
     pairs, judged = _pairs(scores, "own"), _pairs(scores, "global_test")
     _check_finite(round, pairs.get("loss"), replies.clients)
-    summed = {} if evaluation.total is None else _on_host(dict(leaves(evaluation.total)))
+    summed = {} if evaluation.total is None else on_host(dict(leaves(evaluation.total)))
     everyone = {name: pair.sum(0) for name, pair in pairs.items()}
     everyone |= {name: own for name, own in summed.items() if "/" not in name and own.any()}
-    judging = judging or Judging()
-    by = _verdict(everyone, judging, before or {})
+    judging, rarest = judging or Judging(), _rarest(everyone)
+    by = _verdict(everyone, rarest, judging, before or {})
     positive = positive_class(judging, by)
     own, of_groups = _measured(pairs, _majority(pairs), positive) if pairs else ({}, {})
     common, mean = _majority(everyone), mean_values(_pairs(summed, "mean"), positive)
@@ -101,7 +111,7 @@ def measure(
     chosen = between_groups.selection(everyone, judged_by(by), positive)
     single = {("train" if name.startswith(TRAINING) else "test", name): value for name, value in fairness.items()}
     single |= {("val", SELECTION + name): value for name, value in chosen.items()}
-    warned = _warned(everyone, after)
+    warned = _warned(everyone, rarest, after)
     single |= {("train", name): value for name, value in warned.items()}
     counted = _positives(pairs, positive) if positive_of(by) is not None else {}
     counted |= _each_class(evaluation.server, judged, everyone) if last else {}
@@ -118,7 +128,16 @@ def measure(
         summary[MISSING] = float(len(replies.missing))
     whole |= {f"local/{name}": value for name, value in mean.items()}
     rows = _rows(round, replies.clients, own | of_groups | after, pooled | groups | whole, single, each)
-    return rows, {k: v for k, v in summary.items() if not math.isnan(v)}
+    told, selection = ({k: v for k, v in found.items() if not math.isnan(v)} for found in (summary, chosen))
+    return Measurement(rows, told, _validated(own, mean, judged_by(by)), selection)
+
+
+def _validated(own: Mapping[str, np.ndarray], mean: Mapping[str, np.ndarray], metric: str) -> float | None:
+    """The mean over clients of a metric on validation examples; `mean` is known where single clients' is not."""
+    each = [found[metric][..., VAL].reshape(-1) for found in (own, mean) if metric in found]
+    known = np.concatenate([np.zeros(0), *each])
+    value: float | None = pc.mean(pa.array(known[~np.isnan(known)])).as_py()
+    return value
 
 
 def _check_finite(round: int, losses: np.ndarray | None, clients: Sequence[str]) -> None:
@@ -128,14 +147,20 @@ def _check_finite(round: int, losses: np.ndarray | None, clients: Sequence[str])
         raise FedweaveError(told_diverged(f"after round {round} the model of {', '.join(apart)}"), code="diverged")
 
 
-def _verdict(everyone: Mapping[str, np.ndarray], judging: Judging, before: Mapping[str, float]) -> dict[str, float]:
+def _rarest(everyone: Mapping[str, np.ndarray]) -> float:
+    """`reference.rarest`; NaN where nobody tells what is counted by class."""
+    return reference.rarest(everyone["classes"]) if "classes" in everyone else math.nan
+
+
+def _verdict(
+    everyone: Mapping[str, np.ndarray], rarest: float, judging: Judging, before: Mapping[str, float]
+) -> dict[str, float]:
     """What says that not accuracy judges: as the evaluation before has it, if it does, else as it is decided now."""
     if known := {name: value for name, value in before.items() if name.startswith(f"{JUDGED}/")}:
         return known
-    if "classes" not in everyone:  # nobody tells what is counted by class
-        return judging.verdict(0, math.nan, 1)
-    counted = everyone["classes"]
-    return judging.verdict(counted.shape[-1], reference.rarest(counted), _rarer(counted))
+    if "classes" not in everyone:
+        return judging.verdict(0, rarest, 1)
+    return judging.verdict(everyone["classes"].shape[-1], rarest, _rarer(everyone["classes"]))
 
 
 def _rarer(counted: np.ndarray) -> int:
@@ -218,11 +243,9 @@ def _within(members: np.ndarray, everyone: Mapping[str, np.ndarray], positive: i
     }
 
 
-def _warned(everyone: Mapping[str, np.ndarray], after: Mapping[str, np.ndarray]) -> dict[str, float]:
+def _warned(everyone: Mapping[str, np.ndarray], rarest: float, after: Mapping[str, np.ndarray]) -> dict[str, float]:
     """What scores are not to be read without: a class that is rare in training, a loss that says that it diverged."""
-    found = {}
-    if "classes" in everyone and not math.isnan(share := reference.rarest(everyone["classes"])):
-        found[RAREST] = share
+    found = {} if math.isnan(rarest) else {RAREST: rarest}
     losses = [ratio(*everyone["loss"].T)] if "loss" in everyone else []
     losses += [own for name, own in after.items() if name == "trained/loss"]
     if (worst := max((float(np.nanmax(loss, initial=0.0)) for loss in losses), default=0.0)) > EXPLODED:
@@ -232,26 +255,14 @@ def _warned(everyone: Mapping[str, np.ndarray], after: Mapping[str, np.ndarray])
 
 def _scores(replies: Replies, server: Tree | None) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray] | None]:
     """What clients replied, {path: [P, …]}, and the server's own, on the host: the one place of a round where anybody
-    waits for a device."""
+    waits for a device. In memory clients follow each other, so that NumPy passes over all at once."""
     paths = [path for path in replies.readable if path.startswith(_KINDS)]
-    found = {path: replies.stack(path) for path in paths}
+    found = {path: replies.stack(path).movedim(0, -1) for path in paths}
     own = {} if server is None else {f"{_SERVER}{path}": leaf for path, leaf in leaves(server)}
-    host = _on_host(found | own)
+    host = on_host(found | own)
     mine = {path.removeprefix(_SERVER): host[path] for path in own}
-    return {path: host[path] for path in found}, None if server is None else mine
-
-
-def _on_host(tensors: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
-    """The tensors as arrays; those of one type come from a device in one piece."""
-    if all(tensor.device.type == "cpu" for tensor in tensors.values()):
-        return {name: tensor.numpy() for name, tensor in tensors.items()}
-    found: dict[str, np.ndarray] = {}
-    for dtype in dict.fromkeys(tensor.dtype for tensor in tensors.values()):
-        own = {name: tensor for name, tensor in tensors.items() if tensor.dtype == dtype}
-        flat = torch.cat([tensor.reshape(-1) for tensor in own.values()]).cpu()
-        parts = flat.split([tensor.numel() for tensor in own.values()])
-        found |= {name: part.view(own[name].shape).numpy() for name, part in zip(own, parts, strict=True)}
-    return found
+    clients = {path: host[path].transpose(-1, *range(host[path].ndim - 1)) for path in found}
+    return clients, None if server is None else mine
 
 
 def _pairs(scores: Mapping[str, np.ndarray], key: str) -> dict[str, np.ndarray]:
@@ -324,12 +335,17 @@ def _rows(
 ) -> pa.Table:
     """Long rows: every client and "global", every split, every metric that is defined there; and by (split, metric),
     those of "global" alone, `single`, and those of `each` client alone."""
-    numbers = [*(value.reshape(-1) for value in own.values()), *pooled.values(), np.array([*single.values()], float)]
-    flat = np.concatenate([*numbers, *each.values()])
+    others = [*pooled.values(), np.array([*single.values()], float), *each.values()]
+    first = len(own) * len(clients) * len(SPLITS)
+    flat = np.empty(first + sum(map(len, others)))
+    if own:
+        np.concatenate([*own.values()], out=flat[:first].reshape(-1, len(SPLITS)))
+    np.concatenate(others, out=flat[first:])
     defined = ~np.isnan(flat)
-    values = flat[defined]
-    labels = _labels(clients, tuple(own), tuple(pooled), tuple(single), tuple(each), defined.tobytes())
-    return pa.table([np.full(len(values), round, np.int32), *labels, values], METRICS_SCHEMA)
+    values = flat if defined.all() else flat[defined]
+    labels = _labels(clients, tuple(own), tuple(pooled), tuple(single), tuple(each), np.packbits(defined).tobytes())
+    number = pa.array(np.full(len(values), round, np.int32))
+    return pa.Table.from_arrays([number, *labels, pa.array(values)], schema=METRICS_SCHEMA)
 
 
 def of_splits(round: int, found: Mapping[str, np.ndarray]) -> pa.Table:
@@ -355,7 +371,7 @@ def _labels(
     each: tuple[tuple[str, str], ...],
     defined: bytes,
 ) -> tuple[pa.Array, ...]:
-    """The columns client, split and metric of the rows that are `defined`, bool, which are the same in most rounds."""
+    """The columns client, split and metric of the rows that are `defined`, bits, which are the same in most rounds."""
     count, three = len(clients), len(SPLITS)
     everyone = np.arange(count)
     metrics = [*own, *pooled, *(name for _, name in single), *(name for _, name in each)]
@@ -368,5 +384,5 @@ def _labels(
         (SPLITS, which),
         (metrics, np.arange(len(metrics)).repeat(often)),
     )
-    kept = np.frombuffer(defined, np.bool_)
+    kept = np.unpackbits(np.frombuffer(defined, np.uint8), count=len(which)).astype(np.bool_)
     return tuple(pa.array(names, pa.string()).take(pa.array(at[kept], pa.int64())) for names, at in columns)

@@ -34,7 +34,7 @@ from fedweave.experiment.runs.files import (
     read_summary,
     read_table,
 )
-from fedweave.metrics.best_rounds import best_validated, fairest
+from fedweave.metrics.best_rounds import best_validated, fairest, selection, validated
 from fedweave.metrics.between_groups import MEASURED
 from fedweave.metrics.judging import JUDGED, RAREST, judged_by
 from fedweave.metrics.measured import DIVERGED, GLOBAL, MISSING, ROUNDED_SCORES
@@ -276,8 +276,9 @@ def _so_far(config: Document, metrics: pa.Table, ledger: pa.Table, done: int) ->
         last = evaluated.filter(pc.field("round") == number)
         measured = _tested(last)
         measured |= {MISSING: float(missing)} if (missing := everyone - _scored(last)) else {}
-        best = best_validated(number, last, measured, found)
-        found = measured | best | fairest(number, last, measured, found, config.get("fair_margin", 0.0))
+        best = best_validated(number, validated(last, judged_by(measured)), measured, found)
+        fair = fairest(number, selection(last), measured, found, config.get("fair_margin", 0.0))
+        found = measured | best | fair
     sent = dict.fromkeys(("up", "down", "peer"), 0)
     for row in ledger.group_by("direction").aggregate([("bytes", "sum")]).to_pylist():
         sent[row["direction"]] = row["bytes_sum"]
