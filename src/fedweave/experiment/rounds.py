@@ -142,8 +142,10 @@ class _Referee:
 
     def judged(self, number: int, state: Tree, before: Mapping[str, float]) -> tuple[pa.Table, dict[str, float]]:
         """The rows and the summary of the evaluation after a round; before: the summary of the one before."""
-        finite = _finite(state)  # a device is waited for only when it has all of the evaluation to work on
-        try:
+        finite = _finite(state)
+        if self.fed.device.type == "cpu" and not finite:
+            _refuse_divergence(number, state)
+        try:  # a device is waited for only when it has all of the evaluation to work on
             found = self.algorithm.evaluate(state, self.fed)
         finally:  # of models that are not finite nothing else is said
             if not finite:
