@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Literal, NamedTuple, Protocol, Self, TypeAlias, TypeVar, runtime_checkable
 
 import torch
@@ -111,7 +111,7 @@ class StepInfo:
     apart: bool = False
     columns: int = 0
 
-    @property
+    @cached_property
     def message(self) -> "StepInfo":
         """The same for what the client is sent: what it learns from each key of its message."""
         return StepInfo.of(self.hears)
@@ -142,7 +142,7 @@ class StepInfo:
         found = ((key, mechanism) for key, own in self.sends.items() for mechanism in own.mechanisms)
         return {key: mechanism for key, mechanism in found if isinstance(mechanism, SecureSum)}
 
-    @property
+    @cached_property
     def stateless(self) -> bool:
         """Whether the step begins with an empty state and replaces it, or leaves it as it was if it is `apart`: it adds
         to a sum that clients may be missing from, and a missing client would remember other messages than the rest. A
@@ -228,8 +228,9 @@ def is_step(found: object) -> bool:
     return _mark_of(found) is not None
 
 
+@lru_cache(maxsize=64)
 def step_info(step: Step) -> StepInfo:
-    """The step's declaration.
+    """The step's declaration, computed once for an algorithm's method: what an algorithm declares does not change.
 
     Raises:
         FedweaveError: the function is not marked with `on_client`.

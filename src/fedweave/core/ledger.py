@@ -239,8 +239,9 @@ class Ledger:
             self._open = True
             return
         form = message if isinstance(message, Measured) else measured(message)
-        keys = tuple(line(*part, info) for part in form.parts)
-        self.enter(Entry(round, call, step, tuple(clients), direction, keys, form.size, seconds, tuple(to)))
+        keys, when = tuple(line(*part, info) for part in form.parts), time.time()
+        own = round, call, step, tuple(clients), direction, keys, form.size, seconds, tuple(to), when, self.purpose
+        self.add(Entry(*own))
 
     def enter(self, entry: Entry) -> None:
         """Note messages that were measured elsewhere and are sent now, for the present purpose."""

@@ -209,21 +209,16 @@ def _without_matrix(leaf: object) -> Any:
     return TouchedRows(leaf.rest, leaf.rows, leaf.values, leaf.matrix is not None)
 
 
-def settled(leaf: object, matrix: StackedCsr | None) -> Any:
-    """`vmap` repeats what all clients share; keep it once, with the batch's own matrix."""
-    if not isinstance(leaf, TouchedRows):
-        return leaf
-    return TouchedRows(leaf.rest[0], leaf.rows, leaf.values, matrix if leaf.matrix else None)
-
-
-def first(leaf: Any, clients: int) -> Any:
-    """A stacked leaf of the first clients of a batch, without those that it was filled up with."""
+def settled(leaf: Any, clients: int, matrix: StackedCsr | None) -> Any:
+    """A stacked leaf of the first clients of a batch, without those that it was filled up with. What of it all clients
+    share, which `vmap` repeats, is kept once, with the batch's own matrix."""
     if isinstance(leaf, Tensor):
         return leaf if leaf.shape[0] == clients else leaf[:clients]
-    if isinstance(leaf, TouchedRows):
-        rows = leaf.rows[:clients], leaf.values[:clients]
-        return leaf if len(leaf.rows) == clients else TouchedRows(leaf.rest, *rows)
-    return leaf
+    if not isinstance(leaf, TouchedRows):
+        return leaf
+    if len(leaf.rows) == clients:
+        return TouchedRows(leaf.rest[0], leaf.rows, leaf.values, matrix if leaf.matrix else None)
+    return TouchedRows(leaf.rest[0], leaf.rows[:clients], leaf.values[:clients])
 
 
 # Padded rows run at once when the user names no chunk: with hidden sizes of some hundred, well under a gigabyte.

@@ -33,7 +33,7 @@ class MemoryIsolation:
         if not isinstance(leaf, Tensor):
             return leaf
         place = address(leaf)
-        if place in self._taken or (leaf.dim() and 0 in leaf.stride() and leaf.numel()):
+        if place in self._taken or (0 in leaf.stride() and leaf.numel()):
             leaf = leaf.detach().clone(memory_format=torch.contiguous_format)
             place = address(leaf)
         self._taken.add(place)

@@ -14,7 +14,6 @@ from fedweave.core.tree import Tree, leaves, nest
 from fedweave.engines.batch_calls import (
     Batches,
     Flat,
-    first,
     matrix_of,
     remedy,
     run_batch,
@@ -196,7 +195,7 @@ class Vectorised(Loop):
         matrix: of its features. shown: what its clients were shown."""
         own, count = MemoryIsolation(shown), len(group)
         kept, sent = (
-            {path: own.copy(first(settled(leaf, matrix), count)) for path, leaf in found.items()}
+            {path: own.copy(settled(leaf, count, matrix)) for path, leaf in found.items()}
             for found in (state or {}, reply)
         )
         if state is not None:

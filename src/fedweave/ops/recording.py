@@ -114,7 +114,7 @@ class Recordings:
         tensors = [operand for operand in operands if isinstance(operand, Tensor)]
         try:
             if tape is None:
-                found = self._played(computation, recording, values, operands, lasting)
+                found = self._played(computation, recording, values, operands, tensors, lasting)
             else:
                 found = tape.run(recording, (roots, tensors))
         except Exception as error:
@@ -126,13 +126,22 @@ class Recordings:
         return computation.form.whole(found)
 
     def _played(
-        self, computation: _Computation, recording: Recording, values: Any, operands: Any, lasting: Lasting | None
+        self,
+        computation: _Computation,
+        recording: Recording,
+        values: Any,
+        operands: Any,
+        tensors: Sequence[Tensor],
+        lasting: Lasting | None,
     ) -> tuple[Tensor, ...]:
         """What a recording gives, captured where that can be."""
-        tensors, captures = [operand for operand in operands if isinstance(operand, Tensor)], computation.captures
-        if self._by is None or lasting is None or captures is None or not capturable(recording, tensors):
+        captures = computation.captures
+        if self._by is None or lasting is None or captures is None:
             return recording.play(values, tensors)
         if lasting.name not in captures:
+            if not capturable(recording, tensors):
+                computation.captures = None
+                return recording.play(values, tensors)
             fixed, buffers = places_among(operands, lasting), computation.buffers
             try:
                 if fixed not in buffers:
@@ -151,10 +160,13 @@ class Recordings:
     def _find(self, identity: Identity, key: object, roots: Roots) -> tuple[_Computation, list[Any]]:
         """The computation, and what its recording, if there is one, derives from the roots."""
         while True:
-            found = self._computations.setdefault(key, _Computation(identity))
-            self._computations.move_to_end(key)
-            if len(self._computations) > _KEPT:
-                self._computations.popitem(last=False)  # the one that was not asked for the longest
+            found = self._computations.get(key)
+            if found is None:
+                found = self._computations[key] = _Computation(identity)
+                if len(self._computations) > _KEPT:
+                    self._computations.popitem(last=False)  # the one that was not asked for the longest
+            else:
+                self._computations.move_to_end(key)
             if found.recording is None:
                 return found, []
             try:
