@@ -212,6 +212,7 @@ def on_client(
 
     def mark(step: F) -> F:
         vars(step)["on_client"] = _Mark(sends or {}, hears or {}, rest)
+        step_info.cache_clear()  # it may have been marked in another way before
         return step
 
     return mark
