@@ -186,7 +186,7 @@ def on_host(tensors: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
         own = {name: tensor for name, tensor in tensors.items() if tensor.dtype == dtype}
         flat = torch.cat([tensor.reshape(-1) for tensor in own.values()])
         # pinned, as torch keeps it from one round to the next: what is not comes slowly, and its pages are made first
-        there = torch.empty(flat.shape, dtype=dtype, pin_memory=flat.is_cuda).copy_(flat)
+        there = torch.empty(flat.shape, dtype=dtype, device="cpu", pin_memory=flat.is_cuda).copy_(flat)
         parts = there.split([tensor.numel() for tensor in own.values()])
         found |= {name: part.view(own[name].shape).numpy() for name, part in zip(own, parts, strict=True)}
     return found
