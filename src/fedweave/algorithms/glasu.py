@@ -39,7 +39,7 @@ from torch import Tensor
 
 from fedweave.algorithms.parts.training import ClassWeights, weighing
 from fedweave.algorithms.scoring import SCORES
-from fedweave.algorithms.vertical.aggregation import AGGREGATIONS, WORDS, RowRelease, SecureMean
+from fedweave.algorithms.vertical.aggregation import AGGREGATIONS, WORDS, RowRelease, SecureMean, check_finite, union
 from fedweave.algorithms.vertical.labels import SLOPES, LabelRelease
 from fedweave.algorithms.vertical.party import PartySteps
 from fedweave.algorithms.vertical.split import Split, cuts
@@ -51,7 +51,7 @@ from fedweave.core.ranges import Whole, check_least, check_positive, check_share
 from fedweave.core.records import Record
 from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree
-from fedweave.errors import FedweaveError, UserError
+from fedweave.errors import UserError
 from fedweave.learn import check_training
 from fedweave.metrics.classification import counts
 from fedweave.privacy.gaussian import GaussianRows
@@ -260,13 +260,13 @@ class GLASU:
             message["gradient"], state = self._pulled(fed, message, holders, state)
         if not exchanged:
             fed.map(self.update, message | rate)  # algorithms 4 and 7
-            _check_finite(sums)
+            check_finite(sums)
             return state
         for segment in reversed(range(split.last)):
             replies = fed.map(self.back, message | {"segment": segment} | ({} if segment else rate))
             if segment:
                 message = {"gradient": replies.weighted_sum("gradient", torch.ones(len(replies), device=fed.device))}
-        _check_finite(sums)
+        check_finite(sums)
         return state
 
     def _pulled(self, fed: Federation, message: Tree, holders: Sequence[str], state: Tree) -> tuple[Tensor, Tree]:
@@ -330,7 +330,7 @@ class GLASU:
         """Each client's prediction on the full graph, after K exchanges."""
         message, sums = self._looked(fed)
         scores = fed.map(self.score, message)
-        _check_finite(sums)
+        check_finite(sums)
         return Evaluation(scores)
 
     def predict(self, state: Tree, fed: Federation) -> None:
@@ -338,11 +338,11 @@ class GLASU:
         after K exchanges: the others have no trained prediction (appendix B.2)."""
         holders = [client for client in fed.clients if state["holders"][client]]
         message, sums = self._looked(fed)
-        _check_finite(sums)
+        check_finite(sums)
         fed.map(self.predict_proba, message, clients=holders)
 
     def _looked(self, fed: Federation) -> tuple[Tree, list[Tensor]]:
-        """What the clients need for their predictions on the full graph, and of it what `_check_finite` reads."""
+        """What the clients need for their predictions on the full graph, and of it what `check_finite` reads."""
         message: Tree = {}
         sums = list[Tensor]()
         for segment in range(self.party.split.last):
@@ -374,36 +374,6 @@ class GLASU:
         """The client's prediction, for its owner alone."""
         client.state["prediction"] = torch.softmax(self.party.logits(client, message), -1)
         return {}
-
-
-def union(replies: Replies, count: int) -> Tensor:
-    """∪_m S_m of `count` nodes, sorted, int64, with its first repeated up to a multiple of 64; a party sends one
-    row, as often, of a node that stands there again. Waits for the replies' device, once.
-
-    Raises:
-        FedweaveError: a client names a node that there is not; at every client its row would be missing.
-    """
-    lists = [reply["nodes"] for reply in replies]
-    told = torch.cat(lists).cpu().long()
-    nodes = told.unique()
-    if len(nodes) and (nodes[0] < 0 or nodes[-1] >= count):
-        named = zip(replies.clients, told.split([*map(len, lists)]), strict=True)
-        odd = [client for client, own in named if bool(((own < 0) | (own >= count)).any())]
-        said = f"{odd} sampled nodes that are not 0 to {count - 1}. See what runs there."
-        raise FedweaveError(said, code="call.sampled-nodes")
-    return torch.cat([nodes, nodes[:1].expand(-len(nodes) % 64)]).to(replies.device)
-
-
-def _check_finite(sums: Sequence[Tensor]) -> None:
-    """Refuse aggregates that are not finite, by their sums, float64 scalars, which tell it: a device is waited for
-    once, after the last call that needs them.
-
-    Raises:
-        FedweaveError: one is not.
-    """
-    if sums and not torch.stack([*sums]).isfinite().all():
-        said = "training diverged: a client's representations are not finite. Lower algorithm.lr."
-        raise FedweaveError(said, code="diverged")
 
 
 def _check_alike(name: str, clients: Sequence[str], replies: Replies) -> None:

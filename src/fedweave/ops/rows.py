@@ -13,7 +13,6 @@ from torch import Tensor
 from fedweave.ops.batched import Batch, Context, Dims, Operands, Operation, over_clients, shifted
 from fedweave.ops.csr import gathered
 
-
 COUNTING = {"cpu"}  # kinds of devices where lists' sizes are counted inside a step (`counted`)
 
 
