@@ -36,6 +36,7 @@ from fedweave.experiment import config
 from fedweave.experiment.build import build
 from fedweave.experiment.rounds import train
 from fedweave.models import MODELS
+from fedweave.ops import rows
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 FIRST = 4  # rounds in which steps are run as written, recorded and captured
@@ -118,8 +119,10 @@ class Unlaunched:
 
 
 def host(start: Callable[[], Row], profile: bool) -> Row:
-    """A workload on the CPU, whose seconds are the process's, with captures that launch nothing."""
+    """A workload on the CPU, whose seconds are the process's, with captures that launch nothing, and with lists of the
+    lengths that they have on a GPU, where steps are captured because they count nothing."""
     own, clock = vectorised.recorder_for, time.perf_counter
+    rows.COUNTING.discard("cpu")
     vectorised.recorder_for, time.perf_counter = lambda _: Unlaunched(), time.process_time
     profiled = cProfile.Profile() if profile else None
     try:
@@ -127,6 +130,7 @@ def host(start: Callable[[], Row], profile: bool) -> Row:
             return start()
     finally:
         vectorised.recorder_for, time.perf_counter = own, clock
+        rows.COUNTING.add("cpu")
         if profiled is not None:
             pstats.Stats(profiled).sort_stats("tottime").print_stats(40)
 

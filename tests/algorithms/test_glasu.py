@@ -1,6 +1,7 @@
 """GLASU: what crosses, what it costs, what is refused, and that it learns. Its gradients have a file of their own."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,8 @@ import scipy.sparse as sp
 import torch
 
 from fedweave import datasets
-from fedweave.algorithms.glasu import GLASU, union
-from fedweave.algorithms.vertical.aggregation import AGGREGATIONS
+from fedweave.algorithms.glasu import GLASU
+from fedweave.algorithms.vertical.aggregation import AGGREGATIONS, union
 from fedweave.algorithms.vertical.special import VFGNN, VFL, PooledGNN, SimulatedCentralized, Standalone
 from fedweave.algorithms.vertical.split import cuts
 from fedweave.core.algorithm import capabilities
@@ -21,11 +22,13 @@ from fedweave.core.graph import Graph, make_graph
 from fedweave.core.portions import Batch
 from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree, decode, encode, leaves
+from fedweave.engines import vectorised
 from fedweave.engines.simulation import Simulation
 from fedweave.experiment import build
 from fedweave.experiment.graphs import width
 from fedweave.experiment.rounds import train
 from fedweave.models import MODELS
+from fedweave.ops import rows as ops_rows
 from fedweave.partition import PARTITIONS
 from fedweave.privacy.gaussian import GaussianRows
 from fedweave.privacy.spent import bounds
@@ -142,6 +145,24 @@ def test_unions_by_hand() -> None:
     below = Replies(("a",), [Batch((0,), {"nodes": torch.tensor([[3, -1]], dtype=torch.int32)})], {})
     with refusal("call.sampled-nodes", "'a'", "0 to 9"):
         union(below, 10)
+
+
+class Launched:
+    """Captures that launch what they are of."""
+
+    def capture(self, function: Callable[[], object]) -> Callable[[], object]:
+        function()
+        return function
+
+
+def test_what_accelerators_capture_is_recorded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """States lie in memory of the same form after a call as written, a recorded and a captured one."""
+    monkeypatch.setattr(vectorised, "recorder_for", lambda device: Launched())
+    monkeypatch.setattr(ops_rows, "COUNTING", set())
+    fed = federation()
+    told = [(fed.recordings.recorded, fed.recordings.captured) for _ in train(made(), fed, 5, 1)]
+    calls = 7  # sample, infer twice, update; infer_full twice, score
+    assert told == [(0, 0), (calls, 0), (calls, calls), (calls, calls), (calls, calls)]
 
 
 @pytest.mark.slow

@@ -39,7 +39,7 @@ from torch import Tensor
 
 from fedweave.algorithms.parts.training import ClassWeights, weighing
 from fedweave.algorithms.scoring import SCORES
-from fedweave.algorithms.vertical.aggregation import AGGREGATIONS, WORDS, RowRelease, SecureMean
+from fedweave.algorithms.vertical.aggregation import AGGREGATIONS, WORDS, RowRelease, SecureMean, check_finite, union
 from fedweave.algorithms.vertical.labels import SLOPES, LabelRelease
 from fedweave.algorithms.vertical.party import PartySteps
 from fedweave.algorithms.vertical.split import Split, cuts
@@ -51,7 +51,7 @@ from fedweave.core.ranges import Whole, check_least, check_positive, check_share
 from fedweave.core.records import Record
 from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree
-from fedweave.errors import FedweaveError, UserError
+from fedweave.errors import UserError
 from fedweave.learn import check_training
 from fedweave.metrics.classification import counts
 from fedweave.privacy.gaussian import GaussianRows
@@ -245,14 +245,14 @@ class GLASU:
 
     def round(self, state: Tree, fed: Federation) -> Tree:
         """Algorithm 1, lines 2-7."""
-        split = self.party.split
+        split, sums = self.party.split, list[Tensor]()
         message: Tree = {"batch": fed.key("batch")}
         for segment in self.party.sampling:  # algorithm 2
             lists = fed.map(self.sample, message | {"segment": segment})
             message = {"nodes": union(lists, state["nodes"]), "cut": segment}
         for segment in range(split.last):  # algorithm 3
             replies = fed.map(self.infer, message | {"segment": segment})
-            message = {"h": self._aggregate(fed, replies)}
+            message = {"h": self._aggregate(fed, replies, sums)}
             state = self.party.how.tallied(state, replies, message["h"], WORDS)
         holders = [client for client in fed.clients if state["holders"][client]]
         exchanged, (rate, state) = self.backward == "exchanged", self._rate(state)
@@ -260,11 +260,13 @@ class GLASU:
             message["gradient"], state = self._pulled(fed, message, holders, state)
         if not exchanged:
             fed.map(self.update, message | rate)  # algorithms 4 and 7
+            check_finite(sums)
             return state
         for segment in reversed(range(split.last)):
             replies = fed.map(self.back, message | {"segment": segment} | ({} if segment else rate))
             if segment:
                 message = {"gradient": replies.weighted_sum("gradient", torch.ones(len(replies), device=fed.device))}
+        check_finite(sums)
         return state
 
     def _pulled(self, fed: Federation, message: Tree, holders: Sequence[str], state: Tree) -> tuple[Tensor, Tree]:
@@ -326,34 +328,34 @@ class GLASU:
 
     def evaluate(self, state: Tree, fed: Federation) -> Evaluation:
         """Each client's prediction on the full graph, after K exchanges."""
-        return Evaluation(fed.map(self.score, self._looked(fed)))
+        message, sums = self._looked(fed)
+        scores = fed.map(self.score, message)
+        check_finite(sums)
+        return Evaluation(scores)
 
     def predict(self, state: Tree, fed: Federation) -> None:
         """Store class probabilities [n, c] of all nodes as "prediction" in the state of each client that has labels,
         after K exchanges: the others have no trained prediction (appendix B.2)."""
         holders = [client for client in fed.clients if state["holders"][client]]
-        fed.map(self.predict_proba, self._looked(fed), clients=holders)
+        message, sums = self._looked(fed)
+        check_finite(sums)
+        fed.map(self.predict_proba, message, clients=holders)
 
-    def _looked(self, fed: Federation) -> Tree:
-        """What the clients need for their predictions on the full graph."""
+    def _looked(self, fed: Federation) -> tuple[Tree, list[Tensor]]:
+        """What the clients need for their predictions on the full graph, and of it what `check_finite` reads."""
         message: Tree = {}
+        sums = list[Tensor]()
         for segment in range(self.party.split.last):
             replies = fed.map(self.infer_full, message | {"segment": segment})
-            message = {"h": self._aggregate(fed, replies)}
+            message = {"h": self._aggregate(fed, replies, sums)}
             if told := self.counts(self.party.how.tallied({}, replies, message["h"], WORDS)):
                 _log.warning("note: of values for predictions, a secure sum cut %(secure_sum/cut)d", told)
-        return message
+        return message, sums
 
-    def _aggregate(self, fed: Federation, replies: Replies) -> Tensor:
-        """H of the clients' representations.
-
-        Raises:
-            FedweaveError: it is not finite.
-        """
+    def _aggregate(self, fed: Federation, replies: Replies, sums: list[Tensor]) -> Tensor:
+        """H of the clients' representations, whose sum is added to `sums`."""
         h = self.party.how.aggregate(replies, "h", fed.dtype)
-        if not h.isfinite().all():
-            said = "training diverged: a client's representations are not finite. Lower algorithm.lr."
-            raise FedweaveError(said, code="diverged")
+        sums.append(h.sum(dtype=torch.float64))
         return h
 
     @on_client(sends=lambda glasu: glasu.party.release.sends(_ALL), hears=_HEARS)
@@ -372,23 +374,6 @@ class GLASU:
         """The client's prediction, for its owner alone."""
         client.state["prediction"] = torch.softmax(self.party.logits(client, message), -1)
         return {}
-
-
-def union(replies: Replies, count: int) -> Tensor:
-    """∪_m S_m of `count` nodes, sorted, int64, with its first repeated up to a multiple of 64; a party sends one
-    row, as often, of a node that stands there again.
-
-    Raises:
-        FedweaveError: a client names a node that there is not; at every client its row would be missing.
-    """
-    lists = {client: reply["nodes"] for client, reply in zip(replies.clients, replies, strict=True)}
-    nodes = torch.cat([*lists.values()]).long().unique()
-    least, most = torch.cat([nodes[:1], nodes[-1:]]).tolist() or (0, -1)
-    if least < 0 or most >= count:
-        odd = [client for client, own in lists.items() if bool(((own < 0) | (own >= count)).any())]
-        said = f"{odd} sampled nodes that are not 0 to {count - 1}. See what runs there."
-        raise FedweaveError(said, code="call.sampled-nodes")
-    return torch.cat([nodes, nodes[:1].expand(-len(nodes) % 64)])
 
 
 def _check_alike(name: str, clients: Sequence[str], replies: Replies) -> None:

@@ -23,9 +23,14 @@ from fedweave.ops.touched import TouchedRows, materialize_stacked, moved
 
 
 class MemoryIsolation:
-    """Copies what shares memory with anything returned before, so that replies and states are independent."""
+    """Copies what shares memory with anything returned before, so that replies and states are independent.
 
-    def __init__(self, others: Sequence[object]) -> None:
+    dense: copies also what lies in memory with gaps, as nothing does that is copied out of a capture (`ops.capture`):
+    by its strides a computation that reads it would be taken for another one, and recorded again.
+    """
+
+    def __init__(self, others: Sequence[object], dense: bool = False) -> None:
+        self._dense = dense
         self._taken = {address(tensor) for tensor in others if isinstance(tensor, Tensor)}
 
     def copy(self, leaf: object) -> Any:
@@ -33,7 +38,8 @@ class MemoryIsolation:
         if not isinstance(leaf, Tensor):
             return leaf
         place = address(leaf)
-        if place in self._taken or (0 in leaf.stride() and leaf.numel()):
+        expanded = 0 in leaf.stride() and leaf.numel()
+        if place in self._taken or expanded or (self._dense and not leaf.is_contiguous()):
             leaf = leaf.detach().clone(memory_format=torch.contiguous_format)
             place = address(leaf)
         self._taken.add(place)

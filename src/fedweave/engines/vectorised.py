@@ -193,7 +193,7 @@ class Vectorised(Loop):
     ) -> Tree:
         """Keep what the batch left, by path, unless its states stay as they were, in memory of its own; its replies.
         matrix: of its features. shown: what its clients were shown."""
-        own, count = MemoryIsolation(shown), len(group)
+        own, count = MemoryIsolation(shown, self.recordings.captures), len(group)
         kept, sent = (
             {path: own.copy(settled(leaf, count, matrix)) for path, leaf in found.items()}
             for found in (state or {}, reply)

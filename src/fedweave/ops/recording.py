@@ -90,6 +90,11 @@ class Recordings:
             _ACTIVE.reset(token)
 
     @property
+    def captures(self) -> bool:
+        """Whether recordings are captured."""
+        return self._by is not None
+
+    @property
     def bytes(self) -> int:
         """What all recordings hold."""
         return sum(c.recording.bytes for c in self._computations.values() if c.recording is not None)

@@ -13,6 +13,8 @@ from torch import Tensor
 from fedweave.ops.batched import Batch, Context, Dims, Operands, Operation, over_clients, shifted
 from fedweave.ops.csr import gathered
 
+COUNTING = {"cpu"}  # kinds of devices where lists' sizes are counted inside a step (`counted`)
+
 
 def gather_rows(h: Tensor, index: Tensor) -> Tensor:
     """h[index]: h [n, k], index int64 [m], giving [m, k]; differentiable in h."""
@@ -43,7 +45,7 @@ def padded_nonzero(member: Tensor, fill: Tensor, most: int) -> tuple[Tensor, Ten
 def counted(sizes: Tensor, most: int) -> int:
     """The longest of some lists' `sizes`, to pad all of them to: on the CPU the largest; on accelerators `most`, which
     none exceeds, for nobody waits there inside a step until sizes are known."""
-    return int(sizes.max()) if sizes.device.type == "cpu" else most
+    return int(sizes.max()) if sizes.device.type in COUNTING else most
 
 
 def rounded(size: int, least: int = 64, parts: int = 2) -> int:

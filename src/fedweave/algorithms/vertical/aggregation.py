@@ -6,7 +6,7 @@ scalar is a client's place among them (None where only the mean is taken), `shar
 Representations are protected row by row before they leave (`RowRelease`), and the ledger says how.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from fedweave.core.federation import Client, Sends
 from fedweave.core.mechanism import SecureSum
 from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree
+from fedweave.errors import FedweaveError
 from fedweave.ops.rows import gather_rows
 from fedweave.privacy.gaussian import GaussianRows
 from fedweave.privacy.secure_sum import BEYOND, FixedPoint, even_share, tallied, tells_beyond
@@ -141,3 +142,33 @@ def _mine(blocks: Tensor, at: Any) -> Tensor:
 
 
 AGGREGATIONS: dict[str, Mean | Concat] = {"mean": Mean(), "concat": Concat()}
+
+
+def union(replies: Replies, count: int) -> Tensor:
+    """∪_m S_m of `count` nodes, sorted, int64, with its first repeated up to a multiple of 64; a party sends one
+    row, as often, of a node that stands there again. Waits for the replies' device, once.
+
+    Raises:
+        FedweaveError: a client names a node that there is not; at every client its row would be missing.
+    """
+    lists = [reply["nodes"] for reply in replies]
+    told = torch.cat(lists).cpu().long()
+    nodes = told.unique()
+    if len(nodes) and (nodes[0] < 0 or nodes[-1] >= count):
+        named = zip(replies.clients, told.split([*map(len, lists)]), strict=True)
+        odd = [client for client, own in named if bool(((own < 0) | (own >= count)).any())]
+        said = f"{odd} sampled nodes that are not 0 to {count - 1}. See what runs there."
+        raise FedweaveError(said, code="call.sampled-nodes")
+    return torch.cat([nodes, nodes[:1].expand(-len(nodes) % 64)]).to(replies.device)
+
+
+def check_finite(sums: Sequence[Tensor]) -> None:
+    """Refuse aggregates that are not finite, by their sums, float64 scalars, which tell it: a device is waited for
+    once, after the last call that needs them.
+
+    Raises:
+        FedweaveError: one is not.
+    """
+    if sums and not torch.stack([*sums]).isfinite().all():
+        said = "training diverged: a client's representations are not finite. Lower algorithm.lr."
+        raise FedweaveError(said, code="diverged")
