@@ -5,7 +5,7 @@ import pytest
 from fedweave.algorithms import PARTS
 from fedweave.experiment import config
 from fedweave.experiment.config.plugins import REGISTRIES
-from fedweave.report.listing import meanings, one_line
+from fedweave.report.listing import meanings, one_line, type_name
 
 KINDS = {f"{section} {name}": kind for section in REGISTRIES for name, kind in config.registry(section).items()}
 KINDS |= {f"part {name}": kind for name, kind in PARTS.items()}
@@ -55,3 +55,13 @@ def test_every_parameter_says_what_it_means(name: str) -> None:
     told = meanings(KINDS[name])
     skipped = {"model"} if name.startswith("algorithm ") else set()
     assert not config.own_parameters(KINDS[name]).keys() - told.keys() - skipped
+
+
+def test_types_are_named_as_a_user_writes_them() -> None:
+    found = {
+        f"{name}.{key}": type_name(it)
+        for name, kind in KINDS.items()
+        for key, it in config.own_parameters(kind).items()
+    }
+    assert found["engine ray.workers"] == "int | 'auto'"
+    assert not [key for key, said in found.items() if "[" in said and ("Annotated" in said or "Union" in said)]

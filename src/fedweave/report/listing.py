@@ -6,7 +6,7 @@ import re
 import textwrap
 import types
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Literal, NamedTuple, get_args, get_origin
+from typing import Annotated, Literal, NamedTuple, Union, get_args, get_origin
 
 from rich.console import Console
 
@@ -79,7 +79,7 @@ def _hint_name(hint: object) -> str:
         return _hint_name(get_args(hint)[0])
     if get_origin(hint) is Literal:
         return " | ".join(repr(option) for option in get_args(hint))
-    if get_origin(hint) is types.UnionType:
+    if get_origin(hint) in (types.UnionType, Union):  # `A | B` of an Annotated one is a Union
         return " | ".join(_hint_name(option) for option in get_args(hint) if option is not type(None))
     return inspect.formatannotation(hint)
 
