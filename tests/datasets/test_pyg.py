@@ -181,3 +181,27 @@ def test_a_flattened_graph_may_have_edges_as_examples_and_says_what_it_does_not_
     data["user", "knows", "user"].edge_index[1, 0] = 2  # an item's place, were it not a user's
     with refusal("data", "-knows", "-user", "'user'", "0..1"):
         from_pyg(data, flatten=True)
+
+
+@pytest.mark.parametrize(
+    ("held", "words"),
+    [
+        ({"edge_label": None}, ("edge_label",)),
+        ({"edge_label": torch.tensor([0, 1])}, ("edge_index [2, 3]", "edge_label [2]")),
+        ({"train_mask": torch.ones(2, dtype=torch.bool), "test_mask": torch.ones(2, dtype=torch.bool)}, ("mask", "3")),
+        ({"sens": torch.tensor([0, 1])}, ("sens", "2 values", "3 examples")),
+        ({"edge_time": torch.tensor([0.0, 1.0])}, ("edge_time", "2 rows", "3 edges")),
+        ({"edge_label": torch.tensor([0.0, 0.5, 1.0])}, ("edge_label",)),
+    ],
+)
+def test_edges_as_examples_that_do_not_fit_are_refused(held: dict[str, object], words: tuple[str, ...]) -> None:
+    ends = torch.tensor([[0, 1, 0], [1, 0, 1]])
+    fits = {"x": torch.eye(2), "edge_index": ends, "edge_label": torch.tensor([0, 1, 0])}
+    assert from_pyg(Data(**fits), task="edges").example == "edge"
+    with refusal("data", *words):
+        from_pyg(Data(**fits | held), task="edges")
+
+
+def test_several_graphs_with_edges_as_examples_are_refused() -> None:
+    with refusal("data", "several graphs", "Batch"):
+        from_pyg(triangle_and_path(), task="edges")

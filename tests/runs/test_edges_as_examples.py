@@ -424,6 +424,8 @@ def test_shards_and_bytes_keep_edges_as_they_are(tmp_path):
     assert torch.equal(scores, others)
 
 
-def test_ego_ids_without_sampled_neighbourhoods_are_refused_with_the_remedy(tmp_path):
-    with pytest.raises(ConfigError, match="sampled_cross_entropy"):
-        build(resolve(document(tables(tmp_path), model={**MODEL, "ego_ids": True})))
+@pytest.mark.parametrize("name", [None, "qfedavg", "fcfl", "moon", "fairfed"])
+def test_ego_ids_are_refused_before_a_run_where_whole_graphs_are_read(tmp_path, name):
+    algorithm = "fedavg" if name is None else {**SAMPLED, "name": name}
+    with refusal("config.whole-graphs", "ego_ids", "sampled_cross_entropy" if name is None else "part"):
+        build(resolve(document(tables(tmp_path), algorithm, model={**MODEL, "ego_ids": True})))

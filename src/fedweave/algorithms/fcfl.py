@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedweave.algorithms.parts import Context, Part, Round, Training
+from fedweave.algorithms.parts import Context, Needs, Part, Round, Training
 from fedweave.algorithms.preset import part_of, preset_of
 from fedweave.algorithms.qfedavg import check_lipschitz, lipschitz_of
 from fedweave.core.federation import Federation, Sends
@@ -40,6 +40,7 @@ class ParetoDescent(Part):
     delta: float = 0.5
     first: int = 100
     lipschitz: float = 10.0
+    needs = Needs(whole_graphs=True)
     sends: ClassVar = {"loss": Sends("mean training loss of the received weights", within=Real())}
 
     def __post_init__(self) -> None:

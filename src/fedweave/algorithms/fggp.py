@@ -56,7 +56,7 @@ class AugmentedView(Part):
     near: int = 3
     tau: float = 0.5
     width: int = 64
-    needs = Needs(received=True, whole_features=True, nodes=True)
+    needs = Needs(received=True, whole_features=True, nodes=True, whole_graphs=True)
 
     def __post_init__(self) -> None:
         if min(self.augment, self.align, self.near) < 0 or not self.tau > 0 or self.width < 1:

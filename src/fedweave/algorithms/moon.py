@@ -32,7 +32,7 @@ class ModelContrast(Part):
     mu: float = 1.0
     tau: float = 0.5
     nodes: Literal["all", "train"] = "all"
-    needs = Needs(received=True)
+    needs = Needs(received=True, whole_graphs=True)
 
     def __post_init__(self) -> None:
         if self.mu < 0 or not self.tau > 0:

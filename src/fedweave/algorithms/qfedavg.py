@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from fedweave.algorithms.parts import Context, Part, Round, Training
+from fedweave.algorithms.parts import Context, Needs, Part, Round, Training
 from fedweave.algorithms.preset import part_of, preset_of
 from fedweave.core.federation import Sends
 from fedweave.core.ranges import Real
@@ -53,6 +53,7 @@ class FairByLoss(Part):
 
     q: float = 1.0
     lipschitz: float = 100.0
+    needs = Needs(whole_graphs=True)
     sends: ClassVar = {"loss": Sends("mean training loss of the received weights", within=Real())}
 
     def __post_init__(self) -> None:

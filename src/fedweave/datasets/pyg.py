@@ -168,6 +168,9 @@ def _check_shapes(held: Mapping[str, np.ndarray], label: str, examples: int, nam
         shapes = ", ".join(f"{key} {list(it.shape)}" for key, it in (("x", x), ("edge_index", pairs), (label, y)))
         each = "a class per node, y [n]" if label == "y" else "a class per edge, edge_label [E], -1 where it is unknown"
         refuse(name, f"the shapes do not fit: {shapes}", f"Give x [n, d], edge_index [2, E] and {each}.")
+    if "sens" in held and held["sens"].size != examples:
+        what = f"sens has {held['sens'].size} values, and there are {examples} examples"
+        refuse(name, what, "Give one group for each, -1 where it is unknown.")
     for key in _OF_EDGES:
         if key in held and held[key].shape[:1] != pairs.shape[1:]:
             what = f"{key} has {len(np.atleast_1d(held[key]))} rows, and there are {pairs.shape[1]} edges"

@@ -96,12 +96,18 @@ def check_sampling(config: Config, timed: bool, model: Model, algorithm: object)
             f"algorithm {config.algorithm.name!r} is about nodes and their neighbours at all times, but split = 'time' "
             "holds back later edges; take fedavg, or another of its family, or split = 'random'."
         )
-    parts = algorithm.composed.values() if isinstance(algorithm, MadeOfParts) else ()
-    if any(layer.judged for layer in model) and not any(isinstance(part, SampledCrossEntropy) for part in parts):
+    if not any(layer.judged for layer in model):
+        return
+    parts = algorithm.composed if isinstance(algorithm, MadeOfParts) else {}
+    sampled = any(isinstance(part, SampledCrossEntropy) for part in parts.values())
+    whole = [name for name, part in parts.items() if part.needs.whole_graphs]
+    if whole or not sampled:
+        reads = f"its part {whole[0]!r}" if sampled else f"algorithm {config.algorithm.name!r}"
+        remedy = "take an algorithm without that part" if sampled else "set algorithm.parts = ['sampled_cross_entropy']"
         raise ConfigError(
-            "model.ego_ids = true marks the nodes around which neighbourhoods are sampled, and algorithm "
-            f"{config.algorithm.name!r} reads whole graphs; set algorithm.parts = ['sampled_cross_entropy'], or leave "
-            "model.ego_ids out."
+            f"model.ego_ids = true marks the nodes around which neighbourhoods are sampled, and {reads} reads whole "
+            f"graphs; {remedy}, or leave model.ego_ids out.",
+            code="config.whole-graphs",
         )
 
 

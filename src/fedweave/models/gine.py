@@ -37,7 +37,8 @@ def marks() -> Layer:
             raise ConfigError(
                 "model ego_ids = true: in a whole graph every node is the centre of a neighbourhood of its own; train "
                 "with algorithm.parts = ['sampled_cross_entropy'] and without parts that read whole graphs, or set it "
-                "to false."
+                "to false.",
+                code="config.whole-graphs",
             )
         whole = torch.eye(1, dtype=graph.x.dtype, device=graph.device)
         return torch.cat([dense(h), graph.edges.operator(EGO_IDS) @ whole], 1)

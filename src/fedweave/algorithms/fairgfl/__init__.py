@@ -39,7 +39,7 @@ from fedweave.algorithms.fairgfl.encoder import (
     features,
     held_features,
 )
-from fedweave.algorithms.parts import Context, Part, Round
+from fedweave.algorithms.parts import Context, Needs, Part, Round
 from fedweave.algorithms.parts.part import Attacked
 from fedweave.algorithms.preset import preset_of
 from fedweave.core import random
@@ -85,6 +85,7 @@ class OverlapWeights(Part):
                     sample.
     """
 
+    needs = Needs(whole_graphs=True)
     client_learns = "the encoder that codes are to be made with, which comes of public data"
 
     lam: float = 0.1

@@ -44,6 +44,8 @@ class Needs:
                     objective need.
     nodes:          it is about nodes and who their neighbours are, so that edges are no examples for it, and messages
                     cannot depend on time.
+    whole_graphs:   it reads what models make of a client's whole graph, which one that marks the seeds of sampled
+                    neighbourhoods cannot give.
     bounds:         settings that bound the number of examples in a training step; sites may require more than a few.
     """
 
@@ -70,6 +72,7 @@ class Needs:
     judged_global: bool = False
     tunes: bool = False
     nodes: bool = False
+    whole_graphs: bool = False
     bounds: tuple[str, ...] = ("batch",)
 
 
