@@ -31,8 +31,8 @@ class Filed:
         self._rows: dict[str, int] = {}
         self._grow(_FIRST, 0)
 
-    def put(self, clients: Sequence[str], leaves: Mapping[str, Any], rows: Sequence[int]) -> list[int]:
-        """Keep some `rows` of stacked leaves as those of as many clients; gives their rows here.
+    def put(self, clients: Sequence[str], leaves: Mapping[str, Any], rows: Sequence[int] | None = None) -> list[int]:
+        """Keep some `rows` of stacked leaves, None: all, as those of as many clients; gives their rows here.
 
         Raises:
             DiskFull: there is no room for the file.
@@ -42,10 +42,11 @@ class Filed:
         if len(self._rows) > self._room:
             self._grow(max(2 * self._room, len(self._rows)), held)
         there = torch.tensor(at, device="cpu")
+        chosen = None if rows is None else torch.tensor(rows, device="cpu")
         for path, leaf in leaves.items():
             if isinstance(leaf, Tensor):
-                own = leaf.index_select(0, torch.tensor(rows, device=leaf.device)).to("cpu")
-                self.leaves[path].index_copy_(0, there, own)
+                own = leaf if chosen is None else leaf.index_select(0, chosen.to(leaf.device))
+                self.leaves[path].index_copy_(0, there, own.to("cpu"))
         return at
 
     def _grow(self, room: int, held: int) -> None:

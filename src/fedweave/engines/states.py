@@ -8,7 +8,7 @@ Replies and states share no memory with each other (`MemoryIsolation`).
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -101,15 +101,21 @@ class States:
         del self._stacks[old]
         if stay:
             clients, rows = zip(*stay, strict=True)
-            self._file(clients, flat, rows)
+            self._file(clients, flat, rows, group if 2 * len(stay) > len(group) else ())
 
-    def _file(self, clients: Sequence[str], flat: Leaves, rows: Sequence[int]) -> None:
+    def _file(self, clients: Sequence[str], flat: Leaves, rows: Sequence[int], whole: Group = ()) -> None:
+        """File some `rows` of stacked leaves. whole: the clients of all rows, to write these as they lie, where nobody
+        reads those of clients that are at home elsewhere."""
         kind = self._kind(flat)
         if kind not in self._tables:
             self._tables[kind], self._filed[self._next], self._held[self._next] = self._next, Filed(flat), 0
             self._next += 1
         home = self._tables[kind]
-        at = self._filed[home].put(clients, flat, rows)
+        if whole:
+            filed = self._filed[home].put(whole, flat)
+            at = [filed[row] for row in rows]
+        else:
+            at = self._filed[home].put(clients, flat, rows)
         self._home.update({client: (home, row) for client, row in zip(clients, at, strict=True)})
         self._held[home] += len(clients)
 
@@ -139,24 +145,24 @@ class States:
             home, row = self._home.get(client, (-1, 0))
             rows.setdefault(home, []).append(row)
             places.setdefault(home, []).append(place)
-        found = [(self._leaves(home), own) for home, own in rows.items()]
-        order = [place for own in places.values() for place in own]
-        return {path: self._joined([(flat[path], own) for flat, own in found], order) for path in found[0][0]}
+        most, *others = sorted(rows, key=lambda home: -len(rows[home]))
+        base = [rows[most][0]] * len(group)  # rows of others come later
+        for place, row in zip(places[most], rows[most], strict=True):
+            base[place] = row
+        parts = [(self._leaves(most), _index(base), None)]
+        parts += [(self._leaves(home), _index(rows[home]), _index(places[home], self._device)) for home in others]
+        return {path: self._joined([(flat[path], *own) for flat, *own in parts]) for path in parts[0][0]}
 
-    def _joined(self, parts: list[tuple[Any, list[int]]], places: list[int]) -> Any:
-        """The rows of stacked leaves, of which the i-th is for place `places[i]`."""
+    def _joined(self, parts: "list[tuple[Any, Tensor, Tensor | None]]") -> Any:
+        """Rows of stacked leaves: those of the first, into which those of others are copied at their places."""
         first = parts[0][0]
         if not isinstance(first, Tensor | TouchedRows):
             return first
-        own = [
-            moved(materialize_stacked(row_of(leaf, torch.tensor(rows, device=leaf.device))), self._device)
-            for leaf, rows in parts
-        ]
-        if len(own) == 1:
-            return own[0]
-        whole, at = own[0].new_empty((len(places), *own[0].shape[1:])), torch.tensor(places, device=self._device)
-        for rows, there in zip(own, at.split([len(rows) for rows in own]), strict=True):
-            whole.index_copy_(0, there, rows)
+        whole, *others = (
+            moved(materialize_stacked(row_of(leaf, rows.to(leaf.device))), self._device) for leaf, rows, _ in parts
+        )
+        for own, (_, _, there) in zip(others, parts[1:], strict=True):
+            whole.index_copy_(0, there, own)
         return whole
 
     def together(self, group: Group) -> bool:
@@ -185,18 +191,19 @@ class States:
         move at once (`learn.descent`). Values are not waited for on accelerators."""
         if self._device.type != "cpu":
             return tuple(part)
-        at = {client: self._home.get(client, (-1, 0)) for client in part}
-        counts: dict[int, list[list[int]]] = {}
-        for home in {home for home, _ in at.values()}:
+        at: dict[int, dict[str, int]] = {}
+        for client in part:
+            home, row = self._home.get(client, (-1, 0))
+            at.setdefault(home, {})[client] = row
+        counts: dict[str, list[int]] = {client: [] for client in part}
+        for home, rows in at.items():
+            index = _index(rows.values())
             flat = [_by_client(leaf) for leaf in self._leaves(home).values()]
-            whole = [leaf for leaf in flat if isinstance(leaf, Tensor) and leaf.dtype == torch.int64]
-            counts[home] = [leaf.tolist() for leaf in whole if leaf.dim() == 1]
-
-        def own(client: str) -> list[int]:
-            home, row = at[client]
-            return [each[row] for each in counts[home]]
-
-        return tuple(sorted(part, key=own))
+            for leaf in flat:
+                if isinstance(leaf, Tensor) and leaf.dtype == torch.int64 and leaf.dim() == 1:
+                    for client, count in zip(rows, leaf[index].tolist(), strict=True):
+                        counts[client].append(count)
+        return tuple(sorted(part, key=counts.__getitem__))
 
     def _leaves(self, home: int) -> Leaves:
         """Those of where clients are at home; of those that are nowhere, nothing."""
@@ -214,11 +221,15 @@ class States:
         for client, (home, _) in self._home.items():
             members.setdefault(home, []).append(client)
         for home, clients in members.items():
-            rows = [self._home[client][1] for client in clients]
-            whole = {path: self._joined([(leaf, rows)], []) for path, leaf in self._leaves(home).items()}
+            rows = _index(self._home[client][1] for client in clients)
+            whole = {path: self._joined([(leaf, rows, None)]) for path, leaf in self._leaves(home).items()}
             for at, client in enumerate(clients):
                 found[client] = nest({path: row_of(leaf, at) for path, leaf in whole.items()})
         return {client: found[client] for client in self._home if found[client]}
+
+
+def _index(rows: Iterable[int], device: torch.device | str = "cpu") -> Tensor:
+    return torch.tensor([*rows], dtype=torch.int64, device=device)
 
 
 def _by_client(leaf: Any) -> Any:

@@ -2,7 +2,8 @@
 nothing."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from fedweave.engines.data import Makes
 from fedweave.ops.csr import Csr, StackedCsr
 from fedweave.ops.sparse import Sparse
 from fedweave.partition.base import Part, Partition
-from fedweave.partition.ego_networks import edge_starts, induced_together
+from fedweave.partition.ego_networks import edge_starts, induced_together, slots_of
 from fedweave.partition.pooling import shares
 
 _BYTES_KEPT = 4 << 30  # of graphs that were asked for; those not asked for the longest are made again
@@ -77,11 +78,11 @@ class MadeGraphs(Makes):
             whole[place] = values
             return torch.from_numpy(whole).view(len(parts), rows, *values.shape[1:])
 
-        index, starts = induced_together(self._data, nodes, sizes, self._starts)
+        index, starts = induced_together(self._data, nodes, sizes, self._starts, self._slots)
         weight = None if self._dtype == torch.float32 else np.ones(index.shape[1])
         client_index, sens = torch.arange(len(parts), device="cpu"), self._data.sens
         return Graph(
-            x=self._features(nodes, place, len(parts), rows, laid),
+            x=self._features(nodes, place, len(parts), rows),
             edges=Edges(BatchCache(EdgeLists(index, starts, rows, weight), rows), client_index),
             y=laid(y.astype(np.int64, copy=False), -1),
             masks=laid(masks.T, False).mT.contiguous(),
@@ -89,17 +90,22 @@ class MadeGraphs(Makes):
             sens=None if sens is None else laid(sens[nodes].astype(np.int64, copy=False), -1),
         )
 
-    def _features(
-        self, nodes: np.ndarray, place: np.ndarray, clients: int, rows: int, laid: Callable[[np.ndarray, int], Tensor]
-    ) -> Tensor | Sparse:
-        x = self._data.x[nodes]
-        if isinstance(x, np.ndarray):
-            return laid(x, 0).to(self._dtype)
-        found = Csr.of(x)
-        starts = found.starts.new_zeros(clients * rows + 1)
+    @cached_property
+    def _slots(self) -> np.ndarray | None:
+        return slots_of([part.nodes for part, _, _ in self._held.values()], self._data.nodes)
+
+    def _features(self, nodes: np.ndarray, place: np.ndarray, clients: int, rows: int) -> Tensor | Sparse:
+        if isinstance(self._data.x, np.ndarray):
+            at = np.full(clients * rows, -1)
+            at[place] = nodes
+            whole = self._data.x.take(at, 0, mode="clip")  # no rows of zeros that others are then copied over
+            whole[at < 0] = 0
+            return torch.from_numpy(whole).view(clients, rows, -1).to(self._dtype)
+        found = Csr.of(self._data.x[nodes])
+        columns, starts = self._data.x.shape[1], found.starts.new_zeros(clients * rows + 1)
         starts[1:][torch.from_numpy(place)] = found.starts.diff()
         whole = Csr(
-            starts.cumsum(0, dtype=torch.int32), found.columns, found.values.to(self._dtype), clients * rows, x.shape[1]
+            starts.cumsum(0, dtype=torch.int32), found.columns, found.values.to(self._dtype), clients * rows, columns
         )
         return Sparse(StackedCsr.cut(whole, clients), torch.arange(clients, device="cpu"))
 

@@ -1,6 +1,6 @@
 """F²GNN's cut: every client is the neighbourhood of one node."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -28,23 +28,38 @@ def induced_edges(data: Dataset, groups: list[np.ndarray], starts: np.ndarray | 
 
 
 def induced_together(
-    data: Dataset, nodes: np.ndarray, sizes: np.ndarray, starts: np.ndarray
+    data: Dataset, nodes: np.ndarray, sizes: np.ndarray, starts: np.ndarray, slots: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """`induced_edges` of P groups in one piece: int64 [2, E], group after group, and int64 [P + 1], where each one's
     begin. nodes: of all groups, one after the other, each sorted. sizes: int64 [P]. starts: `edge_starts` of the data.
+    slots: `slots_of` the groups of which these are some, where they share no nodes.
     """
     group, first = np.repeat(np.arange(len(sizes)), sizes), np.cumsum(sizes) - sizes
     at, degree = starts[nodes], starts[nodes + 1] - starts[nodes]
     source = np.repeat(np.arange(len(nodes)), degree)
     before = np.cumsum(degree) - degree
     target = data.edges[1, np.arange(len(source)) + np.repeat(at - before, degree)]
-    codes, wanted = group * data.nodes + nodes, group[source] * data.nodes + target
-    place = np.searchsorted(codes, wanted).clip(max=max(len(codes) - 1, 0))
-    inside = codes[place] == wanted
-    index = np.stack([source[inside], place[inside]])
-    own = group[index[0]]
+    if slots is None:
+        codes, wanted = group * data.nodes + nodes, group[source] * data.nodes + target
+        found = np.searchsorted(codes, wanted).clip(max=max(len(codes) - 1, 0))
+        inside, place = codes[found] == wanted, found - first[group[source]]
+    else:  # a group's nodes stand next to each other there, so that nothing is searched for
+        begin = slots[nodes] - (np.arange(len(nodes)) - first[group])
+        place = slots[target] - np.repeat(begin, degree)
+        inside = (place >= 0) & (place < np.repeat(sizes[group], degree))
+    kept = np.flatnonzero(inside)
+    own = group[source[kept]]
     ends = np.concatenate([[0], np.cumsum(np.bincount(own, minlength=len(sizes)))])
-    return index - first[own], ends
+    return np.stack([source[kept] - first[own], place[kept]]), ends
+
+
+def slots_of(groups: Sequence[np.ndarray], total: int) -> np.ndarray | None:
+    """Where each of `total` nodes stands in the groups, one after the other: int [n], -1 in none; None where groups
+    share nodes."""
+    nodes = np.concatenate(groups)
+    slots = np.full(total, -1, np.int32 if total < 1 << 31 else np.int64)
+    slots[nodes] = np.arange(len(nodes))
+    return slots if np.count_nonzero(slots >= 0) == len(nodes) else None
 
 
 def induced_carried(data: Dataset, groups: list[np.ndarray]) -> Iterator[Carried | None]:
