@@ -143,9 +143,9 @@ class States:
         base = [rows[most][0]] * len(group)  # rows of others come later
         for place, row in zip(places[most], rows[most], strict=True):
             base[place] = row
-        parts = [(self._leaves(most), _index(base), None)]
+        parts: list[tuple[Leaves, Tensor, Tensor | None]] = [(self._leaves(most), _index(base), None)]
         parts += [(self._leaves(home), _index(rows[home]), _index(places[home], self._device)) for home in others]
-        return {path: self._joined([(flat[path], *own) for flat, *own in parts]) for path in parts[0][0]}
+        return {path: self._joined([(flat[path], own, at) for flat, own, at in parts]) for path in parts[0][0]}
 
     def _joined(self, parts: "list[tuple[Any, Tensor, Tensor | None]]") -> Any:
         """Rows of stacked leaves: those of the first, into which those of others are copied at their places."""

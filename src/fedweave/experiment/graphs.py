@@ -98,9 +98,9 @@ class MadeGraphs(Makes):
         if isinstance(self._data.x, np.ndarray):
             at = np.full(clients * rows, -1)
             at[place] = nodes
-            whole = self._data.x.take(at, 0, mode="clip")  # no rows of zeros that others are then copied over
-            whole[at < 0] = 0
-            return torch.from_numpy(whole).view(clients, rows, -1).to(self._dtype)
+            dense = self._data.x.take(at, 0, mode="clip")  # no rows of zeros that others are then copied over
+            dense[at < 0] = 0
+            return torch.from_numpy(dense).view(clients, rows, -1).to(self._dtype)
         found = Csr.of(self._data.x[nodes])
         columns, starts = self._data.x.shape[1], found.starts.new_zeros(clients * rows + 1)
         starts[1:][torch.from_numpy(place)] = found.starts.diff()

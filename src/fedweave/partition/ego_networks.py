@@ -59,7 +59,7 @@ def slots_of(groups: Sequence[np.ndarray], total: int) -> np.ndarray | None:
     nodes = np.concatenate(groups)
     slots = np.full(total, -1, np.int32 if total < 1 << 31 else np.int64)
     slots[nodes] = np.arange(len(nodes))
-    return slots if np.count_nonzero(slots >= 0) == len(nodes) else None
+    return slots if np.count_nonzero(np.greater_equal(slots, 0)) == len(nodes) else None
 
 
 def induced_carried(data: Dataset, groups: list[np.ndarray]) -> Iterator[Carried | None]:
