@@ -125,3 +125,12 @@ def test_a_cluster_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -
     with refusal("user", "engine.address"):
         RayWorkers("127.0.0.1:1", 1.0)
     assert _ASKING not in os.environ
+
+
+def test_a_machine_that_is_too_busy_for_ray_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def times_out(**given: Any) -> None:
+        raise Exception("The current node timed out during startup")
+
+    monkeypatch.setattr(ray, "init", times_out)
+    with refusal("user.ray-start", "timed out during startup", "simulation"):
+        RayWorkers("local", 1.0)

@@ -35,7 +35,7 @@ class RayWorkers:
     address, start_seconds, gpus: see `config.settings.RayEngine`, the last as gpus_per_worker.
 
     Raises:
-        UserError: Ray is not installed, or there is no such cluster.
+        UserError: Ray is not installed or does not start, or there is no such cluster.
     """
 
     def __init__(self, address: str, start_seconds: float, gpus: float = 0.0) -> None:
@@ -54,7 +54,14 @@ class RayWorkers:
         quiet: Record = {"log_to_driver": False, "logging_level": "error", "configure_logging": False}
         if address == _HERE:
             here: Record = {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
-            self._ray.init(address=_HERE, num_cpus=os.cpu_count() or 1, **here, **quiet)
+            try:
+                self._ray.init(address=_HERE, num_cpus=os.cpu_count() or 1, **here, **quiet)
+            except Exception as error:  # of whichever kind: Ray has none of its own for this
+                raise UserError(
+                    f"Ray did not start on this machine ({error}). On a busy one that takes too long for it: try again "
+                    "later, or take engine.name = 'simulation'.",
+                    code="user.ray-start",
+                ) from error
             return
         try:
             with _asking_once():
