@@ -132,5 +132,6 @@ def test_a_machine_that_is_too_busy_for_ray_is_named(monkeypatch: pytest.MonkeyP
         raise Exception("The current node timed out during startup")
 
     monkeypatch.setattr(ray, "init", times_out)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
     with refusal("user.ray-start", "timed out during startup", "simulation"):
         RayWorkers("local", 1.0)
