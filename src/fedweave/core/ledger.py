@@ -233,15 +233,15 @@ class Ledger:
         info: what is declared of it. counts: in which clients' messages differ; a device that has them is waited for
         when the ledger is read.
         """
+        where, when = (round, call, step, tuple(clients), direction), (time.time(), self.purpose)
         if counts is not None and not isinstance(message, Measured):
-            entry = Entry(round, call, step, tuple(clients), direction, (), 0, seconds, (), time.time(), self.purpose)
+            entry = Entry(*where, (), 0, seconds, (), *when)
             self._entries.append(Uncounted(entry, Varied(message, counts.paths, info), counts))
             self._open = True
             return
         form = message if isinstance(message, Measured) else measured(message)
-        keys, when = tuple(line(*part, info) for part in form.parts), time.time()
-        own = round, call, step, tuple(clients), direction, keys, form.size, seconds, tuple(to), when, self.purpose
-        self.add(Entry(*own))
+        keys = tuple(line(*part, info) for part in form.parts)
+        self.add(Entry(*where, keys, form.size, seconds, tuple(to), *when))
 
     def enter(self, entry: Entry) -> None:
         """Note messages that were measured elsewhere and are sent now, for the present purpose."""
