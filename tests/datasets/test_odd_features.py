@@ -76,6 +76,23 @@ def test_a_rating_whose_sign_is_the_label_of_the_same_edge_is_named() -> None:
     assert same.startswith("the edge feature rating has one value for each class")
 
 
+def test_past_edges_carry_what_the_examples_do_not() -> None:
+    """They have no label, and examples no rating."""
+    rng = np.random.default_rng(0)
+    edges = pd.DataFrame({"source": range(60), "target": [*range(1, 60), 0], "rating": rng.choice([-3.0, 1, 2], 60)})
+    edges["label"] = np.where(edges.rating > 0, "trust", "distrust")
+    edges.loc[:19, "label"], edges.loc[20:, "rating"] = None, None
+    nodes = pd.DataFrame({"id": range(60), "f": rng.normal(size=60)})
+    data = from_frames(nodes, edges, task="edges", edge_features="rating", missing=("edges.rating",))
+    assert data.carried is not None
+    assert data.carried.features is not None
+    assert data.carried.columns == ("rating", "rating is missing")
+    assert data.carried.features[20:].tolist() == [[0, 1]] * 40
+    assert set(data.carried.features[:20, 0]) == {-3, 1, 2}
+    assert data.y[:20].tolist() == [-1] * 20
+    assert not list(odd_features(data))
+
+
 def test_a_column_far_larger_than_the_others_is_named() -> None:
     x = np.random.default_rng(0).uniform(-1, 1, (DATA.nodes, 5))
     x[0] = 1  # of every column the largest

@@ -138,7 +138,7 @@ def scaled(carried: Carried, how: str, where: str | Path, until: float = math.in
     if carried.features is None or how == "none" or not carried.total:
         return carried
     over = carried.features if carried.time is None else carried.features[carried.time <= until]
-    if how in OVER_NODES and not len(over):
+    if how in OVER_NODES and carried.time is not None and not len(over):
         early = f"{carried.time.min():.10g} is the first, and training ends at {until:.10g}"
         remedy = 'Let training end later (train_until), or say edge_normalise = "none".'
         refuse(where, f"no edge is early enough to scale features of edges by: {early}", remedy, "no-early-edges")
@@ -241,23 +241,24 @@ _MOSTLY = 0.5  # share of the edges
 
 
 def _both(carried: Carried, table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """bool [M], whether an edge is listed as often in the other direction with the same values in the same table; and
-    bool [M], whether it has the direction of the first such row. Loops are."""
+    """bool [M], whether an edge is listed as often in the other direction with the same values in the same table, as
+    loops are; and bool [M], whether it has the direction of the first row with its ends and values."""
     low, high = np.sort(carried.ends, 0)
-    values = [own for own in (carried.weight, carried.time) if own is not None]
-    values += [] if carried.features is None else list(carried.features.T)
-    keys = [*values, high, low, table]
-    order = np.lexsort(keys)
-    new = np.zeros(carried.total, bool)
-    new[:1] = True
-    for key in keys:
-        new[1:] |= np.diff(key[order]) != 0
-    group = np.empty(carried.total, np.int64)
-    group[order] = np.cumsum(new) - 1
     way = np.sign(carried.ends[1] - carried.ends[0])
-    first_way = way[order[new]]  # `lexsort` keeps the order of equal rows
-    result: np.ndarray = np.bincount(group, way)[group] == 0
-    return result, way == first_way[group]
+    pair = np.unique(low << 31 | high, return_inverse=True)[1]
+    ahead, back = (np.bincount(pair[way == one], minlength=len(pair)) for one in (1, -1))
+    both, opens = way == 0, np.ones(carried.total, bool)
+    at = np.flatnonzero(((ahead > 0) & (back > 0))[pair])
+    values = [own[at] for own in (carried.weight, carried.time) if own is not None]
+    values += [] if carried.features is None else list(carried.features[at].T)
+    order = np.lexsort([*values, pair[at], table[at]])
+    new = np.ones(len(at), bool)
+    new[1:] = np.any([np.diff(key[order]) != 0 for key in (*values, pair[at], table[at])], 0)
+    group = np.empty(len(at), np.int64)
+    group[order] = np.cumsum(new) - 1
+    both[at] = np.bincount(group, way[at])[group] == 0
+    opens[at] = way[at] == way[at][order[new]][group]  # `lexsort` keeps the order of equal rows
+    return both, opens
 
 
 def one_way(carried: Carried | None, both: bool, directed: bool | None) -> tuple[str, ...]:

@@ -319,7 +319,7 @@ def plain(name: str) -> str:
 
 def shown(name: str) -> str:
     """The name without letters that do not show, such as a zero-width space."""
-    return "".join(letter for letter in name if unicodedata.category(letter) != "Cf")
+    return name if name.isascii() else "".join(own for own in name if unicodedata.category(own) != "Cf")
 
 
 def places(cells: pa.Array, ids: pa.Array) -> pa.Array:
