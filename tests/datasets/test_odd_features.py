@@ -4,12 +4,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse as sp
+import torch
+from torch_geometric.data import Data
 from typer.testing import CliRunner
 
 from fedweave.cli import app
-from fedweave.datasets import load
+from fedweave.datasets import from_frames, from_pyg, load
 from fedweave.datasets.odd_data import APART, odd_features
 
 DATA = load("synthetic", nodes=60, features=4, classes=2)
@@ -32,6 +35,62 @@ def test_a_column_with_one_value_for_each_class_is_named(values: tuple[float, fl
     assert said.startswith("the feature status has one value for each class")
     x[np.flatnonzero(DATA.y == 1)[0], 1] = values[0]  # one node of another value: no longer the label
     assert not of(x)
+
+
+def test_a_column_with_a_range_for_each_class_is_named() -> None:
+    x = np.random.default_rng(0).normal(size=(DATA.nodes, 3))
+    rating = np.random.default_rng(1).integers(1, 11, DATA.nodes)
+    x[:, 1] = np.where(DATA.y == 1, rating, -rating)
+    [said] = of(x, columns=("age", "rating", "income"))
+    assert said.startswith("the feature rating has numbers of which no two classes share a range")
+    assert list(odd_features(replace(DATA, x=sp.csr_matrix(x, dtype=np.float32)))) == [
+        said.replace("rating has", "1 has")
+    ]
+    few = np.flatnonzero(DATA.y == 1)[4:]
+    assert not of(x, y=np.where(np.isin(np.arange(DATA.nodes), few), -1, DATA.y))  # four of a class may be chance
+    x[np.flatnonzero(DATA.y == 1)[0], 1] = x[DATA.y == 0, 1].max()  # one that meets the other class
+    assert not of(x)
+
+
+def test_a_rating_whose_sign_is_the_label_of_the_same_edge_is_named() -> None:
+    """As of Bitcoin OTC, held as edges; only as a feature of the edge itself."""
+    rng = np.random.default_rng(0)
+    edges = pd.DataFrame(rng.integers(0, 20, (60, 2)), columns=["source", "target"])
+    edges = edges[edges.source != edges.target]
+    edges["rating"] = rng.choice([-3.0, -1, 1, 2, 10], len(edges))
+    edges = edges.assign(label=np.where(edges.rating > 0, "trust", "distrust"), fee=rng.normal(size=len(edges)))
+    nodes = pd.DataFrame({"id": range(20), "f": rng.normal(size=20)})
+    taken = from_frames(nodes, edges, task="edges", edge_features=("fee", "rating"))
+    [said] = odd_features(taken)
+    assert said.startswith("the edge feature rating has numbers of which no two classes share a range")
+    ends, y = torch.from_numpy(taken.carried.ends), torch.from_numpy(taken.y)  # type: ignore[union-attr]
+    attributes = torch.from_numpy(taken.carried.features)  # type: ignore[union-attr]
+    pyg = from_pyg(Data(x=torch.eye(20), edge_index=ends, edge_label=y, edge_attr=attributes), task="edges")
+    assert [one.startswith("the edge feature 1 has numbers") for one in odd_features(pyg)] == [True]
+    assert not list(odd_features(from_frames(nodes, edges.drop(columns="rating"), task="edges", edge_features="fee")))
+    [same] = odd_features(
+        from_frames(
+            nodes, edges.assign(rating=edges.rating > 0), task="edges", edge_features="rating", ignore=("edges.fee",)
+        )
+    )
+    assert same.startswith("the edge feature rating has one value for each class")
+
+
+def test_past_edges_carry_what_the_examples_do_not() -> None:
+    """They have no label, and examples no rating."""
+    rng = np.random.default_rng(0)
+    edges = pd.DataFrame({"source": range(60), "target": [*range(1, 60), 0], "rating": rng.choice([-3.0, 1, 2], 60)})
+    edges["label"] = np.where(edges.rating > 0, "trust", "distrust")
+    edges.loc[:19, "label"], edges.loc[20:, "rating"] = None, None
+    nodes = pd.DataFrame({"id": range(60), "f": rng.normal(size=60)})
+    data = from_frames(nodes, edges, task="edges", edge_features="rating", missing=("edges.rating",))
+    assert data.carried is not None
+    assert data.carried.features is not None
+    assert data.carried.columns == ("rating", "rating is missing")
+    assert data.carried.features[20:].tolist() == [[0, 1]] * 40
+    assert set(data.carried.features[:20, 0]) == {-3, 1, 2}
+    assert data.y[:20].tolist() == [-1] * 20
+    assert not list(odd_features(data))
 
 
 def test_a_column_far_larger_than_the_others_is_named() -> None:

@@ -14,7 +14,7 @@ import pytest
 import scipy.sparse as sp
 import torch
 
-from fedweave.datasets import DATASETS, Dataset, describe, download, load, npz
+from fedweave.datasets import DATASETS, Dataset, describe, download, features, load, npz
 from fedweave.datasets.check import check
 from fedweave.datasets.lookup import Facts
 from fedweave.datasets.public import PUBLIC
@@ -164,11 +164,18 @@ def test_constant_columns_become_zero(tmp_path: Path) -> None:
         np.testing.assert_array_equal(data.x, [[0, -1], [0, 1]])
 
 
-def test_column_scaling_of_sparse_features_and_unknown_names_are_refused(
+def test_columns_of_sparse_features_are_scaled_unless_they_would_fill_the_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     npz.write(replace(tiny(), x=sp.csr_matrix(np.eye(2, 11, dtype=np.float32))), tmp_path / "cora.npz")
     monkeypatch.setattr(DATASETS["cora"], "facts", Facts(2, 1, 11, 2))
+    for how in ("standard", "minmax"):
+        expected = np.pad([[1.0, -1], [-1, 1]], ((0, 0), (0, 9)))
+        np.testing.assert_array_equal(load("cora", str(tmp_path), normalise=how).x, expected)
+        shift, divisor = features.scaling(np.eye(2, 3, dtype=np.float32), how)
+        sparse = features.scaling(sp.csr_matrix(np.eye(2, 3, dtype=np.float32)), how)
+        np.testing.assert_array_equal(sparse, (shift, divisor))
+    monkeypatch.setattr(features, "FILLED", 21)
     with refusal("config", "2", "11"):
         load("cora", str(tmp_path), normalise="standard")
     with refusal("config", "'unit'"):

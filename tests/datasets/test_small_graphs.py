@@ -84,6 +84,24 @@ def test_a_users_own_collection(tmp_path: Path) -> None:
         load("tu", str(tmp_path / "empty"))
 
 
+def test_labels_and_attributes_are_standardised_though_most_are_0(tmp_path: Path) -> None:
+    """As of COX2: 35 kinds of atoms and three coordinates, of which 10 % are not 0."""
+    from sklearn.preprocessing import StandardScaler
+
+    rng, n = np.random.default_rng(0), 400
+    kinds, places = rng.integers(0, 35, n), rng.normal(size=(n, 3)).round(4)
+    rows = {"A": "1, 2\n2, 1\n", "graph_indicator": "".join(f"{1 + node // 4}\n" for node in range(n))}
+    rows |= {"graph_labels": "1\n-1\n" * (n // 8), "node_labels": "".join(f"{kind}\n" for kind in kinds)}
+    rows["node_attributes"] = "".join(f"{x}, {y}, {z}\n" for x, y, z in places)
+    path = str(folder(tmp_path, without=("edge_labels",), **rows))
+    plain = load("tu", path, attributes=True)
+    assert isinstance(plain.x, sp.csr_matrix)
+    wide = np.hstack([np.eye(35)[kinds], places.astype(np.float32)])
+    np.testing.assert_array_equal(plain.x.toarray(), wide)
+    scaled = load("tu", path, attributes=True, normalise="standard").x
+    np.testing.assert_allclose(scaled, StandardScaler().fit_transform(wide), atol=1e-6)
+
+
 def test_another_collection_is_not_taken_for_the_named_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data_root: Path
 ) -> None:

@@ -37,6 +37,7 @@ def plain(table: pa.Table) -> pa.Table:
 
 MOST, RATIO = 1 << 31, 2000  # bytes of a table in a file that is smaller by more than this factor
 MOST_UNPACKED, RATIO_UNPACKED = 1 << 30, 200  # of an archive
+MOST_IN_LISTS = 1 << 26  # bytes of lists in a table, of which no column is read, in a file smaller by that ratio
 LONG = 4096  # bytes of a word that a table should not hold many times
 # Encodings of text that cannot be read as a dictionary; in the first a word is what differs from the one before it.
 PREFIXED, NO_DICTIONARY = "DELTA_BYTE_ARRAY", ("DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY")
@@ -88,7 +89,13 @@ def fault(held: pq.FileMetaData, size: int) -> str:
     groups = [held.row_group(at) for at in range(held.num_row_groups)]
     unpacked = sum(group.total_byte_size for group in groups)
     much = max(8 * held.num_rows * held.num_columns, unpacked)
-    return f"its {size:,} bytes hold {held.num_rows:,} rows" if much > MOST and much > RATIO * size else ""
+    if much > MOST and much > RATIO * size:
+        return f"its {size:,} bytes hold {held.num_rows:,} rows"
+    listed = [at for at in range(held.num_columns) if held.schema.column(at).max_repetition_level > 0]
+    values = sum(group.column(at).num_values for group in groups for at in listed)
+    if 8 * values > MOST_IN_LISTS and 8 * values > RATIO_UNPACKED * size:
+        return f"its {size:,} bytes hold {held.num_rows:,} rows with {values:,} values in lists"
+    return ""
 
 
 def check_archive(source: Path | BinaryIO, size: int) -> None:

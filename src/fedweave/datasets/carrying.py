@@ -1,5 +1,6 @@
 """What the edges of a user's own data carry: direction, weight, features, time; parallel edges and loops."""
 
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -20,8 +21,10 @@ from fedweave.errors import ConfigError
 
 PARALLEL = ("keep", "sum", "count", "last")
 ALL = "all"
-_DAY = 86_400e6  # microseconds
+_DAY = {"s": 86_400.0, "ms": 86_400e3, "us": 86_400e6, "ns": 86_400e9}  # of each unit
 _IN_EDGES = "edges."
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -122,15 +125,23 @@ def carried_of(
     columns = feature_names(of_features, (), own)
     features = features_of(of_features, (), own)[rows] if columns else None
     given = Carried(ends, kind.directed, weight, features, time, columns, examples=kind.of_edges)
-    found = merged(given, kind.parallel)
+    found = merged(given_once(given, edges.origins[rows], edges.path), kind.parallel)
     return scaled(found, kind.edge_normalise, edges.path)
 
 
 def scaled(carried: Carried, how: str, where: str | Path, until: float = math.inf) -> Carried:
-    """With features scaled as `datasets.features.normalise` does, over all of these edges `until` some time."""
+    """With features scaled as `datasets.features.normalise` does, over all of these edges `until` some time.
+
+    Raises:
+        DataError: there is no edge until then.
+    """
     if carried.features is None or how == "none" or not carried.total:
         return carried
     over = carried.features if carried.time is None else carried.features[carried.time <= until]
+    if how in OVER_NODES and carried.time is not None and not len(over):
+        early = f"{carried.time.min():.10g} is the first, and training ends at {until:.10g}"
+        remedy = 'Let training end later (train_until), or say edge_normalise = "none".'
+        refuse(where, f"no edge is early enough to scale features of edges by: {early}", remedy, "no-early-edges")
     pairs: tuple[tuple[float, float], ...] = ()
     if how in OVER_NODES:
         shift, divisor = scaling(over, how)
@@ -196,7 +207,58 @@ def once(carried: Carried, where: str | Path) -> Carried:
         return carried
     if not mirrored(carried.ends):
         refuse(where, "an edge lacks its reverse", "List every edge in both directions, or say that they are directed.")
+    if not alike_both_ways(carried):
+        what = "an edge has another weight, other features or another time than its reverse"
+        refuse(where, what, "Give both the same, or say that edges are directed.", "reverse")
     return carried.taken(carried.ends[0] <= carried.ends[1])
+
+
+def alike_both_ways(carried: Carried) -> bool:
+    """Whether every edge is listed in both directions with the same values."""
+    return bool(_both(carried, np.zeros(carried.total, np.int64))[0].all())
+
+
+def given_once(carried: Carried, table: np.ndarray, where: str | Path) -> Carried:
+    """Undirected edges, each once where the table lists all in both directions with the same values, in the direction
+    that comes first. A note where it lists most of them so, or where edges are the examples, all of which stay.
+
+    table: int64 [M], which table each edge is from.
+    """
+    if carried.directed or not carried.total:
+        return carried
+    both, opens = _both(carried, table)
+    loop = carried.ends[0] == carried.ends[1]
+    whole = np.bincount(table, ~both & ~loop)[table] == 0
+    twice = both & ~loop & (~whole | carried.examples)
+    if twice.any() and (twice.sum() >= _MOSTLY * (~loop).sum()):
+        are = "is two examples" if carried.examples else "counts twice"
+        said = f"{twice.sum():,} of {carried.total:,} rows list an edge in both directions with the same values"
+        _LOG.warning("note: %s: %s, which %s; list it once, or say directed = true", where, said, are)
+    return carried if carried.examples else carried.taken(~whole | loop | opens)
+
+
+_MOSTLY = 0.5  # share of the edges
+
+
+def _both(carried: Carried, table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """bool [M], whether an edge is listed as often in the other direction with the same values in the same table, as
+    loops are; and bool [M], whether it has the direction of the first row with its ends and values."""
+    low, high = np.sort(carried.ends, 0)
+    way = np.sign(carried.ends[1] - carried.ends[0])
+    pair = np.unique(low << 31 | high, return_inverse=True)[1]
+    ahead, back = (np.bincount(pair[way == one], minlength=len(pair)) for one in (1, -1))
+    both, opens = way == 0, np.ones(carried.total, bool)
+    at = np.flatnonzero(((ahead > 0) & (back > 0))[pair])
+    values = [own[at] for own in (carried.weight, carried.time) if own is not None]
+    values += [] if carried.features is None else list(carried.features[at].T)
+    order = np.lexsort([*values, pair[at], table[at]])
+    new = np.ones(len(at), bool)
+    new[1:] = np.any([np.diff(key[order]) != 0 for key in (*values, pair[at], table[at])], 0)
+    group = np.empty(len(at), np.int64)
+    group[order] = np.cumsum(new) - 1
+    both[at] = np.bincount(group, way[at])[group] == 0
+    opens[at] = way[at] == way[at][order[new]][group]  # `lexsort` keeps the order of equal rows
+    return both, opens
 
 
 def one_way(carried: Carried | None, both: bool, directed: bool | None) -> tuple[str, ...]:
@@ -231,7 +293,7 @@ def as_edges(data: Dataset, labels: tuple[str, ...] = ()) -> Dataset:
 
 
 def times_of(table: Table, column: str) -> np.ndarray:
-    """float64 [rows]: numbers as they are, dates and times as days since 1970.
+    """float64 [rows]: numbers as they are, dates and times as days since 1970, durations as days.
 
     Raises:
         DataError: a cell is empty or neither; names file and row.
@@ -254,28 +316,39 @@ def times_of(table: Table, column: str) -> np.ndarray:
             said = "time {!r} is no finite number".format
             refuse_rows(table, ~np.isfinite(times), lambda row: said(column), "Correct it, or remove the row.")
             return times
-    micros = cells.cast(pa.timestamp("us")).cast(pa.int64()).to_numpy(zero_copy_only=False)
-    return np.asarray(micros / _DAY)
+    if pa.types.is_date(cells.type):
+        cells = cells.cast(pa.timestamp("ms"))
+    if not pa.types.is_timestamp(cells.type) and not pa.types.is_duration(cells.type):
+        refuse(table.path, f"column {column!r} holds {cells.type}, no point in time", _TIMES, "time")
+    return np.asarray(cells.cast(pa.int64()).to_numpy(zero_copy_only=False) / _DAY[cells.type.unit])
+
+
+_TIMES = "Give numbers, or dates such as 2024-03-31 or 2024-03-31T12:00:00."
+_KINDS = tuple(pa.timestamp(unit, zone) for unit in ("us", "ns") for zone in (None, "UTC"))
 
 
 def _dates(table: Table, column: str, cells: pa.Array) -> pa.Array:
-    for kind in (pa.timestamp("us"), pa.timestamp("us", "UTC")):
-        try:
-            return cells.cast(kind)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            continue
+    """The column of text as timestamps, of nanoseconds where microseconds do not keep it."""
+    for kind in _KINDS:
+        if (found := _cast(cells, kind)) is not None:
+            return found
+    bad = np.array([all(_cast(pa.array([text]), kind) is None for kind in _KINDS) for text in cells.to_pylist()], bool)
 
-    def is_none(text: object) -> bool:
-        try:
-            pa.array([text]).cast(pa.timestamp("us"))
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            return True
-        return False
+    def said(row: int) -> str:
+        number = _cast(cells[row : row + 1], pa.float64()) is not None
+        what = "a number among dates" if number else "no number and no date"
+        return f"time {column!r} is {cells[row].as_py()!r}, {what}"
 
-    bad = np.array([is_none(text) for text in cells.to_pylist()], bool)
-    remedy = "Give numbers, or dates such as 2024-03-31 or 2024-03-31T12:00:00."
-    refuse_rows(table, bad, lambda row: f"time {column!r} is {cells[row].as_py()!r}, no number and no date", remedy)
-    refuse(table.path, f"column {column!r} mixes times with and without a zone", remedy)
+    refuse_rows(table, bad, said, _TIMES)
+    remedy = "Give all times a zone, or none; nanoseconds reach from 1678 to 2261."
+    refuse(table.path, f"column {column!r} mixes times with and without a zone, or of too many digits", remedy, "times")
+
+
+def _cast(cells: pa.Array, kind: pa.DataType) -> pa.Array | None:
+    try:
+        return cells.cast(kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return None
 
 
 def _weights(table: Table, column: str) -> np.ndarray:

@@ -12,6 +12,7 @@ from fedweave.datasets.base import Dataset
 from fedweave.datasets.edges import NO_LOOPS, undirected
 from fedweave.errors import ConfigError, DataError, Faults
 
+_FEW = 1000  # kinds, which may be more than rows
 _LOOKED = 10_000  # rows at fault whose words are compared
 _BOTH = (
     "Store both directions of every edge once, sorted: edge_index = "
@@ -285,6 +286,9 @@ def _check_kinds(numbers: np.ndarray, name: str, things: str, where: str | Path)
     row = first(numbers < -1)
     if row is not None:
         refuse(where, f"{name}, row {row}: {numbers[row]} is below 0", f"Number the {things} from 0; -1 is unknown.")
+    if (row := first(numbers > max(len(numbers), _FEW))) is not None:  # memory is taken for all below it
+        what = f"{name}, row {row}: {numbers[row]} is above the number of rows, {len(numbers):,}"
+        refuse(where, what, f"Number the {things} from 0, without gaps; -1 is unknown.", "stray")
 
 
 def _check_split(dataset: Dataset, where: str | Path, labelled: bool) -> None:

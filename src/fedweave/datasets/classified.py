@@ -5,6 +5,7 @@ owner says so.
 """
 
 import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -153,6 +154,33 @@ def labels_in(table: Table, key: str) -> pa.Array:
         DataError: the column holds fractions, in a type of numbers; names file and row.
     """
     return table.texts("label", _remedy(key))
+
+
+# "[0, 1, 0]", "[0 1 0]", "0;1;0", "3|7", "0,1,0", "0 1 0": one decimal comma is none of them
+SEVERAL = (
+    r"^\s*([\[({]\s*(.*[,;|].*|\d+(\s+\d+)+)\s*[\])}]|\d+(\s*[;|]\s*\d+)+|\d+(\s*,\s*\d+){2,}|\d+(\s+\d+){2,})\s*$"
+)
+
+
+def refuse_several(table: Table, key: str) -> None:
+    """Refuse several targets in one cell of the column "label", where `key` in [data] lists no names: each combination
+    would be a class of its own. Targets are numbers, a list in brackets, or names that other cells hold by themselves.
+
+    Raises:
+        DataError: names file, row and how many there are.
+    """
+    cells = labels_in(table, key)
+    names = set(cells.drop_null().unique().to_pylist())
+    pieces = {name: re.split(r"\s*[,;|]\s*", name) for name in names}
+    odd = [name for name, own in pieces.items() if re.match(SEVERAL, name) or (len(own) > 1 and names.issuperset(own))]
+    bad = np.asarray(pc.is_in(cells, pa.array(odd, pa.string())))
+    if (row := first(bad)) is not None:
+        more = f" (and so are {int(bad.sum()) - 1:,} more of {table.rows:,} {table.counted})" if bad.sum() > 1 else ""
+        remedy = (
+            "An example has one class: keep one target, such as a column of it in the place of label; if such cells "
+            f"are names, list all of them in data.{key}."
+        )
+        table.refuse_at(row, f"label is {cells[row].as_py()!r}, several targets in one cell{more}", remedy)
 
 
 def refuse_numerals(table: Table, key: str) -> None:
@@ -304,6 +332,7 @@ class Classified:
         if self.classes is not None:
             table.whole("label", empty="unlabelled")  # says which label is no number
         if self.labels is None:
+            refuse_several(table, "labels")
             refuse_numerals(table, "labels")
         if self.labels is None and pc.any(whole).as_py():
             names = present.filter(pc.invert(whole))

@@ -15,7 +15,7 @@ from fedweave.core.graph import SPLITS
 from fedweave.datasets.check import refuse, refuse_rows
 from fedweave.datasets.edges import NO_LOOPS, note_loops, undirected
 from fedweave.datasets.features import one_hot
-from fedweave.datasets.table import NUMERIC, Known, Table, places
+from fedweave.datasets.table import NUMERIC, Known, Table, as_whole, places
 from fedweave.errors import DataError, Faults
 
 OF_EDGES = "edges."
@@ -179,16 +179,16 @@ def group_names(nodes: Table, groups: tuple[str, ...] | None = None) -> tuple[st
 
 
 def owners_of(table: Table, column: str) -> tuple[str, ...]:
-    """The names in a column that says whose each row is, sorted.
+    """The names in a column that says whose each row is, sorted; a whole number that is written as "7.0" is "7".
 
     Raises:
         DataError: a cell is empty or says so in words ("nan"), or a name begins or ends with a blank, which would make
             a member of its own.
     """
-    names = table.filled(column).to_pylist()
+    names = as_whole(table.filled(column)).unique().to_pylist()
     table.refuse_blanks(column)
     table.refuse_gaps(column)
-    return tuple(sorted(set(names)))
+    return tuple(sorted(names))
 
 
 def edges_of(edges: Table, ids: pa.Array, loops: str = "refuse") -> np.ndarray:

@@ -80,6 +80,7 @@ def refuse_merged(values: np.ndarray, name: str, refuse_at: Callable[[int, str, 
 OVER_NODES = ("scale", "standard", "minmax")  # depend on which other nodes there are
 NORMALISE = ("none", "row", "binary", *OVER_NODES)
 
+FILLED = 1 << 26  # cells that sparse features may have to be filled for `OVER_NODES`
 # Above this share of nonzeros a dense product is faster than a sparse one, and hardly larger in memory.
 DENSE_FROM = 0.2
 
@@ -114,11 +115,12 @@ def scaling(over: "np.ndarray | sp.csr_matrix", how: str) -> tuple[np.ndarray, n
     over: features float32 [n, d] as they are. how: one of `OVER_NODES`.
     """
     if how == "minmax":
-        known = np.asarray(over, np.float64)
+        known = dense(over).astype(np.float64)
         low, span = known.min(0), np.ptp(known, 0)
         return low + span / 2, np.where(span > 0, span / 2, np.inf)
     from sklearn.preprocessing import StandardScaler  # slow to import
 
+    over = over if how == "scale" else dense(over)
     scaler = StandardScaler(with_mean=how == "standard").fit(over.astype(np.float64))
     constant = (scaler.var_ == 0) & (how == "standard")
     shift = scaler.mean_ if how == "standard" else np.zeros(over.shape[1])
@@ -142,7 +144,8 @@ def normalise(
                 FairGNN, Dai and Wang 2021, and NIFTY, Agarwal et al. 2021); constant columns become 0.
 
     Raises:
-        ConfigError: `how` is unknown, or is "standard" or "minmax" for sparse features, which would make them dense.
+        ConfigError: `how` is unknown, or is "standard" or "minmax" for sparse features of more than `FILLED` cells,
+            which would make them dense.
     """
     check_normalise(how)
     over = x if over is None else over
@@ -157,13 +160,13 @@ def normalise(
     if how == "scale":
         scaler = StandardScaler(with_mean=False).fit(over.astype(np.float64))
         return scaler.transform(x.astype(np.float64)).astype(np.float32)
-    if sp.issparse(over):
+    if sp.issparse(over) and max(over.shape[0], x.shape[0]) * over.shape[1] > FILLED:
         raise ConfigError(
             f'normalise = "{how}" would fill the sparse features of {name} ({over.shape[0]} x {over.shape[1]}); '
             'use "none", "row" or "scale".'
         )
-    known = np.asarray(over, np.float64)  # float32 sums over many rows would lose digits
-    wide = np.asarray(x.toarray() if isinstance(x, sp.csr_matrix) else x, np.float64)
+    known = dense(over).astype(np.float64)  # float32 sums over many rows would lose digits
+    wide = dense(x).astype(np.float64)
     if how == "standard":
         return StandardScaler().fit(known).transform(wide).astype(np.float32)
     low, span = known.min(0), np.ptp(known, 0)
@@ -202,6 +205,18 @@ def repeated(x: "np.ndarray | sp.csr_matrix", sens: np.ndarray) -> np.ndarray:
     low, high = (np.stack([_bound(x[group], bound) for group in groups]) for bound in (np.min, np.max))
     apart = (np.diff(np.sort(low, 0), axis=0) > 0).all(0)
     return np.flatnonzero((low == high).all(0) & apart)
+
+
+def apart(x: "np.ndarray | sp.csr_matrix", y: np.ndarray, least: int) -> np.ndarray:
+    """int64, the columns of x [n, d] whose numbers lie in a range for each class of y int64 [n], none of which meets
+    another's. None if there is only one class, or one of fewer examples than `least`, of which that may be chance."""
+    classes = [np.flatnonzero(y == c) for c in np.unique(y[y >= 0])]
+    if len(classes) < 2 or min(map(len, classes)) < least:
+        return np.zeros(0, np.int64)
+    low, high = (np.stack([_bound(x[own], bound) for own in classes]) for bound in (np.min, np.max))
+    order = np.argsort(low, 0)
+    low, high = (np.take_along_axis(own, order, 0) for own in (low, high))
+    return np.flatnonzero((low[1:] > high[:-1]).all(0))
 
 
 def _bound(rows: "np.ndarray | sp.csr_matrix", bound: "Callable[..., np.ndarray | sp.csr_matrix]") -> np.ndarray:

@@ -212,6 +212,11 @@ class _Stacked(Table):
     sources: tuple[Table, ...] = ()
     counted: ClassVar[str] = "rows of all members"
 
+    @property
+    def origins(self) -> np.ndarray:
+        """See `Table.origins`."""
+        return np.repeat(np.arange(len(self.sources)), [table.rows for table in self.sources])
+
     def place(self, row: int) -> tuple[Path, int]:
         """See `Table.place`."""
         for table in self.sources:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
@@ -147,11 +148,32 @@ def _columns(columns: dict[str, list[object]]) -> pa.Table:
     """Arrow columns; what has values of several types, or of more than 64 bits, becomes text."""
     made = {}
     for name, values in columns.items():
+        values = _times_apart(values)
         try:
             made[name] = pa.array(values)
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
             made[name] = pa.array([None if value is None else str(value) for value in values])
     return pa.table(made)
+
+
+def _times_apart(values: list[object]) -> list[object]:
+    """Values as text where some are times with a zone and others times without, for which Arrow would take UTC."""
+    zones = {value.tzinfo is None for value in values if isinstance(value, datetime) and value == value}  # NaT is not
+    if len(zones) < 2:
+        return values
+    return [(str(value) if value == value else None) if isinstance(value, datetime) else value for value in values]
+
+
+def _with_times_apart(frame: Any) -> Any:
+    """A pandas frame with `_times_apart` in its columns of objects; anything else as it is."""
+    if not hasattr(frame, "isetitem"):
+        return frame
+    for at, kind in enumerate(frame.dtypes):
+        values = frame.iloc[:, at].tolist() if kind.kind == "O" else []
+        if (apart := _times_apart(values)) is not values:
+            frame = frame.copy(deep=False)
+            frame.isetitem(at, apart)
+    return frame
 
 
 def _tables(root: Path, **frames: object) -> Tables:
@@ -162,6 +184,7 @@ def _table(kind: str, frame: object) -> pa.Table:
     try:
         if isinstance(frame, pa.Table):
             return plain(frame)
+        frame = _with_times_apart(frame)
         if hasattr(frame, "__arrow_c_stream__"):
             return plain(pa.table(frame))
         return plain(pa.Table.from_pandas(frame, preserve_index=False))

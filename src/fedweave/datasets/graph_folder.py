@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from fedweave.core.records import Record
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import first
-from fedweave.datasets.classified import labels_in, refuse_numerals
+from fedweave.datasets.classified import labels_in, refuse_numerals, refuse_several
 from fedweave.datasets.columns import check_columns, ids_of
 from fedweave.datasets.features import one_hot
 from fedweave.datasets.lookup import TABLES, named_folder, unread
@@ -229,6 +229,7 @@ def _kinds(table: Table, names: tuple[str, ...] | None, key: str) -> np.ndarray:
         table.refuse_at(first(kinds > table.rows), "the label's number is above the number of rows", "Number from 0.")
         return kinds
     if names is None:
+        refuse_several(table, key)
         refuse_numerals(table, key)
     remedy = f"Correct it; {key} in [data] may name more, before a model is trained."
     return table.among("label", cells, _names(table, names), remedy)

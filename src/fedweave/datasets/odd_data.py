@@ -3,7 +3,7 @@ says nothing of the examples, however it came into a table.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import scipy.sparse as sp
 
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.features import repeated
+from fedweave.datasets.features import apart, repeated
 from fedweave.datasets.table import NUMERIC, WHOLE, Table, alike, difference
 
 PANDAS = "__index_level_"  # so begin the names of row indexes that pandas writes to Parquet
@@ -72,15 +72,18 @@ def _dense(x: "np.ndarray | sp.csr_matrix") -> np.ndarray:
     return x.toarray() if isinstance(x, sp.csr_matrix) else x
 
 
+LEAST = 5  # examples of a class of which numbers apart from the others' are no chance
 APART = 1000.0  # times the median column's largest number; of the public sets at hand none is beyond 12
 
 
 def odd_features(data: Dataset) -> Iterator[str]:
     """A sentence for each kind of column that is odd, with the columns' names, or their numbers from 0."""
-    if data.example == "node" and len(same := repeated(data.x, data.y)):
-        yield (
-            f"{_columns(data, same)} one value for each class, so that a model reads the label off; leave out what is "
-            "not known before the label is"
+    if data.example == "node":
+        yield from _labels_read_off(data.x, data.y, lambda columns: column_names(data, columns), "feature")
+    elif data.example == "edge" and data.carried is not None and data.carried.features is not None:
+        called = data.carried.columns or tuple(map(str, range(data.carried.width)))
+        yield from _labels_read_off(
+            data.carried.features, data.y, lambda columns: _few(called, columns), "edge feature"
         )
     largest = _largest(data.x)
     usual = float(np.median(largest[largest > 0])) if (largest > 0).any() else 0.0
@@ -89,6 +92,21 @@ def odd_features(data: Dataset) -> Iterator[str]:
             f"{_columns(data, far)} numbers up to {largest[far].max() / usual:,.0f} times those of the median column, "
             "which hides the others from a model; scale features, by data.normalise or before"
         )
+
+
+def _labels_read_off(
+    x: "np.ndarray | sp.csr_matrix", y: np.ndarray, names: Callable[[np.ndarray], str], what: str
+) -> Iterator[str]:
+    """A sentence on the columns that say the same as the label, and one on those that fall into a range for each."""
+    same = repeated(x, y)
+    ranges = np.setdiff1d(apart(x, y, LEAST), same)
+    for columns, how in ((same, "one value for each class"), (ranges, "numbers of which no two classes share a range")):
+        if len(columns):
+            verb = f"{what} {names(columns)} has" if len(columns) == 1 else f"{what}s {names(columns)} have"
+            yield (
+                f"the {verb} {how}, so that a model reads the label off; leave out what is not known before the "
+                "label is"
+            )
 
 
 def _largest(x: "np.ndarray | sp.csr_matrix") -> np.ndarray:
@@ -104,7 +122,13 @@ def column_names(data: Dataset, columns: np.ndarray) -> str:
         for p in data.parties or ()
         for at, name in zip(p.columns.tolist(), p.names, strict=False)
     }
-    named = [data.columns[at] if data.columns else own.get(at, str(at)) for at in columns.tolist()]
+    names = data.columns or tuple(own.get(at, str(at)) for at in range(data.features))
+    return _few(names, columns)
+
+
+def _few(names: Sequence[str], columns: np.ndarray) -> str:
+    """The names at int64 places `columns`; of many, the first."""
+    named = [names[at] for at in columns.tolist()]
     return ", ".join(named[:5]) + (f" and {len(named) - 5} more" if len(named) > 5 else "")
 
 
@@ -134,6 +158,55 @@ def odd_data(data: Dataset) -> Iterator[str]:
             f"off where in the table an example stands; leave {'it' if few else 'them'} out (ignore in [data]) unless "
             "the order means something"
         )
+
+
+UNITS = 1000.0  # from which factor on times of two clients are not in one unit; a day has 86,400 seconds
+
+
+def odd_times(data: Dataset, until: tuple[float, float] | None, held: Mapping[str, np.ndarray]) -> Iterator[str]:
+    """A sentence for each way in which a split by time lacks one unit of time, or edges that are early enough.
+
+    until: the ends of training and of validation; None where the split is not by time. held: the nodes of each client,
+    int64, by its name.
+    """
+    if until is None or data.carried is None or data.carried.time is None or not data.carried.total:
+        return
+    edges, nodes, names = data.carried.time, data.node_time, list(held)
+    if nodes is not None and (nodes.min() > edges.max() or nodes.max() < edges.min()):
+        yield (
+            f"the nodes' times, {_span(nodes)}, and the edges' times, {_span(edges)}, do not overlap; are both in one "
+            "unit? Dates are days since 1970"
+        )
+    holder = np.full(data.nodes, len(names))  # of the nodes of no client, and of edges between two
+    for at, own in enumerate(held.values()):
+        holder[own] = at
+    source, target = holder[data.carried.ends]
+    client = np.where(source == target, source, len(names))
+    for what, times, whose in (("nodes", nodes, holder), ("edges", edges, client)):
+        last = np.zeros(len(names) + 1)
+        np.maximum.at(last, whose, 0.0 if times is None else np.abs(times))
+        last[last == 0] = np.nan
+        if np.nanmax(last[:-1], initial=0) > UNITS * np.nanmin(last[:-1], initial=np.inf):
+            low, high = int(np.nanargmin(last[:-1])), int(np.nanargmax(last[:-1]))
+            told = f"{last[low]:.10g} at {names[low]} and {last[high]:.10g} at {names[high]}"
+            yield f"the {what}' times go up to {told}; are all in one unit? Dates are days since 1970"
+    total, early = (np.bincount(own, minlength=len(names) + 1)[:-1] for own in (client, client[edges <= until[0]]))
+    late = np.flatnonzero((total > 0) & (early == 0))
+    if edges.min() > until[0]:
+        yield (
+            f"no edge is early enough for training: the first is at {edges.min():.10g}, and training ends at "
+            f"{until[0]:.10g}"
+        )
+    elif len(late):
+        verb = "has" if len(late) == 1 else "have"
+        yield (
+            f"{_few(names, late)} {verb} edges, and none that is early enough for training, which ends at "
+            f"{until[0]:.10g}"
+        )
+
+
+def _span(times: np.ndarray) -> str:
+    return f"{times.min():.10g} to {times.max():.10g}"
 
 
 def one_class(data: Dataset) -> Iterator[str]:

@@ -28,7 +28,7 @@ from fedweave.datasets.edges import undirected
 from fedweave.datasets.features import compact, normalise, refuse_repeated
 from fedweave.datasets.files import find
 from fedweave.datasets.lookup import named_folder, unread
-from fedweave.datasets.table import Table, difference, plain, undotted
+from fedweave.datasets.table import Table, as_whole, difference, plain, undotted
 
 _LOG = logging.getLogger(__name__)
 _LAYOUT = "Name the folder whose sub-folders are the parties, each with nodes and edges; see docs/data-format.md."
@@ -290,9 +290,7 @@ def _joined(
         if column not in party.nodes.columns:
             continue
         texts = labels_in(party.nodes, "labels") if column == "label" else party.nodes.texts(column)
-        # pandas writes whole numbers next to gaps as "1.0"
-        whole = pc.replace_substring_regex(texts, r"^(-?\d{1,18})\.0*$", r"\1")
-        texts = pc.if_else(pc.is_in(texts, pa.array(names, pa.string())), texts, whole)
+        texts = pc.if_else(pc.is_in(texts, pa.array(names, pa.string())), texts, as_whole(texts))
         values = texts.take(pa.array(own)).to_numpy(zero_copy_only=False)
         row = first((cells != None) & (values != None) & (cells != values))  # noqa: E711
         if row is not None:

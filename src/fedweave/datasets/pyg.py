@@ -10,7 +10,7 @@ import numpy as np
 
 from fedweave.core.carried import Carried
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.carrying import mirrored, once, one_way, skeleton
+from fedweave.datasets.carrying import alike_both_ways, mirrored, once, one_way, skeleton
 from fedweave.datasets.check import check, first, refuse
 from fedweave.datasets.classified import refuse_stray
 from fedweave.datasets.edges import undirected
@@ -50,7 +50,7 @@ def from_pyg(
     features of edges, that are 1 everywhere count as none.
     sens_feature: allow a feature column that says the same as sens.
     directed: whether edges lead one way alone; None: they do not where they carry nothing, else where one lacks its
-    reverse. loops: of a node with itself, "drop", or "keep" where edges carry something.
+    reverse, or has other values there. loops: of a node with itself, "drop", or "keep" where edges carry something.
     task: "edges" for edges as examples: their classes are edge_label [E] in the place of y, the masks and sens are of
     edges, each of which stands in edge_index once, and `directed` is True unless it says otherwise.
     flatten: make a `HeteroData` one graph whose first features of nodes, and of edges, say the type; then each type's
@@ -188,9 +188,10 @@ def _carried(
     weight = own["edge_weight"].reshape(-1).astype(np.float32) if "edge_weight" in own else None
     features = own["edge_attr"].reshape(len(ends[0]), -1).astype(np.float32) if "edge_attr" in own else None
     time = own["edge_time"].reshape(-1).astype(np.float64) if "edge_time" in own else None
+    given = Carried(ends, bool(directed), weight, features, time)
     if directed is None:
-        directed = not mirrored(ends)
-    return once(Carried(ends, directed, weight, features, time), name)
+        given = given._replace(directed=not (mirrored(ends) and alike_both_ways(given)))
+    return once(given, name)
 
 
 def _held(data: object, name: str, ignore: Sequence[str], label: str, bare: bool = False) -> dict[str, np.ndarray]:

@@ -7,6 +7,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, NamedTuple, NoReturn
@@ -51,6 +52,11 @@ class Table:
         """Number of data rows."""
         return int(self.data.num_rows)
 
+    @property
+    def origins(self) -> np.ndarray:
+        """int64 [rows]: which of the tables that it was put together from each row is of."""
+        return np.zeros(self.rows, np.int64)
+
     def refuse_at(self, row: int | None, what: str, remedy: str) -> None:
         """Raise DataError that names the file and data row `row` (from 0); nothing for None."""
         if row is not None:
@@ -84,6 +90,7 @@ class Table:
         if pa.types.is_dictionary(cells.type):
             cells = cells.dictionary_decode()
         if pa.types.is_floating(cells.type):  # pandas stores whole numbers next to gaps as floats
+            self._refuse_rounded(column, cells)
             cells = self._cast(pc.if_else(pc.is_nan(cells), None, cells), pa.int64(), column, remedy)
         elif not any(allows(cells.type) for allows in TEXT_TYPES):
             refuse(self.path, f"column {column!r} holds {cells.type}", remedy)
@@ -95,7 +102,22 @@ class Table:
         cells = self.texts(column)
         what = f"{column} is empty"
         refuse_rows(self, _bools(cells.is_null()), lambda row: what, f"Fill in {column} or remove the row.")
+        dotted = pc.match_substring_regex(cells, r"^-?\d{16,}\.0*$")  # so floats are written as text
+        self._refuse_rounded(column, pc.if_else(dotted, cells, None).cast(pa.float64()))
         return cells
+
+    def _refuse_rounded(self, column: str, cells: pa.Array) -> None:
+        """Refuse floats so large that whole numbers next to each other are the same float: they name several things."""
+        limit = 2.0 ** (np.finfo(cells.type.to_pandas_dtype()).nmant + 1)
+        values = np.asarray(cells.to_numpy(zero_copy_only=False), np.float64)
+        bad = np.flatnonzero(np.isfinite(values) & (np.abs(values) >= limit))
+        if len(bad):
+            more = f", and so in {len(bad) - 1:,} more of {self.rows:,} {self.counted}" if len(bad) > 1 else ""
+            what = (
+                f"{column} is {values[bad[0]]:.0f}, stored as a {cells.type}, in which whole numbers from {limit:,.0f}"
+            )
+            remedy = "Write the column as whole numbers or as text, from the source on (pandas: dtype='Int64' or str)."
+            self.refuse_at(int(bad[0]), f"{what} on are rounded to others{more}", remedy)
 
     def whole(self, column: str, empty: str) -> np.ndarray:
         """The column as int64 [rows], -1 where empty (`empty` says what that means); numbers below 0 are refused."""
@@ -164,7 +186,7 @@ class Table:
         """The table with the column's cells that say one of the `words` empty; whole numbers are as in `texts`."""
         cells = self.data[column].combine_chunks()
         try:
-            texts = pc.replace_substring_regex(cells.cast(pa.string()), r"^(-?\d{1,18})\.0*$", r"\1")
+            texts = as_whole(cells.cast(pa.string()))
         except pa.ArrowException:
             return self
         said = pc.is_in(texts, pa.array(words, pa.string()))
@@ -271,17 +293,33 @@ def refuse_name(path: Path, name: str) -> NoReturn:
 def _places(cells: pa.Array, names: pa.Array) -> pa.Array:
     """Places int64 of cells in `names`, null where empty or none of them; "1.0", as pandas writes a whole number beside
     gaps, is the name "1" where there is no name "1.0"."""
-    known = pc.is_in(cells, names, skip_nulls=True)
-    whole = pc.replace_substring_regex(cells, r"^(-?\d{1,18})\.0*$", r"\1")
-    return pc.index_in(pc.if_else(known, cells, whole), names, skip_nulls=True)
+    kept = pc.if_else(pc.is_in(cells, names, skip_nulls=True), cells, as_whole(cells))
+    return pc.index_in(kept, names, skip_nulls=True)
+
+
+def as_whole(cells: pa.Array) -> pa.Array:
+    """The strings, of which "7.0", as pandas writes a whole number next to gaps, is "7"."""
+    return pc.replace_substring_regex(cells, r"^(-?\d{1,18})\.0*$", r"\1")
 
 
 _DOTTED = r"^((?:.*/)?-?\d{1,18})\.0+$"  # a whole number, of a member's where there is a slash before
 
 
+_NUMBER = r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d{1,4})?"
+_APOSTROPHES = "'`\u2018\u2019"
+
+
 def plain(name: str) -> str:
-    """The name but for case, blanks and Unicode form, and zeros before a number."""
-    return " ".join(unicodedata.normalize("NFKC", name).casefold().split()).lstrip("0") or "0"
+    """The name but for case, blanks, Unicode form, letters that do not show, an apostrophe before it, as spreadsheets
+    write it, and the form of a number: zeros before it, "7.0", "1e+05"."""
+    text = " ".join(shown(unicodedata.normalize("NFKC", name)).casefold().split()).lstrip(_APOSTROPHES)
+    number = len(text) <= 28 and re.fullmatch(_NUMBER, text)  # digits that Decimal keeps
+    return str((Decimal(text) + 0).normalize()) if number else text.lstrip("0") or "0"
+
+
+def shown(name: str) -> str:
+    """The name without letters that do not show, such as a zero-width space."""
+    return name if name.isascii() else "".join(own for own in name if unicodedata.category(own) != "Cf")
 
 
 def places(cells: pa.Array, ids: pa.Array) -> pa.Array:
@@ -324,7 +362,14 @@ def difference(one: str, other: str) -> str:
         return "case"
     if one.split() == other.split() or "".join(one.split()) == "".join(other.split()):
         return "blanks"
-    return "zeros before it" if one.lstrip("0") == other.lstrip("0") else "case, blanks, zeros or the form of letters"
+    if shown(one) == shown(other):
+        hidden = sorted({f"U+{ord(letter):04X}" for letter in one + other if not shown(letter)})
+        return f"{', '.join(hidden)}, which does not show"
+    for how, before in (("the apostrophe before it", _APOSTROPHES), ("zeros before it", "0")):
+        if one.lstrip(before) == other.lstrip(before):
+            return how
+    numbers = all(re.fullmatch(_NUMBER, name.casefold()) for name in (one, other))
+    return "how the same number is written" if numbers else "case, blanks, zeros, apostrophes or the form of letters"
 
 
 def alike(names: Iterable[str]) -> Iterator[tuple[str, str]]:

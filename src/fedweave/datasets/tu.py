@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -68,8 +69,9 @@ def read(folder: Path, name: str, attributes: bool = False, labelled: bool = Tru
     Graphs are in the order of their numbers; where these have gaps, `ids` are the numbers, and a note says so.
 
     Features are one-hot node labels, a column for each number from the lowest to the highest label (so DD has 89
-    columns, of which 82 occur), after them with `attributes` the node attributes; without either, one-hot degrees from
-    0 to the highest. They are called "label = 3" ("label 2 = 3" of the second label), "attribute 1" and "degree = 3".
+    columns, of which 82 occur), or, where these are more than nodes, for each that occurs. After them with `attributes`
+    the node attributes; without either, one-hot degrees from 0 to the highest. They are called "label = 3" ("label 2 =
+    3" of the second label), "attribute 1" and "degree = 3".
     Edges of a node with itself are dropped, repeated edges kept once (as in PyTorch Geometric).
 
     labelled: False for graphs to be predicted, which may have no graph labels.
@@ -86,9 +88,10 @@ def read(folder: Path, name: str, attributes: bool = False, labelled: bool = Tru
     labels, held, columns = _node_labels(folder, name, len(graph_of)), [], list[str]()
     node_labels, node_kinds = (None, ()) if labels is None else _numbered(labels)
     for number, own in enumerate(() if labels is None else labels.T, 1):
-        held.append(one_hot(own - own.min()))
+        values = _values(own)
+        held.append(one_hot(np.searchsorted(values, own), len(values)))
         which = "label" if labels is None or labels.shape[1] == 1 else f"label {number}"
-        columns += [f"{which} = {value}" for value in range(own.min(), own.max() + 1)]
+        columns += [f"{which} = {value}" for value in values.tolist()]
     if attributes:
         held.append(sp.csr_matrix(_attributes(folder, name, len(graph_of))))
         columns += [f"attribute {number}" for number in range(1, held[-1].shape[1] + 1)]
@@ -221,10 +224,14 @@ def _node_labels(folder: Path, name: str, nodes: int) -> np.ndarray | None:
     if lines is None:
         return None
     lines.check_count(nodes, "nodes")
-    line = first(np.any(lines.values - lines.values.min(0) > nodes, 1))
-    if line is not None:
-        lines.refuse_at(line, f"label {lines.values[line].max()} is too far from the others", "Number them in a row.")
     return lines.values
+
+
+def _values(labels: np.ndarray) -> np.ndarray:
+    """The rising numbers that stand for kinds, of labels int64 [m]: all from the lowest to the highest, or those that
+    occur where these are more than labels."""
+    low, high = (int(labels.min()), int(labels.max())) if len(labels) else (0, -1)
+    return np.arange(low, high + 1) if high - low <= len(labels) else np.unique(labels)
 
 
 def _attributes(folder: Path, name: str, nodes: int) -> np.ndarray:
@@ -249,8 +256,8 @@ def _attributes(folder: Path, name: str, nodes: int) -> np.ndarray:
 def _numbered(labels: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:
     """int64 [m], one number from 0 for each row of labels [m, columns], and what the numbers stand for (`_names`)."""
     if labels.shape[1] == 1:
-        low, high = (labels.min(), labels.max()) if len(labels) else (0, -1)
-        return labels[:, 0] - low, _names(np.arange(low, high + 1))
+        values = _values(labels[:, 0])
+        return np.searchsorted(values, labels[:, 0]), _names(values)
     rows, kinds = np.unique(labels, axis=0, return_inverse=True)
     return kinds.reshape(-1), tuple(", ".join(map(str, row)) for row in rows.tolist())
 
@@ -305,17 +312,34 @@ def _parsed(path: Path, text: bytes, kind: pa.DataType, columns: int | None, rem
     if not text:
         return np.zeros((0, width), kind.to_pandas_dtype())
     try:
-        table = pyarrow.csv.read_csv(
-            pa.BufferReader(text + b"\n"),
-            # without threads the parser knows the number of a line that it complains about
-            pyarrow.csv.ReadOptions(use_threads=False, autogenerate_column_names=True),
-            pyarrow.csv.ParseOptions(ignore_empty_lines=False),
-            pyarrow.csv.ConvertOptions(
-                column_types=dict.fromkeys((f"f{i}" for i in range(width)), kind), null_values=[]
-            ),
-        )
+        return _cells(text, width, kind)
     except pa.ArrowInvalid as error:
-        line = re.search(r"Row #(\d+): (.*)", " ".join(str(error).split()))
-        what = f"line {line[1]}: {line[2]}" if line else str(error)
-        refuse(path, what, remedies["Expected" in what])
+        if kind != pa.int64():
+            _refuse_line(path, error, remedies)
+    try:  # NumPy and MATLAB write whole numbers as 1.0000000e+00
+        numbers = _cells(text, width, pa.float64())
+    except pa.ArrowInvalid as error:
+        _refuse_line(path, error, remedies)
+    whole = np.isfinite(numbers) & (np.abs(numbers) < EXACT) & (np.floor(numbers) == numbers)
+    if (at := first(~whole.all(1))) is not None:
+        cell = numbers[at][~whole[at]][0]
+        refuse(path, f"line {at + 1}: {cell:.10g} is no whole number below 2^53", remedies[0], "line")
+    return numbers.astype(np.int64)
+
+
+def _refuse_line(path: Path, error: pa.ArrowInvalid, remedies: tuple[str, str]) -> NoReturn:
+    line = re.search(r"Row #(\d+): (.*)", " ".join(str(error).split()))
+    what = f"line {line[1]}: {line[2]}" if line else str(error)
+    refuse(path, what, remedies["Expected" in what])
+
+
+def _cells(text: bytes, width: int, kind: pa.DataType) -> np.ndarray:
+    """[lines, width]."""
+    table = pyarrow.csv.read_csv(
+        pa.BufferReader(text + b"\n"),
+        # without threads the parser knows the number of a line that it complains about
+        pyarrow.csv.ReadOptions(use_threads=False, autogenerate_column_names=True),
+        pyarrow.csv.ParseOptions(ignore_empty_lines=False),
+        pyarrow.csv.ConvertOptions(column_types=dict.fromkeys((f"f{i}" for i in range(width)), kind), null_values=[]),
+    )
     return np.stack([column.to_numpy() for column in table.columns], 1)

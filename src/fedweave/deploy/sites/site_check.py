@@ -18,7 +18,7 @@ from fedweave.core.mechanism import LDP, Gaussian, SecureSum
 from fedweave.core.records import Record
 from fedweave.core.text import counted
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.odd_data import odd_data, odd_features
+from fedweave.datasets.odd_data import odd_data, odd_features, odd_times
 from fedweave.datasets.table import not_composed
 from fedweave.deploy.flare.parties.alignment import read_own
 from fedweave.deploy.flare.policy.admission import check_algorithm, check_exchange, check_files, check_members
@@ -155,7 +155,10 @@ def _holder(
     beside = (
         data.test is not None and (folder / data.test).parent == folder / data.path
     )  # a file that is read after all
-    told.notes.extend((name, said) for said in (*(() if beside else own.notes), *odd_features(own), *odd_data(own)))
+    until = None if own.carried is None else own.carried.until
+    times = odd_times(own, until, {name: np.arange(own.nodes)})
+    odd = (*odd_features(own), *odd_data(own), *times)
+    told.notes.extend((name, said) for said in (*(() if beside else own.notes), *odd))
     told.forms[name] |= {
         "features": own.features,
         "edges carry": own.edge_form,

@@ -17,6 +17,7 @@ from fedweave.datasets import npz
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.carrying import Carrying, as_edges, scaled, scaled_like
 from fedweave.datasets.check import first, refuse
+from fedweave.datasets.classified import refuse_stray
 from fedweave.datasets.contents import content
 from fedweave.datasets.edges import EXCHANGE, REFUSE
 from fedweave.datasets.features import OVER_NODES, compact, normalise, without_sens
@@ -227,6 +228,9 @@ def _undivided(path: Path, site: SiteData) -> Dataset:
     data = without_sens(npz.read(path, path.stem, loops=site.loops), path, site.sens_feature)
     data = as_edges(data) if site.task == "edges" and data.example != "edge" else data
     data = numbered(path, data, site)
+    if site.class_count is None:
+        remedy = "Number the classes from 0, without gaps."
+        refuse_stray(data.y, lambda row, what: refuse(path, f"y, row {row}: {what}", remedy))
     carried = None if data.carried is None else scaled(data.carried, site.edge_normalise, path)
     return replace(data, x=normalise(compact(data.x), site.normalise, path.name), carried=carried)
 
