@@ -19,7 +19,8 @@ from fedweave.datasets.edges import check_loops
 from fedweave.datasets.features import check_normalise
 from fedweave.datasets.files import find, read
 from fedweave.datasets.odd_data import PANDAS, is_index
-from fedweave.datasets.table import DECIMAL_COMMA, WHOLE, Table, Tables, meant_empty, refuse_name
+from fedweave.datasets.remedies import DECIMAL_COMMA
+from fedweave.datasets.table import WHOLE, Table, Tables, meant_empty, refuse_name
 from fedweave.errors import ConfigError
 
 MEANINGS = ("id", "label", "sens", "split", "graph", "source", "target")
@@ -61,6 +62,8 @@ def named(
         DataError: a name is in none of the tables where it could be, its meaning is there, too, or a column has none.
     """
     tables = [table.without(table.blank()) for table in tables]
+    for table in tables:
+        table.refuse_headers()
     has = "; ".join(f"{table.path.name} has {', '.join(table.columns)}" for table in tables)
     held = {name for table in tables for name in table.columns}
     known = held | {_full(table, name) for table in tables for name in table.columns}

@@ -15,7 +15,8 @@ from fedweave.core.graph import SPLITS
 from fedweave.datasets.check import refuse, refuse_rows
 from fedweave.datasets.edges import NO_LOOPS, note_loops, undirected
 from fedweave.datasets.features import one_hot
-from fedweave.datasets.table import NUMERIC, Known, Table, places
+from fedweave.datasets.remedies import GAPS, NUMERIC
+from fedweave.datasets.table import Known, Table, places, refuse_name
 from fedweave.errors import DataError, Faults
 
 OF_EDGES = "edges."
@@ -28,7 +29,8 @@ def gaps_of(missing: Sequence[str] | None, of_edges: bool) -> list[str]:
 
 
 def gaps_filled(table: Table, names: Sequence[str]) -> Table:
-    """With 0 in the empty cells of these columns, and behind all others a column for each that says where they were.
+    """With 0 in the cells of these columns that are empty or hold a word for that (`GAPS`), and behind all others a
+    column for each that says where they were.
 
     Raises:
         DataError: there is no such column.
@@ -43,15 +45,55 @@ def gaps_filled(table: Table, names: Sequence[str]) -> Table:
                 "column-named",
             )
         cells = data[name].combine_chunks()
+        if pa.types.is_dictionary(cells.type):
+            cells = cells.dictionary_decode()
         if pa.types.is_null(cells.type):
             cells = cells.cast(pa.float64())
         gaps = cells.is_null(nan_is_null=True)
         if pa.types.is_string(cells.type) or pa.types.is_large_string(cells.type):
-            gaps = pc.or_(gaps, pc.fill_null(pc.equal(cells, ""), False))
+            words = pc.utf8_lower(pc.utf8_trim_whitespace(cells))
+            gaps = pc.or_(gaps, pc.is_in(words, pa.array(["", *GAPS], cells.type), skip_nulls=True))
         zero = pa.scalar("0").cast(cells.type)
         data = data.set_column(data.column_names.index(name), name, pc.if_else(gaps, zero, cells))
         data = data.append_column(f"{name} is missing", gaps.cast(pa.uint8()))
     return replace(table, data=data)
+
+
+def spread(table: Table, known: Sequence[str] = ()) -> Table:
+    """With a column for each place of the columns that hold a list of numbers in every row, but for the `known`: "emb
+    0" and "emb 1" of "emb".
+
+    Raises:
+        DataError: lists differ in length, or one is missing; names file, row and column.
+    """
+    data = table.data
+    for name in (name for name in table.columns if name not in known):
+        cells = data[name].combine_chunks()
+        if not _holds_numbers(cells.type):
+            continue
+        lengths = pc.fill_null(pc.list_value_length(cells), 0).to_numpy(zero_copy_only=False)
+        width, at = int(lengths.max(initial=0)), data.column_names.index(name)
+        _refuse_uneven(table, name, lengths, width)
+        names = [f"{name} {place}" for place in range(width)]
+        if taken := sorted(set(names) & set(data.column_names)):
+            refuse_name(table.path, taken[0])
+        values, data = cells.flatten(), data.remove_column(at)
+        for place, own in enumerate(names):
+            data = data.add_column(at + place, own, values.take(pa.array(np.arange(place, len(values), width))))
+    return replace(table, data=data)
+
+
+def _refuse_uneven(table: Table, name: str, lengths: np.ndarray, width: int) -> None:
+    remedy = "Give lists of one length in every row, or one column for each number."
+    said = lambda row: f"{name!r} holds {lengths[row]} numbers, not {width}"  # noqa: E731
+    refuse_rows(table, lengths != max(width, 1), said, remedy)
+
+
+def _holds_numbers(kind: pa.DataType) -> bool:
+    """Whether a type is one of lists of numbers."""
+    lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    numbers = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
+    return any(is_list(kind) for is_list in lists) and any(is_one(kind.value_type) for is_one in numbers)
 
 
 NODES = ("id", "label", "sens", "split")
@@ -74,13 +116,9 @@ def check_columns(
             refuse(
                 table.path, f"the column name {name!r} is almost {name.strip().casefold()!r}", "Spell it exactly so."
             )
-    for name in required:
-        if name not in table.columns:
-            refuse(
-                table.path,
-                f"there is no column {name!r}; {found}",
-                "See docs/data-format.md; cells are split by commas.",
-            )
+    if absent := [name for name in required if name not in table.columns]:
+        what = f"there is no column {' and no column '.join(map(repr, absent))}; {found}"
+        refuse(table.path, what, _naming(table, absent, known), "column-missing")
     extra = [name for name in table.columns if name not in known] if closed else []
     ignore = f"ignore = {json.dumps([f'{table.path.stem}.{name}' for name in extra])}"
     if "weight" in extra:
@@ -90,6 +128,16 @@ def check_columns(
     if extra:
         remedy = f"Allowed are {', '.join(known)}{f'; {hint}' if hint else ''}; {ignore} leaves out the others."
         refuse(table.path, f"unknown columns: {', '.join(extra)}", remedy, "column-unknown")
+
+
+def _naming(table: Table, absent: Sequence[str], known: Sequence[str]) -> str:
+    """What to do about columns that are `absent`: others may have their meaning, in their order if as many."""
+    others, parts = [name for name in table.columns if name not in known], table.columns[0].split()
+    if len(table.columns) == 1 and len(parts) > 1:
+        return f"Cells are split by commas: write {','.join(parts)}, and likewise all rows."
+    own = others if len(others) == len(absent) else ["…"] * len(absent)
+    pairs = ", ".join(f"{name} = {json.dumps(of, ensure_ascii=False)}" for name, of in zip(absent, own, strict=True))
+    return f"If columns of another name say it: [data] columns = {{{pairs}}}. See docs/data-format.md for all columns."
 
 
 def ids_of(nodes: Table) -> pa.Array:

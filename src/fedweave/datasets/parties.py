@@ -23,6 +23,7 @@ from fedweave.datasets.columns import (
     ids_of,
     sens_of,
     split_of,
+    spread,
 )
 from fedweave.datasets.edges import undirected
 from fedweave.datasets.features import compact, normalise, refuse_repeated
@@ -197,6 +198,7 @@ def _read(folder: Path, kind: Classified, shared: bool = False) -> _Given:
     check_columns(edges, required=EDGES, known=EDGES, closed=True)
     if nodes.rows == 0:
         refuse(nodes.path, "the table has no rows", "Give one row per node.")
+    nodes = spread(nodes, NODES)
     if shared:
         categories = {name: values for name, values in categories.items() if name in nodes.columns}
     x = features_of(nodes, categories=categories)

@@ -27,6 +27,7 @@ from fedweave.datasets.columns import (
     owners_of,
     sens_of,
     split_of,
+    spread,
 )
 from fedweave.datasets.features import compact, normalise, without_sens
 from fedweave.datasets.table import Tables
@@ -71,7 +72,7 @@ class Tabular(Carrying):
                 the first 20 faults.
         """
         self.check_form(tables, labelled)
-        nodes = gaps_filled(tables.nodes, gaps_of(self.missing, of_edges=False))
+        nodes = gaps_filled(spread(tables.nodes, self.known), gaps_of(self.missing, of_edges=False))
         if nodes.rows == 0:
             refuse(nodes.path, "the table has no rows", "Give one row per node.")
         tables = self.arranged(tables._replace(nodes=nodes))
