@@ -29,7 +29,7 @@ from fedweave.datasets.columns import (
     split_of,
     spread,
 )
-from fedweave.datasets.features import compact, normalise, without_sens
+from fedweave.datasets.features import compact, normalise, with_constant, without_sens
 from fedweave.datasets.table import Tables
 from fedweave.errors import ConfigError, DataError, Faults
 
@@ -83,7 +83,7 @@ class Tabular(Carrying):
         faults.refuse()
         found["labels"] = self.names_of(self.examples(tables))
         found["y"], found["classes"] = found.pop("labelled")
-        data = Dataset(name=root.resolve().name, **self.finished(tables, found))
+        data = with_constant(Dataset(name=root.resolve().name, **self.finished(tables, found)))
         without_sens(data, (tables.edges if self.of_edges else tables.nodes).path, self.sens_feature)
         return check(replace(data, x=normalise(compact(data.x), self.normalise, root.name)), root, labelled)
 
