@@ -1,4 +1,4 @@
-"""Features of edges of which each column has one number in nearly all rows: the numbers of a whole product, kept sparse."""
+"""Features of edges of which each column has one number in nearly all rows: a sparse product with the same numbers."""
 
 import numpy as np
 import pytest

@@ -197,7 +197,7 @@ class Messages:
 
     @cached_property
     def apart(self) -> "tuple[np.ndarray, np.ndarray | sp.csr_matrix]":
-        """(c float32 [k], S [M, k]): what models read of edges is S + 1 c^T. c is 0 unless that makes S sparse, as where
+        """(c float32 [k], S [M, k]): what models read of edges is S + 1 c^T. c is 0 unless that makes S sparse, as if
         one-hot columns were standardised: nearly all rows have one number, and a product with these would be dense."""
         read = self.carried.read
         as_it_is = np.zeros(read.shape[1], np.float32), read

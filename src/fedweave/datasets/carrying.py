@@ -1,13 +1,13 @@
 """What the edges of a user's own data carry: direction, weight, features, time; parallel edges and loops."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
+from fedweave.core.arrays import dense
 from fedweave.core.carried import Carried
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import refuse, refuse_rows
@@ -120,7 +120,7 @@ def carried_of(
     time = None if kind.edge_time is None else times_of(edges, kind.edge_time)[rows]
     of_features, own = gaps_filled(spread(_features(edges, kind)), gaps_of(kind.missing, True)), _of_edges(categories)
     columns = feature_names(of_features, (), own)
-    features = features_of(of_features, (), own)[rows] if columns else None
+    features = dense(features_of(of_features, (), own)[rows]) if columns else None
     given = Carried(ends, kind.directed, weight, features, time, columns, examples=kind.of_edges)
     found = merged(given, kind.parallel)
     return scaled(found, kind.edge_normalise, edges.path)
@@ -301,12 +301,12 @@ def _of_numbers(edges: Table, time: str | None, names: list[str]) -> Table:
     return replace(edges, data=data)
 
 
-def _of_edges(categories: Categories | None) -> Mapping[str, tuple[str, ...]]:
+def _of_edges(categories: Categories | None) -> Categories:
     named = (categories or {}).items()
     return {name.removeprefix(_IN_EDGES): values for name, values in named if name.startswith(_IN_EDGES)}
 
 
-def of_nodes(categories: Categories | None) -> Mapping[str, tuple[str, ...]] | None:
+def of_nodes(categories: Categories | None) -> Categories | None:
     """Of `categories` those of nodes."""
     if categories is None:
         return None

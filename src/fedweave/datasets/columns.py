@@ -3,6 +3,7 @@ have empty cells.
 """
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -10,12 +11,14 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import scipy.sparse as sp
 
 from fedweave.core.graph import SPLITS
+from fedweave.core.text import counted
 from fedweave.datasets.check import refuse, refuse_rows
 from fedweave.datasets.edges import NO_LOOPS, note_loops, undirected
 from fedweave.datasets.features import one_hot
-from fedweave.datasets.remedies import GAPS, NUMERIC
+from fedweave.datasets.remedies import GAPS, NUMERIC, is_gap
 from fedweave.datasets.table import Known, Table, places, refuse_name
 from fedweave.errors import DataError, Faults
 
@@ -98,7 +101,47 @@ def _holds_numbers(kind: pa.DataType) -> bool:
 
 NODES = ("id", "label", "sens", "split")
 EDGES = ("source", "target")
-Categories = Mapping[str, tuple[str, ...]]
+Categories = Mapping[str, str | tuple[str, ...]]
+AUTO = "auto"  # in the place of a column's categories: those that rows of training have
+
+_LOG = logging.getLogger(__name__)
+
+
+class Seen(tuple[str, ...]):
+    """Categories that rows of training have: another value, which nobody declared, is in none of them, with a note."""
+
+    __slots__ = ()
+
+
+def seen(table: Table, column: str, rows: np.ndarray | None = None) -> Seen:
+    """The values of a column in the `rows` (bool [rows], all if None), sorted, without words for a gap.
+
+    Raises:
+        DataError: there is no such column, or these rows have no value.
+    """
+    if column not in table.columns:
+        refuse(table.path, f"there is no column {column!r}, which [data] categories names", "Correct its name.")
+    cells = table.texts(column)
+    cells = cells if rows is None else cells.filter(pa.array(rows))
+    values = sorted(text for text in cells.drop_null().unique().to_pylist() if not is_gap(text))
+    if not values:
+        refuse(table.path, f"column {column!r} is empty in every row of training", "Leave it out: ignore in [data].")
+    return Seen(values)
+
+
+def _categories_of(table: Table, column: str, names: str | tuple[str, ...]) -> np.ndarray:
+    """int64 [rows], the places of the column's values in `names`, -1 in none."""
+    if not isinstance(names, Seen):
+        return table.kinds(column, tuple(names), f"categories.{column}")
+    cells = table.texts(column)
+    found: np.ndarray = places(cells, pa.array(names, pa.string())).fill_null(-1).to_numpy(False).astype(np.int64)
+    others = [text for text in cells.filter(pa.array(found < 0)).drop_null().to_pylist() if not is_gap(text)]
+    if others:
+        kinds = [*dict.fromkeys(others)]
+        more = f" and {counted(len(kinds) - 1, 'more value')}" if kinds[1:] else ""
+        said = f"{kinds[0]!r}{more} in {counted(len(others), 'row')}, which no row of training has: in no category"
+        _LOG.warning("note: %s: %s is %s", table.path, column, said)
+    return found
 
 
 def check_columns(
@@ -174,8 +217,8 @@ def feature_names(
 
 def features_of(
     nodes: Table, known: tuple[str, ...] = NODES, categories: Categories | None = None, apart: bool = True
-) -> np.ndarray:
-    """float32 [n, d]: the columns of `feature_names`.
+) -> np.ndarray | sp.csr_matrix:
+    """float32 [n, d]: the columns of `feature_names`, sparse where some are of categories.
 
     apart: False for examples to be predicted, of which a few may well have nearly the same numbers.
 
@@ -183,7 +226,7 @@ def features_of(
         DataError: a value is not a number, or none of its column's `categories`, or float32 does not keep a column's
             differences; names file, row and column.
     """
-    given, faults, columns = categories or {}, Faults(DataError), []
+    given, faults, columns = categories or {}, Faults(DataError), list[np.ndarray | sp.csr_matrix]()
     for name in given.keys() - set(nodes.columns):
         refuse(
             nodes.path, f"there is no column {name!r}, which [data] categories names", "Add it, or correct its name."
@@ -191,13 +234,13 @@ def features_of(
     for name in (name for name in nodes.columns if name not in known):
         with faults:
             if name in given:
-                columns += list(
-                    one_hot(nodes.kinds(name, given[name], f"categories.{name}"), len(given[name])).toarray().T
-                )
+                columns.append(one_hot(_categories_of(nodes, name, given[name]), len(given[name])))
             else:
-                columns.append(nodes.numbers(name, apart))
+                columns.append(nodes.numbers(name, apart)[:, None])
     faults.refuse()
-    return np.stack(columns, 1) if columns else np.empty((nodes.rows, 0), np.float32)
+    if any(isinstance(column, sp.csr_matrix) for column in columns):
+        return sp.csr_matrix(sp.hstack([sp.csr_matrix(column) for column in columns], "csr"))
+    return np.concatenate(columns, 1) if columns else np.empty((nodes.rows, 0), np.float32)
 
 
 def sens_of(nodes: Table, groups: tuple[str, ...] | None = None) -> np.ndarray | None:
