@@ -437,3 +437,17 @@ def test_a_name_that_is_too_long_is_refused_with_a_remedy(small: Path, words: tu
     assert error.startswith("error: aaa")
     assert error.endswith("cannot be used: File name too long. Give a shorter name.")
     assert written(small) == ["small.toml"]
+
+
+@pytest.mark.parametrize("closed", ["<&- >&-", "<&- >&- 2>&-", "2>&-"])
+def test_streams_that_the_caller_closed_are_no_fault(closed: str, small: Path) -> None:
+    words = f"exec {shlex.quote(sys.executable)} -m fedweave list engines {closed}"
+    done = subprocess.run(["bash", "-c", words], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_what_the_terminal_cannot_show_is_replaced(tmp_path: Path) -> None:
+    code = "from fedweave.cli import main\ntry: main()\nexcept SystemExit: print('höfe')"
+    own = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([sys.executable, "-c", code, "--version"], capture_output=True, env=own, check=False)
+    assert (done.returncode, done.stdout.split()[-1]) == (0, b"h?fe")

@@ -58,6 +58,45 @@ class DataError(UserError):
     code = "data"
 
 
+class Fault(str):
+    """Something wrong with data and its remedy, in one line: "nodes.csv: row 2: f is 'x'. Remedy".
+
+    examples: (file or other origin, what is wrong there, how many rows it stands for), at least one.
+    rest: how many more rows, or places, have a fault with this remedy.
+    """
+
+    SHOWN = 3
+    examples: tuple[tuple[str, str, int], ...] = ()
+    remedy: str = ""
+    rest: int = 0
+
+    @classmethod
+    def of(cls, examples: Sequence[tuple[str, str, int]], remedy: str, rest: int = 0) -> "Fault":
+        """The line; a file is named where the example before it is of another one."""
+        files = ["", *(where for where, _, _ in examples)]
+        said = [f"{where}: {what}" if where != files[at] else what for at, (where, what, _) in enumerate(examples)]
+        fault = cls(f"{'; '.join([*said, *([f'and {rest:,} more'] if rest else [])])}. {remedy}")
+        fault.examples, fault.remedy, fault.rest = tuple(examples), remedy, rest
+        return fault
+
+
+def _together(faults: Sequence[object]) -> list[object]:
+    """The faults, those with one remedy as one of them with three examples if there are more than these."""
+    alike = dict[object, list[object]]()
+    for at, fault in enumerate(faults):
+        alike.setdefault(fault.remedy if isinstance(fault, Fault) and fault.remedy else at, []).append(fault)
+    found = list[object]()
+    for remedy, same in alike.items():
+        of_one = [fault for fault in same if isinstance(fault, Fault)]
+        examples = [example for fault in of_one for example in fault.examples]
+        if len(same) == 1 or len(examples) <= Fault.SHOWN:
+            found += same
+            continue
+        rest = sum(fault.rest for fault in of_one) + sum(count for _, _, count in examples[Fault.SHOWN :])
+        found.append(Fault.of(examples[: Fault.SHOWN], str(remedy), rest))
+    return found
+
+
 class Faults:
     """Collects what is refused inside `with faults:`, errors of one `kind`, so that all can be mended at once."""
 
@@ -76,10 +115,10 @@ class Faults:
         return True
 
     def refuse(self, omitted: int = 0) -> None:
-        """Raise an error of all faults, if there are any; it has their code where that is the same. `omitted` counts
-        faults that nobody looked at."""
+        """Raise an error of all faults, if there are any; it has their code where that is the same. More than three
+        with one remedy are one fault. `omitted` counts faults that nobody looked at."""
         if self._said:
-            found = self._kind(*self._said, code=self._codes.pop() if len(self._codes) == 1 else "")
+            found = self._kind(*_together(self._said), code=self._codes.pop() if len(self._codes) == 1 else "")
             found.omitted = self._omitted + omitted
             raise found
 

@@ -2,6 +2,7 @@
 run, so that help is quick."""
 
 import errno
+import io
 import os
 import sys
 from importlib import import_module
@@ -132,9 +133,23 @@ def entry(
 
 def main() -> NoReturn:
     """Entry point of the `fedweave` command."""
+    _open_streams()
     Loaded.for_help = _asks_for_help(sys.argv[1:]) or "_FEDWEAVE_COMPLETE" in os.environ
     app(prog_name="fedweave")
     raise SystemExit(0)
+
+
+def _open_streams() -> None:
+    """Open standard streams that the caller closed, as a service may; show "?" for what stdout cannot encode."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "r" if name == "stdin" else "w", encoding="utf-8", closefd=False))
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
 
 
 def _asks_for_help(words: list[str]) -> bool:

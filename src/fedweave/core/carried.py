@@ -1,7 +1,7 @@
 """What edges carry besides joining two nodes: a direction, a weight, features, a time; parallel edges and loops."""
 
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +15,9 @@ from fedweave.core.sizes import least_rows
 WAYS = ("undirected", "forward", "reverse")
 ROWS = ("weight", "features", "time", "y", "split")  # fields with a row for each edge
 SOURCE, TARGET, OWN = "example_source", "example_target", "example_features"  # where the edges are the examples
+WIDE = 32  # features of edges from which on they may be kept as what differs from each column's usual number
+SPARSE_BELOW = 0.2  # the share of numbers up to which a sparse product is faster
+_LOOKED = 1001  # rows among which a column's usual number is looked for
 OF_EXAMPLES = frozenset({SOURCE, TARGET, OWN})
 
 
@@ -141,12 +144,8 @@ def seen(carried: Carried, split: int) -> np.ndarray:
 
 
 def of_examples(carried: Carried, what: str, rows: int, nodes: int, kind: DTypeLike) -> sp.csr_matrix:
-    """[rows, n]: 1 at the node where an example starts (`SOURCE`) or ends (`TARGET`); or [rows, k], its features."""
+    """[rows, n]: 1 at the node where an example starts (`SOURCE`) or ends (`TARGET`)."""
     m = carried.total
-    if what == OWN:
-        made = sp.csr_matrix(carried.read, dtype=kind)
-        made.resize(rows, made.shape[1])
-        return made
     end = carried.ends[(SOURCE, TARGET).index(what)]
     return sp.csr_matrix((np.ones(m, kind), end, np.minimum(np.arange(rows + 1), m)), shape=(rows, nodes))
 
@@ -196,6 +195,26 @@ class Messages:
         numbers = (own.astype(np.int32) for own in (source, edge))  # half as large, of tens of millions
         return degree.cumsum() - degree, degree, *numbers, strength.astype(np.float64)
 
+    @cached_property
+    def apart(self) -> "tuple[np.ndarray, np.ndarray | sp.csr_matrix]":
+        """(c float32 [k], S [M, k]): what models read of edges is S + 1 c^T. c is 0 unless that makes S sparse, as if
+        one-hot columns were standardised: nearly all rows have one number, and a product with these would be dense."""
+        read = self.carried.read
+        as_it_is = np.zeros(read.shape[1], np.float32), read
+        if read.shape[1] < WIDE or np.count_nonzero(read) < SPARSE_BELOW * read.size or not read.size:
+            return as_it_is
+        some = read[:: max(1, len(read) // _LOOKED)]
+        usual = np.partition(some, len(some) // 2, axis=0)[len(some) // 2]  # what most rows have, if most have one
+        usual[(read != usual).sum(0) >= (read != 0).sum(0)] = 0
+        rest = sp.csr_matrix(read - usual)
+        return (usual, rest) if rest.nnz < SPARSE_BELOW * read.size else as_it_is
+
+    def of_examples(self, rows: int) -> sp.csr_matrix:
+        """[rows, k]: of the features of edges what `apart` has."""
+        made = sp.csr_matrix(self.apart[1], dtype=self.kind, copy=True)
+        made.resize(rows, made.shape[1])
+        return made
+
     @property
     def read(self) -> tuple[np.ndarray, ...]:
         """The tables of `core.edges.OfEdges`."""
@@ -215,9 +234,9 @@ class Messages:
         return sp.csr_matrix((np.ones(m, self.kind), index[end], starts), shape=(rows, self.nodes))
 
     def _features(self, way: str) -> sp.csr_matrix:
-        """[m, k]."""
+        """[m, k], of the features of edges what `apart` has."""
         _, edge = self.listed(way)
-        made = sp.csr_matrix(self.carried.read[edge], dtype=self.kind)
+        made = sp.csr_matrix(self.apart[1][edge], dtype=self.kind)
         made.resize(least_rows(len(edge)), made.shape[1])
         return made
 

@@ -53,6 +53,16 @@ class DecompressionBomb(Exception):
     """Says why a file would fill the memory."""
 
 
+class Nested(Exception):
+    """A column of a Parquet file holds text in lists, or structures, whose size cannot be told before it is read.
+
+    column: its name. kind: what it holds.
+    """
+
+    def __init__(self, column: str, kind: str) -> None:
+        super().__init__(f"column {column!r} holds {kind}")
+
+
 def read_parquet(source: object, size: int) -> pa.Table:
     """The table in a Parquet file of `size` bytes, read in this thread only: another thread that still holds `source`
     when Python ends would abort the process. Text is plain strings, whatever the file has (`views`).
@@ -60,7 +70,8 @@ def read_parquet(source: object, size: int) -> pa.Table:
     A word that is stored once but repeated a million times is counted before it is expanded.
 
     Raises:
-        DecompressionBomb: see `fault`, or a column holds text in lists. One of `TABLE_FAULTS`: the file is damaged.
+        DecompressionBomb: see `fault`. Nested: a column holds text in lists, or structures. One of `TABLE_FAULTS`: the
+            file is damaged.
     """
     held = pq.ParquetFile(source, pre_buffer=False)
     schema = held.schema_arrow
@@ -68,7 +79,7 @@ def read_parquet(source: object, size: int) -> pa.Table:
         raise DecompressionBomb(why)
     for column in schema:
         if pa.types.is_nested(column.type) and any(word in str(column.type) for word in ("string", "binary", "struct")):
-            raise DecompressionBomb(f"column {column.name!r} holds {column.type}")
+            raise Nested(column.name, str(column.type))
     plain = _encoded(held.metadata, NO_DICTIONARY)
     words = [column.name for column in schema if _is_text(column.type) and column.name not in plain]
     _check_prefixed(held, sorted(_encoded(held.metadata, (PREFIXED,))), size)

@@ -142,6 +142,8 @@ class EdgeList:
         if self.carried is None or not self.carried.examples:
             raise ValueError("the examples are no edges; choose [data] task = 'edges', or a model without `on_edges`")
         dtype = np.float32 if self.weight is None else self.weight.dtype
+        if kind == carrying.OWN:
+            return self.messages.of_examples(self.examples)
         return carrying.of_examples(self.carried, kind, self.examples, self.nodes, dtype)
 
 

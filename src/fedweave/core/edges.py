@@ -114,6 +114,12 @@ class BatchCache:
         own = [member.messages.read for member in members]
         return OfEdges(*(_stacked(parts).to(self.device) for parts in zip(*own, strict=True)))
 
+    @derived
+    def usual(self, split: int | None) -> Tensor:
+        """See `Edges.usual`, [P, k]."""
+        members = [member if split is None else member.seen(split) for member in self.members]
+        return _stacked([member.messages.apart[0] for member in members]).to(self.device)
+
     def most_of(self, graphs: int) -> tuple[int, int]:
         """The most nodes, and the most neighbours in all, that so many small graphs of a client can have."""
         if graphs not in self._most:
@@ -198,6 +204,12 @@ class Edges:
         return OfEdges(
             *self._own(self.cache.of_edges((None if examples else self.split) if self.cache.timed else None))
         )
+
+    def usual(self, examples: bool = False) -> Tensor:
+        """float32 [k]: the number of each column that the features of edges of this split are stored without
+        (`core.carried.Messages.apart`); or of all edges, which are the `examples`."""
+        [own] = self._own([self.cache.usual((None if examples else self.split) if self.cache.timed else None)])
+        return own
 
     def _own(self, tables: Iterable[Tensor]) -> Iterator[Tensor]:
         """One client's part of tables [P, …]; nobody copies that of one client alone, which may be large."""

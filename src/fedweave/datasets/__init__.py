@@ -74,6 +74,9 @@ def _loaded(name: str, path: str | None, seed: int, params: Values) -> Dataset:
         raise DataError(f"[data] path: {path}: {error}; name the folder in full.") from error
     if root is not None and not root.exists():
         where = "" if root.is_absolute() else f" in {Path.cwd()}, where the command runs"
+        if not str(root).isprintable():  # "data\new" in TOML
+            what = f"[data] path: {str(root)!r} has a character that no name of a folder has, such as a line break"
+            raise DataError(f"{what}. In TOML write a path with backslashes in single quotes.", code="data.path")
         raise DataError(
             f"[data] path: {root} does not exist{where}. Name an existing folder or file; a data set with a name of "
             "its own needs no path."

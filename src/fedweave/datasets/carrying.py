@@ -2,18 +2,18 @@
 
 import logging
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
+from fedweave.core.arrays import dense
 from fedweave.core.carried import Carried
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import refuse, refuse_rows
 from fedweave.datasets.classified import Classified
-from fedweave.datasets.columns import EDGES, Categories, feature_names, features_of, gaps_filled, gaps_of
+from fedweave.datasets.columns import EDGES, Categories, feature_names, features_of, gaps_filled, gaps_of, spread
 from fedweave.datasets.edges import undirected
 from fedweave.datasets.features import OVER_NODES, check_normalise, normalise, rescaled, scaling
 from fedweave.datasets.table import Table
@@ -121,9 +121,9 @@ def carried_of(
     ends, rows = listed
     weight = None if kind.edge_weight is None else _weights(edges, kind.edge_weight)[rows]
     time = None if kind.edge_time is None else times_of(edges, kind.edge_time)[rows]
-    of_features, own = gaps_filled(_features(edges, kind), gaps_of(kind.missing, True)), _of_edges(categories)
+    of_features, own = gaps_filled(spread(_features(edges, kind)), gaps_of(kind.missing, True)), _of_edges(categories)
     columns = feature_names(of_features, (), own)
-    features = features_of(of_features, (), own)[rows] if columns else None
+    features = dense(features_of(of_features, (), own)[rows]) if columns else None
     given = Carried(ends, kind.directed, weight, features, time, columns, examples=kind.of_edges)
     found = merged(given_once(given, edges.origins[rows], edges.path), kind.parallel)
     return scaled(found, kind.edge_normalise, edges.path)
@@ -352,7 +352,7 @@ def _cast(cells: pa.Array, kind: pa.DataType) -> pa.Array | None:
 
 
 def _weights(table: Table, column: str) -> np.ndarray:
-    weight = table.numbers(column, apart=False)
+    weight = table.numbers(column, apart=False, gaps="Give every edge its weight, or remove the row.")
     remedy = "Give weights from 0; a number of either sign may be a feature of the edge (edge_features)."
     refuse_rows(table, weight < 0, lambda row: f"weight {column!r} is {weight[row]:g}, below 0", remedy)
     return weight
@@ -374,12 +374,12 @@ def _of_numbers(edges: Table, time: str | None, names: list[str]) -> Table:
     return replace(edges, data=data)
 
 
-def _of_edges(categories: Categories | None) -> Mapping[str, tuple[str, ...]]:
+def _of_edges(categories: Categories | None) -> Categories:
     named = (categories or {}).items()
     return {name.removeprefix(_IN_EDGES): values for name, values in named if name.startswith(_IN_EDGES)}
 
 
-def of_nodes(categories: Categories | None) -> Mapping[str, tuple[str, ...]] | None:
+def of_nodes(categories: Categories | None) -> Categories | None:
     """Of `categories` those of nodes."""
     if categories is None:
         return None

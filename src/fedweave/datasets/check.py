@@ -10,8 +10,9 @@ import scipy.sparse as sp
 from fedweave.core.carried import Carried
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.edges import NO_LOOPS, undirected
-from fedweave.errors import ConfigError, DataError, Faults
+from fedweave.errors import ConfigError, DataError, Fault
 
+Example = tuple[str, str, int]
 _FEW = 1000  # kinds, which may be more than rows
 _LOOKED = 10_000  # rows at fault whose words are compared
 _BOTH = (
@@ -22,7 +23,7 @@ _BOTH = (
 
 def refuse(where: str | Path, what: str, remedy: str, code: str = "") -> NoReturn:
     """Raise DataError: the file (or other origin), what is wrong there, what to do; its code is data.`code`."""
-    raise DataError(f"{where}: {what}. {remedy}", code=code and f"{DataError.code}.{code}")
+    raise DataError(Fault.of([(str(where), what, 1)], remedy), code=code and f"{DataError.code}.{code}")
 
 
 class OtherCounts(DataError):
@@ -47,18 +48,26 @@ def refuse_rows(table: Rows, bad: np.ndarray, what: Callable[[int], str], remedy
     """Refuse every row of a table, one with `refuse_at`, that is True in bool [rows]; `what` says what is wrong in it.
 
     Raises:
-        DataError: names the first of all rows of a file in which the same is wrong.
+        DataError: names the first of all rows of a file in which the same is wrong; of more than three such faults the
+            first three, and how many rows there are besides.
     """
-    alike, faults, rows = dict[tuple[Path, str], list[int]](), Faults(DataError), np.flatnonzero(bad)
+    alike, rows = dict[tuple[Path, str], list[int]](), np.flatnonzero(bad)
+    if len(rows) == 0:
+        return
     for row in rows[:_LOOKED].tolist():
         alike.setdefault((table.place(row)[0], what(row)), []).append(row)
-    beyond = f" or more; only {_LOOKED:,} were looked at" if len(rows) > _LOOKED else ""
-    for (_, text), same in list(alike.items())[: DataError.MOST]:
-        with faults:
-            rows_more = "1 more row" if len(same) == 2 else f"{len(same) - 1:,} more rows"
-            more = f" (and so in {rows_more}{beyond})" if len(same) > 1 else ""
-            table.refuse_at(same[0], text + more, remedy)
-    faults.refuse(max(0, len(alike) - DataError.MOST))
+    beyond, examples = f" or more; only {_LOOKED:,} were looked at" if len(rows) > _LOOKED else "", list[Example]()
+    for (path, text), same in list(alike.items())[: Fault.SHOWN]:
+        rows_more = "1 more row" if len(same) == 2 else f"{len(same) - 1:,} more rows"
+        more = f" (and so in {rows_more}{beyond})" if len(same) > 1 else ""
+        examples.append((str(path), f"row {table.place(same[0])[1]}: {text}{more}", len(same)))
+    rest = len(rows) - sum(count for _, _, count in examples)
+    faults = (
+        [Fault.of(examples, remedy, rest)]
+        if len(alike) > Fault.SHOWN
+        else [Fault.of([example], remedy) for example in examples]
+    )
+    raise DataError(*faults, code=f"{DataError.code}.row")
 
 
 def first(bad: np.ndarray) -> int | None:

@@ -16,11 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fedweave.datasets.check import first, refuse
+from fedweave.datasets.columns import AUTO
 from fedweave.datasets.edges import check_loops
 from fedweave.datasets.features import check_normalise
 from fedweave.datasets.files import find, read
 from fedweave.datasets.odd_data import PANDAS, is_index
-from fedweave.datasets.table import DECIMAL_COMMA, WHOLE, Table, Tables, meant_empty, refuse_name
+from fedweave.datasets.remedies import DECIMAL_COMMA
+from fedweave.datasets.table import WHOLE, Table, Tables, meant_empty, refuse_name
 from fedweave.errors import ConfigError
 
 MEANINGS = ("id", "label", "sens", "split", "graph", "source", "target")
@@ -62,6 +64,8 @@ def named(
         DataError: a name is in none of the tables where it could be, its meaning is there, too, or a column has none.
     """
     tables = [table.without(table.blank()) for table in tables]
+    for table in tables:
+        table.refuse_headers()
     has = "; ".join(f"{table.path.name} has {', '.join(table.columns)}" for table in tables)
     held = {name for table in tables for name in table.columns}
     known = held | {_full(table, name) for table in tables for name in table.columns}
@@ -224,6 +228,7 @@ class Classified:
     unlabelled: a word, or several, that stands in the examples' labels for an empty cell, such as "unknown".
     groups:    names of the sensitive groups in order when sens is text; None is those present, sorted.
     categories: columns of text and all their values in order, one feature for each value; an empty cell is in none.
+                "auto" in the place of a list takes the values of the training rows, sorted.
     loops:     edges of a node with itself: "refuse", "drop", or "keep" where edges carry something.
     """
 
@@ -238,7 +243,7 @@ class Classified:
     unlabelled: str | tuple[str, ...] | None = None
     groups: tuple[str, ...] | None = None
     loops: str = "refuse"
-    categories: dict[str, tuple[str, ...]] | None = None
+    categories: dict[str, str | tuple[str, ...]] | None = None
 
     def __post_init__(self) -> None:
         check_normalise(self.normalise)
@@ -252,8 +257,14 @@ class Classified:
             raise ConfigError(f"data: classes = {self.classes} is not allowed; it must be at least 1.")
         if self.labels is not None and not 0 < len(self.labels) == len(set(self.labels)):
             raise ConfigError(f"data: labels = {list(self.labels)} is empty or names a class twice.")
-        lists = {"groups": self.groups} | {f"categories.{own}": names for own, names in (self.categories or {}).items()}
+        lists: dict[str, str | tuple[str, ...] | None] = {"groups": self.groups}
+        lists |= {f"categories.{own}": names for own, names in (self.categories or {}).items()}
         for key, names in lists.items():
+            if isinstance(names, str) and names != AUTO:
+                raise ConfigError(
+                    f'data: {key} = "{names}" is no list of values; list all, or say "{AUTO}", those of training rows.',
+                    code="config.value",
+                )
             if names is not None and not 0 < len(names) == len(set(names)):
                 raise ConfigError(f"data: {key} = {list(names)} is empty or names a value twice.")
         if both := set(self.labels or ()) & set(self._unlabelled):

@@ -3,6 +3,7 @@ have empty cells.
 """
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -10,12 +11,15 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import scipy.sparse as sp
 
 from fedweave.core.graph import SPLITS
+from fedweave.core.text import counted
 from fedweave.datasets.check import refuse, refuse_rows
 from fedweave.datasets.edges import NO_LOOPS, note_loops, undirected
 from fedweave.datasets.features import one_hot
-from fedweave.datasets.table import NUMERIC, Known, Table, as_whole, places
+from fedweave.datasets.remedies import GAPS, NUMERIC, is_gap
+from fedweave.datasets.table import Known, Table, as_whole, places, refuse_name
 from fedweave.errors import DataError, Faults
 
 OF_EDGES = "edges."
@@ -28,7 +32,8 @@ def gaps_of(missing: Sequence[str] | None, of_edges: bool) -> list[str]:
 
 
 def gaps_filled(table: Table, names: Sequence[str]) -> Table:
-    """With 0 in the empty cells of these columns, and behind all others a column for each that says where they were.
+    """With 0 in the cells of these columns that are empty or hold a word for that (`GAPS`), and behind all others a
+    column for each that says where they were.
 
     Raises:
         DataError: there is no such column.
@@ -43,20 +48,100 @@ def gaps_filled(table: Table, names: Sequence[str]) -> Table:
                 "column-named",
             )
         cells = data[name].combine_chunks()
+        if pa.types.is_dictionary(cells.type):
+            cells = cells.dictionary_decode()
         if pa.types.is_null(cells.type):
             cells = cells.cast(pa.float64())
         gaps = cells.is_null(nan_is_null=True)
         if pa.types.is_string(cells.type) or pa.types.is_large_string(cells.type):
-            gaps = pc.or_(gaps, pc.fill_null(pc.equal(cells, ""), False))
+            words = pc.utf8_lower(pc.utf8_trim_whitespace(cells))
+            gaps = pc.or_(gaps, pc.is_in(words, pa.array(["", *GAPS], cells.type), skip_nulls=True))
         zero = pa.scalar("0").cast(cells.type)
         data = data.set_column(data.column_names.index(name), name, pc.if_else(gaps, zero, cells))
         data = data.append_column(f"{name} is missing", gaps.cast(pa.uint8()))
     return replace(table, data=data)
 
 
+def spread(table: Table, known: Sequence[str] = ()) -> Table:
+    """With a column for each place of the columns that hold a list of numbers in every row, but for the `known`: "emb
+    0" and "emb 1" of "emb".
+
+    Raises:
+        DataError: lists differ in length, or one is missing; names file, row and column.
+    """
+    data = table.data
+    for name in (name for name in table.columns if name not in known):
+        cells = data[name].combine_chunks()
+        if not _holds_numbers(cells.type):
+            continue
+        lengths = pc.fill_null(pc.list_value_length(cells), 0).to_numpy(zero_copy_only=False)
+        width, at = int(lengths.max(initial=0)), data.column_names.index(name)
+        _refuse_uneven(table, name, lengths, width)
+        names = [f"{name} {place}" for place in range(width)]
+        if taken := sorted(set(names) & set(data.column_names)):
+            refuse_name(table.path, taken[0])
+        values, data = cells.flatten(), data.remove_column(at)
+        for place, own in enumerate(names):
+            data = data.add_column(at + place, own, values.take(pa.array(np.arange(place, len(values), width))))
+    return replace(table, data=data)
+
+
+def _refuse_uneven(table: Table, name: str, lengths: np.ndarray, width: int) -> None:
+    remedy = "Give lists of one length in every row, or one column for each number."
+    said = lambda row: f"{name!r} holds {lengths[row]} numbers, not {width}"  # noqa: E731
+    refuse_rows(table, lengths != max(width, 1), said, remedy)
+
+
+def _holds_numbers(kind: pa.DataType) -> bool:
+    """Whether a type is one of lists of numbers."""
+    lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    numbers = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
+    return any(is_list(kind) for is_list in lists) and any(is_one(kind.value_type) for is_one in numbers)
+
+
 NODES = ("id", "label", "sens", "split")
 EDGES = ("source", "target")
-Categories = Mapping[str, tuple[str, ...]]
+Categories = Mapping[str, str | tuple[str, ...]]
+AUTO = "auto"  # in the place of a column's categories: those that rows of training have
+
+_LOG = logging.getLogger(__name__)
+
+
+class Seen(tuple[str, ...]):
+    """Categories that rows of training have: another value, which nobody declared, is in none of them, with a note."""
+
+    __slots__ = ()
+
+
+def seen(table: Table, column: str, rows: np.ndarray | None = None) -> Seen:
+    """The values of a column in the `rows` (bool [rows], all if None), sorted, without words for a gap.
+
+    Raises:
+        DataError: there is no such column, or these rows have no value.
+    """
+    if column not in table.columns:
+        refuse(table.path, f"there is no column {column!r}, which [data] categories names", "Correct its name.")
+    cells = table.texts(column)
+    cells = cells if rows is None else cells.filter(pa.array(rows))
+    values = sorted(text for text in cells.drop_null().unique().to_pylist() if not is_gap(text))
+    if not values:
+        refuse(table.path, f"column {column!r} is empty in every row of training", "Leave it out: ignore in [data].")
+    return Seen(values)
+
+
+def _categories_of(table: Table, column: str, names: str | tuple[str, ...]) -> np.ndarray:
+    """int64 [rows], the places of the column's values in `names`, -1 in none."""
+    if not isinstance(names, Seen):
+        return table.kinds(column, tuple(names), f"categories.{column}")
+    cells = table.texts(column)
+    found: np.ndarray = places(cells, pa.array(names, pa.string())).fill_null(-1).to_numpy(False).astype(np.int64)
+    others = [text for text in cells.filter(pa.array(found < 0)).drop_null().to_pylist() if not is_gap(text)]
+    if others:
+        kinds = [*dict.fromkeys(others)]
+        more = f" and {counted(len(kinds) - 1, 'more value')}" if kinds[1:] else ""
+        said = f"{kinds[0]!r}{more} in {counted(len(others), 'row')}, which no row of training has: in no category"
+        _LOG.warning("note: %s: %s is %s", table.path, column, said)
+    return found
 
 
 def check_columns(
@@ -74,13 +159,9 @@ def check_columns(
             refuse(
                 table.path, f"the column name {name!r} is almost {name.strip().casefold()!r}", "Spell it exactly so."
             )
-    for name in required:
-        if name not in table.columns:
-            refuse(
-                table.path,
-                f"there is no column {name!r}; {found}",
-                "See docs/data-format.md; cells are split by commas.",
-            )
+    if absent := [name for name in required if name not in table.columns]:
+        what = f"there is no column {' and no column '.join(map(repr, absent))}; {found}"
+        refuse(table.path, what, _naming(table, absent, known), "column-missing")
     extra = [name for name in table.columns if name not in known] if closed else []
     ignore = f"ignore = {json.dumps([f'{table.path.stem}.{name}' for name in extra])}"
     if "weight" in extra:
@@ -90,6 +171,16 @@ def check_columns(
     if extra:
         remedy = f"Allowed are {', '.join(known)}{f'; {hint}' if hint else ''}; {ignore} leaves out the others."
         refuse(table.path, f"unknown columns: {', '.join(extra)}", remedy, "column-unknown")
+
+
+def _naming(table: Table, absent: Sequence[str], known: Sequence[str]) -> str:
+    """What to do about columns that are `absent`: others may have their meaning, in their order if as many."""
+    others, parts = [name for name in table.columns if name not in known], table.columns[0].split()
+    if len(table.columns) == 1 and len(parts) > 1:
+        return f"Cells are split by commas: write {','.join(parts)}, and likewise all rows."
+    own = others if len(others) == len(absent) else ["…"] * len(absent)
+    pairs = ", ".join(f"{name} = {json.dumps(of, ensure_ascii=False)}" for name, of in zip(absent, own, strict=True))
+    return f"If columns of another name say it: [data] columns = {{{pairs}}}. See docs/data-format.md for all columns."
 
 
 def ids_of(nodes: Table) -> pa.Array:
@@ -126,8 +217,8 @@ def feature_names(
 
 def features_of(
     nodes: Table, known: tuple[str, ...] = NODES, categories: Categories | None = None, apart: bool = True
-) -> np.ndarray:
-    """float32 [n, d]: the columns of `feature_names`.
+) -> np.ndarray | sp.csr_matrix:
+    """float32 [n, d]: the columns of `feature_names`, sparse where some are of categories.
 
     apart: False for examples to be predicted, of which a few may well have nearly the same numbers.
 
@@ -135,7 +226,7 @@ def features_of(
         DataError: a value is not a number, or none of its column's `categories`, or float32 does not keep a column's
             differences; names file, row and column.
     """
-    given, faults, columns = categories or {}, Faults(DataError), []
+    given, faults, columns = categories or {}, Faults(DataError), list[np.ndarray | sp.csr_matrix]()
     for name in given.keys() - set(nodes.columns):
         refuse(
             nodes.path, f"there is no column {name!r}, which [data] categories names", "Add it, or correct its name."
@@ -143,13 +234,13 @@ def features_of(
     for name in (name for name in nodes.columns if name not in known):
         with faults:
             if name in given:
-                columns += list(
-                    one_hot(nodes.kinds(name, given[name], f"categories.{name}"), len(given[name])).toarray().T
-                )
+                columns.append(one_hot(_categories_of(nodes, name, given[name]), len(given[name])))
             else:
-                columns.append(nodes.numbers(name, apart))
+                columns.append(nodes.numbers(name, apart)[:, None])
     faults.refuse()
-    return np.stack(columns, 1) if columns else np.empty((nodes.rows, 0), np.float32)
+    if any(isinstance(column, sp.csr_matrix) for column in columns):
+        return sp.csr_matrix(sp.hstack([sp.csr_matrix(column) for column in columns], "csr"))
+    return np.concatenate(columns, 1) if columns else np.empty((nodes.rows, 0), np.float32)
 
 
 def sens_of(nodes: Table, groups: tuple[str, ...] | None = None) -> np.ndarray | None:

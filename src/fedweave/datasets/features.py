@@ -4,6 +4,7 @@ and close to each other. The sensitive attribute is none of them unless the user
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
@@ -77,6 +78,21 @@ def refuse_merged(values: np.ndarray, name: str, refuse_at: Callable[[int, str, 
     )
 
 
+CONSTANT = "constant"  # what the feature of nodes without any is called
+
+
+def with_constant(data: Dataset) -> Dataset:
+    """`data` in which every node has the one feature 1, where edges are the examples and nodes have no feature.
+
+    So models see how nodes are joined and what edges carry (Egressy et al. 2024 do the same), and nothing of edges that
+    are another client's or come later, as a degree would tell.
+    """
+    if data.example != "edge" or data.features:
+        return data
+    note = "the nodes have no features: each has the constant 1"
+    return replace(data, x=np.ones((data.nodes, 1), np.float32), columns=(CONSTANT,), notes=(*data.notes, note))
+
+
 OVER_NODES = ("scale", "standard", "minmax")  # depend on which other nodes there are
 NORMALISE = ("none", "row", "binary", *OVER_NODES)
 
@@ -110,10 +126,12 @@ def check_normalise(how: str) -> None:
 
 def scaling(over: "np.ndarray | sp.csr_matrix", how: str) -> tuple[np.ndarray, np.ndarray]:
     """(shift, divisor), float64 [d] each: `normalise` makes (x - shift) / divisor of a column x; a constant one it
-    leaves ("scale") or sets to 0, which is a divisor of infinity.
+    leaves ("scale") or sets to 0, which is a divisor of infinity. Where all columns are constant they stay.
 
     over: features float32 [n, d] as they are. how: one of `OVER_NODES`.
     """
+    if _is_constant(over):
+        return np.zeros(over.shape[1]), np.ones(over.shape[1])
     if how == "minmax":
         known = dense(over).astype(np.float64)
         low, span = known.min(0), np.ptp(known, 0)
@@ -125,6 +143,11 @@ def scaling(over: "np.ndarray | sp.csr_matrix", how: str) -> tuple[np.ndarray, n
     constant = (scaler.var_ == 0) & (how == "standard")
     shift = scaler.mean_ if how == "standard" else np.zeros(over.shape[1])
     return shift, np.where(constant, np.inf, scaler.scale_)
+
+
+def _is_constant(x: "np.ndarray | sp.csr_matrix") -> bool:
+    """Whether no feature [n, d] differs between nodes."""
+    return not sp.issparse(x) and x.shape[0] > 0 and bool((x == x[:1]).all())
 
 
 def normalise(
@@ -142,6 +165,8 @@ def normalise(
     "standard": each column to mean 0 and standard deviation 1 over all n nodes; constant columns become 0.
     "minmax":   each column to [-1, 1] over all n nodes, 2 (x - min) / (max - min) - 1 (`feature_norm` in the code of
                 FairGNN, Dai and Wang 2021, and NIFTY, Agarwal et al. 2021); constant columns become 0.
+
+    Where all columns are constant, the last three leave them: nothing would be left.
 
     Raises:
         ConfigError: `how` is unknown, or is "standard" or "minmax" for sparse features of more than `FILLED` cells,
@@ -165,6 +190,8 @@ def normalise(
             f'normalise = "{how}" would fill the sparse features of {name} ({over.shape[0]} x {over.shape[1]}); '
             'use "none", "row" or "scale".'
         )
+    if _is_constant(over):
+        return x
     known = dense(over).astype(np.float64)  # float32 sums over many rows would lose digits
     wide = dense(x).astype(np.float64)
     if how == "standard":

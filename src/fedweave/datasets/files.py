@@ -1,20 +1,26 @@
 """Files of tables: CSV (UTF-8, comma, header), whose cells are text, and Parquet."""
 
 import csv
+import re
 from collections import Counter
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import NoReturn
 
 import pyarrow as pa
 import pyarrow.csv
 
-from fedweave.core.decompression import TABLE_FAULTS, DecompressionBomb, read_parquet
+from fedweave.core.decompression import TABLE_FAULTS, DecompressionBomb, Nested, read_parquet
 from fedweave.datasets.check import refuse
+from fedweave.datasets.remedies import NESTED, NUMERIC
 from fedweave.datasets.table import Table, refuse_name
 
 CSV_FAULTS = (csv.Error,)
 BLOCK = 1 << 26  # bytes; no row is longer
+TABLES = (".csv", ".parquet")
+COMMENT = "#"
 _QUOTE = b'"'
+_MOST_COMMENTS = 1000  # lines
 
 
 def read_csv(path: Path) -> pa.Table:
@@ -24,8 +30,9 @@ def read_csv(path: Path) -> pa.Table:
         DataError: cells are split by something else, or a quote is never closed. One of `decompression.TABLE_FAULTS` or
             `CSV_FAULTS`: the file is malformed.
     """
+    skipped = comments(path)
     with path.open(newline="", encoding="utf-8-sig") as file:
-        header = next(csv.reader(file), [])
+        header = next(csv.reader(islice(file, skipped, None)), [])
     for mark, name in ((";", "semicolons"), ("\t", "tabs")):
         if len(header) == 1 and mark in header[0]:
             refuse(
@@ -33,29 +40,53 @@ def read_csv(path: Path) -> pa.Table:
                 f"cells are split by {name}; the columns are {', '.join(header[0].split(mark))}",
                 "Split them by commas, and write numbers with decimal points.",
             )
-    _check_quotes(path)
+    _check_quotes(path, skipped)
     options = pa.csv.ConvertOptions(
         column_types=dict.fromkeys(header, pa.string()), strings_can_be_null=True, null_values=[""]
     )
     # Without threads the parser knows the number of a row that it complains about.
     return pa.csv.read_csv(
         path,
-        read_options=pa.csv.ReadOptions(use_threads=False, block_size=BLOCK),
+        read_options=pa.csv.ReadOptions(use_threads=False, block_size=BLOCK, skip_rows=skipped),
         parse_options=pa.csv.ParseOptions(ignore_empty_lines=False, newlines_in_values=True),
         convert_options=options,
     )
 
 
-def _check_quotes(path: Path) -> None:
-    """Refuse a quote that is never closed: all rows after it would be one cell."""
+def comments(path: Path) -> int:
+    """How many lines before the header of a CSV file begin with #, as those of SNAP and KONECT do.
+
+    Raises:
+        DataError: the line after them is no header, or one of them looks like it.
+    """
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        found = list(takewhile(lambda line: line.startswith(COMMENT), islice(file, _MOST_COMMENTS)))
+    if not found:
+        return 0
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        header = next(csv.reader(islice(file, len(found), None)), [])
+    last = [cell.strip() for cell in re.split(r"[,\t]", found[-1].lstrip(COMMENT))]
+    numbers = all(re.match(NUMERIC, cell) for cell in re.split(r"\s+", " ".join(header).strip()))
+    if numbers or (len(last) == len(header) > 1 and not any(" " in cell for cell in last)):
+        what = f"line {len(found)}, {found[-1].strip()!r}, begins with {COMMENT}, as comments do"
+        after = "the line after it is no header" if numbers else "it looks like the header"
+        remedy = f"Write the columns' names without {COMMENT}, split by commas, such as source,target."
+        refuse(path, f"{what}, and {after}", remedy, "header")
+    return len(found)
+
+
+def _check_quotes(path: Path, skipped: int) -> None:
+    """Refuse a quote that is never closed: all rows after it would be one cell. skipped: lines before the header."""
     with path.open("rb") as file:
+        for _ in range(skipped):
+            file.readline()
         quotes = sum(block.count(_QUOTE) for block in iter(lambda: file.read(BLOCK), b""))
     if quotes % 2 == 0:
         return
-    begin = 1  # of the row that is being read, as a spreadsheet counts
+    begin = 1 + skipped  # of the row that is being read, as a spreadsheet counts
     with path.open(newline="", encoding="utf-8-sig") as file:
         try:
-            for _ in csv.reader(file, strict=True):
+            for _ in csv.reader(islice(file, skipped, None), strict=True):
                 begin += 1
         except csv.Error as error:
             if any(why in str(error) for why in ("unexpected end", "field limit")):
@@ -68,10 +99,27 @@ def find(folder: Path, stem: str) -> Path:
     """`<stem>.parquet` or `<stem>.csv` in `folder`; neither or both is a DataError."""
     found = [path for path in (folder / f"{stem}.parquet", folder / f"{stem}.csv") if path.is_file()]
     if not found:
-        refuse(folder, f"neither {stem}.parquet nor {stem}.csv is there", "See docs/data-format.md for both files.")
+        near = sorted(path for path in folder.iterdir() if path.name.casefold().partition(".")[0] == stem)
+        what = f"neither {stem}.parquet nor {stem}.csv is there"
+        if not near:
+            refuse(folder, what, "See docs/data-format.md for both files.")
+        there = ", ".join(path.name for path in near)
+        refuse(folder, f"{what}, but {there} is", _remedy(near[0].name, stem), "file-other")
     if len(found) > 1:
         refuse(folder, f"both {stem}.parquet and {stem}.csv are there", "Keep the one that counts.")
     return found[0]
+
+
+_UNPACK = {".gz": "gunzip", ".bz2": "bunzip2", ".xz": "unxz", ".zst": "unzstd", ".zip": "unzip"}
+
+
+def _remedy(name: str, stem: str) -> str:
+    """What to do about a table that is there as a file of another `name`."""
+    if plain := next((name for ending in TABLES if name.casefold() == stem + ending), ""):
+        return f"Rename it: {plain.casefold()}."
+    if command := _UNPACK.get(Path(name.casefold()).suffix):
+        return f"Unpack it: {command} {name}."
+    return f"Save it as {stem}.csv or {stem}.parquet."
 
 
 def read(path: Path) -> Table:
@@ -98,7 +146,7 @@ def read(path: Path) -> Table:
         )
     if twice := [name for name, times in Counter(data.column_names).items() if times > 1]:
         refuse_name(path, twice[0])
-    return Table(path, data, 2 if path.suffix == ".csv" else 1)
+    return Table(path, data, 2 + comments(path) if path.suffix == ".csv" else 1)
 
 
 def _parquet(path: Path) -> pa.Table:
@@ -106,6 +154,8 @@ def _parquet(path: Path) -> pa.Table:
         return read_parquet(path, path.stat().st_size)
     except DecompressionBomb as error:
         refuse(path, str(error), "Write it with another compression, or as CSV, if that is meant.")
+    except Nested as error:
+        refuse(path, str(error), NESTED, "column-nested")
 
 
 def _refuse_encoding(path: Path, error: Exception) -> NoReturn:

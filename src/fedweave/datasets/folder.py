@@ -32,7 +32,7 @@ class Folder(Tabular):
     """Your own folder with nodes.csv|parquet and edges.csv|parquet.
 
     categories: columns of text and all their values in order, one feature for each value; an empty cell is in none.
-                "edges.currency" is the column of edges.
+                "auto" takes the values of the training rows, sorted. "edges.currency" is the column of edges.
     task:       what is classified: "nodes", or "edges", which then have the columns label, split, sens and id.
     node_time:  the column of nodes with their time, by which they may be split; numbers or dates, as `edge_time`.
     owner:      the column of nodes that says whose each node is, for the partition "column"; it is no feature. Sites

@@ -162,7 +162,7 @@ def found(root: Path, names: Iterable[str]) -> tuple[str, tuple[str, ...]]:
     be read; `names` are those of all data sets."""
     known = set(names)
     if root.is_file():
-        names = (root.stem if root.stem in known else ARCHIVE,) if root.suffix == ".npz" else ()
+        names = (root.stem if root.stem in known else ARCHIVE,) if root.suffix.lower() == ".npz" else ()
         return f"is {_file(root)}", names
     if not root.is_dir():
         return "is a pipe or a device", ()
@@ -195,7 +195,7 @@ def named_folder(root: Path | None, name: str, needs: str, layout: str) -> Path:
     if root is None:
         raise ConfigError(f'The dataset "{name}" needs {needs}: set [data] path.', code="config.missing")
     if not root.is_dir():
-        archive = root.suffix == ".npz"
+        archive = root.suffix.lower() == ".npz"
         remedy = f'A graph in one .npz file is read with [data] name = "{ARCHIVE}".' if archive else layout
         refuse(root, "this is not a folder", remedy)
     return root

@@ -58,7 +58,7 @@ from fedweave.datasets.carrying import as_edges, once, scaled, skeleton
 from fedweave.datasets.check import check, check_array, first, refuse
 from fedweave.datasets.classified import refuse_stray
 from fedweave.datasets.edges import NO_LOOPS, Outside, check_loops, note_loops
-from fedweave.datasets.features import check_normalise, compact, normalise, refuse_merged, without_sens
+from fedweave.datasets.features import check_normalise, compact, normalise, refuse_merged, with_constant, without_sens
 from fedweave.errors import ConfigError
 
 
@@ -96,7 +96,7 @@ def read(path: Path, name: str, labelled: bool = True, loops: str = "refuse") ->
         node_ids=_text(arrays, NODE_IDS, nodes, "one for each node", path) if of_edges else (),
         **names,  # type: ignore[arg-type]
     )
-    return check(dataset, path, labelled)
+    return check(with_constant(dataset), path, labelled)
 
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:

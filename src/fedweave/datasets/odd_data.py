@@ -12,7 +12,8 @@ import scipy.sparse as sp
 
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.features import apart, repeated
-from fedweave.datasets.table import NUMERIC, WHOLE, Table, alike, difference
+from fedweave.datasets.remedies import NUMERIC
+from fedweave.datasets.table import WHOLE, Table, alike, difference
 
 PANDAS = "__index_level_"  # so begin the names of row indexes that pandas writes to Parquet
 UNNAMED = r"Unnamed: 0(\.\d+)*"  # what it calls them that it reads from CSV, where they come first and have no name

@@ -9,10 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fedweave.core.arrays import dense
 from fedweave.datasets.base import Dataset, Party
 from fedweave.datasets.check import check, first, refuse
 from fedweave.datasets.classified import Classified, labels_in
 from fedweave.datasets.columns import (
+    AUTO,
     EDGES,
     NODES,
     check_columns,
@@ -21,8 +23,10 @@ from fedweave.datasets.columns import (
     features_of,
     group_names,
     ids_of,
+    seen,
     sens_of,
     split_of,
+    spread,
 )
 from fedweave.datasets.edges import undirected
 from fedweave.datasets.features import compact, normalise, refuse_repeated
@@ -197,9 +201,14 @@ def _read(folder: Path, kind: Classified, shared: bool = False) -> _Given:
     check_columns(edges, required=EDGES, known=EDGES, closed=True)
     if nodes.rows == 0:
         refuse(nodes.path, "the table has no rows", "Give one row per node.")
+    nodes = spread(nodes, NODES)
+    categories = {
+        name: seen(nodes, name) if values == AUTO and name in nodes.columns else values
+        for name, values in categories.items()
+    }
     if shared:
         categories = {name: values for name, values in categories.items() if name in nodes.columns}
-    x = features_of(nodes, categories=categories)
+    x = dense(features_of(nodes, categories=categories))
     if x.shape[1] == 0:
         refuse(nodes.path, f"party {folder.name} has no feature", "Give it a feature column, or remove its folder.")
     ids = _numbered(ids_of(nodes))

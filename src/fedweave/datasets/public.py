@@ -72,7 +72,7 @@ class Public(Published):
 
     def _places(self, root: Path | None) -> Iterator[Path]:
         base = root or shared()
-        if base is not None and base.suffix == ".npz":
+        if base is not None and base.suffix.lower() == ".npz":
             yield base
         elif base is not None:
             yield base / self.name / f"{self.name}.npz"

@@ -14,7 +14,7 @@ from fedweave.datasets.carrying import alike_both_ways, mirrored, once, one_way,
 from fedweave.datasets.check import check, first, refuse
 from fedweave.datasets.classified import refuse_stray
 from fedweave.datasets.edges import undirected
-from fedweave.datasets.features import compact, one_hot, refuse_merged, without_sens
+from fedweave.datasets.features import compact, one_hot, refuse_merged, with_constant, without_sens
 from fedweave.datasets.hetero import CLASSES, flattened, is_hetero
 
 _MASKS = ("train_mask", "val_mask", "test_mask")
@@ -52,7 +52,7 @@ def from_pyg(
     directed: whether edges lead one way alone; None: they do not where they carry nothing, else where one lacks its
     reverse, or has other values there. loops: of a node with itself, "drop", or "keep" where edges carry something.
     task: "edges" for edges as examples: their classes are edge_label [E] in the place of y, the masks and sens are of
-    edges, each of which stands in edge_index once, and `directed` is True unless it says otherwise.
+    edges, each of which stands in edge_index once, `directed` is True unless it says otherwise, and x may be missing.
     flatten: make a `HeteroData` one graph whose first features of nodes, and of edges, say the type; then each type's
     own. One type has y, or edge_label. Edges are directed unless `directed` is False. Otherwise it is refused.
 
@@ -73,12 +73,13 @@ def from_pyg(
         what = "edges are the examples, and there are several graphs"
         refuse(name, what, "Give one graph (torch_geometric's Batch).")
     if task == "edges" or (len(graphs) == 1 and not isinstance(data, list | tuple)):
-        held, graph_of = _held(graphs[0], name, ignore, label), None
+        held, graph_of = _held(graphs[0], name, ignore, label, bare=task == "edges"), None
+        held.setdefault("x", np.empty((int(getattr(graphs[0], "num_nodes", 0) or 0), 0), np.float32))
     else:
         held, graph_of = _merged(graphs, name, ignore)
     made = _made(held, graph_of, label, directed, loops, name)
     made = replace(made, notes=(*made.notes, *_unread(graphs, ignore, label, name)))
-    return without_sens(check(made, name), name, sens_feature)
+    return without_sens(check(with_constant(made), name), name, sens_feature)
 
 
 def _made(

@@ -18,16 +18,12 @@ import pyarrow.compute as pc
 
 from fedweave.datasets.check import refuse, refuse_rows
 from fedweave.datasets.features import exact, refuse_merged
+from fedweave.datasets.remedies import DATE, DATES, DECIMAL_COMMA, GAPS, MISSING, NESTED, NUMERIC, is_gap, of_number
 
 # At most 18 digits, so that every match fits int64; pandas writes whole numbers next to gaps as "1.0".
 WHOLE = r"^-?\d{1,18}(\.0*)?$"
 TEXT = "Use whole numbers or text in this column."
-NUMERIC = r"^\s*[+-]?\.?\d"
-DECIMAL_COMMA = r"^\s*[+-]?\d{1,3}([. ]?\d{3})*,\d+\s*$"
-DATE = r"^\s*(\d{4}-\d{1,2}-\d{1,2}|\d{1,2}[./]\d{1,2}[./]\d{2,4})\b"
 FEATURE = "Every column without another meaning is a feature: give a finite number in every row."
-DATES = "A date is no number: give what matters about it, such as the days since another date."
-GAPS = ("nan", "na", "n/a", "<na>", "nat", "null", "none")
 TEXT_TYPES = (pa.types.is_integer, pa.types.is_string, pa.types.is_large_string, pa.types.is_null)
 
 
@@ -89,6 +85,8 @@ class Table:
         cells = self.data[column].combine_chunks()
         if pa.types.is_dictionary(cells.type):
             cells = cells.dictionary_decode()
+        if pa.types.is_boolean(cells.type):
+            return words_of(cells)
         if pa.types.is_floating(cells.type):  # pandas stores whole numbers next to gaps as floats
             self._refuse_rounded(column, cells)
             cells = self._cast(pc.if_else(pc.is_nan(cells), None, cells), pa.int64(), column, remedy)
@@ -132,36 +130,38 @@ class Table:
         refuse_rows(self, below, lambda row: f"{column} is {values[row].as_py()}, below 0", remedy)
         return np.array(values.fill_null(-1))  # Arrow's own memory cannot be written to
 
-    def numbers(self, column: str, apart: bool = True) -> np.ndarray:
+    def numbers(self, column: str, apart: bool = True, gaps: str = MISSING) -> np.ndarray:
         """The column as float32 [rows]; text, empty cells, NaN and values beyond float32 are refused, and `apart` also
-        differences that float32 does not keep."""
+        differences that float32 does not keep. gaps: what to do about cells of which nothing is known."""
         cells = self.data[column].combine_chunks()
         if pa.types.is_temporal(cells.type):
             refuse(self.path, f"column {column!r} holds {cells.type}", DATES)
+        if pa.types.is_nested(cells.type):
+            refuse(self.path, f"column {column!r} holds {cells.type}", NESTED, "column-nested")
         if pa.types.is_string(cells.type) or pa.types.is_large_string(cells.type):
-            self._refuse_words(column, cells)
-        refuse_rows(self, _bools(cells.is_null()), lambda row: f"feature {column!r} is empty", FEATURE)
-        values = self._cast(cells, pa.float64(), column, FEATURE).to_numpy(zero_copy_only=False)
+            self._refuse_words(column, cells, gaps)
+        refuse_rows(self, _bools(cells.is_null()), lambda row: f"feature {column!r} is empty", f"{FEATURE} {gaps}")
+        values = self._cast(cells, pa.float64(), column, FEATURE, gaps).to_numpy(zero_copy_only=False)
         with np.errstate(over="ignore"):
             narrow: np.ndarray = values.astype(np.float32)
         refuse_rows(
             self,
             ~np.isfinite(narrow),
             lambda row: f"feature {column!r} is {values[row]}, which is not finite in float32",
-            FEATURE,
+            f"{FEATURE} {gaps}" if np.isnan(values).any() else FEATURE,
         )
         if apart:
             refuse_merged(exact(cells, values), f"feature {column!r}", self.refuse_at)
         return narrow
 
-    def _refuse_words(self, column: str, cells: pa.Array) -> None:
+    def _refuse_words(self, column: str, cells: pa.Array, gaps: str) -> None:
         """Refuse a feature without any number at once, not row by row."""
         words = [text for text in pc.unique(cells.drop_null()).to_pylist() if text]
         if words and not any(re.match(form, text) for text in words for form in (NUMERIC, DATE, DECIMAL_COMMA)):
             empty = cells.null_count + cells.to_pylist().count("")
             more = f"{len(cells) - empty:,} {self.counted} hold text" + (f" and {empty:,} nothing" if empty else "")
             first = np.arange(len(cells)) == cells.to_pylist().index(words[0])
-            refuse_rows(self, first, lambda row: f"{column!r} is {words[0]!r}; {more}", remedy_of(column, words))
+            refuse_rows(self, first, lambda row: f"{column!r} is {words[0]!r}; {more}", remedy_of(column, words, gaps))
 
     def refuse_gaps(self, column: str, key: str = "") -> None:
         """Refuse text that other programs write for an empty cell, in a column whose values [data] `key` could list,
@@ -173,6 +173,16 @@ class Table:
             remedy = f"Fill in {column} or remove the row; if it is a name, spell it otherwise."
         written = _bools(pc.is_in(pc.utf8_lower(cells), pa.array(GAPS), skip_nulls=True))
         refuse_rows(self, written, lambda row: f"{column} is {cells[row].as_py()!r}", remedy)
+
+    def refuse_headers(self) -> None:
+        """Refuse rows that repeat the names of the columns."""
+        same, columns = np.full(self.rows, len(self.columns) > 1), iter(self.columns)
+        while same.any() and (column := next(columns, None)) is not None:
+            cells = self.data[column].combine_chunks()
+            is_text = pa.types.is_string(cells.type) or pa.types.is_large_string(cells.type)
+            same &= _bools(pc.equal(cells, column)) if is_text else False
+        remedy = "Remove the row: the file was put together of several, each with its header."
+        refuse_rows(self, same, lambda row: "the names of the columns are repeated", remedy)
 
     def refuse_blanks(self, column: str, key: str = "") -> None:
         """Refuse text with a blank at an end, which would be another name than without; [data] `key` could list it."""
@@ -186,7 +196,7 @@ class Table:
         """The table with the column's cells that say one of the `words` empty; whole numbers are as in `texts`."""
         cells = self.data[column].combine_chunks()
         try:
-            texts = as_whole(cells.cast(pa.string()))
+            texts = as_whole(words_of(cells) if pa.types.is_boolean(cells.type) else cells.cast(pa.string()))
         except pa.ArrowException:
             return self
         said = pc.is_in(texts, pa.array(words, pa.string()))
@@ -217,7 +227,7 @@ class Table:
         result: np.ndarray = found.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
         return result
 
-    def _cast(self, cells: pa.Array, to: pa.DataType, column: str, remedy: str) -> pa.Array:
+    def _cast(self, cells: pa.Array, to: pa.DataType, column: str, remedy: str, gaps: str = "") -> pa.Array:
         try:
             if pa.types.is_boolean(cells.type):
                 cells = cells.cast(pa.uint8())
@@ -229,7 +239,7 @@ class Table:
             texts = [cell.as_py() for cell in cells.filter(pa.array(bad))]
             feature = to == pa.float64()
             whole = feature and bad.mean() > 0.5 and len(texts) > 1  # not single cells: the column is of another kind
-            better = remedy_of(column, [str(text) for text in texts], whole) if feature else remedy
+            better = remedy_of(column, [str(text) for text in texts], gaps, whole) if feature else remedy
             if whole:
                 at, many = int(bad.argmax()), f"and so are {len(texts) - 1:,} more of {self.rows:,} {self.counted}"
                 self.refuse_at(at, f"{column!r} is {cells[at].as_py()!r}, no number, {many}", better)
@@ -252,15 +262,14 @@ def meant_empty(*words: str) -> str:
     return f"If it says that nothing is known: [data] unlabelled = {meant}."
 
 
-def remedy_of(column: str, texts: list[str], whole: bool = True) -> str:
-    """What to do about cells of a feature that are no numbers; whole: nothing else is in the column."""
-    if all(re.match(DATE, text) for text in texts):
-        return DATES
-    if all(re.match(DECIMAL_COMMA, text) for text in texts):
-        return "Write decimal points: 0.5, not 0,5."
+def remedy_of(column: str, texts: list[str], gaps: str = MISSING, whole: bool = True) -> str:
+    """What to do about cells of a feature that are no numbers; gaps: about those of which nothing is known; whole:
+    nothing else is in the column."""
+    if remedy := of_number(texts, gaps):
+        return remedy
     if not whole or any(re.match(NUMERIC, text) for text in texts):
         return FEATURE
-    names = sorted(set(texts))
+    names = sorted(text for text in set(texts) if not is_gap(text))
     shown = ", ".join(json.dumps(name, ensure_ascii=False) for name in names[:10]) + (", …" if names[10:] else "")
     declare = f"[data] categories = {{{column} = [{shown}]}}"
     own = json.dumps(column, ensure_ascii=False)
@@ -281,6 +290,11 @@ def _uncast(cell: pa.Scalar, to: pa.DataType) -> bool:
 def _bools(mask: pa.Array) -> np.ndarray:
     result: np.ndarray = mask.fill_null(False).to_numpy(zero_copy_only=False)
     return result
+
+
+def words_of(cells: pa.Array) -> pa.Array:
+    """Truth values as the words that Python and CSV have for them."""
+    return pc.if_else(cells, "True", "False")
 
 
 def refuse_name(path: Path, name: str) -> NoReturn:

@@ -7,15 +7,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from fedweave.core.records import Record
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.carrying import ALL, Carrying, carried_of, of_nodes, skeleton
 from fedweave.datasets.check import check, refuse
 from fedweave.datasets.columns import (
+    AUTO,
     EDGES,
     NODES,
+    OF_EDGES,
     check_columns,
     ends_of,
     feature_names,
@@ -25,11 +29,13 @@ from fedweave.datasets.columns import (
     group_names,
     ids_of,
     owners_of,
+    seen,
     sens_of,
     split_of,
+    spread,
 )
-from fedweave.datasets.features import compact, normalise, without_sens
-from fedweave.datasets.table import Tables
+from fedweave.datasets.features import compact, normalise, with_constant, without_sens
+from fedweave.datasets.table import Table, Tables
 from fedweave.errors import ConfigError, DataError, Faults
 
 Parts = dict[str, Callable[[Record], object]]
@@ -71,7 +77,9 @@ class Tabular(Carrying):
                 the first 20 faults.
         """
         self.check_form(tables, labelled)
-        nodes = gaps_filled(tables.nodes, gaps_of(self.missing, of_edges=False))
+        if AUTO in (self.categories or {}).values():
+            return replace(self, categories=self.seen_in(tables)).made(tables, root, labelled)
+        nodes = gaps_filled(spread(tables.nodes, self.known), gaps_of(self.missing, of_edges=False))
         if nodes.rows == 0:
             refuse(nodes.path, "the table has no rows", "Give one row per node.")
         tables = self.arranged(tables._replace(nodes=nodes))
@@ -82,7 +90,7 @@ class Tabular(Carrying):
         faults.refuse()
         found["labels"] = self.names_of(self.examples(tables))
         found["y"], found["classes"] = found.pop("labelled")
-        data = Dataset(name=root.resolve().name, **self.finished(tables, found))
+        data = with_constant(Dataset(name=root.resolve().name, **self.finished(tables, found)))
         without_sens(data, (tables.edges if self.of_edges else tables.nodes).path, self.sens_feature)
         return check(replace(data, x=normalise(compact(data.x), self.normalise, root.name)), root, labelled)
 
@@ -94,6 +102,28 @@ class Tabular(Carrying):
         if "label" in tables.edges.columns and not self.said:
             hint += ", and data.task = 'edges' makes each an example"
         check_columns(tables.edges, required, known, closed=self.edge_features != ALL, hint=hint)
+
+    def seen_in(self, tables: Tables) -> dict[str, str | tuple[str, ...]]:
+        """The categories, those that are "auto" as the values of training rows: where the examples have a column split,
+        those of which it says "train", and the nodes of such small graphs; else all."""
+        found = dict(self.categories or {})
+        for name in (name for name, values in found.items() if values == AUTO):
+            table = tables.edges if name.startswith(OF_EDGES) else tables.nodes
+            found[name] = seen(table, name.removeprefix(OF_EDGES), self._trains(tables, table))
+        return found
+
+    def _trains(self, tables: Tables, table: Table) -> np.ndarray | None:
+        """bool [rows] of a table, those of examples whose split is "train"; None where nothing says so."""
+        examples = self.examples(tables)
+        if "split" not in examples.columns:
+            return None
+        trains = pc.fill_null(pc.equal(examples.texts("split"), "train"), False)
+        if tables.graphs is not None and table is tables.nodes:
+            trains = pc.is_in(table.filled("graph"), ids_of(examples).filter(trains))
+        elif table is not examples:
+            return None
+        rows: np.ndarray = trains.to_numpy(zero_copy_only=False)
+        return rows if rows.any() else None
 
     def arranged(self, tables: Tables) -> Tables:
         """The tables with nodes in the order of the data set's."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedweave.core import random
-from fedweave.core.carried import Carried, named
+from fedweave.core.carried import OWN, WIDE, Carried, kinds, named
 from fedweave.core.edge_list import BESIDE
 from fedweave.core.edges import Edges
 from fedweave.core.graph import Graph
@@ -68,19 +68,41 @@ def of_features(graph: Graph, what: str, way: str, weight: Tensor) -> Tensor:
     carry none, as in a graph that stands for clients', they are 0."""
     held = graph.edges.operator(named(what, way))
     rows, columns = held.shape
-    result: Tensor = held @ weight if columns else weight.new_zeros(rows, weight.shape[1])
-    return result
+    if not columns:
+        return weight.new_zeros(rows, weight.shape[1])
+    result: Tensor = held @ weight
+    if (usual := _usual(graph, weight, examples=False)) is None:
+        return result
+    one = graph.edges.operator(named("from" if what == "features" else "mean", way))  # rows that add up to 1, or empty
+    return result + one @ usual.expand(one.shape[1], -1)
 
 
 def beside(graph: Graph, *products: tuple[str, Tensor]) -> Tensor:
     """Σ M h over (name of a matrix M [m, n], h [n, k]), of a whole graph as one product: [m, k]. Last come features of
-    edges, which may be left out of a graph that stands for clients'."""
+    edges, which may be left out of a graph that stands for clients'; each row of the first matrix adds up to 1."""
     if type(graph.edges) is not Edges:
         first, *others = (graph.edges.operator(kind) @ h for kind, h in products)
         return sum(others, first)
+    last, weight = products[-1]
+    if (last == OWN or kinds().get(last, ("",))[0] == "features") and (
+        usual := _usual(graph, weight, examples=last == OWN)
+    ) is not None:
+        (first_kind, h), *rest = products
+        products = ((first_kind, h + usual), *rest)
     held = graph.edges.operator(BESIDE.join(kind for kind, _ in products))
     result: Tensor = held @ torch.cat([h for _, h in products])[: held.shape[1]]
     return result
+
+
+def _usual(graph: Graph, weight: Tensor, examples: bool) -> Tensor | None:
+    """[out]: c W, by which a product of edges' features, stored without their usual numbers c, with `weight` W [k, out]
+    is short; None where they are stored whole."""
+    if type(graph.edges) is not Edges or len(weight) < WIDE:
+        return None
+    usual = graph.edges.usual(examples)
+    if usual.shape[-1] != len(weight):  # a graph that stands for clients', whose edges carry nothing
+        return None
+    return (usual.to(weight.dtype)[:, None] * weight).sum(0)
 
 
 def leading(h: Tensor, rows: int) -> Tensor:

@@ -368,7 +368,7 @@ def _located(table: Document) -> tuple[Document, str | None]:
         return data, None
     if not isinstance(folder, str) or not folder:
         raise ConfigError(f"data.path: the folder of the data as a string, got {folder!r}", code="config.value")
-    return {"name": "npz" if folder.endswith(".npz") else "folder", **data}, folder
+    return {"name": "npz" if folder.lower().endswith(".npz") else "folder", **data}, folder
 
 
 def _chosen(path: str, table: Document, at: str = "") -> Choice:

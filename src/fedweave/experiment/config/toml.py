@@ -75,16 +75,38 @@ def load(path: Path) -> Document:
             raise OSError(f"it is {'a folder' if path.is_dir() else 'no file'}; name a TOML file")
         if path.exists() and path.stat().st_size > _LARGEST:  # whose keys take minutes to read
             raise OSError(f"it has more than {_LARGEST >> 20} MiB, which no configuration has")
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors mark the encoding
+        text = path.read_text(encoding="utf-8-sig")  # some editors mark the encoding
+        _refuse_backslashes(path, text, _OF_WINDOWS)
+        return tomllib.loads(text)
     except FileNotFoundError as error:
         near = nearest(path.name, [other.name for other in path.parent.glob("*.toml")])
         raise ConfigError(f"there is no file {path}.{near}", code="config.no-file") from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}", code="config.unreadable") from error
+    except tomllib.TOMLDecodeError as error:
+        if at := re.search(r"at line (\d+)", str(error)):
+            before = int(at[1]) - 1
+            _refuse_backslashes(path, text.split("\n")[before], _WITH_BACKSLASH, before)
+        raise ConfigError(f"{path} is not valid TOML: {error}", code="config.unreadable") from error
     except ValueError as error:  # a number of thousands of digits is no TOMLDecodeError
         raise ConfigError(f"{path} is not valid TOML: {error}", code="config.unreadable") from error
     except RecursionError as error:
         raise ConfigError(f"{path} cannot be read: it is nested too deeply", code="config.unreadable") from error
+
+
+_OF_WINDOWS = re.compile(r'"([A-Za-z]:\\(?!\\)[^"\n]*)"')  # where \t and the like would be one character
+_WITH_BACKSLASH = re.compile(r'"([^"\n]*\\[^"\n]*)"')
+
+
+def _refuse_backslashes(path: Path, text: str, pattern: re.Pattern[str], lines_before: int = 0) -> None:
+    """Refuse a path of Windows in double quotes, of which TOML takes backslashes for escapes."""
+    if found := pattern.search(text):
+        line, own = lines_before + text.count("\n", 0, found.start()) + 1, found[1]
+        raise ConfigError(
+            f'{path} is not valid TOML: line {line}: "{own}" has a backslash, which begins an escape in double quotes. '
+            f"Write '{own}' in single quotes, or {own.replace(chr(92), '/')}.",
+            code="config.backslash",
+        )
 
 
 def override(document: Document, text: str) -> None:

@@ -18,7 +18,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fedweave.core.decompression import ARCHIVE_FAULTS, TABLE_FAULTS, DecompressionBomb, check_archive, read_parquet
+from fedweave.core.decompression import (
+    ARCHIVE_FAULTS,
+    TABLE_FAULTS,
+    DecompressionBomb,
+    Nested,
+    check_archive,
+    read_parquet,
+)
 from fedweave.core.records import Record
 from fedweave.core.text import cell
 from fedweave.errors import DiskFull, FedweaveError, UserError
@@ -198,7 +205,7 @@ def _read_table(path: Path, name: str) -> pa.Table:
         for absent in [] if name != LEDGER else [column for column in _LATER if column not in table.column_names]:
             table = table.append_column(absent, pa.nulls(len(table), _LATER[absent]))
         check_columns(table, name)
-    except (*TABLE_FAULTS, DecompressionBomb, ValueError) as error:
+    except (*TABLE_FAULTS, DecompressionBomb, Nested, ValueError) as error:
         raise damaged(path, str(error)) from error
     return table
 

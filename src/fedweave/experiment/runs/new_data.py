@@ -14,6 +14,7 @@ from fedweave.datasets import contents, npz, tu
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.carrying import SETTINGS, scaled_like
 from fedweave.datasets.check import first, refuse
+from fedweave.datasets.columns import AUTO, OF_EDGES, Seen
 from fedweave.datasets.edges import EXCHANGE, REFUSE
 from fedweave.datasets.features import compact, rescaled
 from fedweave.datasets.files import find, read
@@ -126,10 +127,21 @@ def _read(before: Before, path: Path) -> Dataset:
         own["external"] = before.config.external
     if kind is Members and (owner := own.pop("owner", None)):  # a column that its folders stand in for
         own["ignore"] = (*(own.get("ignore") or ()), owner)
-    if not own.get("categories") and any(path.glob("nodes.*")):
+    if own.get("categories"):
+        own["categories"] = {of: _seen(of, values, before) for of, values in own["categories"].items()}
+    elif any(path.glob("nodes.*")):
         own["categories"] = _categories(before.columns, read(find(path, "nodes")).columns)
     encoded = _encoded(before) if kind is GraphFolder else {}
     return kind(sens_feature=True, **named, **encoded, **own).load(path, 0, labelled=False)
+
+
+def _seen(of: str, values: object, before: Before) -> object:
+    """The categories of a column, those that were taken from training rows as the run's columns say them."""
+    if values != AUTO:
+        return values
+    carried, bare = before.data.carried, of.removeprefix(OF_EDGES)
+    names = before.columns if bare == of else () if carried is None else carried.columns
+    return Seen(own.value for own in map(contents.column, names) if own.of == bare)
 
 
 def _check_example(example: str, before: Before, path: Path) -> None:

@@ -80,7 +80,7 @@ class SiteData:
     train_until: float | str | None = None
     val_until: float | str | None = None
     external: str = "refuse"
-    categories: dict[str, tuple[str, ...]] | None = None
+    categories: dict[str, str | tuple[str, ...]] | None = None
     groups: tuple[str, ...] | None = None
     node_labels: tuple[str, ...] | None = None
     edge_labels: tuple[str, ...] | None = None
@@ -97,6 +97,14 @@ class SiteData:
             raise ConfigError(f"data.{error}") from error
         if self.classes is not None and self.labels is not None:
             raise ConfigError("data: give classes (labels are numbers) or labels (labels are names), not both.")
+        for column, values in (self.categories or {}).items():
+            if isinstance(values, str):
+                raise ConfigError(
+                    f'data.categories.{column} = "{values}": sites that train together need the same columns, each '
+                    "with values that others must not learn. Agree on a list of all values that may occur, and write "
+                    f'it into every site.toml: {column} = ["…", "…"].',
+                    code="config.categories-listed",
+                )
         self._check_until()
 
     def _check_until(self) -> None:

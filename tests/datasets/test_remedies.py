@@ -1,0 +1,273 @@
+"""Tables as other programs write them, and what a refusal proposes: a remedy of this fault and of no other, once."""
+
+import gzip
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from torch_geometric.data import Data
+
+from fedweave import datasets
+from fedweave.datasets import Dataset, from_frames, load
+from fedweave.datasets.remedies import amount
+from fedweave.errors import DataError, Fault, Faults
+from fedweave.experiment.config.toml import load as load_toml
+from tests.refusals import refusal
+
+EDGES = "source,target\na,b\nc,d\n"
+ENDS = {"source": ["a", "c"], "target": ["b", "d"]}
+
+
+def nodes(cells: Sequence[object], column: str = "f") -> str:
+    rows = zip("abcd", cells, strict=True)
+    return f"id,label,{column}\n" + "".join(f"{name},{at % 2},{cell}\n" for at, (name, cell) in enumerate(rows))
+
+
+def folder(root: Path, of_nodes: str, edges: str = EDGES) -> str:
+    root.mkdir(parents=True, exist_ok=True)
+    (root / "nodes.csv").write_text(of_nodes)
+    (root / "edges.csv").write_text(edges)
+    return str(root)
+
+
+# Every door takes {column: four cells} of nodes a, b, c and d, and options.
+def by_csv(root: Path, columns: dict[str, list[Any]], **options: Any) -> Dataset:
+    pd.DataFrame({"id": list("abcd"), **columns}).to_csv(root / "nodes.csv", index=False)
+    (root / "edges.csv").write_text(EDGES)
+    return load("folder", str(root), **options)
+
+
+def by_parquet(root: Path, columns: dict[str, list[Any]], **options: Any) -> Dataset:
+    pq.write_table(pa.table({"id": list("abcd"), **columns}), root / "nodes.parquet")
+    (root / "edges.csv").write_text(EDGES)
+    return load("folder", str(root), **options)
+
+
+def by_members(root: Path, columns: dict[str, list[Any]], **options: Any) -> Dataset:
+    for at, own in enumerate(("east", "west")):
+        (root / own).mkdir()
+        held = {name: cells[2 * at : 2 * at + 2] for name, cells in {"id": list("abcd"), **columns}.items()}
+        pq.write_table(pa.table(held), root / own / "nodes.parquet")
+        (root / own / "edges.csv").write_text(f"source,target\n{'ac'[at]},{'bd'[at]}\n")
+    return load("members", str(root), **options)
+
+
+def by_pandas(root: Path, columns: dict[str, list[Any]], **options: Any) -> Dataset:
+    return from_frames(pd.DataFrame({"id": list("abcd"), **columns}), pd.DataFrame(ENDS), **options)
+
+
+def by_arrow(root: Path, columns: dict[str, list[Any]], **options: Any) -> Dataset:
+    return from_frames(pa.table({"id": list("abcd"), **columns}), pa.table(ENDS), **options)
+
+
+def by_networkx(root: Path, columns: dict[str, list[Any]], **options: Any) -> Dataset:
+    graph = nx.Graph()
+    for at, name in enumerate("abcd"):
+        graph.add_node(name, **{own: cells[at] for own, cells in columns.items()})
+    graph.add_edges_from([("a", "b"), ("c", "d")])
+    return datasets.from_networkx(graph, **options)
+
+
+DOORS: list[Callable[..., Dataset]] = [by_csv, by_parquet, by_members, by_pandas, by_arrow, by_networkx]
+F = [0.5, 1.5, 2.5, 4.0]
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_true_and_false_are_classes_and_groups(door: Callable[..., Dataset], tmp_path: Path) -> None:
+    columns = {"label": [True, False, True, True], "sens": [False, False, True, False], "f": F}
+    data = door(tmp_path, columns)
+    assert (data.y.tolist(), data.labels) == ([1, 0, 1, 1], ("False", "True"))
+    assert data.sens is not None
+    assert (data.sens.tolist(), data.groups) == ([0, 0, 1, 0], ("False", "True"))
+
+
+def test_true_and_false_of_pytorch_geometric_are_the_same_classes() -> None:
+    ends = torch.tensor([[0, 1, 2, 3], [1, 0, 3, 2]])
+    data = datasets.from_pyg(Data(torch.tensor(F)[:, None], ends, y=torch.tensor([True, False, True, True])))
+    assert data.y.tolist() == [1, 0, 1, 1]
+
+
+@pytest.mark.parametrize("door", [door for door in DOORS if door is not by_csv])
+def test_a_list_of_numbers_is_a_feature_for_each(door: Callable[..., Dataset], tmp_path: Path) -> None:
+    columns = {"label": [0, 1, 0, 1], "emb": [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0], [7.0, 8.0]], "f": F}
+    data = door(tmp_path, columns)
+    assert data.columns == ("emb 0", "emb 1", "f")
+    np.testing.assert_array_equal(data.x, np.array([[1, 2, 0.5], [3, 4, 1.5], [5, 6, 2.5], [7, 8, 4]], np.float32))
+
+
+def test_lists_of_edges_and_of_unlike_length(tmp_path: Path) -> None:
+    of_nodes = pa.table({"id": list("abcd"), "label": [0, 1, 0, 1], "f": F})
+    edges = pa.table({**ENDS, "e": pa.array([[1, 2], [3, 4]], pa.list_(pa.int64(), 2))})
+    carried = from_frames(of_nodes, edges, edge_features=("e",)).carried
+    assert carried is not None
+    assert carried.columns == ("e 0", "e 1")
+    assert carried.features is not None
+    assert carried.features.tolist() == [[1, 2], [3, 4]]
+    for uneven in ([[1], [2], [3, 4], [5]], [[1], None, [3], [4]]):
+        with refusal("data.row", "row", "'emb'"):
+            from_frames(of_nodes.append_column("emb", pa.array(uneven)), pa.table(ENDS))
+    with refusal("data.column-name", "'f 0'"):
+        both = {"id": list("abcd"), "label": [0, 1, 0, 1], "f": [[1]] * 4, "f 0": F}
+        from_frames(pa.table(both), pa.table(ENDS))
+
+
+def test_structures_are_told_a_remedy_of_the_column(tmp_path: Path) -> None:
+    columns = {"label": [0, 1, 0, 1], "s": [{"a": 1.0, "b": at} for at in range(4)]}
+    for door in (by_parquet, by_arrow):
+        with refusal("data.column-nested", "'s'", "struct"):
+            door(tmp_path, columns)
+
+
+@pytest.mark.parametrize("word", ["NA", "?", "\\N", "#N/A", ".", "nan", "null", ""])
+@pytest.mark.parametrize("door", [by_csv, by_parquet, by_members, by_arrow, by_networkx])
+def test_words_for_a_gap_are_gaps_where_missing_names_the_column(
+    word: str, door: Callable[..., Dataset], tmp_path: Path
+) -> None:
+    columns = {"label": [0, 1, 0, 1], "f": ["0.5", word, "2.5", word]}
+    data = door(tmp_path, columns, missing=("f",))
+    assert data.columns == ("f", "f is missing")
+    np.testing.assert_array_equal(data.x, np.array([[0.5, 0], [0, 1], [2.5, 0], [0, 1]], np.float32))
+    (tmp_path / "other").mkdir()
+    with refusal("data.row", "[data] missing"):
+        door(tmp_path / "other", columns)
+
+
+def test_categories_do_not_list_words_for_a_gap(tmp_path: Path) -> None:
+    with refusal("data.row", '["clerk", "nurse"]') as error:
+        load("folder", folder(tmp_path, nodes(["nurse", "NA", "clerk", "?"])))
+    assert '"NA"' not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("$246.00", "246.00"),
+        ("-$3.5", "-3.5"),
+        ("1,234.50", "1234.50"),
+        ("1.234,50 EUR", "1234.50"),
+        ("1.234.567", "1234567"),
+        ("1'234.5", "1234.5"),
+        ("12 %", "12"),
+        ("€ .5", ".5"),
+        ("10\u00a0000", "10000"),
+        ("BMW 320", ""),
+        ("A12", ""),
+        ("$", ""),
+        ("", ""),
+    ],
+)
+def test_the_number_in_an_amount(text: str, number: str) -> None:
+    assert amount(text) == number
+
+
+@pytest.mark.parametrize("cells", [["$246.00"] * 4, ["1", "2", "3", '"$1,234.50"']])
+def test_amounts_are_no_categories(cells: list[str], tmp_path: Path) -> None:
+    with refusal("data.row", "row", "Write the number alone") as error:
+        load("folder", folder(tmp_path, nodes(cells)))
+    assert "categories = " not in str(error.value)
+
+
+def test_a_header_in_the_middle_is_called_so(tmp_path: Path) -> None:
+    text = nodes(F)
+    with refusal("data.row", "nodes.csv", "row 6", "names of the columns"):
+        load("folder", folder(tmp_path, text + text.replace("a,", "e,")))
+    held = pa.table({"id": ["a", "id", "c"], "label": ["0", "label", "1"], "f": ["1", "f", "2"]})
+    with refusal("data.row", "row 1"):
+        from_frames(held, pa.table({"source": ["a"], "target": ["c"]}))
+    one = pa.table({"id": ["a", "id"], "label": ["label", "no"], "f": [1, 2]})  # a node of that name is no header
+    assert from_frames(one, pa.table({"source": ["a"], "target": ["id"]})).nodes == 2
+
+
+def test_a_table_under_another_form_is_named(tmp_path: Path) -> None:
+    folder(tmp_path, nodes(F))
+    (tmp_path / "edges.csv").unlink()
+    (tmp_path / "edges.csv.gz").write_bytes(gzip.compress(EDGES.encode()))
+    with refusal("data.file-other", "edges.csv.gz", "gunzip edges.csv.gz"):
+        load("folder", str(tmp_path))
+    (tmp_path / "edges.csv.gz").rename(tmp_path / "edges.tsv")
+    with refusal("data.file-other", "edges.tsv", "edges.csv"):
+        load("folder", str(tmp_path))
+    (tmp_path / "edges.tsv").rename(tmp_path / "Edges.CSV")
+    with refusal("data.file-other", "Edges.CSV", "edges.csv"):
+        load("folder", str(tmp_path))
+
+
+def test_other_names_of_columns_are_proposed(tmp_path: Path) -> None:
+    path = folder(tmp_path, nodes(F), EDGES.replace("source,target", "src,dst"))
+    with refusal("data.column-missing", "src, dst", 'columns = {source = "src", target = "dst"}'):
+        load("folder", path)
+    data = load("folder", path, columns={"source": "src", "target": "dst"})
+    assert data.edges.tolist() == [[0, 1, 2, 3], [1, 0, 3, 2]]
+    with refusal("data.column-missing", "source,target"):
+        load("folder", folder(tmp_path, nodes(F), "source target\na b\n"))
+
+
+def test_lines_before_the_header_that_begin_with_a_hash_are_comments(tmp_path: Path) -> None:
+    plain = load("folder", folder(tmp_path / "plain", nodes(F)))
+    said = '# Directed graph: trust.txt\n# Nodes: 4, said "ann\n'
+    data = load("folder", folder(tmp_path / "said", said + nodes(F), said + EDGES))
+    np.testing.assert_array_equal(data.x, plain.x)
+    np.testing.assert_array_equal(data.edges, plain.edges)
+    with refusal("data.row", "nodes.csv", "row 4"):
+        load("folder", folder(tmp_path / "row", said + nodes(["x", 1, 2, 3])))
+    with refusal("data.quote", "row 5"):
+        load("folder", folder(tmp_path / "quote", nodes(F), "# one\n" + EDGES + 'c,"d\n'))
+    for head in ("# FromNodeId\tToNodeId\n0\t1\n2\t3\n", "#id,label,f\na,0,1\n"):
+        with refusal("data.header", "line 1", "#"):
+            load("folder", folder(tmp_path / "none", head))
+
+
+@pytest.mark.parametrize("line", ['"C:\\Users\\me\\data"', '"C:\\temp\\new"', '"data\\Users"', '"\\\\share\\data"'])
+def test_backslashes_in_double_quotes_are_called_so(line: str, tmp_path: Path) -> None:
+    file = tmp_path / "e.toml"
+    file.write_text(f"seed = 0\n[data]\npath = {line}\n")
+    with refusal("config.backslash", "line 3", line, f"'{line[1:-1]}'"):
+        load_toml(file)
+    file.write_text(f'[data]\npath = \'{line[1:-1]}\' # "\\n"\nother = "C:\\\\temp"\n')
+    assert load_toml(file)["data"] == {"path": line[1:-1], "other": "C:\\temp"}
+
+
+def test_a_path_with_a_character_that_an_escape_made_is_called_so() -> None:
+    with refusal("data.path", json.dumps("data\new").strip('"'), "single quotes"):
+        load("folder", "data\new")
+
+
+def test_one_remedy_is_one_fault_with_three_examples(tmp_path: Path) -> None:
+    many = "id,label,f\n" + "".join(f"{i},0,1{'x' * (i % 2)}{i}\n" for i in range(100))
+    with pytest.raises(DataError) as error:
+        load("folder", folder(tmp_path, many, "source,target\n"))
+    (line,) = str(error.value).splitlines()
+    assert [f"row {row}: 'f' is '1x{row - 2}'" in line for row in (3, 5, 7, 9)] == [True, True, True, False]
+    assert "and 47 more" in line
+    columns = [f"f{at}" for at in range(30)]
+    wide = f"id,label,{','.join(columns)}\n" + "".join(f"{name},0{',NA' * 30}\n{name}2,0{',1' * 30}\n" for name in "ab")
+    with pytest.raises(DataError) as error:
+        load("folder", folder(tmp_path, wide, "source,target\n"))
+    (line,) = str(error.value).splitlines()
+    assert line.count("'NA'") == 3
+    assert "and 54 more" in line  # 30 columns with two rows each
+
+
+def test_faults_with_one_remedy_are_one() -> None:
+    faults = Faults(DataError)
+    for at in range(3):
+        with faults:
+            raise DataError(Fault.of([("one.csv", f"row {at}", 2)], "Mend it."))
+    with pytest.raises(DataError) as three:
+        faults.refuse()
+    assert str(three.value).splitlines() == [f"one.csv: row {at}. Mend it." for at in range(3)]
+    with faults:
+        raise DataError(Fault.of([("two.csv", "row 3", 1), ("two.csv", "row 4", 1)], "Mend it.", rest=5))
+    with faults:
+        raise DataError("another one")
+    with pytest.raises(DataError) as more:
+        faults.refuse()
+    assert str(more.value).splitlines() == ["one.csv: row 0; row 1; row 2; and 7 more. Mend it.", "another one"]

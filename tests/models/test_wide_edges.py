@@ -1,0 +1,108 @@
+"""Features of edges of which each column has one number in nearly all rows: a sparse product with the same numbers."""
+
+import numpy as np
+import pytest
+import torch
+
+from fedweave.core import carried as carrying
+from fedweave.core import model as models
+from fedweave.core.carried import Carried
+from fedweave.core.graph import make_graph, stack
+from fedweave.core.random import key
+from fedweave.datasets.carrying import scaled
+from fedweave.models import GAT, GINE, PNA, OnEdges, directed
+
+N, M, D, K = 30, 400, 4, 48
+KIND = {"hidden": 4, "edge_features": K, "dropout": 0.0}
+MODELS = {
+    "gine": GINE(**KIND, directed="both"),
+    "gat": GAT(**KIND, heads=2, directed="forward"),
+    "pna": PNA(**KIND),
+    "edges": OnEdges(GINE(**KIND, directed="both"), K),
+    "edges of gat": OnEdges(GAT(**KIND, heads=2), K),
+}
+
+
+def one_hot(seed=0, how="standard", m=M):
+    draw = np.random.default_rng(seed)
+    e = np.zeros((m, K), np.float32)
+    e[np.arange(m), draw.integers(0, K - 2, m)] = 1
+    e[:, -1] = draw.normal(size=m)  # a number beside them, and a column that is 0 everywhere
+    return scaled(Carried(draw.integers(0, N - 1, (2, m)), True, features=e), how, "e")
+
+
+def a_graph(carried, examples, seed=0, dtype=torch.float64):
+    draw, (source, target) = np.random.default_rng(seed), carried.ends
+    apart = source != target
+    pairs = np.unique(np.concatenate([carried.ends[:, apart], carried.ends[::-1, apart]], 1), axis=1)
+    carried = carried._replace(examples=examples)
+    count = carried.total if examples else N
+    x = draw.normal(size=(N, D)).astype(np.float32)
+    return make_graph(x, pairs, draw.integers(0, 2, count), np.ones((3, count), bool), dtype=dtype, carried=carried)
+
+
+def outcome(name, carried):
+    """The logits, and the gradients of their squares, of an untrained model."""
+    net, graph = MODELS[name].build(D, 2), a_graph(carried, name.startswith("edges"))
+    w = torch.utils._pytree.tree_map(lambda leaf: leaf.double(), models.init(net, key(1)))
+    rows = carried.total if name.startswith("edges") else N
+    loss = lambda w: (models.apply(net, w, graph)[:rows] ** 2).sum()  # noqa: E731
+    return models.apply(net, w, graph)[:rows], torch.func.grad(loss)(w), graph
+
+
+@pytest.mark.parametrize("how", ["standard", "minmax"])
+@pytest.mark.parametrize("leads", [True, False])
+@pytest.mark.parametrize("name", MODELS)
+def test_what_is_kept_apart_changes_no_number(name, leads, how, monkeypatch):
+    carried = one_hot(how=how)._replace(directed=leads)
+    logits, gradients, graph = outcome(name, carried)
+    own = graph.own_edges.members[0].messages.apart
+    assert own[1].nnz < 0.1 * M * K < np.count_nonzero(carried.features)
+    for module in (carrying, directed):
+        monkeypatch.setattr(module, "WIDE", 1 << 30)
+    expected, others, graph = outcome(name, carried)
+    assert isinstance(graph.own_edges.members[0].messages.apart[1], np.ndarray)
+    torch.testing.assert_close(logits, expected, rtol=1e-6, atol=1e-6)
+    for one, other in zip(*map(torch.utils._pytree.tree_leaves, (gradients, others)), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_many_clients_at_once_get_what_each_gets_alone(name):
+    """Of one, the features are sparse as they are: nothing is kept apart."""
+    net, examples = MODELS[name].build(D, 2), name.startswith("edges")
+    given = (one_hot(0), one_hot(1, m=410), one_hot(2, "none"))
+    graphs = [a_graph(carried, examples, seed, torch.float32) for seed, carried in enumerate(given)]
+    w = models.init(net, key(1))
+    batch = stack(graphs)
+    there = torch.utils._pytree.tree_map(lambda leaf: 0 if isinstance(leaf, torch.Tensor) else None, batch)
+    together = torch.func.vmap(lambda graph: models.apply(net, w, graph), (there,))(batch)
+    for place, (graph, carried) in enumerate(zip(graphs, given, strict=True)):
+        rows = carried.total if examples else N
+        torch.testing.assert_close(together[place][:rows], models.apply(net, w, graph)[:rows], rtol=1e-4, atol=1e-5)
+
+
+def test_what_each_split_sees_is_kept_apart_by_itself(monkeypatch):
+    carried = one_hot()
+    carried = carried._replace(time=np.arange(M, dtype=np.float64), until=(200.0, 300.0), examples=True)
+    net, w = MODELS["edges"].build(D, 2), None
+    found = []
+    for _ in range(2):
+        graph = a_graph(carried, True)
+        w = w or torch.utils._pytree.tree_map(lambda leaf: leaf.double(), models.init(net, key(1)))
+        found.append([models.apply(net, w, graph._replace(edges=graph.own_edges.at(split))) for split in range(3)])
+        for module in (carrying, directed):
+            monkeypatch.setattr(module, "WIDE", 1 << 30)
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one[:M], other[:M], rtol=1e-6, atol=1e-6)
+    assert (found[0][0] - found[0][2]).abs().max() > 1e-3
+
+
+def test_features_that_would_not_become_sparse_stay_as_they_are():
+    draw = np.random.default_rng(0)
+    for e in (draw.normal(size=(M, K)), np.eye(M, K), draw.normal(size=(M, carrying.WIDE - 1)), np.zeros((0, K))):
+        e = e.astype(np.float32)
+        ends = np.zeros((2, len(e)), np.int64)
+        usual, kept = carrying.Messages(Carried(ends, True, features=e), 1, np.float32).apart
+        assert not usual.any()
+        np.testing.assert_array_equal(kept, e)
