@@ -12,7 +12,8 @@ from fedweave.errors import UserError
 
 if not Loaded.for_help:
     from fedweave.experiment.runs.files import write_page
-    from fedweave.report.compare import NOTE, caught, compared
+    from fedweave.report.compare import NOTE, compared, headlines
+    from fedweave.report.gain import gains
     from fedweave.report.html import render
     from fedweave.report.live import shown
     from fedweave.report.reading import grouped, read_runs
@@ -52,8 +53,10 @@ def compare(
     if not found.rows:
         raise UserError(f"{groups[0].label} shares no seed with the others; give runs with the same seeds.")
     console = screen()
+    for sentence in headlines(groups, gains(groups)):
+        console.print(sentence, highlight=False, markup=False)
     show_cells(console, found)
-    for note in (*filter(None, [caught(groups)]), NOTE, *unlike(groups)):
+    for note in (NOTE, *unlike(groups)):
         console.print(note, highlight=False, markup=False)
 
 

@@ -9,10 +9,12 @@ from collections.abc import Mapping, Sequence
 from fedweave.errors import listed
 from fedweave.metrics.judging import OF_POSITIVE, POSITIVES, WORDS
 from fedweave.report.cells import HIGHER, NONE, Cell, Table, differences, interval, judging, signed
+from fedweave.report.effects import standing
+from fedweave.report.gain import Gain, headline, sentences
 from fedweave.report.groups import alike
 from fedweave.report.notes import WHOSE, hits
 from fedweave.report.reading import Group, judged_alike, spread
-from fedweave.report.tables import readable
+from fedweave.report.tables import incomparable, readable
 
 VERDICTS = ("between members", "between groups of people")
 _GAPS = ("groups/global/sp", "groups/global/eo")
@@ -159,3 +161,11 @@ def mark(name: str, low: float | None, high: float | None, by: str) -> str:
     if low is None or high is None or last not in judging(by) or low <= 0 <= high:
         return ""
     return "★ " if (low > 0) == (last in HIGHER) else "▽ "
+
+
+def headlines(groups: Sequence[Group], gained: Sequence[Gain]) -> list[str]:
+    """How several groups of runs came out, in a sentence, and what joining changes in another; or one group's gain."""
+    metric = judged_alike(groups)
+    said = [] if not metric or incomparable(groups) else [standing(groups, f"local/{metric}", metric), caught(groups)]
+    alone = headline(gained)
+    return [*filter(None, said), *([alone] if alone else sentences(gained))]

@@ -1,21 +1,21 @@
 """What joining brings each member: its test accuracy in a run, or what else the run is judged by, less what it has by
 training alone on the same split."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fedweave.errors import listed
 from fedweave.experiment.config.toml import differences
 from fedweave.metrics.judging import WORDS
-from fedweave.report.cells import NONE, Cell, Table, interval, signed
+from fedweave.report.cells import NONE, Cell, Table, signed
 from fedweave.report.colours import of_run
+from fedweave.report.effects import UNDECIDED, Effect, effect, ranked, three
 from fedweave.report.figures import NAMED
 from fedweave.report.panels import Dots, Figure, Panel, legend_of
 from fedweave.report.reading import BY_FEATURES, Group, Run, distinct, spread
 from fedweave.report.training import conditions
 
 ALONE = ("local", "standalone")  # the second for parties that hold different features of the same nodes
-MANY = 8  # runs that a sentence names
 PANELS = 4  # splits that are drawn
 BESIDE = 0.7  # of a member's width, over which the dots of several runs are spread
 SYMBOLS = ("circle", "diamond", "square", "cross", "triangle")
@@ -72,58 +72,63 @@ def gains(groups: Sequence[Group]) -> list[Gain]:
 
 
 def sentences(found: Sequence[Gain]) -> list[str]:
-    """For every group of runs, what joining brings or costs on average, how many members gain and lose, and how much;
-    all its seeds together, where a member counts once for each."""
+    """For every group of runs, what joining changes on average, how many members gain and lose, and how much; all its
+    seeds together, where a member counts once for each."""
     said = []
     for group in distinct(found, lambda one, other: one.group is other.group):
         values = [value for gain in group for value in gain.of_clients.values()]
         up, down = [value for value in values if value > 0], [value for value in values if value < 0]
-        who = f"pairs of a member and a seed ({len(group)} seeds)" if len(group) > 1 else "members"
+        who = "pairs of a member and a seed" if len(group) > 1 else "members"
+        change, metric = _change(group), WORDS[group[0].run.judged]
         beside = [f"alone: {told}" for told in (group[0].beside, group[0].apart) if told]
-        about = "; ".join([_over(group), *beside])
-        effect = _effect(spread(values)[0], group[0].run.judged)
-        words = f"With {group[0].group.label}, joining {effect} on average ({about})"
-        words += f"; {len(up)} of {len(values)} {who} {'gains' if len(up) == 1 else 'gain'}"
-        words += f", by {spread(up)[0]:.3f} on average" if up else ""
-        words += f"; {len(down)} {'loses' if len(down) == 1 else 'lose'}, by {-spread(down)[0]:.3f}" if down else ""
+        about = "; ".join([change.sureness, *beside])
+        if change.significant:
+            does = "brings" if change.mean > 0 else "costs"
+            words = f"With {group[0].group.label}, joining {does} {three(abs(change.mean))} of {metric} on average"
+        else:
+            begin = f"{UNDECIDED} with" if change.seeds > 1 else "With"
+            by = signed(change.mean, three)
+            words = f"{begin} {group[0].group.label}: joining changes {metric} by {by} on average"
+        words += f" ({about}); {len(up)} of {len(values)} {who} {'gains' if len(up) == 1 else 'gain'}"
+        words += f", by {three(spread(up)[0])} on average" if up else ""
+        words += f"; {len(down)} {'loses' if len(down) == 1 else 'lose'}, by {three(-spread(down)[0])}" if down else ""
         said.append(f"{words}.")
     return said
 
 
 def headline(found: Sequence[Gain]) -> str:
-    """What joining changes in each group of runs, in one sentence; "" of one group or none."""
-    means = {
-        group[0].group.label: spread([value for gain in group for value in gain.of_clients.values()])[0]
-        for group in distinct(found, lambda one, other: one.group is other.group)
+    """What joining changes in each group of runs, those together of which a test says the same; "" of one group or
+    none."""
+    changes = {
+        group[0].group.label: _change(group) for group in distinct(found, lambda one, other: one.group is other.group)
     }
-    if len(means) < 2:
+    if len(changes) < 2:
         return ""
-    told = ranked(means, lambda value: signed(value, "{:.3f}".format))
     metrics = listed([WORDS[name] for name in dict.fromkeys(gain.run.judged for gain in found)], " or ")
-    return f"Against training alone, joining changes members' mean {metrics} by {told}."
+    ways: dict[str, dict[str, Effect]] = {
+        "Against training alone,": {},
+        f"{UNDECIDED} to training alone:": {},
+        "Not tested, one seed: against training alone,": {},
+    }
+    sure, undecided, alone = ways
+    for label, change in changes.items():
+        ways[sure if change.significant else undecided if change.seeds > 1 else alone][label] = change
+    return " ".join(
+        f"{way} joining changes members' mean {metrics} by {_told(own)}." for way, own in ways.items() if own
+    )
 
 
-def ranked(values: Mapping[str, float], form: Callable[[float], str]) -> str:
-    """Names with their values, the highest first; of many the first ones and the last."""
-    order = [f"{form(value)} ({name})" for name, value in sorted(values.items(), key=lambda item: -item[1])]
-    few = order if len(order) <= MANY else [*order[: MANY - 2], f"… {order[-1]}"]
-    return ", ".join(few)
+def _told(changes: Mapping[str, Effect]) -> str:
+    """ "+0.0120 (fedavg; 95 % interval …), …", the highest first."""
+    means = {
+        f"{label}; {change.sureness}" if change.seeds > 1 else label: change.mean for label, change in changes.items()
+    }
+    return ranked(means, lambda value: signed(value, three))
 
 
-def _over(group: Sequence[Gain]) -> str:
-    """The interval of the mean over seeds, or that there is one seed."""
-    if len(group) == 1:
-        return "one seed"
-    low, high = interval([spread(gain.of_clients.values())[0] for gain in group])
-    if low is None or high is None:
-        return f"{len(group)} seeds"
-    return f"95 % interval over seeds {signed(low)} to {signed(high)}"
-
-
-def _effect(mean: float, metric: str) -> str:
-    if abs(mean) < 0.0005:
-        return f"changes {WORDS[metric]} by less than 0.0005"
-    return f"{'brings' if mean > 0 else 'costs'} {abs(mean):.3f} of {WORDS[metric]}"
+def _change(group: Sequence[Gain]) -> Effect:
+    """The mean over members, of every seed."""
+    return effect([spread(gain.of_clients.values())[0] for gain in group])
 
 
 def table(found: Sequence[Gain]) -> Table:

@@ -1,6 +1,5 @@
 """The report: one HTML page that holds all it needs."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -14,14 +13,14 @@ from fedweave.report import figures, gain, tables
 from fedweave.report import notes as noting
 from fedweave.report.absences import absent, mostly
 from fedweave.report.cells import Table, leading
-from fedweave.report.compare import NOTE, caught, compared, tradeoff
+from fedweave.report.compare import NOTE, compared, headlines, tradeoff
 from fedweave.report.disclosure import disclose, ledger, spent
 from fedweave.report.groups import between_groups, favourable, named_groups
 from fedweave.report.motifs import NUMBERS, drawing, kinds_of
 from fedweave.report.notes import notes, of_fairest
 from fedweave.report.pages import rendered
 from fedweave.report.panels import Figure
-from fedweave.report.reading import Group, Run, distinct, grouped, judged_alike, spread
+from fedweave.report.reading import Group, Run, distinct, grouped, judged_alike
 from fedweave.report.training import unlike
 
 Owner = tuple[Group, Run]
@@ -49,7 +48,7 @@ def render(runs: Sequence[Run], more: Sequence[str] = (), choice: Choice | None 
     return rendered(
         "report.html",
         title=_title(groups),
-        leads=[_lead(run) for _, run in owners] if len(owners) == 1 else _headlines(groups, gained),
+        leads=[_lead(run) for _, run in owners] if len(owners) == 1 else headlines(groups, gained),
         warnings=[*more, *_warnings(groups, [run for _, run in owners])],
         choice=choice,
         facts=tables.facts(groups),
@@ -150,21 +149,6 @@ def _title(groups: Sequence[Group]) -> str:
     algorithms = ", ".join(dict.fromkeys(str(group.first.summary["algorithm"]) for group in groups))
     datasets = ", ".join(dict.fromkeys(str(group.first.summary["dataset"]) for group in groups))
     return f"{algorithms} on {datasets}"
-
-
-def _headlines(groups: Sequence[Group], gained: Sequence[gain.Gain]) -> list[str]:
-    """How several groups of runs came out, in a sentence, and what joining changes in another; or one group's gain."""
-    metric = judged_alike(groups)
-    means = {group.label: spread(group.values(f"local/{metric}"))[0] for group in groups}
-    known = {label: mean for label, mean in means.items() if math.isfinite(mean)}
-    said, alike = [], not tables.incomparable(groups)
-    if metric and len(known) > 1 and alike:
-        seeds = "" if any(len(group.runs) > 1 for group in groups) else "; with other seeds the order may be another"
-        said.append(f"Members' mean test {WORDS[metric]}: {gain.ranked(known, '{:.3f}'.format)}{seeds}.")
-    if alike and (found := caught(groups)):
-        said.append(found)
-    alone = gain.headline(gained)
-    return [*said, *([alone] if alone else gain.sentences(gained))]
 
 
 def _lead(run: Run) -> str:
