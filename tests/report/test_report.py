@@ -415,8 +415,8 @@ def test_over_seeds_the_mean_of_all_comes_first_and_pairs_are_counted() -> None:
     found = [replace(one, group=found[0].group) for one in found]
     assert gain.sentences(found) == [
         "No significant difference with one: joining changes accuracy by \N{MINUS SIGN}0.0667 on average (95 % "
-        "interval \N{MINUS SIGN}0.278 to +0.145, 2 seeds); 1 of 6 pairs of a member and a seed gains, by 0.0500 on average; "
-        "4 lose, by 0.113.",
+        "interval \N{MINUS SIGN}0.278 to +0.145, 2 seeds); 1 of 6 pairs of a member and a seed gains, by 0.0500 on "
+        "average; 4 lose, by 0.113.",
     ]
     [none] = gain.sentences([gained("two", a=0.1, b=-0.1)])
     assert none.startswith(

@@ -149,9 +149,8 @@ class FedEgo(Deployable):
             raise ValueError(f"mixing is {self.mixing}; it is a share from 0 to 1, or left out to adapt")
         check_share(server_share=self.server_share, participation=self.participation)
         if not (0 < self.gamma < math.inf and 0 <= self.sigma < math.inf and 0 < self.quorum <= 1):
-            raise ValueError(
-                "gamma must be positive and finite, sigma finite and not negative, quorum above 0 and at most 1"
-            )
+            said = "gamma must be positive and finite, sigma finite and not negative, quorum above 0 and at most 1"
+            raise ValueError(said)
         if (min(self.least, self.batch) < 2 or not self.mixup) and not self.allow_raw_ego:
             raise ValueError(
                 f"mixup is {self.mixup} with batch {self.batch} and least {self.least}: embeddings of single nodes and "
@@ -200,9 +199,8 @@ class FedEgo(Deployable):
 
     def _counts(self) -> dict[str, Sends]:
         told = {"batches": Sends("the number of the client's train nodes, up to one batch", within=Whole())}
-        epoch = {
-            "epoch": Sends("the number of the client's nodes that an epoch takes, up to one batch", within=Whole())
-        }
+        needed = "the number of the client's nodes that an epoch takes, up to one batch"
+        epoch = {"epoch": Sends(needed, within=Whole())}
         return told if self.epoch_share is None else told | epoch
 
     @on_client(sends=_counts)
@@ -214,8 +212,8 @@ class FedEgo(Deployable):
     def round(self, state: Tree, fed: Federation) -> Tree:
         """Algorithm 1, lines 3-35, over the sampled clients that replied."""
         sizes = {key: state[key] for key in ("uploads", "epoch") if key in state}
-        called = sample(fed, self.participation)
-        replies = fed.map(self.train, self._shared(state) | sizes, clients=called, quorum=self.quorum)
+        given = self._shared(state) | sizes
+        replies = fed.map(self.train, given, clients=sample(fed, self.participation), quorum=self.quorum)
         alike = torch.full((len(replies),), 1 / len(replies), dtype=torch.float64, device=fed.device)
         theta = replies.weighted_sum("theta", alike) if self.share_reduction else state["theta"]
         embedding, label = (replies.stack(f"egos/{name}") for name in ("embedding", "label"))
