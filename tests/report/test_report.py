@@ -458,15 +458,17 @@ def test_the_best_run_is_ahead_only_where_a_paired_test_says_so(runs: dict[str, 
         made = [with_accuracy(run, at, value, label) for label, own in values.items() for at, value in enumerate(own)]
         return standing(grouped(made), name, "accuracy")
 
-    assert told(one=[0.5, 0.52, 0.51], two=[0.7, 0.71, 0.72]).startswith("two is ahead of one +0.200 (95 % interval ")
+    assert told(one=[0.5, 0.52, 0.51], two=[0.7, 0.71, 0.72]).startswith("two is ahead of one by 0.200 (95 % interval ")
     assert told(one=[0.5, 0.9, 0.51], two=[0.7, 0.71, 0.72]).startswith(
-        f"{UNDECIDED} between two and one +0.0733 (95 %"
+        f"{UNDECIDED} between two and one (+0.0733; 95 %"
     )
     assert told(one=[0.5, 0.5], two=[0.7, 0.7]).startswith(UNDECIDED)
     assert told(one=[0.5], two=[0.7]).startswith("Not tested, one seed: ")
     assert told(one=[0.5, 0.6, 0.7]) == ""
     three_of = told(one=[0.5, 0.51, 0.52], two=[0.7, 0.71, 0.72], three=[0.71, 0.69, 0.72])
-    assert three_of.startswith(f"{UNDECIDED} between two and three +0.00333 (95 %")  # one is surely below: not named so
+    assert three_of.startswith(
+        f"{UNDECIDED} between two and three (+0.00333; 95 %"
+    )  # one is surely below: not named so
 
 
 def of_seeds(label: str, worst: Sequence[float], gaps: Sequence[float], accuracy: Sequence[float], size: int) -> Group:

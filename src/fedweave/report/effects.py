@@ -84,8 +84,9 @@ def standing(groups: Sequence[Group], name: str, metric: str) -> str:
     if len(ahead) < len(others):
         return f"Not tested, since not all runs have a seed in common: {ranks}."
     level = {label: own for label, own in ahead.items() if not own.significant}
-    shown = [f"{label} {signed(own.mean, three)} ({own.sureness})" for label, own in [*(level or ahead).items()][:NEXT]]
-    more = f" and {len(level) - NEXT} more" if len(level) > NEXT else ""
     if level:
+        shown = [f"{label} ({signed(own.mean, three)}; {own.sureness})" for label, own in [*level.items()][:NEXT]]
+        more = f" and {len(level) - NEXT} more" if len(level) > NEXT else ""
         return f"{UNDECIDED} between {best.label} and {', '.join(shown)}{more}: {ranks}."
-    return f"{best.label} is ahead of {shown[0]}: {ranks}."
+    label, own = next(iter(ahead.items()))
+    return f"{best.label} is ahead of {label} by {three(own.mean)} ({own.sureness}): {ranks}."
