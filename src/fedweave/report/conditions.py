@@ -204,8 +204,8 @@ def overview(one: Condition) -> Table:
     """A row for each group of runs in a condition: its numbers, and its difference to the first group, paired over
     seeds."""
     first, metric = one.groups[0], one.metric
-    columns = {one.shown: "mean over clients"}
-    columns |= {f"global/{metric}": "all test examples, last round", f"fairness/worst_{metric}": "worst client"}
+    columns = {one.shown: f"test {WORDS.get(metric, 'result')}, mean over clients"}
+    columns |= {f"global/{metric}": "all examples, last round", f"fairness/worst_{metric}": "worst client"}
     held = [name for name in columns if any(value is not None for group in one.groups for value in group.values(name))]
     rows = []
     for group in one.groups:
@@ -217,8 +217,7 @@ def overview(one: Condition) -> Table:
             star = ("★ " if gap.mean > 0 else "▽ ") if gap.significant else ""
             told = [Cell(f"{star}{signed(gap.mean, three)}", repr(gap.mean)), Cell(gap.sureness)]
         rows.append((Cell(group.label), Cell(str(len(group.runs))), *cells, *told))
-    what = f"test {WORDS.get(metric, 'result')}"
-    head = (what, "seeds", *(columns[name] for name in held), f"mean, less {first.label}", "how sure")
+    head = ("run", "seeds", *(columns[name] for name in held), f"less {first.label}", "how sure")
     return Table(head, tuple(rows))
 
 

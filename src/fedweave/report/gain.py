@@ -4,14 +4,17 @@ training alone on the same split."""
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from fedweave.errors import listed
 from fedweave.experiment.config.toml import differences
 from fedweave.metrics.judging import WORDS
 from fedweave.report.cells import NONE, Cell, Table, signed
-from fedweave.report.colours import of_run
+from fedweave.report.colours import DASHES, of_run
 from fedweave.report.effects import UNDECIDED, Effect, effect, ranked, three
 from fedweave.report.figures import NAMED
-from fedweave.report.panels import Dots, Figure, Panel, legend_of
+from fedweave.report.panels import Dots, Figure, Line, Panel, legend_of
+from fedweave.report.percentiles import HEADS, MANY, beyond_noise, cells
 from fedweave.report.reading import BY_FEATURES, Group, Run, distinct, spread
 from fedweave.report.training import conditions
 
@@ -25,7 +28,8 @@ SYMBOLS = ("circle", "diamond", "square", "cross", "triangle")
 class Gain:
     """Of one run: {client: accuracy, or what else the run is judged by, less that alone} of the clients that have both;
     `beside` is the group that trains alone, where there are several, and `apart` in what else than the algorithm that
-    run differs."""
+    run differs. beyond: how many gain and how many lose by more than noise (`percentiles.beyond_noise`).
+    """
 
     at: int
     group: Group
@@ -33,6 +37,7 @@ class Gain:
     of_clients: dict[str, float]
     beside: str = ""
     apart: str = ""
+    beyond: tuple[int, int] | None = None
 
 
 def alone(run: Run, groups: Sequence[Group]) -> Run | None:
@@ -67,7 +72,8 @@ def gains(groups: Sequence[Group]) -> list[Gain]:
                 owners = [other.label for other in several if any(each is reference for each in other.runs)]
                 beside = owners[0] if len(several) > 1 else ""
                 apart = "" if reference is None else conditions(reference, run)
-                found.append(Gain(at, group, run, own, beside, apart))
+                beyond = None if reference is None else beyond_noise(run, reference)
+                found.append(Gain(at, group, run, own, beside, apart, beyond))
     return found
 
 
@@ -92,8 +98,17 @@ def sentences(found: Sequence[Gain]) -> list[str]:
         words += f" ({about}); {len(up)} of {len(values)} {who} {'gains' if len(up) == 1 else 'gain'}"
         words += f", by {three(spread(up)[0])} on average" if up else ""
         words += f"; {len(down)} {'loses' if len(down) == 1 else 'lose'}, by {three(-spread(down)[0])}" if down else ""
-        said.append(f"{words}.")
+        said.append(f"{words}{_beyond(group)}.")
     return said
+
+
+def _beyond(group: Sequence[Gain]) -> str:
+    """How many of many members gain and lose by more than noise."""
+    known = [gain.beyond for gain in group if gain.beyond is not None]
+    if len(known) < len(group) or max(len(gain.of_clients) for gain in group) <= MANY:
+        return ""
+    up, down = (sum(ways) for ways in zip(*known, strict=True))
+    return f"; beyond the noise of test examples, {up:,} gain and {down:,} lose"
 
 
 def headline(found: Sequence[Gain]) -> str:
@@ -145,6 +160,18 @@ def table(found: Sequence[Gain]) -> Table:
     return Table(("run", "seed", "members helped", "least", "mean", "most"), tuple(rows), words=2)
 
 
+def spreads(found: Sequence[Gain]) -> Table:
+    """A row per run of many members: percentiles of their gains, and how many gain and lose beyond noise."""
+    rows = []
+    for gain in found:
+        if len(gain.of_clients) > MANY:
+            ways = ("", "") if gain.beyond is None else tuple(f"{count:,}" for count in gain.beyond)
+            about = (Cell(gain.group.label), Cell(str(gain.run.summary.get("seed", NONE))))
+            told = cells([*gain.of_clients.values()], differences=True)
+            rows.append((*about, Cell(f"{len(gain.of_clients):,}"), *told, *(Cell(way or NONE) for way in ways)))
+    return Table(("run", "seed", "members", *HEADS, "gain beyond noise", "lose beyond noise"), tuple(rows), words=2)
+
+
 def figure(found: Sequence[Gain]) -> Figure | None:
     """A panel per split, of the first few; in it a dot per member and run, side by side: members in the order of their
     mean gain over the split's runs."""
@@ -160,6 +187,12 @@ def figure(found: Sequence[Gain]) -> Figure | None:
 def _panel(split: Sequence[Gain], low: float, high: float, titled: bool) -> Panel:
     clients = [client for client in split[0].of_clients if all(client in gain.of_clients for gain in split)]
     order = sorted(clients, key=lambda client: sum(gain.of_clients[client] for gain in split))
+    title = f"seed {split[0].run.summary.get('seed', NONE)}" if titled else ""
+    metrics = " or ".join(dict.fromkeys(WORDS[gain.run.judged] for gain in split))
+    beside, ends = f"test {metrics}, less that alone", (min(low, 0.0), max(high, 0.0))
+    if len(order) > MANY:
+        lines = tuple(_ranks(gain) for gain in split)
+        return Panel(title, lines, below="share of members", beside=beside, low=ends[0], high=ends[1], levels=(0.0,))
     shifts = [BESIDE * ((at + 0.5) / len(split) - 0.5) for at in range(len(split))]
     dots = tuple(
         Dots(
@@ -172,11 +205,15 @@ def _panel(split: Sequence[Gain], low: float, high: float, titled: bool) -> Pane
         )
         for gain, shift in zip(split, shifts, strict=True)
     )
-    title = f"seed {split[0].run.summary.get('seed', NONE)}" if titled else ""
     below = "" if len(order) <= NAMED else "members, least gain first"
-    metrics = " or ".join(dict.fromkeys(WORDS[gain.run.judged] for gain in split))
-    beside, ends = f"test {metrics}, less that alone", (min(low, 0.0), max(high, 0.0))
     return Panel(title, dots, tuple(order), below, beside, *ends, levels=(0.0,))
+
+
+def _ranks(gain: Gain) -> Line:
+    """The gain that a share of many members is below."""
+    shares = [at / 100 for at in range(101)]
+    values = np.quantile(np.array([*gain.of_clients.values()]), shares).tolist()
+    return Line(gain.group.label, shares, values, of_run(gain.at), DASHES[gain.at % len(DASHES)])
 
 
 def _same_split(one: Run, other: Run) -> bool:

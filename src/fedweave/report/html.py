@@ -21,6 +21,7 @@ from fedweave.report.motifs import NUMBERS, drawing, kinds_of
 from fedweave.report.notes import notes, of_fairest
 from fedweave.report.pages import rendered
 from fedweave.report.panels import Figure
+from fedweave.report.percentiles import NOISE
 from fedweave.report.reading import Group, Run, distinct, grouped, judged_alike
 from fedweave.report.training import unlike
 
@@ -106,6 +107,9 @@ def _body(groups: Sequence[Group], at: str = "") -> Markup:
         accuracy=drawn(figures.client_accuracy(groups), f"{at}accuracy"),
         accuracy_caption=_caption(groups, judged),
         extremes=tables.extremes(groups),
+        spreads=tables.spreads(groups),
+        gain_spreads=gain.spreads(gained),
+        noise=NOISE,
         gain=drawn(gain.figure(gained), f"{at}gain"),
         gains=gain.table(gained),
         judged=WORDS.get(judged, "result"),
