@@ -80,13 +80,12 @@ def _part(one: Condition, at: str) -> Record:
 def _body(groups: Sequence[Group], at: str = "") -> Markup:
     """All that a page shows of runs that can be compared, or of one; at: before the names of sections and figures."""
     owners = [(group, run) for group in groups for run in group.runs]
-    gained, seeds = gain.gains(groups), any(len(group.runs) > 1 for group in groups)
+    seeds = any(len(group.runs) > 1 for group in groups)
     judged, comparable = judged_alike(groups), tables.comparable(groups)
     body = rendered(
         "sections.html",
         at=at,
         facts=tables.facts(groups),
-        gain_sentences=gain.sentences(gained),
         per_class=tables.metrics(groups, ("per_class",)),
         costs=tables.costs(groups),
         paired=compared(groups) if comparable and seeds else Table((), ()),
@@ -104,14 +103,8 @@ def _body(groups: Sequence[Group], at: str = "") -> Markup:
         several=len(groups) > 1,
         marked=comparable,
         **_curves(groups, at),
-        accuracy=drawn(figures.client_accuracy(groups), f"{at}accuracy"),
-        accuracy_caption=_caption(groups, judged),
-        extremes=tables.extremes(groups),
-        spreads=tables.spreads(groups),
-        gain_spreads=gain.spreads(gained),
-        noise=NOISE,
-        gain=drawn(gain.figure(gained), f"{at}gain"),
-        gains=gain.table(gained),
+        **_of_clients(groups, judged, at),
+        **_of_gains(groups, at),
         judged=WORDS.get(judged, "result"),
         missing=gain.missing(owners[0][1]),
         incentives=[
@@ -126,6 +119,28 @@ def _body(groups: Sequence[Group], at: str = "") -> Markup:
         **_summary(groups, judged),
     )
     return Markup(body)
+
+
+def _of_clients(groups: Sequence[Group], judged: str, at: str) -> Record:
+    """How the final models serve the clients."""
+    return {
+        "accuracy": drawn(figures.client_accuracy(groups), f"{at}accuracy"),
+        "accuracy_caption": _caption(groups, judged),
+        "extremes": tables.extremes(groups),
+        "spreads": tables.spreads(groups),
+    }
+
+
+def _of_gains(groups: Sequence[Group], at: str) -> Record:
+    """What joining brings each member."""
+    gained = gain.gains(groups)
+    return {
+        "gain": drawn(gain.figure(gained), f"{at}gain"),
+        "gain_sentences": gain.sentences(gained),
+        "gain_spreads": gain.spreads(gained),
+        "gains": gain.table(gained),
+        "noise": NOISE,
+    }
 
 
 def _curves(groups: Sequence[Group], at: str) -> Record:
