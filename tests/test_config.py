@@ -183,6 +183,7 @@ def test_own_folder_needs_no_name_and_survives_the_round_trip() -> None:
         ("[algorithm]\nparts = [{name = 'proximal', mu = 'x'}]", "value", ["algorithm.parts.mu:", "number", "'x'"]),
         ("[algorithm]\nparts = [{name = 'proximal', nu = 1}]", "unknown-key", ["algorithm.parts.nu:", "mean 'mu'?"]),
         ("[algorithm]\nparts = [{name = 'proximal', mu = -1}]", "value", ["algorithm.parts:", "negative"]),
+        ("[algorithm]\nparticipation = 0.5", "unknown-key", ["algorithm.participation:", "calls all clients"]),
         ("[partition]\nclients = 0", "", ["[partition] clients = 0"]),
         ("[engine]\nname = 'flair'", "unknown-name", ["engine.name:", "simulation"]),
         ("[engine]\nchunk = -1", "value", ["engine.chunk:", "greater than or equal to 0", "-1"]),
@@ -331,6 +332,13 @@ def test_what_a_name_begins_with_is_nearest() -> None:
         " Did you mean 'report'?",
         "",
     ]
+
+
+def test_a_name_of_which_half_the_letters_are_others_is_not_near() -> None:
+    """What it is called by a remedy must not be another thing."""
+    keys = ("own_reduction", "share_reduction", "aggregation")
+    assert config.nearest("participation", keys) == ""
+    assert config.nearest("agregation", keys) == " Did you mean 'aggregation'?"
 
 
 def test_a_key_at_the_wrong_place_is_told_where_it_belongs() -> None:

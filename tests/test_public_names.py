@@ -226,6 +226,17 @@ def test_check_notes_whoever_trains_at_one_member_and_is_tested_at_another(tmp_p
     about = f"[data]\nname = 'members'\npath = '{tmp_path / 'data'}'\n"
     (tmp_path / "m.toml").write_text(about + "[partition]\nname = 'folders'\npublic_split = true\n")
     assert "note: 1 id trains at one member and is tested on at another" in run("check", str(tmp_path / "m.toml"))
+    (tmp_path / "data" / "b" / "nodes.csv").write_text("id,label,split,f\np1,0,test,7\np2,1,train,0\n")
+    told = run("check", str(tmp_path / "m.toml"))  # two nodes, as far as anybody can see, and a word on what may be
+    assert "each counts as two nodes" in told
+    assert "with the same features" not in told
+    for member in ("a", "b"):  # numbers of rows are nobody's names
+        for name in ("nodes", "edges"):
+            file = tmp_path / "data" / member / f"{name}.csv"
+            file.write_text(file.read_text().replace("p1", "1").replace("p2", "2").replace("p3", "3"))
+    assert "at one member" not in run("check", str(tmp_path / "m.toml"))
+    (tmp_path / "data" / "a" / "nodes.csv").write_text("id,label,split,f\np1,0,train,1\np2,1,train,0\np3,1,test,1\n")
+    (tmp_path / "data" / "a" / "edges.csv").write_text("source,target\np1,p2\n")
     (tmp_path / "data" / "b" / "nodes.csv").write_text("id,label,split,f\np4,0,test,1\np2,1,train,0\n")
     (tmp_path / "data" / "b" / "edges.csv").write_text("source,target\np4,p2\n")
     assert "at one member" not in run("check", str(tmp_path / "m.toml"))
@@ -292,7 +303,14 @@ def test_check_names_faults_and_what_is_odd(tmp_path: Path) -> None:
     people = "id,label,sens,f\n1,no,m,0\n2,yes,f,1\n3,no,f,2\n4,yes,f,2\n"
     (rare / "nodes.csv").write_text(people)
     named = run("check", str(tmp_path / "b.toml"), "--set", "partition.public_split=false")
-    assert "groups of people: f (0): 3, m (1): 1; a prediction of yes (1) counts as favourable" in named
+    assert "groups of people: f (0): 3, m (1): 1" in named
+    assert "note: a prediction of yes (1) counts as favourable, the second of two by alphabet" in named
+    assert 'data.favourable = "no"' in named
+    told = run(
+        "check", str(tmp_path / "b.toml"), "--set", "partition.public_split=false", "--set", "data.favourable='no'"
+    )
+    assert "note: a prediction of" not in told
+    assert "a prediction of no (1) counts as favourable (data.favourable)" in told
     odd = run("check", str(tmp_path / "b.toml"), "--set", "data.groups=['m']", code=2)
     assert "sens 'f' is none of m" in odd
     assert "add it to data.groups" in odd

@@ -304,6 +304,19 @@ def test_theta_is_the_plain_mean() -> None:
     assert distance(state["theta"]["0"], dict(zip(("weight", "bias"), mean, strict=True))) <= 1e-12
 
 
+def test_a_round_calls_a_share_of_the_clients_and_averages_over_these() -> None:
+    """The others keep what they had; a share of 1 is a round of all."""
+    fed: Any = federation(engine=Recorder, dtype=torch.float64)
+    state = after(fedego(participation=0.4), fed, 1)
+    called = set(fed.heard.clients)
+    assert len(called) == 2 < len(fed.clients)
+    assert {site for site, held in fed.snapshot().items() if "w" in held} == called
+    mean = torch.stack([reply["theta"]["0"]["weight"] + 0 for reply in fed.heard]).mean(0)
+    assert distance({"weight": state["theta"]["0"]["weight"]}, {"weight": mean}) <= 1e-12
+    whole, plain = (after(fedego(**own), federation(), 2) for own in ({"participation": 1.0}, {}))
+    assert distance(whole, plain) == 0
+
+
 def test_own_reduction_layers_are_used_and_the_servers_trained_from() -> None:
     """The federation learns the same; the judged model has Θ_i of the client's last training, and the mixed Φ."""
     fed = federation(dtype=torch.float64)

@@ -16,7 +16,7 @@ ABOUT = ("the_order_of_clients_does_not_matter", "training_lowers_the_loss", "a_
 
 
 @pytest.mark.often("fedavg")
-@pytest.mark.parametrize("name", ["fedavg", "cgsv", "gcfl", "fedadam"])
+@pytest.mark.parametrize("name", ["fedavg", "cgsv", "gcfl", "fedadam", "fedego"])
 def test_laws_hold_where_half_of_the_clients_take_part(name: str) -> None:
     subject = Subject(ALGORITHMS[name], {"participation": 0.5})
     assert {law: said for law in ABOUT if not (said := verdict(subject, law)).startswith(("holds", "declared"))} == {}

@@ -4,6 +4,7 @@ published so, kept where asked for."""
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,7 +13,8 @@ import scipy.sparse as sp
 import torch
 from torch_geometric.data import Data
 
-from fedweave.datasets import Dataset, from_graph_frames, from_pyg, load, npz
+from fedweave import run
+from fedweave.datasets import Dataset, from_frames, from_graph_frames, from_pyg, load, npz
 from fedweave.datasets.features import repeated
 from fedweave.errors import DataError
 from tests.refusals import refusal
@@ -117,3 +119,55 @@ def test_nba_has_no_such_column(data_root: Path) -> None:
     assert repeated(data.x.toarray(), data.sens).tolist() == []
     with refusal("config.unknown-key", "sens_feature"):
         load("nba", str(data_root), sens_feature=True)
+
+
+def favouring(cells: list[object], favourable: str | int, **options: object) -> Dataset:
+    nodes = pd.DataFrame({"id": range(4), "label": cells, "sens": [0, 1, 0, 1], "f": [0.1, 0.2, 0.4, 0.8]})
+    edges = pd.DataFrame({"source": [0, 1], "target": [1, 2]})
+    return from_frames(nodes, edges, favourable=favourable, **options)
+
+
+@pytest.mark.parametrize(
+    ("labels", "favourable", "names", "y"),
+    [
+        (["no", "yes", "no", None], "yes", ("no", "yes"), [0, 1, 0, -1]),
+        (["no", "yes", "no", None], "no", ("yes", "no"), [1, 0, 1, -1]),
+        ([0, 1, 0, None], 1, (), [0, 1, 0, -1]),
+        ([0, 1, 0, None], 0, ("1", "0"), [1, 0, 1, -1]),
+        (["0", "1.0", "1", ""], "0", ("1", "0"), [1, 0, 0, -1]),
+        ([-1, 1, 1, -1], -1, ("1", "-1"), [1, 0, 0, 1]),
+    ],
+)
+def test_the_favourable_class_is_the_second_of_two(
+    labels: list[object], favourable: str | int, names: tuple[str, ...], y: list[int]
+) -> None:
+    made = favouring(labels, favourable)
+    assert (made.labels, made.y.tolist(), made.classes) == (names, y, 2)
+
+
+def test_a_favourable_class_that_is_not_one_of_two_is_refused() -> None:
+    with refusal("data.no-class", "'maybe'", "no, yes"):
+        favouring(["no", "yes", "no", "no"], "maybe")
+    with refusal("data.no-class", "'a'", "a, b, c"):
+        favouring(["a", "b", "c", "a"], "a")
+    with refusal("config.conflict", "'no'", "['no', 'yes']"):
+        favouring(["no", "yes", "no", "no"], "no", labels=("no", "yes"))
+    with refusal("config.no-class", "'2'", "0 to 1"):
+        favouring([0, 1, 1, 0], 2, classes=2)
+    assert favouring(["no", "yes", "no", "no"], "no", labels=("yes", "no")).y.tolist() == [1, 0, 1, 1]
+
+
+def test_gaps_are_those_of_the_classes_in_the_same_order(tmp_path: Path) -> None:
+    """`favourable` and `labels` are two ways to say one thing; the other order gives other gaps."""
+    rows = [f"{at},{'no' if at % 3 else 'yes'},{at % 2},{at * 7 % 5}\n" for at in range(40)]
+    (tmp_path / "nodes.csv").write_text("id,label,sens,f\n" + "".join(rows))
+    (tmp_path / "edges.csv").write_text("source,target\n" + "".join(f"{at},{at + 1}\n" for at in range(39)))
+    about: dict[str, Any] = {"rounds": 1, "partition": {"name": "random", "clients": 2}, "model": {"hidden": 3}}
+
+    def gaps(**settings: object) -> dict[str, float]:
+        done = run(about | {"data": {"path": str(tmp_path), **settings}}, out=tmp_path / repr(settings))
+        return {name: one for name, one in done.summary["metrics"].items() if name.startswith("groups/global/")}
+
+    asked = gaps(favourable="no")
+    assert asked == gaps(labels=["yes", "no"]) != gaps(labels=["no", "yes"]) == gaps()
+    assert asked["groups/global/favourable"] > 0.5  # two thirds are "no"

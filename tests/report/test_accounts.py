@@ -163,6 +163,25 @@ def test_the_terminal_shows_totals_and_the_page_what_leave_one_out_counts(copied
     assert page.count('<th scope="col">leave-one-out</th>') == 2
 
 
+def test_pay_for_a_model_of_one_class_is_told_first(copied: Path, tmp_path: Path) -> None:
+    """By the command, the page, the seal and a member's copy, which passes its check; not where there is one class."""
+    summary = json.loads((copied / "summary.json").read_text())
+
+    def told(predicted: int, accuracy: float) -> list[bool]:
+        metrics = summary["metrics"] | {"global/classes_predicted": predicted, "global/accuracy": accuracy}
+        (copied / "summary.json").write_text(json.dumps(summary | {"metrics": metrics}))
+        said = fedweave("statement", copied, "--out", tmp_path / "whole").splitlines()[0]
+        fedweave("statement", copied, "--member", "client-1", "--out", tmp_path / "own")
+        fedweave("statement", "--member", "client-1", "--check", tmp_path / "own")
+        page = (tmp_path / "whole/statement.html").read_text()
+        first = page.split('<p class="lead">')[1]
+        seals = [json.loads((tmp_path / name / "statement.json").read_text()) for name in ("whole", "own")]
+        return ["one class" in said, "one class" in first, *("one class" in str(next(iter(s.values()))) for s in seals)]
+
+    assert told(1, 0.6) == [True] * 4
+    assert told(2, 0.6) == told(1, 1.0) == [False] * 4
+
+
 def test_a_member_gets_its_own_lines_alone_and_can_check_them(finished: Path, tmp_path: Path) -> None:
     fedweave("statement", finished, "--member", "client-1", "--out", tmp_path / "mine")
     assert set(pq.read_table(tmp_path / "mine/statement-client-1.parquet")["member"].to_pylist()) == {"client-1"}

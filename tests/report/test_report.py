@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 import torch
-from scipy.stats import ttest_rel
+from scipy.stats import ttest_1samp, ttest_rel
 from typer.testing import CliRunner
 
 from fedweave.cli import app
@@ -34,6 +34,7 @@ from fedweave.report.cells import HIGHER, LOWER, Cell, marked, measured, number,
 from fedweave.report.compare import VERDICTS, tradeoff
 from fedweave.report.compare import compared as compared_groups
 from fedweave.report.disclosure import SENSITIVE, disclose, spent
+from fedweave.report.effects import UNDECIDED, effect, ranked, standing, three
 from fedweave.report.html import render
 from fedweave.report.ledger import POOLED
 from fedweave.report.panels import Dots, Panel
@@ -230,7 +231,7 @@ def test_a_page_of_several_runs_begins_with_one_sentence_and_pictures(compared: 
     assert [row[0].text for row in odd.rows] == ["fedavg", "local"]
     assert not {*odd.head} & {row[0].text for row in alike.rows}
     many = {f"run{at}": at / 20 for at in range(20)}
-    assert gain.ranked(many, str).count("run") < len(many) / 2
+    assert ranked(many, str).count("run") < len(many) / 2
 
 
 def test_compare_is_a_command(runs: dict[str, Path]) -> None:
@@ -263,7 +264,7 @@ def test_runs_of_other_lengths_are_compared_with_a_word_on_it_and_of_other_clien
     groups = grouped(read_runs([runs["s0"], longer]))
     assert unlike(groups) == ["local has rounds = 9 where the other has 3: a difference to fedavg may come from that."]
     [said] = gain.sentences(gain.gains(groups))
-    assert "(one seed; alone: rounds = 9 where the other has 3)" in said
+    assert "(one seed, not tested; alone: rounds = 9 where the other has 3)" in said
     other = shutil.copytree(runs["s1"], tmp_path / "other")
     summary = json.loads((other / "summary.json").read_text())
     (other / "summary.json").write_text(json.dumps(summary | {"clients": 4}))
@@ -323,8 +324,8 @@ def test_gain_is_each_members_accuracy_less_what_it_has_alone(runs: dict[str, Pa
     assert found.of_clients == {client: one[client] - alone[client] for client in alone}
     assert compared.row("gain", "fedavg")[0] == "0"
     helped = [value for value in found.of_clients.values() if value > 0]
-    [said] = [text for text in compared.texts if text.startswith("With fedavg, joining ")]
-    assert f" on average (one seed); {len(helped)} of 3 members gain" in said
+    [said] = [text for text in compared.texts if text.startswith("With fedavg: joining ")]
+    assert f" on average (one seed, not tested); {len(helped)} of 3 members gain" in said
     assert compared.row("gain", "fedavg")[1] == f"{len(helped)} of 3"
     assert gain.gains(groups[:1]) == []
 
@@ -340,7 +341,7 @@ def test_of_several_runs_alone_the_one_of_the_same_settings_counts(runs: dict[st
     groups = grouped(read_runs([quick, runs["s0"], runs["alone"]]))
     [found] = gain.gains(groups)
     assert found.beside == "local, algorithm.lr=0.01"
-    assert "on average (one seed; alone: local, algorithm.lr=0.01); " in gain.sentences([found])[0]
+    assert "on average (one seed, not tested; alone: local, algorithm.lr=0.01); " in gain.sentences([found])[0]
     run = groups[1].first
     assert (reference := gain.alone(run, groups)) is not None
     assert reference.directory == runs["alone"]
@@ -377,10 +378,10 @@ def test_members_stand_in_one_order_for_every_run() -> None:
     left, right = (dots.shift for dots in panel.marks)  # type: ignore[union-attr]
     assert left == -right < 0  # none is drawn over another
     assert gain.sentences(found) == [
-        "With one, joining brings 0.050 of accuracy on average (one seed); 2 of 3 members gain, by 0.125 on average; "
-        "1 loses, by 0.100.",
-        "With two, joining costs 0.100 of accuracy on average (one seed); 1 of 3 members gains, by 0.100 on average; "
-        "1 loses, by 0.400.",
+        "With one: joining changes accuracy by +0.0500 on average (one seed, not tested); 2 of 3 members gain, by "
+        "0.125 on average; 1 loses, by 0.100.",
+        "With two: joining changes accuracy by \N{MINUS SIGN}0.100 on average (one seed, not tested); 1 of 3 members "
+        "gains, by 0.100 on average; 1 loses, by 0.400.",
     ]
     assert [cell.text for cell in gain.table(found).rows[0]] == [
         "one",
@@ -413,13 +414,61 @@ def test_over_seeds_the_mean_of_all_comes_first_and_pairs_are_counted() -> None:
     found = [gained("one", a=0.05, b=-0.2, c=0.0), gained("one", a=-0.1, b=-0.1, c=-0.05)]
     found = [replace(one, group=found[0].group) for one in found]
     assert gain.sentences(found) == [
-        "With one, joining costs 0.067 of accuracy on average (95 % interval over seeds \N{MINUS SIGN}0.2784 to "
-        "+0.1451); 1 of 6 pairs of a member and a seed (2 seeds) gains, by 0.050 on average; 4 lose, by 0.113.",
+        "No significant difference with one: joining changes accuracy by \N{MINUS SIGN}0.0667 on average (95 % "
+        "interval \N{MINUS SIGN}0.278 to +0.145, 2 seeds); 1 of 6 pairs of a member and a seed gains, by 0.0500 on "
+        "average; 4 lose, by 0.113.",
     ]
     [none] = gain.sentences([gained("two", a=0.1, b=-0.1)])
     assert none.startswith(
-        "With two, joining changes accuracy by less than 0.0005 on average (one seed); 1 of 2 members gains"
+        "With two: joining changes accuracy by +0 on average (one seed, not tested); 1 of 2 members gains"
     )
+
+
+def test_a_sentence_claims_no_more_than_its_interval_shows() -> None:
+    """Against SciPy's t-test; at its border, with too few seeds, and for several runs."""
+    for values in ([0.1, 0.2, 0.15], [0.1, 0.2, -0.15], [0.01, 0.4, 0.2, 0.2], [-0.2, -0.21, -0.19, -0.2]):
+        wanted = ttest_1samp(values, 0.0)
+        own, bounds = effect(values), wanted.confidence_interval(0.95)
+        assert (own.mean, own.low, own.high) == pytest.approx((np.mean(values), *bounds))
+        assert own.significant == (wanted.pvalue < 0.05)
+    assert not effect([0.1, 0.1]).significant  # an interval of width 0, by chance
+    assert not effect([0.1]).significant
+    many = [gained(name, a=value + at / 1000) for name, value in (("up", 0.1), ("down", -0.1)) for at in range(3)]
+    many += [gained("level", a=value) for value in (0.3, -0.2, 0.01)]
+    owners = {gain_.group.label: gain_.group for gain_ in many}
+    many = [replace(one, group=owners[one.group.label]) for one in many]
+    said = gain.sentences(many)
+    assert [line.split(":")[0].split(",")[0] for line in said] == ["With up", "With down", f"{UNDECIDED} with level"]
+    assert ("joining brings 0.101 of" in said[0], "joining costs 0.0990 of" in said[1]) == (True, True)
+    head = gain.headline(many)
+    sure, undecided = head.split(UNDECIDED)
+    assert ("(up;" in sure, "(down;" in sure, "level" in sure, "(level;" in undecided) == (True, True, False, True)
+
+
+def test_three_significant_digits() -> None:
+    values = (0.076, 0.4400, -0.28791, 1.0, 12.345, 123.4, 12345.6, 0.0, 0.00012345, 1e-12)
+    wanted = ["0.0760", "0.440", "-0.288", "1.00", "12.3", "123", "12,346", "0", "0.000123", "0"]
+    assert [three(value) for value in values] == wanted
+
+
+def test_the_best_run_is_ahead_only_where_a_paired_test_says_so(runs: dict[str, Path]) -> None:
+    run, name = read_run(runs["s0"]), "global/accuracy"
+
+    def told(**values: Sequence[float]) -> str:
+        made = [with_accuracy(run, at, value, label) for label, own in values.items() for at, value in enumerate(own)]
+        return standing(grouped(made), name, "accuracy")
+
+    assert told(one=[0.5, 0.52, 0.51], two=[0.7, 0.71, 0.72]).startswith("two is ahead of one by 0.200 (95 % interval ")
+    assert told(one=[0.5, 0.9, 0.51], two=[0.7, 0.71, 0.72]).startswith(
+        f"{UNDECIDED} between two and one (+0.0733; 95 %"
+    )
+    assert told(one=[0.5, 0.5], two=[0.7, 0.7]).startswith(UNDECIDED)
+    assert told(one=[0.5], two=[0.7]).startswith("Not tested, one seed: ")
+    assert told(one=[0.5, 0.6, 0.7]) == ""
+    three_of = told(one=[0.5, 0.51, 0.52], two=[0.7, 0.71, 0.72], three=[0.71, 0.69, 0.72])
+    assert three_of.startswith(
+        f"{UNDECIDED} between two and three (+0.00333; 95 %"
+    )  # one is surely below: not named so
 
 
 def of_seeds(label: str, worst: Sequence[float], gaps: Sequence[float], accuracy: Sequence[float], size: int) -> Group:

@@ -16,8 +16,9 @@ from fedweave.errors import ConfigError
 from fedweave.experiment.config import read, resolve
 from fedweave.papers import session
 from fedweave.papers.pictures import Point
+from fedweave.report.conditions import said
 from fedweave.report.reading import Group
-from fedweave.sweep import charts, choosing, paper
+from fedweave.sweep import charts, choosing, paper, results
 from fedweave.sweep.plan import keys_of, planned, share, tries
 from fedweave.sweep.slurm import afterwards, script
 from tests.refusals import refusal
@@ -82,7 +83,7 @@ def test_keys_over_which_algorithms_are_compared_are_not_chosen() -> None:
 
 
 def test_keys_in_words() -> None:
-    told = choosing.said({"algorithm.lr": 0.1, "noise.labels": 0.2, "model.name": "gcn", "rounds": 3})
+    told = said({"algorithm.lr": 0.1, "noise.labels": 0.2, "model.name": "gcn", "rounds": 3})
     assert told == "lr = 0.1, noise labels = 0.2, model = gcn, rounds = 3"
 
 
@@ -115,9 +116,9 @@ def test_nothing_is_chosen_without_validation_examples() -> None:
 
 def test_the_latex_table_has_a_caption_that_says_what_was_run() -> None:
     text = paper.latex(choosing.choose(GROUPS, KEYS, APART))
-    assert r"algorithm & clients = 5 & clients = 10 \\" in text
-    assert r"moon & \textbf{81.50 $\pm$ 2.12} & \textbf{60.00 $\pm$ 0.00} \\" in text
-    assert r"fedavg & 71.00 $\pm$ 1.41 & 40.50 $\pm$ 0.71 \\" in text
+    assert r"algorithm & clients = 5 & clients = 10 & mean rank \\" in text
+    assert r"moon & \textbf{81.50 $\pm$ 2.12} & \textbf{60.00 $\pm$ 0.00} & 1.00 \\" in text
+    assert r"fedavg & 71.00 $\pm$ 1.41 & 40.50 $\pm$ 0.71 & 2.00 \\" in text
     assert r"cora\_x" in text
     assert "2 seeds (0, 1)" in text
     assert "louvain (slack = 0.1)" in text
@@ -159,6 +160,35 @@ def test_csv_has_a_line_per_run() -> None:
         VALIDATION: "0.9",
         SHOWN: "0.72",
     }
+
+
+def test_csv_of_conditions_has_ranks_and_paired_differences() -> None:
+    found = choosing.choose(GROUPS, KEYS, APART)
+    lines = [*csv.DictReader(paper.by_condition(found).splitlines())]
+    assert [(line["condition"], line["algorithm"], float(line["rank"])) for line in lines] == [
+        ("clients = 5", "fedavg", 2),
+        ("clients = 10", "fedavg", 2),
+        ("clients = 5", "moon", 1),
+        ("clients = 10", "moon", 1),
+    ]
+    gap = lines[2]  # .80, .83 less .70, .72: .10, .11, of two seeds
+    assert (float(gap["difference"]), gap["against"], gap["significant"]) == (pytest.approx(0.105), "fedavg", "0")
+    assert float(gap["low"]) == pytest.approx(0.105 - 12.706 * 0.005, abs=1e-4)
+    assert lines[0]["against"] == ""
+
+
+def test_each_condition_is_judged_by_its_own_metric() -> None:
+    """Average precision in one, where a class is rare, and accuracy in the other."""
+    groups = [group(name, 0.1, clients, [0.5, 0.5], [0.6, 0.6]) for name in ("fedavg", "moon") for clients in (5, 10)]
+    for one in (one for own in groups[::2] for one in own.runs):
+        one.judged = "average_precision"  # type: ignore[misc]
+        one.summary["metrics"] |= {"best_val/val/average_precision": 0.2, "best_val/local/average_precision": 0.3}
+    found = choosing.choose(groups, KEYS, APART)
+    assert [(one.metric, one.values()[0]) for one in found] == [("average_precision", 0.3), ("accuracy", 0.6)] * 2
+    [said] = results.told(groups, found)
+    assert "average precision (clients = 5), accuracy (clients = 10)" in said
+    assert results.told(groups) == (results.APART,)
+    assert "Test average precision or accuracy in" in paper.latex(found)
 
 
 def test_a_chart_over_every_number_that_is_varied() -> None:

@@ -30,6 +30,7 @@ import torch
 from torch import Tensor
 
 from fedweave.algorithms.deployment import Deployable
+from fedweave.algorithms.participation import sample
 from fedweave.algorithms.parts.training import ClassWeights, weighing
 from fedweave.algorithms.scoring import PERSONAL_SCORES, personal_score
 from fedweave.core import model as models
@@ -88,7 +89,8 @@ class FedEgo(Deployable):
     share_reduction: False keeps Θ_i at home ("w/o RL").
     own_reduction:   clients use, and are judged by, Θ_i as their training left it with their mixed Φ_i (as in the
                      released code), instead of the server's Θ_g. Training starts from Θ_g either way.
-    quorum:          share of the clients that must reply.
+    participation:   share of the clients that a round calls, at least one; all are counted before the first round.
+    quorum:          share of the called clients that must reply.
     class_weight:    of the cross-entropies: "none", "balanced" (n / (C n_c) by a client's own training examples, of
                      which nothing more is told; at the server by the labels of mixed ego-graphs), a number for each
                      class, or a table by name such as {fraud = 30.0}, 1 for the others.
@@ -117,6 +119,7 @@ class FedEgo(Deployable):
     allow_raw_ego: bool = False
     share_reduction: bool = True
     own_reduction: bool = False
+    participation: float = 1.0
     quorum: float = 1.0
     class_weight: ClassWeights = "none"
     focal: float = 0.0
@@ -144,11 +147,10 @@ class FedEgo(Deployable):
         check_least(1, batches=self.batches, server_epochs=self.server_epochs)
         if self.mixing is not None and not 0 <= self.mixing <= 1:
             raise ValueError(f"mixing is {self.mixing}; it is a share from 0 to 1, or left out to adapt")
-        check_share(server_share=self.server_share)
+        check_share(server_share=self.server_share, participation=self.participation)
         if not (0 < self.gamma < math.inf and 0 <= self.sigma < math.inf and 0 < self.quorum <= 1):
-            raise ValueError(
-                "gamma must be positive and finite, sigma finite and not negative, quorum above 0 and at most 1"
-            )
+            said = "gamma must be positive and finite, sigma finite and not negative, quorum above 0 and at most 1"
+            raise ValueError(said)
         if (min(self.least, self.batch) < 2 or not self.mixup) and not self.allow_raw_ego:
             raise ValueError(
                 f"mixup is {self.mixup} with batch {self.batch} and least {self.least}: embeddings of single nodes and "
@@ -197,9 +199,8 @@ class FedEgo(Deployable):
 
     def _counts(self) -> dict[str, Sends]:
         told = {"batches": Sends("the number of the client's train nodes, up to one batch", within=Whole())}
-        epoch = {
-            "epoch": Sends("the number of the client's nodes that an epoch takes, up to one batch", within=Whole())
-        }
+        needed = "the number of the client's nodes that an epoch takes, up to one batch"
+        epoch = {"epoch": Sends(needed, within=Whole())}
         return told if self.epoch_share is None else told | epoch
 
     @on_client(sends=_counts)
@@ -209,9 +210,10 @@ class FedEgo(Deployable):
         return counts if self.epoch_share is None else counts | {"epoch": self.egos.needed(client.graph)}
 
     def round(self, state: Tree, fed: Federation) -> Tree:
-        """Algorithm 1, lines 3-35."""
+        """Algorithm 1, lines 3-35, over the sampled clients that replied."""
         sizes = {key: state[key] for key in ("uploads", "epoch") if key in state}
-        replies = fed.map(self.train, self._shared(state) | sizes, quorum=self.quorum)
+        given = self._shared(state) | sizes
+        replies = fed.map(self.train, given, clients=sample(fed, self.participation), quorum=self.quorum)
         alike = torch.full((len(replies),), 1 / len(replies), dtype=torch.float64, device=fed.device)
         theta = replies.weighted_sum("theta", alike) if self.share_reduction else state["theta"]
         embedding, label = (replies.stack(f"egos/{name}") for name in ("embedding", "label"))

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -29,6 +29,8 @@ if not Loaded.for_help:
     from fedweave.report.clients import header
     from fedweave.report.terminal import screen
 
+if TYPE_CHECKING:
+    from fedweave.datasets.base import Dataset
 
 FEW = 3  # examples of a class that may be a misspelt name of another
 
@@ -87,9 +89,7 @@ def facts(config: "Config", built: "Built") -> Iterator[str]:
         people = ", ".join(
             f"{name} ({at}): {count:,}" for at, (name, count) in enumerate(zip(groups, counts, strict=True))
         )
-        favourable = f"{data.labels[1]} (1)" if len(data.labels) == 2 else "1"
-        told = f"; a prediction of {favourable} counts as favourable" if data.classes == 2 else ""
-        yield f"groups of people: {people}{told}"
+        yield f"groups of people: {people}"
     if data.carried is not None:
         yield f"edges: {data.carried}"
     if config.external != "refuse":
@@ -159,20 +159,39 @@ def _counted(config: "Config", columns: Sequence[str]) -> bool:
 
 
 def _at_several(built: "Built") -> Iterator[str]:
-    """Of members' ids, "member/id", how many train at one member and are tested on at another."""
-    data, uses = built.data, dict[str, list[set[int]]]()
+    """Of members' ids, "member/id", those that train at one member and are tested on at another, where they may be the
+    same people: their features and labels are the same, or their names are more than numbers of rows."""
+    data, uses = built.data, dict[str, list[dict[int, int]]]()
     for client, part in enumerate(built.partition.parts):
         for split, at in ((TRAIN, 0), (TEST, 1)):
             for example in part.examples[part.masks[split]].tolist():
                 known = data.ids[example].partition("/")[2]
-                uses.setdefault(known, [set(), set()])[at].add(client)
-    both = sum(bool(trained and tested - trained) for trained, tested in uses.values())
-    if both:
-        verb, be = ("id trains", "is") if both == 1 else ("ids train", "are")
+                uses.setdefault(known, [{}, {}])[at][client] = example
+    both = {known: own for known, own in uses.items() if own[0] and own[1].keys() - own[0].keys()}
+    same = [known for known, (trained, tested) in both.items() if _alike(data, [*trained.values(), *tested.values()])]
+    named = [known for known in both if not known.isdigit()]
+    remedy = "Give the rows of one id one split (a column split), or one member"
+    if same:
+        verb, be = ("id trains", "is") if len(same) == 1 else ("ids train", "are")
         yield (
-            f"{both:,} {verb} at one member and {be} tested on at another: test numbers of joint models are too good,"
-            " those of local are not. Give the rows of one id one split (a column split), or one member"
+            f"{len(same):,} {verb} at one member and {be} tested on at another, with the same features and label. If "
+            "it is one person, test numbers of joint models are too good, and those of local are not. " + remedy
         )
+    elif named:
+        verb, be = ("id trains", "is") if len(named) == 1 else ("ids train", "are")
+        yield (
+            f"{len(named):,} {verb} at one member and {be} tested on at another; each counts as two nodes. If an id is "
+            "one person at all members, what a joint model learns there may help its test numbers. " + remedy
+        )
+
+
+def _alike(data: "Dataset", nodes: list[int]) -> bool:
+    """Whether examples have the same label and, of nodes, the same features."""
+    if data.example != "node" or len({int(data.y[at]) for at in nodes}) > 1:
+        return False
+    rows = data.x[nodes]
+    dense = rows if isinstance(rows, np.ndarray) else rows.toarray()
+    return bool((dense == dense[0]).all())
 
 
 def parameters(built: "Built") -> str:

@@ -12,7 +12,9 @@ from fedweave.errors import UserError
 
 if not Loaded.for_help:
     from fedweave.experiment.runs.files import write_page
-    from fedweave.report.compare import NOTE, caught, compared
+    from fedweave.report.compare import NOTE, compared, headlines, over_conditions
+    from fedweave.report.conditions import conditions
+    from fedweave.report.gain import gains
     from fedweave.report.html import render
     from fedweave.report.live import shown
     from fedweave.report.reading import grouped, read_runs
@@ -40,20 +42,34 @@ def report(
 def compare(
     directories: Annotated[list[Path], typer.Argument(metavar="RUN...", help="The directories of runs.")],
 ) -> None:
-    """Compare runs with those given first: paired tests over the seeds that both have, with intervals."""
-    groups = grouped(read_runs(directories))
+    """Compare runs with those given first: paired tests over the seeds that both have, with intervals.
+
+    Runs on several data sets, or otherwise cut, are compared within each of these conditions, and ranked over all.
+    """
+    groups, console = grouped(read_runs(directories)), screen()
     if len(directories) < 2:
         raise UserError(f"{directories[0]} is one run; give another to compare it with.")
     if len(groups) < 2:
         raise UserError("these runs differ in the seed alone; give runs of at least two experiments or algorithms.")
+    found = conditions(groups)
+    if len(found) > 1:
+        for line in over_conditions(found):
+            if isinstance(line, str):
+                console.print(line, highlight=False, markup=False)
+            else:
+                show_cells(console, line)
+        for note in (NOTE, *(one for alike in found for one in unlike(alike.groups))):
+            console.print(note, highlight=False, markup=False)
+        return
     if why := incomparable(groups):
         raise UserError(f"{why}. A difference between them says nothing of what they were started for.")
-    found = compared(groups)
-    if not found.rows:
+    table = compared(groups)
+    if not table.rows:
         raise UserError(f"{groups[0].label} shares no seed with the others; give runs with the same seeds.")
-    console = screen()
-    show_cells(console, found)
-    for note in (*filter(None, [caught(groups)]), NOTE, *unlike(groups)):
+    for sentence in headlines(groups, gains(groups)):
+        console.print(sentence, highlight=False, markup=False)
+    show_cells(console, table)
+    for note in (NOTE, *unlike(groups)):
         console.print(note, highlight=False, markup=False)
 
 

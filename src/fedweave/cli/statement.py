@@ -33,7 +33,7 @@ if not Loaded.for_help:
     from fedweave.incentives.coalitions import GAINS_IN, MEASURED_ON
     from fedweave.incentives.statement import of_member, totals
     from fedweave.payments.account_page import document, money
-    from fedweave.payments.accounts import account
+    from fedweave.payments.accounts import account, one_class
     from fedweave.payments.contributions import measured, over_rounds, unpayable
     from fedweave.payments.sealed import SEAL, check_copy, check_free, check_in_run, check_same, read_seal, write_copy
     from fedweave.report.pages import check_page, write_document
@@ -82,7 +82,9 @@ def statement(
         return
     if directory is None:
         raise UserError("name the directory of a run, or with --check the folder of a statement.")
-    paths, totals = write_statement(directory, member, out or directory / STATEMENT / member, pdf)
+    paths, totals, warning = write_statement(directory, member, out or directory / STATEMENT / member, pdf)
+    if warning:
+        typer.echo(warning)
     _show(totals)
     for path in paths:
         typer.echo(path)
@@ -99,8 +101,9 @@ def _show(totals: "pa.Table") -> None:
     screen().print(shown)
 
 
-def write_statement(directory: Path, member: str, out: Path, pdf: bool = False) -> "tuple[list[Path], pa.Table]":
-    """Write all files of a statement, or of one member's copy; return their paths, and the totals of who is in it.
+def write_statement(directory: Path, member: str, out: Path, pdf: bool = False) -> "tuple[list[Path], pa.Table, str]":
+    """Write all files of a statement, or of one member's copy; return their paths, the totals of who is in it, and what
+    to read before anything is paid, "" if nothing.
 
     pdf: whether the page is written as PDF, too.
 
@@ -129,7 +132,7 @@ def write_statement(directory: Path, member: str, out: Path, pdf: bool = False) 
     for path in paths[2:-1]:
         write_document(path, shown)
     write(paths[-1], lambda file: file.write(json.dumps(whole.seal(), indent=2).encode() + b"\n"))
-    return paths + (write_copy(run, member, out) if member else []), totals(table)
+    return paths + (write_copy(run, member, out) if member else []), totals(table), whole.warning
 
 
 def _check(directory: Path | None, member: str, folder: Path) -> list[str]:
@@ -201,6 +204,8 @@ def contributions(
     for row in sums.to_pylist():
         shown.add_row(*(unmarked(value) if isinstance(value, str) else f"{value:.4f}" for value in row.values()))
     console = screen()
+    if warning := one_class(read_run(directory)):
+        console.print(warning, highlight=False, markup=False)
     console.print(shown)
     numbers = sorted(set(table["round"].to_pylist()))
     count = len(numbers)

@@ -222,6 +222,8 @@ class Classified:
     classes:   number of classes when labels are numbers; None is the largest label + 1.
     labels:    class names in order when labels are names; None is those present, sorted. Sites that train together must
                all give the same `classes` or `labels`, since one site may lack a class.
+    favourable: the class, by name or number, whose prediction is the favourable one where groups of people are
+               compared; it becomes class 1 of the two. None is the second of `labels`, without these by alphabet.
     sens_feature: allow a feature column that says the same as the column sens.
     columns:   what columns with names of their own mean, such as {label = "diagnosis", sens = "sex"}.
     ignore:    columns that do not count.
@@ -237,6 +239,7 @@ class Classified:
     normalise: str = "none"
     classes: int | None = None
     labels: tuple[str, ...] | None = None
+    favourable: str | int | None = None
     sens_feature: bool = False
     columns: dict[str, str] | None = None
     ignore: tuple[str, ...] | None = None
@@ -257,6 +260,8 @@ class Classified:
             raise ConfigError(f"data: classes = {self.classes} is not allowed; it must be at least 1.")
         if self.labels is not None and not 0 < len(self.labels) == len(set(self.labels)):
             raise ConfigError(f"data: labels = {list(self.labels)} is empty or names a class twice.")
+        if self.favourable is not None:
+            self._check_favourable(str(self.favourable))
         lists: dict[str, str | tuple[str, ...] | None] = {"groups": self.groups}
         lists |= {f"categories.{own}": names for own, names in (self.categories or {}).items()}
         for key, names in lists.items():
@@ -272,6 +277,39 @@ class Classified:
                 f"data: {min(both)!r} is in labels, so that it is a class, and in unlabelled.", code="config.conflict"
             )
         check_loops(self.loops, self.carries)
+
+    def _check_favourable(self, name: str) -> None:
+        if self.classes is not None and (self.classes != 2 or name not in ("0", "1")):
+            raise ConfigError(
+                f"data.favourable = {name!r}: classes are the numbers 0 to {self.classes - 1}. The favourable class is "
+                "one of two: give 0 or 1.",
+                code="config.no-class",
+            )
+        if self.labels is not None and (len(self.labels) != 2 or name != self.labels[1]):
+            raise ConfigError(
+                f"data.favourable = {name!r}: data.labels = {list(self.labels)} says another order. The favourable "
+                "class is the second of two: correct labels, and leave favourable out.",
+                code="config.conflict",
+            )
+
+    def _ordered(self, table: Table) -> tuple[str, ...] | None:
+        """The class names in order, `labels` or two of which the second is `favourable`; None where neither is given,
+        or that is class 1 of numbers.
+
+        Raises:
+            DataError: the labels are not of two classes, one of which is `favourable`.
+        """
+        if self.labels is not None or self.favourable is None:
+            return self.labels
+        name, held = str(self.favourable), table.texts("label").drop_null().unique()
+        whole = pc.all(pc.match_substring_regex(held, WHOLE)).as_py()
+        present = sorted({one.partition(".")[0] for one in held.to_pylist()} if whole else held.to_pylist())
+        if name not in present or len(present) != 2:
+            what = f"data.favourable = {name!r}, and the classes are {', '.join(present)}"
+            refuse(table.path, what, "Name one of two classes.", "no-class")
+        if whole and name == "1" and present[0] == "0":
+            return None
+        return (*(set(present) - {name}), name)
 
     @property
     def _unlabelled(self) -> tuple[str, ...]:
@@ -313,8 +351,10 @@ class Classified:
 
     def names_of(self, table: Table) -> tuple[str, ...]:
         """What the classes are called; () where labels are numbers."""
-        if self.labels or "label" not in table.columns:
+        if "label" not in table.columns:
             return self.labels or ()
+        if names := self._ordered(table):
+            return names
         present = table.texts("label").drop_null().unique()
         whole = pc.all(pc.match_substring_regex(present, WHOLE)).as_py()
         return () if whole is not False else tuple(sorted(present.to_pylist()))
@@ -334,22 +374,22 @@ class Classified:
         if len(present) == 0:
             own = (self.columns or {}).get("label", "label")
             refuse(table.path, f"column {own} is empty in every row", "Label at least one row.")
-        whole = pc.match_substring_regex(present, WHOLE)
-        if self.labels is None:
+        whole, named = pc.match_substring_regex(present, WHOLE), self._ordered(table)
+        if named is None:
             if pc.all(whole).as_py():
                 return self._numbered(table)
             table.refuse_gaps("label", "labels")
             table.refuse_blanks("label", "labels")
-        if self.classes is not None:
+        if self.classes is not None and named is None:
             table.whole("label", empty="unlabelled")  # says which label is no number
-        if self.labels is None:
+        if named is None:
             refuse_several(table, "labels")
             refuse_numerals(table, "labels")
-        if self.labels is None and pc.any(whole).as_py():
+        if named is None and pc.any(whole).as_py():
             names = present.filter(pc.invert(whole))
             what = f"some labels are numbers, others are names ({names[0]})"
             refuse(table.path, what, f"Use one kind in column label. {meant_empty(names[0].as_py())}")
-        classes = self.labels or tuple(sorted(present.unique().to_pylist()))
+        classes = named or tuple(sorted(present.unique().to_pylist()))
         odd = sorted(set(present.unique().to_pylist()) - set(classes))
         remedy = f"Correct it or add it to labels. {meant_empty(*odd[:1])}"
         return table.among("label", cells, classes, remedy), len(classes)

@@ -52,7 +52,7 @@ def document(whole: Account, table: pa.Table, about: str, command: str, ledger: 
             ("members", ", ".join(row["member"] for row in found)),
             ("currency", whole.terms.currency),
         ),
-        lead=(_lead(whole, len(found), rounds, pay),),
+        lead=(*filter(None, [whole.warning]), _lead(whole, len(found), rounds, pay)),
         warnings=_empty(whole),
         sections=(
             Section(

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 import torch
 
 from fedweave.core.records import Record
+from fedweave.core.text import counted
 from fedweave.errors import UserError
 from fedweave.experiment.config import Document, dumps
 from fedweave.experiment.config.toml import section
@@ -89,8 +90,9 @@ _OF_LEDGER = ("round", "call", "step", "direction", "key", "shape", "bytes", "me
 
 class Account(NamedTuple):
     """A statement: its lines (`incentives.statement.SCHEMA`), terms, run's hash and digest; what the run's hash is made
-    of; what pay is divided by in each round (`sums`), 0 where there was nothing to divide; and what
-    leave-one-out values are gains in, "" where there are none."""
+    of; what pay is divided by in each round (`sums`), 0 where there was nothing to divide; what
+    leave-one-out values are gains in, "" where there are none; and what to read before anything is paid
+    (`one_class`)."""
 
     table: pa.Table
     terms: Terms
@@ -100,6 +102,7 @@ class Account(NamedTuple):
     ledgers: dict[str, str]
     sums: dict[int, float]
     gains: str = ""
+    warning: str = ""
 
     @property
     def empty(self) -> tuple[int, ...]:
@@ -108,7 +111,7 @@ class Account(NamedTuple):
 
     def seal(self) -> Record:
         """All but the lines, as a JSON document."""
-        return {
+        return ({"warning": self.warning} if self.warning else {}) | {
             "budget": str(self.terms.budget),
             "currency": self.terms.currency,
             "run": self.run,
@@ -139,7 +142,20 @@ def account(run: Run) -> Account:
     nothing = {entry.number: 0.0 for entry in every if not float(entry.pay.sum()) > 0}
     divided = dict(sorted((sums(table, terms) | nothing).items()))
     sealed = digest(table, terms, whole, divided)
-    return Account(table, terms, whole, sealed, config, ledgers, divided, _gains(run))
+    return Account(table, terms, whole, sealed, config, ledgers, divided, _gains(run), one_class(run))
+
+
+def one_class(run: Run) -> str:
+    """A sentence where the model that members are paid for predicts one class for all test examples, of several."""
+    found = run.summary["metrics"]
+    if found.get("global/classes_predicted", found.get("local/classes_predicted")) != 1:
+        return ""
+    if found.get("global/accuracy") == 1:
+        return ""  # there was nothing else to predict
+    return (
+        f"Read this before you pay: after {counted(run.evaluated, 'round')} the model predicts one class for all test "
+        "examples, and contributions are paid in full all the same."
+    )
 
 
 def terms_of(config: Document, directory: Path) -> Terms:

@@ -1,5 +1,6 @@
 """How the data was cut into clients, for the terminal."""
 
+import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from rich.text import Text
 from fedweave.core.algorithm import HasNotes
 from fedweave.core.records import Values
 from fedweave.core.text import counted, printable
+from fedweave.datasets.base import Dataset
 from fedweave.datasets.odd_data import odd_data, odd_times, one_class
 from fedweave.engines.sharded import Sharded
 from fedweave.experiment.build import Built, suited
@@ -63,11 +65,37 @@ def header(console: Console, config: Config, built: Ready) -> None:
     unsuited = built.algorithm.notes if isinstance(built.algorithm, HasNotes) else []
     alone = filter(None, [untested(held["test"], built.fed.test is not None)])
     edges = unused_of_edges(suited(config, built.data), built.data.carried)
+    if said := favoured(built.data, config.data.values):
+        console.print(printable(said), highlight=False, soft_wrap=True, markup=False)
     held_by = dict(zip(named["client"], (part.nodes for part in built.partition.parts), strict=True))
     times = odd_times(built.data, built.partition.parts[0].until, held_by)
     odd = (*edges, *one_class(built.data), *odd_data(built.data), *times)
     for note in (*alone, *unused(config.partition.make(), *cut), *unsuited, *odd):
         console.print(printable(f"note: {note}"), highlight=False, soft_wrap=True, markup=False)
+
+
+def favoured(data: Dataset, settings: Values) -> str:
+    """Which of two classes counts as favourable where groups of people are compared, and how to take the other; ""
+    where nothing is compared.
+
+    settings: those of [data].
+    """
+    if data.sens is None or data.classes != 2:
+        return ""
+    names = [f"{name} ({at})" for at, name in enumerate(data.labels)] if data.labels else ["class 0", "class 1"]
+    said = f"a prediction of {names[1]} counts as favourable"
+    if settings.get("favourable") is not None:
+        return f"{said} (data.favourable)"
+    if settings.get("labels") is not None:
+        return f"{said}, the second of data.labels"
+    if "favourable" not in settings:
+        return f"{said}, as the data numbers its classes"
+    by = "by alphabet" if data.labels else "by number"
+    own, other = (json.dumps(data.labels[at] if data.labels else at, ensure_ascii=False) for at in (1, 0))
+    return (
+        f"note: {said}, the second of two {by}. If {names[0]} is the favourable one, set data.favourable = {other}; if "
+        f"not, data.favourable = {own} settles it"
+    )
 
 
 def _how(engine: Values, built: Built) -> str:

@@ -9,10 +9,13 @@ from collections.abc import Mapping, Sequence
 from fedweave.errors import listed
 from fedweave.metrics.judging import OF_POSITIVE, POSITIVES, WORDS
 from fedweave.report.cells import HIGHER, NONE, Cell, Table, differences, interval, judging, signed
+from fedweave.report.conditions import Condition, overview, ranks
+from fedweave.report.effects import standing
+from fedweave.report.gain import Gain, gains, headline, sentences
 from fedweave.report.groups import alike
 from fedweave.report.notes import WHOSE, hits
 from fedweave.report.reading import Group, judged_alike, spread
-from fedweave.report.tables import readable
+from fedweave.report.tables import incomparable, readable
 
 VERDICTS = ("between members", "between groups of people")
 _GAPS = ("groups/global/sp", "groups/global/eo")
@@ -159,3 +162,24 @@ def mark(name: str, low: float | None, high: float | None, by: str) -> str:
     if low is None or high is None or last not in judging(by) or low <= 0 <= high:
         return ""
     return "★ " if (low > 0) == (last in HIGHER) else "▽ "
+
+
+def headlines(groups: Sequence[Group], gained: Sequence[Gain], name: str = "") -> list[str]:
+    """How several groups of runs came out, in a sentence, and what joining changes in another; or one group's gain.
+
+    name: what summaries call the metric that says who is ahead; "" is that of the last models.
+    """
+    metric = judged_alike(groups)
+    name, comparable = name or f"local/{metric}", bool(metric) and not incomparable(groups)
+    said = [standing(groups, name, metric), caught(groups)] if comparable else []
+    alone = headline(gained)
+    return [*filter(None, said), *([alone] if alone else sentences(gained))]
+
+
+def over_conditions(found: Sequence[Condition]) -> list[str | Table]:
+    """How groups of runs compare over several conditions, and then in each: sentences and tables in their order."""
+    over = ranks(found)
+    lines: list[str | Table] = [over.sentence(), over.table()]
+    for one in found:
+        lines += [f"{one.title}:", *headlines(one.groups, gains(one.groups), one.shown), overview(one)]
+    return lines

@@ -1,6 +1,5 @@
 """The report: one HTML page that holds all it needs."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -14,14 +13,16 @@ from fedweave.report import figures, gain, tables
 from fedweave.report import notes as noting
 from fedweave.report.absences import absent, mostly
 from fedweave.report.cells import Table, leading
-from fedweave.report.compare import NOTE, caught, compared, tradeoff
+from fedweave.report.compare import NOTE, compared, headlines, tradeoff
+from fedweave.report.conditions import Condition, conditions, overview, picture, ranks
 from fedweave.report.disclosure import disclose, ledger, spent
 from fedweave.report.groups import between_groups, favourable, named_groups
 from fedweave.report.motifs import NUMBERS, drawing, kinds_of
 from fedweave.report.notes import notes, of_fairest
 from fedweave.report.pages import rendered
 from fedweave.report.panels import Figure
-from fedweave.report.reading import Group, Run, distinct, grouped, judged_alike, spread
+from fedweave.report.percentiles import NOISE
+from fedweave.report.reading import Group, Run, distinct, grouped, judged_alike
 from fedweave.report.training import unlike
 
 Owner = tuple[Group, Run]
@@ -37,23 +38,54 @@ class Choice:
     notes: tuple[str, ...]
 
 
-def render(runs: Sequence[Run], more: Sequence[str] = (), choice: Choice | None = None) -> str:
+def render(
+    runs: Sequence[Run], more: Sequence[str] = (), choice: Choice | None = None, keys: Sequence[str] = ()
+) -> str:
     """The page about one or several runs; those that differ only in the seed are shown as mean ± standard deviation.
+    Runs in several conditions are compared within each (`conditions`).
 
     more: further warnings, such as of runs that failed. choice: of a sweep, whose `runs` are those that were chosen.
+    keys: of the configuration, that make a condition.
     """
     groups = grouped(runs)
-    owners = [(group, run) for group in groups for run in group.runs]
-    gained, seeds = gain.gains(groups), any(len(group.runs) > 1 for group in groups)
-    judged, comparable = judged_alike(groups), tables.comparable(groups)
+    found = conditions(groups, keys, choice is not None)
+    head: Record = {"title": _title(groups), "choice": choice, "body": "", "parts": [], "ranks": None}
+    if len(found) < 2:
+        own = gain.gains(groups)
+        leads = [_lead(groups[0].first)] if len(groups) == len(groups[0].runs) == 1 else headlines(groups, own)
+        head |= {"leads": leads, "warnings": [*more, *_warnings(groups)], "body": _body(groups)}
+        return rendered("report.html", **head)
+    placed = ranks(found)
+    parts = [_part(one, f"part{at}-") for at, one in enumerate(found)]
     return rendered(
         "report.html",
-        title=_title(groups),
-        leads=[_lead(run) for _, run in owners] if len(owners) == 1 else _headlines(groups, gained),
-        warnings=[*more, *_warnings(groups, [run for _, run in owners])],
-        choice=choice,
+        **head | {"leads": [placed.sentence()], "warnings": more, "parts": parts, "ranks": placed.table()},
+    )
+
+
+def _part(one: Condition, at: str) -> Record:
+    """A condition on the page: what comes first, and all else."""
+    groups = one.groups
+    return {
+        "at": at,
+        "title": one.title,
+        "leads": headlines(groups, gain.gains(groups), one.shown if one.metric else ""),
+        "warnings": _warnings(groups),
+        "overview": overview(one),
+        "figure": drawn(picture(one), f"{at}means"),
+        "body": _body(groups, at),
+    }
+
+
+def _body(groups: Sequence[Group], at: str = "") -> Markup:
+    """All that a page shows of runs that can be compared, or of one; at: before the names of sections and figures."""
+    owners = [(group, run) for group in groups for run in group.runs]
+    seeds = any(len(group.runs) > 1 for group in groups)
+    judged, comparable = judged_alike(groups), tables.comparable(groups)
+    body = rendered(
+        "sections.html",
+        at=at,
         facts=tables.facts(groups),
-        gain_sentences=gain.sentences(gained),
         per_class=tables.metrics(groups, ("per_class",)),
         costs=tables.costs(groups),
         paired=compared(groups) if comparable and seeds else Table((), ()),
@@ -70,29 +102,51 @@ def render(runs: Sequence[Run], more: Sequence[str] = (), choice: Choice | None 
         unequal=len({frozenset(run.config.get("seed") for run in group.runs) for group in groups}) > 1,
         several=len(groups) > 1,
         marked=comparable,
-        **_curves(groups),
-        accuracy=drawn(figures.client_accuracy(groups), "accuracy"),
-        accuracy_caption=_caption(groups, judged),
-        extremes=tables.extremes(groups),
-        gain=drawn(gain.figure(gained), "gain"),
-        gains=gain.table(gained),
+        **_curves(groups, at),
+        **_of_clients(groups, judged, at),
+        **_of_gains(groups, at),
         judged=WORDS.get(judged, "result"),
         missing=gain.missing(owners[0][1]),
-        incentives=[found for at, group in enumerate(groups) if (found := _incentives(group, at, len(groups) > 1))],
-        pairs=_of_first(groups, figures.pairs, "pairs"),
-        confusions=_of_first(groups, figures.confusions, "confusion"),
-        traffic=drawn(figures.traffic(groups), "traffic"),
+        incentives=[
+            found for n, group in enumerate(groups) if (found := _incentives(group, f"{at}{n}", len(groups) > 1))
+        ],
+        pairs=_of_first(groups, figures.pairs, f"{at}pairs"),
+        confusions=_of_first(groups, figures.confusions, f"{at}confusion"),
+        traffic=drawn(figures.traffic(groups), f"{at}traffic"),
         disclosures=_disclosures(owners),
         repeats=[_repeat(group, run) for group, run in owners],
-        **_splits(owners),
+        **_splits(owners, at),
         **_summary(groups, judged),
     )
+    return Markup(body)
 
 
-def _curves(groups: Sequence[Group]) -> Record:
+def _of_clients(groups: Sequence[Group], judged: str, at: str) -> Record:
+    """How the final models serve the clients."""
+    return {
+        "accuracy": drawn(figures.client_accuracy(groups), f"{at}accuracy"),
+        "accuracy_caption": _caption(groups, judged),
+        "extremes": tables.extremes(groups),
+        "spreads": tables.spreads(groups),
+    }
+
+
+def _of_gains(groups: Sequence[Group], at: str) -> Record:
+    """What joining brings each member."""
+    gained = gain.gains(groups)
+    return {
+        "gain": drawn(gain.figure(gained), f"{at}gain"),
+        "gain_sentences": gain.sentences(gained),
+        "gain_spreads": gain.spreads(gained),
+        "gains": gain.table(gained),
+        "noise": NOISE,
+    }
+
+
+def _curves(groups: Sequence[Group], at: str) -> Record:
     """The learning curves, and whether always predicting one class is among them."""
     figure = figures.curves(groups)
-    return {"curves": drawn(figure, "curves"), "constants": figures.has_constants(figure)}
+    return {"curves": drawn(figure, f"{at}curves"), "constants": figures.has_constants(figure)}
 
 
 def _summary(groups: Sequence[Group], judged: str) -> Record:
@@ -119,9 +173,10 @@ def _of_first(groups: Sequence[Group], draw: Callable[[Run], Figure | None], nam
     ]
 
 
-def _warnings(groups: Sequence[Group], runs: Sequence[Run]) -> list[str]:
+def _warnings(groups: Sequence[Group]) -> list[str]:
     """Unfinished runs, what must not be overlooked in metrics, missing clients, what could not be compared between
     sites, and trainings that differ."""
+    runs = [run for group in groups for run in group.runs]
     unfinished = [f"{run.directory}: {tables.rounds(run)}." for run in runs if not run.finished]
     missing = [f"{run.directory}: {said}" for run in runs if (said := absent(run.metrics))]
     joining = [f"{run.directory}: {run.summary['note']}." for run in runs if "note" in run.summary]
@@ -150,21 +205,6 @@ def _title(groups: Sequence[Group]) -> str:
     algorithms = ", ".join(dict.fromkeys(str(group.first.summary["algorithm"]) for group in groups))
     datasets = ", ".join(dict.fromkeys(str(group.first.summary["dataset"]) for group in groups))
     return f"{algorithms} on {datasets}"
-
-
-def _headlines(groups: Sequence[Group], gained: Sequence[gain.Gain]) -> list[str]:
-    """How several groups of runs came out, in a sentence, and what joining changes in another; or one group's gain."""
-    metric = judged_alike(groups)
-    means = {group.label: spread(group.values(f"local/{metric}"))[0] for group in groups}
-    known = {label: mean for label, mean in means.items() if math.isfinite(mean)}
-    said, alike = [], not tables.incomparable(groups)
-    if metric and len(known) > 1 and alike:
-        seeds = "" if any(len(group.runs) > 1 for group in groups) else "; with other seeds the order may be another"
-        said.append(f"Members' mean test {WORDS[metric]}: {gain.ranked(known, '{:.3f}'.format)}{seeds}.")
-    if alike and (found := caught(groups)):
-        said.append(found)
-    alone = gain.headline(gained)
-    return [*said, *([alone] if alone else gain.sentences(gained))]
 
 
 def _lead(run: Run) -> str:
@@ -209,13 +249,13 @@ def _caption(groups: Sequence[Group], judged: str) -> str:
     return " ".join(captions)
 
 
-def _splits(owners: Sequence[Owner]) -> Record:
+def _splits(owners: Sequence[Owner], at: str) -> Record:
     """Every different split in a table; those of the groups' first runs as figures too."""
     known = [owner for owner in owners if owner[1].partition is not None]
     found = distinct(known, lambda one, other: bool(one[1].partition.equals(other[1].partition)))  # type: ignore[union-attr]
     parts = [
         {
-            "figure": drawn(figures.split(alike[0][1]), f"split-{number}"),
+            "figure": drawn(figures.split(alike[0][1]), f"{at}split-{number}"),
             "caption": f"Split of {_whose(alike)}." if len(found) > 1 else "",
             "clients": tables.clients(alike[0][1]),
         }
@@ -225,7 +265,7 @@ def _splits(owners: Sequence[Owner]) -> Record:
     return {"splits": tables.splits((_whose(alike), alike[0][1].partition) for alike in found), "parts": parts}
 
 
-def _incentives(group: Group, number: int, several: bool) -> Record:
+def _incentives(group: Group, at: str, several: bool) -> Record:
     """What a group's first run says of contributions and what was given for them; {} if nothing."""
     run, table = group.first, tables.incentives(group.first)
     if not table.rows:
@@ -238,7 +278,7 @@ def _incentives(group: Group, number: int, several: bool) -> Record:
     seeds = f"seed {run.summary.get('seed')}" if len(group.runs) > 1 else ""
     return {
         "whose": ", ".join(filter(None, (group.label if several else "", seeds))),
-        "figure": drawn(figures.incentives(run), f"incentives-{number}"),
+        "figure": drawn(figures.incentives(run), f"incentives-{at}"),
         "table": table,
         "qualities": tables.qualities(run),
         "motifs": known,

@@ -15,8 +15,9 @@ from rich.filesize import decimal
 
 from fedweave.metrics.client_fairness import pearson, per_group
 from fedweave.metrics.judging import WORDS
-from fedweave.report.cells import MOST, NONE, NOTES, Cell, Table, ends, explained, marked, measured, number
+from fedweave.report.cells import NONE, NOTES, Cell, Table, ends, explained, marked, measured, number
 from fedweave.report.gain import alone
+from fedweave.report.percentiles import HEADS, MANY, cells
 from fedweave.report.reading import Group, Run, judged_alike, spread
 from fedweave.report.training import recipe
 
@@ -188,6 +189,18 @@ def extremes(groups: Sequence[Group]) -> Table:
     return Table(("run", "seed", "worst client", "mean over clients", "best client"), tuple(rows), words=2)
 
 
+def spreads(groups: Sequence[Group]) -> Table:
+    """Percentiles over members of what a run is judged by, on their test examples; a row per run of many."""
+    rows = []
+    for group in groups:
+        for run in group.runs:
+            own = run.clients(run.judged)
+            if len(own) > MANY:
+                about = (Cell(group.label), Cell(str(run.summary.get("seed", NONE))))
+                rows.append((*about, Cell(f"{len(own):,}"), *cells([*own.values()])))
+    return Table(("run", "seed", "members", *HEADS), tuple(rows), words=2)
+
+
 EARNED = {"alignment": "mean", "diversity": "last", "value": "last", "density": "mean", "payoff": "sum"}
 
 
@@ -268,7 +281,7 @@ def clients(run: Run) -> Table:
     names += ["train", "val", "test"]
     shares = [name for name in ("overlap", "overlap_links") if name in run.partition.column_names]
     parts = run.partition.to_pylist()
-    for part in parts if len(parts) <= 3 * MOST else sorted(parts, key=lambda part: -(part["nodes"] or 0)):
+    for part in parts if len(parts) <= MANY else sorted(parts, key=lambda part: -(part["nodes"] or 0)):
         counts = [_count(part[name]) for name in names] + [number(part[name]) for name in shares]
         own = accuracy.get(part["client"])
         last = Cell(NONE) if own is None else Cell(number(own), repr(own))

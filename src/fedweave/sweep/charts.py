@@ -14,8 +14,9 @@ from fedweave.experiment.runs.files import plain_errors, write
 from fedweave.papers import pictures
 from fedweave.papers.pictures import Point
 from fedweave.report.colours import COLOURS, DASHES
+from fedweave.report.conditions import said
 from fedweave.report.reading import spread
-from fedweave.sweep.choosing import Chosen, is_number, said
+from fedweave.sweep.choosing import Chosen, is_number
 from fedweave.sweep.paper import WHEN, caption, escaped, file_name, named, worded
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def charts(found: Sequence[Chosen]) -> list[Chart]:
                 rest = {other: value for other, value in one.condition.items() if other != key}
                 together.setdefault(said(rest), []).append(one)
         for where, alike in together.items():
-            if len({one.condition[key] for one in alike}) > 1:
+            if len({one.condition[key] for one in alike}) > 1 == len({one.metric for one in alike}):
                 made.append(_over(key, where, alike))
     return made
 
@@ -67,15 +68,13 @@ def over_rounds(found: Sequence[Chosen]) -> list[Chart]:
     together: dict[str, list[Chosen]] = {}
     for one in found:
         together.setdefault(said(one.condition), []).append(one)
-    unit = f"test {worded(found[0].metric)}" if found else ""
-    what = f"{unit.capitalize()} over rounds, mean over clients"
     return [
         Chart(
             file_name(f"rounds {where}"),
-            unit,
+            (unit := f"test {worded(alike[0].metric)}"),
             "round",
             where,
-            caption(alike, what),
+            caption(alike, f"{unit.capitalize()} over rounds, mean over clients"),
             {
                 one.algorithm: pictures.averaged([run.curve(one.metric, "test", False) for run in one.group.runs])
                 for one in alike

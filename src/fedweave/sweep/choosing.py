@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeGuard
 
-from fedweave.core.records import Record, Values
-from fedweave.experiment.config import flat
+from fedweave.core.records import Values
 from fedweave.metrics.judging import BEST, PLAIN
 from fedweave.report.cells import Cell, Table, measured, number
+from fedweave.report.conditions import said, short, values_of
 from fedweave.report.reading import Group, judged_alike, spread
 from fedweave.sweep.plan import own_grid, range_of
 
@@ -56,25 +56,27 @@ def conditions(keys: Sequence[str], over: Sequence[str] = ()) -> tuple[str, ...]
 def choose(
     groups: Sequence[Group], keys: Sequence[str], apart: Sequence[str], grid: Mapping[str, Sequence[str]] | None = None
 ) -> list[Chosen]:
-    """The best setting of every algorithm in each condition; empty where there are no validation examples, or no metric
-    judges all groups. A setting with fewer runs than others of the same algorithm, because some failed, is not chosen.
+    """The best setting of every algorithm in each condition; none in one without validation examples, or without a
+    metric that judges all its groups. A setting with fewer runs than others of the same algorithm, because some failed,
+    is not chosen.
 
     keys: of the grid. apart: those that are conditions. grid: {key or NAME:key: values, or a range}.
     """
-    if not (metric := judged_alike(groups)):
-        return []
-    together: dict[tuple[object, ...], list[Group]] = {}
+    metrics = {repr(values_of(alike[0], apart)): judged_alike(alike) for alike in by_condition(groups, apart)}
+    together: dict[tuple[str, str], list[Group]] = {}
     for group in groups:
-        values = _values(group, apart)
-        together.setdefault((_algorithm(group), *map(repr, values.values())), []).append(group)
-    return [made for alike in together.values() if (made := _best(alike, metric, keys, apart, grid or {})) is not None]
+        where = repr(values_of(group, apart))
+        if metrics[where]:
+            together.setdefault((_algorithm(group), where), []).append(group)
+    found = (_best(alike, metrics[where], keys, apart, grid or {}) for (_, where), alike in together.items())
+    return [made for made in found if made is not None]
 
 
 def by_condition(groups: Sequence[Group], apart: Sequence[str]) -> list[list[Group]]:
     """Those that are compared with one another."""
     together: dict[str, list[Group]] = {}
     for group in groups:
-        together.setdefault(repr(_values(group, apart)), []).append(group)
+        together.setdefault(repr(values_of(group, apart)), []).append(group)
     return [*together.values()]
 
 
@@ -89,14 +91,14 @@ def _best(
         return None
     best = alike[max(range(len(alike)), key=lambda at: -math.inf if math.isnan(means[at]) else means[at])]
     mine = [key for key in keys if key not in apart]
-    settings = [_values(group, mine) for group in alike]
-    chosen, own = _values(best, mine), own_grid(grid, str(best.first.config["algorithm"]["name"]))
+    settings = [values_of(group, mine) for group in alike]
+    chosen, own = values_of(best, mine), own_grid(grid, str(best.first.config["algorithm"]["name"]))
     ends = {key: _ended(chosen.get(key), [one.get(key) for one in settings], own.get(key, ())) for key in mine}
     failing = metric == PLAIN and _below_constant(best)
     return Chosen(
         _algorithm(best),
         metric,
-        _values(best, apart),
+        values_of(best, apart),
         chosen,
         best,
         len(alike),
@@ -130,23 +132,6 @@ def _below_constant(group: Group) -> bool:
 
 def _algorithm(group: Group) -> str:
     return str(group.first.summary["algorithm"])
-
-
-def _values(group: Group, keys: Sequence[str]) -> Record:
-    """Those of the keys that the group's configuration has."""
-    known = flat(group.first.config)
-    return {key: known[key] for key in keys if key in known}
-
-
-def said(values: Values) -> str:
-    """ "lr = 0.1, noise labels = 0.2"."""
-    return ", ".join(f"{short(key)} = {value}" for key, value in values.items())
-
-
-def short(key: str) -> str:
-    """A key without its section, but for "noise labels", and the section itself in the place of its `name`."""
-    section, _, name = key.partition(".")
-    return f"noise {name}" if section == "noise" else section if name == "name" else key.rpartition(".")[2]
 
 
 def told(found: Sequence[Chosen]) -> Iterator[str]:

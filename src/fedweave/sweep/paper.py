@@ -6,13 +6,15 @@ import math
 import re
 from collections.abc import Sequence
 
-from fedweave.core.records import Values
+from fedweave.core.records import Record, Values
 from fedweave.core.text import counted
 from fedweave.experiment.config import flat
 from fedweave.metrics.judging import WORDS
-from fedweave.report.cells import Cell, marked
+from fedweave.report.cells import Cell, differences, marked
+from fedweave.report.conditions import Ranks, placed, said, short
+from fedweave.report.effects import effect
 from fedweave.report.reading import Group, spread
-from fedweave.sweep.choosing import Chosen, is_number, said, short
+from fedweave.sweep.choosing import Chosen, is_number
 
 _SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 _SPECIAL |= {mark: f"\\{mark}" for mark in "&%$#_{}"} | {"±": r"$\pm$", "ε": r"$\varepsilon$"}
@@ -30,22 +32,28 @@ WHEN = "mean over clients, in the round that is best on validation examples"
 
 def latex(found: Sequence[Chosen]) -> str:
     """A `table` with booktabs' rules: algorithms down, conditions across; in bold what is better than every other of
-    its column by a paired test over seeds."""
+    its column by a paired test over seeds. Of several conditions the last column has the mean ranks."""
     rows = list(dict.fromkeys(one.algorithm for one in found))
     columns = list(dict.fromkeys(said(one.condition) for one in found))
     at = {(one.algorithm, said(one.condition)): one for one in found}
     cells = {column: _column([at.get((row, column)) for row in rows]) for column in columns}
-    body = [
-        " & ".join([escaped(row), *(cells[column][number] for column in columns)]) for number, row in enumerate(rows)
-    ]
     heads = [escaped(column or worded(found[0].metric)) for column in columns]
-    what = f"Test {worded(found[0].metric)} in %, {WHEN}"
+    order = placed_over(found)
+    if order is not None:
+        cells["rank"] = [f"{order.means[row]:.2f}" for row in rows]
+        heads.append("mean rank")
+    body = [
+        " & ".join([escaped(row), *(column[number] for column in cells.values())]) for number, row in enumerate(rows)
+    ]
+    metrics = list(dict.fromkeys(worded(one.metric) for one in found))
+    what = f"Test {' or '.join(metrics)} in %, {WHEN}"
     tested = any(len(one.by_seed()) > 1 for one in found)
     bold = " Bold: better than every other by a paired test over seeds." if tested else ""
+    bold += "" if order is None else f" {escaped(order.sentence())}"
     lines = [
         r"\begin{table}",
         rf"  \caption{{{escaped(caption(found, what))}{bold}}}",
-        rf"  \begin{{tabular}}{{l{'r' * len(columns)}}}",
+        rf"  \begin{{tabular}}{{l{'r' * len(cells)}}}",
         r"    \toprule",
         rf"    {' & '.join(['algorithm', *heads])} \\",
         r"    \midrule",
@@ -55,6 +63,38 @@ def latex(found: Sequence[Chosen]) -> str:
         r"\end{table}",
     ]
     return "% \\usepackage{booktabs}\n" + "\n".join(lines) + "\n"
+
+
+def placed_over(found: Sequence[Chosen]) -> Ranks | None:
+    """The algorithms' ranks over the conditions; None of fewer than two, or of one algorithm."""
+    means: dict[str, dict[str, float]] = {}
+    for one in found:
+        mean = spread(one.values())[0]
+        means.setdefault(said(one.condition), {}).update({one.algorithm: mean} if math.isfinite(mean) else {})
+    names = list(dict.fromkeys(one.algorithm for one in found))
+    sets = {str(one.group.first.config["data"].get("name")) for one in found}
+    order = placed(means, names, len(sets)) if len(means) > 1 < len(names) else None
+    return order if order is not None and len(order.places) else None
+
+
+def by_condition(found: Sequence[Chosen]) -> str:
+    """A line of CSV per condition and algorithm: its result, its rank, and the paired difference to the first one."""
+    order, lines = placed_over(found), []
+    for one in found:
+        where = said(one.condition)
+        first = next(other for other in found if said(other.condition) == where)
+        mean, deviation, seeds = spread(one.values())
+        line = {"condition": where, "algorithm": one.algorithm, "metric": one.metric, "seeds": seeds, "mean": mean}
+        line |= {"deviation": deviation}
+        if order is not None and where in order.titles:
+            line["rank"] = order.places[order.titles.index(where), order.names.index(one.algorithm)]
+        gaps = [] if one is first else differences(one.by_seed(), first.by_seed())
+        if gaps:
+            gap = effect(gaps)
+            line |= {"against": first.algorithm, "difference": gap.mean, "low": gap.low, "high": gap.high}
+            line |= {"pairs": gap.seeds, "significant": int(gap.significant)}
+        lines.append(line)
+    return _csv(lines)
 
 
 def _column(found: Sequence[Chosen | None]) -> list[str]:
@@ -179,6 +219,10 @@ def rows_of(groups: Sequence[Group], found: Sequence[Chosen], keys: Sequence[str
             about |= {key: value for key, value in run.summary.items() if key in ("seconds", "bytes_up", "bytes_down")}
             known = run.summary["metrics"].items()
             lines.append(about | {key: value for key, value in known if is_number(value) and math.isfinite(value)})
+    return _csv(lines)
+
+
+def _csv(lines: Sequence[Record]) -> str:
     head = list(dict.fromkeys(key for line in lines for key in line))
     file = io.StringIO()
     writer = csv.DictWriter(file, head, restval="", lineterminator="\n")

@@ -18,6 +18,9 @@ from fedweave.metrics.judging import PLAIN, WORDS
 from fedweave.papers.grid import PlannedRun
 from fedweave.papers.table import piped
 from fedweave.report.cells import Cell, Table, measured, number
+from fedweave.report.compare import headlines, over_conditions
+from fedweave.report.conditions import Condition, conditions
+from fedweave.report.gain import gains
 from fedweave.report.html import Choice, render
 from fedweave.report.reading import Group, Run, grouped, judged_alike, read_runs
 from fedweave.report.terminal import show_cells
@@ -63,10 +66,11 @@ def results(groups: Sequence[Group], columns: Mapping[str, str]) -> Table:
     return Table(("run", "seeds", *(columns[name] for name in shown)), tuple(rows))
 
 
-def told(groups: Sequence[Group]) -> tuple[str, ...]:
-    """What the numbers are, and by which to choose."""
+def told(groups: Sequence[Group], chosen: Sequence[choosing.Chosen] = ()) -> tuple[str, ...]:
+    """What the numbers are, and by which to choose; chosen: what was, in every condition."""
     if not (metric := judged_alike(groups)):
-        return (APART,)
+        ways = dict.fromkeys(f"{WORDS[one.metric]} ({choosing.said(one.condition)})" for one in chosen)
+        return (f"Each condition is judged by its own metric: {', '.join(ways)}.",) if ways else (APART,)
     words = WORDS[metric]
     return (NOTE.format("Accuracies" if metric == PLAIN else words[0].upper() + words[1:], words),)
 
@@ -143,28 +147,44 @@ def finish(
     own = _measured(read, {run.directory: run.config for run in runs}, asked.metrics)
     groups = grouped(read)
     columns = headings(groups, own)
-    rows, notes, gone = results(groups, columns), [*told(groups)], lost(runs, failed, asked.keys)
-    show_cells(console, rows)
     apart = choosing.conditions(asked.keys, asked.over)
     chosen = choosing.choose(groups, asked.keys, apart, asked.grid)
+    rows, notes, gone = results(groups, columns), [*told(groups, chosen)], lost(runs, failed, asked.keys)
+    show_cells(console, rows)
     above, choice, compared = list[str](), None, groups
     if asked.keys and chosen:
         best = choosing.table(chosen, columns)
         show_cells(console, best)
         about = [*choosing.told(chosen)]
-        above = ["Settings chosen by validation:", rows_of(best), "All:"]
+        above = ["Settings chosen by validation:", rows_of(best)]
         choice = Choice(best, rows, (*notes, *about))
         notes += about
         compared = grouped([run for one in chosen for run in one.group.runs])
+    found = conditions(compared, apart, choice is not None)
+    above += _compared(console, compared, found)
     for note in (*notes, *(one for alike in choosing.by_condition(compared, apart) for one in unlike(alike))):
         console.print(note, highlight=False, markup=False)
-    text = markdown(rows, notes, gone, above)
+    text = markdown(rows, notes, gone, [*above, *(["All:"] if above else [])])
     files = [folder / "sweep.md", folder / "report.html"]
-    page = render([run for group in compared for run in group.runs], gone, choice)
+    page = render([run for group in compared for run in group.runs], gone, choice, apart)
     for path, content in zip(files, (text, page), strict=True):
         _save(path, content)
     files += _for_papers(folder, groups, chosen, asked)
     console.print(f"files: {', '.join(map(str, files))}", highlight=False, soft_wrap=True, markup=False)
+
+
+def _compared(console: "Console", groups: Sequence[Group], found: Sequence[Condition]) -> list[str]:
+    """Show how groups of runs compare, in each condition and over all of several; the same as Markdown."""
+    if len(found) > 1:
+        lines = over_conditions(found)
+    else:
+        lines = [*headlines(groups, gains(groups), found[0].shown if found else "")] if len(groups) > 1 else []
+    for line in lines:
+        if isinstance(line, Table):
+            show_cells(console, line)
+        else:
+            console.print(line, highlight=False, markup=False)
+    return [rows_of(line) if isinstance(line, Table) else line for line in lines]
 
 
 def _measured(runs: Sequence[Run], configs: Mapping[Path, Config], names: Sequence[str]) -> dict[str, str]:
@@ -197,6 +217,8 @@ def _for_papers(folder: Path, groups: Sequence[Group], chosen: Sequence[choosing
         files.append(_save(folder / "sweep.tex", paper.latex(chosen)))
     if asked.csv:
         files.append(_save(folder / "sweep.csv", paper.rows_of(groups, chosen, asked.keys)))
+        if len({choosing.said(one.condition) for one in chosen}) > 1:
+            files.append(_save(folder / "sweep-conditions.csv", paper.by_condition(chosen)))
     if asked.figures is not None:
         files += [Path(path) for path in charts.save([*over, *charts.over_rounds(chosen)], asked.figures)]
     return files

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -33,6 +33,7 @@ ANY_FEATURES, ANY_CLASSES = 8, 2  # of a model whose settings alone are looked a
 _PACES = (("lr", "optimizer"), ("server_lr",))  # what tells how far steps go, which belongs together
 MOST_OTHERS = 9  # plug-ins that a hint names
 _DEVICES = ("device", "gpu", "gpus", "cuda")
+_CALLS_ALL = " This algorithm calls all clients in every round."
 _ON_GPUS = " What computes is engine.device, such as 'cuda'; of a site, [site] device in its site.toml."
 TUNE = "tune"  # the key of [algorithm] that lists values for `fedweave sweep` to try
 _FOR_SWEEPS = "algorithm.tune: values that `fedweave sweep` tries"
@@ -350,8 +351,11 @@ def _in_sections(document: Document, key: str) -> str:
     return f" Did you mean {' or '.join(map(repr, found))}?" if found else ""
 
 
-def _of_others(path: str, key: str) -> str:
-    """A hint that names the plug-ins of a section that have that key; "" where these are none or many."""
+def _of_others(path: str, valid: Container[str], key: str) -> str:
+    """A hint for a key that a plug-in does not have: what it has instead, of the `valid` ones, or the plug-ins of the
+    section that have it; "" where these are none or many."""
+    if (path, key) == ("algorithm", "participation"):
+        return _CALLS_ALL + (" `quorum` is the share of them that must reply." if "quorum" in valid else "")
     found = [name for name, kind in registry(path).items() if key in parameters(path, kind)]
     if len(found) == 1:
         return f" It is a key of {found[0]} ({path}.name = {json.dumps(found[0])})."
@@ -382,7 +386,8 @@ def _chosen(path: str, table: Document, at: str = "") -> Choice:
     more = ["path", "external", "external_least"] if path == "data" else []
     if path == "algorithm" and TUNE in table:
         raise ConfigError(f"{_FOR_SWEEPS}; leave it out here")
-    choice = choose(at, name, kind, parameters(path, kind), table, more, hint=partial(_of_others, path))
+    own = parameters(path, kind)
+    choice = choose(at, name, kind, own, table, more, hint=partial(_of_others, path, own))
     if path != "algorithm":  # an algorithm is given its model, so `build` checks it
         choice.make()
     return choice

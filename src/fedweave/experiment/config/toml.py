@@ -56,7 +56,7 @@ def nearest(name: object, valid: Iterable[str]) -> str:
     """ " Did you mean …?" if one of `valid` begins with `name` or is similar to it, else ""."""
     given, names = str(name).lower(), list(valid)
     begun = [one for one in names if len(given) > 2 and one.startswith(given)]
-    near = sorted(begun, key=len) or difflib.get_close_matches(given, names, n=1, cutoff=0.5)
+    near = sorted(begun, key=len) or difflib.get_close_matches(given, names, n=1, cutoff=0.5 if len(given) < 4 else 0.6)
     return f" Did you mean {near[0]!r}?" if near else ""
 
 

@@ -1,0 +1,233 @@
+"""Runs in several conditions, such as data sets or numbers of clients: algorithms are compared within each, and ranked
+over all of them."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from fedweave.core.records import Record, Values
+from fedweave.core.text import counted
+from fedweave.experiment.config import flat
+from fedweave.metrics.judging import BEST, WORDS
+from fedweave.report.cells import NONE, Cell, Table, differences, measured, number, signed
+from fedweave.report.colours import of_run
+from fedweave.report.effects import UNDECIDED, effect, three
+from fedweave.report.panels import Dots, Figure, Panel
+from fedweave.report.reading import Group, distinct, grouped, judged_alike, spread
+
+_SECTIONS = ("data", "partition", "noise")  # of a configuration: what decides on which examples runs are compared
+_SURE = 0.05
+
+
+@dataclass(frozen=True)
+class Condition:
+    """Groups of runs that are compared with one another. title: what sets the condition apart from others. chosen:
+    whether they were chosen by validation, so that the round that is best there counts, and not the last."""
+
+    title: str
+    groups: tuple[Group, ...]
+    chosen: bool = False
+
+    @property
+    def metric(self) -> str:
+        """What judges; "" where that differs."""
+        return judged_alike(self.groups)
+
+    @property
+    def shown(self) -> str:
+        """What summaries call the mean over members of the metric on test examples."""
+        return f"{BEST}/local/{self.metric}" if self.chosen else f"local/{self.metric}"
+
+    @cached_property
+    def means(self) -> dict[str, float]:
+        """{label: that number, the mean over seeds} of the groups that have it."""
+        found = {group.label: spread(group.values(self.shown))[0] for group in self.groups} if self.metric else {}
+        return {label: mean for label, mean in found.items() if math.isfinite(mean)}
+
+
+def conditions(groups: Sequence[Group], keys: Sequence[str] = (), chosen: bool = False) -> list[Condition]:
+    """The conditions that runs were made in, one where all can be compared; none where no two groups share one.
+
+    keys: of the configuration, whose values are the condition; without them data sets are and numbers of clients, and
+    the other settings of data, partition and noise if two groups or more have each of them alike.
+    """
+    if keys:
+        together = distinct(groups, lambda one, other: values_of(one, keys) == values_of(other, keys))
+        titles = [said(values_of(alike[0], keys)) for alike in together]
+    else:
+        coarse = distinct(groups, lambda one, other: _examples(one) == _examples(other))
+        together = [fine for alike in coarse for fine in _finer(alike)]
+        titles = _titles(together)
+    if all(len(alike) < 2 for alike in together):
+        return []
+    return [
+        Condition(title, tuple(grouped([run for group in alike for run in group.runs])), chosen)
+        for title, alike in zip(titles, together, strict=True)
+    ]
+
+
+def values_of(group: Group, keys: Sequence[str]) -> Record:
+    """Those of the keys that the group's configuration has."""
+    known = flat(group.first.config)
+    return {key: known[key] for key in keys if key in known}
+
+
+def said(values: Values) -> str:
+    """ "lr = 0.1, noise labels = 0.2"."""
+    return ", ".join(f"{short(key)} = {value}" for key, value in values.items())
+
+
+def short(key: str) -> str:
+    """A key without its section, but for "noise labels", and the section itself in the place of its `name`."""
+    section, _, name = key.partition(".")
+    return f"noise {name}" if section == "noise" else section if name == "name" else key.rpartition(".")[2]
+
+
+def _examples(group: Group) -> tuple[str, str]:
+    return str(group.first.summary["dataset"]), group.first.tested
+
+
+def _settings(group: Group) -> Record:
+    """What decides on the examples in a simulation; {} between sites, whose data are their own."""
+    config = {} if group.first.between_sites else flat(group.first.config)
+    return {key: value for key, value in config.items() if key.partition(".")[0] in _SECTIONS}
+
+
+def _finer(alike: Sequence[Group]) -> list[list[Group]]:
+    found = distinct(alike, lambda one, other: _settings(one) == _settings(other))
+    return found if all(len(own) > 1 for own in found) else [[*alike]]
+
+
+def _titles(together: Sequence[Sequence[Group]]) -> list[str]:
+    """The data set, where there are several, and the settings in which conditions of one data set differ."""
+    firsts = [alike[0] for alike in together]
+    several = len({_examples(one)[0] for one in firsts}) > 1
+    titles = []
+    for one in firsts:
+        same = [_settings(other) for other in firsts if _examples(other)[0] == _examples(one)[0]]
+        mine = _settings(one)
+        apart = {key: value for key, value in mine.items() if any(other.get(key) != value for other in same)}
+        titles.append(", ".join(filter(None, [_examples(one)[0] if several else "", said(apart)])))
+    clash = len(set(titles)) < len(titles)
+    return [f"{title}, {_examples(one)[1]}" if clash else title for title, one in zip(titles, firsts, strict=True)]
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Algorithms' ranks in each condition that has a number of all of them, 1 is the best.
+
+    places: [conditions, names]; equal numbers share the mean of their places. left_out: conditions without a number of
+    some. p: of the test that they do not differ, Friedman's of three and more names, Wilcoxon's of two; None where it
+    cannot be made. sets: how many data sets these conditions are of.
+    """
+
+    names: tuple[str, ...]
+    places: np.ndarray
+    titles: tuple[str, ...]
+    left_out: tuple[str, ...]
+    p: float | None
+    sets: int
+
+    @property
+    def means(self) -> dict[str, float]:
+        """{name: mean rank}."""
+        return dict(zip(self.names, self.places.mean(0).tolist(), strict=True))
+
+    def sentence(self) -> str:
+        """The mean ranks, and whether they differ."""
+        if not len(self.places):
+            return "No condition has a number of all algorithms, so that nothing is ranked over them."
+        told = ", ".join(f"{mean:.2f} ({name})" for name, mean in sorted(self.means.items(), key=lambda it: it[1]))
+        over = f"over {counted(len(self.places), 'condition')}"
+        test = "Friedman's test" if len(self.names) > 2 else "Wilcoxon's signed-rank test"
+        if self.p is None:
+            said = f"Not tested, too few conditions: mean ranks {over}, 1 is best, are {told}."
+        elif self.p < _SURE:
+            said = f"Mean ranks {over}, 1 is best, differ ({test}, p = {three(self.p)}): {told}."
+        else:
+            said = f"{UNDECIDED} {over} ({test}, p = {three(self.p)}): mean ranks, 1 is best, are {told}."
+        if self.p is not None and self.sets < len(self.places):
+            said += f" The conditions are of {counted(self.sets, 'data set')}, so that p is lower than it should be."
+        return said + (f" Left out, without a number of all: {'; '.join(self.left_out)}." if self.left_out else "")
+
+    def table(self) -> Table:
+        """A row for each name, the best first: its place in every condition, and the mean."""
+        order = np.argsort(self.places.mean(0), kind="stable").tolist() if len(self.places) else []
+        rows = tuple(
+            (
+                Cell(self.names[at]),
+                *(Cell(f"{place:g}") for place in self.places[:, at]),
+                Cell(f"{self.places[:, at].mean():.2f}"),
+            )
+            for at in order
+        )
+        return Table(("rank", *self.titles, "mean"), rows)
+
+
+def ranks(found: Sequence[Condition]) -> Ranks:
+    """Of the groups that have the same label in several conditions, by the mean over seeds of what judges each."""
+    names = dict.fromkeys(group.label for one in found for group in one.groups)
+    sets = {str(one.groups[0].first.summary["dataset"]) for one in found}
+    return placed({one.title: one.means for one in found}, [*names], len(sets))
+
+
+def placed(means: Mapping[str, Mapping[str, float]], names: Sequence[str], sets: int) -> Ranks:
+    """Of numbers {condition: {name: mean}}, more is better; sets: how many data sets the conditions are of."""
+    from scipy.stats import rankdata  # slow to import
+
+    whole = [title for title, own in means.items() if all(name in own for name in names)]
+    values = np.array([[means[title][name] for name in names] for title in whole]).reshape(-1, len(names))
+    places = rankdata(-values, axis=1) if len(whole) else np.zeros((0, len(names)))
+    left_out = tuple(title for title in means if title not in whole)
+    return Ranks(tuple(names), places, tuple(whole), left_out, _p(values), sets)
+
+
+def _p(values: np.ndarray) -> float | None:
+    """Of the test that columns [conditions, names] do not differ."""
+    from scipy.stats import friedmanchisquare, wilcoxon
+
+    conditions, names = values.shape
+    if conditions < 3 or names < 2:
+        return None
+    if names > 2:
+        p = float(friedmanchisquare(*values.T).pvalue)
+    else:
+        gaps = values[:, 0] - values[:, 1]
+        p = float(wilcoxon(gaps).pvalue) if gaps.any() else 1.0
+    return p if math.isfinite(p) else 1.0  # of columns that are all alike
+
+
+def overview(one: Condition) -> Table:
+    """A row for each group of runs in a condition: its numbers, and its difference to the first group, paired over
+    seeds."""
+    first, metric = one.groups[0], one.metric
+    columns = {one.shown: f"test {WORDS.get(metric, 'result')}, mean over clients"}
+    columns |= {f"global/{metric}": "all examples, last round", f"fairness/worst_{metric}": "worst client"}
+    held = [name for name in columns if any(value is not None for group in one.groups for value in group.values(name))]
+    rows = []
+    for group in one.groups:
+        cells = [measured(group.values(name), number) for name in held]
+        found = differences(group.by_seed(one.shown), first.by_seed(one.shown)) if group is not first else []
+        told = [Cell(NONE), Cell("")]
+        if found:
+            gap = effect(found)
+            star = ("★ " if gap.mean > 0 else "▽ ") if gap.significant else ""
+            told = [Cell(f"{star}{signed(gap.mean, three)}", repr(gap.mean)), Cell(gap.sureness)]
+        rows.append((Cell(group.label), Cell(str(len(group.runs))), *cells, *told))
+    head = ("run", "seeds", *(columns[name] for name in held), f"less {first.label}", "how sure")
+    return Table(head, tuple(rows))
+
+
+def picture(one: Condition) -> Figure | None:
+    """The mean over clients of every group of runs, with its deviation over seeds."""
+    known = [(group, *spread(group.values(one.shown))) for group in one.groups if group.label in one.means]
+    if not known:
+        return None
+    errors = [deviation if math.isfinite(deviation) else 0.0 for _, _, deviation, _ in known]
+    means = [mean for _, mean, _, _ in known]
+    dots = Dots("", range(len(known)), means, of_run(0), errors=errors)
+    names = tuple(group.label for group, _, _, _ in known)
+    return Figure((Panel("", (dots,), names, beside=f"test {WORDS[one.metric]}, mean over clients"),))
