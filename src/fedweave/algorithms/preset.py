@@ -8,10 +8,12 @@ from typing import Any, ClassVar, Protocol, TypeVar, get_type_hints, runtime_che
 
 from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.parts import Part
+from fedweave.algorithms.parts.names import made
 from fedweave.core.algorithm import Capabilities, DeclaresCapabilities
 from fedweave.core.maker import Maker, note
 from fedweave.core.model import Model
 from fedweave.core.records import Record, Values
+from fedweave.core.settings import check_given
 
 P = TypeVar("P", bound=Part)
 
@@ -59,10 +61,12 @@ class Preset:
         """The algorithm.
 
         Raises:
-            TypeError: there is no such field.
+            SettingError: there is no such field, or a value is of another type.
             ValueError: FedAvg or a part refuses a value.
         """
         own, family = _fields(self.paper), _fields(FedAvg)
+        check_given(self.paper.__name__, values, self.fields, self.hints)
+        values |= {"parts": made(values["parts"])} if "parts" in values else {}
         paper = self._paper(values)
         given = {name: value for name, value in values.items() if name not in own}
         given |= {name: getattr(paper, name) for name in own if name in family}
@@ -72,7 +76,9 @@ class Preset:
             raise TypeError(
                 f"{name}.parts: is to give a tuple of parts, such as (Part(),); it gives {type(parts).__name__}"
             )
-        return note(FedAvg(model, **given | {"parts": (*parts, *given.get("parts", ()))}), Maker(self, (values,)))
+        by = Maker(self, (values,))
+        listed = (*(note(part, by) for part in parts), *given.get("parts", ()))
+        return note(FedAvg(model, **given | {"parts": listed}), by)
 
     def _paper(self, values: Values) -> Paper:
         own = _fields(self.paper)
