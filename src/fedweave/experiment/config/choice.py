@@ -40,7 +40,7 @@ class Choice:
         try:
             return self.kind(*given, **self.made_values())
         except ValueError as error:
-            raise ConfigError(f"{self.path}: {error}", code="config.value") from error
+            raise ConfigError(f"{self.path}: {error}", code=getattr(error, "code", "config.value")) from error
 
     def made_values(self) -> Record:
         """The values, with parts made."""
