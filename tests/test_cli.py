@@ -230,7 +230,7 @@ def test_an_experiment_to_start_from_leaves_every_algorithm_its_pace() -> None:
         (["small.toml", "--set", "algorithm.parts=[{name='clip', norm=-1.0}]"], "algorithm.parts: norm is -1.0"),
         (["small.toml", "--set", "algorithm.parts=[{name='mixed_start', alpha=2}]"], "algorithm.parts: alpha is 2.0"),
         (["small.toml", "--set", "algorithm.parts=[{name='proximal', mu=-1}]"], "algorithm.parts: mu is -1.0"),
-        (["small.toml", "--set", "algorithm.parts=['by_size', 'uniform']"], "BySize and Uniform both decide"),
+        (["small.toml", "--set", "algorithm.parts=['by_size', 'uniform']"], "by_size and uniform both decide"),
         (["small.toml", "--set", "partition.clients=61"], "61"),
         (["small.toml", "--set", "data={path = 'nowhere'}"], "nowhere"),
         (["small.toml", "--set", "data={name = 'cora', path = '.'}"], ". holds small.toml. Name another path"),

@@ -268,7 +268,7 @@ def test_check_names_faults_and_what_is_odd(tmp_path: Path) -> None:
     assert "note: client-0, client-1, client-2 have no test node" in odd
     assert "3 rounds, evaluated at the end" in odd
     assert "model: 43 weights" in odd  # 6 * 4 + 4 + 4 * 3 + 3
-    pulled = "note: Proximal: with local_steps = 1 training ends before the penalty has a gradient; this is FedAvg's"
+    pulled = "note: proximal: with local_steps = 1 training ends before the penalty has a gradient; this is FedAvg's"
     one = ("--algorithm", "fedprox", "--set", "algorithm.local_steps=1")
     assert pulled in run("check", str(tmp_path / "a.toml"), *one)
     assert pulled in run("run", str(tmp_path / "a.toml"), *one, "--out", str(tmp_path / "pulled"))

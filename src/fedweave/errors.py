@@ -52,6 +52,12 @@ class ConfigError(UserError):
     code = "config"
 
 
+class SettingError(ConfigError, TypeError, ValueError):
+    """A setting that is given in Python is unknown, or its value is of another type: what Python itself raises, too."""
+
+    code = "config.setting"
+
+
 class DataError(UserError):
     """Input data is refused; the message names file, row and remedy."""
 

@@ -145,15 +145,15 @@ def test_what_cannot_be_bounded_is_refused() -> None:
     gcn = MODELS["gcn"](hidden=8, layers=2).build(FEATURES, 3)
     with pytest.raises(ValueError, match="with message passing a node is in its neighbours' losses"):
         FedAvg(gcn, parts=(Uniform(), ExampleNoise()))
-    with pytest.raises(ValueError, match="FairPenalty would add to the loss in vain"):
+    with pytest.raises(ValueError, match="fair_penalty would add to the loss in vain"):
         FedAvg(MLP, parts=(Uniform(), FairPenalty(), ExampleNoise()))
-    with pytest.raises(ValueError, match="Proximal would add to the loss in vain"):
+    with pytest.raises(ValueError, match="proximal would add to the loss in vain"):
         FedAvg(MLP, parts=(Uniform(), Proximal(0.1), ExampleNoise()))
     with pytest.raises(ValueError, match="both send something else than an update"):
         ALGORITHMS["graphfl"](MLP, parts=(ExampleNoise(),))
     for own in ({"share": ("0/*",)}, {"parts": (Uniform(), Drift(), ExampleNoise())}):
         with pytest.raises(
-            ValueError, match=r"ExampleNoise bounds what one example tells through its own gradient, but"
+            ValueError, match=r"dp_examples bounds what one example tells through its own gradient, but"
         ):
             FedAvg(MLP, **{"parts": (Uniform(), ExampleNoise()), **own})
     with pytest.raises(ValueError, match="no reward"):

@@ -7,17 +7,19 @@ import pytest
 import torch
 
 from fedweave.algorithms import ALGORITHMS, FedAvg
-from fedweave.algorithms.fedgcn import CROSSING, PLACES, NeighbourSums
+from fedweave.algorithms.fedgcn import CROSSING, PLACES, NeighbourSums, Places
 from fedweave.core import model as models
-from fedweave.core.arrays import graph_arrays
+from fedweave.core.arrays import dense, graph_arrays
 from fedweave.core.extra import NODES, Extra
 from fedweave.core.graph import make_graph
+from fedweave.core.purposes import FRAMING
 from fedweave.engines.simulation import Simulation
 from fedweave.errors import StepFailed
 from fedweave.experiment import build
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train
 from fedweave.models import MODELS
+from fedweave.partition.base import Partition
 from tests.contract.federations import model
 
 LOUVAIN = {"name": "louvain", "clients": 4}
@@ -74,14 +76,17 @@ def test_one_hop_makes_one_convolution_exact() -> None:
         assert (own[: len(part.nodes)] - exact[part.nodes]).abs().max() < 1e-12
 
 
-def by_hand(hops: int = 2) -> Simulation:
-    """The path 0 - 1 - 2 - 3 with features 1, 2, 4, 8; "a" holds 0 and 1, "b" holds 2 and 3."""
+def by_hand(hops: int = 2, leaves: str = "") -> Simulation:
+    """The path 0 - 1 - 2 - 3 with features 1, 2, 4, 8; "a" holds 0 and 1, "b" holds 2 and 3. leaves: the client that is
+    not there, although the other one knows of the edge to it."""
     edges, masks = np.array([[0, 1], [1, 0]]), np.ones((3, 2), bool) & (np.arange(3) == 0)[:, None]
     x = {"a": [[1.0], [2.0]], "b": [[4.0], [8.0]]}
     along = {PLACES: NODES, CROSSING: CROSSING}
     places = {"a": ([0, 1], [[1, 2]]), "b": ([2, 3], [[0, 1]])}
     graphs = {}
     for client, own in x.items():
+        if client == leaves:
+            continue
         extra = Extra(dict(zip(along, map(np.array, places[client]), strict=True)), along=along)
         y, rest = np.array([0, 1]), {"dtype": torch.float64, "extra": extra}
         graphs[client] = make_graph(np.array(own), edges, y, masks, **rest)
@@ -102,6 +107,49 @@ def test_a_path_of_four_nodes_by_hand() -> None:
         assert np.bincount(edges[0]).tolist() == ([1, 2, 2, 1] if client == "a" else [2, 1, 2, 1])
         assert y[2:].tolist() == [-1, -1]
         assert not masks[:, 2:].any()
+
+
+@pytest.mark.parametrize("hops", [1, 2])
+@pytest.mark.parametrize(("leaves", "stays", "sum"), [("b", "a", 1 + 2), ("a", "b", 4 + 8)])
+def test_a_client_that_left_before_the_exchange_has_no_edges(hops: int, leaves: str, stays: str, sum: float) -> None:
+    """What is left are two joined nodes, d~ = 2 each: both rows are half of the sum, and nothing stands elsewhere."""
+    x, edges, *_ = graph_arrays(by_hand(hops, leaves).graphs[stays])
+    assert np.abs(x[:, 0] - sum / 2).max() < 1e-12
+    assert edges.tolist() == [[0, 1], [1, 0]]
+
+
+def test_clients_hear_of_nodes_that_are_gone_only_where_some_are() -> None:
+    for leaves, heard in (
+        ("", {"mine", "own", "outside", "degree"}),
+        ("b", {"mine", "own", "outside", "degree", "gone"}),
+    ):
+        table = by_hand(leaves=leaves).ledger.table().to_pylist()
+        assert {row["key"] for row in table if row["direction"] == "down"} - {FRAMING} == heard
+
+
+def test_without_a_client_the_exchange_is_that_of_the_others_graph() -> None:
+    """A client of four leaves: the rest hold, bit for bit, what they do where it never was."""
+    clients = [i for i in range(4) if i != 1]
+    built, _ = begun(LOUVAIN, 0)
+    parts = tuple(built.partition.parts[i] for i in clients)
+    left, never = [], []
+    for found, kept in (
+        ([Places().everywhere(built.data, built.partition)[i] for i in clients], left),
+        (Places().everywhere(built.data, Partition(parts)), never),
+    ):
+        graphs = {
+            f"site-{i}": make_graph(
+                **graph_arrays(list(built.fed.graphs.values())[i])._asdict(), dtype=torch.float64, extra=own
+            )
+            for i, own in zip(clients, found, strict=True)
+        }
+        fed = Simulation(graphs, classes=built.data.classes)
+        FedAvg(built.algorithm.model, parts=(NeighbourSums(),)).init(fed)
+        kept += [graph_arrays(graph) for graph in fed.graphs.values()]
+    assert any(len(own.y) > len(part.nodes) for own, part in zip(left, parts, strict=True))
+    for one, other in zip(left, never, strict=True):
+        assert np.array_equal(dense(one.x), dense(other.x))
+        assert np.array_equal(one.edges, other.edges)
 
 
 def test_the_ledger_says_that_identities_and_sums_leave() -> None:

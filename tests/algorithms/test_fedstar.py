@@ -119,7 +119,7 @@ def test_a_mini_batch_of_all_training_graphs_is_the_full_batch(mode: str) -> Non
 def test_a_model_without_a_structure_channel_is_refused() -> None:
     fed = contract.federation()
     fed.begin(0)
-    with refusal("config.share", "0/weight"):
+    with refusal("config.model", "star"):
         FedStar(contract.net()).init(fed)
     with refusal("config.value", "choose sum or mean"):
         MODELS["star"](pool="none")

@@ -121,7 +121,7 @@ def test_clusters_learn_apart() -> None:
 def test_a_pull_that_one_local_step_leaves_without_a_gradient_is_told(name: str) -> None:
     """The gradient of ‖w − w_t‖, squared or not, is 0 at w_t, where training starts, so its strength is all the same
     after one step; not after two, nor where training starts elsewhere."""
-    strength, part = {"fedprox": ("mu", "Proximal"), "fedpub": ("pull", "SparseMasks")}[name]
+    strength, part = {"fedprox": ("mu", "proximal"), "fedpub": ("pull", "sparse_masks")}[name]
 
     def end(value: float, **more: Any) -> tuple[Tree, list[str]]:
         made = ALGORITHMS[name](model(), optimizer="sgd", lr=0.5, **{strength: value}, **more)
@@ -143,7 +143,7 @@ def test_a_pull_that_one_local_step_leaves_without_a_gradient_is_told(name: str)
 @pytest.mark.parametrize(
     ("name", "options", "told"),
     [
-        ("pfedme", {"optimizer": "adam", "lr": 0.01}, "MoreauEnvelope is made for steps of sgd"),
+        ("pfedme", {"optimizer": "adam", "lr": 0.01}, "moreau_envelope is made for steps of sgd"),
         ("pfedme", {"lam": 15.0, "outer_lr": 0.05, "lr": 0.2}, "along a pull of strength 15"),
         ("ditto", {"optimizer": "sgd", "lr": 1.0, "lam": 2.5}, "along a pull of strength 2.5"),
         ("fedprox", {"optimizer": "sgd", "lr": 1.0, "mu": 3.0}, "along a pull of strength 3"),
@@ -216,11 +216,11 @@ def test_stacked_downloads_give_the_same_in_both_modes() -> None:
 @pytest.mark.parametrize(
     ("both", "what"),
     [
-        ((BySize(), Uniform()), "BySize and Uniform both decide how updates count"),
-        ((MixedStart(), Shift()), "MixedStart and Shift both decide where training starts"),
+        ((BySize(), Uniform()), "by_size and uniform both decide how updates count"),
+        ((MixedStart(), Shift()), "mixed_start and Shift both decide where training starts"),
         (
             (Uniform(), Uniform()),
-            "Uniform is there 2 times, with what the algorithm has by itself, and decides how updates",
+            "uniform is there 2 times, with what the algorithm has by itself, and decides how updates",
         ),
     ],
 )
@@ -238,7 +238,7 @@ class Odd(Part):
 
 
 def test_two_meanings_of_one_key_are_refused() -> None:
-    with pytest.raises(ValueError, match="BySize and Odd both report 'n' with other meanings"):
+    with pytest.raises(ValueError, match="by_size and Odd both report 'n' with other meanings"):
         FedAvg(model(), parts=(BySize(), Odd()))
 
 
@@ -280,7 +280,7 @@ def test_parts_of_a_preset_are_a_tuple() -> None:
 
 
 def test_a_part_that_needs_another_is_refused_without_it() -> None:
-    said = "SparseReward needs another part that decides what an update is worth; add one, such as cosine_value"
+    said = "sparse_reward needs another part that decides what an update is worth; add one, such as cosine_value"
     with pytest.raises(ValueError, match=said):
         FedAvg(model(), parts=(PARTS["sparse_reward"](),))
     for hook, named in SUCH.items():
@@ -289,7 +289,7 @@ def test_a_part_that_needs_another_is_refused_without_it() -> None:
 
 
 def test_a_server_step_needs_one_model() -> None:
-    with pytest.raises(ValueError, match="ServerMomentum makes one global step"):
+    with pytest.raises(ValueError, match="server_momentum makes one global step"):
         ALGORITHMS["fedavgm"](model(), parts=(Mix(rows((0, 1, 2, 3, 4))),))
 
 

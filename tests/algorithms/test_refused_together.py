@@ -27,12 +27,12 @@ def made(*names: str, net: Any = None, **settings: Any) -> FedAvg:
 @pytest.mark.parametrize(
     ("names", "net", "said"),
     [
-        (("clip", "meta_gradient"), None, r"Clip before it would do nothing; list MetaGradient first"),
-        (("normalised", "meta_gradient"), None, r"Normalised before it would do nothing"),
-        (("clip", "dp_examples"), MLP, r"Clip before it would do nothing; leave one of them out"),
-        (("drift", "missing_neighbours"), None, r"MissingNeighbours makes other data .* and Drift would change those"),
-        (("cross_entropy", "sampled_cross_entropy"), None, r"CrossEntropy and SampledCrossEntropy both train on"),
-        (("cross_entropy", "meta_gradient"), None, r"CrossEntropy and MetaGradient both train on"),
+        (("clip", "meta_gradient"), None, r"clip before it would do nothing; list meta_gradient first"),
+        (("normalised", "meta_gradient"), None, r"normalised before it would do nothing"),
+        (("clip", "dp_examples"), MLP, r"clip before it would do nothing; leave one of them out"),
+        (("drift", "missing_neighbours"), None, r"missing_neighbours makes other data .* and drift would change those"),
+        (("cross_entropy", "sampled_cross_entropy"), None, r"cross_entropy and sampled_cross_entropy both train on"),
+        (("cross_entropy", "meta_gradient"), None, r"cross_entropy and meta_gradient both train on"),
     ],
 )
 def test_what_would_be_in_vain_or_count_twice_is_refused(names: tuple[str, ...], net: Any, said: str) -> None:
@@ -48,7 +48,7 @@ def test_what_sends_something_else_may_be_clipped_behind() -> None:
 def test_training_alone_takes_no_part_that_needs_a_server(name: str) -> None:
     assert not ALGORITHMS["local"].takes_part(PARTS["meta_gradient"])
     assert ALGORITHMS["local"].takes_part(PARTS["sampled_cross_entropy"])
-    with refusal("config.contract", "MetaGradient"):
+    with refusal("config.contract", "meta_gradient"):
         algorithm(name, parts=(PARTS["meta_gradient"](),))
 
 
@@ -65,7 +65,7 @@ def test_a_pattern_that_names_no_weight_is_refused() -> None:
 
 
 def test_a_server_that_judges_models_needs_all_their_weights() -> None:
-    with refusal("config.contract", "Credibility has the server"):
+    with refusal("config.contract", "credibility has the server"):
         algorithm("cffl", share=("0/*",))
 
 

@@ -156,6 +156,17 @@ def test_what_the_authority_renewed_is_no_other_authority(project: Path) -> None
     assert (whose, "can be read by others" in what) == ("authority", True)
 
 
+def test_numbers_that_no_policy_measures_are_named_before_the_run(project: Path, tmp_path: Path) -> None:
+    path = tmp_path / "experiment.toml"
+    path.write_text('[data]\nname = "folder"\npath = "."\n[partition]\nclients = 3\n[algorithm]\nscores = "sum"\n')
+    assert "policy.measures" not in runner.invoke(app, ["sites", "check", str(project), str(path)]).output
+    for site in SITES:
+        file = project / site / "site.toml"
+        file.write_text(file.read_text().partition("[policy]")[0] + "[policy]\nmeasures = []\n")
+    said = " ".join(runner.invoke(app, ["sites", "check", str(project), str(path)]).output.split())
+    assert f"{', '.join(SITES)}: policy.measures lets no loss, auc, histogram leave" in said
+
+
 def test_an_experiment_that_sites_cannot_run_as_it_says_is_found_before(project: Path, tmp_path: Path) -> None:
     """One that pools data is a fault; scaling that is of simulations alone is noted at every site."""
     path = tmp_path / "experiment.toml"

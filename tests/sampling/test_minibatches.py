@@ -16,6 +16,7 @@ from fedweave.core.tree import leaves, nest
 from fedweave.learn import cross_entropy
 from fedweave.models import MODELS
 from fedweave.ops.rows import gather_rows
+from fedweave.sampling import minibatches
 from fedweave.sampling.minibatches import Minibatches, drawn, edges_of, grown
 from tests.conftest import random_graph
 from tests.contract.federations import arrays
@@ -47,6 +48,34 @@ def test_with_room_for_all_nodes_and_neighbours_the_loss_is_the_whole_graphs(nam
     for step in range(2):
         one = nest({path: leaf[step] for path, leaf in leaves(batches)})  # without what is empty, as engines keep it
         assert sampler.loss(w, made, graph, key, one) == pytest.approx(float(whole), abs=1e-12)
+
+
+@pytest.mark.parametrize("name", ["sage", "gcn", "gat", "gcnii", "gprgnn", "acmgcn"])
+def test_lists_that_name_all_nodes_once_give_the_same_loss(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is sampled for a node depends on its number and layer alone, so that it may stand in one place."""
+    x, edges, y, masks = arrays(30, 1)
+    graph = make_graph(x, edges, y, masks, dtype=torch.float64)
+    made = MODELS[name](hidden=8, layers=4, dropout=0.0).build(x.shape[1], 3)
+    w, key, sampler = models.init(made, random.key(2), torch.float64), random.key(3), Minibatches(batch=5, fan_out=2)
+    lists, losses = [], []
+    for most in (minibatches.MOST, 0):
+        monkeypatch.setattr(minibatches, "MOST", most)
+        batches = sampler.batches(made, graph, key, 2)
+        lists.append(batches["nodes"].shape[1])
+        ones = [nest({path: leaf[step] for path, leaf in leaves(batches)}) for step in range(2)]
+        losses.append([float(sampler.loss(w, made, graph, key, one)) for one in ones])
+    assert losses[0] == pytest.approx(losses[1], abs=1e-12)
+    assert lists[0] == 5 * 3**4
+    assert lists[1] <= 5 * 3**2 + graph.nodes
+
+
+def test_ten_hops_fill_no_memory() -> None:
+    """Of the default GPR-GNN, batch and fan-out: 32 · 6^10 places would be 2 billion."""
+    graph, sampler = random_graph(900), Minibatches()
+    made = MODELS["gprgnn"]().build(6, 3)
+    nodes = sampler.around(made, graph, torch.zeros(1, 32, dtype=torch.int64), random.key(0)[None])["nodes"]
+    assert nodes.shape[1] <= minibatches.MOST + graph.nodes
+    assert minibatches.bytes_of(made, sampler, graph.nodes, 1) < 1e9
 
 
 def test_sums_over_sampled_neighbours_are_right_in_expectation() -> None:

@@ -48,6 +48,7 @@ from fedweave.algorithms.glasu import GLASU
 from fedweave.algorithms.graphfl import GraphFL, MetaGradient
 from fedweave.algorithms.local import Centralized, Local
 from fedweave.algorithms.moon import ModelContrast, Moon
+from fedweave.algorithms.parts import names
 from fedweave.algorithms.pfedme import MoreauEnvelope, PFedMe
 from fedweave.algorithms.qfedavg import FairByLoss, QFedAvg
 from fedweave.algorithms.rffl import RFFL, Reputation, ReputationReward
@@ -187,6 +188,9 @@ PARTS: dict[str, type[parts.Part]] = {
     "trained_prototypes": TrainedPrototypes,
     "nearest_trained": NearestTrained,
 }
+
+names.ALGORITHMS |= ALGORITHMS
+names.PARTS |= PARTS
 
 ALIASES = {"fgfl": "fairgraphfl"}  # other names of algorithms on the command line and in configurations
 

@@ -9,6 +9,7 @@ from fedweave.core.algorithm import Algorithm, Calls
 from fedweave.core.federation import Client, Federation, Step, on_client
 from fedweave.core.model import Model
 from fedweave.core.portions import Stacked
+from fedweave.core.settings import Settings
 from fedweave.core.tree import Tree
 from fedweave.errors import UserError
 from fedweave.models.module import as_model
@@ -18,7 +19,7 @@ A = TypeVar("A", bound=Algorithm)
 Which = Literal["global", "personal", "trained"]
 
 
-class Deployable:
+class Deployable(Settings):
     """What an algorithm whose clients can each hold a whole model adds to be used after training.
 
     There are up to three models: the server's one "global" model; the "personal" one that a client uses, which is what

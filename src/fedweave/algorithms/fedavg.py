@@ -19,6 +19,7 @@ from fedweave.algorithms.deployment import Deployable
 from fedweave.algorithms.participation import places, sample
 from fedweave.algorithms.parts import BySize, Composition, Context, Objective, Part, Uniform, has
 from fedweave.algorithms.parts.conflicts import Settings, check_exchange, check_settings
+from fedweave.algorithms.parts.names import made, shown
 from fedweave.algorithms.parts.notes import noted
 from fedweave.algorithms.parts.server import Server, memory_of
 from fedweave.algorithms.parts.training import ClassWeights, OptimizerName, OptimizerState, Training, weighing
@@ -55,7 +56,8 @@ class FedAvg(Deployable, SumsScores):
         one's; others stay at home.
         None, (), where parts exchange something else, such as prototypes.
     parts:           terms of the objective, weights of updates, protection and so on; cross_entropy and by_size unless
-        other parts decide these, or uniform where one is to withstand members that lie.
+        other parts decide these, or uniform where one is to withstand members that lie. In Python also names, or
+        tables of a name and settings, instead of objects.
     class_weight:    of the cross-entropy: "none", "balanced" (n / (C n_c) by a client's own training examples, of which
         nothing is told), a number for each class, or a table by name such as {fraud = 30.0}, 1 for the others.
     focal:           gamma of the focal loss, 0 for none.
@@ -83,10 +85,11 @@ class FedAvg(Deployable, SumsScores):
 
     def __post_init__(self) -> None:
         self.take_model()
+        object.__setattr__(self, "parts", made(self.parts))
         check_share(participation=self.participation, quorum=self.quorum)
-        check_settings(self.composed, self._settings)
+        check_settings(shown(self.composed), self._settings)
         if not self.share:
-            check_exchange(self.composed)
+            check_exchange(shown(self.composed))
         self.objective  # noqa: B018  refuses what cannot be trained
         self.check_scores(self._one_model and self.composed.uses_received and not self.composed.changes)
 
@@ -103,7 +106,7 @@ class FedAvg(Deployable, SumsScores):
     @property
     def notes(self) -> list[str]:
         """What does nothing, or no good, with these settings, by parts (`notes.NOTED`)."""
-        return list(noted(self.composed, self._settings))
+        return list(noted(shown(self.composed), self._settings))
 
     @property
     def _settings(self) -> Settings:

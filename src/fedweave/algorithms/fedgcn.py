@@ -8,6 +8,7 @@ every client's nodes exactly what it would compute on the whole graph.
 
 Deviations: with one hop, the second convolution takes degrees within the client. If clients share nodes, only the first
 of them adds these nodes' features, so that each edge counts once. Sums travel in the clear; the paper encrypts them.
+The whole graph is the one of the clients that take part: edges to nodes that none of them holds do not count.
 """
 
 from collections.abc import Mapping
@@ -36,20 +37,21 @@ from fedweave.errors import ConfigError
 from fedweave.partition.base import Partition
 from fedweave.partition.ego_networks import crossing_edges
 
-_MINE = {"mine": "which of the nodes that others hold, too, it is to add up"}
+_GONE = {"gone": "which of the nodes that its own are joined to no client holds"}
+_MINE = {"mine": "which of the nodes that others hold, too, it is to add up"} | _GONE
 _ROWS = {
     "own": "for each of its nodes, the sum of the features of all neighbours, also of those that others hold",
     "outside": "for each neighbour that another member holds, the sum of the features of that one's neighbours",
     "degree": "how many neighbours those have that others hold",
-}
+} | _GONE
 _TELLS = {
     "node": "which nodes of the whole graph the client holds",
-    "degree": "how many neighbours each of them has",
     "outside": "which nodes of others its nodes are joined to",
 }
 _SUMS = {
     "node": "which nodes the client's nodes are or are joined to",
     "sum": "for each of these, the sum of its neighbours' features at this client; of a single neighbour, the features",
+    "degree": "how many neighbours each of the client's nodes has",
 }
 
 PLACES, CROSSING = "places", "crossing"  # what a client's graph has besides
@@ -75,6 +77,12 @@ class Place(NamedTuple):
         """
         nodes, crossing = graph.found(PLACES), graph.found(CROSSING)
         return cls(nodes[nodes >= 0], crossing[crossing[:, 0] >= 0].T)
+
+    def without(self, gone: Tensor | None) -> "Place":
+        """Those without edges to the nodes `gone`, int64 [g]."""
+        if gone is None:
+            return self
+        return self._replace(crossing=self.crossing[:, ~torch.isin(self.crossing[1], gone)])
 
 
 @dataclass(frozen=True)
@@ -130,15 +138,21 @@ class NeighbourSums(Part):
         nodes, index = torch.cat([reply["node"] for reply in told]).unique(return_inverse=True)
         first = _first(index, len(nodes))
         mine = first.split([len(reply["node"]) for reply in told])
-        shares = fed.map(self.add_up, each={c: {"mine": own} for c, own in zip(told.clients, mine, strict=True)})
+        gone = _gone(nodes, told)
+        shares = fed.map(
+            self.add_up, each={c: {"mine": own} | gone[c] for c, own in zip(told.clients, mine, strict=True)}
+        )
         sums, degree = _total(nodes, shares), torch.zeros_like(nodes)
-        degree[index] = torch.cat([reply["degree"] for reply in told])
+        degree[index] = torch.cat([reply["degree"] for reply in shares])
 
-        def rows(reply: Tree) -> Tree:
-            own, outside = (torch.searchsorted(nodes, reply[key]) for key in ("node", "outside"))
-            return {"own": sums[own], "outside": sums[outside], "degree": degree[outside]}
+        def rows(client: str) -> Tree:
+            outside = told[client]["outside"] if self.hops == 2 else nodes[:0]
+            own, outside = (
+                torch.searchsorted(nodes, its) for its in (told[client]["node"], outside[torch.isin(outside, nodes)])
+            )
+            return {"own": sums[own], "outside": sums[outside], "degree": degree[outside]} | gone[client]
 
-        fed.replace_data(self.take, each={client: rows(told[client]) for client in told.clients})
+        fed.replace_data(self.take, each={client: rows(client) for client in told.clients})
         return {}
 
     @property
@@ -150,17 +164,16 @@ class NeighbourSums(Part):
 
     @on_client(sends=_TELLS, ragged=True)
     def tell(self, client: Client, message: Tree) -> Tree:
-        """{"node": int64 [n], "degree": int64 [n], "outside": int64 [m], empty with one hop}."""
+        """{"node": int64 [n], "outside": int64 [m]}."""
         place = Place.of(client.graph)
-        outside = place.crossing[1].unique() if self.hops == 2 else place.nodes[:0]
-        degree = torch.from_numpy(_degree(client)).to(client.graph.device)
-        return {"node": place.nodes, "degree": degree, "outside": outside}
+        return {"node": place.nodes, "outside": place.crossing[1].unique()}
 
     @on_client(sends=_SUMS, ragged=True, hears=_MINE)
     def add_up(self, client: Client, message: Tree) -> Tree:
-        """{"node": int64 [t], "sum": [t, d]}: Σ_u x_u / √d~_u over those of the client's nodes u that it is to add, for
-        each node that is one of them or their neighbour."""
-        place, arrays = Place.of(client.graph), graph_arrays(client.graph)
+        """{"node": int64 [t], "sum": [t, d], "degree": int64 [n]}: Σ_u x_u / √d~_u over those of the client's nodes u
+        that it is to add, for each node that is one of them or their neighbour; and the degrees of its nodes."""
+        place, arrays = Place.of(client.graph).without(message.get("gone")), graph_arrays(client.graph)
+        degree = _degree(arrays, place)
         mine = message["mine"].cpu().numpy()
         own, other = place.crossing.cpu().numpy()
         here = np.arange(len(mine))
@@ -168,18 +181,18 @@ class NeighbourSums(Part):
         target = np.concatenate([place.nodes.cpu().numpy()[np.concatenate([here, arrays.edges[1]])], other])
         target, source = target[mine[source]], source[mine[source]]
         node, at = np.unique(target, return_inverse=True)
-        scale = (1 / np.sqrt(_degree(client) + 1)).astype(arrays.x.dtype)
+        scale = (1 / np.sqrt(degree + 1)).astype(arrays.x.dtype)
         adds = sp.csr_matrix((scale[source], (at, source)), shape=(len(node), len(mine)))
-        found = {"node": torch.from_numpy(node), "sum": torch.from_numpy(dense(adds @ arrays.x))}
-        return to(found, client.graph.device)
+        found = {"node": node, "sum": dense(adds @ arrays.x), "degree": degree}
+        return to({key: torch.from_numpy(own) for key, own in found.items()}, client.graph.device)
 
     @on_client(replaces_data=True, hears=_ROWS)
     def take(self, client: Client, message: Tree) -> Tree:
         """The rows of Â X in place of the features, and with two hops the neighbours elsewhere."""
-        old = graph_arrays(client.graph)
-        new = old._replace(x=_scaled(message["own"], _degree(client)))
+        old, place = graph_arrays(client.graph), Place.of(client.graph).without(message.get("gone"))
+        new = old._replace(x=_scaled(message["own"], _degree(old, place)))
         if self.hops == 2:
-            new = _joined(new, Place.of(client.graph), message)
+            new = _joined(new, place, message)
         return {DATA: graph_like(client.graph, new)}
 
 
@@ -187,6 +200,14 @@ def _first(index: Tensor, count: int) -> Tensor:
     """bool: whether each of `index`, numbers below `count`, is the first of its number."""
     place = torch.arange(len(index), device=index.device)
     return place.new_full((count,), len(index)).scatter_reduce(0, index, place, "amin")[index] == place
+
+
+def _gone(nodes: Tensor, told: Replies) -> dict[str, Tree]:
+    """{client: what else it is sent}: which of the nodes that its own are joined to are none of `nodes`, int64 [N];
+    nothing where no client lacks any."""
+    gone = {client: told[client]["outside"][~torch.isin(told[client]["outside"], nodes)] for client in told.clients}
+    lacks = any(len(own) for own in gone.values())
+    return {client: {"gone": own} if lacks else {} for client, own in gone.items()}
 
 
 def _total(nodes: Tensor, shares: Replies) -> Tensor:
@@ -219,10 +240,9 @@ def _joined(own: GraphArrays, place: Place, message: Tree) -> GraphArrays:
     )
 
 
-def _degree(client: Client) -> np.ndarray:
-    """int64 [n]: neighbours of the client's own nodes in the graph of all clients."""
-    edges, crossing = graph_arrays(client.graph).edges, Place.of(client.graph).crossing.cpu().numpy()
-    return np.bincount(np.concatenate([edges[0], crossing[0]]), minlength=int(client.graph.real.sum()))
+def _degree(own: GraphArrays, place: Place) -> np.ndarray:
+    """int64 [n]: neighbours of a client's own nodes in the graph of all clients."""
+    return np.bincount(np.concatenate([own.edges[0], place.crossing[0].cpu().numpy()]), minlength=len(own.y))
 
 
 def _scaled(sums: Tensor, degree: np.ndarray) -> np.ndarray:

@@ -29,9 +29,9 @@ class FedStar:
     local_steps: int = 1
     lr: float = 1e-3
 
-    capabilities: ClassVar[Capabilities] = replace(FedAvg.capabilities, graph_level=True)
+    capabilities: ClassVar[Capabilities] = replace(FedAvg.capabilities, graph_level=True, model="star")
     exempt_laws: ClassVar[dict[str, str]] = {"one_client_is_ordinary_training": "it trains a model of small graphs"}
-    test_settings: ClassVar[Record] = {"model": "star", "lr": 0.01}
+    test_settings: ClassVar[Record] = {"lr": 0.01}
 
     def parts(self) -> tuple[Part, ...]:
         """FedAvg's own."""

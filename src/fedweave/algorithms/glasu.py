@@ -50,6 +50,7 @@ from fedweave.core.model import Model
 from fedweave.core.ranges import Whole, check_least, check_positive, check_share
 from fedweave.core.records import Record
 from fedweave.core.replies import Replies
+from fedweave.core.settings import Settings
 from fedweave.core.tree import Tree
 from fedweave.errors import UserError
 from fedweave.learn import check_training
@@ -85,7 +86,7 @@ _FACTS: Declaration = {
 
 
 @dataclass(frozen=True)
-class GLASU:
+class GLASU(Settings):
     """A graph neural network over clients with the same nodes but different features and edges.
 
     exchanges:   K, spread evenly over the L layers that pass messages, the last one among them; 0 is none.

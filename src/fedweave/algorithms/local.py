@@ -18,6 +18,7 @@ from fedweave.algorithms.parts import (
     Part,
     Training,
 )
+from fedweave.algorithms.parts.names import called, made
 from fedweave.algorithms.parts.part import has
 from fedweave.algorithms.parts.training import ClassWeights, weighing
 from fedweave.algorithms.preset import preset
@@ -67,8 +68,9 @@ class Local(Deployable):
 
     def __post_init__(self) -> None:
         self.take_model()
+        object.__setattr__(self, "parts", made(self.parts))
         check_share(quorum=self.quorum)
-        if idle := [type(part).__name__ for part in self.parts if not self.takes_part(type(part))]:
+        if idle := [called(part) for part in self.parts if not self.takes_part(type(part))]:
             raise ValueError(
                 f"parts: {', '.join(idle)} would do nothing here: clients send the server nothing that a part could "
                 "change or weigh, and parts add terms to the training loss alone; leave it out"

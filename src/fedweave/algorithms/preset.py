@@ -8,10 +8,14 @@ from typing import Any, ClassVar, Protocol, TypeVar, get_type_hints, runtime_che
 
 from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.parts import Part
+from fedweave.algorithms.parts.names import made
 from fedweave.core.algorithm import Capabilities, DeclaresCapabilities
-from fedweave.core.maker import Maker, note
+from fedweave.core.maker import Maker, maker_of, note
 from fedweave.core.model import Model
 from fedweave.core.records import Record, Values
+from fedweave.core.settings import check_given
+from fedweave.errors import SettingError
+from fedweave.models import MODELS
 
 P = TypeVar("P", bound=Part)
 
@@ -59,10 +63,13 @@ class Preset:
         """The algorithm.
 
         Raises:
-            TypeError: there is no such field.
+            SettingError: there is no such field, or a value is of another type.
             ValueError: FedAvg or a part refuses a value.
         """
         own, family = _fields(self.paper), _fields(FedAvg)
+        check_given(self.paper.__name__, values, self.fields, self.hints)
+        self._check_model(model, values)
+        values |= {"parts": made(values["parts"])} if "parts" in values else {}
         paper = self._paper(values)
         given = {name: value for name, value in values.items() if name not in own}
         given |= {name: getattr(paper, name) for name in own if name in family}
@@ -72,7 +79,20 @@ class Preset:
             raise TypeError(
                 f"{name}.parts: is to give a tuple of parts, such as (Part(),); it gives {type(parts).__name__}"
             )
-        return note(FedAvg(model, **given | {"parts": (*parts, *given.get("parts", ()))}), Maker(self, (values,)))
+        by = Maker(self, (values,))
+        listed = (*(note(part, by) for part in parts), *given.get("parts", ()))
+        return note(FedAvg(model, **given | {"parts": listed}), by)
+
+    def _check_model(self, model: Model, values: Values) -> None:
+        """Refuse another model than the one whose weights the paper shares by their names, unless others are shared."""
+        maker, usual = maker_of(model), self.fields["share"].default
+        if not (wanted := self.capabilities.model) or maker is None or tuple(values.get("share", usual)) != usual:
+            return
+        if not isinstance(maker.plugin, MODELS[wanted]):
+            raise SettingError(
+                f"{self.paper.__name__} shares weights that only the model {wanted} has. Set model.name = {wanted!r}.",
+                code="config.model",
+            )
 
     def _paper(self, values: Values) -> Paper:
         own = _fields(self.paper)

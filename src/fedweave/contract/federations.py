@@ -83,19 +83,33 @@ def known(held: Sequence[Record], finders: Sequence[Finder]) -> list[Extra]:
     """What is looked for in the data of clients, of which some nodes, unless of small graphs, are joined to some of the
     next client."""
     small = "graph_of" in held[0]
-    starts = np.cumsum([0, *(len(own["graph_of" if small else "y"]) for own in held)])
     counts = np.cumsum([0, *(len(own["y"]) for own in held)])
-    links = [own["edges"] + start for own, start in zip(held, starts, strict=False)]
-    for one, other in pairwise(starts[:-1]) if not small else ():
-        pairs = np.array([[one + node, other + node % 10] for node in range(0, 12, 3)]).T
+    number = _numbered([len(own["graph_of" if small else "y"]) for own in held], small)
+    links = [its[own["edges"]] for own, its in zip(held, number, strict=True)]
+    for one, other in pairwise(number) if not small else ():
+        pairs = np.array([[one[node], other[node % 10]] for node in range(0, 12, 3)]).T
         links += [pairs, pairs[::-1]]
-    edges = np.concatenate(links, 1)
-    x, y = sp.csr_matrix(sp.vstack([own["x"] for own in held])), np.concatenate([own["y"] for own in held])
+    edges, order = np.concatenate(links, 1), np.concatenate(number).argsort()
+    x, y = sp.csr_matrix(sp.vstack([own["x"] for own in held])[order]), np.concatenate([own["y"] for own in held])
+    y = y if small else y[order]
     graph_of = np.concatenate([own["graph_of"] + at for own, at in zip(held, counts, strict=False)]) if small else None
     kinds = np.asarray(x.argmax(1)).ravel() % 3
     data = Dataset("contract", x, edges[:, np.lexsort(edges[::-1])], y, 0, graph_of=graph_of, node_labels=kinds)
-    parts = (Part.of(data, np.arange(*span), own["masks"]) for own, span in zip(held, pairwise(counts), strict=True))
+    examples = [np.arange(*span) for span in pairwise(counts)] if small else number
+    parts = (Part.of(data, its, own["masks"]) for own, its in zip(held, examples, strict=True))
     return [own.padded(dict.fromkeys(own.lists, LIST)) for own in everywhere(finders, data, Partition(tuple(parts)))]
+
+
+def _numbered(counts: Sequence[int], small: bool) -> list[np.ndarray]:
+    """The numbers of each client's nodes, int64 [n]. Nodes beyond `SIZES`, which a changed client has, come last, so
+    that no client's numbers depend on what another one holds; not `small` graphs, of which a client's lie together."""
+    first = counts if small else [min(count, size) for count, size in zip(counts, SIZES, strict=True)]
+    starts, beyond = np.cumsum([0, *first]), sum(first)
+    number = []
+    for count, near, start in zip(counts, first, starts, strict=False):
+        number.append(np.concatenate([np.arange(start, start + near), np.arange(beyond, beyond + count - near)]))
+        beyond += count - near
+    return number
 
 
 def global_test(dtype: torch.dtype = torch.float32, needs: Capabilities = PLAIN) -> Graph:

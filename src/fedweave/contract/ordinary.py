@@ -32,7 +32,10 @@ def ordinary(subject: Subject, settings: Values) -> tuple[Tree, Tree]:
     made = subject.made(dropout=0.0, **settings)
     fed = subject.federation(dtype=torch.float64, clients={CLIENT: graph}, record="never")
     [begun] = train(made, fed, 1)
-    w, moments = _held(begun, fed), fed.snapshot().get(CLIENT, {}).get("optimizer")
+    w = _held(begun, fed)
+    if (read := len(w["0"]["weight"])) != graph.x.shape[1]:
+        raise NoGcn(f"its GCN reads {read} features, and the client's data has {graph.x.shape[1]}")
+    moments = fed.snapshot().get(CLIENT, {}).get("optimizer")
     expected = _trained(w, moments, graph, settings)
     *_, ended = train(made, fed, 1 + ROUNDS, 0, (1, begun.state))
     return _held(ended, fed), expected

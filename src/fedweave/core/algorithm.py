@@ -62,6 +62,7 @@ class Capabilities:
     sens:        the sensitive attribute.
     graph_level: examples that are graphs.
     nodes:       it is about nodes and who their neighbours are: no edges as examples, no messages that depend on time.
+    model:       the name of the model whose weights it shares by their names; "" if any will do.
     predicts:    it predicts jointly: `predict(state, fed)` stores at clients the predictions of all their nodes. The
                  others leave whole models there with `deploy(state, fed, which)` (`algorithms.deployment`).
     evaluation:  the methods that are steps of the evaluation alone.
@@ -73,6 +74,7 @@ class Capabilities:
     sens: bool = False
     graph_level: bool = False
     nodes: bool = False
+    model: str = ""
     predicts: bool = False
     evaluation: tuple[str, ...] = ("score",)
 

@@ -19,6 +19,7 @@ _BOTH = (
     "Store both directions of every edge once, sorted: edge_index = "
     "numpy.unique(numpy.concatenate([edge_index, edge_index[::-1]], axis=1), axis=1)."
 )
+HEAVIEST = 1e30  # weight of an edge: a node adds up hundreds of millions of such in float32
 
 
 def refuse(where: str | Path, what: str, remedy: str, code: str = "") -> NoReturn:
@@ -248,6 +249,9 @@ def _check_carried(carried: Carried, edges: np.ndarray, n: int, where: str | Pat
     if carried.weight is not None and (row := first(carried.weight < 0)) is not None:
         remedy = "Give weights from 0; a number of either sign may be a feature of the edge."
         refuse(where, f"the edges' weight, row {row}: {carried.weight[row]} is below 0", remedy)
+    if carried.weight is not None and (row := first(carried.weight > HEAVIEST)) is not None:
+        said = f"the edges' weight, row {row}: {carried.weight[row]:g} is above {HEAVIEST:g}, so that sums overflow"
+        refuse(where, said, "Give weights in a larger unit.")
     source, target = index[:, index[0] != index[1]]
     if (index.size and not 0 <= index.min() <= index.max() < n) or not np.array_equal(
         undirected(source, target, n), edges

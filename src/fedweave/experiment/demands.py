@@ -15,7 +15,7 @@ from fedweave.algorithms.parts.needs import ONE_WIDTH, WIDTHS
 from fedweave.core import carried as carrying
 from fedweave.core import model as models
 from fedweave.core import random
-from fedweave.core.algorithm import DeclaresCalls, capabilities, needs
+from fedweave.core.algorithm import Capabilities, DeclaresCalls, capabilities, needs
 from fedweave.core.federation import step_info
 from fedweave.core.graph import Graph
 from fedweave.core.mechanism import LDP, Gaussian
@@ -80,10 +80,15 @@ def check_examples(config: Config, data: Dataset) -> None:
             f"algorithm {config.algorithm.name!r} needs small graphs as examples, but those of {data.name} are "
             f"{data.example}s; choose data such as 'proteins' (see `fedweave list datasets`)."
         )
-    if capabilities(config.algorithm.kind).nodes and data.example == "edge":
+    check_nodes(config, data, capabilities(config.algorithm.kind))
+
+
+def check_nodes(config: Config, data: Dataset, asked: Capabilities) -> None:
+    """Raise ConfigError where an algorithm that asks for nodes as examples has others."""
+    if asked.nodes and data.example != "node":
         raise ConfigError(
             f"algorithm {config.algorithm.name!r} is about nodes and their neighbours, but the examples of {data.name} "
-            "are edges; take fedavg, or another of its family, or local.",
+            f"are {data.example}s; take fedavg, or another of its family, or local.",
             code="config.node-algorithm",
         )
 

@@ -106,9 +106,12 @@ def selection(pairs: Mapping[str, np.ndarray], metric: str = PLAIN, positive: in
     """What a round is chosen by (`fairest`), from the clients' pairs [3, …] on their validation examples, added up:
     "gaps" SP + EO of people of a known group; of all people "accuracy", and "constant", the accuracy of the better
     constant prediction; "alike", 1 if one class is predicted for nearly everybody, else 0; and where another metric
-    judges, "score", its value, and "chance", that of the best constant prediction. {} without groups; NaN where a group
-    is empty."""
+    judges, "score", its value, and "chance", that of the best constant prediction. {} without groups, or if clients
+    do not measure that other metric; NaN where a group is empty."""
     if "groups" not in pairs:
+        return {}
+    measured = classification.values({name: pair[VAL] for name, pair in pairs.items()}, positive)
+    if metric != PLAIN and (metric not in measured or not pairs.get(metric, pairs["groups"]).any()):
         return {}
     gaps = group_fairness.values({"groups": pairs["groups"][VAL]})
     right, labels = (pairs[name][VAL, at] for name, at in (("f1", _TRUE_POSITIVES), ("classes", TRUE)))
@@ -118,8 +121,7 @@ def selection(pairs: Mapping[str, np.ndarray], metric: str = PLAIN, positive: in
     found["alike"] = float(near_constant(float(predicted), float(true)))
     if metric == PLAIN:
         return found
-    value = classification.values({name: pair[VAL] for name, pair in pairs.items()}, positive)[metric]
-    return found | {"score": float(value), "chance": reference.chance(metric, labels, positive)}
+    return found | {"score": float(measured[metric]), "chance": reference.chance(metric, labels, positive)}
 
 
 def fairer(now: Mapping[str, float], before: Mapping[str, float], margin: float) -> bool:

@@ -29,6 +29,7 @@ from fedweave.sampling.neighbourhoods import Sampled, neighbours
 
 NO_HOP = (None, EGO_IDS, *OF_EXAMPLES)  # operators for which nobody's neighbours are drawn
 MANY = 1 << 22  # examples of which each step's are drawn by themselves
+MOST = 1 << 17  # places from which a list that would be longer than all nodes are has each node once instead
 
 
 def drawn(member: Tensor, key: Tensor, size: int) -> tuple[Tensor, Tensor]:
@@ -41,40 +42,53 @@ def drawn(member: Tensor, key: Tensor, size: int) -> tuple[Tensor, Tensor]:
 
 
 def grown(
-    graph: Graph, targets: Tensor, keys: Tensor, layers: Mapping[int, Layer], fan_out: int
+    graph: Graph, targets: Tensor, keys: Tensor, layers: Mapping[int, Layer], fan_out: int, capped: bool = False
 ) -> tuple[Tensor, dict[str, Tree]]:
     """Up to `fan_out` different neighbours of each of `targets` int64 [steps, t] for the first of `layers`, which come
     in falling order, by number; for the next, neighbours of all these nodes; and so on; keys: int64 [steps].
 
+    Where places of one's own would be more than `MOST` and than all nodes, the list goes on with each node once, and no
+    lower layer makes it longer. capped: whether it may.
+
     Returns the lowest layer's sources int64 [steps, s], which the targets lead, and the hops by layer: "count" and
-    "gcn" as `neighbourhoods.grow` has them, [steps, …], or what `messages.reached` has of single edges. `edges_of`
-    makes one step's of it.
+    "gcn" as `neighbourhoods.grow` has them, [steps, …], and "place" where nodes stand once; or what `messages.reached`
+    has of single edges. `edges_of` makes one step's of it.
     """
-    hops = {}
+    hops, whole = {}, None  # where all nodes begin in the list
     for i, layer in layers.items():
         own = random.fold(keys, "sample", i)
-        more, hops[str(i)] = (
-            messages.reached(graph, layer, targets, own, fan_out)
-            if layer.along
-            else _joined(graph, targets, own, fan_out)
-        )
+        if layer.along:
+            more, hops[str(i)] = messages.reached(graph, layer, targets, own, fan_out)
+        else:
+            chosen, hops[str(i)] = _joined(graph, targets, own, fan_out)
+            more = [chosen.flatten(1)]
+            if capped and (whole is not None or is_too_long(targets.shape[1], fan_out, graph.nodes)):
+                everyone = torch.arange(graph.nodes, device=targets.device).expand(len(targets), -1)
+                more, whole = ([everyone], targets.shape[1]) if whole is None else ([], whole)
+                hops[str(i)] |= {"place": chosen + whole}
         targets = torch.cat([targets, *more], 1)
     return targets, hops
 
 
-def _joined(graph: Graph, targets: Tensor, keys: Tensor, fan_out: int) -> tuple[list[Tensor], Tree]:
-    """The neighbours of `targets` for one layer, in a list, and its hop."""
+def is_too_long(targets: int, fan_out: int, nodes: int) -> bool:
+    """Whether targets with places of their own for their neighbours are more than `MOST`, and than with all nodes."""
+    return targets * (1 + fan_out) > max(MOST, targets + nodes)
+
+
+def _joined(graph: Graph, targets: Tensor, keys: Tensor, fan_out: int) -> tuple[Tensor, Tree]:
+    """The neighbours of `targets` for one layer, int64 [steps, t, f], and its hop."""
     first, degree, columns = (table.expand(len(targets), -1) for table in graph.own_edges.neighbours)
     chosen, count = neighbours(first, degree, columns, targets, keys, fan_out)
     looped = (degree + 1).to(torch.float64)
     own = looped.gather(1, targets)[..., None]
     other = looped.gather(1, chosen.flatten(1)).view(chosen.shape)
     gcn = torch.cat([1 / own, count / torch.sqrt(own * other)], 2)
-    return [chosen.flatten(1)], {"count": count.to(graph.x.dtype), "gcn": gcn.to(graph.x.dtype)}
+    return chosen, {"count": count.to(graph.x.dtype), "gcn": gcn.to(graph.x.dtype)}
 
 
 def edges_of(layer: Layer, of_step: Tree) -> MessagePassing:
-    """One layer's edges in one step: the f neighbours of the i-th of t targets stand at t + i f, …."""
+    """One layer's edges in one step: the f neighbours of the i-th of t targets stand at t + i f, … unless the hop says
+    where."""
     if layer.along:
         return SampledMessages(of_step)
     if layer.operator in OF_EXAMPLES:
@@ -82,6 +96,8 @@ def edges_of(layer: Layer, of_step: Tree) -> MessagePassing:
         return Known({SOURCE: Slice(0, b), TARGET: Slice(b, b), OWN: features})
     if layer.operator == EGO_IDS:
         return Known({EGO_IDS: Dense(of_step["ids"])})
+    if "place" in of_step:
+        return Sampled(of_step)
     t, fan_out = of_step["count"].shape
     place = t + torch.arange(t * fan_out, device=of_step["count"].device)
     return Sampled(of_step | {"place": place.view(t, fan_out)})
@@ -137,8 +153,9 @@ class Minibatches:
         if models.example(model) == "edge":
             ends, more = self._of_edges(model, graph, chosen)
         layers = self.layers(model)
-        nodes, hops = grown(graph, torch.cat(ends, 1), keys, layers, self.fan_out)
-        if (at := next((i for i, layer in enumerate(model) if layer.operator == EGO_IDS), None)) is not None:
+        at = next((i for i, layer in enumerate(model) if layer.operator == EGO_IDS), None)
+        nodes, hops = grown(graph, torch.cat(ends, 1), keys, layers, self.fan_out, capped=at is None)
+        if at is not None:
             more[str(at)] = {"ids": _ids(nodes, ends, layers, self.fan_out).to(graph.x.dtype)}
         return {"nodes": nodes, "hops": hops | more}
 
@@ -173,6 +190,22 @@ class Minibatches:
         """Mean cross-entropy of one mini-batch, scalar; 0 at a client without training examples."""
         logits = self.logits(w, model, graph, key, minibatch)
         return how.of(logits, minibatch["target"], minibatch["weight"], graph.y, graph.masks[TRAIN])
+
+
+def bytes_of(model: Model, sampler: Minibatches, nodes: int, steps: int) -> float:
+    """About how much memory the lists of a client's `steps` take, which are drawn at once: what `grown` makes of a
+    graph of so many nodes."""
+    layers, places, total, whole = sampler.layers(model).values(), float(sampler.batch), 0.0, False
+    capped = all(layer.operator != EGO_IDS for layer in model)
+    places *= 2 if models.example(model) == "edge" else 1
+    for layer in layers:
+        reached = sampler.fan_out * max(1, len(layer.along))
+        total += places * (reached * 20 + 4)  # weights, counts and places
+        if capped and not layer.along and (whole or is_too_long(int(places), sampler.fan_out, nodes)):
+            places, whole = places + (0 if whole else nodes), True
+        else:
+            places *= 1 + reached
+    return steps * (total + places * 8)
 
 
 def places_of(model: Model, sampler: Minibatches) -> int:

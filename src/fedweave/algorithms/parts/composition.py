@@ -13,6 +13,7 @@ from torch import Tensor
 from fedweave.algorithms.parts import answers
 from fedweave.algorithms.parts.conflicts import check, mechanisms
 from fedweave.algorithms.parts.context import KEEP, Context
+from fedweave.algorithms.parts.names import shown
 from fedweave.algorithms.parts.objective import CrossEntropy
 from fedweave.algorithms.parts.part import ChangesData, FollowsData, Part, Trains, TriesModels, has, is_recorded
 from fedweave.core.arrays import GraphArrays, graph_arrays
@@ -48,7 +49,7 @@ class Composition(dict[str, Part]):
         for part in parts:
             name, again = type(part).__name__, sum(type(other) is type(part) for other in self.values())
             self[f"{name}{again + 1}" if again else name] = part
-        check(self)
+        check(shown(self))
 
     @classmethod
     def of(cls, parts: Sequence[Part], defaults: Mapping[str, Part]) -> "Composition":

@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from types import FunctionType
 from typing import Literal
 
+from fedweave.algorithms.parts.names import of_algorithm
 from fedweave.algorithms.parts.objective import CrossEntropy
 from fedweave.algorithms.parts.part import BoundsExamples, ChangesData, FollowsData, Part, Trains, TriesModels, has
 from fedweave.core.federation import Sends, step_info
@@ -314,7 +315,7 @@ def _between(parts: Parts) -> Iterator[str]:
             behind = names.index(one) > names.index(other)
             listed = order == "any" or behind == (order == "first behind")
             if listed and first(parts[one]) and second(parts[other]):
-                yield sentence.format(one=one, other=other)
+                yield sentence.format(one=one, other=other) + of_algorithm(parts, (one, other))
 
 
 def _deciding(parts: Parts) -> Iterator[str]:
@@ -324,7 +325,7 @@ def _deciding(parts: Parts) -> Iterator[str]:
             times = f"{len(owners)} times, with what the algorithm has by itself"
             yield f"{owners[0]} is there {times}, and decides {what}; keep one of them"
         elif len(owners) > 1:
-            yield f"{' and '.join(owners)} both decide {what}; keep one of them"
+            yield f"{' and '.join(owners)} both decide {what}; keep one of them{of_algorithm(parts, owners)}"
 
 
 def _meanings(parts: Parts) -> Iterator[str]:

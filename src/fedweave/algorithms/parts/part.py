@@ -15,6 +15,7 @@ from fedweave.core.federation import Federation, Sends, Step
 from fedweave.core.graph import Graph
 from fedweave.core.model import Model
 from fedweave.core.round import Round
+from fedweave.core.settings import Settings
 from fedweave.core.tree import Tree
 from fedweave.datasets.base import Dataset
 from fedweave.learn import Fit
@@ -23,7 +24,7 @@ from fedweave.partition.base import Partition
 _NO_NEEDS, _NO_PROTECTION = Needs(), Protection()
 
 
-class Part:
+class Part(Settings):
     """One idea of one paper; a frozen dataclass that overrides the hooks it has. Those below do nothing.
 
     At the server, in the order of a round: `init`, `download`, `observe`, `limit`, `weigh`, `aggregate`, `value`,

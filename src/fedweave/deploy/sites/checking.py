@@ -22,6 +22,7 @@ from fedweave.deploy.flare.site.sitefile import IDS_KEY, SECRET, read_secret
 from fedweave.deploy.flare.wire.requests import ADMIN, AUTHORITY, Answer, release
 from fedweave.deploy.sites.certificates import ROOT, certificate, check_startup, fingerprint
 from fedweave.deploy.sites.experiments import check_experiment, for_sites, judged_by_number
+from fedweave.deploy.sites.measuring import compare_measures
 from fedweave.deploy.sites.processes import SiteProcess, found
 from fedweave.deploy.sites.project import Closed, NoHost, Project, check_metrics_port, check_port, greet, reach
 from fedweave.deploy.sites.site_check import Found, check_site
@@ -64,6 +65,8 @@ def examine(directory: Path, project: Project, config: Config | None = None) -> 
     compare(told, vertical=config is not None and capabilities(config.algorithm.kind).vertical)
     compare_splits(told)
     compare_scales(told)
+    if config is not None:
+        compare_measures(told, config, project.sites)
     return told
 
 

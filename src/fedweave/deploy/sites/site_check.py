@@ -37,6 +37,7 @@ from fedweave.deploy.flare.site.holdings import common_test, own_graph
 from fedweave.deploy.flare.site.joining import fingerprint, withheld
 from fedweave.deploy.flare.site.sitefile import SITE_FILE, Rules, SiteData
 from fedweave.deploy.flare.wire.requests import pin
+from fedweave.deploy.flare.wire.scores import scoring_of, scoring_steps
 from fedweave.engines.devices import chosen
 from fedweave.errors import FedweaveError
 from fedweave.experiment.config import Config, General
@@ -238,6 +239,10 @@ def _rehearse(
     algorithm = suited(config.of_member(name, sites), own, own.features, scaling)
     check_people(config, own, algorithm)
     calls = calls_of(algorithm, config.algorithm.name, len(sites))
+    if labels:
+        sums = any(step_info(step).sums for step in scoring_steps(calls))
+        measures = scoring_of(rules, calls, labels).leaving(sums)
+        told.forms[name] |= {"measures": measures, "in sums": sums, "groups": own.sens is not None}
     senders: dict[tuple[str, bool], list[str]] = {}
     for why, sender, certain in refusals(rules, calls, labels, len(sites)):
         senders.setdefault((why, certain), []).append(sender)

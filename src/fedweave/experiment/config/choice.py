@@ -3,18 +3,15 @@ that members have of their own, in [model].
 """
 
 import dataclasses
-import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-
 from fedweave.core import plugins
 from fedweave.core.plugins import label
 from fedweave.core.records import Record
+from fedweave.core.settings import checked
 from fedweave.errors import ConfigError, Faults
 from fedweave.experiment.config.plugins import Parameter, lookup, own_parameters, values_of
 from fedweave.experiment.config.toml import Document, check_keys
@@ -43,7 +40,7 @@ class Choice:
         try:
             return self.kind(*given, **self.made_values())
         except ValueError as error:
-            raise ConfigError(f"{self.path}: {error}", code="config.value") from error
+            raise ConfigError(f"{self.path}: {error}", code=getattr(error, "code", "config.value")) from error
 
     def made_values(self) -> Record:
         """The values, with parts made."""
@@ -99,13 +96,13 @@ def _value(path: str, value: object, given: bool, parameter: Parameter) -> objec
         return _parts(path, value, parameter.family)
     if value is dataclasses.MISSING:
         raise ConfigError(f"{path}: is missing and has no default", code="config.missing")
-    return _checked(path, value, parameter.hint) if given else value
+    return checked(path, value, parameter.hint) if given else value
 
 
 def accepts(parameter: Parameter, value: object) -> bool:
     """Whether a parameter of a plain type can have this value; parts are checked where they are chosen."""
     try:
-        return parameter.family is not None or bool([_checked("", value, parameter.hint)])
+        return parameter.family is not None or bool([checked("", value, parameter.hint)])
     except ConfigError:
         return False
 
@@ -116,29 +113,6 @@ def taken(parts: object, parameter: Parameter, takes: Callable[[type], bool]) ->
     chosen = _parts("algorithm.parts", listed, parameter.family or {})
     kept = [raw for raw, choice in zip(listed, chosen, strict=True) if takes(choice.kind)]
     return kept, [choice.name for choice in chosen if not takes(choice.kind)]
-
-
-def _checked(path: str, value: object, hint: Any) -> object:
-    for one in value if isinstance(value, list) else [value]:
-        if isinstance(one, float) and math.isnan(one):
-            raise ConfigError(f"{path}: must be a number, got {value!r}", code="config.value")
-        if isinstance(one, int) and not -(2**63) <= one < 2**63:  # what TOML's whole numbers are
-            raise ConfigError(f"{path}: must be a whole number of at most 64 bits, got {value!r}", code="config.value")
-    # JSON's strict mode has TOML's types: lists are the only sequences, and no string is read as a number.
-    try:
-        return TypeAdapter(hint).validate_json(json.dumps(value), strict=True)
-    except TypeError as error:
-        raise ConfigError(f"{path}: {value!r} is of a type that no setting has", code="config.value") from error
-    except ValidationError as error:
-        problems = sorted({_in_toml(problem["msg"]) for problem in error.errors()})
-        raise ConfigError(f"{path}: {' or '.join(problems)}, got {value!r}", code="config.value") from error
-
-
-def _in_toml(message: str) -> str:
-    """Pydantic's message in TOML's words."""
-    for its, ours in (("Input should", "must"), ("a valid array", "a list"), ("an object", "a table")):
-        message = message.replace(its, ours)
-    return message
 
 
 def _parts(path: str, value: object, family: Mapping[str, type]) -> tuple[Choice, ...]:

@@ -3,7 +3,6 @@
 An unknown name or key that the user gave is refused with all that there are and the nearest of them.
 """
 
-import difflib
 import json
 import re
 import tomllib
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from fedweave.core.records import Record
+from fedweave.core.settings import nearest as nearest
 from fedweave.errors import ConfigError
 
 
@@ -50,14 +50,6 @@ def check_keys(
             *(f"{where}{key}: unknown key.{hint(key) or nearest(key, valid)} {allowed}" for key in unknown),
             code="config.unknown-key",
         )
-
-
-def nearest(name: object, valid: Iterable[str]) -> str:
-    """ " Did you mean …?" if one of `valid` begins with `name` or is similar to it, else ""."""
-    given, names = str(name).lower(), list(valid)
-    begun = [one for one in names if len(given) > 2 and one.startswith(given)]
-    near = sorted(begun, key=len) or difflib.get_close_matches(given, names, n=1, cutoff=0.5 if len(given) < 4 else 0.6)
-    return f" Did you mean {near[0]!r}?" if near else ""
 
 
 _LARGEST = 4 << 20  # bytes of a file

@@ -246,6 +246,8 @@ def read_summary(path: Path, *needed: str) -> Record:
                 raise TypeError(f"{name} is {str(value)[:40]}")
         if any(isinstance(name, dict | list) for key in _NAMES for name in named.get(key, ())):
             raise TypeError("a class, group or device has no name")
+        if not all(isinstance(device, str) for device in named.get("devices", ())):
+            raise TypeError("a device is no text")
         for name, value in ({**found, **found["metrics"]}).items():
             if name not in named and not _is_number(value):
                 raise TypeError(f"{name} is {str(value)[:40]}")

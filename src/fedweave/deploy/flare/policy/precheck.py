@@ -7,7 +7,16 @@ from functools import partial
 from itertools import accumulate
 
 from fedweave.algorithms.fedavg import FedAvg
-from fedweave.core.algorithm import Algorithm, Calls, LimitsRounds, TakesQuorum, TakesSome, capabilities, check_rounds
+from fedweave.core.algorithm import (
+    Algorithm,
+    Calls,
+    LimitsRounds,
+    TakesQuorum,
+    TakesSome,
+    capabilities,
+    check_rounds,
+    needs,
+)
 from fedweave.core.federation import Step, StepInfo, step_info, step_name
 from fedweave.core.mechanism import LDP, Account, Applied, Gaussian, Mechanism, release_of
 from fedweave.core.tree import nest
@@ -223,6 +232,7 @@ def suited(config: Config, data: Dataset, width: int, scaling: str) -> Algorithm
     demands.check_pooling(config, data, model)
     demands.check_edges(config, model)
     algorithm: Algorithm = config.algorithm.make(model)
+    demands.check_nodes(config, data, needs(algorithm))
     demands.check_sampling(config, carried is not None and carried.until is not None, model, algorithm)
     check_rounds(algorithm, config.general.rounds)
     demands.check_scaling(scaling, algorithm, ("example", "node"))

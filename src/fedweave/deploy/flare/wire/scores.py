@@ -111,6 +111,10 @@ class Scoring:
         """Whether hits are all that leaves."""
         return self.step > 1 or self.epsilon is not None
 
+    def leaving(self, sums: bool) -> tuple[str, ...]:
+        """The measures of `FINE` that leave, whether in `sums` or not; () where hits are all that does."""
+        return () if self.coarse else self.in_sum if sums else self.measures
+
     @property
     def changes(self) -> bool:
         """Whether it changes what an algorithm replies."""

@@ -1,0 +1,141 @@
+"""Settings as their fields declare them: the one check of a value's type, for TOML documents and for objects made in
+Python."""
+
+import dataclasses
+import difflib
+import json
+import math
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any, Self, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic.errors import PydanticUserError
+
+from fedweave.errors import ConfigError, SettingError
+
+
+class Settings:
+    """A base class of frozen dataclasses whose fields are settings: what is given is checked by the fields' types
+    before the object is made, as the same settings are in a TOML document.
+
+    Raises:
+        SettingError: there is no such field, or a value is of another type.
+    """
+
+    def __new__(cls, *given: object, **values: object) -> Self:
+        """Check what is given."""
+        if (names := _settings(cls)) is not None:
+            check_given(cls.__name__, dict(zip(names, given, strict=False)) | values, names, hints_of(cls))
+        return super().__new__(cls)
+
+
+def check_given(owner: str, given: Mapping[str, object], names: Iterable[str], hints: Mapping[str, Any]) -> None:
+    """Refuse settings of `owner` that are none of `names`, and plain values that are not of their types. Values that no
+    TOML document has, such as models and parts, are left to the owner.
+
+    Raises:
+        SettingError: names the setting, and the nearest name or what its type allows.
+    """
+    valid = list(names)
+    for name, value in given.items():
+        path = f"{owner}.{name}"
+        if name not in valid:
+            settings = ", ".join(own for own in valid if own != "model")
+            raise SettingError(
+                f"{path}: unknown setting.{nearest(name, valid)} The settings are {settings}.",
+                code="config.unknown-key",
+            )
+        if name not in hints or not _is_plain(value):
+            continue
+        try:
+            checked(path, _without_numpy(value), hints[name])
+        except PydanticUserError:  # the type is of objects
+            continue
+        except ConfigError as error:
+            raise SettingError(*error.args, code=error.code) from error
+
+
+def checked(path: str, value: object, hint: Any) -> object:
+    """The value as a setting of the type `hint` has it; `path` names it.
+
+    Raises:
+        ConfigError: it is of another type. PydanticUserError: no setting is of that type.
+    """
+    for one in value if isinstance(value, list) else [value]:
+        if isinstance(one, float) and math.isnan(one):
+            raise ConfigError(f"{path}: must be a number, got {value!r}", code="config.value")
+        if isinstance(one, int) and not -(2**63) <= one < 2**63:  # what TOML's whole numbers are
+            raise ConfigError(f"{path}: must be a whole number of at most 64 bits, got {value!r}", code="config.value")
+    # JSON's strict mode has TOML's types: lists are the only sequences, and no string is read as a number.
+    try:
+        return _adapter(hint).validate_json(json.dumps(value), strict=True)
+    except TypeError as error:
+        raise ConfigError(f"{path}: {value!r} is of a type that no setting has", code="config.value") from error
+    except ValidationError as error:
+        problems = sorted({_in_toml(problem["msg"]) for problem in error.errors()})
+        raise ConfigError(f"{path}: {' or '.join(problems)}, got {value!r}", code="config.value") from error
+
+
+def nearest(name: object, valid: Iterable[str]) -> str:
+    """ " Did you mean …?" if one of `valid` begins with `name` or is similar to it, else ""."""
+    given, names = str(name).lower(), list(valid)
+    begun = [one for one in names if len(given) > 2 and one.startswith(given)]
+    near = sorted(begun, key=len) or difflib.get_close_matches(given, names, n=1, cutoff=0.5 if len(given) < 4 else 0.6)
+    return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def hints_of(kind: type) -> Mapping[str, Any]:
+    """The types of a class's fields; {} where they cannot be found, as of a class inside a function."""
+    return _hints(kind)
+
+
+@cache
+def _hints(kind: type) -> Mapping[str, Any]:
+    try:
+        return get_type_hints(kind, include_extras=True)
+    except (NameError, TypeError):
+        return {}
+
+
+@cache
+def _adapter(hint: Any) -> TypeAdapter[object]:
+    return TypeAdapter(hint)
+
+
+@cache
+def _settings(kind: type) -> tuple[str, ...] | None:
+    """The fields that a class's __init__ takes; None where that is no dataclass's."""
+    maker = next(base for base in kind.__mro__ if "__init__" in vars(base))
+    if "__dataclass_params__" not in vars(maker) or not vars(maker)["__dataclass_params__"].init:
+        return None
+    return tuple(field.name for field in dataclasses.fields(maker) if field.init)
+
+
+def _is_plain(value: object) -> bool:
+    """Whether a value is made of what TOML documents hold, or None."""
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _is_plain(own) for key, own in value.items())
+    return value is None or isinstance(value, bool | int | float | str) or _is_of_numpy(value)
+
+
+def _without_numpy(value: object) -> object:
+    if isinstance(value, list | tuple):
+        return [_without_numpy(own) for own in value]
+    if isinstance(value, dict):
+        return {key: _without_numpy(own) for key, own in value.items()}
+    return value.item() if _is_of_numpy(value) else value  # type: ignore[attr-defined]
+
+
+def _is_of_numpy(value: object) -> bool:
+    """Whether a value is a number of NumPy's, which is not imported here so that the command line starts quickly."""
+    return type(value).__module__ == "numpy" and getattr(value, "shape", None) == ()
+
+
+def _in_toml(message: str) -> str:
+    """Pydantic's message in TOML's words."""
+    for its, ours in (("Input should", "must"), ("a valid array", "a list"), ("an object", "a table")):
+        message = message.replace(its, ours)
+    return message
