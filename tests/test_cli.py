@@ -133,6 +133,13 @@ def test_small_graphs_from_a_folder(collection: Path, algorithm: str, clients: i
     assert sums[20] < sums[5]
 
 
+def test_what_joins_nodes_of_small_graphs_is_chosen_and_written_down(collection: Path) -> None:
+    for model, pool in (("gin", "sum"), ("gcn", "mean")):
+        plain = f'--set=model={{name = "{model}", hidden = 4, layers = 2}}'
+        assert fedweave("run", "graphs.toml", plain, "--set=rounds=2", "--out", model, "--quiet") == (0, "", "")
+        assert f'pool = "{pool}"' in (collection / model / "config.toml").read_text()
+
+
 def test_mini_batches_of_small_graphs(collection: Path) -> None:
     parts = '--set=algorithm.parts=[{name = "graph_cross_entropy", batch = BATCH}]'
     assert fedweave("run", "graphs.toml", parts.replace("BATCH", "4"), "--out", "here", "--quiet") == (0, "", "")

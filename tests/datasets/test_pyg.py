@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch_geometric.data import Data, HeteroData, InMemoryDataset
 from torch_geometric.datasets import KarateClub
+from torch_geometric.transforms import RandomLinkSplit
 
 import fedweave
 from fedweave.datasets import from_pyg, load
@@ -205,3 +206,50 @@ def test_edges_as_examples_that_do_not_fit_are_refused(held: dict[str, object], 
 def test_several_graphs_with_edges_as_examples_are_refused() -> None:
     with refusal("data", "several graphs", "Batch"):
         from_pyg(triangle_and_path(), task="edges")
+
+
+def pairs_of_a_ring(**options: object) -> list[Data]:
+    """RandomLinkSplit's three parts of a ring of 40 nodes."""
+    ends = torch.stack([torch.arange(40), (torch.arange(40) + 1) % 40])
+    ring = Data(x=torch.eye(40), edge_index=torch.cat([ends, ends.flip(0)], 1), y=torch.arange(40) % 2)
+    return [*RandomLinkSplit(is_undirected=True, **options)(ring)]
+
+
+@pytest.mark.parametrize("of", ["nodes", "edges"])
+def test_labels_of_pairs_are_refused_by_name(of: str) -> None:
+    """Laid over edge_index they would be labels of edges that they do not belong to: the numbers of both are equal."""
+    train, *_ = parts = pairs_of_a_ring()
+    assert train.edge_label.shape[0] == train.edge_index.shape[1]
+    for given in (train, parts, tuple(parts)):
+        with refusal("data.links", "edge_label_index"):
+            from_pyg(given, task=of)
+    apart = pairs_of_a_ring(split_labels=True)[0]
+    with refusal("data.links", "pos_edge_label_index"):
+        from_pyg(apart, task=of)
+
+
+def test_nodes_of_a_graph_with_pairs_are_read_once_the_pairs_are_ignored() -> None:
+    train, *_ = pairs_of_a_ring()
+    assert from_pyg(train, ignore=["edge_label_index", "edge_label"]).y.tolist() == [0, 1] * 20
+    with refusal("data.links", "edge_label_index"):  # there is no way of silencing it where edges are the examples
+        from_pyg(train, task="edges", ignore=["edge_label_index"])
+
+
+def test_labels_of_pairs_between_types_are_refused_by_the_types() -> None:
+    kind = ("user", "buys", "item")
+    train, *_ = RandomLinkSplit(num_val=0.0, num_test=0.5, edge_types=[kind])(shop())
+    for flatten in (False, True):
+        with refusal("data.links", "user-buys-item.edge_label_index"):
+            from_pyg(train, flatten=flatten, task="edges")
+
+
+def test_a_mask_that_does_not_fit_is_told_of_the_examples() -> None:
+    """Nodes' masks beside edges as examples, and nodes' beside small graphs."""
+    ends = torch.tensor([[0, 1, 0], [1, 0, 1]])
+    masks = {f"{split}_mask": torch.ones(2, dtype=torch.bool) for split in ("train", "test")}
+    edges = Data(x=torch.eye(2), edge_index=ends, edge_label=torch.tensor([0, 1, 0]), **masks)
+    with refusal("data", "train_mask", "for each edge"):
+        from_pyg(edges, task="edges")
+    nodes = Data(x=torch.eye(3), edge_index=ends, y=torch.tensor([0, 1, 0]), **masks)
+    with refusal("data", "train_mask", "for each node"):
+        from_pyg(nodes)

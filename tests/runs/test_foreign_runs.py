@@ -12,18 +12,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from typer.testing import CliRunner
 
+from fedweave import datasets
 from fedweave.cli import app
 from fedweave.cli.predict import predictions
 from fedweave.core.tree import Tree, decode, encode
 from fedweave.errors import FedweaveError
+from fedweave.experiment.runs.predictions import Predicted, predictions_table
 from fedweave.export.card import card
 from fedweave.export.source import source
 from fedweave.python.loading import load_run
 from fedweave.report.html import render
 from fedweave.report.live import state
 from fedweave.report.reading import read_run
+from tests.refusals import refusal
 
 SMALL = """
 rounds = 2
@@ -46,6 +50,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "predict": predictions,
     "export": lambda run: card(read_run(run), source(run, None, None), None, "name"),
 }
+EDGES: dict[str, object] = {"features": 0, "weighted": False, "examples": False, "directed": False}
 TABLES = ("metrics", "ledger", "partition")
 
 
@@ -147,6 +152,11 @@ CASES: dict[str, tuple[str, Callable[[Path], None]]] = {
     "a metric beyond floats": ("summary.json", partial(summed_up, "global/accuracy", 10**400)),
     "a metric is text": ("summary.json", partial(summed_up, "global/accuracy", "x")),
     "a class is a table": ("summary.json", partial(summed_up, "classes", [1, {"a": 2}])),
+    "features are not counted": ("summary.json", partial(summed_up, "features", None)),
+    "classes are a fraction": ("summary.json", partial(summed_up, "class_count", 2.5)),
+    "edges of no form": ("summary.json", partial(summed_up, "edges", {})),
+    "edges with too little": ("summary.json", partial(summed_up, "edges", {"features": 0, "weighted": False})),
+    "edges of words": ("summary.json", partial(summed_up, "edges", EDGES | {"features": "x"})),
     "a structure that is no JSON": ("state.safetensors", partial(state_of, "structure", "not json")),
     "a structure that is a list": ("state.safetensors", partial(state_of, "structure", "[1]")),
     "a state that is a number": ("state.safetensors", partial(state_of, "state", 5)),
@@ -185,6 +195,49 @@ def test_every_reader_names_the_file_that_is_wrong(case: str, good: Path, tmp_pa
 def test_an_untouched_copy_is_read_by_all(good: Path) -> None:
     for read in READERS.values():
         read(good)
+
+
+def test_an_export_does_not_need_what_the_configuration_says_too(good: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(good, run)
+    told = json.loads((run / "summary.json").read_text())
+    del told["seed"]
+    (run / "summary.json").write_text(json.dumps(told | {"edges": EDGES}))
+    assert "(seed 0)" in str(READERS["export"](run))
+
+
+COMMANDS = {
+    "predict": "predictions.parquet",
+    "export": "export",
+    "contributions": "contributions",
+    "predict --data {data}": "new-predictions.parquet",
+}
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_nothing_is_made_of_weights_that_are_no_numbers(command: str, value: float, good: Path, tmp_path: Path) -> None:
+    """One weight of the checkpoint, whose digest is right all the same."""
+    run = tmp_path / "run"
+    shutil.copytree(good, run)
+    tree = decode((run / "checkpoint" / "state.safetensors").read_bytes())
+    tree["state"]["w"]["0"]["weight"].flatten()[0] = value
+    state_of("state", tree["state"], run)
+    data = tmp_path / "new.npz"
+    datasets.load("synthetic", nodes=60, classes=3, features=4).save(data)
+    said = CliRunner().invoke(app, [command.split()[0], str(run), *command.format(data=data).split()[1:]])
+    assert (said.exit_code, isinstance(said.exception, SystemExit)) == (2, True), said.output
+    assert "finite" in said.output
+    assert not (run / COMMANDS[command]).exists()
+
+
+def test_predictions_that_are_no_numbers_are_refused_by_whose_they_are() -> None:
+    """As of parties whose joint prediction has diverged."""
+    rows = torch.tensor([[0.5, 0.5], [float("nan"), 0.5]])
+    with refusal("user.not-finite", "bank-b"):
+        predictions_table([Predicted("bank-a", rows[:1], np.arange(1)), Predicted("bank-b", rows, np.arange(2))])
+    padded = Predicted("bank-b", rows, np.arange(1))  # what lies behind the examples does not matter
+    assert len(predictions_table([padded])) == 1
 
 
 @pytest.mark.parametrize("name", ["predict", "export", "weights"])

@@ -39,6 +39,7 @@ class GraphFolder(Tabular):
     """
 
     stems: ClassVar[tuple[str, ...]] = ("nodes", "edges", "graphs")
+    example: ClassVar[str] = "graph"
 
     node_labels: tuple[str, ...] | None = None
     edge_labels: tuple[str, ...] | None = None

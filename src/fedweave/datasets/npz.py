@@ -23,6 +23,7 @@ Edges to nodes elsewhere: `outside_index` int64 [2, C], of which one end is a no
 where the edges between nodes have these.
 """
 
+import zipfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -291,6 +292,15 @@ def _split(arrays: dict[str, np.ndarray], examples: int, path: Path) -> np.ndarr
             refuse(path, f"{key}, row {row}: {what} {arrays[key][row]} is not in 0..{examples - 1}", "Remove it.")
         mask[arrays[key]] = True
     return masks
+
+
+def holds_graphs(path: Path) -> bool:
+    """Whether it is a file whose examples are small graphs; nothing but its list of arrays is read."""
+    try:
+        with zipfile.ZipFile(path) as held:
+            return "graph_of.npy" in held.namelist()
+    except (OSError, zipfile.BadZipFile):
+        return False
 
 
 @dataclass(frozen=True)

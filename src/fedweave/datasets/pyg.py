@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from numbers import Real
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from fedweave.datasets.hetero import CLASSES, flattened, is_hetero
 
 _MASKS = ("train_mask", "val_mask", "test_mask")
 _OF_EDGES = ("edge_weight", "edge_attr", "edge_time")
+_LINKS = ("edge_label_index", "pos_edge_label_index", "neg_edge_label_index")  # pairs, as of RandomLinkSplit
 _READ = ("x", "edge_index", *_MASKS, "sens", *_OF_EDGES)  # and what says the classes
 _FEATURES = "Give numbers, such as a column of 0 and 1 for each value of a text."
 _CLASSES = "Number the classes from 0; -1 is unlabelled."
@@ -57,10 +58,11 @@ def from_pyg(
     own. One type has y, or edge_label. Edges are directed unless `directed` is False. Otherwise it is refused.
 
     Raises:
-        DataError: one of the three is missing, `ignore` names what is not there, or the data breaks what `Dataset`
-            promises.
+        DataError: one of the three is missing, `ignore` names what is not there, the labels are of pairs
+            (edge_label_index, as of RandomLinkSplit), or the data breaks what `Dataset` promises.
     """
     graphs = _several(data, name) or [data]
+    _refuse_links(graphs, ignore, task, name)
     if is_hetero(graphs[0]):
         if len(graphs) > 1:
             refuse(name, "there are several graphs with types of nodes", "Give one, or graphs of one type.")
@@ -99,7 +101,7 @@ def _made(
     of = kept if edged else np.ones(examples, bool)  # the examples that stay
     y = _whole(held[label].reshape(examples), label, _CLASSES, name)
     refuse_stray(y, lambda row, what: refuse(name, f"{label}, row {row}: {what}", _GAPLESS))
-    split, alone = _split(held, examples, name)
+    split, alone = _split(held, examples, "edge" if edged else "node" if graph_of is None else "graph", name)
     carried = _carried(held, ends[:, kept], kept, edged or directed, name)
     if edged:
         both = carried or Carried(ends[:, kept], True)
@@ -126,6 +128,23 @@ def _several(data: object, name: str) -> list[object]:
     listed = isinstance(data, list | tuple) or callable(getattr(data, "indices", None))
     held = cast(Sequence[object], data if listed else ())
     return [held[at] for at in range(len(held))]
+
+
+def _refuse_links(graphs: Sequence[Any], ignore: Sequence[str], task: str, name: str) -> None:
+    """Labels of pairs of nodes, joined or not, are no labels of the edges in edge_index."""
+    for one in graphs:
+        stores = [((), one)] if not is_hetero(one) else [(kind, one[kind]) for kind in one.edge_types]
+        there = [(kind, key) for kind, store in stores for key in _LINKS if getattr(store, key, None) is not None]
+        named = [".".join(filter(None, ("-".join(kind), key))) for kind, key in there]
+        if task == "edges" and named:
+            what = f"it has {named[0]}, so that its labels are of pairs of nodes, and not of the edges in edge_index"
+            remedy = "Give edge_label [E], a class for each column of edge_index, without it."
+        elif unsaid := [key for key in named if key not in ignore]:
+            what = f"it has {unsaid[0]}, whose pairs of nodes are not read"
+            remedy = f"To classify nodes, say so: ignore = {json.dumps(unsaid)}."
+        else:
+            continue
+        refuse(name, what, f"Predicting links is not a task of fedweave. {remedy}", "links")
 
 
 def _merged(graphs: Sequence[object], name: str, ignore: Sequence[str]) -> tuple[dict[str, np.ndarray], np.ndarray]:
@@ -268,9 +287,11 @@ def _place(array: np.ndarray, key: str, at: int) -> str:
     )
 
 
-def _split(held: Mapping[str, np.ndarray], examples: int, name: str) -> tuple[np.ndarray | None, tuple[str, ...]]:
+def _split(
+    held: Mapping[str, np.ndarray], examples: int, example: str, name: str
+) -> tuple[np.ndarray | None, tuple[str, ...]]:
     """bool [3, e]: the masks, if there are any; as in tables, no example need be in val. A sentence on a train_mask
-    alone, as of a graph whose other nodes are judged in whatever way: it is no split."""
+    alone, as of a graph whose other nodes are judged in whatever way: it is no split. example: what an example is."""
     masks = {key: held.get(key) for key in _MASKS}
     there = [key for key in _MASKS if key in held]
     if not there:
@@ -278,7 +299,7 @@ def _split(held: Mapping[str, np.ndarray], examples: int, name: str) -> tuple[np
     split = np.zeros((len(masks), examples), bool)
     for own, (key, mask) in zip(split, masks.items(), strict=True):
         if mask is not None:
-            _check_mask(mask, key, examples, name)
+            _check_mask(mask, key, examples, example, name)
             own[:] = mask
     if there == ["train_mask"]:
         add = "add test_mask = ~train_mask, or another, to train and test as the data says"
@@ -289,17 +310,17 @@ def _split(held: Mapping[str, np.ndarray], examples: int, name: str) -> tuple[np
     return split, ()
 
 
-def _check_mask(mask: np.ndarray, key: str, nodes: int, name: str) -> None:
-    if mask.dtype == np.bool_ and mask.shape == (nodes,):
+def _check_mask(mask: np.ndarray, key: str, examples: int, example: str, name: str) -> None:
+    if mask.dtype == np.bool_ and mask.shape == (examples,):
         return
-    remedy = "Give true or false for each node"
-    if mask.ndim == 2 and len(mask) == nodes:
+    remedy = f"Give true or false for each {example}"
+    if mask.ndim == 2 and len(mask) == examples:
         remedy = f"Choose one of its splits, such as {key}[:, 0]"
-    elif mask.shape == (nodes,) and np.isin(mask, (0, 1)).all():
+    elif mask.shape == (examples,) and np.isin(mask, (0, 1)).all():
         remedy += f": {key}.bool()"
     elif mask.ndim == 1 and mask.dtype.kind in "iu":
-        remedy += f", not places: mask = torch.zeros({nodes}, dtype=torch.bool); mask[{key}] = True"
-    refuse(name, f"{key} is {mask.dtype} {list(mask.shape)}, not bool [{nodes}]", f"{remedy}.")
+        remedy += f", not places: mask = torch.zeros({examples}, dtype=torch.bool); mask[{key}] = True"
+    refuse(name, f"{key} is {mask.dtype} {list(mask.shape)}, not bool [{examples}]", f"{remedy}.")
 
 
 def _narrowed(x: np.ndarray, name: str) -> np.ndarray:

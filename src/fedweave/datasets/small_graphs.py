@@ -32,6 +32,7 @@ class TU:
 
     attributes: bool = False
     normalise: str = "none"
+    example: ClassVar[str] = "graph"
 
     def __post_init__(self) -> None:
         check_normalise(self.normalise)
@@ -158,6 +159,7 @@ class Domains:
     """
 
     sets: tuple[str, ...] = ("mutag", "bzr", "ptc-mr")
+    example: ClassVar[str] = "graph"
 
     def __post_init__(self) -> None:
         if odd := [name for name in self.sets if name not in _KINDS]:

@@ -62,7 +62,7 @@ def card(run: Run, source: Source, client: str | None, usage: str) -> str:
     parts = [
         f"# {plain(f'{algorithm} on {dataset}')}",
         f"This is {plain(whose)} after {after} with "
-        f"{counted(run.summary['clients'], 'client')} (seed {run.summary['seed']}), exported by fedweave.",
+        f"{counted(run.summary['clients'], 'client')} (seed {source.config.general.seed}), exported by fedweave.",
         usage,
         "## Architecture",
         _listed([*_settings(source.config.model.plain()), f"weights: {weights:,} numbers, float32"]),

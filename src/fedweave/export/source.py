@@ -21,7 +21,7 @@ from fedweave.experiment.runs.checkpoint import When
 from fedweave.experiment.runs.files import SUMMARY, read_summary
 from fedweave.experiment.runs.form import Form, form_of_config, read_form
 from fedweave.experiment.runs.scoring import flagging_of
-from fedweave.experiment.runs.trained import finished, joint, trained
+from fedweave.experiment.runs.trained import check_finite, finished, joint, trained
 from fedweave.metrics.judging import Flagging, flagging, of_best
 from fedweave.models.directed import has_ports
 from fedweave.models.edges import model_told
@@ -150,6 +150,7 @@ def _of_sites(directory: Path, config: "Config", form: Form | None, when: "When"
 def _weights(config: "Config", algorithm: "Deployable", w: "Tree", form: Form) -> "Tree":
     """`w` under PyTorch Geometric's names, as those of the plain layers that they stand for."""
     _check_layers(config, algorithm.model)
+    check_finite(w)
     of_edges = form.edges is not None and form.edges["examples"]
     net = model_told(config.model.make(), form.edges or {}, form.features, form.classes)
     given, size = config.model.values, len(net) - 2 * of_edges

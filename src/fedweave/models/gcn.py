@@ -5,7 +5,7 @@ Networks"), and what is left of it without weights between its hops, simple grap
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -30,8 +30,9 @@ class GCN:
     layers:  how many.
     dropout: share of a layer's outputs that is dropped in training.
     linear:  a linear classifier follows the last convolution, which is then of width `hidden` (F²GNN's model).
-    pool:    "sum" or "mean" over the nodes of each small graph, where these are the examples; then two linear layers
-             follow (see `blocks.head`).
+    pool:    how the nodes of a small graph are joined, "sum" or "mean"; "none" where nodes are examples. In
+             an experiment on small graphs the default is "mean". With it, two
+             linear layers follow (`blocks.head`).
     directed: "none", messages go both ways alike; "forward", from sources to targets; "both", with separate weights for
              either way.
     weighted: whether edges count by their weight; None: where the data's have one.
@@ -48,6 +49,7 @@ class GCN:
     pool: Literal["none", "sum", "mean"] = "none"
     directed: Literal["none", "forward", "both"] = "none"
     weighted: bool | None = None
+    graph_pool: ClassVar[str] = "mean"
 
     def __post_init__(self) -> None:
         blocks.check(self.hidden, self.layers, self.dropout, self.pool)
@@ -138,8 +140,9 @@ class MLP:
     hidden:  width of the layers between.
     layers:  how many.
     dropout: share of a layer's outputs that is dropped in training.
-    pool:    "sum" or "mean" over the nodes of each small graph, where these are the examples; then two linear layers
-             follow (see `blocks.head`).
+    pool:    how the nodes of a small graph are joined, "sum" or "mean"; "none" where nodes are examples. In
+             an experiment on small graphs the default is "mean". With it, two
+             linear layers follow (`blocks.head`).
 
     Raises:
         ConfigError: a size below 1, a dropout outside [0, 0.99] or an unknown pool.
@@ -149,6 +152,7 @@ class MLP:
     layers: int = 2
     dropout: float = 0.5
     pool: Literal["none", "sum", "mean"] = "none"
+    graph_pool: ClassVar[str] = "mean"
 
     def __post_init__(self) -> None:
         blocks.check(self.hidden, self.layers, self.dropout, self.pool)

@@ -5,7 +5,7 @@ nodes that tells those around which a neighbourhood was sampled from all others 
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -66,7 +66,8 @@ class GINE:
     hidden:        width of all layers but the classifier.
     layers:        how many convolutions.
     dropout:       share of a layer's outputs that is dropped in training.
-    pool:          "sum" or "mean" over the nodes of each small graph, where these are the examples; "none" for nodes.
+    pool:          how the nodes of a small graph are joined, "sum" or "mean"; "none" where nodes are examples. In
+                   an experiment on small graphs the default is "mean".
     directed:      "none", messages go both ways alike; "forward", from sources to targets; "both", with separate
                    weights for either way.
     edge_features: how many features edges have; None is as many as the data's.
@@ -86,6 +87,7 @@ class GINE:
     edge_features: int | None = None
     ports: bool = False
     ego_ids: bool = False
+    graph_pool: ClassVar[str] = "mean"
 
     def __post_init__(self) -> None:
         blocks.check(self.hidden, self.layers, self.dropout, self.pool)

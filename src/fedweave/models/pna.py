@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -34,7 +34,8 @@ class PNA:
     dropout:       share of a layer's outputs that is dropped in training.
     delta:         log(d + 1) of a usual degree d, by which degrees are measured: Corso et al.'s δ, there the mean over
                    the training nodes, and here a number that all members share.
-    pool:          "sum" or "mean" over the nodes of each small graph, where these are the examples; "none" for nodes.
+    pool:          how the nodes of a small graph are joined, "sum" or "mean"; "none" where nodes are examples. In
+                   an experiment on small graphs the default is "mean".
     directed:      "none", messages go both ways alike; "forward", from sources to targets; "both", with separate
                    weights for either way.
     edge_features: how many features edges have; None is as many as the data's.
@@ -56,6 +57,7 @@ class PNA:
     edge_features: int | None = None
     ports: bool = False
     ego_ids: bool = False
+    graph_pool: ClassVar[str] = "mean"
 
     def __post_init__(self) -> None:
         blocks.check(self.hidden, self.layers, self.dropout, self.pool)

@@ -3,7 +3,7 @@ Graphs")."""
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
@@ -24,8 +24,9 @@ class SAGE:
     hidden:            width of the layers between.
     layers:            how many.
     dropout:           share of a layer's outputs that is dropped in training.
-    pool:              "sum" or "mean" over the nodes of each small graph, where these are the examples; then two linear
-                       layers follow (see `blocks.head`).
+    pool:              how the nodes of a small graph are joined, "sum" or "mean"; "none" where nodes are examples. In
+                       an experiment on small graphs the default is "mean". With it, two
+                       linear layers follow (`blocks.head`).
     share_root_weight: one weight for a node and its neighbours, as FedEgo's eq. 1 prints it, instead of two.
 
     Raises:
@@ -37,6 +38,7 @@ class SAGE:
     dropout: float = 0.5
     share_root_weight: bool = False
     pool: Literal["none", "sum", "mean"] = "none"
+    graph_pool: ClassVar[str] = "mean"
 
     def __post_init__(self) -> None:
         blocks.check(self.hidden, self.layers, self.dropout, self.pool)

@@ -24,7 +24,7 @@ from fedweave.experiment.rounds import train
 from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.files import CHECKPOINT, SUMMARY, read_summary
 from fedweave.experiment.runs.run import simulated
-from fedweave.experiment.runs.trained import check_again, finished
+from fedweave.experiment.runs.trained import check_again, check_finite, finished
 from fedweave.incentives.coalitions import GAINS_IN, MEASURED_ON, ORDERING, PLAIN, judging, worth
 from fedweave.incentives.payoffs import divided
 from fedweave.incentives.shapley import Value, gradient_shapley, leave_one_out, shapley
@@ -86,6 +86,7 @@ def _table(directory: Path, rounds: str, metric: str, found: "Callable[..., list
         )
     reached = Checkpoint.load(directory / CHECKPOINT)
     check_again(directory, config, built, reached)
+    check_finite(algorithm.one_model(reached.state))  # no repetition could be held against another
     where, _ = judging(built.fed)
     net = algorithm.net if built.fed.test is None else algorithm.test_net
     rows = []

@@ -36,6 +36,8 @@ _SHARED = {"overlap": "nodes\nshared", "overlap_links": "links\nshared"}
 _VERTICAL = {"client": "client", "nodes": "nodes", "features": "features", "edges_kept": "edges"} | _SPLITS
 
 
+TRY = 10  # fewer rounds try whether a run works
+REACH = 0.1  # how far weights have to move: initial ones are about so far from 0
 USED = {"features": "used as features", "exchange": "used over the exchange"}  # what [data] external makes of them
 
 
@@ -70,7 +72,7 @@ def header(console: Console, config: Config, built: Ready) -> None:
     held_by = dict(zip(named["client"], (part.nodes for part in built.partition.parts), strict=True))
     times = odd_times(built.data, built.partition.parts[0].until, held_by)
     odd = (*edges, *one_class(built.data), *odd_data(built.data), *times)
-    for note in (*alone, *unused(config.partition.make(), *cut), *unsuited, *odd):
+    for note in (*alone, *unused(config.partition.make(), *cut), *unsuited, *slow(config), *odd):
         console.print(printable(f"note: {note}"), highlight=False, soft_wrap=True, markup=False)
 
 
@@ -96,6 +98,23 @@ def favoured(data: Dataset, settings: Values) -> str:
         f"note: {said}, the second of two {by}. If {names[0]} is the favourable one, set data.favourable = {other}; if "
         f"not, data.favourable = {own} settles it"
     )
+
+
+def slow(config: Config) -> list[str]:
+    """What to say before a run whose steps of Adam, each of about `lr`, are too short and too few to leave the weights
+    that it starts from; nothing of a run of few rounds, which is a try."""
+    given, rounds = config.algorithm.values, config.general.rounds
+    rate, steps = given.get("lr"), given.get("local_steps")
+    if given.get("optimizer") != "adam" or not isinstance(rate, float) or not isinstance(steps, int):
+        return []
+    reach = rounds * steps * rate
+    if rounds < TRY or reach >= REACH or config.general.init_from is not None:
+        return []
+    told = f"{counted(rounds, 'round')} of {counted(steps, 'step')} of Adam move a weight by about {reach:.2g} at most"
+    return [
+        f"algorithm.lr = {rate:g}: {told}, and the model may predict one class for all. Raise algorithm.lr, "
+        "algorithm.local_steps or rounds."
+    ]
 
 
 def _how(engine: Values, built: Built) -> str:

@@ -110,7 +110,10 @@ def notes(metrics: Mapping[str, float | None]) -> dict[str, str]:
     if "fairness/undefined_clients" in metrics and accuracy is None and metrics.get("local/accuracy") is None:
         found["untested"] = _UNTESTED
     if metrics.get("global/classes_predicted") == 1 and accuracy is not None and accuracy < 1:
-        found["one class"] = f"the model predicts one class for all test examples; it is right for {accuracy:.1%}."
+        found["one class"] = (
+            f"the model predicts one class for all test examples; it is right for {accuracy:.1%}. Train with a larger "
+            "algorithm.lr or more rounds, or weigh the classes (algorithm.class_weight)."
+        )
     alike = not metrics.get("scores/coarse")  # else the constant prediction is of other members than the accuracy
     if metrics.get(_DIVERGED):
         found["diverged"] = (

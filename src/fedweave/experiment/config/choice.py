@@ -177,6 +177,29 @@ class OwnModels:
         return each | ({MEMBERS: {name: own.plain() for name, own in self.members.items()}} if self.members else {})
 
 
+def of_graphs(data: Choice | None, folder: str | None) -> bool:
+    """Whether the examples of the data are small graphs, as far as that shows before it is loaded."""
+    if data is not None and data.name == "npz":
+        from fedweave.datasets.npz import holds_graphs  # as plug-ins, imported only when needed
+
+        return holds_graphs(Path(folder or ""))
+    return data is not None and getattr(data.kind, "example", "") == "graph"
+
+
+def pooling(chosen: Callable[[str, Document, str], Choice], graphs: bool) -> Callable[[str, Document, str], Choice]:
+    """`chosen`, which chooses models, as for `own_models`; of small `graphs` they pool as their class says, unless the
+    table says how."""
+
+    def made(section: str, table: Document, path: str) -> Choice:
+        choice = chosen(section, table, path)
+        usual = getattr(choice.kind, "graph_pool", None)
+        if not graphs or usual is None or "pool" in table:
+            return choice
+        return dataclasses.replace(choice, values={**choice.values, "pool": usual})
+
+    return made
+
+
 def own_models(table: Document, chosen: Callable[[str, Document, str], Choice]) -> tuple[Document, OwnModels]:
     """[model] without `each` and `members`, and what these say. A table of theirs without a name is [model] with other
     values. Where [model] says nothing itself, the first of `each` stands for it.

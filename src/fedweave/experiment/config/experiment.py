@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from fedweave.core.plugins import check_trusted
 from fedweave.core.records import Record, Values
 from fedweave.errors import ConfigError, Faults
+from fedweave.experiment.config import choice as choices
 from fedweave.experiment.config.choice import Choice, OwnModels, accepts, checked_values, choose, own_models, taken
 from fedweave.experiment.config.plugins import (
     DEFAULT_NAMES,
@@ -296,13 +297,14 @@ def resolve(document: Document) -> Config:
     folder, across, own_of = None, Record(), OwnModels()
     for name in REGISTRIES:
         with faults:
-            table = section(document, name)
+            table, chosen = section(document, name), _chosen
             if name == "data":
                 table, folder = _located(table)
                 across = of_edges(table)
             if name == "model":
-                table, own_of = own_models(table, _chosen)
-            sections[name] = _chosen(name, table)
+                chosen = choices.pooling(_chosen, choices.of_graphs(sections.get("data"), folder))
+                table, own_of = own_models(table, chosen)
+            sections[name] = chosen(name, table, name)
     evaluation = Evaluation()
     with faults:
         own, table = own_parameters(Evaluation), section(document, "evaluation")

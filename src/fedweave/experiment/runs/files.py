@@ -50,6 +50,8 @@ OF_COMMANDS = (*OF_MODEL, *(f"compliance.{kind}" for kind in ("html", "pdf", "js
 _IN_SUMMARY = {
     "algorithm": str,
     "dataset": str,
+    "features": int,
+    "class_count": int,
     "clients": int,
     "rounds": int,
     "metrics": dict,
@@ -248,12 +250,21 @@ def read_summary(path: Path, *needed: str) -> Record:
             raise TypeError("a class, group or device has no name")
         if not all(isinstance(device, str) for device in named.get("devices", ())):
             raise TypeError("a device is no text")
+        if "edges" in named and not _is_form(named["edges"]):
+            raise TypeError(f"edges is {str(named['edges'])[:40]}")
         for name, value in ({**found, **found["metrics"]}).items():
             if name not in named and not _is_number(value):
                 raise TypeError(f"{name} is {str(value)[:40]}")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise damaged(path, f"{type(error).__name__} {error}") from error
     return found
+
+
+def _is_form(edges: Record) -> bool:
+    """Whether it says what models are fitted to of edges (`datasets.Dataset.edge_form`)."""
+    count, whether = edges.get("features"), [edges.get(key) for key in ("weighted", "examples", "directed")]
+    counted = isinstance(count, int) and not isinstance(count, bool) and count >= 0
+    return counted and all(one in (0, 1) and isinstance(one, int) for one in whether)  # sites tell 0 or 1
 
 
 def _is_number(value: object) -> bool:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedweave.core.graph import SPLITS
 from fedweave.datasets.base import Dataset
+from fedweave.errors import UserError, listed
 from fedweave.metrics.judging import HALF, Flagging
 
 
@@ -46,8 +47,18 @@ def predictions_table(
     unknown; without it, or where none is known, there is no column "true". flagging: of two classes, which examples are
     flagged, of all clients or of each, from 0.5 on of one that is not named; then there are "score", the probability of
     the positive class, "flagged" and the "threshold". ends: [2, e] of all data, see `ends_of`.
+
+    Raises:
+        UserError: a probability is NaN.
     """
-    p = np.concatenate([one.probability[: len(one.examples)].cpu().numpy() for one in found])
+    each = [one.probability[: len(one.examples)].cpu().numpy() for one in found]
+    if lost := [one.client for one, own in zip(found, each, strict=True) if not np.isfinite(own).all()]:
+        raise UserError(
+            f"the model of {listed(lost)} predicts no numbers (NaN): its training diverged. Train again with a smaller "
+            "algorithm.lr, or take the models of another round (--round best).",
+            code="user.not-finite",
+        )
+    p = np.concatenate(each)
     at = np.concatenate([one.examples for one in found])
     clients = np.repeat(np.array([one.client for one in found]), [len(one.examples) for one in found])
     columns = {"client": clients, example: at} | ({"id": np.array(ids)[at]} if len(ids) else {})
@@ -60,8 +71,8 @@ def predictions_table(
         columns["true"] = pa.array(_named(np.maximum(y[at], 0), labels), mask=y[at] < 0)
     columns["predicted"] = _named(p.argmax(-1), labels)
     if flagging is not None:
-        positive, each = _by_client(flagging, [one.client for one in found])
-        score, at_least = p[:, positive], np.repeat(each, [len(one.examples) for one in found])
+        positive, own = _by_client(flagging, [one.client for one in found])
+        score, at_least = p[:, positive], np.repeat(own, [len(one.examples) for one in found])
         columns |= {"score": score, "flagged": score >= at_least, "threshold": at_least}
     names = labels or range(p.shape[-1])
     return pa.table(columns | {f"p_{name}": p[:, c] for c, name in enumerate(names)})

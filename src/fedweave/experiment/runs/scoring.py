@@ -19,7 +19,7 @@ from fedweave.experiment.runs.files import SUMMARY, read_summary
 from fedweave.experiment.runs.form import form_of_config, read_form
 from fedweave.experiment.runs.new_data import Before, like
 from fedweave.experiment.runs.predictions import Predicted, ends_of, predictions_table
-from fedweave.experiment.runs.trained import Trained
+from fedweave.experiment.runs.trained import Trained, check_finite
 from fedweave.metrics.flagging import by_validation
 from fedweave.metrics.judging import THRESHOLD, Flagging, chooses, flagging, of_best
 from fedweave.metrics.measured import GLOBAL
@@ -27,7 +27,12 @@ from fedweave.partition.pooling import global_test_part
 
 
 def probabilities(model: Model, w: Tree, graph: Graph) -> Tensor:
-    """[e, c] of the classes, padding included, on the host; the model runs where its weights lie."""
+    """[e, c] of the classes, padding included, on the host; the model runs where its weights lie.
+
+    Raises:
+        UserError: a weight is NaN or infinite.
+    """
+    check_finite(w)
     with torch.no_grad():
         return torch.softmax(models.judged(model, w, graph.to(device_of(w))), -1).cpu()
 

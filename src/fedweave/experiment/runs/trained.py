@@ -15,7 +15,7 @@ from fedweave.core.algorithm import capabilities
 from fedweave.core.model import Model
 from fedweave.core.records import Record
 from fedweave.core.text import counted
-from fedweave.core.tree import Tree, leaves, to
+from fedweave.core.tree import Tree, leaves, not_finite, to
 from fedweave.datasets.contents import check_same, digests
 from fedweave.engines.devices import CPU, usable
 from fedweave.errors import UserError, listed
@@ -65,6 +65,21 @@ def check_fits(w: Tree, net: Model, directory: Path) -> Tree:
         if found.get(path) != shape:
             told = f"{path} is {_told(found.get(path))}, and the model of config.toml has {_told(shape)} there"
             raise damaged(directory / CHECKPOINT, told)
+    return w
+
+
+def check_finite(w: Tree) -> Tree:
+    """The weights `w` of a model, if they are numbers that something can be computed with.
+
+    Raises:
+        UserError: one of them is NaN or infinite.
+    """
+    if path := not_finite(w):
+        raise UserError(
+            f"the model's weights {path} are not finite: its training diverged, or the checkpoint was changed. Train "
+            "again with a smaller algorithm.lr, or take the models of another round (--round best).",
+            code="user.not-finite",
+        )
     return w
 
 
