@@ -1,16 +1,18 @@
 """Columns that are the answer, or drown the others, are named before a run."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse as sp
 from typer.testing import CliRunner
 
 from fedweave.cli import app
-from fedweave.datasets import load
-from fedweave.datasets.odd_data import APART, odd_features
+from fedweave.datasets import from_frames, load
+from fedweave.datasets.odd_data import APART, odd_features, separating
 
 DATA = load("synthetic", nodes=60, features=4, classes=2)
 
@@ -58,3 +60,37 @@ def test_check_says_so(tmp_path: Path) -> None:
     assert "note: the feature income has numbers up to 15,006 times" in told.output
     scaled = CliRunner().invoke(app, [*words, "--set", "data.normalise=standard"]).output
     assert ("status has" in scaled, "income has" in scaled) == (True, False)
+
+
+def rated(ratings: Sequence[float], task: str = "edges") -> list[str]:
+    """What is said of a feature whose numbers are below 0 for one class alone, and of one that is noise."""
+    ids, draw = [f"n{at}" for at in range(len(ratings) + 1)], np.random.default_rng(0)
+    columns = {"label": [int(rating > 0) for rating in ratings], "rating": ratings, "f": draw.normal(size=len(ratings))}
+    if task == "nodes":
+        edges = pd.DataFrame({"source": ids[:1], "target": ids[1:2]})
+        return list(odd_features(from_frames(pd.DataFrame({"id": ids[1:], **columns}), edges[:0])))
+    edges = pd.DataFrame({"source": ids[:-1], "target": ids[1:], **columns})
+    data = from_frames(pd.DataFrame({"id": ids}), edges, task="edges", edge_features=("rating", "f"))
+    return list(odd_features(data))
+
+
+@pytest.mark.parametrize("task", ["edges", "nodes"])
+def test_a_rating_whose_sign_is_the_label_is_noted(task: str) -> None:
+    draw = np.random.default_rng(1)
+    ratings = [*draw.uniform(-10, -1, 15), *draw.uniform(1, 10, 15)]
+    [said] = rated(ratings, task)
+    assert "rating" in said
+    assert "reads the label off" in said
+    [said] = rated([-1.0] * 15 + [2.0] * 15, task)  # one value for each class
+    assert "rating" in said
+    assert rated(ratings[8:22], task) == []  # few may be apart by chance
+
+
+def test_a_feature_that_overlaps_in_one_example_is_not_noted() -> None:
+    x, y = np.arange(40, dtype=np.float32)[:, None], np.repeat([0, 1], 20)
+    assert separating(x, y).tolist() == [0]
+    assert separating(sp.csr_matrix(x), y).tolist() == [0]
+    assert separating(-x, y).tolist() == [0]
+    assert separating(x, np.where(np.arange(40) == 25, 0, y)).tolist() == []
+    assert separating(x, np.where(np.arange(40) == 25, -1, y)).tolist() == [0]  # unlabelled ones say nothing
+    assert separating(x, np.zeros(40, int)).tolist() == []

@@ -82,8 +82,10 @@ F = [0.5, 1.5, 2.5, 4.0]
 
 @pytest.mark.parametrize("door", DOORS)
 def test_true_and_false_are_classes_and_groups(door: Callable[..., Dataset], tmp_path: Path) -> None:
-    columns = {"label": [True, False, True, True], "sens": [False, False, True, False], "f": F}
+    columns = {"label": [True, False, True, True], "sens": [False, False, True, False], "f": F, "g": [True, True] * 2}
+    columns["g"][0] = False
     data = door(tmp_path, columns)
+    np.testing.assert_array_equal(np.asarray(data.x)[:, 1], [0, 1, 1, 1])
     assert (data.y.tolist(), data.labels) == ([1, 0, 1, 1], ("False", "True"))
     assert data.sens is not None
     assert (data.sens.tolist(), data.groups) == ([0, 0, 1, 0], ("False", "True"))

@@ -226,12 +226,12 @@ def repeated(x: "np.ndarray | sp.csr_matrix", sens: np.ndarray) -> np.ndarray:
     groups = [np.flatnonzero(sens == s) for s in np.unique(sens[sens >= 0])]
     if len(groups) < 2 or min(map(len, groups)) < 2:
         return np.zeros(0, np.int64)
-    low, high = (np.stack([_bound(x[group], bound) for group in groups]) for bound in (np.min, np.max))
+    low, high = (np.stack([bound_of(x[group], bound) for group in groups]) for bound in (np.min, np.max))
     apart = (np.diff(np.sort(low, 0), axis=0) > 0).all(0)
     return np.flatnonzero((low == high).all(0) & apart)
 
 
-def _bound(rows: "np.ndarray | sp.csr_matrix", bound: "Callable[..., np.ndarray | sp.csr_matrix]") -> np.ndarray:
+def bound_of(rows: "np.ndarray | sp.csr_matrix", bound: "Callable[..., np.ndarray | sp.csr_matrix]") -> np.ndarray:
     """The least or largest number [d] of each column."""
     found = bound(rows, axis=0)
     return np.asarray(found if isinstance(found, np.ndarray) else found.toarray()[0])

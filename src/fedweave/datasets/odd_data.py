@@ -3,7 +3,7 @@ says nothing of the examples, however it came into a table.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import scipy.sparse as sp
 
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.features import repeated
+from fedweave.datasets.features import bound_of, repeated
 from fedweave.datasets.remedies import NUMERIC
 from fedweave.datasets.table import WHOLE, Table, alike, difference
 
@@ -19,6 +19,7 @@ PANDAS = "__index_level_"  # so begin the names of row indexes that pandas write
 UNNAMED = r"Unnamed: 0(\.\d+)*"  # what it calls them that it reads from CSV, where they come first and have no name
 FEWEST = 20  # rows: of fewer, numbers may well be all different and close together
 STEPS = 0.9  # the least share of steps of one, where several tables stand one below the other
+FEWEST_OF_CLASS = 10  # examples
 HEAD = 200  # rows by which most columns are told from row numbers
 WHOLE_STEPS = 0.2  # how far from whole numbers of steps gaps may be
 
@@ -78,11 +79,17 @@ APART = 1000.0  # times the median column's largest number; of the public sets a
 
 def odd_features(data: Dataset) -> Iterator[str]:
     """A sentence for each kind of column that is odd, with the columns' names, or their numbers from 0."""
-    if data.example == "node" and len(same := repeated(data.x, data.y)):
-        yield (
-            f"{_columns(data, same)} one value for each class, so that a model reads the label off; leave out what is "
-            "not known before the label is"
-        )
+    of_edges = data.carried if data.example == "edge" else None
+    x = data.x if of_edges is None else of_edges.features
+    if data.example != "graph" and x is not None:
+        whose, same = None if of_edges is None else of_edges.columns, repeated(x, data.y)
+        other = np.setdiff1d(separating(x, data.y), same)
+        for columns, what in ((same, "one value for each class"), (other, "values that overlap in no two classes")):
+            if len(columns):
+                yield (
+                    f"{_columns(data, columns, whose)} {what}, so that a model reads the label off; leave out what is "
+                    "not known before the label is"
+                )
     largest = _largest(data.x)
     usual = float(np.median(largest[largest > 0])) if (largest > 0).any() else 0.0
     if usual and len(far := np.flatnonzero(largest > APART * usual)):
@@ -92,27 +99,41 @@ def odd_features(data: Dataset) -> Iterator[str]:
         )
 
 
+def separating(x: "np.ndarray | sp.csr_matrix", y: np.ndarray) -> np.ndarray:
+    """int64, the columns of features x [n, d] whose ranges overlap in no two classes y int64 [n] (-1 is unlabelled), as
+    of a rating whose sign is the label; none where a class has few examples, which may be apart by chance."""
+    classes = [np.flatnonzero(y == label) for label in np.unique(y[y >= 0])]
+    if len(classes) < 2 or min(map(len, classes)) < FEWEST_OF_CLASS:
+        return np.zeros(0, np.int64)
+    low, high = (np.stack([bound_of(x[rows], bound) for rows in classes]) for bound in (np.min, np.max))
+    order = np.argsort(low, 0, kind="stable")
+    low, high = (np.take_along_axis(ends, order, 0) for ends in (low, high))
+    return np.flatnonzero((low[1:] > high[:-1]).all(0))
+
+
 def _largest(x: "np.ndarray | sp.csr_matrix") -> np.ndarray:
     """The largest absolute number [d] of each column."""
     found = abs(x).max(axis=0)
     return found.toarray()[0] if sp.issparse(found) else np.asarray(found)
 
 
-def column_names(data: Dataset, columns: np.ndarray) -> str:
-    """What the features int64 [m] are called, a party's with it before, or their numbers from 0; of many, the first."""
+def column_names(data: Dataset, columns: np.ndarray, called: Sequence[str] | None = None) -> str:
+    """What the features int64 [m] are called, a party's with it before, or their numbers from 0; of many, the first.
+    called: the names of all features of edges, where it is about these."""
     own = {
         at: f"{p.name}/{name}"
         for p in data.parties or ()
         for at, name in zip(p.columns.tolist(), p.names, strict=False)
     }
-    named = [data.columns[at] if data.columns else own.get(at, str(at)) for at in columns.tolist()]
+    names = data.columns if called is None else called
+    named = [names[at] if names else own.get(at, str(at)) for at in columns.tolist()]
     return ", ".join(named[:5]) + (f" and {len(named) - 5} more" if len(named) > 5 else "")
 
 
-def _columns(data: Dataset, columns: np.ndarray) -> str:
-    """Who they are, and the verb that fits: "the feature age has", for what follows."""
-    shown = column_names(data, columns)
-    return f"the feature {shown} has" if len(columns) == 1 else f"the features {shown} have"
+def _columns(data: Dataset, columns: np.ndarray, called: Sequence[str] | None = None) -> str:
+    """Who they are, and the verb that fits: "the feature age has", for what follows; called: see `column_names`."""
+    shown, whose = column_names(data, columns, called), "" if called is None else " of edges"
+    return f"the feature {shown}{whose} has" if len(columns) == 1 else f"the features {shown}{whose} have"
 
 
 _SHOWN = 3  # pairs of names
