@@ -202,6 +202,20 @@ def test_a_table_under_another_form_is_named(tmp_path: Path) -> None:
         load("folder", str(tmp_path))
 
 
+def test_a_file_of_the_tu_layout_under_another_form_is_named(tmp_path: Path) -> None:
+    (tmp_path / "DS_A.txt.gz").write_bytes(gzip.compress(b"1, 2\n2, 1\n"))
+    with refusal("data.file-other", "_A.txt", "DS_A.txt.gz", "gunzip DS_A.txt.gz"):
+        load("tu", str(tmp_path))
+    (tmp_path / "DS_A.txt.gz").unlink()
+    (tmp_path / "DS_A.TXT").write_text("1, 2\n2, 1\n")
+    with refusal("data.file-other", "DS_A.TXT", "DS_A.txt"):
+        load("tu", str(tmp_path))
+    (tmp_path / "DS_A.TXT").rename(tmp_path / "DS_A.txt")
+    (tmp_path / "DS_graph_indicator.txt.gz").write_bytes(gzip.compress(b"1\n1\n"))
+    with refusal("data.file-other", "DS_graph_indicator.txt.gz"):
+        load("tu", str(tmp_path))
+
+
 def test_other_names_of_columns_are_proposed(tmp_path: Path) -> None:
     path = folder(tmp_path, nodes(F), EDGES.replace("source,target", "src,dst"))
     with refusal("data.column-missing", "src, dst", 'columns = {source = "src", target = "dst"}'):
