@@ -1,5 +1,6 @@
 """Columns that are the answer, or drown the others, are named before a run."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -117,3 +118,27 @@ def test_check_says_so(tmp_path: Path) -> None:
     assert "note: the feature income has numbers up to 15,006 times" in told.output
     scaled = CliRunner().invoke(app, [*words, "--set", "data.normalise=standard"]).output
     assert ("status has" in scaled, "income has" in scaled) == (True, False)
+
+
+def rated(ratings: Sequence[float], task: str = "edges") -> list[str]:
+    """What is said of a feature whose numbers are below 0 for one class alone, and of one that is noise."""
+    ids, draw = [f"n{at}" for at in range(len(ratings) + 1)], np.random.default_rng(0)
+    columns = {"label": [int(rating > 0) for rating in ratings], "rating": ratings, "f": draw.normal(size=len(ratings))}
+    if task == "nodes":
+        edges = pd.DataFrame({"source": ids[:1], "target": ids[1:2]})
+        return list(odd_features(from_frames(pd.DataFrame({"id": ids[1:], **columns}), edges[:0])))
+    edges = pd.DataFrame({"source": ids[:-1], "target": ids[1:], **columns})
+    data = from_frames(pd.DataFrame({"id": ids}), edges, task="edges", edge_features=("rating", "f"))
+    return list(odd_features(data))
+
+
+@pytest.mark.parametrize("task", ["edges", "nodes"])
+def test_a_rating_whose_sign_is_the_label_is_noted(task: str) -> None:
+    draw = np.random.default_rng(1)
+    ratings = [*draw.uniform(-10, -1, 15), *draw.uniform(1, 10, 15)]
+    [said] = rated(ratings, task)
+    assert "rating" in said
+    assert "reads the label off" in said
+    [said] = rated([-1.0] * 15 + [2.0] * 15, task)  # one value for each class
+    assert "rating" in said
+    assert rated(ratings[11:19], task) == []  # few may be apart by chance

@@ -82,8 +82,10 @@ F = [0.5, 1.5, 2.5, 4.0]
 
 @pytest.mark.parametrize("door", DOORS)
 def test_true_and_false_are_classes_and_groups(door: Callable[..., Dataset], tmp_path: Path) -> None:
-    columns = {"label": [True, False, True, True], "sens": [False, False, True, False], "f": F}
+    columns = {"label": [True, False, True, True], "sens": [False, False, True, False], "f": F, "g": [True, True] * 2}
+    columns["g"][0] = False
     data = door(tmp_path, columns)
+    np.testing.assert_array_equal(np.asarray(data.x)[:, 1], [0, 1, 1, 1])
     assert (data.y.tolist(), data.labels) == ([1, 0, 1, 1], ("False", "True"))
     assert data.sens is not None
     assert (data.sens.tolist(), data.groups) == ([0, 0, 1, 0], ("False", "True"))
@@ -198,6 +200,20 @@ def test_a_table_under_another_form_is_named(tmp_path: Path) -> None:
     (tmp_path / "edges.tsv").rename(tmp_path / "Edges.CSV")
     with refusal("data.file-other", "Edges.CSV", "edges.csv"):
         load("folder", str(tmp_path))
+
+
+def test_a_file_of_the_tu_layout_under_another_form_is_named(tmp_path: Path) -> None:
+    (tmp_path / "DS_A.txt.gz").write_bytes(gzip.compress(b"1, 2\n2, 1\n"))
+    with refusal("data.file-other", "_A.txt", "DS_A.txt.gz", "gunzip DS_A.txt.gz"):
+        load("tu", str(tmp_path))
+    (tmp_path / "DS_A.txt.gz").unlink()
+    (tmp_path / "DS_A.TXT").write_text("1, 2\n2, 1\n")
+    with refusal("data.file-other", "DS_A.TXT", "DS_A.txt"):
+        load("tu", str(tmp_path))
+    (tmp_path / "DS_A.TXT").rename(tmp_path / "DS_A.txt")
+    (tmp_path / "DS_graph_indicator.txt.gz").write_bytes(gzip.compress(b"1\n1\n"))
+    with refusal("data.file-other", "DS_graph_indicator.txt.gz"):
+        load("tu", str(tmp_path))
 
 
 def test_other_names_of_columns_are_proposed(tmp_path: Path) -> None:

@@ -12,12 +12,12 @@ import pyarrow.csv
 
 from fedweave.core.decompression import TABLE_FAULTS, DecompressionBomb, Nested, read_parquet
 from fedweave.datasets.check import refuse
+from fedweave.datasets.lookup import TABLES, refuse_other_form
 from fedweave.datasets.remedies import NESTED, NUMERIC
 from fedweave.datasets.table import Table, refuse_name
 
 CSV_FAULTS = (csv.Error,)
 BLOCK = 1 << 26  # bytes; no row is longer
-TABLES = (".csv", ".parquet")
 COMMENT = "#"
 _QUOTE = b'"'
 _MOST_COMMENTS = 1000  # lines
@@ -99,27 +99,11 @@ def find(folder: Path, stem: str) -> Path:
     """`<stem>.parquet` or `<stem>.csv` in `folder`; neither or both is a DataError."""
     found = [path for path in (folder / f"{stem}.parquet", folder / f"{stem}.csv") if path.is_file()]
     if not found:
-        near = sorted(path for path in folder.iterdir() if path.name.casefold().partition(".")[0] == stem)
-        what = f"neither {stem}.parquet nor {stem}.csv is there"
-        if not near:
-            refuse(folder, what, "See docs/data-format.md for both files.")
-        there = ", ".join(path.name for path in near)
-        refuse(folder, f"{what}, but {there} is", _remedy(near[0].name, stem), "file-other")
+        refuse_other_form(folder, f"neither {stem}.parquet nor {stem}.csv is there", stem, TABLES)
+        refuse(folder, f"neither {stem}.parquet nor {stem}.csv is there", "See docs/data-format.md for both files.")
     if len(found) > 1:
         refuse(folder, f"both {stem}.parquet and {stem}.csv are there", "Keep the one that counts.")
     return found[0]
-
-
-_UNPACK = {".gz": "gunzip", ".bz2": "bunzip2", ".xz": "unxz", ".zst": "unzstd", ".zip": "unzip"}
-
-
-def _remedy(name: str, stem: str) -> str:
-    """What to do about a table that is there as a file of another `name`."""
-    if plain := next((name for ending in TABLES if name.casefold() == stem + ending), ""):
-        return f"Rename it: {plain.casefold()}."
-    if command := _UNPACK.get(Path(name.casefold()).suffix):
-        return f"Unpack it: {command} {name}."
-    return f"Save it as {stem}.csv or {stem}.parquet."
 
 
 def read(path: Path) -> Table:

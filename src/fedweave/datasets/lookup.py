@@ -3,7 +3,7 @@ the named data; and files of it that nobody reads although they look like data.
 """
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, NamedTuple, TypeVar
@@ -149,6 +149,29 @@ def _data(folder: Path, pattern: str) -> Iterator[Path]:
         prose = any(word in name for word in PROSE) or name.startswith(".")
         if name.endswith(SUFFIXES) and not prose and path.is_file():
             yield path
+
+
+_UNPACK = {".gz": "gunzip", ".bz2": "bunzip2", ".xz": "unxz", ".zst": "unzstd", ".zip": "unzip"}
+
+
+def refuse_other_form(folder: Path, absent: str, stem: str, endings: Sequence[str]) -> None:
+    """Refuse a folder that has the file `stem`, or one whose stem ends so if it begins with "_", in another form than
+    with one of the `endings`: packed, of another kind, or in capitals. absent: what is not there, in words.
+
+    Raises:
+        DataError: names the file and what to do.
+    """
+    for path in sorted(folder.iterdir()):
+        own, _, kind = path.name.partition(".")
+        low, wanted = own.casefold(), stem.casefold()
+        if not path.is_file() or not (low == wanted or (wanted.startswith("_") and low.endswith(wanted))):
+            continue
+        remedy = f"Save it as {' or '.join(stem + ending for ending in endings)}."
+        if command := _UNPACK.get(path.suffix.casefold()):
+            remedy = f"Unpack it: {command} {path.name}."
+        elif f".{kind.casefold()}" in endings:
+            remedy = f"Rename it: {own if stem.startswith('_') else stem}.{kind.casefold()}."
+        refuse(folder, f"{absent}, but {path.name} is", remedy, "file-other")
 
 
 TABLES = (".csv", ".parquet")

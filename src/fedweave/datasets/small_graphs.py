@@ -14,7 +14,17 @@ from fedweave.datasets import download, tu
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import check, check_counts, refuse
 from fedweave.datasets.features import check_normalise, normalise
-from fedweave.datasets.lookup import Facts, NotHeld, folders, kinds_of, named_folder, nowhere, tu_names
+from fedweave.datasets.lookup import (
+    TU_SUFFIXES,
+    Facts,
+    NotHeld,
+    folders,
+    kinds_of,
+    named_folder,
+    nowhere,
+    refuse_other_form,
+    tu_names,
+)
 from fedweave.errors import ConfigError, DataError
 
 _LAYOUT = "Name the folder of one data set in the TU layout; see docs/data-format.md."
@@ -46,6 +56,8 @@ class TU:
         """
         root = named_folder(root, "tu", "the folder with DS_A.txt", _LAYOUT)
         found = tu_names(root)
+        if not found:
+            refuse_other_form(root, "no file ends in _A.txt", "_A", TU_SUFFIXES)
         if len(found) != 1:
             what = f"{len(found)} data sets are there: {', '.join(found)}" if found else "no file ends in _A.txt"
             refuse(root, what, _LAYOUT)

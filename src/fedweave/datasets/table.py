@@ -139,6 +139,7 @@ class Table:
         if pa.types.is_nested(cells.type):
             refuse(self.path, f"column {column!r} holds {cells.type}", NESTED, "column-nested")
         if pa.types.is_string(cells.type) or pa.types.is_large_string(cells.type):
+            cells = _truth_as_numbers(cells)
             self._refuse_words(column, cells, gaps)
         refuse_rows(self, _bools(cells.is_null()), lambda row: f"feature {column!r} is empty", f"{FEATURE} {gaps}")
         values = self._cast(cells, pa.float64(), column, FEATURE, gaps).to_numpy(zero_copy_only=False)
@@ -290,6 +291,16 @@ def _uncast(cell: pa.Scalar, to: pa.DataType) -> bool:
 def _bools(mask: pa.Array) -> np.ndarray:
     result: np.ndarray = mask.fill_null(False).to_numpy(zero_copy_only=False)
     return result
+
+
+def _truth_as_numbers(cells: pa.Array) -> pa.Array:
+    """Texts of which all say True, False, 0, 1 or nothing with 1 and 0 for the former two, as truth values are read."""
+    lower = pc.utf8_lower(cells)
+    if not pc.any(pc.is_in(lower, pa.array(["true", "false"], lower.type))).as_py():
+        return cells
+    if not pc.all(pc.is_in(lower, pa.array(["true", "false", "0", "1", "", None], lower.type))).as_py():
+        return cells
+    return pc.if_else(pc.equal(lower, "true"), "1", pc.if_else(pc.equal(lower, "false"), "0", cells))
 
 
 def words_of(cells: pa.Array) -> pa.Array:

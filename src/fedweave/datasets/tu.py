@@ -23,7 +23,7 @@ from fedweave.core.text import counted
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import check, first, refuse
 from fedweave.datasets.features import EXACT, compact, exact, one_hot, refuse_merged
-from fedweave.datasets.lookup import TU_SUFFIXES, unread
+from fedweave.datasets.lookup import TU_SUFFIXES, refuse_other_form, unread
 
 READ = ("A", "graph_indicator", "graph_labels", "node_labels", "edge_labels")
 SHOWN = 5  # numbers of graphs in a note
@@ -269,6 +269,7 @@ def _pair(ends: np.ndarray, line: int) -> str:
 def _required(folder: Path, stem: str, columns: int | None = None, remedy: str = NUMBERS) -> Lines:
     lines = _optional(folder, stem, columns=columns, remedy=remedy)
     if lines is None:
+        refuse_other_form(folder, f"neither {stem}.txt nor {stem}.txt.xz is there", stem, TU_SUFFIXES)
         refuse(folder, f"neither {stem}.txt nor {stem}.txt.xz is there", AGAIN, "file-missing")
     return lines
 
