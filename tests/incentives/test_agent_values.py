@@ -103,6 +103,13 @@ def test_a_larger_beta_gives_more() -> None:
     assert int(quotas[-1].min()) == 999  # tanh 5, all but 1
 
 
+def test_what_updates_that_cancel_leave_is_no_reward() -> None:
+    """A remainder of 1e-20 beside entries of 1 would travel as an entry, in one order of clients and not in another."""
+    got = shapley.reward(torch.tensor([1e-20, 0.5, -1.0, 1e-6, -1e-20]), torch.tensor([5, 1]))
+    assert got.tolist() == torch.tensor([[0.0, 0.5, -1.0, 1e-6, 0.0], [0.0, 0.0, -1.0, 0.0, 0.0]]).tolist()
+    assert not shapley.reward(torch.zeros(3), torch.tensor([3])).any()
+
+
 def test_a_reward_keeps_the_largest_entries_and_of_ties_the_first() -> None:
     whole = torch.tensor([1.0, -3.0, 3.0, 0.0, 1.0])
     got = shapley.reward(whole, torch.tensor([0, 1, 3, 5]))

@@ -218,11 +218,6 @@ def everything(step: RoundResult, fed: Engine) -> Tree:
     return {"server": step.state, "clients": fed.snapshot(), "summary": dict(step.summary)}
 
 
-def everywhere(left: Tree) -> Tree:
-    """What a run leaves without the scores that only an engine with all data in its process has."""
-    return left | {"summary": {name: own for name, own in left["summary"].items() if "pooled/" not in name}}
-
-
 def distance(a: Tree, b: Tree) -> float:
     """The largest difference between two trees; infinite where names or shapes differ."""
     flat_a, flat_b = dict(leaves(a)), dict(leaves(b))

@@ -13,7 +13,7 @@ from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree, decode, encode
 from fedweave.engines.engine import LocalEngine
 from fedweave.engines.loop import Loop
-from fedweave.engines.sharded import Shard, Sharded, deal
+from fedweave.engines.sharded import Shard, Sharded, ShardedEngine, deal
 from fedweave.engines.simulation import Simulation
 from fedweave.engines.vectorised import Vectorised
 from fedweave.engines.worker import Worker
@@ -46,7 +46,7 @@ class Recorder(Recording, Simulation):
     """A simulation that keeps what was replied."""
 
 
-class ShardedRecorder(Recording):
+class ShardedRecorder(Recording, ShardedEngine):
     """Clients dealt to `shards` executors, between which and the engine nothing but bytes passes; each has an algorithm
     of its own, which `rebuild` makes."""
 

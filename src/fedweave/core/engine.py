@@ -1,7 +1,7 @@
 """What the loop over rounds and a run's files use of an engine, besides what algorithms do."""
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from fedweave.core.federation import Federation
@@ -55,6 +55,15 @@ class HoldsGraphs(Protocol):
     @property
     def graphs(self) -> Mapping[str, Graph]:
         """{client id: its current data}, for whoever owns it all; no algorithm may look."""
+        ...
+
+
+@runtime_checkable
+class JudgesExamples(Protocol):
+    """An engine of a simulation whose clients' data is with its workers."""
+
+    def judged_examples(self, w: Tree, clients: Sequence[str]) -> Sequence[Tree]:
+        """What the model with weights `w` says of each of these clients' examples (`metrics.pooled`)."""
         ...
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from fedweave.core.ledger import Measured
 from fedweave.core.portions import Sums
 from fedweave.core.tree import Tree, leaves
+from fedweave.engines.engine import LocalEngine
 from fedweave.engines.executor import Metered, Ran, Work
 from fedweave.engines.worker import pack, request, unpack
 
@@ -219,6 +220,15 @@ class Sharded:
         """See `Executor`."""
         self._each("restore", lambda shard: {"states": _of(shard, tree), "data": _of(shard, data)})
 
+    def judged_examples(self, w: Tree, clients: Sequence[str]) -> list[Tree]:
+        """What the model with weights `w` says of these clients' examples (`metrics.pooled`), in their order."""
+        wanted, found = set(clients), Tree()
+        for told in self._each(
+            "judged", lambda shard: {"w": w, "clients": json.dumps([own for own in shard.clients if own in wanted])}
+        ):
+            found |= told
+        return [found[client] for client in clients]
+
     def _collected(self, method: str) -> Tree:
         found: Tree = {}
         for told in self._each(method):
@@ -228,6 +238,18 @@ class Sharded:
     def _each(self, method: str, tree: Callable[[Shard], Tree] = lambda shard: {}) -> list[Tree]:
         """What all workers answer, which work side by side."""
         return [unpack(answer()) for answer in [shard.begin(method, tree(shard)) for shard in self._shards]]
+
+
+class ShardedEngine(LocalEngine):
+    """A federation whose clients are dealt to the shards of an executor."""
+
+    def __init__(self, executor: Sharded, **options: Any) -> None:
+        super().__init__(executor, **options)
+        self._sharded = executor
+
+    def judged_examples(self, w: Tree, clients: Sequence[str]) -> Sequence[Tree]:
+        """See `core.engine.JudgesExamples`."""
+        return self._sharded.judged_examples(w, clients)
 
 
 def _of(shard: Shard, tree: Tree) -> Tree:

@@ -8,13 +8,16 @@ from typing import Any
 
 import torch
 
+from fedweave.algorithms.deployment import deployable
 from fedweave.core.federation import StepInfo, step_info
 from fedweave.core.portions import Batch, Joint, Portion, Stacked, as_row
 from fedweave.core.tree import Tree, decode, encode, leaves, map_leaves, nest
-from fedweave.engines.executor import Executor, Work
+from fedweave.engines.executor import Work
+from fedweave.engines.loop import Loop
 from fedweave.engines.messages import Messages
 from fedweave.engines.steps import find_step
 from fedweave.errors import FedweaveError
+from fedweave.metrics.pooled import judged_examples
 
 _ORDER = "order"
 
@@ -82,7 +85,7 @@ class Worker:
     executor: of its share of the clients. algorithm: rebuilt from the run's configuration.
     """
 
-    def __init__(self, executor: Executor, algorithm: object) -> None:
+    def __init__(self, executor: Loop, algorithm: object) -> None:
         self._executor, self._algorithm = executor, algorithm
         self._kept: dict[int, Portion] = {}
         self._number = 0
@@ -94,6 +97,7 @@ class Worker:
             "stack": lambda asked: {"leaf": self._of(asked).stack(asked["path"])},
             "weighted": lambda asked: nest(self._of(asked).weighted(json.loads(asked["paths"]), asked["weights"])()),
             "total": lambda asked: nest(self._of(asked).total(json.loads(asked["paths"]))()),
+            "judged": self._judged,
             "snapshot": lambda asked: self._executor.snapshot(),
             "snapshot_data": lambda asked: self._executor.snapshot_data(),
             "restore": self._restore,
@@ -121,6 +125,11 @@ class Worker:
             "groups": json.dumps(groups),
             "ahead": {key: self._ahead(number, one) for key, one in asked.get("ahead", {}).items()},
         }
+
+    def _judged(self, asked: Tree) -> Tree:
+        """{client: what the algorithm's model with weights "w" says of its examples} of the "clients"."""
+        net, graphs = deployable(self._algorithm).net, self._executor.data.graphs
+        return {client: judged_examples(net, asked["w"], graphs[client]) for client in json.loads(asked["clients"])}
 
     def _ahead(self, number: int, asked: Tree) -> Tree:
         """What was asked of the last replies to this step, of these; nothing where they do not have it, which is said

@@ -25,6 +25,7 @@ from fedweave.engines.devices import chosen
 from fedweave.engines.engine import LocalEngine
 from fedweave.engines.filed import seldom
 from fedweave.engines.loop import Loop
+from fedweave.engines.sharded import ShardedEngine
 from fedweave.engines.simulation import Simulation, keep_freed_memory, return_freed_memory
 from fedweave.engines.vectorised import Vectorised
 from fedweave.engines.worker import Worker
@@ -233,7 +234,7 @@ def _on_cluster(config: Config, made: Ingredients) -> _Engine:
     executor = workers.executor(worker, config.plain(), sizes, workers.count(engine.workers))
     dtype = DTYPES[engine.dtype]
     told = _of_server(made.data, made.seen, dtype)
-    fed = LocalEngine(executor, dtype=dtype, seed=config.general.seed, resend=engine.resend, **told)
+    fed = ShardedEngine(executor, dtype=dtype, seed=config.general.seed, resend=engine.resend, **told)
     before = torch.get_num_threads()
     torch.set_num_threads(engine.threads or 1)  # more would spin between small sums, on cores that are the workers'
 

@@ -12,7 +12,7 @@ from torch.nn.utils import get_total_norm
 from fedweave.algorithms.deployment import Deployable
 from fedweave.core import purposes
 from fedweave.core.algorithm import Algorithm, MeasuresAll, MeasuresClients, check_rounds
-from fedweave.core.engine import Engine, HoldsGraphs
+from fedweave.core.engine import Engine, HoldsGraphs, JudgesExamples
 from fedweave.core.graph import TEST
 from fedweave.core.replies import of_members
 from fedweave.core.tree import Tree, check, leaves, to
@@ -20,7 +20,7 @@ from fedweave.errors import FedweaveError, ReplyRefused, UserError, told_diverge
 from fedweave.metrics.best_rounds import best_validated, fairest
 from fedweave.metrics.judging import BEST, PLAIN, Judging, judged_by, positive_of
 from fedweave.metrics.measured import GLOBAL, METRICS_SCHEMA, OF, SAMPLED, measure, of_splits, positive_class
-from fedweave.metrics.pooled import Alarm, pooled, pooled_sums
+from fedweave.metrics.pooled import Alarm, pooled, pooled_examples, pooled_sums
 
 SERVER = "server"
 
@@ -176,12 +176,14 @@ class _Referee:
         alarm = Alarm(positive_class(self.judging, measured), how)
         if total is not None:
             return pooled_sums(total, alarm)
-        if not (isinstance(self.fed, HoldsGraphs) and isinstance(self.algorithm, Deployable)):
+        if not (isinstance(self.fed, HoldsGraphs | JudgesExamples) and isinstance(self.algorithm, Deployable)):
             return {}
         if (w := self.algorithm.judged_model(state)) is None:
             return {}
-        graphs = [self.fed.graphs[client] for client in self.fed.judged or self.fed.clients]
-        return pooled(self.algorithm.net, w, graphs, alarm)
+        clients = self.fed.judged or self.fed.clients
+        if isinstance(self.fed, HoldsGraphs):
+            return pooled(self.algorithm.net, w, [self.fed.graphs[client] for client in clients], alarm)
+        return pooled_examples(self.fed.judged_examples(w, clients), alarm)
 
 
 def evaluated(number: int, rounds: int, eval_every: int) -> bool:

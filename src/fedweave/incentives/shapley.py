@@ -74,11 +74,16 @@ def quota(r: Tensor, size: int, beta: float = 1.0) -> Tensor:
     return (size * share).floor().long()
 
 
+REMAINDER = 2.0**-48  # of sums in float64
+
+
 def reward(whole: Tensor, quota: Tensor) -> Tensor:
     """What each agent downloads, [N, D]: the `quota` [N] entries of `whole` [D] of largest magnitude, 0 elsewhere.
 
-    Of entries of equal magnitude, the first ones.
+    Of entries of equal magnitude, the first ones. Entries below `REMAINDER` of the largest count as 0: they are what a
+    sum of updates that cancel leaves, and depend on the order in which clients were added up.
     """
+    whole = torch.where(whole.abs() < REMAINDER * whole.abs().max(), 0.0, whole)
     order = torch.argsort(whole.abs(), descending=True, stable=True)
     rank = torch.empty_like(order)
     rank[order] = torch.arange(len(order), device=order.device)

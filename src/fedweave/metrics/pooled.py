@@ -6,7 +6,7 @@ orders examples (AUC) needs their logits side by side, which no member sends; me
 a sum over all (`histograms`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -36,12 +36,22 @@ def pooled(model: Model, w: Tree, graphs: Iterable[Graph], alarm: Alarm | None =
     """{"pooled/auc": float64 [3]} of the model on the train, val and test examples of all `graphs`, NaN where a split
     lacks positives or negatives; an example that two of them hold counts twice. With an `alarm`, where there are two
     classes, also what `flagging.scores` says, from the "pooled/threshold" on that validation examples decide."""
-    found, device = [], device_of(w)
+    return pooled_examples([judged_examples(model, w, graph) for graph in graphs], alarm)
+
+
+def judged_examples(model: Model, w: Tree, graph: Graph) -> Tree:
+    """What the model says of a graph's examples that are in a split: "logits" [e, c], "y" [e] and "masks" [3, e]."""
+    graph = graph.to(device_of(w))
+    used = graph.masks.any(0)
     with torch.no_grad():
-        for graph in (graph.to(device) for graph in graphs):
-            used = graph.masks.any(0)
-            found.append((models.judged(model, w, graph)[used], graph.y[used], graph.masks[:, used]))
-        logits, y, masks = (torch.cat(own, dim) for own, dim in zip(zip(*found, strict=True), (0, 0, 1), strict=True))
+        return {"logits": models.judged(model, w, graph)[used], "y": graph.y[used], "masks": graph.masks[:, used]}
+
+
+def pooled_examples(found: Sequence[Tree], alarm: Alarm | None = None) -> dict[str, np.ndarray]:
+    """`pooled` of what `judged_examples` has of each client."""
+    with torch.no_grad():
+        named = (("logits", 0), ("y", 0), ("masks", 1))
+        logits, y, masks = (torch.cat([own[name] for own in found], dim) for name, dim in named)
         pairs = torch.cat([ordered(logits[mask], y[mask], mask[mask][None]) for mask in masks])
     whole = {"auc": np.asarray(values({"auc": pairs.cpu()})["auc"])}
     if alarm is not None and logits.shape[-1] == 2:
