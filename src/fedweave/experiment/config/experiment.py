@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import re
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -297,7 +297,8 @@ def resolve(document: Document) -> Config:
     folder, across, own_of = None, Record(), OwnModels()
     for name in REGISTRIES:
         with faults:
-            table, chosen = section(document, name), _chosen
+            table = section(document, name)
+            chosen: Callable[[str, Document, str], Choice] = _chosen
             if name == "data":
                 table, folder = _located(table)
                 across = of_edges(table)
