@@ -97,7 +97,9 @@ def sentences(found: Sequence[Gain]) -> list[str]:
             words = f"{begin} {group[0].group.label}: joining changes {metric} by {by} on average"
         words += f" ({about}); {len(up):,} of {len(values):,} {who} {'gains' if len(up) == 1 else 'gain'}"
         words += f", by {three(spread(up)[0])} on average" if up else ""
-        words += f"; {len(down):,} {'loses' if len(down) == 1 else 'lose'}, by {three(-spread(down)[0])}" if down else ""
+        words += (
+            f"; {len(down):,} {'loses' if len(down) == 1 else 'lose'}, by {three(-spread(down)[0])}" if down else ""
+        )
         said.append(f"{words}{_beyond(group)}.")
     return said
 
