@@ -62,13 +62,19 @@ def fedweave(*words: str | Path) -> None:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of `fedavg`, with one of `local` beside it and the page of both."""
+    """A run of `fedavg`, with one of `local` beside it and the page of both; and of these in two conditions."""
     folder = tmp_path_factory.mktemp("browser")
     config = folder / "small.toml"
     config.write_text('rounds = 3\n[data]\nname = "synthetic"\nnodes = 300\n[partition]\nclients = 12\n')
     for algorithm in ("local", "fedavg"):
         fedweave("run", config, "--algorithm", algorithm, "--out", folder / algorithm, "-q")
     fedweave("report", folder / "fedavg", folder / "local", "-o", folder / "page.html")
+    for algorithm in ("local", "fedavg"):
+        fedweave(
+            "run", config, "--algorithm", algorithm, "--out", folder / f"{algorithm}-200", "--set", "data.nodes=200"
+        )
+    four = [folder / f"{name}{size}" for name in ("fedavg", "local") for size in ("", "-200")]
+    fedweave("report", *four, "-o", folder / "conditions.html")
     return folder / "fedavg"
 
 
@@ -90,10 +96,10 @@ def test_what_is_wrong_with_a_page_is_found(browser: Browser, tmp_path: Path) ->
 
 @pytest.mark.parametrize(("width", "scheme"), WINDOWS)
 def test_a_report_is_whole_and_legible(width: int, scheme: str, browser: Browser, run: Path) -> None:
-    page = run.parent / "page.html"
-    assert page.stat().st_size < LARGEST
-    browser.show(page.as_uri(), width, scheme)
-    assert browser.faults() == []
+    for page in (run.parent / "page.html", run.parent / "conditions.html"):
+        assert page.stat().st_size < LARGEST
+        browser.show(page.as_uri(), width, scheme, tall=60_000)
+        assert (page.name, browser.faults()) == (page.name, [])
 
 
 @pytest.mark.often("1400-light")

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fedweave.core.algorithm import HasNotes
+from fedweave.core.algorithm import HasNotes, capabilities
 from fedweave.core.records import Values
 from fedweave.core.text import counted, printable
 from fedweave.datasets.base import Dataset
@@ -67,7 +67,8 @@ def header(console: Console, config: Config, built: Ready) -> None:
     unsuited = built.algorithm.notes if isinstance(built.algorithm, HasNotes) else []
     alone = filter(None, [untested(held["test"], built.fed.test is not None)])
     edges = unused_of_edges(suited(config, built.data), built.data.carried)
-    if said := favoured(built.data, config.data.values):
+    vertical = capabilities(config.algorithm.kind).vertical  # where gaps are not measured
+    if not vertical and (said := favoured(built.data, config.data.values)):
         console.print(printable(said), highlight=False, soft_wrap=True, markup=False)
     held_by = dict(zip(named["client"], (part.nodes for part in built.partition.parts), strict=True))
     times = odd_times(built.data, built.partition.parts[0].until, held_by)

@@ -181,5 +181,7 @@ def over_conditions(found: Sequence[Condition]) -> list[str | Table]:
     over = ranks(found)
     lines: list[str | Table] = [over.sentence(), over.table()]
     for one in found:
-        lines += [f"{one.title}:", *headlines(one.groups, gains(one.groups), one.shown), overview(one)]
+        why = incomparable(one.groups) if len(one.groups) > 1 else ""
+        lines += [f"{one.title}:", *([f"Not compared: {why}."] if why else [])]
+        lines += [*headlines(one.groups, gains(one.groups), one.shown), overview(one)]
     return lines

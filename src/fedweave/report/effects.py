@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fedweave.core.text import counted
-from fedweave.metrics.judging import WORDS
+from fedweave.metrics.judging import BEST, WORDS
 from fedweave.report.cells import differences, interval, signed
 from fedweave.report.reading import Group, spread
 
@@ -73,7 +73,8 @@ def standing(groups: Sequence[Group], name: str, metric: str) -> str:
     if len(known) < 2:
         return ""
     best, *others = sorted((group for group in groups if group.label in known), key=lambda group: -known[group.label])
-    ranks = f"members' mean test {WORDS[metric]} is {ranked(known, '{:.3f}'.format)}"
+    when = " in the round that is best on validation examples" if name.startswith(f"{BEST}/") else ""
+    ranks = f"members' mean test {WORDS[metric]}{when} is {ranked(known, '{:.3f}'.format)}"
     if all(len(group.runs) == 1 for group in groups):
         return f"Not tested, one seed: {ranks}; with other seeds the order may be another."
     ahead = {

@@ -95,9 +95,11 @@ def sentences(found: Sequence[Gain]) -> list[str]:
             begin = f"{UNDECIDED} with" if change.seeds > 1 else "With"
             by = signed(change.mean, three)
             words = f"{begin} {group[0].group.label}: joining changes {metric} by {by} on average"
-        words += f" ({about}); {len(up)} of {len(values)} {who} {'gains' if len(up) == 1 else 'gain'}"
+        words += f" ({about}); {len(up):,} of {len(values):,} {who} {'gains' if len(up) == 1 else 'gain'}"
         words += f", by {three(spread(up)[0])} on average" if up else ""
-        words += f"; {len(down)} {'loses' if len(down) == 1 else 'lose'}, by {three(-spread(down)[0])}" if down else ""
+        words += (
+            f"; {len(down):,} {'loses' if len(down) == 1 else 'lose'}, by {three(-spread(down)[0])}" if down else ""
+        )
         said.append(f"{words}{_beyond(group)}.")
     return said
 

@@ -69,7 +69,7 @@ def _part(one: Condition, at: str) -> Record:
     return {
         "at": at,
         "title": one.title,
-        "leads": headlines(groups, gain.gains(groups), one.shown if one.metric else ""),
+        "leads": headlines(groups, gain.gains(groups), one.shown),
         "warnings": _warnings(groups),
         "overview": overview(one),
         "figure": drawn(picture(one), f"{at}means"),

@@ -19,7 +19,7 @@ from fedweave.papers.grid import PlannedRun
 from fedweave.papers.table import piped
 from fedweave.report.cells import Cell, Table, measured, number
 from fedweave.report.compare import headlines, over_conditions
-from fedweave.report.conditions import Condition, conditions
+from fedweave.report.conditions import Condition, conditions, said
 from fedweave.report.gain import gains
 from fedweave.report.html import Choice, render
 from fedweave.report.reading import Group, Run, grouped, judged_alike, read_runs
@@ -69,7 +69,7 @@ def results(groups: Sequence[Group], columns: Mapping[str, str]) -> Table:
 def told(groups: Sequence[Group], chosen: Sequence[choosing.Chosen] = ()) -> tuple[str, ...]:
     """What the numbers are, and by which to choose; chosen: what was, in every condition."""
     if not (metric := judged_alike(groups)):
-        ways = dict.fromkeys(f"{WORDS[one.metric]} ({choosing.said(one.condition)})" for one in chosen)
+        ways = dict.fromkeys(f"{WORDS[one.metric]} ({said(one.condition)})" for one in chosen)
         return (f"Each condition is judged by its own metric: {', '.join(ways)}.",) if ways else (APART,)
     words = WORDS[metric]
     return (NOTE.format("Accuracies" if metric == PLAIN else words[0].upper() + words[1:], words),)
@@ -175,10 +175,9 @@ def finish(
 
 def _compared(console: "Console", groups: Sequence[Group], found: Sequence[Condition]) -> list[str]:
     """Show how groups of runs compare, in each condition and over all of several; the same as Markdown."""
-    if len(found) > 1:
-        lines = over_conditions(found)
-    else:
-        lines = [*headlines(groups, gains(groups), found[0].shown if found else "")] if len(groups) > 1 else []
+    lines: list[str | Table] = over_conditions(found) if len(found) > 1 else []
+    if len(found) < 2 <= len(groups):
+        lines += headlines(groups, gains(groups))
     for line in lines:
         if isinstance(line, Table):
             show_cells(console, line)
@@ -217,7 +216,7 @@ def _for_papers(folder: Path, groups: Sequence[Group], chosen: Sequence[choosing
         files.append(_save(folder / "sweep.tex", paper.latex(chosen)))
     if asked.csv:
         files.append(_save(folder / "sweep.csv", paper.rows_of(groups, chosen, asked.keys)))
-        if len({choosing.said(one.condition) for one in chosen}) > 1:
+        if len({said(one.condition) for one in chosen}) > 1:
             files.append(_save(folder / "sweep-conditions.csv", paper.by_condition(chosen)))
     if asked.figures is not None:
         files += [Path(path) for path in charts.save([*over, *charts.over_rounds(chosen)], asked.figures)]
