@@ -122,7 +122,7 @@ def own_graph(site: SiteData, folder: Path, whole: Dataset | None = None, noted:
 def kinds_of(site: SiteData) -> tuple[str, ...]:
     """What the site's file names in an order that all sites must share, besides the classes and groups."""
     lists = {"node_labels": site.node_labels, "edge_labels": site.edge_labels}
-    lists |= {f"category {column}": values for column, values in sorted((site.categories or {}).items())}
+    lists |= {f"category {column}": tuple(values) for column, values in sorted((site.categories or {}).items())}
     return tuple(f"{what} {name}" for what, names in lists.items() for name in names or ())
 
 
