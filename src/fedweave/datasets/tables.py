@@ -28,7 +28,7 @@ from fedweave.datasets.columns import (
     sens_of,
     split_of,
 )
-from fedweave.datasets.features import compact, normalise, without_sens
+from fedweave.datasets.features import compact, scaled_by_holders, without_sens
 from fedweave.datasets.table import Tables
 from fedweave.errors import ConfigError, DataError, Faults
 
@@ -84,7 +84,8 @@ class Tabular(Carrying):
         found["y"], found["classes"] = found.pop("labelled")
         data = Dataset(name=root.resolve().name, **self.finished(tables, found))
         without_sens(data, (tables.edges if self.of_edges else tables.nodes).path, self.sens_feature)
-        return check(replace(data, x=normalise(compact(data.x), self.normalise, root.name)), root, labelled)
+        data = scaled_by_holders(replace(data, x=compact(data.x)), self.normalise, root.name)
+        return check(data, root, labelled)
 
     def check_form(self, tables: Tables, labelled: bool) -> None:
         """Refuse tables without columns that they must have, or with others that they may not."""

@@ -79,14 +79,15 @@ def hand_out(
     split and, if it sees them, the labels. Nobody gets ids but of its own examples and, where `config` makes something
     of edges between sites, of those that its edges lead to."""
     part, external = global_test_part(data, partition), REFUSE if config is None else config.external
+    scaling, data = data.scaling, replace(data, scaling="none")  # by each site itself, as its site.toml says
     own_parts, whole = shares(data, partition.parts), data
     policy: Record = {"measures": list(FINE)}  # all that a simulation measures
-    across: Record = {}
+    across: Record = {"normalise": scaling}
     if config is not None and external != REFUSE:
         data = named(data)
         pairs = zip(shares(data, partition.parts), outsides(data, partition.parts), strict=True)
         own_parts = (replace(own, outside=outside) for own, outside in pairs)
-        whole = ready(data, partition, config)
+        whole = replace(ready(data, partition, config), scaling="none")
         across = {"external": external, "normalise": config.data.values.get("normalise", "none")}
         policy |= {"exchange": config.external_least} if external == EXCHANGE else {}
     tests = () if part is None else tuple(shares(whole, [part]))

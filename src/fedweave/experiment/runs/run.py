@@ -239,7 +239,7 @@ def _prepare(
     write(directory / CONFIG, lambda file: file.write(written(config.plain()).encode()))
     write_table(directory / PARTITION, pa.table(columns))
     if isinstance(built, Built):  # sites alone know theirs
-        write_form(directory, form_of_config(config, built.data))
+        write_form(directory, form_of_config(config, built.data, built.partition))
         _write_found(directory, built)
     with plain_errors(directory):  # last: what a finished run has is lost by a resume that has begun alone
         for name in (SUMMARY, *OF_MODEL):  # of fewer rounds than are wanted now

@@ -19,7 +19,7 @@ from fedweave.datasets.carrying import Carrying, as_edges, scaled, scaled_like
 from fedweave.datasets.check import first, refuse
 from fedweave.datasets.contents import content
 from fedweave.datasets.edges import EXCHANGE, REFUSE
-from fedweave.datasets.features import OVER_NODES, compact, normalise, without_sens
+from fedweave.datasets.features import BY_NODES, OVER_NODES, by_holder, compact, scaled_by_holders, without_sens
 from fedweave.datasets.folder import Folder
 from fedweave.datasets.graph_folder import GraphFolder, check_named, is_of_graphs
 from fedweave.deploy.flare.site.sitefile import SiteData
@@ -161,7 +161,7 @@ def _said(site: SiteData) -> Record:
 def marks(data: Dataset, scaling: str) -> Record:
     """What must be the same when a run's models predict: features, classes and scaling and, if features are scaled over
     them, the nodes; and when it resumes: all of the data."""
-    scaled = json.dumps([data.nodes, *data.ids]) if scaling in OVER_NODES else ""
+    scaled = json.dumps([data.nodes, *data.ids]) if scaling in BY_NODES else ""
     return {
         "features": list(data.columns) or data.features,
         "features of edges": list(data.carried.columns)
@@ -201,7 +201,7 @@ def across(path: Path, site: SiteData) -> Dataset:
 
 
 def _scaled(data: Dataset, site: SiteData) -> Dataset:
-    return replace(data, x=normalise(data.x, site.normalise, data.name))
+    return by_holder(scaled_by_holders(data, site.normalise, data.name))
 
 
 def _read(path: Path, site: SiteData) -> Dataset:
@@ -219,16 +219,16 @@ def _read(path: Path, site: SiteData) -> Dataset:
 def _undivided(path: Path, site: SiteData) -> Dataset:
     if require(path).is_dir():
         if not is_of_graphs(path):
-            return tables(site).load(path, 0)
+            return by_holder(tables(site).load(path, 0))
         of_graphs = {name: vars(site)[name] for name in ("node_labels", "edge_labels", "degrees")}
         kind = GraphFolder(**_said(site), **of_graphs)
         check_named(path, kind)
-        return kind.load(path, 0)
+        return by_holder(kind.load(path, 0))
     data = without_sens(npz.read(path, path.stem, loops=site.loops), path, site.sens_feature)
     data = as_edges(data) if site.task == "edges" and data.example != "edge" else data
     data = numbered(path, data, site)
     carried = None if data.carried is None else scaled(data.carried, site.edge_normalise, path)
-    return replace(data, x=normalise(compact(data.x), site.normalise, path.name), carried=carried)
+    return _scaled(replace(data, x=compact(data.x), carried=carried), site)
 
 
 def require(path: Path) -> Path:
