@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import scipy.sparse as sp
 
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.features import repeated
+from fedweave.datasets.features import by_holder, repeated
 from fedweave.datasets.table import NUMERIC, WHOLE, Table, alike, difference
 
 PANDAS = "__index_level_"  # so begin the names of row indexes that pandas writes to Parquet
@@ -82,7 +82,7 @@ def odd_features(data: Dataset) -> Iterator[str]:
             f"{_columns(data, same)} one value for each class, so that a model reads the label off; leave out what is "
             "not known before the label is"
         )
-    largest = _largest(data.x)
+    largest = _largest(by_holder(data).x)
     usual = float(np.median(largest[largest > 0])) if (largest > 0).any() else 0.0
     if usual and len(far := np.flatnonzero(largest > APART * usual)):
         yield (

@@ -12,7 +12,7 @@ from rich.text import Text
 from fedweave.core.algorithm import HasNotes
 from fedweave.core.records import Values
 from fedweave.core.text import counted, printable
-from fedweave.datasets.odd_data import odd_data, one_class
+from fedweave.datasets.odd_data import odd_data, odd_features, one_class
 from fedweave.engines.sharded import Sharded
 from fedweave.experiment.build import Built, suited
 from fedweave.experiment.config import Config
@@ -63,7 +63,7 @@ def header(console: Console, config: Config, built: Ready) -> None:
     unsuited = built.algorithm.notes if isinstance(built.algorithm, HasNotes) else []
     alone = filter(None, [untested(held["test"], built.fed.test is not None)])
     edges = unused_of_edges(suited(config, built.data), built.data.carried)
-    odd = (*edges, *one_class(built.data), *odd_data(built.data))
+    odd = (*edges, *one_class(built.data), *odd_data(built.data), *odd_features(built.data))
     for note in (*alone, *unused(config.partition.make(), *cut), *unsuited, *odd):
         console.print(printable(f"note: {note}"), highlight=False, soft_wrap=True, markup=False)
 

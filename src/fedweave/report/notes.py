@@ -10,6 +10,7 @@ from fedweave.metrics.judging import (
     PLAIN,
     POSITIVES,
     RAREST,
+    WITHOUT_GRAPH,
     WORDS,
     judged_by,
     near_constant,
@@ -131,6 +132,7 @@ def notes(metrics: Mapping[str, float | None]) -> dict[str, str]:
         found["alike"] = "all test examples are of one class, so that no score says anything."
     if judged == PLAIN and alike:
         found |= _below_constant(metrics)
+    found |= _below_features(metrics)
     if missing := metrics.get("scores/missing"):
         found["missing"] = (
             f"scores of {missing:g} {'client' if missing == 1 else 'clients'} are missing in the last evaluation: all "
@@ -204,6 +206,27 @@ def _below_constant(metrics: Mapping[str, float | None]) -> dict[str, str]:
             trained = "" if matched is None else " with training examples"
             found[kind] = words.format(reached, constant, trained=trained)
     return found
+
+
+_WHERE = {
+    "global": "on all test examples, {:.3f}, is below {:.3f}, that of a logistic regression on all clients' features",
+    "local": "in the mean over clients, {:.3f}, is below {:.3f}, that of regressions on each client's features",
+}
+
+
+def _below_features(metrics: Mapping[str, float | None]) -> dict[str, str]:
+    """Where a model is worse than a logistic regression that knows no graph."""
+    judged, said = judged_by(metrics), []
+    for kind, words in _WHERE.items():
+        reached, plain = metrics.get(f"{kind}/{judged}"), metrics.get(f"{WITHOUT_GRAPH}/{kind}/{judged}")
+        if reached is not None and plain is not None and reached < plain:
+            said.append(words.format(reached, plain))
+    if not said:
+        return {}
+    return {
+        "features": f"the {WORDS[judged]} {'; '.join(said)}; these know no graph. Try another model (sage, gine), "
+        "scale features (data.normalise), or train longer."
+    }
 
 
 def _cut(metrics: Mapping[str, float | None]) -> dict[str, str]:

@@ -62,6 +62,7 @@ from fedweave.experiment.runs.resuming import (
 from fedweave.experiment.runs.saving import Ready, RunFiles, Sites
 from fedweave.experiment.runs.trained import partition_columns
 from fedweave.experiment.runs.warm import Begun, begin, earlier_ledgers
+from fedweave.experiment.runs.without_graph import without_graph
 from fedweave.metrics.judging import Judging
 from fedweave.metrics.measured import METRICS_SCHEMA
 from fedweave.metrics.pooled import POOLED
@@ -201,6 +202,8 @@ def running(
             finally:
                 watch.end()
         summary = _summary(config, built, files, directory, begun.notes)
+        if isinstance(built, Built):  # sites' examples are not here
+            summary["metrics"] |= without_graph(built, judging, config.evaluation.features, summary["metrics"])
         write(directory / SUMMARY, lambda file: file.write(json.dumps(summary, indent=2).encode() + b"\n"))
     return summary
 
