@@ -1,8 +1,8 @@
 """How features are scaled, measured: `normalise` as "auto", "none" and "standard" on real data, communities and skewed
 cuts.
 
-Every cell is a data set and a cut; FedAvg with the model named there, default settings, one model judged on all clients'
-test examples after the last round: accuracy, or AUC where a class is rare or small graphs are screened. Differences are
+Every cell is a data set and a cut; FedAvg with the model named there, default settings, one model judged on the test
+examples of all clients after the last round: accuracy, or AUC where a class is rare or small graphs are screened. Differences are
 paired over seeds, with 95 % intervals by Student's t. Needs the sets in $FEDWEAVE_DATA.
 
     python -m benchmarks.normalise [--seeds 5] [--rounds 40] [--sets credit …] [--rows rows.csv] [--wide]
@@ -113,7 +113,7 @@ def keys(names: list[str], wide: bool) -> Iterator[Key]:
 
 def told(rows: dict[tuple[Key, str], dict[int, float]], cells: list[Key]) -> Iterator[str]:
     """A Markdown table: means, and what "auto" gains over the others."""
-    yield "| set | cut | model | judged by | auto | none | standard | auto − none | auto − standard |"
+    yield "| set | cut | model | judged by | auto | none | standard | auto less none | auto less standard |"
     yield "| --- | --- | --- | --- | ---: | ---: | ---: | ---: | ---: |"
     for key in cells:
         each = {how: rows[key, how] for how in HOWS}
@@ -123,9 +123,7 @@ def told(rows: dict[tuple[Key, str], dict[int, float]], cells: list[Key]) -> Ite
             found = [each["auto"][seed] - value for seed, value in each[how].items() if seed in each["auto"]]
             low, high = interval(found)
             gains.append(f"{np.mean(found):+.3f} ({low:+.3f} to {high:+.3f})" if low is not None else "")
-        yield f"| {' | '.join((*key, SETS[key[0]].metric, *means, *gains))} |".replace("-0.", "−0.").replace(
-            "+0.", "+0."
-        )
+        yield f"| {' | '.join((*key, SETS[key[0]].metric, *means, *gains))} |"
 
 
 def main() -> None:
