@@ -2,8 +2,8 @@
 cuts.
 
 Every cell is a data set and a cut; FedAvg with the model named there, default settings, one model judged on the test
-examples of all clients after the last round: accuracy, or AUC where a class is rare or small graphs are screened. Differences are
-paired over seeds, with 95 % intervals by Student's t. Needs the sets in $FEDWEAVE_DATA.
+examples of all clients after the last round: accuracy, or AUC where a class is rare or small graphs are screened.
+Differences are paired over seeds, with 95 % intervals by Student's t. Needs the sets in $FEDWEAVE_DATA.
 
     python -m benchmarks.normalise [--seeds 5] [--rounds 40] [--sets credit …] [--rows rows.csv] [--wide]
 

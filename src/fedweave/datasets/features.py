@@ -85,7 +85,8 @@ OVER_NODES = ("scale", "standard", "minmax")  # by numbers over the nodes of all
 BY_NODES = (*OVER_NODES, AUTO)  # depend on which other nodes there are
 NORMALISE = ("none", "row", "binary", *BY_NODES)
 COUNT = 10  # the largest number of a column of indicators or small counts
-WORDY = 1000  # the largest number of a column of words, which is mostly zeros
+WORDY = 100  # the largest number of a column of words, which is 0 for some, at least one in `SOME`
+SOME = 20
 
 # Above this share of nonzeros a dense product is faster than a sparse one, and hardly larger in memory.
 DENSE_FROM = 0.2
@@ -134,7 +135,8 @@ def amounts(x: "np.ndarray | sp.csr_matrix") -> np.ndarray:
 
 
 def measured(x: "np.ndarray | sp.csr_matrix") -> np.ndarray:
-    """int64, the columns of x [n, d] that "auto" scales: `amounts`, but for words, which are mostly zeros and small."""
+    """int64, the columns of x [n, d] that "auto" scales: `amounts`, but for words: numbers up to `WORDY` of what some
+    rows do not have at all."""
     columns = amounts(x)
     if not x.shape[0] or not len(columns):
         return columns[:0]
@@ -142,7 +144,7 @@ def measured(x: "np.ndarray | sp.csr_matrix") -> np.ndarray:
     zeros = x.shape[0] - (np.count_nonzero(own, 0) if isinstance(own, np.ndarray) else own.getnnz(0))
     largest = abs(own).max(0)
     largest = largest.toarray()[0] if sp.issparse(largest) else largest
-    found: np.ndarray = columns[(2 * zeros <= x.shape[0]) | (largest > WORDY)]
+    found: np.ndarray = columns[(SOME * zeros < x.shape[0]) | (largest > WORDY)]
     return found
 
 
