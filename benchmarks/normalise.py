@@ -5,16 +5,22 @@ Every cell is a data set and a cut; FedAvg with the model named there, default s
 examples of all clients after the last round: accuracy, or AUC where a class is rare or small graphs are screened.
 Differences are paired over seeds, with 95 % intervals by Student's t. Needs the sets in $FEDWEAVE_DATA.
 
-    python -m benchmarks.normalise [--seeds 5] [--rounds 40] [--sets credit …] [--rows rows.csv] [--wide]
+    python -m benchmarks.normalise [--seeds 5] [--rounds 30] [--sets credit …] [--rows rows.csv] [--wide]
+    python -m benchmarks.normalise --first [--seeds 3] [--rounds 30] [--rows first.csv]
 
---wide adds GraphSAGE where the cell has gcn. Rows that the file has already are not measured again.
+--wide adds GraphSAGE where the cell has gcn. --first is the first run of somebody who looks for a rare class, with and
+without scaling, by gcn and GraphSAGE, beside the logistic regression that knows no graph: five communities as clients,
+AUC of the joint model and of the regression on all clients' training examples. Rows that the file has already are not
+measured again.
 """
 
 import argparse
 import csv
 import os
+import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,7 +30,9 @@ import torch
 import fedweave
 from fedweave.datasets import Dataset
 from fedweave.datasets.features import measured
-from fedweave.metrics.judging import Judging
+from fedweave.experiment.config import resolve
+from fedweave.experiment.runs.run import run
+from fedweave.metrics.judging import WITHOUT_GRAPH, Judging
 from fedweave.partition import Dirichlet, Louvain, Partition, Random
 from fedweave.report.cells import interval
 
@@ -57,6 +65,9 @@ SETS = {
     "aids": Set("tu", "gin", "auc", (("attributes", True),)),
     "proteins": Set("tu", "gin", "auc", (("attributes", True),)),
 }
+FIRST = ("credit", "reddit-anomaly", "yelpchi-reviews")
+WAYS = (("gcn", "none"), ("gcn", "auto"), ("sage", "auto"))
+AUC = "auc"
 COLUMNS = ("set", "cut", "model", "how", "seed", "metric", "value")
 Key = tuple[str, str, str]  # set, cut, model
 
@@ -103,6 +114,67 @@ def of_cell(key: Key, how: str, seed: int, rounds: int) -> float:
     return last.summary[f"global/{SETS[name].metric}"]
 
 
+class Quiet:
+    """Watches a run and says nothing."""
+
+    def begin(self, config: object, built: object, directory: Path, done: int) -> None:
+        """Nothing."""
+
+    def step(self, reached: object) -> None:
+        """Nothing."""
+
+    def stopping(self, number: int) -> None:
+        """Nothing."""
+
+    def end(self) -> None:
+        """Nothing."""
+
+
+def first(name: str, model: str, how: str, seed: int, rounds: int) -> tuple[float, float]:
+    """The AUC of a first run on test examples, and that of the regression beside it."""
+    own = SETS[name]
+    folder = Path(os.environ["FEDWEAVE_DATA"]) / name
+    path = str(folder / f"{name}.npz" if own.kind == "npz" else folder)
+    document = {
+        "seed": seed,
+        "rounds": rounds,
+        "eval_every": 0,
+        "data": {"name": own.kind, "path": path, "normalise": how, **dict(own.options)},
+        "partition": {"name": "louvain", "clients": 5, **SPLIT},
+        "model": {"name": model, "hidden": 64},
+        "algorithm": {"name": "fedavg", "local_steps": 3},
+        "engine": {"threads": 1},
+    }
+    with tempfile.TemporaryDirectory() as out:
+        found = run(resolve(document), Path(out) / "run", Quiet())["metrics"]
+    return found[f"global/{AUC}"], found[f"{WITHOUT_GRAPH}/global/{AUC}"]
+
+
+def firsts(seeds: int, rounds: int, path: Path) -> Iterator[str]:
+    """Measures the first runs, writes their rows, and gives a Markdown table of means with the least and the most."""
+    done = {}
+    if path.exists():
+        for row in csv.DictReader(path.open()):
+            key = row["set"], row["model"], row["how"], int(row["seed"])
+            done[key] = float(row["value"]), float(row["features"])
+    with path.open("a", newline="") as file:
+        writer = csv.writer(file)
+        if not file.tell():
+            writer.writerow(("set", "model", "how", "seed", "value", "features"))
+        for seed, name, way in product(range(seeds), FIRST, WAYS):
+            if (name, *way, seed) not in done:
+                found = done[name, *way, seed] = first(name, *way, seed, rounds)
+                writer.writerow((name, *way, seed, *map(repr, found)))
+                file.flush()
+    yield "| set | features alone | " + " | ".join(f"`{model}`, {how}" for model, how in WAYS) + " |"
+    yield "| --- |" + " ---: |" * (1 + len(WAYS))
+    for name in FIRST:
+        plain = [done[name, *WAYS[0], seed][1] for seed in range(seeds)]
+        each = [[done[name, *way, seed][0] for seed in range(seeds)] for way in WAYS]
+        cells = (f"{np.mean(own):.3f} ({min(own):.3f} to {max(own):.3f})" for own in (plain, *each))
+        yield f"| `{name}` | {' | '.join(cells)} |"
+
+
 def keys(names: list[str], wide: bool) -> Iterator[Key]:
     """All cells of these sets."""
     for name in names:
@@ -133,8 +205,12 @@ def main() -> None:
     parser.add_argument("--sets", nargs="+", default=[*SETS])
     parser.add_argument("--rows", type=Path, default=Path("normalise.csv"))
     parser.add_argument("--wide", action="store_true")
+    parser.add_argument("--first", action="store_true")
     given = parser.parse_args()
     torch.set_num_threads(1)
+    if given.first:
+        print("\n".join(firsts(given.seeds, given.rounds, given.rows)))
+        return
     rows: dict[tuple[Key, str], dict[int, float]] = defaultdict(dict)
     if given.rows.exists():
         for row in csv.DictReader(given.rows.open()):

@@ -208,6 +208,7 @@ def _below_constant(metrics: Mapping[str, float | None]) -> dict[str, str]:
     return found
 
 
+FAR = 0.02  # of an AUC, by which a model may be below a regression without a word
 _WHERE = {
     "global": "on all test examples, {:.3f}, is below {:.3f}, that of a logistic regression on all clients' features",
     "local": "in the mean over clients, {:.3f}, is below {:.3f}, that of regressions on each client's features",
@@ -215,17 +216,19 @@ _WHERE = {
 
 
 def _below_features(metrics: Mapping[str, float | None]) -> dict[str, str]:
-    """Where a model is worse than a logistic regression that knows no graph."""
+    """Where a model is worse than a logistic regression that knows no graph: by the metric that judges, or by far in
+    how it orders examples."""
     judged, said = judged_by(metrics), []
-    for kind, words in _WHERE.items():
-        reached, plain = metrics.get(f"{kind}/{judged}"), metrics.get(f"{WITHOUT_GRAPH}/{kind}/{judged}")
-        if reached is not None and plain is not None and reached < plain:
-            said.append(words.format(reached, plain))
+    for name, least in {"auc": FAR, judged: 0.0}.items():
+        for kind, words in _WHERE.items():
+            reached, plain = metrics.get(f"{kind}/{name}"), metrics.get(f"{WITHOUT_GRAPH}/{kind}/{name}")
+            if reached is not None and plain is not None and reached < plain - least:
+                said.append(f"the {WORDS[name]} {words.format(reached, plain)}")
     if not said:
         return {}
     return {
-        "features": f"the {WORDS[judged]} {'; '.join(said)}; these know no graph. Try another model (sage, gine), "
-        "scale features (data.normalise), or train longer."
+        "features": f"{'; '.join(said)}. These know no graph. Try another model (sage, gine), scale features "
+        "(data.normalise), or train longer."
     }
 
 

@@ -19,7 +19,7 @@ from fedweave.datasets.carrying import Carrying, as_edges, scaled, scaled_like
 from fedweave.datasets.check import first, refuse
 from fedweave.datasets.contents import content
 from fedweave.datasets.edges import EXCHANGE, REFUSE
-from fedweave.datasets.features import BY_NODES, OVER_NODES, by_holder, compact, scaled_by_holders, without_sens
+from fedweave.datasets.features import AUTO, OVER_NODES, by_holder, compact, rescaled, scaled_by_holders, without_sens
 from fedweave.datasets.folder import Folder
 from fedweave.datasets.graph_folder import GraphFolder, check_named, is_of_graphs
 from fedweave.deploy.flare.site.sitefile import SiteData
@@ -100,7 +100,7 @@ def hold(site: SiteData, folder: Path, config: Config, noted: Form | None = None
 
 def own_graph(site: SiteData, folder: Path, whole: Dataset | None = None, noted: Form | None = None) -> Dataset:
     """The graph, or the small graphs, that a site trains on; whole: where it has been read, its features not scaled;
-    noted: see `hold`.
+    noted: see `hold`; by its numbers features are scaled that "auto" scales.
 
     Raises:
         DataError: it is absent or refused, or has no split. ConfigError: `site.toml` says of it what means nothing.
@@ -110,8 +110,12 @@ def own_graph(site: SiteData, folder: Path, whole: Dataset | None = None, noted:
     scaling = noted.edges["scaling"] if noted is not None and noted.edges is not None else {}
     like = site.edge_normalise in OVER_NODES and "shift" in scaling
     site = replace(site, edge_normalise="none") if like else site
+    as_then = noted.scaling if noted is not None and whole is None and site.normalise == AUTO else {}
+    site = replace(site, normalise="none") if "shift" in as_then else site
     data = read_graph(path, site) if whole is None else _scaled(whole, site)
     check_split(path, data)
+    if "shift" in as_then:
+        data = replace(data, x=rescaled(data.x, **as_then))
     if like and data.carried is not None:
         pairs = tuple((shift, by or 0.0) for shift, by in zip(scaling["shift"], scaling["divisor"], strict=True))
         data = replace(data, carried=scaled_like(data.carried, data.carried._replace(scaling=pairs), scaling["how"]))
@@ -161,7 +165,7 @@ def _said(site: SiteData) -> Record:
 def marks(data: Dataset, scaling: str) -> Record:
     """What must be the same when a run's models predict: features, classes and scaling and, if features are scaled over
     them, the nodes; and when it resumes: all of the data."""
-    scaled = json.dumps([data.nodes, *data.ids]) if scaling in BY_NODES else ""
+    scaled = json.dumps([data.nodes, *data.ids]) if scaling in OVER_NODES else ""
     return {
         "features": list(data.columns) or data.features,
         "features of edges": list(data.carried.columns)
