@@ -82,8 +82,8 @@ class Evaluation(Judging):
 
     clients: how many clients are evaluated, drawn once for a run, the same in every round; 0 for all. Of simulations.
     features: whether a logistic regression on features alone stands beside the models ("features/…" in the summary):
-              "auto" where that is quick, up to 1,000 clients and 100 million nonzero features times classes. Of
-              simulations.
+              "auto" where that costs little: one of all clients' up to 100 million nonzero features times classes, one
+              of each client's up to 40 clients times classes. Of simulations.
     """
 
     metric: Metric = "auto"

@@ -19,8 +19,8 @@ from fedweave.metrics.judging import OF_POSITIVE, WITHOUT_GRAPH, Judging, looked
 from fedweave.partition.base import client_ids
 from fedweave.partition.pooling import global_test_part, shares
 
-MOST_CLIENTS = 1_000  # up to which "auto" fits a regression for each client
-MOST_ENTRIES = 1e8  # nonzero features times classes, up to which "auto" fits any
+MOST_FITS = 40  # clients times classes, up to which "auto" fits a regression for each client
+MOST_ENTRIES = 1e8  # nonzero features times classes, up to which "auto" fits the one of all
 ITERATIONS = 1_000
 _METRICS = ("accuracy", "macro_f1", "auc")
 _ABSENT = -1e30  # score of a class that no training example is of
@@ -40,23 +40,24 @@ def without_graph(built: Built, judging: Judging, asked: bool | str, metrics: Re
     clients that each train on their own examples, and "features/global/…", of one that trains on all clients', on the
     examples of "global/…".
 
-    {} where parties hold columns of the same nodes, where there are no features or training examples, or `asked` is
-    False or "auto" and it would take long. metrics: of the run's summary.
+    {} where parties hold columns of the same nodes, or where there are no features or training examples. asked: False
+    for none, True for both, "auto" for what costs little beside rounds. metrics: of the run's summary.
     """
     cut = built.partition
     if asked is False or any(part.columns is not None for part in cut.parts):
         return {}
     names = client_ids(len(cut.parts), cut.names)
     parts = [part for part, name in zip(cut.parts, names, strict=True) if name in (built.fed.judged or names)]
-    if asked == "auto" and (len(parts) > MOST_CLIENTS or _entries(built.data) > MOST_ENTRIES):
+    classes, positive = built.data.classes, looked_for(judging, metrics)
+    if asked == "auto" and _entries(built.data) > MOST_ENTRIES:
         return {}
     clients = [_held(own) for own in shares(built.data, parts)]
     if not clients[0].x.shape[1] or not any(own.masks[TRAIN].any() for own in clients):
         return {}
     tests = [] if (test := global_test_part(built.data, cut)) is None else [*map(_held, shares(built.data, [test]))]
-    classes, positive = built.data.classes, looked_for(judging, metrics)
+    alone = clients if asked is True or len(parts) * classes <= MOST_FITS else []
     kept = (*_METRICS, *(OF_POSITIVE if classes == 2 else ()))
-    each = [values(_judged(held, [held], classes)[0], positive) for held in clients if held.masks[TRAIN].any()]
+    each = [values(_judged(held, [held], classes)[0], positive) for held in alone if held.masks[TRAIN].any()]
     together = values(merge(_judged(_joined(clients), tests or clients, classes)), positive)
     found = {f"{WITHOUT_GRAPH}/local/{name}": _mean([one.get(name, np.nan) for one in each]) for name in kept}
     found |= {f"{WITHOUT_GRAPH}/global/{name}": float(together.get(name, np.nan)) for name in kept}
