@@ -15,7 +15,7 @@ from fedweave.core.text import counted
 from fedweave.datasets import npz
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.edges import EXCHANGE, REFUSE
-from fedweave.datasets.features import has_sens
+from fedweave.datasets.features import by_holder, has_sens
 from fedweave.deploy.flare.policy.admission import check_of_sites
 from fedweave.deploy.flare.site.sitefile import FINE, SITE_FILE, read_site_file, write_site_file
 from fedweave.deploy.flare.wire.requests import SERVER
@@ -101,11 +101,14 @@ def hand_out(
             about["sens_feature"] = True
         more: Record = {} if partition.test is None else {"test": TEST}
         write_site_file(project / site / SITE_FILE, about | more, **policy)
-    for test in tests:
-        for folder in (SERVER, *sites):
-            npz.write(replace(test, ids=()), project / folder / TEST)
+    for raw in tests:
+        raw = replace(raw, ids=())
+        test = by_holder(replace(raw, scaling=across["normalise"]))
+        for site in sites:  # which scales it itself, but where it lacks columns of edges between sites
+            npz.write(raw if external == REFUSE else test, project / site / TEST)
+        npz.write(test, project / SERVER / TEST)
     for role, own in zip(partition.held, shares(whole, [*partition.held.values()]), strict=True):
-        npz.write(replace(own, ids=()), project / SERVER / f"{role}.npz")
+        npz.write(by_holder(replace(own, ids=(), scaling=across["normalise"])), project / SERVER / f"{role}.npz")
 
 
 class Observed:
