@@ -48,7 +48,10 @@ def test_own_names_give_what_the_known_ones_do(tmp_path: Path) -> None:
     same(from_frames(*frames, **NAMES), expected)
     folder(tmp_path / "banks/a", OWN, CONTACTS)
     assert load("members", str(tmp_path / "banks"), **NAMES).ids == ("a/p1", "a/p2", "a/p3")
-    same(read_graph(own, SiteData(str(own), labels=("ill", "well"), groups=("f", "m"), **NAMES)), expected)
+    same(
+        read_graph(own, SiteData(str(own), normalise="none", labels=("ill", "well"), groups=("f", "m"), **NAMES)),
+        expected,
+    )
 
 
 def test_parties_need_not_all_have_the_named_columns(tmp_path: Path) -> None:

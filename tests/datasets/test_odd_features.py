@@ -105,19 +105,22 @@ def test_a_column_far_larger_than_the_others_is_named() -> None:
     assert list(odd_features(replace(DATA, x=sp.csr_matrix(x, dtype=np.float32)))) == [said]
 
 
-def test_check_says_so(tmp_path: Path) -> None:
+def test_check_and_run_say_so(tmp_path: Path) -> None:
     rows = [f"{at},{at % 2},{90_000 + at},{at % 2 * 3},{at % 7}" for at in range(40)]
     (tmp_path / "nodes.csv").write_text("\n".join(["id,label,income,status,age", *rows]))
     (tmp_path / "edges.csv").write_text("source,target\n0,1\n")
     text = '[data]\nname = "folder"\npath = "."\n[partition]\nname = "random"\nclients = 2\n[model]\nname = "gcn"\n'
     (tmp_path / "e.toml").write_text(f'{text}[algorithm]\nname = "fedavg"\n')
-    words = ["check", str(tmp_path / "e.toml"), "--set", f"data.path={tmp_path}"]
-    told = CliRunner().invoke(app, words)
-    assert told.exit_code == 0, told.output
-    assert "note: the feature status has one value for each class" in told.output
-    assert "note: the feature income has numbers up to 15,006 times" in told.output
-    scaled = CliRunner().invoke(app, [*words, "--set", "data.normalise=standard"]).output
-    assert ("status has" in scaled, "income has" in scaled) == (True, False)
+    words = [str(tmp_path / "e.toml"), "--set", f"data.path={tmp_path}", "--set", "rounds=1"]
+    runs = [("check",), ("run", "--out", str(tmp_path / "run"))]
+    for command, *more in runs:  # what one says of columns, the other does
+        told = CliRunner().invoke(app, [command, *words, *more, "--set", "data.normalise=none"])
+        assert told.exit_code == 0, told.output
+        assert told.output.count("note: the feature status has one value for each class") == 1
+        assert told.output.count("note: the feature income has numbers up to 15,006 times") == 1
+    for how in ([], ["--set", "data.normalise=standard"]):
+        scaled = CliRunner().invoke(app, ["check", *words, *how]).output
+        assert ("status has" in scaled, "income has" in scaled) == (True, False)
 
 
 def rated(ratings: Sequence[float], task: str = "edges") -> list[str]:

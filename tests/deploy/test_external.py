@@ -119,7 +119,7 @@ def tables(project: Path, ages: Any = AGES, external: str = "exchange", **policy
         (project / site / "own/nodes.csv").write_text("\n".join(["id,age,label,split", *rows]) + "\n")
         ends = [f"iban-{pair.replace(',', ',iban-')}" for pair in TRANSFERS[site]]
         (project / site / "own/edges.csv").write_text("\n".join(["source,target", *ends]) + "\n")
-        about = {"path": "own", "classes": 2, "directed": True, "external": external}
+        about = {"path": "own", "classes": 2, "directed": True, "external": external, "normalise": "none"}
         write_site_file(project / site / SITE_FILE, about, **({"min_nodes": 1, "exchange": True} | policy))
     (project / "server/test.npz").unlink(missing_ok=True)
     data = {"name": "digits", "external": "exchange"}

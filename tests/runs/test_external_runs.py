@@ -31,8 +31,8 @@ def test_new_nodes_get_the_columns_of_the_run_scaled_as_they_were(
     cut = {"name": "folders", "public_split": True}
     document = {"rounds": 1, "data": data | {"external": "exchange", "classes": 2}, "partition": cut}
     config = resolve({**document, "model": {"name": "sage", "hidden": 4}, "algorithm": {"name": "fedavg"}})
-    made = prepared(config)[0]
-    before = Before(config, form_of_config(config, made), made)
+    made, parts, _ = prepared(config)
+    before = Before(config, form_of_config(config, made, parts), made)
     (tmp_path / "new").mkdir()
     (tmp_path / "new/nodes.csv").write_text("id,age\nn1,1\nn2,2\n")
     (tmp_path / "new/edges.csv").write_text("source,target\nx,n1\ny,n1\nn1,n2\n")

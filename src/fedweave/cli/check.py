@@ -21,7 +21,6 @@ if not Loaded.for_help:
     from fedweave.core.random import key
     from fedweave.core.tree import leaves
     from fedweave.datasets.features import OVER_NODES
-    from fedweave.datasets.odd_data import odd_features
     from fedweave.experiment.build import Built, build
     from fedweave.experiment.demands import check_trained
     from fedweave.experiment.runs.warm import begin
@@ -130,7 +129,6 @@ def oddities(config: "Config", built: "Built") -> Iterator[str]:
             f"classes of fewer than {FEW} examples: {', '.join(rare[:5])}; if a name is misspelt, correct it. With "
             "data.labels = […], all classes in order, any other name is refused"
         )
-    yield from odd_features(built.data)
     yield from _in_no_epsilon(config, built)
     trained = np.concatenate([y[part.examples[part.masks[TRAIN]]] for part in parts])
     for number in np.flatnonzero(np.bincount(trained, minlength=built.data.classes) == 0).tolist():

@@ -141,6 +141,8 @@ class Dataset:
     outside:     edges of its nodes to others that it does not have; None where nobody said.
     node_time:   float64 [n], when each node is, in the unit of the edges' times; None where nobody said.
     node_ids:    what the user's tables call the nodes, where edges are the examples; () where nobody said.
+    scaling:     "auto" where whoever holds some of the data scales its features by the nodes that it holds
+                 (`datasets.features.by_holder`), "own" once that is done, "none" where nobody does.
     notes:       sentences on what came with the data and is not used, for the user.
     named:       the [data] section that reads it again, and "seed" if that matters; None where nothing says so, as of a
                  copy in which something was replaced.
@@ -170,6 +172,7 @@ class Dataset:
     outside: Outside | None = None
     node_time: np.ndarray | None = None
     node_ids: tuple[str, ...] = ()
+    scaling: str = "none"
     named: Values | None = field(default=None, init=False, repr=False, compare=False)
 
     def __str__(self) -> str:
@@ -202,6 +205,7 @@ class Dataset:
                 f"{file} cannot be written: {error.strerror}. Name another place.", code="user.unwritable"
             ) from error
         own = {} if self.carried is None else {"loops": "keep"}
+        own["normalise"] = "auto" if self.scaling == "auto" else "none"
         object.__setattr__(self, "named", {"name": "npz", "path": str(file), "sens_feature": True, **own})
         return file
 

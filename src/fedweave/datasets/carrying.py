@@ -15,7 +15,7 @@ from fedweave.datasets.check import refuse, refuse_rows
 from fedweave.datasets.classified import Classified
 from fedweave.datasets.columns import EDGES, Categories, feature_names, features_of, gaps_filled, gaps_of, spread
 from fedweave.datasets.edges import undirected
-from fedweave.datasets.features import OVER_NODES, check_normalise, normalise, rescaled, scaling
+from fedweave.datasets.features import OVER_NODES, check_edge_normalise, normalise, rescaled, scaling
 from fedweave.datasets.table import Table
 from fedweave.errors import ConfigError
 
@@ -87,10 +87,7 @@ def check_carrying(given: Carrying) -> None:
     Raises:
         ConfigError: names the setting, its value and what is allowed.
     """
-    try:
-        check_normalise(given.edge_normalise)
-    except ConfigError as error:
-        raise ConfigError(f"edge_{error}") from error
+    check_edge_normalise(given.edge_normalise)
     if given.parallel not in PARALLEL:
         raise ConfigError(f"parallel = {given.parallel!r} is not known; choose one of {', '.join(PARALLEL)}.")
     if odd := [name for name in given.chosen if name in EDGES]:

@@ -218,7 +218,7 @@ def _remedy(key: str) -> str:
 class Classified:
     """What all data sets of a user's tables have in common.
 
-    normalise: how features are scaled: none, row, binary, scale, standard or minmax (docs/data-format.md).
+    normalise: how features are scaled: auto, none, row, binary, scale, standard or minmax (docs/data-format.md).
     classes:   number of classes when labels are numbers; None is the largest label + 1.
     labels:    class names in order when labels are names; None is those present, sorted. Sites that train together must
                all give the same `classes` or `labels`, since one site may lack a class.
@@ -236,7 +236,7 @@ class Classified:
 
     stems: ClassVar[tuple[str, ...]] = ("nodes", "edges")  # of the files, in the order of `Tables`
 
-    normalise: str = "none"
+    normalise: str = "auto"
     classes: int | None = None
     labels: tuple[str, ...] | None = None
     favourable: str | int | None = None

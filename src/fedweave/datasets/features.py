@@ -2,6 +2,7 @@
 and close to each other. The sensitive attribute is none of them unless the user asks for it.
 """
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -93,8 +94,14 @@ def with_constant(data: Dataset) -> Dataset:
     return replace(data, x=np.ones((data.nodes, 1), np.float32), columns=(CONSTANT,), notes=(*data.notes, note))
 
 
-OVER_NODES = ("scale", "standard", "minmax")  # depend on which other nodes there are
-NORMALISE = ("none", "row", "binary", *OVER_NODES)
+AUTO = "auto"  # every client by its own nodes
+OWN = "own"  # `Dataset.scaling` of what has been scaled so
+OVER_NODES = ("scale", "standard", "minmax")  # by numbers over the nodes of all clients
+BY_NODES = (*OVER_NODES, AUTO)  # depend on which other nodes there are
+NORMALISE = ("none", "row", "binary", *BY_NODES)
+COUNT = 10  # the largest number of a column of indicators or small counts
+WORDY = 100  # the largest number of a column of words, which is 0 for some, at least one in `SOME`
+SOME = 20
 
 FILLED = 1 << 26  # cells that sparse features may have to be filled for `OVER_NODES`
 # Above this share of nonzeros a dense product is faster than a sparse one, and hardly larger in memory.
@@ -124,14 +131,52 @@ def check_normalise(how: str) -> None:
         raise ConfigError(f"normalise = {how!r} is not known; choose one of {', '.join(NORMALISE)}.")
 
 
+def check_edge_normalise(how: str) -> None:
+    """Raise ConfigError unless `how` is one of `NORMALISE` that features of edges can have: all but "auto"."""
+    if how not in NORMALISE or how == AUTO:
+        known = ", ".join(name for name in NORMALISE if name != AUTO)
+        raise ConfigError(f"edge_normalise = {how!r} is not known; choose one of {known}.")
+
+
+def amounts(x: "np.ndarray | sp.csr_matrix") -> np.ndarray:
+    """int64, the columns of x [n, d] that are neither indicators nor small counts: some number is not whole, below 0 or
+    above `COUNT`. Of some of the rows they are some of these columns."""
+    held = sp.csc_matrix(x) if sp.issparse(x) else x
+    if isinstance(held, np.ndarray):
+        odd: np.ndarray = ((held % 1 != 0) | (held < 0) | (held > COUNT)).any(0)
+        return np.flatnonzero(odd)
+    odd = (held.data % 1 != 0) | (held.data < 0) | (held.data > COUNT)
+    of_column = np.repeat(np.arange(x.shape[1]), np.diff(held.indptr))
+    return np.unique(of_column[odd])
+
+
+def measured(x: "np.ndarray | sp.csr_matrix") -> np.ndarray:
+    """int64, the columns of x [n, d] that "auto" scales: `amounts`, but for words: numbers up to `WORDY` of what some
+    rows do not have at all."""
+    columns = amounts(x)
+    if not x.shape[0] or not len(columns):
+        return columns[:0]
+    own = x[:, columns]
+    zeros = x.shape[0] - (np.count_nonzero(own, 0) if isinstance(own, np.ndarray) else own.getnnz(0))
+    largest = abs(own).max(0)
+    largest = largest.toarray()[0] if sp.issparse(largest) else largest
+    found: np.ndarray = columns[(SOME * zeros < x.shape[0]) | (largest > WORDY)]
+    return found
+
+
 def scaling(over: "np.ndarray | sp.csr_matrix", how: str) -> tuple[np.ndarray, np.ndarray]:
     """(shift, divisor), float64 [d] each: `normalise` makes (x - shift) / divisor of a column x; a constant one it
     leaves ("scale") or sets to 0, which is a divisor of infinity. Where all columns are constant they stay.
 
-    over: features float32 [n, d] as they are. how: one of `OVER_NODES`.
+    over: features float32 [n, d] as they are. how: one of `BY_NODES`.
     """
     if _is_constant(over):
         return np.zeros(over.shape[1]), np.ones(over.shape[1])
+    if how == AUTO:
+        shift, divisor = np.zeros(over.shape[1]), np.ones(over.shape[1])
+        if len(columns := measured(over)):
+            shift[columns], divisor[columns] = scaling(dense(over[:, columns]), "standard")
+        return shift, divisor
     if how == "minmax":
         known = dense(over).astype(np.float64)
         low, span = known.min(0), np.ptp(known, 0)
@@ -165,6 +210,7 @@ def normalise(
     "standard": each column to mean 0 and standard deviation 1 over all n nodes; constant columns become 0.
     "minmax":   each column to [-1, 1] over all n nodes, 2 (x - min) / (max - min) - 1 (`feature_norm` in the code of
                 FairGNN, Dai and Wang 2021, and NIFTY, Agarwal et al. 2021); constant columns become 0.
+    "auto":     columns that measure something (`measured`) as "standard" does, and others as they are.
 
     Where all columns are constant, the last three leave them: nothing would be left.
 
@@ -178,6 +224,8 @@ def normalise(
         return x
     if how == "binary":
         return (x != 0).astype(np.float32)
+    if how == AUTO:
+        return rescaled(x, how, *scaling(over, how))
     from sklearn.preprocessing import StandardScaler, normalize  # takes seconds to load
 
     if how == "row":
@@ -205,15 +253,56 @@ def rescaled(
     x: "np.ndarray | sp.csr_matrix", how: str, shift: Sequence[float] = (), divisor: Sequence[float | None] = ()
 ) -> "np.ndarray | sp.csr_matrix":
     """Features float32 [m, d] scaled by numbers that `scaling` found over other nodes, one for each column, where `how`
-    is one of `OVER_NODES`; a divisor of None is infinity."""
-    if how not in OVER_NODES:
+    is one of `BY_NODES`; a divisor of None is infinity."""
+    if how not in BY_NODES:
         return normalise(x, how, "")
+    if how == AUTO:
+        return _some_rescaled(x, np.array(shift), np.array([math.inf if value is None else value for value in divisor]))
     factor = np.array([0.0 if value is None else 1 / value for value in divisor])
     if how == "scale" and isinstance(x, sp.csr_matrix):
         return sp.csr_matrix(x.astype(np.float64) @ sp.diags(factor)).astype(np.float32)
     wide = np.asarray(x.toarray() if isinstance(x, sp.csr_matrix) else x, np.float64)
     scaled: np.ndarray = ((wide - np.array(shift)) * factor).astype(np.float32)
     return scaled
+
+
+def _some_rescaled(
+    x: "np.ndarray | sp.csr_matrix", shift: np.ndarray, divisor: np.ndarray
+) -> "np.ndarray | sp.csr_matrix":
+    """x with (x - shift) / divisor in the columns where that is another number; sparse stays sparse."""
+    columns = np.flatnonzero((shift != 0) | (divisor != 1))
+    if not len(columns):
+        return x
+    own = ((dense(x[:, columns]).astype(np.float64) - shift[columns]) * (1 / divisor[columns])).astype(np.float32)
+    if isinstance(x, np.ndarray):
+        whole = x.copy()
+        whole[:, columns] = own
+        return whole
+    rest = np.ones(x.shape[1], np.float32)
+    rest[columns] = 0
+    rows, filled = np.repeat(np.arange(x.shape[0]), len(columns)), np.tile(columns, x.shape[0])
+    kept = sp.csr_matrix(x @ sp.diags(rest, dtype=np.float32))
+    kept.eliminate_zeros()
+    return sp.csr_matrix(kept + sp.csr_matrix((own.ravel(), (rows, filled)), shape=x.shape), dtype=np.float32)
+
+
+def of_party(how: str) -> str:
+    """How a party's columns are scaled: "auto" leaves them, so that parties can predict new nodes beside the old."""
+    return "none" if how == AUTO else how
+
+
+def scaled_by_holders(data: Dataset, how: str, name: str) -> Dataset:
+    """The data with its features scaled as `normalise` does, or, where `how` is "auto", as they are: whoever holds some
+    of it scales that by itself (`by_holder`)."""
+    return replace(data, scaling=AUTO) if how == AUTO else replace(data, x=normalise(data.x, how, name))
+
+
+def by_holder(data: Dataset) -> Dataset:
+    """What one client holds, features scaled by its own nodes where that is asked for (`Dataset.scaling`)."""
+    if data.scaling != AUTO:
+        return data
+    scaled = normalise(data.x, AUTO, "")
+    return replace(data, x=scaled, scaling="none" if scaled is data.x else OWN)
 
 
 def widened(x: "np.ndarray | sp.csr_matrix", columns: int) -> "np.ndarray | sp.csr_matrix":

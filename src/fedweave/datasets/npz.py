@@ -59,7 +59,15 @@ from fedweave.datasets.carrying import as_edges, once, scaled, skeleton
 from fedweave.datasets.check import check, check_array, first, refuse
 from fedweave.datasets.classified import refuse_stray
 from fedweave.datasets.edges import NO_LOOPS, Outside, check_loops, note_loops
-from fedweave.datasets.features import check_normalise, compact, normalise, refuse_merged, with_constant, without_sens
+from fedweave.datasets.features import (
+    check_edge_normalise,
+    check_normalise,
+    compact,
+    refuse_merged,
+    scaled_by_holders,
+    with_constant,
+    without_sens,
+)
 from fedweave.errors import ConfigError
 
 
@@ -307,14 +315,14 @@ def holds_graphs(path: Path) -> bool:
 class Archive:
     """Your own graph in one .npz file ([data] path), in the layout of `npz`.
 
-    normalise: how features are scaled: none, row, binary, scale, standard or minmax (docs/data-format.md).
+    normalise: how features are scaled: auto, none, row, binary, scale, standard or minmax (docs/data-format.md).
     sens_feature: allow a feature column that says the same as the array sens.
     loops: edges of a node with itself: "refuse", "drop", or "keep" where edges carry something.
     edge_normalise: how features of edges are scaled.
     task: what is classified where the file says classes of nodes and of edges: "nodes" or "edges".
     """
 
-    normalise: str = "none"
+    normalise: str = "auto"
     sens_feature: bool = False
     loops: str = "refuse"
     edge_normalise: str = "none"
@@ -323,7 +331,7 @@ class Archive:
     def __post_init__(self) -> None:
         check_normalise(self.normalise)
         check_loops(self.loops, carries=True)
-        check_normalise(self.edge_normalise)
+        check_edge_normalise(self.edge_normalise)
 
     def load(self, root: Path | None, seed: int) -> Dataset:
         """The graph in the file `root`, called like it; `seed` is not used.
@@ -340,4 +348,4 @@ class Archive:
         remedy = "Number the classes from 0, without gaps."
         refuse_stray(data.y, lambda row, what: refuse(root, f"y, row {row}: {what}", remedy))
         carried = None if data.carried is None else scaled(data.carried, self.edge_normalise, root)
-        return replace(data, x=normalise(compact(data.x), self.normalise, data.name), carried=carried)
+        return scaled_by_holders(replace(data, x=compact(data.x), carried=carried), self.normalise, data.name)

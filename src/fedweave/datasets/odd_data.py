@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import scipy.sparse as sp
 
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.features import apart, repeated
+from fedweave.datasets.features import apart, by_holder, repeated
 from fedweave.datasets.remedies import NUMERIC
 from fedweave.datasets.table import WHOLE, Table, alike, difference
 
@@ -86,7 +86,7 @@ def odd_features(data: Dataset) -> Iterator[str]:
         yield from _labels_read_off(
             data.carried.features, data.y, lambda columns: _few(called, columns), "edge feature"
         )
-    largest = _largest(data.x)
+    largest = _largest(by_holder(data).x)
     usual = float(np.median(largest[largest > 0])) if (largest > 0).any() else 0.0
     if usual and len(far := np.flatnonzero(largest > APART * usual)):
         yield (

@@ -29,7 +29,7 @@ from fedweave.datasets.columns import (
     spread,
 )
 from fedweave.datasets.edges import undirected
-from fedweave.datasets.features import compact, normalise, refuse_repeated
+from fedweave.datasets.features import compact, normalise, of_party, refuse_repeated
 from fedweave.datasets.files import find
 from fedweave.datasets.lookup import named_folder, unread
 from fedweave.datasets.table import Table, as_whole, difference, plain, undotted
@@ -76,7 +76,7 @@ class Parties(Classified):
         x = np.concatenate([party.x[own] for party, own in zip(given, rows, strict=True)], 1)
         dataset = Dataset(
             name=root.resolve().name,
-            x=normalise(compact(x), self.normalise, root.name),
+            x=normalise(compact(x), of_party(self.normalise), root.name),
             edges=undirected(source, target, len(ids)),
             y=y,
             classes=classes,

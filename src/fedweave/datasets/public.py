@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from fedweave.datasets import download, npz
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import check_counts, refuse
-from fedweave.datasets.features import compact, normalise
+from fedweave.datasets.features import compact, scaled_by_holders
 from fedweave.datasets.lookup import Facts, NotHeld, Published, cache, kinds_of, nowhere, shared
 from fedweave.errors import DataError
 
@@ -47,7 +47,7 @@ class Public(Published):
         counted = ("nodes", *(("edges",) if self.exact else ()), "features", "classes")
         check_counts(dataset, self.facts, path, counted, _OWN)
         dataset = self._allowed(dataset, path)
-        return replace(dataset, x=normalise(compact(dataset.x), self.normalise, self.name))
+        return scaled_by_holders(replace(dataset, x=compact(dataset.x)), self.normalise, self.name)
 
     def _allowed(self, dataset: Dataset, path: Path) -> Dataset:
         """The data set with what models may see of the features in the file."""

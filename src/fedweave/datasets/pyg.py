@@ -14,7 +14,14 @@ from fedweave.datasets.carrying import alike_both_ways, mirrored, once, one_way,
 from fedweave.datasets.check import check, first, refuse
 from fedweave.datasets.classified import refuse_stray
 from fedweave.datasets.edges import undirected
-from fedweave.datasets.features import compact, one_hot, refuse_merged, with_constant, without_sens
+from fedweave.datasets.features import (
+    compact,
+    one_hot,
+    refuse_merged,
+    scaled_by_holders,
+    with_constant,
+    without_sens,
+)
 from fedweave.datasets.hetero import CLASSES, flattened, is_hetero
 
 _MASKS = ("train_mask", "val_mask", "test_mask")
@@ -40,6 +47,7 @@ def from_pyg(
     loops: str = "drop",
     task: Literal["nodes", "edges"] = "nodes",
     flatten: bool = False,
+    normalise: str = "auto",
 ) -> Dataset:
     """The graph of a `torch_geometric.data.Data` with x, edge_index and y, and where it has them train_mask, val_mask
     and test_mask, sens, and of its edges edge_weight, edge_attr and edge_time. y = -1 is unlabelled; without val_mask,
@@ -56,6 +64,7 @@ def from_pyg(
     edges, each of which stands in edge_index once, `directed` is True unless it says otherwise, and x may be missing.
     flatten: make a `HeteroData` one graph whose first features of nodes, and of edges, say the type; then each type's
     own. One type has y, or edge_label. Edges are directed unless `directed` is False. Otherwise it is refused.
+    normalise: how features are scaled (`datasets.features.normalise`).
 
     Raises:
         DataError: one of the three is missing, `ignore` names what is not there, the labels are of pairs
@@ -67,7 +76,7 @@ def from_pyg(
         if len(graphs) > 1:
             refuse(name, "there are several graphs with types of nodes", "Give one, or graphs of one type.")
         flat, columns, of_edges = flattened(graphs[0], name, flatten, task)
-        made = from_pyg(flat, name, ignore, sens_feature, directed is not False, loops, task)
+        made = from_pyg(flat, name, ignore, sens_feature, directed is not False, loops, task, normalise=normalise)
         named = made.carried and made.carried._replace(columns=of_edges if made.carried.width else ())
         return replace(made, columns=columns, carried=named)
     label = CLASSES[task]
@@ -81,7 +90,8 @@ def from_pyg(
         held, graph_of = _merged(graphs, name, ignore)
     made = _made(held, graph_of, label, directed, loops, name)
     made = replace(made, notes=(*made.notes, *_unread(graphs, ignore, label, name)))
-    return without_sens(check(with_constant(made), name), name, sens_feature)
+    made = without_sens(check(with_constant(made), name), name, sens_feature)
+    return scaled_by_holders(made, normalise, name)
 
 
 def _made(

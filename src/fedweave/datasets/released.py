@@ -16,7 +16,7 @@ from scipy.io.matlab import MatReadError
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import check, check_counts, refuse
 from fedweave.datasets.edges import undirected
-from fedweave.datasets.features import compact, normalise
+from fedweave.datasets.features import compact, scaled_by_holders
 from fedweave.datasets.lookup import Facts, Filed
 
 _DAMAGED = (pa.ArrowException, MatReadError, ValueError, KeyError, OSError, EOFError)
@@ -47,7 +47,7 @@ class Released(Filed):
                 "damaged",
             )
         check_counts(held, self.facts, folder, self.counted)
-        return check(replace(held, x=normalise(compact(held.x), self.normalise, self.name)), folder)
+        return check(scaled_by_holders(replace(held, x=compact(held.x)), self.normalise, self.name), folder)
 
     def read(self, folder: Path) -> Dataset:
         """The graph in `folder`, which has all files."""
@@ -135,7 +135,7 @@ class Elliptic(Released):
 
     The split is by time: steps to 29 train, to 34 validate, later ones test as in the paper.
 
-    normalise: how features are scaled: none, row, binary, scale, standard or minmax (docs/data-format.md).
+    normalise: how features are scaled: auto, none, row, binary, scale, standard or minmax (docs/data-format.md).
     """
 
     name = "elliptic"

@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from fedweave.datasets import download, tu
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import check, check_counts, refuse
-from fedweave.datasets.features import check_normalise, normalise
+from fedweave.datasets.features import check_normalise, scaled_by_holders
 from fedweave.datasets.lookup import (
     TU_SUFFIXES,
     Facts,
@@ -36,12 +36,12 @@ class TU:
     """Your own folder of small graphs in the TU text layout (DS_A.txt, DS_graph_indicator.txt, DS_graph_labels.txt).
 
     attributes: use the node attributes (DS_node_attributes) as features too.
-    normalise:  how features are scaled: none, row, binary, scale, standard or minmax (docs/data-format.md);
-                over the nodes of all graphs, before any partition.
+    normalise:  how features are scaled: auto, none, row, binary, scale, standard or minmax (docs/data-format.md);
+                but for auto over the nodes of all graphs, before any partition.
     """
 
     attributes: bool = False
-    normalise: str = "none"
+    normalise: str = "auto"
     example: ClassVar[str] = "graph"
 
     def __post_init__(self) -> None:
@@ -65,7 +65,7 @@ class TU:
 
     def _read(self, folder: Path, name: str, pattern: str = "*") -> Dataset:
         dataset = tu.read(folder, name, self.attributes, pattern=pattern)
-        return replace(dataset, x=normalise(dataset.x, self.normalise, name))
+        return scaled_by_holders(dataset, self.normalise, name)
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,8 @@ class PublicTU(TU):
 
     name: ClassVar[str]
     facts: ClassVar[Facts]
+
+    normalise: str = "none"  # as published
 
     own_name: ClassVar[str]  # in its file names
 

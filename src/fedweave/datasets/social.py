@@ -21,7 +21,7 @@ from fedweave.datasets import npz
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import check, check_counts, first, refuse
 from fedweave.datasets.edges import undirected
-from fedweave.datasets.features import compact, normalise
+from fedweave.datasets.features import AUTO, compact, normalise, scaled_by_holders
 from fedweave.datasets.files import read
 from fedweave.datasets.lookup import Facts, Filed, kinds_of
 from fedweave.datasets.parties import Parties
@@ -66,7 +66,8 @@ class Twitch(Filed):
             owners=COUNTRIES,
         )
         check_counts(joined, self.facts, folder, ("nodes", "edges", "features", "classes"))
-        return check(replace(joined, x=normalise(compact(joined.x), self.normalise, self.name)), folder)
+        joined = scaled_by_holders(replace(joined, x=compact(joined.x)), self.normalise, self.name)
+        return check(joined, folder)
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,8 @@ class Pokec(Filed):
         ids = _ids(users)
         dataset = Dataset(
             name=self.name,
-            x=compact(normalise(x, self.normalise, self.name)),
+            x=compact(x if self.normalise == AUTO else normalise(x, self.normalise, self.name)),
+            scaling=AUTO if self.normalise == AUTO else "none",
             edges=_edges(folder / f"{self.stem}_relationship.txt", ids),
             y=_binary(users, LABEL),
             classes=2,

@@ -34,7 +34,7 @@ from fedweave.datasets.columns import (
     split_of,
     spread,
 )
-from fedweave.datasets.features import compact, normalise, with_constant, without_sens
+from fedweave.datasets.features import compact, scaled_by_holders, with_constant, without_sens
 from fedweave.datasets.table import Table, Tables
 from fedweave.errors import ConfigError, DataError, Faults
 
@@ -92,7 +92,8 @@ class Tabular(Carrying):
         found["y"], found["classes"] = found.pop("labelled")
         data = with_constant(Dataset(name=root.resolve().name, **self.finished(tables, found)))
         without_sens(data, (tables.edges if self.of_edges else tables.nodes).path, self.sens_feature)
-        return check(replace(data, x=normalise(compact(data.x), self.normalise, root.name)), root, labelled)
+        data = scaled_by_holders(replace(data, x=compact(data.x)), self.normalise, root.name)
+        return check(data, root, labelled)
 
     def check_form(self, tables: Tables, labelled: bool) -> None:
         """Refuse tables without columns that they must have, or with others that they may not."""

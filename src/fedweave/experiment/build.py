@@ -43,6 +43,7 @@ from fedweave.experiment.demands import (
     check_scaling,
     check_widths,
     judged,
+    scales,
 )
 from fedweave.experiment.graphs import MadeGraphs, graph_of, width
 from fedweave.experiment.memory import check_memory
@@ -187,7 +188,7 @@ def build(config: Config) -> Built:
         torch.set_num_threads(engine.threads)
     made = ingredients(config)
     data, seen, algorithm = made.data, made.seen, made.algorithm
-    check_scaling(config.data.values.get("normalise", "none"), algorithm, ("example",))
+    check_scaling(scales(data, config), algorithm, ("example",))
     check_columns(config, seen, algorithm)
     check_people(config, data, algorithm)
     scaled_edges = config.data.values.get("edge_normalise", "none") if data.edge_features else "none"

@@ -21,7 +21,7 @@ from fedweave.core.graph import Graph
 from fedweave.core.mechanism import LDP, Gaussian
 from fedweave.core.model import Model
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.features import OVER_NODES
+from fedweave.datasets.features import BY_NODES, amounts
 from fedweave.errors import ConfigError, listed
 from fedweave.experiment.config import Config, parameters, registry
 from fedweave.experiment.config.choice import CODE, OwnModels
@@ -138,6 +138,12 @@ def untested(test: Sequence[int | None], judged: bool) -> str:
     return UNTESTED if not judged and None not in test and not sum(filter(None, test)) else ""
 
 
+def scales(data: Dataset, config: Config) -> str:
+    """How features of nodes are scaled by other nodes, "none" where "auto" finds nothing to scale."""
+    how: str = config.data.values.get("normalise", "none")
+    return "none" if data.scaling != "none" and not len(amounts(data.x)) else how
+
+
 def check_scaling(how: str, algorithm: object, records: Sequence[str]) -> None:
     """Refuse to scale features by numbers over all examples where ε is of one of them: it moves all the others, too.
 
@@ -146,7 +152,7 @@ def check_scaling(how: str, algorithm: object, records: Sequence[str]) -> None:
     Raises:
         ConfigError: names the scaling and what to take instead.
     """
-    if how not in OVER_NODES or not isinstance(algorithm, DeclaresCalls):
+    if how not in BY_NODES or not isinstance(algorithm, DeclaresCalls):
         return
     declared = (own for step in algorithm.calls(2).all for own in step_info(step).sends.values())
     mechanisms = (one for own in declared for one in own.mechanisms)

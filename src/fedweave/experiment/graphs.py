@@ -14,7 +14,7 @@ from fedweave.core.edges import BatchCache, Edges
 from fedweave.core.extra import Extra
 from fedweave.core.graph import Graph, make_graph, stack
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.features import widened
+from fedweave.datasets.features import AUTO, amounts, widened
 from fedweave.engines.data import Makes
 from fedweave.ops.csr import Csr, StackedCsr
 from fedweave.ops.sparse import Sparse
@@ -40,7 +40,8 @@ class MadeGraphs(Makes):
         self._data, self._held, self._columns, self._dtype = data, held, columns, dtype
         self._starts = edge_starts(data)
         parts = (part for part, _, _ in held.values())
-        self._alike = data.graph_of is None and all(part.columns is None and part.edges is None for part in parts)
+        plain = data.graph_of is None and all(part.columns is None and part.edges is None for part in parts)
+        self._alike = plain and (data.scaling != AUTO or not len(amounts(data.x)))  # none by its own nodes
         self._made: OrderedDict[str, Graph] = OrderedDict()
         self._bytes = 0
 

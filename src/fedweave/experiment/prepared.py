@@ -8,7 +8,7 @@ from fedweave.core.algorithm import capabilities
 from fedweave.core.records import Values
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.carrying import scaled, scaled_like
-from fedweave.datasets.features import normalise
+from fedweave.datasets.features import scaled_by_holders
 from fedweave.experiment.config import Choice, Config
 from fedweave.learn.losses import by_number
 from fedweave.partition import cut
@@ -36,7 +36,7 @@ def prepared(config: Config, with_scaling: bool = True) -> tuple[Dataset, Partit
         check_inside(data)
         return data, partition, None
     made = appended(data, seen_by(config.algorithm, partition, data), how, config.external_least)
-    return replace(made.data, x=normalise(made.data.x, scaling, data.name)), partition, made
+    return scaled_by_holders(made.data, scaling, data.name), partition, made
 
 
 def cut_as(config: Config, values: Values) -> tuple[Dataset, Partition]:
@@ -63,7 +63,7 @@ def scaled_until(data: Dataset, how: str, until: tuple[float, float] | None) -> 
 def ready(data: Dataset, partition: Partition, config: Config) -> Dataset:
     """Data that is not scaled yet, with all columns that a config makes of its edges between members, scaled."""
     made = appended(data, partition, config.external, config.external_least).data
-    return replace(made, x=normalise(made.x, config.data.values.get("normalise", "none"), data.name))
+    return scaled_by_holders(made, config.data.values.get("normalise", "none"), data.name)
 
 
 def seen_by(algorithm: Choice, partition: Partition, data: Dataset) -> Partition:

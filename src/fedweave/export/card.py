@@ -46,6 +46,8 @@ _SCALED = {
     "row": "each row divided by the sum of its absolute values",
     "scale": f"each column divided by its standard deviation over the run's nodes{_NUMBERS}",
     "standard": f"each column to mean 0 and standard deviation 1 over the run's nodes{_NUMBERS}",
+    "auto": f"columns that measure something to mean 0 and standard deviation 1 at each client, with the client's own "
+    f"numbers, for the global model a typical client's{_NUMBERS}",
     "minmax": f"each column to [-1, 1] over the run's nodes{_NUMBERS}",
 }
 

@@ -20,7 +20,7 @@ from fedweave.experiment.config import Config
 from fedweave.experiment.runs.checkpoint import When
 from fedweave.experiment.runs.files import SUMMARY, read_summary
 from fedweave.experiment.runs.form import Form, form_of_config, read_form
-from fedweave.experiment.runs.scoring import flagging_of
+from fedweave.experiment.runs.scoring import flagging_of, form_of_client
 from fedweave.experiment.runs.trained import check_finite, finished, joint, trained
 from fedweave.metrics.judging import Flagging, flagging, of_best
 from fedweave.models.directed import has_ports
@@ -119,7 +119,8 @@ def _simulated(directory: Path, config: "Config", model: str | None, client: str
     whose = client or run.built.fed.clients[0]
     w, config = run.model_of(which, whose), config.of_member(whose, run.built.fed.clients)
     check_known(config)
-    form = read_form(directory) or form_of_config(config, data)
+    form = read_form(directory) or form_of_config(config, data, run.built.partition)
+    form = form if client is None else form_of_client(run, form, client)
     found = flagging_of(run, {client: w} if client else {})
     own = found.get(client or "") if isinstance(found, dict) else found
     return Source(config, which, _weights(config, deployable(run.built.algorithm_of(whose)), w, form), form, own, when)

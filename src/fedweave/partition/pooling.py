@@ -10,6 +10,7 @@ import numpy as np
 from fedweave.core.graph import TEST
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.edges import distinct
+from fedweave.datasets.features import by_holder
 from fedweave.partition.base import Part, Partition, client_ids
 from fedweave.partition.ego_networks import edges_among, induced_carried, induced_edges, labels_of
 
@@ -26,6 +27,7 @@ def global_test_part(data: Dataset, partition: Partition) -> Part | None:
 
 def shares(data: Dataset, parts: Sequence[Part], starts: np.ndarray | None = None) -> Iterator[Dataset]:
     """What each client holds, a dataset of its own whose split is how it uses its examples; without labels y is -1.
+    Features are scaled by the client's own nodes where `data` asks for that.
     Parties of a vertical cut get no ids: their nodes are the same, in the same order. starts: see `induced_edges`."""
     groups = [part.nodes for part in parts]
     edges_of, carried_of = induced_edges(data, groups, starts), induced_carried(data, groups)
@@ -33,7 +35,7 @@ def shares(data: Dataset, parts: Sequence[Part], starts: np.ndarray | None = Non
         y, x, nodes = data.y[part.examples], data.x[part.nodes], part.nodes
         own = () if part.columns is None or not data.columns else tuple(data.columns[i] for i in part.columns)
         edges = induced if part.edges is None else np.searchsorted(nodes, part.edges)
-        yield replace(
+        held = replace(
             data,
             x=x if part.columns is None else x[:, part.columns],
             columns=data.columns if part.columns is None else own,
@@ -52,6 +54,7 @@ def shares(data: Dataset, parts: Sequence[Part], starts: np.ndarray | None = Non
             node_time=None if data.node_time is None else data.node_time[nodes],
             node_ids=tuple(data.node_ids[i] for i in nodes) if data.node_ids else (),
         )
+        yield by_holder(held)
 
 
 def alone(data: Dataset, parts: Sequence[Part]) -> tuple[Dataset, list[Part]]:
@@ -60,12 +63,12 @@ def alone(data: Dataset, parts: Sequence[Part]) -> tuple[Dataset, list[Part]]:
     nodes = distinct(np.concatenate([part.nodes for part in parts]))
     graphs = _union([part.graphs for part in parts])
     examples = nodes if graphs is None else graphs
-    [held] = shares(data, [Part(nodes, np.zeros((3, len(examples)), bool), graphs=graphs)])
+    [held] = shares(replace(data, scaling="none"), [Part(nodes, np.zeros((3, len(examples)), bool), graphs=graphs)])
 
     def place(numbers: np.ndarray | None, among: np.ndarray) -> np.ndarray | None:
         return None if numbers is None else np.searchsorted(among, numbers)
 
-    return held, [
+    return replace(held, scaling=data.scaling), [
         replace(
             part,
             nodes=np.searchsorted(nodes, part.nodes),

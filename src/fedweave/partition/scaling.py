@@ -2,19 +2,42 @@
 
 A simulation loads and scales the whole data before it cuts it (`datasets.features`). Members who each hold a part would
 get such a mean, deviation and range, of the nodes that they hold, from one exchange, which stands in the ledger.
-Between organisations each site scales by its own nodes, and nothing is exchanged.
+Between organisations each site scales by its own nodes, and nothing is exchanged; nor is it anywhere with "auto", by
+which every client scales by its own.
 """
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from fedweave.core.federation import StepInfo
 from fedweave.core.ledger import Ledger
 from fedweave.core.purposes import SETUP
 from fedweave.core.tree import Tree
-from fedweave.datasets.features import OVER_NODES
-from fedweave.partition.base import Partition
+from fedweave.datasets.base import Dataset
+from fedweave.datasets.features import OVER_NODES, scaling
+from fedweave.partition.base import Part, Partition
+
+Numbers = tuple[np.ndarray, np.ndarray]  # (shift, divisor) of every column, as `datasets.features.scaling` has them
+
+
+def of_part(data: Dataset, part: Part) -> Numbers:
+    """The numbers by which one client scales its columns of `data` (`Dataset.scaling`)."""
+    return scaling(data.x[part.nodes], data.scaling)
+
+
+def of_typical(data: Dataset, partition: Partition) -> Numbers:
+    """Those by which a model of all clients is given new data: the mean over nodes of the clients' shifts, and the root
+    of the mean of their squared divisors; a client with a constant column has no say in its divisor."""
+    sizes = np.array([len(part.nodes) for part in partition.parts], np.float64)[:, None]
+    shifts, divisors = map(np.stack, zip(*(of_part(data, part) for part in partition.parts), strict=True))
+    known = np.where(np.isfinite(divisors), sizes, 0.0)
+    total = known.sum(0)
+    squares = (known * np.where(np.isfinite(divisors), divisors, 0.0) ** 2).sum(0)
+    spread = np.sqrt(squares / np.where(total > 0, total, 1.0))
+    return (sizes * shifts).sum(0) / sizes.sum(), np.where(total > 0, spread, np.inf)
+
 
 SCALE = "(scale)"
 _MOMENTS = {

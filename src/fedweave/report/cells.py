@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from fedweave.metrics.judging import BEST, OF_POSITIVE, PLAIN
+from fedweave.metrics.judging import BEST, OF_POSITIVE, PLAIN, WITHOUT_GRAPH
 from fedweave.report.reading import spread
 
 
@@ -180,4 +180,6 @@ def explained(name: str) -> str:
     within, last = name.removeprefix(f"{BEST}/"), name.rpartition("/")[2]
     if last.startswith("undefined_"):
         return NOTES.get(last, "without a positive test example, or a score: in no mean over clients of these metrics")
+    if within.startswith(f"{WITHOUT_GRAPH}/"):
+        return "of a logistic regression on features alone, which knows no graph"
     return NOTES.get(within, NOTES.get(last, ""))

@@ -14,7 +14,7 @@ from fedweave.core.algorithm import HasNotes, capabilities
 from fedweave.core.records import Values
 from fedweave.core.text import counted, printable
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.odd_data import odd_data, odd_times, one_class
+from fedweave.datasets.odd_data import odd_data, odd_features, odd_times, one_class
 from fedweave.engines.sharded import Sharded
 from fedweave.experiment.build import Built, suited
 from fedweave.experiment.config import Config
@@ -72,7 +72,7 @@ def header(console: Console, config: Config, built: Ready) -> None:
         console.print(printable(said), highlight=False, soft_wrap=True, markup=False)
     held_by = dict(zip(named["client"], (part.nodes for part in built.partition.parts), strict=True))
     times = odd_times(built.data, built.partition.parts[0].until, held_by)
-    odd = (*edges, *one_class(built.data), *odd_data(built.data), *times)
+    odd = (*edges, *one_class(built.data), *odd_data(built.data), *odd_features(built.data), *times)
     for note in (*alone, *unused(config.partition.make(), *cut), *unsuited, *slow(config), *odd):
         console.print(printable(f"note: {note}"), highlight=False, soft_wrap=True, markup=False)
 

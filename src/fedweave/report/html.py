@@ -26,7 +26,7 @@ from fedweave.report.reading import Group, Run, distinct, grouped, judged_alike
 from fedweave.report.training import unlike
 
 Owner = tuple[Group, Run]
-FAMILIES = ("global", "pooled", "within", "local", "trained", "best_val")
+FAMILIES = ("global", "pooled", "within", "local", "trained", "features", "best_val")
 
 
 @dataclass(frozen=True)

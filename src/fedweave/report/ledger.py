@@ -41,7 +41,7 @@ def pooled(config: Document, at_one_place: bool) -> list[str]:
     if at_one_place:
         return [POOLED]
     how, engine = config.get("data", {}).get("normalise", "none"), config.get("engine", {}).get("name", "simulation")
-    own = how in ("none", "row", "binary")  # each row by itself; see `datasets.features`
+    own = how in ("none", "row", "binary", "auto")  # each row, or client, by itself; see `datasets.features`
     return [] if own or engine not in SCALED else [SCALED[engine].format(how=how)]
 
 

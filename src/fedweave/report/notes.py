@@ -10,6 +10,7 @@ from fedweave.metrics.judging import (
     PLAIN,
     POSITIVES,
     RAREST,
+    WITHOUT_GRAPH,
     WORDS,
     judged_by,
     near_constant,
@@ -134,6 +135,7 @@ def notes(metrics: Mapping[str, float | None]) -> dict[str, str]:
         found["alike"] = "all test examples are of one class, so that no score says anything."
     if judged == PLAIN and alike:
         found |= _below_constant(metrics)
+    found |= _below_features(metrics)
     if missing := metrics.get("scores/missing"):
         found["missing"] = (
             f"scores of {missing:g} {'client' if missing == 1 else 'clients'} are missing in the last evaluation: all "
@@ -207,6 +209,30 @@ def _below_constant(metrics: Mapping[str, float | None]) -> dict[str, str]:
             trained = "" if matched is None else " with training examples"
             found[kind] = words.format(reached, constant, trained=trained)
     return found
+
+
+FAR = 0.02  # of an AUC, by which a model may be below a regression without a word
+_WHERE = {
+    "global": "on all test examples, {:.3f}, is below {:.3f}, that of a logistic regression on all clients' features",
+    "local": "in the mean over clients, {:.3f}, is below {:.3f}, that of regressions on each client's features",
+}
+
+
+def _below_features(metrics: Mapping[str, float | None]) -> dict[str, str]:
+    """Where a model is worse than a logistic regression that knows no graph: by the metric that judges, or by far in
+    how it orders examples."""
+    judged, said = judged_by(metrics), []
+    for name, least in {"auc": FAR, judged: 0.0}.items():
+        for kind, words in _WHERE.items():
+            reached, plain = metrics.get(f"{kind}/{name}"), metrics.get(f"{WITHOUT_GRAPH}/{kind}/{name}")
+            if reached is not None and plain is not None and reached < plain - least:
+                said.append(f"the {WORDS[name]} {words.format(reached, plain)}")
+    if not said:
+        return {}
+    return {
+        "features": f"{'; '.join(said)}. These know no graph. Try another model (sage, gine), scale features "
+        "(data.normalise), or train longer."
+    }
 
 
 def _cut(metrics: Mapping[str, float | None]) -> dict[str, str]:

@@ -16,7 +16,7 @@ from fedweave.core.records import Values
 from fedweave.core.text import counted
 from fedweave.experiment.config import Config
 from fedweave.experiment.runs.files import METRICS, read_table
-from fedweave.metrics.judging import OF_POSITIVE, OF_SCORES, POSITIVES, WORDS, judged_by
+from fedweave.metrics.judging import OF_POSITIVE, OF_SCORES, POSITIVES, WITHOUT_GRAPH, WORDS, judged_by
 from fedweave.report.absences import absent, mostly
 from fedweave.report.document import unmarked
 from fedweave.report.notes import (
@@ -153,6 +153,9 @@ def _scores(metrics: Values) -> list[Table]:
     for name in (key.removeprefix("pooled/") for key in metrics if key.startswith("pooled/")):
         table.add_row(f"{name}, pooled", _number(metrics[f"pooled/{name}"]))
     judged, chosen = judged_by(metrics), "best_val/round" in metrics
+    for name in dict.fromkeys((judged, "auc")):
+        if (values := [metrics.get(f"{WITHOUT_GRAPH}/{kind}/{name}") for kind in kinds]) != [None] * len(kinds):
+            table.add_row(f"{name}, features alone", *map(_number, values))
     for name in dict.fromkeys((judged, *(OF_POSITIVE if judged in OF_POSITIVE else ()))) if chosen else ():
         best = (_number(metrics.get(f"best_val/{kind}/{name}")) for kind in kinds)
         table.add_row(f"{name}, best val", *best)

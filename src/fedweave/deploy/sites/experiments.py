@@ -15,7 +15,7 @@ from fedweave.core.text import counted
 from fedweave.datasets import npz
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.edges import EXCHANGE, REFUSE
-from fedweave.datasets.features import has_sens
+from fedweave.datasets.features import by_holder, has_sens
 from fedweave.deploy.flare.policy.admission import check_of_sites
 from fedweave.deploy.flare.site.sitefile import FINE, SITE_FILE, read_site_file, write_site_file
 from fedweave.deploy.flare.wire.requests import SERVER
@@ -79,14 +79,15 @@ def hand_out(
     split and, if it sees them, the labels. Nobody gets ids but of its own examples and, where `config` makes something
     of edges between sites, of those that its edges lead to."""
     part, external = global_test_part(data, partition), REFUSE if config is None else config.external
+    scaling, data = data.scaling, replace(data, scaling="none")  # by each site itself, as its site.toml says
     own_parts, whole = shares(data, partition.parts), data
     policy: Record = {"measures": list(FINE)}  # all that a simulation measures
-    across: Record = {}
+    across: Record = {"normalise": scaling}
     if config is not None and external != REFUSE:
         data = named(data)
         pairs = zip(shares(data, partition.parts), outsides(data, partition.parts), strict=True)
         own_parts = (replace(own, outside=outside) for own, outside in pairs)
-        whole = ready(data, partition, config)
+        whole = replace(ready(data, partition, config), scaling="none")
         across = {"external": external, "normalise": config.data.values.get("normalise", "none")}
         policy |= {"exchange": config.external_least} if external == EXCHANGE else {}
     tests = () if part is None else tuple(shares(whole, [part]))
@@ -100,11 +101,14 @@ def hand_out(
             about["sens_feature"] = True
         more: Record = {} if partition.test is None else {"test": TEST}
         write_site_file(project / site / SITE_FILE, about | more, **policy)
-    for test in tests:
-        for folder in (SERVER, *sites):
-            npz.write(replace(test, ids=()), project / folder / TEST)
+    for raw in tests:
+        raw = replace(raw, ids=())
+        test = by_holder(replace(raw, scaling=across["normalise"]))
+        for site in sites:  # which scales it itself, but where it lacks columns of edges between sites
+            npz.write(raw if external == REFUSE else test, project / site / TEST)
+        npz.write(test, project / SERVER / TEST)
     for role, own in zip(partition.held, shares(whole, [*partition.held.values()]), strict=True):
-        npz.write(replace(own, ids=()), project / SERVER / f"{role}.npz")
+        npz.write(by_holder(replace(own, ids=(), scaling=across["normalise"])), project / SERVER / f"{role}.npz")
 
 
 class Observed:

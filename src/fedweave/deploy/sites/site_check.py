@@ -217,8 +217,9 @@ def _allowed(folder: Path, data: SiteData, rules: Rules, config: Config, sites: 
         why = f"policy.deny keeps back how many {' and '.join(kept)} there are, without which no model can be built"
         told.faults.append((name, f"{file}: {why}. Allow it."))
     scaling = config.data.values.get("normalise", "none")
-    if scaling not in ("none", data.normalise):
-        how = "said by site.toml" if data.normalise != "none" else "as nothing in site.toml scales it"
+    if scaling not in ("none", "auto", data.normalise):
+        how = {"none": "as nothing in site.toml scales it", "auto": "by the site's own nodes"}
+        how = how.get(data.normalise, "said by site.toml")
         split = ", after what the configuration of `sites init --split` did" if data.random_id is not None else ""
         said = f"[data] normalise = {scaling!r} of the experiment is of simulations"
         told.notes.append((name, f"{said}; here it is {data.normalise!r}, {how}{split}"))

@@ -81,16 +81,21 @@ class Evaluation(Judging):
     """The section [evaluation], whose values are checked against these types.
 
     clients: how many clients are evaluated, drawn once for a run, the same in every round; 0 for all. Of simulations.
+    features: whether a logistic regression on features alone stands beside the models ("features/…" in the summary):
+              "auto" where that costs little: one of all clients' up to 100 million nonzero features times classes, one
+              of each client's up to 40 clients times classes. Of simulations.
     """
 
     metric: Metric = "auto"
     positive: str | Annotated[int, Field(ge=0)] | None = None
     threshold: Threshold = "auto"
     clients: Annotated[int, Field(ge=0)] = 0
+    features: bool | Literal["auto"] = "auto"
 
     def plain(self) -> Record:
-        """See `Judging.plain`; a sample that nobody asked for is left out."""
-        return {key: value for key, value in super().plain().items() if (key, value) != ("clients", 0)}
+        """See `Judging.plain`; what nobody asked for is left out."""
+        usual = {"clients": 0, "features": "auto"}
+        return {key: value for key, value in super().plain().items() if key not in usual or value != usual[key]}
 
 
 @dataclass(frozen=True)

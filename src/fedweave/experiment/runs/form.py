@@ -6,7 +6,7 @@ It is kept in the run's directory, and `predict` and `export` go by it.
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,10 +18,12 @@ from fedweave.core.carried import Carried
 from fedweave.core.records import Record
 from fedweave.datasets import contents
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.features import OVER_NODES, scaling
+from fedweave.datasets.features import BY_NODES, scaling
 from fedweave.experiment.config import Config
-from fedweave.experiment.prepared import prepared
+from fedweave.experiment.prepared import prepared, seen_by
 from fedweave.experiment.runs.files import COLUMNS, damaged, read_table, write_table
+from fedweave.partition.base import Partition
+from fedweave.partition.scaling import of_typical
 
 _ABOUT = b"form"  # metadata of the table: JSON of what is not of a single column
 
@@ -63,17 +65,26 @@ def _of_edges(carried: Carried, how: str) -> Record:
 
 def numbers(x: object, how: str) -> Record:
     """`Form.scaling` of features x [n, d], as they are."""
-    if how not in OVER_NODES:
+    if how not in BY_NODES:
         return {"how": how}
-    shift, divisor = (found.tolist() for found in scaling(x, how))
-    return {"how": how, "shift": shift, "divisor": [value if math.isfinite(value) else None for value in divisor]}
+    return told(how, *scaling(x, how))
 
 
-def form_of_config(config: Config, data: Dataset) -> Form:
-    """The form of the `data` that a configuration names."""
+def told(how: str, shift: np.ndarray, divisor: np.ndarray) -> Record:
+    """`Form.scaling` by these numbers."""
+    finite = [value if math.isfinite(value) else None for value in divisor.tolist()]
+    return {"how": how, "shift": shift.tolist(), "divisor": finite}
+
+
+def form_of_config(config: Config, data: Dataset, partition: Partition) -> Form:
+    """The form of the `data` that a configuration names. Where every client of the `partition` scales by its own nodes,
+    the numbers are a typical client's (`of_typical`)."""
     how = config.data.values.get("normalise", "none")
     of_edges = config.data.values.get("edge_normalise", "none")
-    return form_of(data, how, unscaled(config) if how in OVER_NODES else None, of_edges)
+    if data.scaling != "none":
+        seen = seen_by(config.algorithm, partition, data)
+        return replace(form_of(data, "none", None, of_edges), scaling=told(data.scaling, *of_typical(data, seen)))
+    return form_of(data, how, unscaled(config) if how in BY_NODES else None, of_edges)
 
 
 def unscaled(config: Config) -> np.ndarray | sp.csr_matrix:
@@ -114,7 +125,7 @@ def read_form(directory: Path) -> Form | None:
     try:
         about = json.loads((table.schema.metadata or {})[_ABOUT])
         names, how = table["column"].to_pylist(), about["how"]
-        held = {key: table[key].to_pylist() for key in ("shift", "divisor")} if how in OVER_NODES else {}
+        held = {key: table[key].to_pylist() for key in ("shift", "divisor")} if how in BY_NODES else {}
         known = () if all(map(contents.is_unnamed, names)) else tuple(names)
         labels, example = tuple(map(str, about["labels"])), about["example"]
         if example not in ("node", "graph", "edge") or len(labels) not in (0, about["classes"]):

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -62,8 +63,9 @@ from fedweave.experiment.runs.resuming import (
 from fedweave.experiment.runs.saving import Ready, RunFiles, Sites
 from fedweave.experiment.runs.trained import partition_columns
 from fedweave.experiment.runs.warm import Begun, begin, earlier_ledgers
-from fedweave.metrics.judging import Judging
-from fedweave.metrics.measured import METRICS_SCHEMA
+from fedweave.experiment.runs.without_graph import without_graph
+from fedweave.metrics.judging import WITHOUT_GRAPH, Judging
+from fedweave.metrics.measured import METRICS_SCHEMA, of_splits
 from fedweave.metrics.pooled import POOLED
 from fedweave.partition.extra import finders_of
 from fedweave.privacy.spent import bounds
@@ -232,14 +234,14 @@ def _prepare(
         check_rounds(start.round, config, directory)
         check_same(start.source, source, directory, "Bring that back, or begin anew with --overwrite.")
         metrics = _cut(directory, METRICS, start.metrics)
-        of_last = pc.match_substring_regex(metrics["metric"], f"^({POOLED}|per_class)/")
+        of_last = pc.match_substring_regex(metrics["metric"], f"^({POOLED}|per_class|{WITHOUT_GRAPH})/")
         metrics = metrics.filter(pc.invert(of_last))
         built.fed.ledger.restore(_cut(directory, LEDGER, start.ledger))
         built.fed.restore(start.fed, start.data)
     write(directory / CONFIG, lambda file: file.write(written(config.plain()).encode()))
     write_table(directory / PARTITION, pa.table(columns))
     if isinstance(built, Built):  # sites alone know theirs
-        write_form(directory, form_of_config(config, built.data))
+        write_form(directory, form_of_config(config, built.data, built.partition))
         _write_found(directory, built)
     with plain_errors(directory):  # last: what a finished run has is lost by a resume that has begun alone
         for name in (SUMMARY, *OF_MODEL):  # of fewer rounds than are wanted now
@@ -278,6 +280,10 @@ def _train(
         files.add(here.noted(built.fed, step.round))
         seconds = time.monotonic() - began
         summary = step.summary or files.reached.summary
+        if step.round == general.rounds and isinstance(built, Built):  # sites' examples are not here
+            plain = without_graph(built, judging, config.evaluation.features, summary)
+            files.add(of_splits(step.round, {name: np.array([math.nan, math.nan, own]) for name, own in plain.items()}))
+            summary = summary | plain
         files.reach(Checkpoint(step.round, seconds, summary=summary, state=step.state))
         watch.step(replace(files.reached, summary=step.summary))
         last = stop.signal is not None or step.round == general.rounds

@@ -1,6 +1,8 @@
 """Predictions of a finished horizontal run: for its own examples, and for new nodes or graphs."""
 
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +15,11 @@ from fedweave.core.engine import graphs_of
 from fedweave.core.graph import VAL, Graph
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree, device_of
+from fedweave.datasets.features import compact, rescaled
 from fedweave.errors import UserError
 from fedweave.experiment.graphs import graph_of
 from fedweave.experiment.runs.files import SUMMARY, read_summary
-from fedweave.experiment.runs.form import form_of_config, read_form
+from fedweave.experiment.runs.form import Form, form_of_config, read_form, told
 from fedweave.experiment.runs.new_data import Before, like
 from fedweave.experiment.runs.predictions import Predicted, ends_of, predictions_table
 from fedweave.experiment.runs.trained import Trained, check_finite
@@ -24,6 +27,7 @@ from fedweave.metrics.flagging import by_validation
 from fedweave.metrics.judging import THRESHOLD, Flagging, chooses, flagging, of_best
 from fedweave.metrics.measured import GLOBAL
 from fedweave.partition.pooling import global_test_part
+from fedweave.partition.scaling import of_part
 
 
 def probabilities(model: Model, w: Tree, graph: Graph) -> Tensor:
@@ -79,17 +83,37 @@ def of_new(run: Trained, path: Path, model: str | None = None, client: str | Non
             "in the run each client has columns of its own, so that no one table of new nodes fits them.",
             code="user.own-columns",
         )
-    form = read_form(run.directory) or form_of_config(run.config, built.data)
-    data = like(Before(run.config, form, built.data), path)
+    form = read_form(run.directory) or form_of_config(run.config, built.data, built.partition)
     which = model or ("personal" if client is not None or run.algorithm.global_model(run.state) is None else "global")
     chosen = _chosen(run, client, which)
     by = flagging_of(run, chosen)
     if which == "global":
         chosen = {client or GLOBAL: next(iter(chosen.values()))}
-    graph, examples = graph_of(data, data.features, built.fed.dtype), np.arange(data.examples)
-    found = [Predicted(name, probabilities(run.test_net_of(name), w, graph), examples) for name, w in chosen.items()]
+    plain = built.data.scaling == "none"  # all clients' features are scaled alike
+    data = like(Before(run.config, form if plain else replace(form, scaling={"how": "none"}), built.data), path)
+
+    @cache
+    def graph(whose: str) -> Graph:
+        own = form if whose == GLOBAL else form_of_client(run, form, whose)
+        made = data if plain else replace(data, x=compact(rescaled(data.x, **own.scaling)))
+        return graph_of(made, data.features, built.fed.dtype)
+
+    examples = np.arange(data.examples)
+    found = [
+        Predicted(name, probabilities(run.test_net_of(name), w, graph(GLOBAL if plain else name)), examples)
+        for name, w in chosen.items()
+    ]
     named = data.ids, built.data.labels, data.example
     return predictions_table(found, *named, data.y, by, ends_of(data))
+
+
+def form_of_client(run: Trained, form: Form, client: str) -> Form:
+    """The form of the run's data as a client has it, which may scale its features by its own nodes."""
+    data = run.built.data
+    if data.scaling == "none":
+        return form
+    part = run.seen.parts[list(run.built.fed.clients).index(client)]
+    return replace(form, scaling=told(data.scaling, *of_part(data, part)))
 
 
 def flagging_of(

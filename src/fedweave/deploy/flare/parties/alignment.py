@@ -22,7 +22,7 @@ from fedweave.core.tree import Tree
 from fedweave.datasets import npz
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import refuse
-from fedweave.datasets.features import compact, normalise, without_sens
+from fedweave.datasets.features import compact, normalise, of_party, without_sens
 from fedweave.datasets.parties import read_party, restricted
 from fedweave.deploy.flare.site.holdings import (
     Holdings,
@@ -260,4 +260,4 @@ def read_own(
         refuse(path, "these are small graphs", "A party of a vertical run brings one graph.")
     key = read_secret(folder / IDS_KEY) if data.ids else b""
     meeting = Party(name, read_identity(folder, members), run, tuple(sites), key) if data.ids else None
-    return PartyData(path, data, meeting, columns, site.normalise)
+    return PartyData(path, data, meeting, columns, of_party(site.normalise))

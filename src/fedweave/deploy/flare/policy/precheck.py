@@ -21,6 +21,7 @@ from fedweave.core.federation import Step, StepInfo, step_info, step_name
 from fedweave.core.mechanism import LDP, Account, Applied, Gaussian, Mechanism, release_of
 from fedweave.core.tree import nest
 from fedweave.datasets.base import Dataset
+from fedweave.datasets.features import AUTO
 from fedweave.deploy.flare.policy.policy import (
     SCORES,
     PolicyViolation,
@@ -235,5 +236,6 @@ def suited(config: Config, data: Dataset, width: int, scaling: str) -> Algorithm
     demands.check_nodes(config, data, needs(algorithm))
     demands.check_sampling(config, carried is not None and carried.until is not None, model, algorithm)
     check_rounds(algorithm, config.general.rounds)
+    scaling = "none" if scaling == AUTO and data.scaling == "none" else scaling  # it found nothing to scale
     demands.check_scaling(scaling, algorithm, ("example", "node"))
     return algorithm

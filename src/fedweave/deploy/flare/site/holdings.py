@@ -20,7 +20,7 @@ from fedweave.datasets.check import first, refuse
 from fedweave.datasets.classified import refuse_stray
 from fedweave.datasets.contents import content
 from fedweave.datasets.edges import EXCHANGE, REFUSE
-from fedweave.datasets.features import OVER_NODES, compact, normalise, without_sens
+from fedweave.datasets.features import AUTO, OVER_NODES, by_holder, compact, rescaled, scaled_by_holders, without_sens
 from fedweave.datasets.folder import Folder
 from fedweave.datasets.graph_folder import GraphFolder, check_named, is_of_graphs
 from fedweave.deploy.flare.site.sitefile import SiteData
@@ -101,7 +101,7 @@ def hold(site: SiteData, folder: Path, config: Config, noted: Form | None = None
 
 def own_graph(site: SiteData, folder: Path, whole: Dataset | None = None, noted: Form | None = None) -> Dataset:
     """The graph, or the small graphs, that a site trains on; whole: where it has been read, its features not scaled;
-    noted: see `hold`.
+    noted: see `hold`; by its numbers features are scaled that "auto" scales.
 
     Raises:
         DataError: it is absent or refused, or has no split. ConfigError: `site.toml` says of it what means nothing.
@@ -111,8 +111,12 @@ def own_graph(site: SiteData, folder: Path, whole: Dataset | None = None, noted:
     scaling = noted.edges["scaling"] if noted is not None and noted.edges is not None else {}
     like = site.edge_normalise in OVER_NODES and "shift" in scaling
     site = replace(site, edge_normalise="none") if like else site
+    as_then = noted.scaling if noted is not None and whole is None and site.normalise == AUTO else {}
+    site = replace(site, normalise="none") if "shift" in as_then else site
     data = read_graph(path, site) if whole is None else _scaled(whole, site)
     check_split(path, data)
+    if "shift" in as_then:
+        data = replace(data, x=rescaled(data.x, **as_then))
     if like and data.carried is not None:
         pairs = tuple((shift, by or 0.0) for shift, by in zip(scaling["shift"], scaling["divisor"], strict=True))
         data = replace(data, carried=scaled_like(data.carried, data.carried._replace(scaling=pairs), scaling["how"]))
@@ -202,7 +206,7 @@ def across(path: Path, site: SiteData) -> Dataset:
 
 
 def _scaled(data: Dataset, site: SiteData) -> Dataset:
-    return replace(data, x=normalise(data.x, site.normalise, data.name))
+    return by_holder(scaled_by_holders(data, site.normalise, data.name))
 
 
 def _read(path: Path, site: SiteData) -> Dataset:
@@ -220,11 +224,11 @@ def _read(path: Path, site: SiteData) -> Dataset:
 def _undivided(path: Path, site: SiteData) -> Dataset:
     if require(path).is_dir():
         if not is_of_graphs(path):
-            return tables(site).load(path, 0)
+            return by_holder(tables(site).load(path, 0))
         of_graphs = {name: vars(site)[name] for name in ("node_labels", "edge_labels", "degrees")}
         kind = GraphFolder(**_said(site), **of_graphs)
         check_named(path, kind)
-        return kind.load(path, 0)
+        return by_holder(kind.load(path, 0))
     data = without_sens(npz.read(path, path.stem, loops=site.loops), path, site.sens_feature)
     data = as_edges(data) if site.task == "edges" and data.example != "edge" else data
     data = numbered(path, data, site)
@@ -232,7 +236,7 @@ def _undivided(path: Path, site: SiteData) -> Dataset:
         remedy = "Number the classes from 0, without gaps."
         refuse_stray(data.y, lambda row, what: refuse(path, f"y, row {row}: {what}", remedy))
     carried = None if data.carried is None else scaled(data.carried, site.edge_normalise, path)
-    return replace(data, x=normalise(compact(data.x), site.normalise, path.name), carried=carried)
+    return _scaled(replace(data, x=compact(data.x), carried=carried), site)
 
 
 def require(path: Path) -> Path:

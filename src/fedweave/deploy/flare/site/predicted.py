@@ -16,7 +16,7 @@ from fedweave.core.graph import VAL
 from fedweave.core.text import counted
 from fedweave.core.tree import Tree
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.features import OVER_NODES
+from fedweave.datasets.features import BY_NODES
 from fedweave.deploy.flare.policy.keys import read_checked
 from fedweave.deploy.flare.site.holdings import Holdings, read_graph
 from fedweave.deploy.flare.site.joining import FLAGS
@@ -42,7 +42,7 @@ def form_at(site: SiteData, folder: Path, data: Dataset | None = None) -> Form:
     Raises:
         DataError: it is absent or refused.
     """
-    if data is None or site.normalise in OVER_NODES:
+    if data is None or site.normalise in BY_NODES:
         data = read_graph(folder / site.path, replace(site, normalise="none"))
     handed_out = site.random_id is not None and site.normalise == "none"
     edges = HANDED_OUT if site.random_id is not None and site.edge_normalise == "none" else site.edge_normalise

@@ -60,7 +60,7 @@ class SiteData:
 
     path: str
     test: str | None = None
-    normalise: str = "none"
+    normalise: str = "auto"
     classes: Annotated[int, Field(ge=1)] | None = None
     labels: tuple[str, ...] | None = None
     sens_feature: bool = False

@@ -1,0 +1,169 @@
+"""normalise = "auto": columns that measure something are standardised, each client's by its own nodes."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import fedweave
+from fedweave import datasets
+from fedweave.cli.predict import predictions
+from fedweave.datasets.base import Dataset
+from fedweave.datasets.features import amounts, by_holder, measured, normalise, rescaled, scaling
+from fedweave.experiment.build import client_graphs
+from fedweave.experiment.runs.files import COLUMNS as FILE
+from fedweave.experiment.runs.files import read_table
+from fedweave.partition import Random
+from fedweave.partition.base import Part, Partition
+from fedweave.partition.pooling import shares
+from fedweave.partition.scaling import of_typical
+from tests.runs.test_forms_of_data import LEARNT, probabilities
+from tests.runs.test_predictions import made
+
+ROWS = 40
+
+
+def table(rng: np.random.Generator) -> np.ndarray:
+    """Columns: an indicator, a count up to 10, years, small rates, prices that are mostly 0, weights of a word."""
+    seldom = rng.random(ROWS) < 0.3
+    return np.stack(
+        [
+            rng.integers(0, 2, ROWS),
+            rng.integers(0, 11, ROWS),
+            rng.integers(18, 80, ROWS),
+            rng.normal(0, 0.001, ROWS),
+            np.where(seldom, 5e4, 0),
+            np.where(seldom, rng.random(ROWS), 0),
+        ],
+        1,
+    ).astype(np.float32)
+
+
+SCALED = [2, 3, 4]
+
+
+def graph(x: "np.ndarray | sp.csr_matrix") -> Dataset:
+    nodes = x.shape[0]
+    ends = np.stack([np.arange(nodes - 1), np.arange(1, nodes)])
+    both = np.concatenate([ends, ends[::-1]], 1)
+    return Dataset("path", x, both[:, np.lexsort(both[::-1])], np.arange(nodes) % 2, 2, scaling="auto")
+
+
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])
+def test_columns_that_measure_are_standardised_and_others_stay(form: Any) -> None:
+    x = table(np.random.default_rng(0))
+    assert measured(form(x)).tolist() == SCALED
+    assert amounts(form(x)).tolist() == [*SCALED, 5]
+    found = normalise(form(x), "auto", "x")
+    assert sp.issparse(found) == (form is sp.csr_matrix)
+    found = found.toarray() if sp.issparse(found) else found
+    others = [0, 1, 5]
+    np.testing.assert_array_equal(found[:, others], x[:, others])
+    wide = x[:, SCALED].astype(np.float64)
+    np.testing.assert_allclose(found[:, SCALED], (wide - wide.mean(0)) / wide.std(0), atol=1e-6)
+    np.testing.assert_array_equal(rescaled(x, "auto", *scaling(x, "auto")), normalise(x, "auto", "x"))
+
+
+def test_a_constant_column_becomes_zero_and_an_empty_one_does_no_harm() -> None:
+    x = np.full((3, 2), 70.5, np.float32)
+    assert (normalise(x, "auto", "x") == 0).all()
+    assert normalise(x[:0], "auto", "x").shape == (0, 2)
+
+
+def test_of_some_rows_no_further_column_is_an_amount() -> None:
+    x = table(np.random.default_rng(1))
+    for seed in range(20):
+        some = np.random.default_rng(seed).random(ROWS) < 0.2
+        assert set(amounts(x[some]).tolist()) <= set(amounts(x).tolist())
+
+
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])
+def test_every_client_scales_by_its_own_nodes(form: Any) -> None:
+    """What another client holds changes nothing of one's own."""
+    x = table(np.random.default_rng(0))
+    cut = Random(clients=2).cut(graph(form(x)), 0)
+    other = x.copy()
+    other[cut.parts[1].nodes] *= 3
+    for part, *own in zip(cut.parts, *(shares(graph(form(given)), cut.parts) for given in (x, other)), strict=True):
+        expected = normalise(x[part.nodes], "auto", "x")
+        held = [sp.csr_matrix(one.x).toarray() for one in own]
+        np.testing.assert_array_equal(held[0], expected)
+        assert np.array_equal(held[1], expected) == (part is cut.parts[0])
+
+
+def test_graphs_of_clients_have_it() -> None:
+    x = table(np.random.default_rng(0))
+    cut = Random(clients=2).cut(graph(x), 0)
+    for own, part in zip(client_graphs(graph(x), cut).values(), cut.parts, strict=True):
+        np.testing.assert_array_equal(np.asarray(own.x)[: len(part.nodes)], normalise(x[part.nodes], "auto", "x"))
+
+
+def test_what_is_scaled_is_not_scaled_again() -> None:
+    data = by_holder(graph(table(np.random.default_rng(0))))
+    assert data.scaling == "own"
+    assert by_holder(data) is data
+    counts = by_holder(graph(np.ones((ROWS, 2), np.float32)))
+    assert counts.scaling == "none"
+
+
+def test_a_typical_client_by_hand() -> None:
+    """Two clients, one of twice as many nodes: the mean of shifts, and the root of the mean square."""
+    x = np.array([[10.5], [12.5], [10.5], [12.5], [20.5], [28.5]], np.float32)
+    masks = np.zeros((3, 4), bool)
+    parts = (Part(np.arange(4), masks), Part(np.arange(4, 6), masks[:, :2]))
+    shift, divisor = of_typical(graph(x), Partition(parts))
+    assert shift.tolist() == [(4 * 11.5 + 2 * 24.5) / 6]
+    assert divisor.tolist() == [pytest.approx(np.sqrt((4 * 1 + 2 * 16) / 6))]
+
+
+def folder(root: Path) -> Path:
+    root.mkdir()
+    x = table(np.random.default_rng(0))
+    rows = [f"n{i},{i % 2},{','.join(repr(float(value)) for value in own)}" for i, own in enumerate(x)]
+    (root / "nodes.csv").write_text("\n".join(["id,label,a,b,c,d,e,f", *rows]))
+    (root / "edges.csv").write_text("\n".join(["source,target", *(f"n{i},n{i + 1}" for i in range(ROWS - 1))]))
+    return root
+
+
+def test_it_is_the_default_of_all_data_of_ones_own(tmp_path: Path) -> None:
+    where = folder(tmp_path / "data")
+    data = datasets.load("folder", str(where))
+    saved = replace(data).save(tmp_path / "d.npz")
+    assert data.scaling == datasets.load("npz", str(saved)).scaling == "auto"
+    assert datasets.load("folder", str(where), normalise="none").scaling == "none"
+    standard = datasets.load("folder", str(where), normalise="standard")
+    assert standard.scaling == "none"
+    assert datasets.load("digits").scaling == "none"
+
+
+@pytest.mark.parametrize("clients", [1, 3])
+@pytest.mark.parametrize("name", ["fedavg", "local", "centralized"])
+def test_predictions_have_the_scaling_of_training(tmp_path: Path, name: str, clients: int) -> None:
+    """New nodes that are the old ones get what the client's own model gave them, by its own numbers."""
+    where, out = folder(tmp_path / "data"), tmp_path / "run"
+    cut = {"name": "random", "clients": clients, "train": 0.5, "val": 0.0, "test": 0.5}
+    settings = {"model": {"name": "mlp"}, "partition": cut}
+    made(out, LEARNT if name == "fedavg" else {"name": name}, {"name": "folder", "path": str(where)}, 2, **settings)
+    noted = read_table(out, FILE)
+    assert [value != 1 for value in noted["divisor"].to_pylist()] == [False, False, True, True, True, False]
+    old = predictions(out).to_pylist()
+    for client in dict.fromkeys(row["client"] for row in old):
+        new = {row["id"]: row for row in predictions(out, where, client=client).to_pylist()}
+        for row in (row for row in old if row["client"] == client):
+            assert new[row["id"]]["p_1"] == pytest.approx(row["p_1"], abs=1e-6)
+    if clients == 1 and name != "local":
+        np.testing.assert_allclose(probabilities(out, where), probabilities(out), atol=1e-6)
+
+
+def test_a_run_in_python_is_that_of_the_file(tmp_path: Path) -> None:
+    data = datasets.load("folder", str(folder(tmp_path / "data")))
+    cut = Random(clients=2).cut(data, 0)
+    algorithm = fedweave.algorithms.FedAvg(fedweave.models.GCN(hidden=4).build(data.features, 2))
+    fed = fedweave.federation(data, cut, algorithm)
+    *_, last = fedweave.train(algorithm, fed, rounds=2, out=tmp_path / "run")
+    again = fedweave.load_run(tmp_path / "run")
+    assert again.summary["metrics"]["global/accuracy"] == last.summary["global/accuracy"]
+    assert len(predictions(tmp_path / "run")) == ROWS
