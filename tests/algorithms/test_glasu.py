@@ -73,7 +73,7 @@ def federation(graphs: dict[str, Graph] | None = None, **options: Any) -> Simula
 
 def made(kind: type = GLASU, name: str = "gcnii", **options: Any) -> Any:
     net = options.pop("net", None) or backbone(name)
-    usual = {"batch": 8, "lr": 0.2} | ({} if kind is VFL else {"fan_out": 2})
+    usual = {"batch": 8, "optimizer": "sgd", "lr": 0.2} | ({} if kind is VFL else {"fan_out": 2})
     return kind(net, **(usual | options))
 
 

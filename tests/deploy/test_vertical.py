@@ -52,7 +52,7 @@ INFO = StepInfo.of({"h": "representations"})
     ],
 )
 def test_the_kinds_of_glasu_are_the_simulations(project: Path, settings: dict[str, Any], cut: dict[str, Any]) -> None:
-    config = experiment("glasu", rounds=3, algorithm_settings={"lr": 0.5} | settings, partition=cut)
+    config = experiment("glasu", rounds=3, algorithm_settings={"optimizer": "sgd", "lr": 0.5} | settings, partition=cut)
     file = cut_again(project, config) / SITES[0] / SITE_FILE
     file.write_text(file.read_text() + "true_labels = true\n")  # a simulation's scores are of labels as they are
     check_equal(project, config)
@@ -60,7 +60,9 @@ def test_the_kinds_of_glasu_are_the_simulations(project: Path, settings: dict[st
 
 @pytest.mark.slow
 def test_parties_whose_npz_files_have_ids_meet_as_those_with_tables(project: Path, tmp_path: Path) -> None:
-    config = experiment("glasu", rounds=2, algorithm_settings={"lr": 0.5}, **tables(tmp_path / "data"))
+    config = experiment(
+        "glasu", rounds=2, algorithm_settings={"optimizer": "sgd", "lr": 0.5}, **tables(tmp_path / "data")
+    )
     for site in SITES:
         data, _ = read_party(tmp_path / "data" / site, Folder(labels=("c0", "c1", "c2")))
         assert len(data.ids) == data.nodes > 60
@@ -87,7 +89,9 @@ def check_equal(project: Path, config: Any) -> Flare:
 
 def test_sites_that_bring_their_own_tables_are_the_parties_of_the_simulation(project: Path, tmp_path: Path) -> None:
     """Each in an order of its own, with nodes that others lack; only one has labels; scaled over the common nodes."""
-    config = experiment("glasu", rounds=3, algorithm_settings={"lr": 0.5}, **tables(tmp_path / "data"))
+    config = experiment(
+        "glasu", rounds=3, algorithm_settings={"optimizer": "sgd", "lr": 0.5}, **tables(tmp_path / "data")
+    )
     fed = check_equal(bring(project, tmp_path / "data"), config)
     rows = [row for row in fed.ledger.table().to_pylist() if row["step"] in ("(join)", "(align)")]
     told = {(row["step"], row["client"], row["direction"], row["key"]): row["shape"] for row in rows}
@@ -100,7 +104,9 @@ def test_sites_that_bring_their_own_tables_are_the_parties_of_the_simulation(pro
 
 
 def test_a_restarted_server_finds_the_parties_as_they_were(project: Path, tmp_path: Path) -> None:
-    config = experiment("glasu", rounds=4, algorithm_settings={"lr": 0.5}, **tables(tmp_path / "data"))
+    config = experiment(
+        "glasu", rounds=4, algorithm_settings={"optimizer": "sgd", "lr": 0.5}, **tables(tmp_path / "data")
+    )
     fed, algorithm, _ = joined(bring(project, tmp_path / "data"), config)
     for step in train(algorithm, fed, 3):
         if step.round == 2:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from scipy.sparse import csr_matrix
 
-from fedweave.core.algorithm import Algorithm, Calls, calls_of, capabilities
+from fedweave.core.algorithm import Algorithm, Calls, HasNotes, calls_of, capabilities
 from fedweave.core.federation import step_info, step_name
 from fedweave.core.graph import SPLITS
 from fedweave.core.mechanism import LDP, Gaussian, SecureSum
@@ -244,6 +244,7 @@ def _rehearse(
         said = f"{SITE_FILE}: {why}, and {' and '.join(dict.fromkeys(steps))} {verb} it, {ends}"
         (told.faults if certain else told.notes).append((name, said))
     told.notes.extend((name, said) for said in _unprotected(calls))
+    told.notes.extend((name, said) for said in (algorithm.notes if isinstance(algorithm, HasNotes) else ()))
     accounts = Accounts(folder, rules.lost)
     told.attempt(name, partial(_whole, accounts), Path(SITE_FILE))
     spent, replied = accounts.spent, accounts.repeated(pin(config.plain(), list(sites)))
