@@ -40,7 +40,7 @@ import torch
 from torch import Tensor
 
 from fedweave.algorithms.parts.training import ClassWeights, OptimizerName, weighing
-from fedweave.algorithms.scoring import SCORES
+from fedweave.algorithms.scoring import SCORES, pairs_of
 from fedweave.algorithms.vertical.aggregation import (
     AGGREGATIONS,
     PREDICTIONS,
@@ -53,7 +53,7 @@ from fedweave.algorithms.vertical.aggregation import (
 )
 from fedweave.algorithms.vertical.labels import SLOPES, LabelRelease
 from fedweave.algorithms.vertical.party import PartySteps
-from fedweave.algorithms.vertical.split import Split, cuts
+from fedweave.algorithms.vertical.split import Split, cuts, labelled
 from fedweave.core.algorithm import Calls, Capabilities, Evaluation
 from fedweave.core.federation import Client, Declaration, Federation, Sends, on_client
 from fedweave.core.graph import TRAIN, Graph
@@ -64,7 +64,6 @@ from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree
 from fedweave.errors import UserError
 from fedweave.learn import OPTIMISERS, check_training
-from fedweave.metrics.classification import counts
 from fedweave.privacy.gaussian import GaussianRows
 from fedweave.privacy.secure_sum import cut_counts
 
@@ -236,8 +235,11 @@ class GLASU:
 
     def least_examples(self, graph: Graph, message: Tree) -> dict[str, int]:
         """{settings: fewest train nodes of a mini-batch} at a client. Waits for the graph's device."""
-        count = int(graph.masks[TRAIN].sum())
-        return {f"{type(self).__name__} (batch)": min(self.batch or count, count)}
+        count, known = (int(own.sum()) for own in (graph.masks[TRAIN], labelled(graph)))
+        least = min(self.batch or count, count)
+        if 0 < known < count:  # a mini-batch may have any number of nodes without labels in it
+            least = max(1, least - (count - known)) if self.batch else known
+        return {f"{type(self).__name__} (batch)": least}
 
     def init(self, fed: Federation) -> Tree:
         """W_m of every client, and who has labels.
@@ -421,11 +423,14 @@ class GLASU:
         """Joint inference on the full graph up to the next aggregated layer."""
         return self.party.infer_full(client, message)
 
-    @on_client(sends={name: SCORES[name] for name in ("own", "own/classes")}, hears=lambda glasu: glasu._hears_last())
+    @on_client(
+        sends={name: SCORES[name] for name in ("own", "own/classes", "own/groups", "own/group_auc")},
+        hears=lambda glasu: glasu._hears_last(),
+    )
     def score(self, client: Client, message: Tree) -> Tree:
         """The client's prediction, where it sees labels."""
         graph = client.graph
-        return {"own": counts(self.party.logits(client, message), graph.y, graph.masks & (graph.y >= 0))}
+        return {"own": pairs_of(self.party.logits(client, message), graph.y, graph.masks & (graph.y >= 0), graph.sens)}
 
     @on_client(hears=lambda glasu: glasu._hears_last())
     def predict_proba(self, client: Client, message: Tree) -> Tree:

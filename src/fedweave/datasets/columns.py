@@ -16,7 +16,7 @@ from fedweave.datasets.check import refuse, refuse_rows
 from fedweave.datasets.edges import NO_LOOPS, note_loops, undirected
 from fedweave.datasets.features import one_hot
 from fedweave.datasets.table import NUMERIC, Known, Table, places
-from fedweave.errors import DataError, Faults
+from fedweave.errors import ConfigError, DataError, Faults
 
 OF_EDGES = "edges."
 
@@ -25,6 +25,16 @@ def gaps_of(missing: Sequence[str] | None, of_edges: bool) -> list[str]:
     """Of the names in [data] missing, such as "income" and "edges.fee", the columns of edges, or of nodes."""
     named = [(name.startswith(OF_EDGES), name.removeprefix(OF_EDGES)) for name in missing or ()]
     return [name for is_of_edges, name in named if is_of_edges == of_edges]
+
+
+def check_gaps(missing: Sequence[str] | None, categories: Mapping[str, object] | None) -> None:
+    """Refuse columns in [data] missing that are in [data] categories, too.
+
+    Raises:
+        ConfigError: names one.
+    """
+    if both := [name for name in missing or () if name in (categories or {})]:
+        raise ConfigError(f"data: missing names {both[0]!r}, whose empty cells are in none of its categories.")
 
 
 def gaps_filled(table: Table, names: Sequence[str]) -> Table:

@@ -17,6 +17,7 @@ from fedweave.datasets.columns import (
     EDGES,
     NODES,
     check_columns,
+    check_gaps,
     ends_of,
     feature_names,
     features_of,
@@ -53,8 +54,7 @@ class Tabular(Carrying):
                 code="config.column-taken",
             )
 
-        if both := [name for name in self.missing or () if name in (self.categories or {})]:
-            raise ConfigError(f"data: missing names {both[0]!r}, whose empty cells are in none of its categories.")
+        check_gaps(self.missing, self.categories)
 
     @property
     def known(self) -> tuple[str, ...]:

@@ -178,7 +178,9 @@ def _scales(own: Dataset) -> np.ndarray:
 def _crowds(folder: Path, own: Dataset, rules: Rules, told: Found) -> None:
     """See whether each split has enough examples."""
     name = folder.name
-    for split, count in zip(SPLITS, np.asarray(own.public).sum(1).tolist(), strict=True):
+    seen = own.y >= 0  # a split by a hash has nodes without a label in it
+    public = np.asarray(own.public) & (seen | ~seen.any())
+    for split, count in zip(SPLITS, public.sum(1).tolist(), strict=True):
         if 0 < count < rules.min_nodes:
             why = f"{counted(count, f'{split} {own.example}')}: fewer than policy.min_nodes = {rules.min_nodes}"
             ends = "so that it would leave the run. Give more or none, or lower the bound."
