@@ -252,11 +252,12 @@ class GLASU:
         replies = fed.map(self.begin, {"clients": len(fed.clients), "share": share, "tail": fed.key("tail")}, each)
         _check_alike(type(self).__name__, fed.clients, replies)
         holders = [client for client, reply in zip(fed.clients, replies, strict=True) if reply["labels"]]
-        if not holders or (len(holders) < len(fed.clients) and not self.party.split.followed):
+        followed = self.party.split.followed or not self.cuts  # alone, who has no labels has nothing to train for
+        if not holders or (len(holders) < len(fed.clients) and not followed):
             raise UserError(
                 f"labels are at {', '.join(holders) or 'no client'}: every client needs them, or one "
-                "and an exchange after the model's last layer that passes messages; set partition.labels = 'all', or "
-                "algorithm.exchanges to 1 or more.",
+                "and an exchange after the model's last layer that passes messages, or none; set partition.labels = "
+                "'all', or algorithm.exchanges.",
                 code="user.label-holders",
             )
         if self.label_epsilon is not None and len(holders) > 1:
@@ -307,7 +308,7 @@ class GLASU:
             state = self.party.how.tallied(state, replies, message["h"], WORDS)
         holders = [client for client in fed.clients if state["holders"][client]]
         exchanged, (rate, state) = self.backward == "exchanged", self._rate(state)
-        if exchanged or len(holders) < len(fed.clients):  # algorithm 6
+        if exchanged or (self.cuts and len(holders) < len(fed.clients)):  # algorithm 6
             message["gradient"], state = self._pulled(fed, message, holders, state)
         if not exchanged:
             fed.map(self.update, *self._told(message | rate, state))  # algorithms 4 and 7

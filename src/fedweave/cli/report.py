@@ -15,6 +15,8 @@ if not Loaded.for_help:
     from fedweave.report.compare import NOTE, caught, compared
     from fedweave.report.html import render
     from fedweave.report.live import shown
+    from fedweave.report.paired import NOTE as OF_EXAMPLES
+    from fedweave.report.paired import on_same_examples
     from fedweave.report.reading import grouped, read_runs
     from fedweave.report.tables import incomparable
     from fedweave.report.terminal import screen, show_cells
@@ -53,6 +55,9 @@ def compare(
         raise UserError(f"{groups[0].label} shares no seed with the others; give runs with the same seeds.")
     console = screen()
     show_cells(console, found)
+    if (paired := on_same_examples(groups)).rows:
+        show_cells(console, paired)
+        console.print(OF_EXAMPLES, highlight=False, markup=False)
     for note in (*filter(None, [caught(groups)]), NOTE, *unlike(groups)):
         console.print(note, highlight=False, markup=False)
 
