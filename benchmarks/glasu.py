@@ -41,7 +41,7 @@ class Side:
         data = datasets.load("cora")
         cut = PARTITIONS["vertical"](public_split=True, train_rest=True).cut(data, 0)
         net = MODELS["gcnii"](hidden=hidden, layers=4).build(width(data, cut), data.classes)
-        self.algorithm = GLASU(net, lr=lr, **options)
+        self.algorithm = GLASU(net, optimizer="sgd", lr=lr, **options)
         self.fed = Simulation(build.client_graphs(data, cut), classes=data.classes)
         self.fed.begin(0)
         self.state, self.rounds = self.algorithm.init(self.fed), 0

@@ -26,7 +26,7 @@ for number, part in enumerate(cut.parts):
 # %%
 kind = fedweave.models.GCNII(hidden=32, layers=2, dropout=0.0, alpha=0.3)
 model = kind.build(fedweave.width(data, cut), data.classes)
-training = {"batch": 48, "fan_out": 3, "lr": 1.0}
+training = {"batch": 48, "fan_out": 3, "optimizer": "sgd", "lr": 1.0}
 
 
 def trained(algorithm, clinics=cut, rounds=60):

@@ -73,7 +73,7 @@ def federation(graphs: dict[str, Graph] | None = None, **options: Any) -> Simula
 
 def made(kind: type = GLASU, name: str = "gcnii", **options: Any) -> Any:
     net = options.pop("net", None) or backbone(name)
-    usual = {"batch": 8, "lr": 0.2} | ({} if kind is VFL else {"fan_out": 2})
+    usual = {"batch": 8, "optimizer": "sgd", "lr": 0.2} | ({} if kind is VFL else {"fan_out": 2})
     return kind(net, **(usual | options))
 
 
@@ -403,6 +403,16 @@ def test_labels_at_one_client_train_all_of_them() -> None:
     assert measured == {"client-1", "global"}
 
 
+def test_a_party_with_labels_is_alone_what_it_is_where_all_have_them() -> None:
+    """Its weights and its scores; of those without labels there are none."""
+    (last, states), (whole, every) = (
+        outcome(made(Standalone), federation(parties(holders=holders))) for holders in ((1,), None)
+    )
+    assert all(torch.equal(leaf, every[path]) for path, leaf in states.items() if path.startswith("client-1/"))
+    assert last.of_clients("accuracy").keys() == {"client-1"}
+    assert last.of_clients("accuracy")["client-1"] == whole.of_clients("accuracy")["client-1"]
+
+
 def test_what_cannot_be_done_is_refused() -> None:
     with refusal("user.nodes-differ", "client-0 60, client-1 50; set partition.name"):
         outcome(made(), federation(parties(1) | {"client-1": parties(1, nodes=50)["client-0"]}))
@@ -416,8 +426,6 @@ def test_what_cannot_be_done_is_refused() -> None:
             outcome(made(), federation(graphs | {"client-1": other}))
     with refusal("user.label-holders", "partition.labels = 'all'"):
         outcome(made(), federation(parties(holders=())))
-    with refusal("user.label-holders", "client-1:"):
-        outcome(made(Standalone), federation(parties(holders=(1,))))
     with refusal("user.label-holders", "client-1"):
         outcome(made(at=(2,)), federation(parties(holders=(1,))))
     with pytest.raises(ValueError, match=r"needs steps = 1 \(here 2\)"):

@@ -156,7 +156,9 @@ HOW = pytest.mark.parametrize("how", ["mean", "concat"])
 @pytest.mark.parametrize("at", [(4,), (2, 4), (1, 2, 3, 4), (1, 4)])
 def test_exchanged_gradients_are_those_of_the_whole_split_model(how: Any, holders: Any, at: Any) -> None:
     graphs = parties(holders=holders)
-    before, after = one_round(GLASU(backbone(), at=at, aggregation=how, batch=0, lr=LR, backward="exchanged"), graphs)
+    before, after = one_round(
+        GLASU(backbone(), at=at, aggregation=how, batch=0, optimizer="sgd", lr=LR, backward="exchanged"), graphs
+    )
     assert largest_gap(before, after, joint(before, graphs, at, how, holders)) < 1e-12
 
 
@@ -164,7 +166,7 @@ def test_exchanged_gradients_are_those_of_the_whole_split_model(how: Any, holder
 @HOLDERS
 def test_frozen_gradients_are_those_of_the_whole_split_model_with_one_exchange(how: Any, holders: Any) -> None:
     graphs = parties(holders=holders)
-    before, after = one_round(GLASU(backbone(), exchanges=1, aggregation=how, batch=0, lr=LR), graphs)
+    before, after = one_round(GLASU(backbone(), exchanges=1, aggregation=how, batch=0, optimizer="sgd", lr=LR), graphs)
     assert largest_gap(before, after, joint(before, graphs, (4,), how, holders)) < 1e-12
 
 
@@ -172,7 +174,7 @@ def test_frozen_gradients_are_those_of_the_whole_split_model_with_one_exchange(h
 def test_frozen_gradients_take_the_others_as_constants(how: Any) -> None:
     """Algorithm 4 with K = 2; it is not the whole model's gradient, and the difference is no rounding."""
     graphs, at = parties(), (2, 4)
-    before, after = one_round(GLASU(backbone(), at=at, aggregation=how, batch=0, lr=LR), graphs)
+    before, after = one_round(GLASU(backbone(), at=at, aggregation=how, batch=0, optimizer="sgd", lr=LR), graphs)
     leaf = free(before)
     _, given = gcnii_losses(before, graphs, at, how)
     losses, _ = gcnii_losses(leaf, graphs, at, how, stale=given)
@@ -189,8 +191,8 @@ def test_the_learning_rate_decays_after_so_many_rounds(backward: Any, weight_dec
     options: dict[str, Any] = {"batch": 0, "backward": backward, "weight_decay": weight_decay}
     found = []
     for made in (
-        [GLASU(backbone(), lr=LR, decay=0.25, decay_every=2, **options)] * 3,
-        [GLASU(backbone(), lr=rate, **options) for rate in (LR, LR, LR / 4)],
+        [GLASU(backbone(), optimizer="sgd", lr=LR, decay=0.25, decay_every=2, **options)] * 3,
+        [GLASU(backbone(), optimizer="sgd", lr=rate, **options) for rate in (LR, LR, LR / 4)],
     ):
         fed = federation(parties())
         fed.begin(0)
@@ -207,7 +209,7 @@ def test_a_decaying_rate_is_the_same_in_both_modes() -> None:
     found = []
     for mode in ("loop", "vmap"):
         made, fed = (
-            GLASU(backbone(), batch=8, lr=LR, steps=2, decay=0.5, decay_every=7),
+            GLASU(backbone(), batch=8, optimizer="sgd", lr=LR, steps=2, decay=0.5, decay_every=7),
             federation(parties(), mode=mode),
         )
         fed.begin(0)
@@ -220,12 +222,43 @@ def test_a_decaying_rate_is_the_same_in_both_modes() -> None:
     assert max(float((a[p] - b[p]).abs().max()) for a, b in zip(*found, strict=True) for p in a) <= 1e-9
 
 
+@pytest.mark.parametrize("holders", [(0, 1, 2), (0,)])
+@pytest.mark.parametrize(("at", "backward"), [((4,), "frozen"), ((2, 4), "exchanged")])
+def test_adam_is_torchs_at_each_party(at: Any, backward: Any, holders: Any) -> None:
+    """Over rounds, on the whole split model's gradients, with moments that each party keeps for itself."""
+    graphs, rate = parties(holders=holders), 0.02
+    made = GLASU(backbone(), at=at, batch=0, lr=rate, weight_decay=0.1, backward=backward)
+    assert made.optimizer == "adam"
+    fed = federation(graphs)
+    fed.begin(0)
+    state = made.init(fed)
+    now = free(weights(fed))
+    sides = [torch.optim.Adam([*own.values()], rate, weight_decay=0.1) for own in now]
+    for number in (1, 2, 3):
+        fed.begin(number)
+        state = made.round(state, fed)
+        for own, slopes, side in zip(now, joint(now, graphs, at, "mean", holders), sides, strict=True):
+            for path, leaf in own.items():
+                leaf.grad = slopes[path]
+            side.step()
+        # Adam makes a step of full length of a gradient near 0, so that rounding shows.
+        assert (
+            max(float((a[p] - b[p].detach()).abs().max()) for a, b in zip(weights(fed), now, strict=True) for p in a)
+            < 1e-6
+        )
+    kept = [client["optimizer"] for client in fed.snapshot().values()]
+    assert [int(own["steps"]) for own in kept] == [3] * 3
+    assert not torch.equal(kept[0]["m"]["0"]["weight"], kept[1]["m"]["0"]["weight"])
+
+
 @HOW
 @pytest.mark.parametrize("holders", [(0, 1, 2), (0,)])
 def test_stale_steps_reuse_what_the_others_had(how: Any, holders: Any) -> None:
     """Q = 3 steps of algorithm 4, and of algorithm 7 where a client has no labels."""
     graphs, at = parties(holders=holders), (2, 4)
-    before, after = one_round(GLASU(backbone(), at=at, aggregation=how, batch=0, lr=LR, steps=3), graphs)
+    before, after = one_round(
+        GLASU(backbone(), at=at, aggregation=how, batch=0, optimizer="sgd", lr=LR, steps=3), graphs
+    )
     _, given = gcnii_losses(before, graphs, at, how)
     last = [h.clone().requires_grad_() for h in [merged(given[4], how)]]
     w0 = before[0]
@@ -258,7 +291,7 @@ def test_stale_steps_reuse_what_the_others_had(how: Any, holders: Any) -> None:
 def test_one_client_with_every_layer_aggregated_is_the_backbone(name: str, how: Any, backward: Any) -> None:
     graphs = parties(clients=1)
     net, (graph,) = backbone(name), graphs.values()
-    made = GLASU(net, exchanges=LAYERS, aggregation=how, batch=0, lr=LR, backward=backward)
+    made = GLASU(net, exchanges=LAYERS, aggregation=how, batch=0, optimizer="sgd", lr=LR, backward=backward)
     before, after = one_round(made, graphs)
 
     def loss(w: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
@@ -287,7 +320,16 @@ def test_sampling_everything_is_the_full_graph(name: str, how: Any, backward: An
     graphs, at = parties(holders=holders), (1, 3) if name != "gcnii" else (1, 4)
     ends = []
     for batch, fan_out in ((0, 1), (NODES, NODES)):
-        made = GLASU(backbone(name), at=at, aggregation=how, batch=batch, fan_out=fan_out, lr=LR, backward=backward)
+        made = GLASU(
+            backbone(name),
+            at=at,
+            aggregation=how,
+            batch=batch,
+            fan_out=fan_out,
+            optimizer="sgd",
+            lr=LR,
+            backward=backward,
+        )
         before, after = one_round(made, graphs)
         ends.append(after)
     assert max(float((a[p] - b[p]).abs().max()) for a, b in zip(*ends, strict=True) for p in a) < 1e-12

@@ -37,7 +37,7 @@ dropout = 0.0
 name = "{algorithm}"
 {parameters}
 """
-GLASU = "batch = 0\nsteps = 4\nlr = 1.0"
+GLASU = 'batch = 0\nsteps = 4\noptimizer = "sgd"\nlr = 1.0'
 
 
 def folder(root: Path, nodes: int, labelled: int) -> Path:

@@ -14,6 +14,7 @@ from fedweave.datasets.folder import Folder
 from fedweave.datasets.parties import read_party, restricted
 from fedweave.errors import DataError
 from fedweave.experiment import build, config
+from fedweave.partition.pooling import shares
 from fedweave.partition.vertical import Parties
 from tests.refusals import refusal
 
@@ -252,3 +253,28 @@ def test_that_every_party_is_taken_to_see_labels_which_some_alone_have_is_noted(
     assert "partition.labels" not in caplog.text
     Parties(public_split=True).cut(data, 0)
     assert "labels are in the tables of shop alone, and partition.labels = 'all'" in caplog.text
+
+
+def test_columns_with_gaps_are_filled_at_the_party_that_has_them(tmp_path: Path) -> None:
+    """0 stands in a gap, and a further feature of that party says where one was; without `missing` a gap is refused."""
+    two(tmp_path, bank=BANK.replace("anna,1,6", "anna,,6"))
+    with pytest.raises(DataError, match=r"nodes\.csv: row 3.*income"):
+        loaded(tmp_path)
+    data = loaded(tmp_path, missing=("income",))
+    assert data.columns == ("bank/income", "bank/age", "bank/income is missing", "shop/spent")
+    assert data.x.tolist() == [[0, 6, 1, 1.5], [2, 7, 0, -1], [3, 8, 0, 0.5]]
+    own, names = read_party(tmp_path / "bank", Folder(classes=2, missing=("income",)))
+    assert names == ("income", "age", "income is missing")
+    assert own.x.tolist() == [[2, 7, 0], [0, 6, 1], [9, 9, 0], [3, 8, 0]]
+    with refusal("data.column-named", "'wealth'", "missing"):
+        loaded(tmp_path, missing=("income", "wealth"))
+
+
+def test_a_party_knows_the_groups_of_its_own_tables_alone(tmp_path: Path) -> None:
+    data = loaded(two(tmp_path, shop=SHOP.replace("id,", "id,sens,").replace("cleo,", "cleo,1,").replace(
+        "anna,", "anna,0,").replace("ben,", "ben,1,")))  # fmt: skip
+    assert [party.groups for party in data.parties or ()] == [False, True]
+    cut = Parties(public_split=True).cut(data, 0)
+    bank, shop = shares(data, cut.parts)
+    assert bank.sens.tolist() == [-1, -1, -1]
+    assert shop.sens.tolist() == [0, 1, 1]

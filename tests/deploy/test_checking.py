@@ -20,11 +20,13 @@ from typer.testing import CliRunner
 from fedweave.cli import app
 from fedweave.cli.init import shipped
 from fedweave.cli.sites import Teller
+from fedweave.core.algorithm import calls_of
 from fedweave.core.ledger import Entry
 from fedweave.datasets import load, npz
+from fedweave.deploy.flare.policy.precheck import refusals
 from fedweave.deploy.flare.server.provision import provision
 from fedweave.deploy.flare.site.member import LOG
-from fedweave.deploy.flare.site.sitefile import read_site_file, write_site_file
+from fedweave.deploy.flare.site.sitefile import SITE_FILE, read_site_file, write_site_file
 from fedweave.deploy.sites import processes, status
 from fedweave.deploy.sites import project as ports
 from fedweave.deploy.sites.checking import examine
@@ -474,6 +476,29 @@ def test_three_sites_begin_with_secure_sums(tmp_path: Path, names: str) -> None:
     _, rules = read_site_file(tmp_path / "p/a/site.toml")
     assert (rules.secure_sum, rules.min_sites) == ((("update",), 3) if len(names) > 3 else ((), 1))
     assert not rules.measures
+
+
+@pytest.mark.parametrize("names", ["bank,clinic", "bank,clinic,shop"])
+def test_a_vertical_project_starts_with_policies_that_the_template_can_run(tmp_path: Path, names: str) -> None:
+    """And that refuse a model whose last aggregate is the predictions, and of three sites one without secure sums."""
+    words = ["sites", "init", str(tmp_path / "p"), "--sites", names, "--vertical"]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    template, sites = tomllib.loads(shipped()["own-parties"]), names.split(",")
+    for site in sites:
+        about, rules = read_site_file(tmp_path / "p" / site / SITE_FILE)
+        assert (about.split, about.normalise) == ("hash", "standard")
+        assert {"auc", "average_precision", "classes", "loss"} <= {*rules.measures}
+
+        def refused(**settings: Any) -> list[str]:
+            document = template | {"algorithm": template["algorithm"] | settings.pop("algorithm", {})} | settings
+            config = resolve(document)
+            made = config.algorithm.make(config.model.make().build(4, 2))
+            found = refusals(rules, calls_of(made, "glasu", len(sites)), True, len(sites))  # noqa: B023
+            return [why.split(":")[0] for why, _, certain in found if certain]
+
+        assert not refused()
+        assert "policy.deny" in refused(model={"name": "gcn"})
+        assert ("policy.secure_sum" in refused(algorithm={"secure_sum": False})) == (len(sites) == 3)
 
 
 def test_a_taken_port_is_a_fault_of_the_server(project: Path) -> None:

@@ -71,7 +71,7 @@ def words(link: Any, site: str, step: str) -> list[torch.Tensor]:
 
 
 def test_glasu_has_the_simulations_numbers_and_the_server_sees_noise(project: Path) -> None:
-    config = agreed("glasu", rounds=2, algorithm_settings={"lr": 0.5, "secure_sum": True})
+    config = agreed("glasu", rounds=2, algorithm_settings={"optimizer": "sgd", "lr": 0.5, "secure_sum": True})
     fed, algorithm, link = joined(cut_again(project, config), config)
     heard = words(link, "bank-b", "h")
     *_, last = train(algorithm, fed, 2)
@@ -101,7 +101,7 @@ def test_the_server_sees_no_label_holders_gradient_where_there_are_two(
         return Partition((*two, replace(third, labels=False)))
 
     monkeypatch.setattr(Vertical, "cut", cut)
-    config = agreed("glasu", rounds=2, algorithm_settings={"lr": 0.5, "secure_sum": True})
+    config = agreed("glasu", rounds=2, algorithm_settings={"optimizer": "sgd", "lr": 0.5, "secure_sum": True})
     fed, algorithm, link = joined(cut_again(project, config), config)
     heard = [words(link, site, "gradient") for site in SITES]
     *_, last = train(algorithm, fed, 2)

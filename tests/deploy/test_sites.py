@@ -271,7 +271,9 @@ def parties(owned: Path, tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 def test_glasu_between_parties_with_tables_of_their_own(parties: Path, tmp_path: Path) -> None:
-    config = experiment("glasu", rounds=2, algorithm_settings={"lr": 0.5}, **tables(tmp_path / "again"))
+    config = experiment(
+        "glasu", rounds=2, algorithm_settings={"optimizer": "sgd", "lr": 0.5}, **tables(tmp_path / "again")
+    )
     summary = run(config, parties, tmp_path / "out", False, Watcher())
     expected, sim = simulated(config)
     number = json.loads((tmp_path / "out/run.json").read_text())["run"]
@@ -300,7 +302,7 @@ def test_glasu_between_parties_with_tables_of_their_own(parties: Path, tmp_path:
 
 @pytest.mark.slow
 def test_glasu_whose_layers_are_added_up_in_secure_sums(owned: Path, tmp_path: Path) -> None:
-    config = experiment("glasu", rounds=2, algorithm_settings={"lr": 0.5, "secure_sum": True})
+    config = experiment("glasu", rounds=2, algorithm_settings={"optimizer": "sgd", "lr": 0.5, "secure_sum": True})
     run(config, cut_again(owned, config), tmp_path / "out", False, Watcher())
     expected, sim = simulated(config)
     assert distance(Checkpoint.load(tmp_path / "out" / CHECKPOINT).state, renamed(expected.state, sim)) == 0

@@ -19,12 +19,12 @@ from fedweave.core.tree import Tree, decode, encode
 from fedweave.datasets import npz
 from fedweave.datasets.folder import Folder
 from fedweave.datasets.parties import read_party
-from fedweave.deploy.flare.parties.alignment import meet
+from fedweave.deploy.flare.parties.alignment import meet, read_own
 from fedweave.deploy.flare.server.agreements import check_names
 from fedweave.deploy.flare.server.federation import Flare
 from fedweave.deploy.flare.server.inspection import Inspector
 from fedweave.deploy.flare.server.server import Server
-from fedweave.deploy.flare.site.sitefile import FINE, SITE_FILE, write_site_file
+from fedweave.deploy.flare.site.sitefile import FINE, SITE_FILE, read_site_file, write_site_file
 from fedweave.deploy.sites.experiments import split
 from fedweave.errors import ClientsMissing, FedweaveError, UserError
 from fedweave.experiment.config import resolve
@@ -52,7 +52,7 @@ INFO = StepInfo.of({"h": "representations"})
     ],
 )
 def test_the_kinds_of_glasu_are_the_simulations(project: Path, settings: dict[str, Any], cut: dict[str, Any]) -> None:
-    config = experiment("glasu", rounds=3, algorithm_settings={"lr": 0.5} | settings, partition=cut)
+    config = experiment("glasu", rounds=3, algorithm_settings={"optimizer": "sgd", "lr": 0.5} | settings, partition=cut)
     file = cut_again(project, config) / SITES[0] / SITE_FILE
     file.write_text(file.read_text() + "true_labels = true\n")  # a simulation's scores are of labels as they are
     check_equal(project, config)
@@ -60,7 +60,9 @@ def test_the_kinds_of_glasu_are_the_simulations(project: Path, settings: dict[st
 
 @pytest.mark.slow
 def test_parties_whose_npz_files_have_ids_meet_as_those_with_tables(project: Path, tmp_path: Path) -> None:
-    config = experiment("glasu", rounds=2, algorithm_settings={"lr": 0.5}, **tables(tmp_path / "data"))
+    config = experiment(
+        "glasu", rounds=2, algorithm_settings={"optimizer": "sgd", "lr": 0.5}, **tables(tmp_path / "data")
+    )
     for site in SITES:
         data, _ = read_party(tmp_path / "data" / site, Folder(labels=("c0", "c1", "c2")))
         assert len(data.ids) == data.nodes > 60
@@ -87,7 +89,9 @@ def check_equal(project: Path, config: Any) -> Flare:
 
 def test_sites_that_bring_their_own_tables_are_the_parties_of_the_simulation(project: Path, tmp_path: Path) -> None:
     """Each in an order of its own, with nodes that others lack; only one has labels; scaled over the common nodes."""
-    config = experiment("glasu", rounds=3, algorithm_settings={"lr": 0.5}, **tables(tmp_path / "data"))
+    config = experiment(
+        "glasu", rounds=3, algorithm_settings={"optimizer": "sgd", "lr": 0.5}, **tables(tmp_path / "data")
+    )
     fed = check_equal(bring(project, tmp_path / "data"), config)
     rows = [row for row in fed.ledger.table().to_pylist() if row["step"] in ("(join)", "(align)")]
     told = {(row["step"], row["client"], row["direction"], row["key"]): row["shape"] for row in rows}
@@ -100,7 +104,9 @@ def test_sites_that_bring_their_own_tables_are_the_parties_of_the_simulation(pro
 
 
 def test_a_restarted_server_finds_the_parties_as_they_were(project: Path, tmp_path: Path) -> None:
-    config = experiment("glasu", rounds=4, algorithm_settings={"lr": 0.5}, **tables(tmp_path / "data"))
+    config = experiment(
+        "glasu", rounds=4, algorithm_settings={"optimizer": "sgd", "lr": 0.5}, **tables(tmp_path / "data")
+    )
     fed, algorithm, _ = joined(bring(project, tmp_path / "data"), config)
     for step in train(algorithm, fed, 3):
         if step.round == 2:
@@ -168,6 +174,47 @@ def test_parties_that_do_not_fit_together_are_told_why(project: Path, tmp_path: 
     change(bring(project, tmp_path / "data"))
     with pytest.raises(UserError, match=said):
         met(project)
+
+
+def test_parties_agree_on_a_split_that_does_not_tell_who_has_a_label(project: Path, tmp_path: Path) -> None:
+    config = experiment("glasu", rounds=2, algorithm_settings={"batch": 0}, **tables(tmp_path / "data"))
+    bring(project, tmp_path / "data")
+    for site in SITES:
+        file = project / site / "data" / "nodes.csv"
+        head, *lines = (line.split(",") for line in file.read_text().splitlines())
+        at = head.index("split")
+        for number, line in enumerate(lines):
+            del line[at]
+            if site == SITES[0] and number % 3 == 0:
+                line[1] = ""  # the label
+        del head[at]
+        file.write_text("".join(",".join(line) + "\n" for line in (head, *lines)))
+        rewrite(project / site / SITE_FILE, "normalise = .*", 'normalise = "standard"\nsplit = "hash"')
+        rewrite(project / site / SITE_FILE, "measures", "min_nodes = 1\nmeasures")
+    splits = {}
+    for site in SITES:
+        about, rules = read_site_file(project / site / SITE_FILE)
+        own = read_own(about, project / site, "r1", SITES, site, rules.members).data
+        assert own.public is not None
+        splits[site] = dict(zip(own.ids, own.public.argmax(0).tolist(), strict=True))
+        if site == SITES[0]:
+            unlabelled = own.y < 0
+            assert 15 < unlabelled.sum() < 35
+            assert own.public[:, unlabelled].any(0).all()  # they are in it like the others
+    shared = set.intersection(*map(set, splits.values()))
+    assert len(shared) == 60
+    assert {splits[SITES[0]][node] for node in shared} == {0, 1, 2}
+    assert all(splits[site][node] == splits[SITES[0]][node] for site in SITES for node in shared)
+    fed, algorithm, _ = joined(project, config)
+    *_, last = train(algorithm, fed, 2)
+    assert last.summary["local/accuracy"] > 0
+    rewrite(project / SITES[1] / SITE_FILE, 'split = "hash"', 'split = "hash"\nshares = [0.5, 0.3, 0.2]')
+    fed, algorithm, _ = joined(project, config, run="r2")
+    with refusal("user.splits-differ", SITES[1]):
+        list(train(algorithm, fed, 1))
+    rewrite(project / SITES[1] / SITE_FILE, "shares = .*", "shares = [0.5, 0.4, 0.2]")
+    with refusal("config.site", "shares"):
+        read_site_file(project / SITES[1] / SITE_FILE)
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ def trained(project: Path, tmp_path: Path, scaling: str = "standard", **settings
     """The experiment, its algorithm and the server's state after three rounds at the sites."""
     sections: Any = tables(tmp_path / "data")
     sections["data"]["normalise"] = scaling
-    config = experiment("glasu", rounds=3, algorithm_settings={"lr": 0.5} | settings, **sections)
+    config = experiment("glasu", rounds=3, algorithm_settings={"optimizer": "sgd", "lr": 0.5} | settings, **sections)
     bring(project, tmp_path / "data")
     for site in SITES:
         rewrite(project / site / "site.toml", "normalise = .*", f'normalise = "{scaling}"')

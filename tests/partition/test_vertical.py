@@ -1,6 +1,8 @@
 """Vertical cuts: laws on random graphs, cases worked by hand, and Cora."""
 
 import functools
+import hashlib
+import hmac
 import operator
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 from fedweave import datasets
 from fedweave.datasets.base import Dataset, Party
 from fedweave.partition import PARTITIONS, Parties, Vertical, statistics, totals
+from fedweave.partition.splits import hashed
 from tests.refusals import refusal
 
 # 0 - 1 - 2 - 3 - 0 and 1 - 3
@@ -205,3 +208,38 @@ def test_equally_many_nodes_of_each_label_train() -> None:
         assert np.array_equal(part.masks, cut.parts[0].masks)
     with refusal("config", "train_per_class = 10 with public_split = True"):
         Vertical(train_per_class=10, public_split=True)
+
+
+def test_a_hashed_split_is_what_the_key_and_the_id_say(tmp_path: Path) -> None:
+    """As whoever has the key computes it: the first 8 bytes of HMAC-SHA256 as a share of 2^64."""
+    ids, key, shares = tuple(f"p{i}" for i in range(4000)), b"k" * 32, (0.5, 0.2, 0.2)
+    masks = hashed(ids, shares, key)
+    for at in range(20):
+        digest = hmac.new(key, b"fedweave split\x00" + ids[at].encode(), hashlib.sha256).digest()
+        place = int.from_bytes(digest[:8], "big") / 2**64
+        assert masks[:, at].tolist() == [place < 0.5, 0.5 <= place < 0.7, 0.7 <= place < 0.9]
+    assert masks.sum(0).max() == 1
+    np.testing.assert_allclose(masks.mean(1), shares, atol=0.03)  # four standard deviations of 0.5 over 4,000
+    np.testing.assert_array_equal(hashed(ids[::-2], shares, key), masks[:, ::-2])  # whatever other ids there are
+    assert not np.array_equal(hashed(ids, shares, b"j" * 32), masks)
+
+
+def test_parties_that_split_by_a_hash_do_so_whatever_the_labels() -> None:
+    ids = tuple(map(str, range(200)))
+    held = tuple(Party(name, np.array([at]), np.empty((2, 0), np.int64)) for at, name in enumerate("ab"))
+
+    def cut(y: np.ndarray, seed: int = 0) -> np.ndarray:
+        data = Dataset("d", np.ones((200, 2), np.float32), np.empty((2, 0), np.int64), y, 2, parties=held, ids=ids)
+        first, second = Parties(split="hash", train=0.6, val=0.2, test=0.2).cut(data, seed).parts
+        assert np.array_equal(first.masks, second.masks)
+        return first.masks
+
+    y = np.arange(200) % 2
+    masks = cut(y)
+    assert masks.sum(0).tolist() == [1] * 200
+    assert np.array_equal(cut(1 - y), masks)
+    assert not np.array_equal(cut(y, 1), masks)
+    some = np.where(np.arange(200) < 50, y, -1)
+    assert np.array_equal(cut(some), masks & (some >= 0))
+    with refusal("config.public-split", "split", "public_split"):
+        Parties(split="hash", public_split=True)

@@ -43,7 +43,7 @@ class Curious(Simulation):
 def recovered(data_root: Path, rounds: int = 1, **settings: Any) -> tuple[Tensor, Tensor, Curious]:
     """What the server finds of the training labels of Cora in each round, [rounds, n], and what they are; it knows the
     classifier's first weights, which it drew the key of, and takes them for the later ones."""
-    chosen = {"name": "glasu", "exchanges": 1, "batch": 0, "lr": 0.5} | settings
+    chosen = {"name": "glasu", "exchanges": 1, "batch": 0, "optimizer": "sgd", "lr": 0.5} | settings
     built = build(resolve(DOCUMENT | {"data": {"name": "cora", "path": str(data_root)}, "algorithm": chosen}))
     graphs = built.fed.graphs
     fed = Curious(graphs, classes=built.data.classes)

@@ -32,7 +32,7 @@ class Server:
     """One job after another at the party with labels, in each of which it trains on what the server likes."""
 
     def __init__(self, project: Path, epsilon: float = 1.0, cap: float = 1.0, rounds: int = 9, more: str = "") -> None:
-        settings = {"exchanges": 1, "batch": 0, "lr": 0.5, "label_epsilon": epsilon}
+        settings = {"exchanges": 1, "batch": 0, "optimizer": "sgd", "lr": 0.5, "label_epsilon": epsilon}
         self.config = experiment(
             "glasu",
             data={"name": "synthetic", "nodes": 120, "classes": 3},

@@ -24,7 +24,9 @@ What the paper leaves open, or where this differs:
   keeps the node itself. A node in several clients' lists has one sample.
 - Local steps compute only what the client's own batch needs; the union of all clients' nodes is computed once, for the
   exchange. Dropout is drawn anew in every step.
-- Models that end in a convolution (`gcn`, `gat`) aggregate their logits there, and have no further prediction.
+- Models that end in a convolution (`gcn`, `gat`) aggregate their logits there, and have no further prediction: whoever
+  gets the last aggregate reads the joint prediction of each node in it. It goes to the clients that have labels alone:
+  the others need the gradient with respect to it, and not what it is.
 - Each client predicts with its own f_m on the full graph; the accuracy reported is the mean over the clients.
 """
 
@@ -37,12 +39,21 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedweave.algorithms.parts.training import ClassWeights, weighing
-from fedweave.algorithms.scoring import SCORES
-from fedweave.algorithms.vertical.aggregation import AGGREGATIONS, WORDS, RowRelease, SecureMean, check_finite, union
+from fedweave.algorithms.parts.training import ClassWeights, OptimizerName, weighing
+from fedweave.algorithms.scoring import SCORES, pairs_of
+from fedweave.algorithms.vertical.aggregation import (
+    AGGREGATIONS,
+    PREDICTIONS,
+    ROWS,
+    WORDS,
+    RowRelease,
+    SecureMean,
+    check_finite,
+    union,
+)
 from fedweave.algorithms.vertical.labels import SLOPES, LabelRelease
 from fedweave.algorithms.vertical.party import PartySteps
-from fedweave.algorithms.vertical.split import Split, cuts
+from fedweave.algorithms.vertical.split import Split, cuts, labelled
 from fedweave.core.algorithm import Calls, Capabilities, Evaluation
 from fedweave.core.federation import Client, Declaration, Federation, Sends, on_client
 from fedweave.core.graph import TRAIN, Graph
@@ -53,14 +64,17 @@ from fedweave.core.replies import Replies
 from fedweave.core.settings import Settings
 from fedweave.core.tree import Tree
 from fedweave.errors import UserError
-from fedweave.learn import check_training
-from fedweave.metrics.classification import counts
+from fedweave.learn import OPTIMISERS, check_training
 from fedweave.privacy.gaussian import GaussianRows
 from fedweave.privacy.secure_sum import cut_counts
 
 _log = logging.getLogger(__name__)
 _H = "a representation of every node of the exchanged list, from the client's features and edges, and whose row it is"
 _ALL = "a representation of every node, from the client's features and edges"
+# Where the model ends at the last exchange.
+_LOGITS = (
+    "; in the last exchange the client's part of the class scores: their mean is the joint prediction of each node"
+)
 _BACK = (
     "gradient of the loss in what the client received at the aggregation before: the labels of the batch can be "
     "reconstructed from such gradients"
@@ -77,6 +91,14 @@ _HEARS = {
     "at": "which of the parties it is",
     "segment": "which layers are due",
     "cut": "which layers are due",
+}
+_LAST = {
+    "h": "where the party has labels, the joint representation after the last exchange, made of all parties' "
+    "representations; else nothing",
+}
+_PREDICTED = {
+    "h": "where the party has labels, the class scores of the nodes, whose softmax is the joint prediction of each; "
+    "else nothing",
 }
 _FACTS: Declaration = {
     "nodes": Sends("how many nodes the client holds: those that all parties have in common", within=Whole(1)),
@@ -97,7 +119,8 @@ class GLASU(Settings):
     fan_out:     neighbours sampled per node and layer.
     edges:       "own", or "none": every node by itself (A = I).
     backward:    "frozen" or "exchanged" (needs Q = 1), see above.
-    lr, weight_decay: of stochastic gradient descent.
+    optimizer:   optimizer of every party's own weights; with "adam" each party keeps its moments from round to round.
+    lr, weight_decay: learning rate and weight decay of the optimizer; plain "sgd" needs 0.1 to 0.8.
     decay, decay_every: the learning rate is multiplied by `decay` after every so many rounds; 0 never does.
     sigma, clip, delta: with sigma > 0 every row of a representation is clipped to the norm `clip` before it leaves and
                  gets Gaussian noise of standard deviation sigma · clip; `fedweave ledger` adds up the (ε, δ) of a row.
@@ -126,7 +149,8 @@ class GLASU(Settings):
     fan_out: int = 3
     edges: Literal["own", "none"] = "own"
     backward: Literal["frozen", "exchanged"] = "frozen"
-    lr: float = 0.1
+    optimizer: OptimizerName = "adam"
+    lr: float = 0.01
     weight_decay: float = 0.0
     decay: float = 1.0
     decay_every: int = 0
@@ -160,7 +184,7 @@ class GLASU(Settings):
                 f"backward = 'exchanged' sends gradients back through what was exchanged: it needs steps = 1 (here "
                 f"{self.steps}), sigma = 0 (here {self.sigma:g}) and an aggregated layer; or take 'frozen'"
             )
-        if self.aggregation == "concat" and aggregated[-1:] == (len(self.model) - 1,):
+        if self.aggregation == "concat" and self.tells_predictions:
             raise ValueError(
                 "aggregation = 'concat' after the model's last layer would leave M times as many columns as classes; "
                 "take 'mean', a model with a classifier after its convolutions (gcnii), or `at` without the last layer"
@@ -176,9 +200,10 @@ class GLASU(Settings):
         """What a client computes."""
         how = SecureMean() if self.secure_sum else AGGREGATIONS[self.aggregation]
         split = Split(self.model, self.cuts, how.wider, self.fan_out, self.edges == "own")
-        release = RowRelease(GaussianRows(self.clip, self.sigma, self.delta), self.secure_sum)
+        key = PREDICTIONS if self.tells_predictions else ROWS
+        release = RowRelease(GaussianRows(self.clip, self.sigma, self.delta), self.secure_sum, key)
         labels, returned = LabelRelease(self.label_epsilon), self.backward == "exchanged"
-        training = self.batch, self.steps, self.lr, self.weight_decay
+        training = self.batch, self.steps, OPTIMISERS[self.optimizer], self.lr, self.weight_decay
         return PartySteps(split, how, release, labels, *training, returned, self.decay_every > 0, weighing(self))
 
     @property
@@ -186,10 +211,36 @@ class GLASU(Settings):
         """I: the numbers of the model's layers after which the server aggregates."""
         return cuts(self.model, self.exchanges, self.at)
 
+    @property
+    def tells_predictions(self) -> bool:
+        """Whether the last aggregate is the logits, as no layer follows it: then whoever gets it, the server among
+        them, reads the joint prediction of each node."""
+        return self.cuts[-1:] == (len(self.model) - 1,)
+
+    @property
+    def notes(self) -> list[str]:
+        """What the parties should know before they run it."""
+        if not self.tells_predictions:
+            return []
+        return [
+            "the model ends at the last exchange: the server and every party with labels reads there the joint "
+            "prediction of each node. Choose a model with a layer after it (gcnii); a site's policy forbids it by "
+            f"deny = ['{PREDICTIONS}']"
+        ]
+
+    def _sends(self, what: str) -> Declaration:
+        return self.party.release.sends(what + (_LOGITS if self.tells_predictions else ""))
+
+    def _hears_last(self) -> dict[str, str]:
+        return _HEARS | (_PREDICTED if self.tells_predictions else _LAST)
+
     def least_examples(self, graph: Graph, message: Tree) -> dict[str, int]:
         """{settings: fewest train nodes of a mini-batch} at a client. Waits for the graph's device."""
-        count = int(graph.masks[TRAIN].sum())
-        return {f"{type(self).__name__} (batch)": min(self.batch or count, count)}
+        count, known = (int(own.sum()) for own in (graph.masks[TRAIN], labelled(graph)))
+        least = min(self.batch or count, count)
+        if 0 < known < count:  # a mini-batch may have any number of nodes without labels in it
+            least = max(1, least - (count - known)) if self.batch else known
+        return {f"{type(self).__name__} (batch)": least}
 
     def init(self, fed: Federation) -> Tree:
         """W_m of every client, and who has labels.
@@ -202,11 +253,12 @@ class GLASU(Settings):
         replies = fed.map(self.begin, {"clients": len(fed.clients), "share": share, "tail": fed.key("tail")}, each)
         _check_alike(type(self).__name__, fed.clients, replies)
         holders = [client for client, reply in zip(fed.clients, replies, strict=True) if reply["labels"]]
-        if not holders or (len(holders) < len(fed.clients) and not self.party.split.followed):
+        followed = self.party.split.followed or not self.cuts  # alone, who has no labels has nothing to train for
+        if not holders or (len(holders) < len(fed.clients) and not followed):
             raise UserError(
                 f"labels are at {', '.join(holders) or 'no client'}: every client needs them, or one "
-                "and an exchange after the model's last layer that passes messages; set partition.labels = 'all', or "
-                "algorithm.exchanges to 1 or more.",
+                "and an exchange after the model's last layer that passes messages, or none; set partition.labels = "
+                "'all', or algorithm.exchanges.",
                 code="user.label-holders",
             )
         if self.label_epsilon is not None and len(holders) > 1:
@@ -257,24 +309,33 @@ class GLASU(Settings):
             state = self.party.how.tallied(state, replies, message["h"], WORDS)
         holders = [client for client in fed.clients if state["holders"][client]]
         exchanged, (rate, state) = self.backward == "exchanged", self._rate(state)
-        if exchanged or len(holders) < len(fed.clients):  # algorithm 6
+        if exchanged or (self.cuts and len(holders) < len(fed.clients)):  # algorithm 6
             message["gradient"], state = self._pulled(fed, message, holders, state)
         if not exchanged:
-            fed.map(self.update, message | rate)  # algorithms 4 and 7
+            fed.map(self.update, *self._told(message | rate, state))  # algorithms 4 and 7
             check_finite(sums)
             return state
         for segment in reversed(range(split.last)):
-            replies = fed.map(self.back, message | {"segment": segment} | ({} if segment else rate))
+            replies = fed.map(self.back, *self._told(message | {"segment": segment} | ({} if segment else rate), state))
             if segment:
                 message = {"gradient": replies.weighted_sum("gradient", torch.ones(len(replies), device=fed.device))}
         check_finite(sums)
         return state
 
+    @staticmethod
+    def _told(message: Tree, state: Tree) -> tuple[Tree, dict[str, Tree] | None]:
+        """What all clients are sent, and each: the last aggregate, of which clients without labels get no row, for they
+        train by the gradient in it alone and predict nothing."""
+        if "h" not in message or all(state["holders"].values()):
+            return message, None
+        h, rest = message["h"], {key: value for key, value in message.items() if key != "h"}
+        return rest, {client: {"h": h if holds else h[:0]} for client, holds in state["holders"].items()}
+
     def _pulled(self, fed: Federation, message: Tree, holders: Sequence[str], state: Tree) -> tuple[Tensor, Tree]:
         """The mean over the label holders of the gradients in H[L], in a secure sum where it is a sum of several; and
         the server's state after it."""
         if self.secure_sum and len(holders) > 1:
-            pulls = fed.map(self.pull_sum, message)
+            pulls = fed.map(self.pull_sum, *self._told(message, state))
             gradient = SLOPES.decode(pulls.total("gradient"), fed.dtype) / len(holders)
             return gradient, self.party.how.tallied(state, pulls, gradient, SLOPES)
         pulls = fed.map(self.pull, message, clients=holders)
@@ -302,27 +363,27 @@ class GLASU(Settings):
         """Algorithm 2 down to the next aggregated layer."""
         return self.party.sample(client, message)
 
-    @on_client(sends=lambda glasu: glasu.party.release.sends(_H), hears=_HEARS)
+    @on_client(sends=lambda glasu: glasu._sends(_H), hears=_HEARS)
     def infer(self, client: Client, message: Tree) -> Tree:
         """Algorithm 3 up to the next aggregated layer."""
         return self.party.infer(client, message)
 
-    @on_client(sends=lambda glasu: glasu.party.labels.sends(_SLOPE), hears=_HEARS)
+    @on_client(sends=lambda glasu: glasu.party.labels.sends(_SLOPE), hears=lambda glasu: glasu._hears_last())
     def pull(self, client: Client, message: Tree) -> Tree:
         """Algorithm 6, lines 15 and 16."""
         return self.party.pull(client, message)
 
-    @on_client(sends=lambda glasu: glasu.party.labels.sends_sum(_SLOPE), hears=_HEARS)
+    @on_client(sends=lambda glasu: glasu.party.labels.sends_sum(_SLOPE), hears=lambda glasu: glasu._hears_last())
     def pull_sum(self, client: Client, message: Tree) -> Tree:
         """The same as a term of a secure sum of all clients, 0 without labels."""
         return self.party.pull_sum(client, message)
 
-    @on_client(hears=_HEARS)
+    @on_client(hears=lambda glasu: glasu._hears_last())
     def update(self, client: Client, message: Tree) -> Tree:
         """Q times algorithm 4, or 7; sends nothing."""
         return self.party.update(client, message)
 
-    @on_client(sends={"gradient": _BACK}, hears=_HEARS)
+    @on_client(sends={"gradient": _BACK}, hears=lambda glasu: glasu._hears_last())
     def back(self, client: Client, message: Tree) -> Tree:
         """The backward pass of section 3.1 down to the next aggregated layer; a step at the end of it."""
         return self.party.back(client, message)
@@ -330,7 +391,7 @@ class GLASU(Settings):
     def evaluate(self, state: Tree, fed: Federation) -> Evaluation:
         """Each client's prediction on the full graph, after K exchanges."""
         message, sums = self._looked(fed)
-        scores = fed.map(self.score, message)
+        scores = fed.map(self.score, *self._told(message, state))
         check_finite(sums)
         return Evaluation(scores)
 
@@ -355,22 +416,25 @@ class GLASU(Settings):
 
     def _aggregate(self, fed: Federation, replies: Replies, sums: list[Tensor]) -> Tensor:
         """H of the clients' representations, whose sum is added to `sums`."""
-        h = self.party.how.aggregate(replies, "h", fed.dtype)
+        h = self.party.how.aggregate(replies, self.party.release.key, fed.dtype)
         sums.append(h.sum(dtype=torch.float64))
         return h
 
-    @on_client(sends=lambda glasu: glasu.party.release.sends(_ALL), hears=_HEARS)
+    @on_client(sends=lambda glasu: glasu._sends(_ALL), hears=_HEARS)
     def infer_full(self, client: Client, message: Tree) -> Tree:
         """Joint inference on the full graph up to the next aggregated layer."""
         return self.party.infer_full(client, message)
 
-    @on_client(sends={name: SCORES[name] for name in ("own", "own/classes")}, hears=_HEARS)
+    @on_client(
+        sends={name: SCORES[name] for name in ("own", "own/classes", "own/groups", "own/group_auc")},
+        hears=lambda glasu: glasu._hears_last(),
+    )
     def score(self, client: Client, message: Tree) -> Tree:
         """The client's prediction, where it sees labels."""
         graph = client.graph
-        return {"own": counts(self.party.logits(client, message), graph.y, graph.masks & (graph.y >= 0))}
+        return {"own": pairs_of(self.party.logits(client, message), graph.y, graph.masks & (graph.y >= 0), graph.sens)}
 
-    @on_client(hears=_HEARS)
+    @on_client(hears=lambda glasu: glasu._hears_last())
     def predict_proba(self, client: Client, message: Tree) -> Tree:
         """The client's prediction, for its owner alone."""
         client.state["prediction"] = torch.softmax(self.party.logits(client, message), -1)

@@ -17,6 +17,8 @@ if not Loaded.for_help:
     from fedweave.report.gain import gains
     from fedweave.report.html import render
     from fedweave.report.live import shown
+    from fedweave.report.paired import NOTE as OF_EXAMPLES
+    from fedweave.report.paired import on_same_examples
     from fedweave.report.reading import grouped, read_runs
     from fedweave.report.tables import incomparable
     from fedweave.report.terminal import screen, show_cells
@@ -69,6 +71,9 @@ def compare(
     for sentence in headlines(groups, gains(groups)):
         console.print(sentence, highlight=False, markup=False)
     show_cells(console, table)
+    if (paired := on_same_examples(groups)).rows:
+        show_cells(console, paired)
+        console.print(OF_EXAMPLES, highlight=False, markup=False)
     for note in (NOTE, *unlike(groups)):
         console.print(note, highlight=False, markup=False)
 

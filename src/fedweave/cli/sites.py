@@ -22,7 +22,7 @@ if not Loaded.for_help:
     from fedweave.datasets.features import OVER_NODES
     from fedweave.deploy.flare.server.provision import provision
     from fedweave.deploy.flare.site.predicted import form_of
-    from fedweave.deploy.flare.site.sitefile import SITE_FILE, write_site_file
+    from fedweave.deploy.flare.site.sitefile import SITE_FILE, starting, write_site_file
     from fedweave.deploy.sites import running
     from fedweave.deploy.sites.checking import examine, versions
     from fedweave.deploy.sites.experiments import (
@@ -67,6 +67,9 @@ def init(
         Path | None, typer.Option(metavar="CONFIG.toml", help="Cut this experiment's data and give each site a part.")
     ] = None,
     settings: Settings = None,
+    vertical: Annotated[
+        bool, typer.Option("--vertical", help="The sites hold different columns of the same nodes: policies for that.")
+    ] = False,
     host: Annotated[str, typer.Option(help="Name or address of the server's machine.")] = "localhost",
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port that the server listens on; 0 takes a free one.")
@@ -78,9 +81,9 @@ def init(
     parts = None if chosen is None else cut(chosen, project.sites)
     provision(directory, project.sites, project.host, project.port)
     project.save(directory)
-    policy = {"secure_sum": ["update"], "min_sites": 3} if len(project.sites) >= 3 else {}
+    about, policy = starting(len(project.sites), vertical)
     for name in project.sites:
-        write_site_file(directory / name / SITE_FILE, {"path": "data"}, **policy)
+        write_site_file(directory / name / SITE_FILE, about, **policy)
     if parts is not None:
         hand_out(*parts, directory, project.sites, chosen)
     typer.echo(f"{directory}: {counted(len(project.sites), 'site')}, server on {project.host}:{project.port}")

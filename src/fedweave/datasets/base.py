@@ -100,6 +100,7 @@ class Party:
     edges:   int64 [2, E_m], its own edges, in the form of the dataset's.
     labels:  whether its own nodes have a column of labels.
     names:   of its columns, in their order.
+    groups:  whether its own nodes have a column of groups (sens).
     """
 
     name: str
@@ -107,6 +108,7 @@ class Party:
     edges: np.ndarray
     labels: bool = True
     names: tuple[str, ...] = ()
+    groups: bool = True
 
 
 @dataclass(frozen=True)

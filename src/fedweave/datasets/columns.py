@@ -20,7 +20,7 @@ from fedweave.datasets.edges import NO_LOOPS, note_loops, undirected
 from fedweave.datasets.features import one_hot
 from fedweave.datasets.remedies import GAPS, NUMERIC, is_gap
 from fedweave.datasets.table import Known, Table, as_whole, places, refuse_name
-from fedweave.errors import DataError, Faults
+from fedweave.errors import ConfigError, DataError, Faults
 
 OF_EDGES = "edges."
 
@@ -29,6 +29,16 @@ def gaps_of(missing: Sequence[str] | None, of_edges: bool) -> list[str]:
     """Of the names in [data] missing, such as "income" and "edges.fee", the columns of edges, or of nodes."""
     named = [(name.startswith(OF_EDGES), name.removeprefix(OF_EDGES)) for name in missing or ()]
     return [name for is_of_edges, name in named if is_of_edges == of_edges]
+
+
+def check_gaps(missing: Sequence[str] | None, categories: Mapping[str, object] | None) -> None:
+    """Refuse columns in [data] missing that are in [data] categories, too.
+
+    Raises:
+        ConfigError: names one.
+    """
+    if both := [name for name in missing or () if name in (categories or {})]:
+        raise ConfigError(f"data: missing names {both[0]!r}, whose empty cells are in none of its categories.")
 
 
 def gaps_filled(table: Table, names: Sequence[str]) -> Table:

@@ -1,6 +1,7 @@
 """A vertical dataset: a folder with one sub-folder per party, which share nodes but neither features nor edges."""
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -11,6 +12,7 @@ import pyarrow.compute as pc
 
 from fedweave.core.arrays import dense
 from fedweave.datasets.base import Dataset, Party
+from fedweave.datasets.carrying import Carrying
 from fedweave.datasets.check import check, first, refuse
 from fedweave.datasets.classified import Classified, labels_in
 from fedweave.datasets.columns import (
@@ -18,9 +20,12 @@ from fedweave.datasets.columns import (
     EDGES,
     NODES,
     check_columns,
+    check_gaps,
     edges_of,
     feature_names,
     features_of,
+    gaps_filled,
+    gaps_of,
     group_names,
     ids_of,
     seen,
@@ -42,9 +47,18 @@ _LAYOUT = "Name the folder whose sub-folders are the parties, each with nodes an
 class Parties(Classified):
     """Your own folder of parties, each a sub-folder with nodes.csv|parquet and edges.csv|parquet, joined by id.
 
-    Settings are over the nodes that all parties have; a column of `categories`, `columns` or `ignore` is of every party
-    that has it.
+    Settings are over the nodes that all parties have; a column of `categories`, `columns`, `ignore` or `missing` is of
+    every party that has it.
+
+    missing: columns of features that may have empty cells: 0 stands there, and a further feature, "income is missing",
+             is 1.
     """
+
+    missing: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_gaps(self.missing, self.categories)
 
     def load(self, root: Path | None, seed: int) -> Dataset:
         """The nodes that all parties have, sorted by id as text; the parties in order of name, features side by
@@ -92,19 +106,19 @@ class Parties(Classified):
         return check(dataset, root)
 
     def _given(self, root: Path) -> "list[_Given]":
-        given = [_read(folder, self, shared=True) for folder in _folders(root)]
-        declared = self.categories or {}
-        if odd := [name for name in declared if not any(name in party.nodes.columns for party in given)]:
-            refuse(
-                root,
-                f"no party has a column {odd[0]!r}, which [data] categories names",
-                "Correct its name.",
-                "column-named",
-            )
+        given = [_read(folder, self, self.missing, shared=True) for folder in _folders(root)]
+        for setting, named in (("categories", self.categories or {}), ("missing", self.missing or ())):
+            if odd := [name for name in named if not any(name in party.nodes.columns for party in given)]:
+                refuse(
+                    root,
+                    f"no party has a column {odd[0]!r}, which [data] {setting} names",
+                    "Correct its name.",
+                    "column-named",
+                )
         return given
 
 
-def read_party(folder: Path, kind: Classified) -> tuple[Dataset, tuple[str, ...]]:
+def read_party(folder: Path, kind: Carrying) -> tuple[Dataset, tuple[str, ...]]:
     """One party's data by itself, with its ids and its features as they are, and what these are called; it may have no
     column of labels.
 
@@ -113,7 +127,7 @@ def read_party(folder: Path, kind: Classified) -> tuple[Dataset, tuple[str, ...]
     Raises:
         DataError: a file is missing or refused; the message names file, row (see `table.Table`) and remedy.
     """
-    given = _read(folder, kind)
+    given = _read(folder, kind, kind.missing)
     labelled, classes = "label" in given.nodes.columns, kind.classes or len(kind.labels or ())
     if not labelled and not classes:
         refuse(
@@ -193,8 +207,9 @@ def _folders(root: Path) -> list[Path]:
     return folders
 
 
-def _read(folder: Path, kind: Classified, shared: bool = False) -> _Given:
-    """shared: the columns that `kind` names are of all parties, each of which may lack them."""
+def _read(folder: Path, kind: Classified, gaps: Sequence[str] | None, shared: bool = False) -> _Given:
+    """gaps: columns that may have empty cells. shared: the columns that are named are of all parties, each of which may
+    lack them."""
     nodes, edges, _ = kind.tables(folder, lacking=shared)
     categories = kind.categories or {}
     check_columns(nodes, required=NODES[:1], known=NODES)
@@ -208,11 +223,12 @@ def _read(folder: Path, kind: Classified, shared: bool = False) -> _Given:
     }
     if shared:
         categories = {name: values for name, values in categories.items() if name in nodes.columns}
-    x = dense(features_of(nodes, categories=categories))
+    filled = gaps_filled(nodes, [name for name in gaps_of(gaps, False) if not shared or name in nodes.columns])
+    x = dense(features_of(filled, categories=categories))
     if x.shape[1] == 0:
         refuse(nodes.path, f"party {folder.name} has no feature", "Give it a feature column, or remove its folder.")
     ids = _numbered(ids_of(nodes))
-    names = feature_names(nodes, categories=categories)
+    names = feature_names(filled, categories=categories)
     return _Given(folder.name, nodes, ids, x, names, edges_of(edges, ids, kind.loops))
 
 
@@ -245,7 +261,8 @@ def _parties(given: list[_Given], rows: list[np.ndarray]) -> tuple[Party, ...]:
         begin += party.x.shape[1]
         source, target = _among(party.edges, own, len(party.ids))
         edges = undirected(source, target, len(own))
-        parties.append(Party(party.name, columns, edges, "label" in party.nodes.columns, party.names))
+        has = [column in party.nodes.columns for column in ("label", "sens")]
+        parties.append(Party(party.name, columns, edges, has[0], party.names, has[1]))
     return tuple(parties)
 
 

@@ -21,6 +21,7 @@ from fedweave.datasets.columns import (
     NODES,
     OF_EDGES,
     check_columns,
+    check_gaps,
     ends_of,
     feature_names,
     features_of,
@@ -59,8 +60,7 @@ class Tabular(Carrying):
                 code="config.column-taken",
             )
 
-        if both := [name for name in self.missing or () if name in (self.categories or {})]:
-            raise ConfigError(f"data: missing names {both[0]!r}, whose empty cells are in none of its categories.")
+        check_gaps(self.missing, self.categories)
 
     @property
     def known(self) -> tuple[str, ...]:

@@ -123,7 +123,7 @@ def experiment(
         "data": DATA[dataset],
         "partition": _partition(dataset, clients, whole=method == "Sim."),
         "model": MODELS[backbone] | {"layers": 4, "dropout": 0.5},
-        "algorithm": {"name": METHODS[method], "batch": 16, "fan_out": 3, "lr": rate} | own,
+        "algorithm": {"name": METHODS[method], "batch": 16, "fan_out": 3, "optimizer": "sgd", "lr": rate} | own,
     }
 
 

@@ -31,6 +31,7 @@ class Part:
              the examples.
     until:   the last times of training and of validation, beyond which their examples get no messages
              (`Carried.until`); None where the split is not by time.
+    groups:  whether it sees of which group its examples are (sens).
     """
 
     nodes: np.ndarray
@@ -41,6 +42,7 @@ class Part:
     graphs: np.ndarray | None = None
     carried: np.ndarray | None = None
     until: tuple[float, float] | None = None
+    groups: bool = True
 
     @classmethod
     def of(cls, data: Dataset, examples: np.ndarray, masks: np.ndarray) -> "Part":

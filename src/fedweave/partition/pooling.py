@@ -41,7 +41,7 @@ def shares(data: Dataset, parts: Sequence[Part], starts: np.ndarray | None = Non
             columns=data.columns if part.columns is None else own,
             edges=edges,
             y=y if part.labels else np.full_like(y, -1),
-            sens=None if data.sens is None else data.sens[part.examples],
+            sens=None if data.sens is None else np.where(part.groups, data.sens[part.examples], -1),
             owner=None if data.owner is None else data.owner[nodes if data.example == "edge" else part.examples],
             public=part.masks & (y >= 0),
             parties=None,
@@ -102,7 +102,9 @@ def pooled(partition: Partition, data: Dataset | None = None) -> Partition:
     edges = None if codes is None else np.stack([codes >> 32, codes & 0xFFFFFFFF])
     graphs = _union([part.graphs for part in parts])
     labels, carried = any(part.labels for part in parts), examples if of_edges else None
-    whole = Part(nodes, masks, columns, edges, labels, graphs, carried, parts[0].until)
+    whole = Part(
+        nodes, masks, columns, edges, labels, graphs, carried, parts[0].until, any(part.groups for part in parts)
+    )
     own = () if columns is not None else zip(client_ids(len(parts), partition.names), parts, strict=True)
     members = {name: np.searchsorted(examples, part.examples) for name, part in own}
     return Partition((whole,), partition.test, judged=partition.judged, held=partition.held, members=members)

@@ -1,5 +1,6 @@
 """What the partitions share: checks, grouping examples by client, and train/val/test masks inside every client."""
 
+import hmac
 from collections.abc import Sequence
 
 import numpy as np
@@ -115,6 +116,16 @@ def per_class(data: Dataset, train: int, val: float, test: float, seed: int) -> 
     masks[VAL, rest[: sizes[0]]] = True
     masks[TEST, rest[sizes[0] : sum(sizes)]] = True
     return masks
+
+
+def hashed(ids: Sequence[str], ratios: tuple[float, float, float], key: bytes) -> np.ndarray:
+    """Masks bool [3, n] by a keyed hash of each id alone: whoever has the key and an id finds the same split, and it
+    tells nothing of labels. A share of about `ratios` is in train, val and test (HMAC-SHA256, as a number in [0, 1)).
+    """
+    drawn = [hmac.digest(key, b"fedweave split\0" + name.encode(), "sha256")[:8] for name in ids]
+    places = np.array([int.from_bytes(own, "big") for own in drawn], np.float64) / 2.0**64
+    ends = np.cumsum(ratios)
+    return (places < ends[:, None]) & (places >= np.array([0.0, *ends[:2]])[:, None])
 
 
 def stratify(

@@ -13,7 +13,7 @@ from fedweave.core.random import generator
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
 from fedweave.partition.base import Part, Partition
-from fedweave.partition.splits import check_clients, check_ratios, divide, per_class
+from fedweave.partition.splits import check_clients, check_ratios, divide, hashed, per_class
 
 _LOG = logging.getLogger(__name__)
 
@@ -107,12 +107,15 @@ class Parties:
     features and edges.
 
     labels:           "all" parties see the labels, or only the "holders", whose own tables have a label.
-    train, val, test: ratios of the labelled nodes, stratified by label; the same at all parties.
+    split:            "random" draws by the ratios, stratified by label; "hash" goes by a keyed hash of each id, so that
+                      the split does not depend on labels, as sites do that set it (`data.split` in site.toml).
+    train, val, test: ratios of the labelled nodes; the same at all parties.
     public_split:     take the dataset's own masks instead of the ratios.
     train_rest:       with `public_split`, every labelled node outside its val and test masks trains.
     """
 
     labels: Literal["all", "holders"] = "all"
+    split: Literal["random", "hash"] = "random"
     train: float = 0.2
     val: float = 0.4
     test: float = 0.4
@@ -124,6 +127,12 @@ class Parties:
         check_rest(self.train_rest, self.public_split)
         if self.labels not in ("all", "holders"):
             raise ConfigError(f"[partition] labels = {self.labels!r}: must be 'all' or 'holders'.")
+        if self.split not in ("random", "hash"):
+            raise ConfigError(f"[partition] split = {self.split!r}: must be 'random' or 'hash'.", code="config.value")
+        if self.split == "hash" and self.public_split:
+            raise ConfigError(
+                "[partition] split = 'hash' with public_split = true: set one of them.", code="config.public-split"
+            )
 
     @noted
     def cut(self, data: Dataset, seed: int) -> Partition:
@@ -147,8 +156,17 @@ class Parties:
             )
         ratios = (self.train, self.val, self.test)
         whole = every_node(data, ratios, self.public_split, self.train_rest, seed)
+        if self.split == "hash":
+            key = generator(seed, "partition/hash").bytes(32)
+            whole = replace(whole, masks=hashed(data.ids, ratios, key) & (data.y >= 0))
         parts = [
-            replace(whole, columns=party.columns, edges=party.edges, labels=self.labels == "all" or party.labels)
+            replace(
+                whole,
+                columns=party.columns,
+                edges=party.edges,
+                labels=self.labels == "all" or party.labels,
+                groups=party.groups,
+            )
             for party in data.parties
         ]
         return Partition(tuple(parts), names=tuple(party.name for party in data.parties))

@@ -17,7 +17,7 @@ from fedweave.core import random
 from fedweave.core.federation import Client, Sends
 from fedweave.core.mechanism import SecureSum
 from fedweave.core.replies import Replies
-from fedweave.core.tree import Tree
+from fedweave.core.tree import Tree, nest
 from fedweave.errors import FedweaveError
 from fedweave.ops.rows import gather_rows
 from fedweave.privacy.gaussian import GaussianRows
@@ -26,15 +26,19 @@ from fedweave.sampling.neighbourhoods import located
 
 SUM = SecureSum(everyone=True)  # nobody can be left out of an aggregate
 WORDS = FixedPoint.of(SUM)
+ROWS = "h"  # the key of representations in a reply
+PREDICTIONS = "h/predictions"  # of those whose last mean is the logits; what a policy says of `ROWS` is said of it, too
 
 
 @dataclass(frozen=True)
 class RowRelease:
     """What protects representations [n, h] before they leave: clipping and noise row by row (`rows`), then, if
-    `masked`, encoding as words of a secure sum (`privacy.secure_sum`), which whoever runs the step masks."""
+    `masked`, encoding as words of a secure sum (`privacy.secure_sum`), which whoever runs the step masks. They leave
+    under `key`."""
 
     rows: GaussianRows
     masked: bool
+    key: str = ROWS
 
     def noised(self, client: Client, h: Tensor, nodes: Tensor | None = None) -> Tensor:
         """h [n, h] clipped and noised; of `nodes` int64 [n], all nodes where None. A node that appears several times
@@ -45,21 +49,22 @@ class RowRelease:
         return gather_rows(sent, located(nodes, nodes, len(client.graph.y)))
 
     def sent(self, client: Client, h: Tensor) -> Tree:
-        """{"h": `noised` representations as they are sent}: words, int32, with how many of them were cut; or as they
+        """{key: `noised` representations as they are sent}: words, int32, with how many of them were cut; or as they
         are."""
-        return in_words(WORDS, "h", h, client.state["share"]) if self.masked else {"h": h}
+        return in_words(WORDS, self.key, h, client.state["share"]) if self.masked else nest({self.key: h})
 
     def sends(self, what: str) -> Mapping[str, Sends]:
-        """The declaration of "h" that, sent in the open, is `what`."""
+        """The declaration of the key that, sent in the open, is `what`."""
         masked = (SUM,) if self.masked else ()
         reveals = f"nothing by itself; with all other clients' the mean of: {what}" if self.masked else what
-        return {"h": Sends(reveals, self.rows.mechanisms + masked)} | (tells_beyond("h", SUM) if self.masked else {})
+        cut = tells_beyond(self.key, SUM) if self.masked else {}
+        return {self.key: Sends(reveals, self.rows.mechanisms + masked)} | cut
 
 
 def in_words(words: FixedPoint, key: str, value: Tensor, share: Tensor) -> Tree:
     """{key: `value` in words of a sum of 1 / `share` clients, "beyond": how many elements that cuts}."""
     most = even_share(words, share)
-    return {key: words.encode(value, most), BEYOND: words.beyond(value, most)}
+    return nest({key: words.encode(value, most), BEYOND: words.beyond(value, most)})
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,11 @@
 """What one client of GLASU computes (Zhang et al. 2023, algorithms 2 to 7).
 
-`client.state` holds "w", "share", to concatenate "at" (see `aggregation`), and what `LabelRelease` needs. Within a
-round its "round" holds: the "key" of the client's randomness and the common "batch" key; "minibatch" and "real", the
-mini-batch; "nodes", the lists by cut; "below", what `Split.sample` found below the list above a segment; "sent", what
-the client sent last; "others", what the others contributed, by cut, or (`returned`) "received", the whole of it;
-"kept", what the first segment carries beside its output, of the lowest list; "grads" and "pulled", gradients in weights
-and "kept".
+`client.state` holds "w", "share", to concatenate "at" (see `aggregation`), "optimizer", the state of the party's own
+optimizer where it has any, and what `LabelRelease` needs. Within a round its "round" holds: the "key" of the client's
+randomness and the common "batch" key; "minibatch" and "real", the mini-batch; "nodes", the lists by cut; "below", what
+`Split.sample` found below the list above a segment; "sent", what the client sent last; "others", what the others
+contributed, by cut, or (`returned`) "received", the whole of it; "kept", what the first segment carries beside its
+output, of the lowest list; "grads" and "pulled", gradients in weights and "kept".
 """
 
 from collections.abc import Callable
@@ -22,9 +22,9 @@ from fedweave.algorithms.vertical.split import Split, draw, error, exchanged, la
 from fedweave.core import random
 from fedweave.core.federation import Client
 from fedweave.core.graph import Graph
-from fedweave.core.tree import Tree, map_leaves
+from fedweave.core.tree import Tree, leaves, map_leaves
 from fedweave.errors import CallRefused
-from fedweave.learn import PLAIN, ClassLoss, Sgd, fit
+from fedweave.learn import PLAIN, ClassLoss, Fit, Optimiser, fit
 from fedweave.learn.fitting import recorded
 from fedweave.ops.rows import gather_rows
 from fedweave.sampling.neighbourhoods import located, rising
@@ -34,8 +34,9 @@ from fedweave.sampling.neighbourhoods import located, rising
 class PartySteps:
     """The bodies of GLASU's steps at one client.
 
-    labels: the labels that it trains on. batch, steps, lr, weight_decay: see `GLASU`. returned: gradients are exchanged
-    (`backward = "exchanged"`). decays: the server tells the rate of each round. loss: of the classes.
+    labels: the labels that it trains on. batch, steps, lr, weight_decay: see `GLASU`. optimizer: makes one of `lr` and
+    `weight_decay`. returned: gradients are exchanged (`backward = "exchanged"`). decays: the server tells the rate of
+    each round. loss: of the classes.
     """
 
     split: Split
@@ -44,6 +45,7 @@ class PartySteps:
     labels: LabelRelease
     batch: int
     steps: int
+    optimizer: Callable[[float, float], Optimiser]
     lr: float
     weight_decay: float
     returned: bool
@@ -91,7 +93,8 @@ class PartySteps:
     def pull(self, client: Client, message: Tree) -> Tree:
         """The gradient of the client's loss in H[L]."""
         loss, w = self._prediction_loss(client), client.state["w"]
-        return {"gradient": grad(lambda h: loss(w, h))(message["h"])}
+        h = _filled(message["h"], client.state["round"]["sent"])
+        return {"gradient": grad(lambda h: loss(w, h))(h)}
 
     def pull_sum(self, client: Client, message: Tree) -> Tree:
         """The same in words of a secure sum, 0 at a client without labels."""
@@ -114,11 +117,12 @@ class PartySteps:
         if "gradient" in message:
             args["gradient"] = message["gradient"] * ~labelled(graph).any()
         keys = self._tail_keys(now, torch.arange(self.steps, device=graph.device))
-        optimiser = Sgd(self._rate(message), self.weight_decay)
+        optimiser, past = self.optimizer(self._rate(message), self.weight_decay), state.get("optimizer")
         fitted = fit(
-            self._loss, state["w"], graph, client.key, optimiser, self.steps, args=args, batches={"tail": keys}
-        )
-        state["w"] = fitted[0]
+            self._loss, state["w"], graph, client.key, optimiser, self.steps,
+            state=past, args=args, batches={"tail": keys},
+        )  # fmt: skip
+        _keep(state, fitted)
         del state["round"]
         return {}
 
@@ -127,7 +131,8 @@ class PartySteps:
         now, segment, w = client.state["round"], message["segment"], client.state["w"]
         if "h" in message:
             loss, tail = self._prediction_loss(client), self.split.own(w, self.split.last)
-            now["grads"] = grad(lambda tail: loss(tail, message["h"]))(tail) if tail else {}
+            h = _filled(message["h"], now["sent"])
+            now["grads"] = grad(lambda tail: loss(tail, h))(tail) if tail else {}
         given = self._joint(client.graph, now, segment, w, now["received"][str(segment)] if segment else None)
         free: Tree = {name: given[name] for name in ("w", "h", "kept") if given[name] is not None}
         count = self._count(now, segment)
@@ -144,8 +149,13 @@ class PartySteps:
             own = grads["kept"]
             now["pulled"] = map_leaves(torch.add, now["pulled"], own) if "pulled" in now else own
             return {"gradient": grads["h"]}
-        lr = self._rate(message)
-        client.state["w"] = map_leaves(lambda w, s: w - lr * (s + self.weight_decay * w), w, now["grads"])
+        lr, past = self._rate(message), client.state.get("optimizer")
+        optimiser = self.optimizer(lr, self.weight_decay)
+        if optimiser.moments:
+            given = {"slopes": now["grads"]}
+            _keep(client.state, fit(_linear, w, client.graph, client.key, optimiser, 1, state=past, args=given))
+        else:  # as the papers' numbers were made, to the last bit
+            client.state["w"] = map_leaves(lambda w, s: w - lr * (s + self.weight_decay * w), w, now["grads"])
         del client.state["round"]
         return {}
 
@@ -174,7 +184,7 @@ class PartySteps:
 
     def logits(self, client: Client, message: Tree) -> Tensor:
         """The client's prediction for all nodes [n, c], after `infer_full`."""
-        h = message["h"] if self.split.cuts else client.graph.x
+        h = _filled(message["h"], client.graph.x) if self.split.cuts else client.graph.x
         kept = client.state.pop("kept", None)
         return self.split.run(self.split.last, client.state["w"], client.graph, h, kept=kept)[0]
 
@@ -189,12 +199,8 @@ class PartySteps:
             now["nodes"] = now.get("nodes", {}) | {str(message["cut"]): message["nodes"]}
         if "h" in message:
             cut = str(message.get("segment", self.split.last))
-            kept = "received" if self.returned else "others"
-            h = (
-                message["h"]
-                if self.returned
-                else self.how.extract(message["h"], now["sent"], state.get("at"), state["share"])
-            )
+            kept, h = "received" if self.returned else "others", _filled(message["h"], now["sent"])
+            h = h if self.returned else self.how.extract(h, now["sent"], state.get("at"), state["share"])
             now[kept] = now.get(kept, {}) | {cut: h}
         return now
 
@@ -258,6 +264,25 @@ class PartySteps:
         logits, _ = split.run(split.last, w, graph, h, hops, kept, args["tail"] if split.cuts else key)
         loss = self._error(logits, graph, args)
         return loss + (args["gradient"] * h).sum() if "gradient" in args else loss
+
+
+def _keep(state: Tree, fitted: Fit) -> None:
+    """Put the trained weights into a client's state and, if the optimizer has any, its own state."""
+    state["w"] = fitted.w
+    if fitted.state:
+        state["optimizer"] = fitted.state
+
+
+def _filled(h: Tensor, like: Tensor) -> Tensor:
+    """An aggregate as a client takes it: where it was sent no row of it, zeros for as many rows as `like` has, for all
+    that is computed of these is multiplied by 0."""
+    return h if len(h) else h.new_zeros(like.shape[0], h.shape[1])
+
+
+def _linear(w: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
+    """A loss with the gradient `args["slopes"]`, so that `fit` takes a step along one that is already known."""
+    slopes = dict(leaves(args["slopes"]))
+    return torch.stack([(slopes[path] * leaf).sum() for path, leaf in leaves(w)]).sum()
 
 
 def _placed(given: Tree) -> Tree:

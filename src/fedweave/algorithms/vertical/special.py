@@ -32,7 +32,7 @@ class VFGNN(GLASU):
 
 @dataclass(frozen=True)
 class Standalone(GLASU):
-    """Every client trains and predicts alone: exchanges = 0, so that only scores leave."""
+    """Every client that has labels trains and predicts alone: exchanges = 0, so that only scores leave."""
 
     exchanges: ClassVar[int] = 0  # type: ignore[misc]
     at: ClassVar[tuple[int, ...]] = ()  # type: ignore[misc]

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from scipy.sparse import csr_matrix
 
-from fedweave.core.algorithm import Algorithm, Calls, calls_of, capabilities
+from fedweave.core.algorithm import Algorithm, Calls, HasNotes, calls_of, capabilities
 from fedweave.core.federation import step_info, step_name
 from fedweave.core.graph import SPLITS
 from fedweave.core.mechanism import LDP, Gaussian, SecureSum
@@ -182,7 +182,9 @@ def _scales(own: Dataset) -> np.ndarray:
 def _crowds(folder: Path, own: Dataset, rules: Rules, told: Found) -> None:
     """See whether each split has enough examples."""
     name = folder.name
-    for split, count in zip(SPLITS, np.asarray(own.public).sum(1).tolist(), strict=True):
+    seen = own.y >= 0  # a split by a hash has nodes without a label in it
+    public = np.asarray(own.public) & (seen | ~seen.any())
+    for split, count in zip(SPLITS, public.sum(1).tolist(), strict=True):
         if 0 < count < rules.min_nodes:
             why = f"{counted(count, f'{split} {own.example}')}: fewer than policy.min_nodes = {rules.min_nodes}"
             ends = "so that it would leave the run. Give more or none, or lower the bound."
@@ -253,6 +255,7 @@ def _rehearse(
         said = f"{SITE_FILE}: {why}, and {' and '.join(dict.fromkeys(steps))} {verb} it, {ends}"
         (told.faults if certain else told.notes).append((name, said))
     told.notes.extend((name, said) for said in _unprotected(calls))
+    told.notes.extend((name, said) for said in (algorithm.notes if isinstance(algorithm, HasNotes) else ()))
     accounts = Accounts(folder, rules.lost)
     told.attempt(name, partial(_whole, accounts), Path(SITE_FILE))
     spent, replied = accounts.spent, accounts.repeated(pin(config.plain(), list(sites)))

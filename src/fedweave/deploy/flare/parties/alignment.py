@@ -25,6 +25,7 @@ from fedweave.datasets.check import refuse
 from fedweave.datasets.features import compact, normalise, of_party, without_sens
 from fedweave.datasets.parties import read_party, restricted
 from fedweave.deploy.flare.site.holdings import (
+    HASH,
     Holdings,
     LabelVersion,
     check_meant,
@@ -39,6 +40,7 @@ from fedweave.deploy.flare.site.sitefile import IDS_KEY, SiteData, read_secret
 from fedweave.deploy.flare.sums.masking import data, tensor
 from fedweave.errors import CallRefused, FedweaveError, UserError
 from fedweave.experiment.graphs import graph_of
+from fedweave.partition.splits import hashed
 from fedweave.privacy.aggregation import read_identity
 from fedweave.privacy.intersection import WIDTH as POINT
 from fedweave.privacy.intersection import Opening, Party, common, digest
@@ -218,6 +220,10 @@ class PartyData:
             data = restricted(data, rows)
         data = replace(data, x=normalise(compact(data.x), self.scaling, self.path.name))
         graph, version = graph_of(data, told["width"], dtype), LabelVersion.of(self.data, rows)
+        # At every party the same, also where one has a label for some of the nodes alone.
+        masks = torch.zeros_like(graph.masks)
+        masks[:, : data.nodes] = torch.from_numpy(np.asarray(data.public, bool))
+        graph = graph._replace(masks=masks)
         apart = self.data.nodes - len(rows)
         return Holdings(graph, None, replace(data, columns=()), version=version, apart=apart)
 
@@ -237,6 +243,20 @@ class PartyData:
         return f"the parties have {nodes} in common, and {edges} join them"
 
 
+def _hashed(path: Path, data: Dataset, shares: tuple[float, float, float], key: bytes) -> np.ndarray:
+    """The split by a keyed hash of each id, of nodes without a label as of others: it tells nothing of who has one.
+
+    Raises:
+        DataError: the nodes have no ids, or a split of their own.
+    """
+    if not data.ids:
+        refuse(path, "its nodes have no ids, and data.split = 'hash' goes by them", "Give ids, or take tables.")
+    if data.public is not None:
+        said = "it has a split, and site.toml says data.split = 'hash'"
+        refuse(path, said, "Leave out the column split, or data.split.", "split-twice")
+    return hashed(data.ids, shares, key)
+
+
 def read_own(
     site: SiteData, folder: Path, run: str, sites: Sequence[str], name: str, members: Mapping[str, str]
 ) -> PartyData:
@@ -254,10 +274,12 @@ def read_own(
     else:
         data = without_sens(npz.read(path, path.stem, labelled=False, loops=site.loops), path, site.sens_feature)
         data, columns = numbered(path, data, site), data.columns
-    check_split(path, data)
     check_meant(path, site)
     if data.graph_of is not None:
         refuse(path, "these are small graphs", "A party of a vertical run brings one graph.")
     key = read_secret(folder / IDS_KEY) if data.ids else b""
+    if site.split == HASH:
+        data = replace(data, public=_hashed(path, data, site.shares, key))
+    check_split(path, data)
     meeting = Party(name, read_identity(folder, members), run, tuple(sites), key) if data.ids else None
     return PartyData(path, data, meeting, columns, of_party(site.normalise))

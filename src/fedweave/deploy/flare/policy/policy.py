@@ -162,7 +162,11 @@ def check_crowd(rules: Rules, graph: Graph) -> None:
     everyone = int(graph.real.sum()) if graph.graph_of is None else int(graph.graph_of.max()) + 1
     carried = graph.own_edges.members[0].carried
     everyone = carried.total if carried is not None and carried.examples else everyone
-    counts = dict(zip(SPLITS, graph.masks.sum(1).tolist(), strict=True)) | {"all": everyone}
+    seen = (
+        graph.y >= 0
+    )  # a split by a hash has examples without a label in it; who has no labels at all has none to tell
+    masks = graph.masks & seen if bool(seen.any()) else graph.masks
+    counts = dict(zip(SPLITS, masks.sum(1).tolist(), strict=True)) | {"all": everyone}
     if few := [name for name, count in counts.items() if 0 < count < rules.min_nodes]:
         raise PolicyViolation(
             f"policy.min_nodes: the site has fewer than {rules.min_nodes} {graph.example}s ({few[0]}), on which "

@@ -33,6 +33,8 @@ from fedweave.models.directed import fitted, has_ports, ported
 from fedweave.partition.divided import Divided
 from fedweave.partition.external import alone, check_inside
 
+HASH = "hash"  # of `SiteData.split`
+
 
 class LabelVersion(NamedTuple):
     """A site's labels as they are: a fingerprint of all that it has, by its nodes' ids, and where those of a run are
@@ -108,6 +110,11 @@ def own_graph(site: SiteData, folder: Path, whole: Dataset | None = None, noted:
     """
     path = folder / site.path
     check_meant(path, site)
+    if site.split == HASH:
+        raise ConfigError(
+            f"data.split = {HASH!r}: it is of a party of a vertical run. Give the data a column split, or set "
+            "train_until and val_until."
+        )
     scaling = noted.edges["scaling"] if noted is not None and noted.edges is not None else {}
     like = site.edge_normalise in OVER_NODES and "shift" in scaling
     site = replace(site, edge_normalise="none") if like else site

@@ -87,7 +87,10 @@ def leave(job: Participation, site: str, state: Tree, log: logging.Logger, flags
     if found is None:
         return False
     path, data = job.folder / RUNS / job.run / PREDICTIONS, job.found.data
-    own = Predicted(site, found, np.arange(data.examples), data.public)
+    used = (
+        None if data.public is None else np.asarray(data.public) & (np.asarray(data.y) >= 0)
+    )  # as far as there are labels
+    own = Predicted(site, found, np.arange(data.examples), used)
     flagging = flags or flagged(job.config.evaluation, data, found)
     write_table(path, predictions_table([own], data.ids, data.labels, data.example, data.y, flagging, ends_of(data)))
     apart = job.found.apart if isinstance(job.found, Holdings) else 0

@@ -49,6 +49,8 @@ class SiteData:
     train_until, val_until: both of them, instead of a split in the data, a time or date: examples up to the first
                train, those up to the second validate and later ones test (`partition.divided`); every site gives the
                same.
+    split, shares: "column", the data's own column split; or, of a party of a vertical run, "hash": by a keyed hash of
+               each id (`ids.key`), with these shares for train, val and test; every party gives the same.
     external:  edges to nodes that the site does not have: "refuse"; "features" of them, of which nothing leaves; or
                "exchange" with the sites that have these nodes, if `policy.exchange` allows it (`partition.external`).
     categories, groups: of tables whose columns or sens are text (`datasets.folder`); sites with the same columns all
@@ -79,6 +81,8 @@ class SiteData:
     node_time: str | None = None
     train_until: float | str | None = None
     val_until: float | str | None = None
+    split: Literal["column", "hash"] = "column"
+    shares: tuple[float, float, float] = (0.6, 0.2, 0.2)
     external: str = "refuse"
     categories: dict[str, str | tuple[str, ...]] | None = None
     groups: tuple[str, ...] | None = None
@@ -106,6 +110,20 @@ class SiteData:
                     code="config.categories-listed",
                 )
         self._check_until()
+        self._check_shares()
+
+    def _check_shares(self) -> None:
+        if self.split != "hash":
+            return
+        if self.timed:
+            raise ConfigError("data.split = 'hash' with train_until and val_until: set one of them.")
+        train, val, test = self.shares
+        if not (train > 0 <= min(val, test) and train + val + test <= 1 + 1e-9):
+            raise ConfigError(
+                f"data.shares = {list(self.shares)}: they are of train, val and test; make train positive, none "
+                "negative and their sum at most 1.",
+                code="config.value",
+            )
 
     def _check_until(self) -> None:
         given = {"train_until": self.train_until, "val_until": self.val_until}
@@ -255,6 +273,25 @@ def read_secret(path: Path) -> bytes:
     return secret
 
 
+def starting(sites: int, vertical: bool) -> tuple[Record, Record]:
+    """The tables [data] and [policy] that one of so many new `sites` starts from. In a secure sum of two each would
+    find the other's term.
+
+    vertical: they hold different columns of the same nodes, and agree on a split without a column for it. The party
+    with labels scores alone, and labels of a batch follow from its gradients anyway: what else its scores tell of them
+    is little.
+    """
+    about: Record = {"path": "data"}
+    if not vertical:
+        return about, {"secure_sum": ["update"], "min_sites": 3} if sites >= 3 else {}
+    about |= {"split": "hash", "shares": [0.6, 0.2, 0.2], "normalise": "standard"}
+    policy: Record = {
+        "deny": ["h/predictions"],
+        "measures": ["classes", "loss", "auc", "group_auc", "average_precision"],
+    }
+    return about, policy | ({"secure_sum": ["h"], "min_sites": sites} if sites >= 3 else {})
+
+
 def write_site_file(path: Path, data: Record, **policy: object) -> None:
     """A site file with `data` as its [data] and a `policy` that its owner has yet to tighten."""
     head = "# The data of this site and what may leave it; see docs/deployment.md.\n"
@@ -262,6 +299,8 @@ def write_site_file(path: Path, data: Record, **policy: object) -> None:
         head += (
             '# Say below [data] how many classes all sites have, classes = 2, or their names, labels = ["a", "b"].\n'
         )
+    if data.get("normalise") == "standard" and data.get("split") == "hash":
+        head += "# To predict new nodes later, leave out normalise and scale the columns yourself.\n"
     if policy.get("exchange"):
         head += "# exchange: the fewest nodes of which others are told a sum; 1, which hides no node, is the weakest.\n"
     path.write_text(head + dumps({"data": data, "policy": {"deny": []} | policy}), encoding="utf-8")

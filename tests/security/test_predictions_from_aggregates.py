@@ -1,0 +1,125 @@
+"""What a party without labels, or the server, reads of the label holder's predictions in what it receives."""
+
+import tomllib
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedweave.algorithms import ALGORITHMS
+from fedweave.algorithms.vertical.aggregation import PREDICTIONS
+from fedweave.cli.init import shipped
+from fedweave.core.federation import Step, step_info
+from fedweave.core.replies import Replies
+from fedweave.core.tree import Tree
+from fedweave.engines.simulation import Simulation
+from fedweave.experiment.build import build
+from fedweave.experiment.config import resolve
+from fedweave.experiment.rounds import train
+from fedweave.models import MODELS
+from tests.refusals import refusal
+
+TEMPLATE = tomllib.loads(shipped()["own-parties"])
+ENDS_THERE = {"name": "gcn", "hidden": 16, "layers": 2}
+CUT = {"name": "vertical", "clients": 2, "labels": "first", "train": 0.6, "val": 0.2, "test": 0.2}
+DATA = {"name": "synthetic", "nodes": 300, "classes": 3, "features": 16}
+
+
+class Listening(Simulation):
+    """A server that follows the protocol and keeps the last aggregate of a prediction, and a second party without
+    labels that keeps every aggregate that it is sent."""
+
+    server: Tensor
+    party: list[Tensor]
+
+    def map(
+        self, step: Step, shared: Tree | None = None, each: Any = None, clients: Sequence[str] | None = None
+    ) -> Replies:
+        heard = (shared or {}) | (each or {}).get(self.clients[1], {})
+        if step.__name__ == "predict_proba":
+            self.server = heard["h"]
+        if "h" in heard and self.clients[1] in (clients or self.clients):
+            self.party.append(heard["h"])
+        return super().map(step, shared, each, clients)
+
+
+def joint(model: dict[str, Any], exchanges: int = 1, **settings: Any) -> tuple[Listening, Tensor, Tree]:
+    """Who listens, what the holder predicts [n, classes], and the first weights of its model's last layer."""
+    given = {key: value for key, value in TEMPLATE["algorithm"].items() if key != "secure_sum"}
+    given |= {"exchanges": exchanges} | settings
+    built = build(resolve({"data": DATA, "partition": CUT, "model": model, "algorithm": given}))
+    fed = Listening(built.fed.graphs, classes=built.data.classes)
+    fed.party = []
+    *_, last = train(built.algorithm, fed, 30, eval_every=10)
+    other = fed.snapshot()[fed.clients[1]]["w"]
+    built.algorithm.predict(last.state, fed)
+    return fed, fed.snapshot()[fed.clients[0]]["prediction"], other[max(other, key=int)]
+
+
+def test_where_the_model_ends_at_the_exchange_its_last_aggregate_is_the_predictions() -> None:
+    for exchanges in (1, 2):
+        fed, predicted, _ = joint(ENDS_THERE, exchanges)
+        assert float((torch.softmax(fed.server, -1) - predicted).abs().max()) < 1e-6
+
+
+def test_with_the_templates_model_it_is_not() -> None:
+    """The server knows what the holder's last layer began with, and tries that: its probabilities are others. Which
+    class is the most probable it finds all the same, as docs/vertical.md says."""
+    fed, predicted, first = joint(TEMPLATE["model"])
+    assert fed.server.shape[1] == TEMPLATE["model"]["hidden"] != predicted.shape[1]
+    guess = torch.softmax(fed.server @ first["weight"] + first["bias"], -1)
+    assert float((guess - predicted).abs().max()) > 0.1
+
+
+@pytest.mark.parametrize(
+    ("exchanges", "settings"), [(1, {}), (1, {"secure_sum": True}), (2, {}), (2, {"backward": "exchanged", "steps": 1})]
+)
+@pytest.mark.parametrize("model", [ENDS_THERE, TEMPLATE["model"]], ids=["gcn", "template"])
+def test_a_party_without_labels_gets_no_row_of_the_last_aggregate(
+    model: dict[str, Any], exchanges: int, settings: dict[str, Any]
+) -> None:
+    """Neither in training nor in an evaluation or a prediction; of an earlier exchange it gets hidden ones."""
+    fed, predicted, _ = joint(model, exchanges, **settings)
+    assert any(len(h) == 0 for h in fed.party)
+    assert (max(map(len, fed.party)) > 0) == (exchanges == 2)
+    assert all(h.shape[1] == model["hidden"] for h in fed.party if len(h))
+    width = predicted.shape[1] if model is ENDS_THERE else model["hidden"]
+    assert any(h.shape == (0, width) for h in fed.party)
+
+
+@pytest.mark.parametrize("name", ["glasu", "vfgnn", "vfl", "simulated_centralized"])
+@pytest.mark.parametrize(("model", "tells"), [("gcn", True), ("gat", True), ("gcnii", False)])
+def test_declarations_say_which_it_is(name: str, model: str, tells: bool) -> None:
+    made = ALGORITHMS[name](MODELS[model]().build(8, 3))
+    assert (PREDICTIONS in step_info(made.infer_full).sends) == tells
+    assert ("h" in step_info(made.infer_full).sends) != tells
+    for step in (made.update, made.score, made.predict_proba):
+        assert ("prediction of each" in step_info(step).hears["h"]) == tells
+    assert bool(made.notes) == tells
+
+
+def test_who_trains_alone_tells_nobody() -> None:
+    assert not ALGORITHMS["standalone"](MODELS["gcn"]().build(8, 3)).notes
+
+
+def test_a_policy_forbids_predictions_and_lets_representations_leave() -> None:
+    pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
+    from fedweave.core.algorithm import calls_of
+    from fedweave.deploy.flare.policy.precheck import check_declared
+    from fedweave.deploy.flare.site.sitefile import Rules
+
+    for model, key, refused in (
+        ("gcn", PREDICTIONS, True),
+        ("gcnii", PREDICTIONS, False),
+        ("gcn", "h", True),  # whoever denies all representations denies these, too
+        ("gcnii", "h", True),
+    ):
+        made = ALGORITHMS["glasu"](MODELS[model]().build(8, 3))
+        rules, calls = Rules(deny=(key,)), calls_of(made, "glasu", 2)
+        if refused:
+            with refusal("call-refused", "policy.deny"):
+                check_declared(rules, calls, True, 2)
+        else:
+            check_declared(rules, calls, True, 2)
