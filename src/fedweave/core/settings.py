@@ -25,8 +25,9 @@ class Settings:
 
     def __new__(cls, *given: object, **values: object) -> Self:
         """Check what is given."""
-        if (names := _settings(cls)) is not None:
-            check_given(cls.__name__, dict(zip(names, given, strict=False)) | values, names, hints_of(cls))
+        kind: type = cls
+        if (names := _settings(kind)) is not None:
+            check_given(cls.__name__, dict(zip(names, given, strict=False)) | values, names, hints_of(kind))
         return super().__new__(cls)
 
 

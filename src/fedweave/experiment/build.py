@@ -11,7 +11,7 @@ import scipy.sparse as sp
 import torch
 
 from fedweave.algorithms.deployment import with_models
-from fedweave.core.algorithm import Algorithm, capabilities, needs
+from fedweave.core.algorithm import Algorithm, capabilities
 from fedweave.core.arrays import DTYPES
 from fedweave.core.engine import Engine
 from fedweave.core.extra import Extra
@@ -34,7 +34,6 @@ from fedweave.experiment.demands import (
     check_columns,
     check_edges,
     check_labels_and_nodes,
-    check_nodes,
     check_own_models,
     check_people,
     check_pooling,
@@ -46,7 +45,6 @@ from fedweave.experiment.demands import (
     scales,
 )
 from fedweave.experiment.graphs import MadeGraphs, graph_of, width
-from fedweave.experiment.memory import check_memory
 from fedweave.experiment.prepared import prepared, seen_by, weighted
 from fedweave.models import directed
 from fedweave.models.edges import on_examples
@@ -143,10 +141,8 @@ def _algorithm(config: Config, data: Dataset, seen: Partition, kind: ModelPlugin
     check_pooling(config, data, model)
     check_edges(config, model)
     algorithm: Algorithm = weighted(config.algorithm, data.labels, data.classes).make(model)
-    check_nodes(config, data, needs(algorithm))
-    at_once = 1 if config.engine.values.get("mode") == "loop" else int(config.engine.values.get("chunk", 0))
-    check_memory(algorithm, model, [len(part.nodes) for part in seen.parts], at_once)
-    check_sampling(config, any(part.until is not None for part in seen.parts), model, algorithm)
+    timed = any(part.until is not None for part in seen.parts)
+    check_sampling(config, data, [len(part.nodes) for part in seen.parts], timed, model, algorithm)
     return algorithm
 
 

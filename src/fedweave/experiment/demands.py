@@ -25,6 +25,7 @@ from fedweave.datasets.features import BY_NODES, amounts
 from fedweave.errors import ConfigError, listed
 from fedweave.experiment.config import Config, parameters, registry
 from fedweave.experiment.config.choice import CODE, OwnModels
+from fedweave.experiment.memory import check_memory
 from fedweave.metrics.group_fairness import check_groups
 from fedweave.models import directed
 from fedweave.ops.memory import once
@@ -93,14 +94,19 @@ def check_nodes(config: Config, data: Dataset, asked: Capabilities) -> None:
         )
 
 
-def check_sampling(config: Config, timed: bool, model: Model, algorithm: object) -> None:
-    """Raise ConfigError where messages depend on time, and the algorithm goes by neighbours whenever they are some; and
-    where the model marks the seeds of sampled neighbourhoods, and none are sampled."""
+def check_sampling(
+    config: Config, data: Dataset, nodes: Sequence[int], timed: bool, model: Model, algorithm: object
+) -> None:
+    """Raise ConfigError where the algorithm asks for nodes as examples and has others; where it samples more around the
+    clients' `nodes` than memory holds; where messages depend on time, and it goes by neighbours whenever they are some;
+    and where the model marks the seeds of sampled neighbourhoods, and none are sampled."""
     if timed and needs(algorithm).nodes:
         raise ConfigError(
             f"algorithm {config.algorithm.name!r} is about nodes and their neighbours at all times, but split = 'time' "
             "holds back later edges; take fedavg, or another of its family, or split = 'random'."
         )
+    check_nodes(config, data, needs(algorithm))
+    check_memory(algorithm, model, nodes, config.engine.values)
     if not any(layer.judged for layer in model):
         return
     parts = algorithm.composed if isinstance(algorithm, MadeOfParts) else {}

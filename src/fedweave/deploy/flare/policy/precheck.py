@@ -15,7 +15,6 @@ from fedweave.core.algorithm import (
     TakesSome,
     capabilities,
     check_rounds,
-    needs,
 )
 from fedweave.core.federation import Step, StepInfo, step_info, step_name
 from fedweave.core.mechanism import LDP, Account, Applied, Gaussian, Mechanism, release_of
@@ -233,8 +232,8 @@ def suited(config: Config, data: Dataset, width: int, scaling: str) -> Algorithm
     demands.check_pooling(config, data, model)
     demands.check_edges(config, model)
     algorithm: Algorithm = config.algorithm.make(model)
-    demands.check_nodes(config, data, needs(algorithm))
-    demands.check_sampling(config, carried is not None and carried.until is not None, model, algorithm)
+    timed = carried is not None and carried.until is not None
+    demands.check_sampling(config, data, [data.nodes], timed, model, algorithm)
     check_rounds(algorithm, config.general.rounds)
     scaling = "none" if scaling == AUTO and data.scaling == "none" else scaling  # it found nothing to scale
     demands.check_scaling(scaling, algorithm, ("example", "node"))
