@@ -10,7 +10,7 @@ from fedweave.core.records import Values
 from fedweave.core.text import counted
 from fedweave.experiment.config import flat
 from fedweave.metrics.judging import WORDS
-from fedweave.report.cells import Cell, marked
+from fedweave.report.cells import LEAST_SEEDS, Cell, marked
 from fedweave.report.reading import Group, spread
 from fedweave.sweep.choosing import Chosen, is_number, said, short
 
@@ -40,7 +40,7 @@ def latex(found: Sequence[Chosen]) -> str:
     ]
     heads = [escaped(column or worded(found[0].metric)) for column in columns]
     what = f"Test {worded(found[0].metric)} in %, {WHEN}"
-    tested = any(len(one.by_seed()) > 1 for one in found)
+    tested = any(len(one.by_seed()) >= LEAST_SEEDS for one in found)
     bold = " Bold: better than every other by a paired test over seeds." if tested else ""
     lines = [
         r"\begin{table}",
