@@ -4,7 +4,8 @@ Every method runs at the point of its grid with the best validation score after 
 `--tune` seeds; the table shows tests after the last round, of the models that clients use on their own nodes. Seeds are
 paired: each draws one cut and one start for all methods; differences to FedAvg and to local training have 95 %
 intervals (Student's t over seeds). A run that is in the CSV already is not done again, so an interrupted table goes on;
-take another folder once a default has changed.
+`commit` says of which code each is (for rows made before that column, with which commit they came here). Where a
+change of code moves numbers, delete the rows that it moves. `python -m benchmarks.baselines_page` makes the pages.
 Methods of SGD are compared with FedAvg by SGD, too (`fedavg_sgd`): what differs otherwise is the optimiser.
 
     python -m benchmarks.baselines_table [--sets cora chameleon-filtered] [--cuts louvain] [--methods fedavg local …]
@@ -16,12 +17,15 @@ import csv
 import json
 import os
 import statistics
+import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+import fedweave
 from fedweave.errors import FedweaveError, UserError
 from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
@@ -75,6 +79,7 @@ MINORITIES = {"minesweeper": "auc"}  # what is judged where one class is rare; a
 CUTS: dict[str, dict[str, Any]] = {"louvain": {}, "dirichlet": {"alpha": 0.5}, "metis": {}}
 KEYS = ("set", "cut", "clients", "rounds", "method", "settings", "seed")
 MEASURED = ("val", "test", "global", "trained", "seconds", "bytes_up", "bytes_down", "failed")
+COLUMNS = (*KEYS, *MEASURED, "commit")
 
 
 def data(name: str) -> dict[str, Any]:
@@ -121,31 +126,96 @@ def run(key: Mapping[str, Any], device: str = "cpu") -> dict[str, Any]:
     }
 
 
-class Runs:
-    """All runs, as rows of a CSV file to which each is added when it ends."""
+def commit() -> str:
+    """The commit of the checkout that fedweave is imported from, with a + where its files differ from that; "" outside
+    of a checkout."""
 
-    def __init__(self, file: Path, device: str = "cpu") -> None:
-        self._file, self._device, self._known = file, device, {}
-        if file.exists():
-            for row in csv.DictReader(file.open()):
-                self._known[tuple(row[key] for key in KEYS)] = {k: self._value(k, row[k]) for k in MEASURED}
+    def git(*words: str) -> str:
+        asked = ["git", "-C", str(Path(fedweave.__file__).parent), *words]
+        return subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", ".")
+    return git("rev-parse", "--short=8", "HEAD") + ("+" if changed else "")
+
+
+class Runs:
+    """All runs, as rows of a CSV file to which each is added when it ends.
+
+    fixed: nothing is run; what the file does not have is absent.
+    """
+
+    def __init__(self, file: Path, device: str = "cpu", fixed: bool = False) -> None:
+        self._file, self._device, self._fixed, self._commit = file, device, fixed, commit()
+        self._rows: dict[tuple[str, ...], dict[str, Any]] = {}
+        if file.exists() or fixed:
+            with file.open(newline="") as lines:
+                rows = csv.DictReader(lines)
+                if tuple(rows.fieldnames or ()) != COLUMNS:
+                    raise UserError(f"{file}: the columns are not {', '.join(COLUMNS)}. Take another --out.")
+                self._rows = {tuple(row[key] for key in KEYS): _measures(row) for row in rows}
         else:
             file.parent.mkdir(parents=True, exist_ok=True)
-            csv.writer(file.open("w")).writerow((*KEYS, *MEASURED))
+            with file.open("w", newline="") as lines:
+                csv.writer(lines, lineterminator="\n").writerow(COLUMNS)
 
-    def of(self, **key: Any) -> dict[str, Any]:
-        """A run's measures, those of the file or of a run that is made now."""
+    def cells(self) -> list[dict[str, Any]]:
+        """{"set", "cut", "clients", "rounds"} of every table that there are runs of, in the order of the file."""
+        found = dict.fromkeys(row[:4] for row in self._rows)
+        return [{"set": name, "cut": cut, "clients": int(n), "rounds": int(rounds)} for name, cut, n, rounds in found]
+
+    def of(self, **key: Any) -> dict[str, Any] | None:
+        """A run's measures and its commit, those of the file or of a run that is made now; None of an absent run."""
         name = tuple(str(key[one]) for one in KEYS)
-        if name not in self._known:
-            found = self._known[name] = run(key, self._device)
-            with self._file.open("a") as file:
-                csv.writer(file).writerow((*name, *(found.get(one, "") for one in MEASURED)))
-            print(*name, found.get("failed") or f"val {found['val']:.4f} test {found['test']:.4f}", flush=True)
-        return self._known[name]
+        if name not in self._rows and not self._fixed:
+            found = dict.fromkeys(MEASURED, "") | run(key, self._device) | {"commit": self._commit}
+            self._rows[name] = found
+            with self._file.open("a", newline="") as lines:
+                csv.writer(lines, lineterminator="\n").writerow((*name, *found.values()))
+            print(*name, found["failed"] or f"val {found['val']:.4f} test {found['test']:.4f}", flush=True)
+        return self._rows.get(name)
 
-    @staticmethod
-    def _value(name: str, text: str) -> Any:
-        return text if name == "failed" or not text else float(text)
+
+def _measures(row: Mapping[str, str]) -> dict[str, Any]:
+    words = ("failed", "commit")
+    return {name: row[name] if name in words or not row[name] else float(row[name]) for name in COLUMNS[len(KEYS) :]}
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A method on one data set and cut: the point of its grid, {seed: measures} of its runs there, `edge` whether that
+    point is the first or the last of three or more; `failed` says why there is nothing."""
+
+    settings: str
+    runs: dict[int, dict[str, Any]]
+    edge: bool = False
+    failed: str = ""
+
+    def tests(self) -> dict[int, float]:
+        """{seed: the test score}."""
+        return {seed: one["test"] for seed, one in self.runs.items()}
+
+    def commits(self) -> list[str]:
+        """Of which code the runs are."""
+        return list(dict.fromkeys(one["commit"] for one in self.runs.values()))
+
+
+def chosen(runs: Runs, where: Mapping[str, Any], method: str, seeds: int, tune: int = 1) -> Chosen | None:
+    """The method at the point that is best on validation examples of the first `tune` seeds, of equal ones the first;
+    None where runs that this needs are absent."""
+    points = [json.dumps(at) for at in METHODS[method][2]]
+    tried = {at: [runs.of(**where, method=method, settings=at, seed=seed) for seed in range(tune)] for at in points}
+    if any(one is None for found in tried.values() for one in found):
+        return None
+    there = {at: [one for one in found if one is not None] for at, found in tried.items()}
+    sound = {at: found for at, found in there.items() if not any(one["failed"] for one in found)}
+    if not sound:
+        return Chosen("", {}, failed=there[points[0]][0]["failed"])
+    best = max(sound, key=lambda at: statistics.fmean(one["val"] for one in sound[at]))
+    all_of = {seed: runs.of(**where, method=method, settings=best, seed=seed) for seed in range(seeds)}
+    if any(one is None for one in all_of.values()):
+        return None
+    ended = {seed: one for seed, one in all_of.items() if one is not None and not one["failed"]}
+    return Chosen(best, ended, edge=len(points) > 2 and best in (points[0], points[-1]))
 
 
 def cell(values: Sequence[float], sign: str = "") -> str:
@@ -154,38 +224,37 @@ def cell(values: Sequence[float], sign: str = "") -> str:
     return f"{statistics.fmean(values):{sign}.3f}" + ("" if low is None else f" ± {(high - low) / 2:.3f}")
 
 
-def table(runs: Runs, given: argparse.Namespace, where: dict[str, Any]) -> Iterator[str]:
+def table(runs: Runs, where: dict[str, Any], methods: Sequence[str], seeds: int, tune: int = 1) -> Iterator[str]:
     """The lines of one set's table on one cut."""
     metric = MINORITIES.get(where["set"], "accuracy")
-    yield f"\n{where['set']}, {where['cut']}, {where['clients']} clients, {where['rounds']} rounds, {metric}:\n"
-    yield "| method | chosen | clients' models | to fedavg | to local | global | s / fedavg's | kB up | kB down |"
-    yield "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"
+    yield f"\n## {where['set']}, {where['cut']}, {where['clients']} clients, {where['rounds']} rounds, {metric}\n"
+    head = "method", "chosen", "clients' models", "to fedavg", "to local", "global", "s / fedavg's", "kB up", "kB down"
+    yield f"| {' | '.join((*head, 'commit'))} |"
+    yield f"|{' --- |' * (len(head) + 1)}"
     ends: dict[str, dict[int, float]] = {}
     pace = 0.0
-    for method in given.methods:
-        tried = {at: [runs.of(**where, method=method, settings=at, seed=s) for s in range(given.tune)]
-                 for at in map(json.dumps, METHODS[method][2])}  # fmt: skip
-        kept = {at: found for at, found in tried.items() if not any(one.get("failed") for one in found)}
-        if not kept:
-            yield f"| `{method}` | — | {next(iter(tried.values()))[0]['failed']} | | | | | | |"
+    for method in methods:
+        found = chosen(runs, where, method, seeds, tune)
+        if found is None or found.failed:
+            if found:
+                yield f"| `{method}` | — | {found.failed} |{' |' * (len(head) - 2)}"
             continue
-        best = max(kept, key=lambda at: statistics.fmean(one["val"] for one in kept[at]))
-        all_of = {seed: runs.of(**where, method=method, settings=best, seed=seed) for seed in range(given.seeds)}
-        done = {seed: one for seed, one in all_of.items() if not one.get("failed")}
-        ends[method] = {seed: one["test"] for seed, one in done.items()}
+        ends[method] = found.tests()
+        ended = list(found.runs.values())
         seconds, up, down = (
-            statistics.median(one[key] for one in done.values()) for key in ("seconds", "bytes_up", "bytes_down")
+            statistics.median(one[key] for one in ended) for key in ("seconds", "bytes_up", "bytes_down")
         )
         pace = seconds if method == "fedavg" else pace
         away = [
             cell(differences(ends[method], ends[other]), "+") if other in ends and other != method else ""
             for other in ("fedavg", "local")
         ]
-        whole = [one["global"] for one in done.values() if one["global"] not in (None, "")]
+        whole = [one["global"] for one in ended if one["global"] not in (None, "")]
         columns = (
-            f"`{method}`", ", ".join(f"{k} {v}" for k, v in json.loads(best).items()),
+            f"`{method}`", ", ".join(f"{k} {v}" for k, v in json.loads(found.settings).items()),
             cell(list(ends[method].values())), *away, cell(whole) if whole else "",
             f"{seconds / pace:.1f}" if pace else "", f"{up / 1000:.0f}", f"{down / 1000:.0f}",
+            ", ".join(found.commits()),
         )  # fmt: skip
         yield f"| {' | '.join(columns)} |"
 
@@ -203,13 +272,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/baselines"))
     parser.add_argument("--device", default="cpu", help="as [engine] device")
     given = parser.parse_args()
-    given.methods = [m for m in ("fedavg", "local") if m in given.methods] + [
-        m for m in given.methods if m not in ("fedavg", "local")
-    ]
+    given.methods.sort(
+        key=lambda method: ("fedavg", "local", method).index(method)
+    )  # those that others are held against
     runs, lines = Runs(given.out / "runs.csv", given.device), []
     for name, cut in product(given.sets, given.cuts):
         where = {"set": name, "cut": cut, "clients": given.clients, "rounds": given.rounds}
-        for line in table(runs, given, where):
+        for line in table(runs, where, given.methods, given.seeds, given.tune):
             lines.append(line)
             print(line, flush=True)
     (given.out / "table.md").write_text("\n".join(lines) + "\n")

@@ -2,8 +2,9 @@
 
 Every candidate of `f2gnn.GRIDS` is run once. Its score is accuracy / (ΔSP + ΔEO) on all clients' validation nodes in
 the fairest round (`metrics.best_rounds.fairest`), if there is a round whose accuracy beats the better constant
-prediction; those without come last, by accuracy. Test nodes are never looked at. The best are printed as entries of
-`f2gnn.CHOICES`; the runs are kept where the tables' are, so that none is done twice.
+prediction and that does not predict one class for nearly everybody; those without come last, by accuracy.
+Test nodes are never looked at. The best are printed as entries of `f2gnn.CHOICES`; the runs are kept where the tables'
+are, so that none is done twice.
 
     python -m benchmarks.fair_grid [--datasets NBA German Credit Bail] [--methods F²GNN …] [--out reproduced] [--jobs 2]
 """
@@ -54,15 +55,15 @@ def candidates(datasets: Sequence[str], methods: Sequence[str], out: Path) -> It
 
 
 def rank(found: dict[str, float]) -> tuple[bool, float]:
-    """What candidates are compared by: found is {"accuracy", "constant", "gaps"} on validation nodes."""
+    """What candidates are compared by: found is {"accuracy", "constant", "gaps", "alike"} on validation nodes."""
     gaps = found.get("gaps", math.nan)
-    if not found["accuracy"] > found["constant"] or math.isnan(gaps):
+    if not found["accuracy"] > found["constant"] or math.isnan(gaps) or found.get("alike") == 1:
         return False, found["accuracy"]
     return True, found["accuracy"] / gaps if gaps else math.inf
 
 
 def validated(run: Path) -> dict[str, float]:
-    """{"accuracy", "constant", "gaps"} of a finished run's fairest round on validation nodes, and its "round"."""
+    """{"accuracy", "constant", "gaps", "alike"} of a finished run's fairest round on validation nodes, "round"."""
     metrics, prefix = summary(run)["metrics"], f"{FAIREST}/val/"
     found = {name.removeprefix(prefix): value for name, value in metrics.items() if name.startswith(prefix)}
     return found | {"round": metrics[f"{FAIREST}/round"]}
@@ -87,12 +88,13 @@ def main() -> None:
 
 def _show(chosen: Sequence[Candidate]) -> None:
     found = {it.run.name: validated(it.run.directory) for it in chosen}
-    print("| data | method | values | round | accuracy | constant | ΔSP + ΔEO |")
-    print("| --- | --- | --- | ---: | ---: | ---: | ---: |")
+    print("| data | method | values | round | accuracy | constant | ΔSP + ΔEO | one class for nearly everybody |")
+    print("| --- | --- | --- | ---: | ---: | ---: | ---: | --- |")
     for it in chosen:
         of = found[it.run.name]
         numbers = " | ".join(f"{of.get(name, math.nan):.4f}" for name in ("accuracy", "constant", "gaps"))
-        print(f"| {it.dataset} | {it.method} | {it.values} | {of['round']:.0f} | {numbers} |")
+        alike = "yes" if of.get("alike") == 1 else "no"
+        print(f"| {it.dataset} | {it.method} | {it.values} | {of['round']:.0f} | {numbers} | {alike} |")
     groups = dict.fromkeys((it.method, it.dataset) for it in chosen)
     for group in groups:
         best = max((it for it in chosen if (it.method, it.dataset) == group), key=lambda it: rank(found[it.run.name]))

@@ -216,6 +216,8 @@ def test_groups_are_compared_over_their_common_seeds(runs: dict[str, Path]) -> N
         "3",
     ]
     assert found.rows[1][2].text.startswith("▽ +")  # a variance is better if lower
+    two_seeds = compared_groups(grouped([run for run in made if run.summary["seed"] < 2]))
+    assert not {"★", "▽"} & {row[2].text[0] for row in two_seeds.rows}
 
 
 def test_a_page_of_several_runs_begins_with_one_sentence_and_pictures(compared: Page, runs: dict[str, Path]) -> None:
@@ -508,7 +510,9 @@ def test_which_run_is_fairer_is_said_with_its_price() -> None:
     assert told["bytes"].text == "1.50 times"
     assert tradeoff_of(fair, plain)[members].text == "less fair"
     one, other = (Group(group.label, group.runs[:1]) for group in (plain, fair))
-    assert "one seed" in tradeoff_of(one, other)[members].text
+    assert "1 seed" in tradeoff_of(one, other)[members].text
+    one, other = (Group(group.label, group.runs[:2]) for group in (plain, fair))
+    assert "2 seeds" in tradeoff_of(one, other)[members].text  # though .1 and .1 have an interval of width 0
     assert tradeoff_of(one, one)["bytes"].text == "as many"
 
 

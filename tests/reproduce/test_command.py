@@ -74,6 +74,7 @@ def test_it_lists_what_there_is(tiny: Path) -> None:
         (["tiny", "--seeds", "1,1"], "--seeds 1,1: give"),
         (["tiny", "--table", "4", "--data", "cora"], "--data: no table has 'cora'; choose one of synthetic."),
         (["tiny", "--only", "god"], "there is no 'god'. Did you mean 'good'? Choose one of good, bad, absent, high,"),
+        (["f2gnn", "--only", "NBA"], 'Choose one of "NBA, F²GNN", "NBA, F²GNN, last round", '),
         (["tiny", "--only", "high", "--only", "synthetic"], "has its row and its column among high, synthetic"),
     ],
 )

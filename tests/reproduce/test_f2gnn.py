@@ -18,7 +18,7 @@ from fedweave.experiment.runs import run as runs
 from fedweave.metrics.measured import METRICS_SCHEMA
 from fedweave.papers import f2gnn, grid, pictures
 from fedweave.papers.f2gnn import F2GNN, METHODS, OURS, PENALTY, experiment
-from fedweave.papers.groups import gap, median_gap, median_score, score, tradeoff
+from fedweave.papers.groups import gap, median_gap, median_score, one_class, score, tradeoff
 from fedweave.papers.paper import PaperTable, Quantity
 from fedweave.papers.table import Row, assemble, averaged
 from tests.reproduce.tiny import AllThere, Silent, cell, finish, table
@@ -143,12 +143,14 @@ def test_quantities_of_both_rounds_by_hand(tmp_path: Path) -> None:
         plan.runs[0], global_accuracy=0.8, groups_global_sp=0.03, groups_global_eo=0.01, groups_median_sp=0.2,
         best__fair_round=10, best__fair_global_accuracy=0.7, best__fair_groups_global_sp=0.01,
         best__fair_groups_global_eo=0.01, best__fair_groups_global_sp__floor=0.005,
+        global_classes__predicted=2.0, best__fair_global_classes__predicted=1.0,
     )  # fmt: skip
     run = plan.runs[0].directory
     assert score("accuracy", "last").read(run) == 80
     assert score("accuracy", "fairest").read(run) == 70
     assert gap("sp", "last").read(run) == 3
     assert gap("sp_floor", "fairest").read(run) == 0.5
+    assert (one_class("last").read(run), one_class("fairest").read(run)) == (0, 100)
     assert median_gap("sp", "last").read(run) == 20
     assert median_gap("sp", "fairest").read(run) is None
     assert median_score("auc", "fairest").read(run) == pytest.approx(100 * 10.2)
@@ -251,6 +253,8 @@ def test_candidates_are_ranked_by_validated_trade_offs_above_the_constant_predic
     assert max(constant, fair, unfair, unknown, key=fair_grid.rank) == fair
     assert max(constant, unfair, key=fair_grid.rank) == unfair
     assert max(constant, unknown, key=fair_grid.rank) == unknown
+    nearly = {"accuracy": 0.71, "constant": 0.7, "gaps": 0.0001, "alike": 1.0}
+    assert max(nearly, unfair, key=fair_grid.rank) == unfair
 
 
 def test_a_cell_of_absent_data_says_which_file_is_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

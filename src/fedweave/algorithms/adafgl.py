@@ -3,8 +3,9 @@
 FedAvg for some rounds; then every client, alone, trains modules for like and for unlike neighbours on a graph that also
 joins nodes which the joint model answers alike (`models.propagation`). Deviations: α, β and threshold are those of the
 authors' script (OpenFGL's α is .5, β 0); the joint model is the last round's, not the best validated; clients train in
-rounds of local_steps; both branches are trained (in the script one, by whether s ≥ .9). Other graphs than its own a
-client answers by the joint model.
+rounds of local_steps; both branches are trained (in the script one, by whether s ≥ .9); R below its mean is
+(R − mean) / mean, from 0 down to −1 (in the script −R / mean, from −1 up to 0); each layer has a slope of PReLU of its
+own, and so has R (in the script modules share them). Other graphs than its own a client answers by the joint model.
 """
 
 from dataclasses import dataclass, replace

@@ -4,6 +4,7 @@ Clients share no weights; each sends the mean embedding of each of its classes, 
 over all clients. Deviations: every client starts from the same weights; the mean over clients is by number of examples,
 without the further factor 1 / |N_j| that is printed, which would shrink it (the released code has the plain mean, how =
 "mean"). The term is the released code's, a mean over examples and columns in which a class that nobody sent counts 0.
+OpenFGL adds up the means of all classes, and counts a class that a client lacks as a prototype of 0.
 """
 
 from dataclasses import dataclass

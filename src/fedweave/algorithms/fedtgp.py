@@ -4,9 +4,9 @@ for data and model heterogeneity in federated learning", algorithm 1.
 As FedProto, but the server trains one prototype of each class such that those that clients send lie nearer to it than
 to other classes' by a margin. Deviations: 20 full-batch steps of Adam a round (100 gave the same on Cora) in the place
 of a thousand epochs of SGD over batches of ten; the softmax is over the classes that somebody sent this round (in the
-released code over all); every client starts from the same weights. OpenFGL's version divides the class means by the
-number of clients once for each class, so that its margin is about 0, and trains on rows of 0 for classes that a client
-lacks: numbers from there are of something else.
+released code over all); every client starts from the same weights; lam is 1 (in the released command 10). OpenFGL's
+version divides the class means by the number of clients once for each class, so that its margin is about 0, and trains
+on rows of 0 for classes that a client lacks: numbers from there are of something else.
 """
 
 from dataclasses import dataclass

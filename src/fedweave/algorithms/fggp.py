@@ -5,7 +5,9 @@ of a class together; they answer by the nearest of the class centres that the se
 Read from the released code, not from the text. Deviations: the graph of nearest neighbours is made anew in every round
 (there every 20); a class is sent as that class (there by its place among the client's classes); nothing but centres
 answers (there a queue that begins with random vectors of class 0); similarities in the pull are cosines of both sides;
-clients without two nodes of a class do not send it. OpenFGL answers by the classifier, answer = "classifier".
+the pull starts from both views in turn (there from the drawn one); nearest nodes are joined both ways (there from one
+to the other); clients count by training examples (there by nodes, or alike); clients without two nodes of a class do
+not send it. OpenFGL answers by the classifier, answer = "classifier".
 """
 
 from dataclasses import dataclass

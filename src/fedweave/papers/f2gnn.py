@@ -8,7 +8,7 @@ reported. Here two are: the last, and the one that a fixed rule takes from valid
 """
 
 from fedweave.experiment.config import Document
-from fedweave.papers.groups import When, gap, gaps, median_gap, median_score, score, tradeoff
+from fedweave.papers.groups import When, gap, gaps, median_gap, median_score, one_class, score, tradeoff
 from fedweave.papers.paper import NOTHING, Paper, PaperCell, PaperTable, Quantity, printed
 
 TABLE_1 = {
@@ -147,13 +147,16 @@ SCORES = {"Accuracy": "accuracy", "AUC": "auc"}
 GAPS = {"ΔSP": "sp", "ΔSP by chance": "sp_floor", "ΔEO": "eo", "ΔEO by chance": "eo_floor"}
 TRADEOFFS = {"Accuracy / (ΔSP + ΔEO)": "accuracy", "AUC / (ΔSP + ΔEO)": "auc"}
 PLANE = ("ΔSP + ΔEO", "Accuracy")
+ALIKE = "Predict one class"
 ROUND: dict[When, str] = {"fairest": "", "last": ", last round"}
 
 
 def _global(when: When) -> dict[str, Quantity]:
-    return {column: score(name, when) for column, name in SCORES.items()} | {
-        column: gap(name, when) for column, name in GAPS.items()
-    }
+    return (
+        {column: score(name, when) for column, name in SCORES.items()}
+        | {column: gap(name, when) for column, name in GAPS.items()}
+        | {ALIKE: one_class(when)}
+    )
 
 
 def _local(when: When) -> dict[str, Quantity]:
@@ -163,7 +166,7 @@ def _local(when: When) -> dict[str, Quantity]:
 
 
 def _tradeoffs(when: When) -> dict[str, Quantity]:
-    return {column: tradeoff(name, when) for column, name in TRADEOFFS.items()}
+    return {column: tradeoff(name, when) for column, name in TRADEOFFS.items()} | {ALIKE: one_class(when)}
 
 
 def _sum() -> dict[str, Quantity]:
@@ -231,7 +234,7 @@ def _ablations() -> PaperTable:
 
 
 def _pareto() -> PaperTable:
-    quantities = _sum() | {"Accuracy": score("accuracy", "fairest")}
+    quantities = _sum() | {"Accuracy": score("accuracy", "fairest"), ALIKE: one_class("fairest")}
     cells = []
     for dataset in OURS:
         for method in METHODS:
@@ -255,8 +258,10 @@ def _table(title: str, cells: list[PaperCell], *notes: str, plane: tuple[str, st
 
 RULE = (
     "Rows are of the fairest round: the lowest ΔSP + ΔEO on the clients' validation nodes among the rounds whose "
-    "accuracy there is above the better constant prediction's, else the round of best validation accuracy. Those of "
-    "the last round say so; the paper's, whose round it does not state, are compared with it."
+    "accuracy there is above the better constant prediction's and that do not predict one class for nearly everybody, "
+    "else the round of best validation accuracy. Those of the last round say so; the paper's, whose round it does not "
+    f"state, are compared with it. {ALIKE!r} is the share of the runs whose model does so on the whole test: it has no "
+    "gaps, so that rows with many such runs compare nothing."
 )
 LOCAL = "By chance: what a classifier that ignores the groups would show on average. Local: median over clients."
 RATIOS = "A trade-off is the ratio of the means over the runs; its deviation is that of the jackknife's pseudo-values."

@@ -44,6 +44,17 @@ def median_gap(name: str, when: When) -> Quantity:
     return Quantity("%", lambda run: _percent(run, read, when), digits=2, absent="undefined at every client")
 
 
+def one_class(when: When) -> Quantity:
+    """100 where the model predicts one class for the whole global test, so that its gaps are 0 and say nothing, else 0:
+    over runs, the share of those that do."""
+
+    def value(run: Path) -> float | None:
+        classes = _percent(run, "global/classes_predicted", when)
+        return None if classes is None else 100.0 * (classes == 100)
+
+    return Quantity("% of runs", value, digits=0)
+
+
 def gaps(when: When) -> Quantity:
     """ΔSP + ΔEO on the global test, in per cent."""
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from fedweave.errors import ConfigError
-from fedweave.experiment.config.toml import check_name
+from fedweave.experiment.config.toml import check_name, quoted
 from fedweave.papers import fedego_script, glasu_script
 from fedweave.papers.f2gnn import F2GNN
 from fedweave.papers.fairgfl import FAIRGFL
@@ -96,7 +96,7 @@ def of_names(chosen: Chosen, names: Sequence[str]) -> Chosen:
     rows, columns = ([it for it in there if it in names] or there for there in (rows, columns))
     found = _cut(chosen, names, lambda cell: cell.row in rows and cell.column in columns)
     if not found:
-        raise ConfigError(f"--only: no cell has its row and its column among {', '.join(names)}.")
+        raise ConfigError(f"--only: no cell has its row and its column among {', '.join(map(quoted, names))}.")
     return found
 
 
@@ -106,7 +106,9 @@ def _cut(chosen: Chosen, names: Sequence[str], kept: Callable[[PaperCell], bool]
     found = []
     for name, heading, table in chosen:
         if cells := tuple(filter(kept, table.cells)):
-            found.append((f"{name}-{suffix}", f"{heading}, {', '.join(names)}", replace(table, cells=cells)))
+            found.append(
+                (f"{name}-{suffix}", f"{heading}, {', '.join(map(quoted, names))}", replace(table, cells=cells))
+            )
     return found
 
 

@@ -26,11 +26,21 @@ def differences(one: Mapping[Hashable, float], other: Mapping[Hashable, float]) 
     return [one[seed] - other[seed] for seed in one if seed in other]
 
 
+LEAST_SEEDS = 3  # that say anything: two have an interval of width 0 as often as their differences are equal
+
+
+def sign(found: Sequence[float]) -> int:
+    """What the paired test says of differences, one for each seed: 1 if their 95 % interval lies above 0, -1 if it lies
+    below; else 0, as of fewer than `LEAST_SEEDS`."""
+    low, high = interval(found)
+    if low is None or high is None or len(found) < LEAST_SEEDS:
+        return 0
+    return int(low > 0) - int(high < 0)
+
+
 def surely_above(one: Mapping[Hashable, float], other: Mapping[Hashable, float]) -> bool:
-    """Whether the paired test says that one is above the other: the 95 % interval of the mean difference over their
-    common seeds, of which there are at least two, lies above 0."""
-    low, _ = interval(differences(one, other))
-    return low is not None and low > 0
+    """Whether the paired test over their common seeds says that one is above the other (`sign`)."""
+    return sign(differences(one, other)) > 0
 
 
 NONE = "-"
@@ -155,12 +165,12 @@ def judging(by: str) -> tuple[str, ...]:
 
 
 def marked(cells: list[Cell], values: Sequence[Mapping[object, float]], last: str, by: str = PLAIN) -> list[Cell]:
-    """Mark what is better than every other by a paired test over seeds (`surely_above`); nothing of one
-    seed. values: {seed: value} of each cell."""
+    """Mark what is better than every other by a paired test over seeds (`surely_above`). values: {seed: value} of each
+    cell."""
     if last not in judging(by):
         return cells
-    sign = 1 if last in HIGHER else -1
-    oriented = [{seed: sign * value for seed, value in own.items()} for own in values]
+    way = 1 if last in HIGHER else -1
+    oriented = [{seed: way * value for seed, value in own.items()} for own in values]
     best = [
         len(oriented) > 1 and all(surely_above(own, other) for j, other in enumerate(oriented) if j != i)
         for i, own in enumerate(oriented)

@@ -6,9 +6,10 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 
+from fedweave.core.text import counted
 from fedweave.errors import listed
 from fedweave.metrics.judging import OF_POSITIVE, POSITIVES, WORDS
-from fedweave.report.cells import HIGHER, NONE, Cell, Table, differences, interval, judging, signed
+from fedweave.report.cells import HIGHER, LEAST_SEEDS, NONE, Cell, Table, differences, interval, judging, sign, signed
 from fedweave.report.conditions import Condition, overview, ranks
 from fedweave.report.effects import standing
 from fedweave.report.gain import Gain, gains, headline, sentences
@@ -63,14 +64,11 @@ def _verdict(one: Found, other: Found, more: int, void: str = "") -> str:
     found = differences(one, other)
     if not found:
         return ""
-    low, high = interval(found)
     if void:
         return void
-    if low is None or high is None:
-        return "not known: one seed"
-    if low <= 0 <= high:
-        return "no significant difference"
-    return "fairer" if (low > 0) == (more > 0) else "less fair"
+    if len(found) < LEAST_SEEDS:
+        return f"not known: {counted(len(found), 'seed')}"
+    return {0: "no significant difference", more: "fairer", -more: "less fair"}[sign(found)]
 
 
 def _difference(one: Found, other: Found) -> Cell:
@@ -112,8 +110,8 @@ COMPARED = (
 )
 NOTE = (
     "Differences between runs with the same seed: their mean over the seeds that both have, and its two-sided 95 % "
-    "interval by Student's t. ★ better, ▽ worse where the interval leaves out 0, as one in twenty does by chance. One "
-    "seed says nothing about another."
+    "interval by Student's t. ★ better, ▽ worse where the interval leaves out 0, as one in twenty does by chance, "
+    "and is of three seeds or more: fewer say nothing about others."
 )
 
 
@@ -149,19 +147,19 @@ def compared(groups: Sequence[Group], names: Sequence[str] = COMPARED) -> Table:
                 mean = statistics.fmean(found)
                 between = NONE if low is None or high is None else f"{signed(low)} to {signed(high)}"
                 void = name.startswith("groups/") and (alike(first) or alike(group))
-                sign = "" if void else mark(name, low, high, judged_alike([first, group]))
-                told = Cell(f"{sign}{signed(mean)}", repr(mean))
+                star = "" if void else mark(name, found, judged_alike([first, group]))
+                told = Cell(f"{star}{signed(mean)}", repr(mean))
                 rows.append((Cell(readable(name)), Cell(group.label), told, Cell(between), Cell(str(len(found)))))
     return Table(("metric", "run", f"difference to {first.label}", "95 % interval", "seeds"), tuple(rows), words=2)
 
 
-def mark(name: str, low: float | None, high: float | None, by: str) -> str:
-    """ "★ " or "▽ " where the interval says that a difference is better, or worse; else "", as of accuracies where
-    these judge nothing."""
-    last = name.rpartition("/")[2]
-    if low is None or high is None or last not in judging(by) or low <= 0 <= high:
+def mark(name: str, found: Sequence[float], by: str) -> str:
+    """ "★ " or "▽ " where the differences of seeds say that a metric is better, or worse (`cells.sign`); else "", as of
+    accuracies where these judge nothing."""
+    last, way = name.rpartition("/")[2], sign(found)
+    if last not in judging(by) or not way:
         return ""
-    return "★ " if (low > 0) == (last in HIGHER) else "▽ "
+    return "★ " if (way > 0) == (last in HIGHER) else "▽ "
 
 
 def headlines(groups: Sequence[Group], gained: Sequence[Gain], name: str = "") -> list[str]:

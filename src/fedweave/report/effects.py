@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 from fedweave.core.text import counted
 from fedweave.metrics.judging import BEST, WORDS
-from fedweave.report.cells import differences, interval, signed
+from fedweave.report.cells import LEAST_SEEDS, differences, interval, signed
 from fedweave.report.reading import Group, spread
 
-LEAST_SEEDS = 3  # from which on a difference can be significant: two may agree by chance
 UNDECIDED = "No significant difference"
 MANY = 8  # runs that a sentence names
 NEXT = 3  # of those that the best is compared with

@@ -10,7 +10,7 @@ from fedweave.core.records import Record, Values
 from fedweave.core.text import counted
 from fedweave.experiment.config import flat
 from fedweave.metrics.judging import WORDS
-from fedweave.report.cells import Cell, differences, marked
+from fedweave.report.cells import LEAST_SEEDS, Cell, differences, marked
 from fedweave.report.conditions import Ranks, placed, said, short
 from fedweave.report.effects import effect
 from fedweave.report.reading import Group, spread
@@ -47,7 +47,7 @@ def latex(found: Sequence[Chosen]) -> str:
     ]
     metrics = list(dict.fromkeys(worded(one.metric) for one in found))
     what = f"Test {' or '.join(metrics)} in %, {WHEN}"
-    tested = any(len(one.by_seed()) > 1 for one in found)
+    tested = any(len(one.by_seed()) >= LEAST_SEEDS for one in found)
     bold = " Bold: better than every other by a paired test over seeds." if tested else ""
     bold += "" if order is None else f" {escaped(order.sentence())}"
     lines = [

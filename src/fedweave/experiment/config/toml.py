@@ -23,9 +23,14 @@ def check_name(path: str, name: object, valid: Iterable[str]) -> None:
     """
     if not isinstance(name, str) or name not in valid:
         raise ConfigError(
-            f"{path}: there is no {name!r}.{nearest(name, valid)} Choose one of {', '.join(valid)}.",
+            f"{path}: there is no {name!r}.{nearest(name, valid)} Choose one of {', '.join(map(quoted, valid))}.",
             code="config.unknown-name",
         )
+
+
+def quoted(name: str) -> str:
+    """A name as it stands among others with commas between them: in quotes if it has a comma itself."""
+    return f'"{name}"' if "," in name else name
 
 
 def check_keys(
