@@ -184,18 +184,22 @@ def keys(names: list[str], wide: bool) -> Iterator[Key]:
 
 
 def told(rows: dict[tuple[Key, str], dict[int, float]], cells: list[Key]) -> Iterator[str]:
-    """A Markdown table: means, and what "auto" gains over the others."""
-    yield "| set | cut | model | judged by | auto | none | standard | auto less none | auto less standard |"
-    yield "| --- | --- | --- | --- | ---: | ---: | ---: | ---: | ---: |"
+    """A Markdown table of the cells that have been measured: means over the seeds that all three ways have, and what
+    "auto" gains over the others, with an interval from three seeds on."""
+    yield "| set | cut | model | judged by | seeds | auto | none | standard | auto less none | auto less standard |"
+    yield "| --- | --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |"
     for key in cells:
-        each = {how: rows[key, how] for how in HOWS}
-        means = [f"{np.mean([*own.values()]):.3f}" for own in each.values()]
+        seeds = sorted(set.intersection(*(set(rows[key, how]) for how in HOWS)))
+        if not seeds:
+            continue
+        each = {how: np.array([rows[key, how][seed] for seed in seeds]) for how in HOWS}
+        means = [f"{own.mean():.3f}" for own in each.values()]
         gains = []
         for how in HOWS[1:]:
-            found = [each["auto"][seed] - value for seed, value in each[how].items() if seed in each["auto"]]
-            low, high = interval(found)
-            gains.append(f"{np.mean(found):+.3f} ({low:+.3f} to {high:+.3f})" if low is not None else "")
-        yield f"| {' | '.join((*key, SETS[key[0]].metric, *means, *gains))} |"
+            found = each["auto"] - each[how]
+            low, high = interval(found.tolist()) if len(seeds) > 2 else (None, None)
+            gains.append(f"{found.mean():+.3f}" + ("" if low is None else f" ({low:+.3f} to {high:+.3f})"))
+        yield f"| {' | '.join((*key, SETS[key[0]].metric, str(len(seeds)), *means, *gains))} |"
 
 
 def main() -> None:
