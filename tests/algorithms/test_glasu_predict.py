@@ -1,11 +1,13 @@
 """`fedweave predict`: a run on a folder of parties, then the same and new nodes."""
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from typer.testing import CliRunner
 
 from fedweave.cli import app
@@ -154,3 +156,27 @@ def test_scaled_features_and_choices_of_models_are_refused(tmp_path: Path) -> No
         predictions(out, model="global")
     with refusal("user.own-columns"):
         predictions(run(tmp_path / "b", "local", ""), folder(tmp_path / "other", 80, 60))
+
+
+def test_gaps_between_groups_are_scored_where_one_party_has_labels_and_groups(tmp_path: Path) -> None:
+    """The gap in predictions is what the table of predictions says; the shop has neither labels nor groups."""
+    data, config, out = folder(tmp_path / "data", 60, 60), tmp_path / "x.toml", tmp_path / "run"
+    file = data / "bank" / "nodes.csv"
+    head, *lines = file.read_text().splitlines()
+    groups = [str((7 * i // 3) % 2) for i in range(60)]
+    told = [f"{line},{group}" for line, group in zip(lines, groups, strict=True)]
+    file.write_text("\n".join([f"{head},sens", *told]))
+    config.write_text(
+        CONFIG.format(path=data, algorithm="glasu", parameters=GLASU, more="", partition='labels = "holders"')
+    )
+    done = CliRunner().invoke(app, ["run", str(config), "--out", str(out), "--quiet"])
+    assert done.exit_code == 0, done.output
+    own = columns(predictions(out))
+    assert {*own["client"]} == {"bank"}
+    tested = own["split"] == "test"
+    shares = [(own["predicted"][tested & (np.array(groups)[own["node"]] == group)] == 1).mean() for group in ("0", "1")]
+    summary = json.loads((out / "summary.json").read_text())["metrics"]
+    assert summary["groups/global/sp"] == pytest.approx(abs(shares[0] - shares[1]), abs=1e-6)
+    assert summary["groups/global/sp"] > 0.01
+    said = CliRunner().invoke(app, ["check", str(config)])
+    assert "gaps between groups of people are not measured" not in said.output

@@ -71,6 +71,7 @@ def test_with_the_templates_model_it_is_not() -> None:
     assert fed.server.shape[1] == TEMPLATE["model"]["hidden"] != predicted.shape[1]
     guess = torch.softmax(fed.server @ first["weight"] + first["bias"], -1)
     assert float((guess - predicted).abs().max()) > 0.1
+    assert float((guess.argmax(1) == predicted.argmax(1)).double().mean()) > 0.6
 
 
 @pytest.mark.parametrize(

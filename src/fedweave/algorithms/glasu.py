@@ -51,12 +51,25 @@ from fedweave.algorithms.vertical.aggregation import (
     check_finite,
     union,
 )
+from fedweave.algorithms.vertical.declared import (
+    BACK,
+    ENDS_THERE,
+    EVERY_ROW,
+    FACTS,
+    HEARS,
+    LAST,
+    LISTED_ROWS,
+    LOGITS,
+    PREDICTED,
+    SLOPE,
+    check_alike,
+)
 from fedweave.algorithms.vertical.labels import SLOPES, LabelRelease
 from fedweave.algorithms.vertical.party import PartySteps
-from fedweave.algorithms.vertical.split import Split, cuts, labelled
+from fedweave.algorithms.vertical.split import Split, cuts
 from fedweave.core.algorithm import Calls, Capabilities, Evaluation
 from fedweave.core.federation import Client, Declaration, Federation, Sends, on_client
-from fedweave.core.graph import TRAIN, Graph
+from fedweave.core.graph import Graph
 from fedweave.core.model import Model
 from fedweave.core.ranges import Whole, check_least, check_positive, check_share
 from fedweave.core.records import Record
@@ -69,42 +82,6 @@ from fedweave.privacy.gaussian import GaussianRows
 from fedweave.privacy.secure_sum import cut_counts
 
 _log = logging.getLogger(__name__)
-_H = "a representation of every node of the exchanged list, from the client's features and edges, and whose row it is"
-_ALL = "a representation of every node, from the client's features and edges"
-# Where the model ends at the last exchange.
-_LOGITS = (
-    "; in the last exchange the client's part of the class scores: their mean is the joint prediction of each node"
-)
-_BACK = (
-    "gradient of the loss in what the client received at the aggregation before: the labels of the batch can be "
-    "reconstructed from such gradients"
-)
-_SLOPE = "gradient of the loss in the last aggregate"
-_HEARS = {
-    "h": "the joint representation of the exchanged nodes, made of all parties' representations",
-    "gradient": "the gradient of the loss in the joint representation: it depends on the batch's labels",
-    "nodes": "the mini-batch's nodes and the neighbours that any party has sampled",
-    "batch": "a random number, from which all parties draw the same mini-batch",
-    "tail": "a random number, from which all parties draw the same first weights of the last layers",
-    "clients": "how many parties there are",
-    "share": "how much a party's representation counts",
-    "at": "which of the parties it is",
-    "segment": "which layers are due",
-    "cut": "which layers are due",
-}
-_LAST = {
-    "h": "where the party has labels, the joint representation after the last exchange, made of all parties' "
-    "representations; else nothing",
-}
-_PREDICTED = {
-    "h": "where the party has labels, the class scores of the nodes, whose softmax is the joint prediction of each; "
-    "else nothing",
-}
-_FACTS: Declaration = {
-    "nodes": Sends("how many nodes the client holds: those that all parties have in common", within=Whole(1)),
-    "masks": "a fingerprint of which nodes train, validate and test",
-    "labels": Sends("whether the client sees labels", within=Whole(0, 1)),
-}
 
 
 @dataclass(frozen=True)
@@ -220,27 +197,17 @@ class GLASU(Settings):
     @property
     def notes(self) -> list[str]:
         """What the parties should know before they run it."""
-        if not self.tells_predictions:
-            return []
-        return [
-            "the model ends at the last exchange: the server and every party with labels reads there the joint "
-            "prediction of each node. Choose a model with a layer after it (gcnii); a site's policy forbids it by "
-            f"deny = ['{PREDICTIONS}']"
-        ]
+        return [ENDS_THERE] if self.tells_predictions else []
 
     def _sends(self, what: str) -> Declaration:
-        return self.party.release.sends(what + (_LOGITS if self.tells_predictions else ""))
+        return self.party.release.sends(what + (LOGITS if self.tells_predictions else ""))
 
     def _hears_last(self) -> dict[str, str]:
-        return _HEARS | (_PREDICTED if self.tells_predictions else _LAST)
+        return HEARS | (PREDICTED if self.tells_predictions else LAST)
 
     def least_examples(self, graph: Graph, message: Tree) -> dict[str, int]:
         """{settings: fewest train nodes of a mini-batch} at a client. Waits for the graph's device."""
-        count, known = (int(own.sum()) for own in (graph.masks[TRAIN], labelled(graph)))
-        least = min(self.batch or count, count)
-        if 0 < known < count:  # a mini-batch may have any number of nodes without labels in it
-            least = max(1, least - (count - known)) if self.batch else known
-        return {f"{type(self).__name__} (batch)": least}
+        return {f"{type(self).__name__} (batch)": self.party.fewest(graph)}
 
     def init(self, fed: Federation) -> Tree:
         """W_m of every client, and who has labels.
@@ -251,10 +218,10 @@ class GLASU(Settings):
         share = torch.tensor(1 / len(fed.clients), dtype=fed.dtype, device=fed.device)
         each = {client: {"at": i} for i, client in enumerate(fed.clients)} if self.party.how.wider else None
         replies = fed.map(self.begin, {"clients": len(fed.clients), "share": share, "tail": fed.key("tail")}, each)
-        _check_alike(type(self).__name__, fed.clients, replies)
+        check_alike(type(self).__name__, fed.clients, replies)
         holders = [client for client, reply in zip(fed.clients, replies, strict=True) if reply["labels"]]
-        followed = self.party.split.followed or not self.cuts  # alone, who has no labels has nothing to train for
-        if not holders or (len(holders) < len(fed.clients) and not followed):
+        # Alone, a client without labels has nothing to train for; with others it follows the gradient.
+        if not holders or (len(holders) < len(fed.clients) and self.cuts and not self.party.split.followed):
             raise UserError(
                 f"labels are at {', '.join(holders) or 'no client'}: every client needs them, or one "
                 "and an exchange after the model's last layer that passes messages, or none; set partition.labels = "
@@ -273,7 +240,7 @@ class GLASU(Settings):
         counted = {"rounds": 0} if self.decay_every else {}
         return {"holders": {client: int(client in holders) for client in fed.clients}, "nodes": nodes} | counted
 
-    @on_client(sends=_FACTS, hears=_HEARS)
+    @on_client(sends=FACTS, hears=HEARS)
     def begin(self, client: Client, message: Tree) -> Tree:
         """Line 3 of algorithm 1 at t = 0."""
         return self.party.begin(client, message)
@@ -357,23 +324,23 @@ class GLASU(Settings):
         sends={
             "nodes": Sends("the mini-batch's nodes and their sampled neighbours in the client's graph", within=Whole())
         },
-        hears=_HEARS,
+        hears=HEARS,
     )
     def sample(self, client: Client, message: Tree) -> Tree:
         """Algorithm 2 down to the next aggregated layer."""
         return self.party.sample(client, message)
 
-    @on_client(sends=lambda glasu: glasu._sends(_H), hears=_HEARS)
+    @on_client(sends=lambda glasu: glasu._sends(LISTED_ROWS), hears=HEARS)
     def infer(self, client: Client, message: Tree) -> Tree:
         """Algorithm 3 up to the next aggregated layer."""
         return self.party.infer(client, message)
 
-    @on_client(sends=lambda glasu: glasu.party.labels.sends(_SLOPE), hears=lambda glasu: glasu._hears_last())
+    @on_client(sends=lambda glasu: glasu.party.labels.sends(SLOPE), hears=lambda glasu: glasu._hears_last())
     def pull(self, client: Client, message: Tree) -> Tree:
         """Algorithm 6, lines 15 and 16."""
         return self.party.pull(client, message)
 
-    @on_client(sends=lambda glasu: glasu.party.labels.sends_sum(_SLOPE), hears=lambda glasu: glasu._hears_last())
+    @on_client(sends=lambda glasu: glasu.party.labels.sends_sum(SLOPE), hears=lambda glasu: glasu._hears_last())
     def pull_sum(self, client: Client, message: Tree) -> Tree:
         """The same as a term of a secure sum of all clients, 0 without labels."""
         return self.party.pull_sum(client, message)
@@ -383,7 +350,7 @@ class GLASU(Settings):
         """Q times algorithm 4, or 7; sends nothing."""
         return self.party.update(client, message)
 
-    @on_client(sends={"gradient": _BACK}, hears=lambda glasu: glasu._hears_last())
+    @on_client(sends={"gradient": BACK}, hears=lambda glasu: glasu._hears_last())
     def back(self, client: Client, message: Tree) -> Tree:
         """The backward pass of section 3.1 down to the next aggregated layer; a step at the end of it."""
         return self.party.back(client, message)
@@ -420,7 +387,7 @@ class GLASU(Settings):
         sums.append(h.sum(dtype=torch.float64))
         return h
 
-    @on_client(sends=lambda glasu: glasu._sends(_ALL), hears=_HEARS)
+    @on_client(sends=lambda glasu: glasu._sends(EVERY_ROW), hears=HEARS)
     def infer_full(self, client: Client, message: Tree) -> Tree:
         """Joint inference on the full graph up to the next aggregated layer."""
         return self.party.infer_full(client, message)
@@ -439,17 +406,3 @@ class GLASU(Settings):
         """The client's prediction, for its owner alone."""
         client.state["prediction"] = torch.softmax(self.party.logits(client, message), -1)
         return {}
-
-
-def _check_alike(name: str, clients: Sequence[str], replies: Replies) -> None:
-    told = dict(zip(clients, replies, strict=True))
-    if len(replies.stack("nodes").unique()) > 1:
-        sizes = ", ".join(f"{client} {int(reply['nodes'])}" for client, reply in told.items())
-        said = f"{name} needs clients with the same nodes, but they hold {sizes}"
-        raise UserError(f"{said}; set partition.name = 'vertical' or 'parties'.", code="user.nodes-differ")
-    first = clients[0]
-    if odd := [client for client in clients if told[client]["masks"] != told[first]["masks"]]:
-        said = (
-            f"{name} needs clients that use their nodes alike, but {', '.join(odd)} train, validate or test on others"
-        )
-        raise UserError(f"{said} than {first}; give every party's nodes the same split.", code="user.splits-differ")

@@ -118,8 +118,12 @@ def oddities(config: "Config", built: "Built") -> Iterator[str]:
             f"gaps compare {groups[0]} and {groups[1]} alone; {int((built.data.sens > 1).sum()):,} people of "
             f"{', '.join(groups[2:])} are in none. Correct the names, or make two groups of them"
         )
-    if built.data.sens is not None and capabilities(config.algorithm.kind).vertical:
-        yield "gaps between groups of people are not measured in vertical federations"
+    vertical = capabilities(config.algorithm.kind).vertical
+    if built.data.sens is not None and vertical and not any(part.groups and part.labels for part in parts):
+        yield (
+            "gaps between groups of people are not measured: no party has both labels and groups. Add the column sens "
+            "to the tables of a party with labels"
+        )
     if config.data.name == "members":
         yield from _at_several(built)
     many = np.bincount(y[y >= 0], minlength=built.data.classes)

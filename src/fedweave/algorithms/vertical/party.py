@@ -21,7 +21,7 @@ from fedweave.algorithms.vertical.labels import SLOPES, LabelRelease
 from fedweave.algorithms.vertical.split import Split, draw, error, exchanged, labelled, sampled, sampled_own
 from fedweave.core import random
 from fedweave.core.federation import Client
-from fedweave.core.graph import Graph
+from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.tree import Tree, leaves, map_leaves
 from fedweave.errors import CallRefused
 from fedweave.learn import PLAIN, ClassLoss, Fit, Optimiser, fit
@@ -56,6 +56,14 @@ class PartySteps:
     def sampling(self) -> list[int]:
         """The segments above an aggregated layer that sample neighbours, from the last."""
         return [s for s in range(self.split.last, 0, -1) if self.batch and self.split.hops(s)]
+
+    def fewest(self, graph: Graph) -> int:
+        """How many examples a step is on at least. Waits for the graph's device."""
+        count, known = (int(own.sum()) for own in (graph.masks[TRAIN], labelled(graph)))
+        least = min(self.batch or count, count)
+        if 0 < known < count:  # a mini-batch may have any number of nodes without labels in it
+            return max(1, least - (count - known)) if self.batch else known
+        return least
 
     def begin(self, client: Client, message: Tree) -> Tree:
         """Initial weights, and what tells whether the clients hold the same nodes."""
@@ -93,7 +101,7 @@ class PartySteps:
     def pull(self, client: Client, message: Tree) -> Tree:
         """The gradient of the client's loss in H[L]."""
         loss, w = self._prediction_loss(client), client.state["w"]
-        h = _filled(message["h"], client.state["round"]["sent"])
+        h = _filled(message["h"], len(client.state["round"]["sent"]))
         return {"gradient": grad(lambda h: loss(w, h))(h)}
 
     def pull_sum(self, client: Client, message: Tree) -> Tree:
@@ -131,7 +139,7 @@ class PartySteps:
         now, segment, w = client.state["round"], message["segment"], client.state["w"]
         if "h" in message:
             loss, tail = self._prediction_loss(client), self.split.own(w, self.split.last)
-            h = _filled(message["h"], now["sent"])
+            h = _filled(message["h"], len(now["sent"]))
             now["grads"] = grad(lambda tail: loss(tail, h))(tail) if tail else {}
         given = self._joint(client.graph, now, segment, w, now["received"][str(segment)] if segment else None)
         free: Tree = {name: given[name] for name in ("w", "h", "kept") if given[name] is not None}
@@ -184,7 +192,7 @@ class PartySteps:
 
     def logits(self, client: Client, message: Tree) -> Tensor:
         """The client's prediction for all nodes [n, c], after `infer_full`."""
-        h = _filled(message["h"], client.graph.x) if self.split.cuts else client.graph.x
+        h = _filled(message["h"], len(client.graph.y)) if self.split.cuts else client.graph.x
         kept = client.state.pop("kept", None)
         return self.split.run(self.split.last, client.state["w"], client.graph, h, kept=kept)[0]
 
@@ -199,7 +207,7 @@ class PartySteps:
             now["nodes"] = now.get("nodes", {}) | {str(message["cut"]): message["nodes"]}
         if "h" in message:
             cut = str(message.get("segment", self.split.last))
-            kept, h = "received" if self.returned else "others", _filled(message["h"], now["sent"])
+            kept, h = "received" if self.returned else "others", _filled(message["h"], len(now["sent"]))
             h = h if self.returned else self.how.extract(h, now["sent"], state.get("at"), state["share"])
             now[kept] = now.get(kept, {}) | {cut: h}
         return now
@@ -273,10 +281,10 @@ def _keep(state: Tree, fitted: Fit) -> None:
         state["optimizer"] = fitted.state
 
 
-def _filled(h: Tensor, like: Tensor) -> Tensor:
-    """An aggregate as a client takes it: where it was sent no row of it, zeros for as many rows as `like` has, for all
-    that is computed of these is multiplied by 0."""
-    return h if len(h) else h.new_zeros(like.shape[0], h.shape[1])
+def _filled(h: Tensor, rows: int) -> Tensor:
+    """An aggregate as a client takes it: where it was sent no row of it, zeros, for all that is computed of these is
+    multiplied by 0."""
+    return h if len(h) else h.new_zeros(rows, h.shape[1])
 
 
 def _linear(w: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
