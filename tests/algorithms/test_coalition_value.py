@@ -64,7 +64,7 @@ def test_no_more_messages_try_models_than_sites_are_told_to_expect(clients: int,
 
 @pytest.mark.parametrize("other", ["secure_sum", "median", "server_adam", "functional_mix"])
 def test_what_hides_updates_or_makes_another_model_of_them_is_refused(other: str) -> None:
-    with refusal("config.value", "CoalitionValue"):
+    with refusal("config.value", "coalition_value"):
         build(resolve(CONFIG | {"algorithm": {"name": "fedavg", "parts": ["coalition_value", other]}}))
 
 

@@ -160,7 +160,7 @@ def test_a_mixed_start_is_the_stated_mix() -> None:
         ({"local_steps": 0}, "local_steps is 0"),
         ({"local_steps": 2**63 - 1}, "local_steps is 9223372036854775807"),
         ({"lr": 0.0}, "lr is 0.0"),
-        ({"lr": float("nan")}, "lr is nan"),
+        ({"lr": float("nan")}, "lr: must be a number, got nan"),
         ({"lr": float("inf")}, "lr is inf"),
         ({"weight_decay": -1.0}, "weight_decay is -1.0"),
         ({"participation": 0.0}, "participation is 0.0"),

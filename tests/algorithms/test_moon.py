@@ -122,7 +122,7 @@ def test_nothing_but_fedavgs_messages_crosses() -> None:
 
 
 def test_what_it_has_no_use_for_is_refused() -> None:
-    with pytest.raises(ValueError, match="ModelContrast would do nothing here"):
+    with pytest.raises(ValueError, match="model_contrast would do nothing here"):
         Local(model(), parts=(ModelContrast(),))
     with pytest.raises(ValueError, match="take a model of two layers"):
         ALGORITHMS["moon"](model()[:1])

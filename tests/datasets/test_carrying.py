@@ -98,6 +98,7 @@ def test_the_last_of_parallel_edges_is_that_of_the_latest_time():
     ("column", "value", "options", "what"),
     [
         ("amount", -1.0, {}, "row 1: weight 'amount' is -1, below 0"),
+        ("amount", 1e38, {"edge_features": ["kind"]}, r"weight, row \d+: 1e\+38 is above 1e\+30"),
         ("amount", None, {}, "row 1: feature 'amount' is empty"),
         ("date", "soon", {}, "row 1: time 'date' is 'soon'"),
         ("kind", "gold", {}, "row 1: kind 'gold' is none of cash, wire"),

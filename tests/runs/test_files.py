@@ -1,6 +1,7 @@
 """Files of a run: whole or not at all, one writer, and reading without torch."""
 
 import errno
+import json
 import os
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import torch
 
 from fedweave.core.federation import StepInfo
 from fedweave.core.ledger import Ledger
-from fedweave.errors import UserError
+from fedweave.errors import FedweaveError, UserError
 from fedweave.experiment.runs import files, saving
 from fedweave.metrics.measured import METRICS_SCHEMA
 from tests.refusals import refusal
@@ -154,3 +155,14 @@ def test_a_page_replaces_pages_alone(tmp_path: Path) -> None:
     for name in ("page.html", "empty", "absent"):
         files.write_page(tmp_path / name, "<!doctype html><p>new")
         assert (tmp_path / name).read_text() == "<!doctype html><p>new"
+
+
+@pytest.mark.parametrize("devices", [[1], [None], ["cpu", 2], [["cpu"]]])
+def test_a_device_that_is_no_text_is_damage(tmp_path: Path, devices: list[object]) -> None:
+    """A page writes devices side by side."""
+    path = tmp_path / "summary.json"
+    path.write_text(json.dumps({"rounds": 1, "metrics": {}, "devices": devices}))
+    with pytest.raises(FedweaveError, match="damaged"):
+        files.read_summary(path)
+    path.write_text(json.dumps({"rounds": 1, "metrics": {}, "devices": ["cpu"]}))
+    assert files.read_summary(path)["devices"] == ["cpu"]
