@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +26,7 @@ MOST_ENTRIES = 1e8  # nonzero features times classes, up to which "auto" fits th
 ITERATIONS = 1_000
 _METRICS = ("accuracy", "macro_f1", "auc")
 _ABSENT = -1e30  # score of a class that no training example is of
-Features = np.ndarray | sp.csr_matrix
+Features: TypeAlias = "np.ndarray | sp.csr_matrix"
 
 
 class Held(NamedTuple):
