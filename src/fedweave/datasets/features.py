@@ -250,7 +250,10 @@ def normalise(
 
 
 def rescaled(
-    x: "np.ndarray | sp.csr_matrix", how: str, shift: Sequence[float] = (), divisor: Sequence[float | None] = ()
+    x: "np.ndarray | sp.csr_matrix",
+    how: str,
+    shift: Sequence[float] | np.ndarray = (),
+    divisor: Sequence[float | None] | np.ndarray = (),
 ) -> "np.ndarray | sp.csr_matrix":
     """Features float32 [m, d] scaled by numbers that `scaling` found over other nodes, one for each column, where `how`
     is one of `BY_NODES`; a divisor of None is infinity."""

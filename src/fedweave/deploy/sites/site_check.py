@@ -220,8 +220,8 @@ def _allowed(folder: Path, data: SiteData, rules: Rules, config: Config, sites: 
         told.faults.append((name, f"{file}: {why}. Allow it."))
     scaling = config.data.values.get("normalise", "none")
     if scaling not in ("none", "auto", data.normalise):
-        how = {"none": "as nothing in site.toml scales it", "auto": "by the site's own nodes"}
-        how = how.get(data.normalise, "said by site.toml")
+        known = {"none": "as nothing in site.toml scales it", "auto": "by the site's own nodes"}
+        how = known.get(data.normalise, "said by site.toml")
         split = ", after what the configuration of `sites init --split` did" if data.random_id is not None else ""
         said = f"[data] normalise = {scaling!r} of the experiment is of simulations"
         told.notes.append((name, f"{said}; here it is {data.normalise!r}, {how}{split}"))

@@ -17,7 +17,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -63,9 +62,9 @@ from fedweave.experiment.runs.resuming import (
 from fedweave.experiment.runs.saving import Ready, RunFiles, Sites
 from fedweave.experiment.runs.trained import partition_columns
 from fedweave.experiment.runs.warm import Begun, begin, earlier_ledgers
-from fedweave.experiment.runs.without_graph import without_graph
+from fedweave.experiment.runs.without_graph import rows_of, without_graph
 from fedweave.metrics.judging import WITHOUT_GRAPH, Judging
-from fedweave.metrics.measured import METRICS_SCHEMA, of_splits
+from fedweave.metrics.measured import METRICS_SCHEMA
 from fedweave.metrics.pooled import POOLED
 from fedweave.partition.extra import finders_of
 from fedweave.privacy.spent import bounds
@@ -282,7 +281,7 @@ def _train(
         summary = step.summary or files.reached.summary
         if step.round == general.rounds and isinstance(built, Built):  # sites' examples are not here
             plain = without_graph(built, judging, config.evaluation.features, summary)
-            files.add(of_splits(step.round, {name: np.array([math.nan, math.nan, own]) for name, own in plain.items()}))
+            files.add(rows_of(step.round, plain))
             summary = summary | plain
         files.reach(Checkpoint(step.round, seconds, summary=summary, state=step.state))
         watch.step(replace(files.reached, summary=step.summary))

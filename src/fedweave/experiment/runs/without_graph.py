@@ -1,10 +1,11 @@
 """A reference that knows no graph: logistic regression (scikit-learn) on the features of examples alone."""
 
 import warnings
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
+import pyarrow as pa
 import scipy.sparse as sp
 import torch
 
@@ -16,6 +17,7 @@ from fedweave.datasets.features import AUTO, rescaled, scaling
 from fedweave.experiment.build import Built
 from fedweave.metrics.classification import counts, merge, values
 from fedweave.metrics.judging import OF_POSITIVE, WITHOUT_GRAPH, Judging, looked_for
+from fedweave.metrics.measured import of_splits
 from fedweave.partition.base import client_ids
 from fedweave.partition.pooling import global_test_part, shares
 
@@ -24,7 +26,7 @@ MOST_ENTRIES = 1e8  # nonzero features times classes, up to which "auto" fits th
 ITERATIONS = 1_000
 _METRICS = ("accuracy", "macro_f1", "auc")
 _ABSENT = -1e30  # score of a class that no training example is of
-Features = np.ndarray | sp.csr_matrix
+Features: TypeAlias = "np.ndarray | sp.csr_matrix"
 
 
 class Held(NamedTuple):
@@ -62,6 +64,11 @@ def without_graph(built: Built, judging: Judging, asked: bool | str, metrics: Re
     found = {f"{WITHOUT_GRAPH}/local/{name}": _mean([one.get(name, np.nan) for one in each]) for name in kept}
     found |= {f"{WITHOUT_GRAPH}/global/{name}": float(together.get(name, np.nan)) for name in kept}
     return {name: value for name, value in found.items() if not np.isnan(value)}
+
+
+def rows_of(round: int, found: Mapping[str, float]) -> pa.Table:
+    """What `without_graph` found as rows of metrics.parquet."""
+    return of_splits(round, {name: np.array([np.nan, np.nan, value]) for name, value in found.items()})
 
 
 def features_of(own: Dataset) -> Features:
