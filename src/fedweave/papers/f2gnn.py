@@ -103,7 +103,10 @@ CHOICES: dict[tuple[str, ...], Document] = {
     ("FairAug+FL",): {"mask": 0.5, "keep": 0.5},
     (PENALTY,): {"alpha": 1.0},
 }
-CHOSEN = "by `benchmarks/fair_grid.py` on validation nodes of seed 0; for Pokec taken over, unchosen"
+CHOSEN = (
+    "by `benchmarks/fair_grid.py` on validation nodes of seed 0, at commit a15f19e (FairAug d60feed and 3f26b14) by the"
+    " rule for the fairest round that held then; for Pokec taken over, unchosen"
+)
 
 
 def experiment(dataset: str, method: str, **own: object) -> Document:
