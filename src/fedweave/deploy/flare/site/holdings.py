@@ -167,7 +167,8 @@ def tables(site: SiteData) -> Folder:
 
 def _said(site: SiteData) -> Record:
     """What the site says of tables of any kind."""
-    return {own.name: vars(site)[own.name] for own in fields(Carrying)}
+    known = vars(site)  # all but `favourable`: sites agree on the order of their labels
+    return {field.name: known[field.name] for field in fields(Carrying) if field.name in known}
 
 
 def marks(data: Dataset, scaling: str) -> Record:
