@@ -75,12 +75,13 @@ def rows(sets: list[str], sides: list[tuple[str, ...]], seeds: range) -> Iterato
 def main() -> None:
     """Write a row for each run as it ends."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path, default=Path("runs/vertical-defaults.csv"))
     parser.add_argument("--sets", default=",".join(SETS))
     parser.add_argument("--sides", default=",".join(map("/".join, SIDES)))
     parser.add_argument("--seeds", default="0-2")
     told = parser.parse_args()
     first, last = map(int, told.seeds.split("-"))
+    told.out.parent.mkdir(parents=True, exist_ok=True)
     with told.out.open("w", newline="") as file:
         writer = None
         sides = [tuple(side.split("/")) for side in told.sides.split(",")]

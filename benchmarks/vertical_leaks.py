@@ -98,11 +98,12 @@ def rows(seed: int, rounds: int) -> Any:
 def main() -> None:
     """Write a row for each setting as it ends."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path, default=Path("runs/vertical-leaks.csv"))
     parser.add_argument("--seeds", default="0-1")
     parser.add_argument("--rounds", type=int, default=100)
     told = parser.parse_args()
     first, last = map(int, told.seeds.split("-"))
+    told.out.parent.mkdir(parents=True, exist_ok=True)
     with told.out.open("w", newline="") as file:
         writer = None
         for seed in range(first, last + 1):

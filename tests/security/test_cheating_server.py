@@ -1,6 +1,7 @@
 """A server that does not follow the protocol, and a site that holds it to what was agreed (docs/security.md)."""
 
 import json
+import re
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -570,7 +571,8 @@ def test_noise_for_single_examples_is_none_where_scaling_moves_them_all(project:
     plain = agreed(algorithm_settings={"parts": ["uniform", part], "local_steps": 1}).plain()
     config = resolve(plain | {"model": {"name": "mlp"}})
     path = project / SITE / "site.toml"
-    path.write_text(path.read_text().replace("[data]", f'[data]\nnormalise = "{how}"'))
+    text = re.sub(r"(?m)^normalise = .*\n", "", path.read_text())
+    path.write_text(text.replace("[data]", f'[data]\nnormalise = "{how}"'))
     answer = Cheat(project, config).join()
     assert bool(answer.blob) == (how == "none")
     if how != "none":

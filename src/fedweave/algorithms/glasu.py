@@ -302,7 +302,7 @@ class GLASU(Settings):
         """The mean over the label holders of the gradients in H[L], in a secure sum where it is a sum of several; and
         the server's state after it."""
         if self.secure_sum and len(holders) > 1:
-            pulls = fed.map(self.pull_sum, *self._told(message, state))
+            pulls = fed.map(self.pull_sum, message)  # a sum needs all clients told the same, those without labels too
             gradient = SLOPES.decode(pulls.total("gradient"), fed.dtype) / len(holders)
             return gradient, self.party.how.tallied(state, pulls, gradient, SLOPES)
         pulls = fed.map(self.pull, message, clients=holders)

@@ -170,24 +170,30 @@ def scaling(over: "np.ndarray | sp.csr_matrix", how: str) -> tuple[np.ndarray, n
 
     over: features float32 [n, d] as they are. how: one of `BY_NODES`.
     """
-    if _is_constant(over):
-        return np.zeros(over.shape[1]), np.ones(over.shape[1])
     if how == AUTO:
         shift, divisor = np.zeros(over.shape[1]), np.ones(over.shape[1])
         if len(columns := measured(over)):
-            shift[columns], divisor[columns] = scaling(dense(over[:, columns]), "standard")
+            shift[columns], divisor[columns] = _standard(dense(over[:, columns]))
         return shift, divisor
+    if _is_constant(over):
+        return np.zeros(over.shape[1]), np.ones(over.shape[1])
     if how == "minmax":
         known = dense(over).astype(np.float64)
         low, span = known.min(0), np.ptp(known, 0)
         return low + span / 2, np.where(span > 0, span / 2, np.inf)
+    if how == "standard":
+        return _standard(dense(over))
     from sklearn.preprocessing import StandardScaler  # slow to import
 
-    over = over if how == "scale" else dense(over)
-    scaler = StandardScaler(with_mean=how == "standard").fit(over.astype(np.float64))
-    constant = (scaler.var_ == 0) & (how == "standard")
-    shift = scaler.mean_ if how == "standard" else np.zeros(over.shape[1])
-    return shift, np.where(constant, np.inf, scaler.scale_)
+    return np.zeros(over.shape[1]), StandardScaler(with_mean=False).fit(over.astype(np.float64)).scale_
+
+
+def _standard(over: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(mean, standard deviation) float64 [d] of each column, the latter infinite where a column is constant."""
+    from sklearn.preprocessing import StandardScaler  # slow to import
+
+    scaler = StandardScaler().fit(over.astype(np.float64))
+    return scaler.mean_, np.where(scaler.var_ == 0, np.inf, scaler.scale_)
 
 
 def _is_constant(x: "np.ndarray | sp.csr_matrix") -> bool:
