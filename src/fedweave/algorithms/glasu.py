@@ -57,12 +57,11 @@ from fedweave.algorithms.vertical.declared import (
     EVERY_ROW,
     FACTS,
     HEARS,
-    LAST,
     LISTED_ROWS,
     LOGITS,
-    PREDICTED,
     SLOPE,
     check_alike,
+    last_heard,
 )
 from fedweave.algorithms.vertical.labels import SLOPES, LabelRelease
 from fedweave.algorithms.vertical.party import PartySteps
@@ -203,7 +202,7 @@ class GLASU(Settings):
         return self.party.release.sends(what + (LOGITS if self.tells_predictions else ""))
 
     def _hears_last(self) -> dict[str, str]:
-        return HEARS | (PREDICTED if self.tells_predictions else LAST)
+        return HEARS | last_heard(self.tells_predictions, self.secure_sum)
 
     def least_examples(self, graph: Graph, message: Tree) -> dict[str, int]:
         """{settings: fewest train nodes of a mini-batch} at a client. Waits for the graph's device."""
@@ -289,11 +288,10 @@ class GLASU(Settings):
         check_finite(sums)
         return state
 
-    @staticmethod
-    def _told(message: Tree, state: Tree) -> tuple[Tree, dict[str, Tree] | None]:
+    def _told(self, message: Tree, state: Tree) -> tuple[Tree, dict[str, Tree] | None]:
         """What all clients are sent, and each: the last aggregate, of which clients without labels get no row, for they
-        train by the gradient in it alone and predict nothing."""
-        if "h" not in message or all(state["holders"].values()):
+        train by the gradient in it alone and predict nothing. Secure sums open only if all were told the same."""
+        if self.secure_sum or "h" not in message or all(state["holders"].values()):
             return message, None
         h, rest = message["h"], {key: value for key, value in message.items() if key != "h"}
         return rest, {client: {"h": h if holds else h[:0]} for client, holds in state["holders"].items()}
@@ -302,7 +300,7 @@ class GLASU(Settings):
         """The mean over the label holders of the gradients in H[L], in a secure sum where it is a sum of several; and
         the server's state after it."""
         if self.secure_sum and len(holders) > 1:
-            pulls = fed.map(self.pull_sum, message)  # a sum needs all clients told the same, those without labels too
+            pulls = fed.map(self.pull_sum, message)
             gradient = SLOPES.decode(pulls.total("gradient"), fed.dtype) / len(holders)
             return gradient, self.party.how.tallied(state, pulls, gradient, SLOPES)
         pulls = fed.map(self.pull, message, clients=holders)

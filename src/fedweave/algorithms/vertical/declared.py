@@ -31,16 +31,22 @@ HEARS = {
     "segment": "which layers are due",
     "cut": "which layers are due",
 }
-LAST = {
-    "h": "where the party has labels, the joint representation after the last exchange, made of all parties' "
-    "representations; else nothing",
-}
-PREDICTED = {
-    "h": "where the party has labels, the class scores of the nodes, whose softmax is the joint prediction of each; "
-    "else nothing",
-}
+
+
+def last_heard(predictions: bool, all_parties: bool) -> dict[str, str]:
+    """What a party learns from the last aggregate.
+
+    predictions: the model ends there. all_parties: it goes to all, else to those with labels.
+    """
+    if predictions:
+        what = "the class scores of the nodes, whose softmax is the joint prediction of each"
+    else:
+        what = "the joint representation after the last exchange, made of all parties' representations"
+    return {"h": what if all_parties else f"where the party has labels, {what}; else nothing"}
+
+
 ENDS_THERE = (
-    "the model ends at the last exchange: the server and every party with labels reads there the joint prediction of "
+    "the model ends at the last exchange: the server, and every party that gets it, reads there the joint prediction of "
     f"each node. Choose a model with a layer after it (gcnii); a site's policy forbids it by deny = ['{PREDICTIONS}']"
 )
 FACTS: Declaration = {
