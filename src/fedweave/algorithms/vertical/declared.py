@@ -46,7 +46,7 @@ def last_heard(predictions: bool, all_parties: bool) -> dict[str, str]:
 
 
 ENDS_THERE = (
-    "the model ends at the last exchange: the server, and every party that gets it, reads there the joint prediction of "
+    "the model ends at the last exchange: the server, and any party that gets it, reads there the joint prediction of "
     f"each node. Choose a model with a layer after it (gcnii); a site's policy forbids it by deny = ['{PREDICTIONS}']"
 )
 FACTS: Declaration = {
