@@ -74,9 +74,7 @@ def test_with_the_templates_model_it_is_not() -> None:
     assert float((guess.argmax(1) == predicted.argmax(1)).double().mean()) > 0.6
 
 
-@pytest.mark.parametrize(
-    ("exchanges", "settings"), [(1, {}), (1, {"secure_sum": True}), (2, {}), (2, {"backward": "exchanged", "steps": 1})]
-)
+@pytest.mark.parametrize(("exchanges", "settings"), [(1, {}), (2, {}), (2, {"backward": "exchanged", "steps": 1})])
 @pytest.mark.parametrize("model", [ENDS_THERE, TEMPLATE["model"]], ids=["gcn", "template"])
 def test_a_party_without_labels_gets_no_row_of_the_last_aggregate(
     model: dict[str, Any], exchanges: int, settings: dict[str, Any]
@@ -88,6 +86,13 @@ def test_a_party_without_labels_gets_no_row_of_the_last_aggregate(
     assert all(h.shape[1] == model["hidden"] for h in fed.party if len(h))
     width = predicted.shape[1] if model is ENDS_THERE else model["hidden"]
     assert any(h.shape == (0, width) for h in fed.party)
+
+
+def test_where_sums_are_secure_every_party_is_told_the_same() -> None:
+    """Else no sum could be opened; docs/vertical.md says so."""
+    fed, _, _ = joint(TEMPLATE["model"], 1, secure_sum=True)
+    assert fed.party
+    assert all(len(h) for h in fed.party)
 
 
 @pytest.mark.parametrize("name", ["glasu", "vfgnn", "vfl", "simulated_centralized"])
