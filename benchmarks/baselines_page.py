@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.baselines_table import METHODS, Chosen, Runs, cell, chosen, table
-from fedweave.report.cells import LEAST_SEEDS, differences
+from fedweave.report.cells import LEAST_SEEDS, paired_differences
 
 SEEDS = 5
 LEVEL = 0.05
@@ -75,7 +75,7 @@ def rejected(chances: Mapping[Any, float], level: float = LEVEL) -> set[Any]:
 def chances(there: Mapping[Place, Mapping[str, Chosen]]) -> dict[tuple[Place, str], float]:
     """That of every method against `fedavg`, in each place."""
     return {
-        (place, method): chance(differences(found.tests(), of["fedavg"].tests()))
+        (place, method): chance(paired_differences(found.tests(), of["fedavg"].tests()))
         for place, of in there.items()
         for method, found in of.items()
         if method != "fedavg"
@@ -97,7 +97,7 @@ def overview(there: Mapping[Place, Mapping[str, Chosen]]) -> Iterator[str]:
                 continue
             star = " *" if (place, method) in starred else ""
             cells.append(cell(list(found.tests().values())).replace("0.", ".") + star)
-            gains.append(statistics.fmean(differences(found.tests(), of["fedavg"].tests())))
+            gains.append(statistics.fmean(paired_differences(found.tests(), of["fedavg"].tests())))
         gain = (
             ""
             if method == "fedavg"

@@ -30,7 +30,7 @@ from fedweave.errors import FedweaveError, UserError
 from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train
-from fedweave.report.cells import differences, interval
+from fedweave.report.cells import interval, paired_differences
 
 Grid = Sequence[Mapping[str, Any]]
 
@@ -246,7 +246,7 @@ def table(runs: Runs, where: dict[str, Any], methods: Sequence[str], seeds: int,
         )
         pace = seconds if method == "fedavg" else pace
         away = [
-            cell(differences(ends[method], ends[other]), "+") if other in ends and other != method else ""
+            cell(paired_differences(ends[method], ends[other]), "+") if other in ends and other != method else ""
             for other in ("fedavg", "local")
         ]
         whole = [one["global"] for one in ended if one["global"] not in (None, "")]

@@ -20,7 +20,7 @@ import torch
 from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train
-from fedweave.report.cells import differences, interval
+from fedweave.report.cells import interval, paired_differences
 
 HOPS = {f"FedGCN, {hops} hops": {"name": "fedgcn", "hops": hops} for hops in (0, 1, 2)}
 SGD = {"local_steps": 3, "optimizer": "sgd", "weight_decay": 5e-4}
@@ -62,7 +62,7 @@ def compared(claim: str, seeds: int, rounds: int) -> None:
             print(f"{claim} {name:15} {kind:8} lr {best:5} {shown(list(own.values()))}", flush=True)
     for one, own in found.items():
         for other in [other for other in found if other[0] in (POOLED, "FedAvg") and other[0] != one[0]]:
-            low, high = interval(apart := differences(own, found[other]))
+            low, high = interval(apart := paired_differences(own, found[other]))
             print(f"{' '.join(one)} - {' '.join(other)}: {fmean(apart):+.4f}, 95 % {low:+.4f} to {high:+.4f}")
 
 

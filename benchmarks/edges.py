@@ -23,14 +23,14 @@ from torch import Tensor, nn
 from torch_geometric.nn import GINEConv, PNAConv
 
 from fedweave.core import model as models
-from fedweave.core.carried import seen
+from fedweave.core.edge_attributes import seen
 from fedweave.core.graph import TEST, TRAIN, VAL
 from fedweave.core.tree import device_of
 from fedweave.experiment.build import Built, build
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train
 from fedweave.models.pna import PNA
-from fedweave.partition.pooling import shares
+from fedweave.partition.client_data import shares
 
 HIDDEN, LAYERS, STEPS, RATE, DROPOUT = 32, 2, 5, 0.01, 0.1
 

@@ -18,14 +18,13 @@ from pathlib import Path
 from rich.console import Console
 
 from fedweave.experiment.config import Document
-from fedweave.metrics.best_rounds import FAIREST
+from fedweave.metrics.measured import FAIREST
 from fedweave.papers import grid
 from fedweave.papers.f2gnn import GRIDS, OURS, experiment
 from fedweave.papers.grid import PlannedRun
 from fedweave.papers.paper import PaperCell, PaperTable, Quantity
 from fedweave.papers.quantities import summary
-from fedweave.papers.session import Progression
-from fedweave.papers.workers import execute
+from fedweave.papers.session import Progression, execute
 
 NOTHING_READ = Quantity("", lambda run: None)
 

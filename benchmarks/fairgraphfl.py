@@ -23,9 +23,8 @@ from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
 from torch_geometric.nn import GINConv, global_add_pool
 
-from fedweave.algorithms.fairgraphfl.vocabulary import HAVING, MOTIFS
-from fedweave.core.arrays import graph_arrays
-from fedweave.core.graph import TEST, TRAIN, Graph
+from fedweave.algorithms.fairgraphfl.motifs import HAVING, MOTIFS
+from fedweave.core.graph import TEST, TRAIN, Graph, graph_arrays
 from fedweave.engines.simulation import Simulation
 from fedweave.experiment import config
 from fedweave.experiment.build import Built, build, client_graphs

@@ -30,25 +30,24 @@ from nvflare.job_config.api import FedJob
 
 from fedweave.core.federation import Client, Sends, on_client, step_info
 from fedweave.core.mechanism import SecureSum
-from fedweave.core.purposes import TRAINING
 from fedweave.core.tree import Tree, encode, map_leaves
-from fedweave.deploy.flare.server.federation import Flare, Link
-from fedweave.deploy.flare.server.provision import provision
-from fedweave.deploy.flare.server.server import RESULT
-from fedweave.deploy.flare.site.accounts import Accounts
-from fedweave.deploy.flare.site.holdings import Holdings
-from fedweave.deploy.flare.site.memory import Memory
-from fedweave.deploy.flare.site.site import Site
-from fedweave.deploy.flare.site.sitefile import Rules
-from fedweave.deploy.flare.sums.masking import Masking
-from fedweave.deploy.flare.wire.journal import Journal, journal_path
-from fedweave.deploy.flare.wire.link import CollabLink
-from fedweave.deploy.flare.wire.requests import Open
-from fedweave.deploy.flare.wire.scores import Scoring
-from fedweave.deploy.sites.processes import members
-from fedweave.deploy.sites.project import Project, administer, free_port, read_project, wait_until_open
+from fedweave.core.types import TRAINING
+from fedweave.deploy.flare.accounts import Accounts
+from fedweave.deploy.flare.federation import Flare, Link
+from fedweave.deploy.flare.holdings import Holdings
+from fedweave.deploy.flare.journal import Journal, journal_path
+from fedweave.deploy.flare.link import CollabLink
+from fedweave.deploy.flare.memory import Memory
+from fedweave.deploy.flare.provision import provision
+from fedweave.deploy.flare.requests import Open
+from fedweave.deploy.flare.scores import Scoring
+from fedweave.deploy.flare.server import RESULT
+from fedweave.deploy.flare.site import Site
+from fedweave.deploy.flare.sitefile import Rules
+from fedweave.deploy.flare.sums import Masking
+from fedweave.deploy.sites.project import Project, administer, free_port, members, read_project, wait_until_open
 from fedweave.engines.calls import Keys
-from fedweave.engines.resending import LastReceived
+from fedweave.engines.messages import LastReceived
 from fedweave.privacy.secure_sum import FixedPoint
 
 ROOT = Path(__file__).parents[1]

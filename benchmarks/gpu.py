@@ -29,14 +29,14 @@ from benchmarks.simulation import HIDDEN, MANY, cora
 from fedweave.algorithms import FedAvg
 from fedweave.core import random
 from fedweave.core.graph import Graph, make_graph
-from fedweave.engines import vectorised
+from fedweave.engines import vectorized
 from fedweave.engines.devices import chosen, named
 from fedweave.engines.simulation import Simulation
 from fedweave.experiment import config
 from fedweave.experiment.build import build
 from fedweave.experiment.rounds import train
 from fedweave.models import MODELS
-from fedweave.ops import rows
+from fedweave.ops import sparse
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 FIRST = 4  # rounds in which steps are run as written, recorded and captured
@@ -121,16 +121,16 @@ class Unlaunched:
 def host(start: Callable[[], Row], profile: bool) -> Row:
     """A workload on the CPU, whose seconds are the process's, with captures that launch nothing, and with lists of the
     lengths that they have on a GPU, where steps are captured because they count nothing."""
-    own, clock = vectorised.recorder_for, time.perf_counter
-    rows.COUNTING.discard("cpu")
-    vectorised.recorder_for, time.perf_counter = lambda _: Unlaunched(), time.process_time
+    own, clock = vectorized.recorder_for, time.perf_counter
+    sparse.COUNTING.discard("cpu")
+    vectorized.recorder_for, time.perf_counter = lambda _: Unlaunched(), time.process_time
     profiled = cProfile.Profile() if profile else None
     try:
         with profiled or nullcontext():
             return start()
     finally:
-        vectorised.recorder_for, time.perf_counter = own, clock
-        rows.COUNTING.add("cpu")
+        vectorized.recorder_for, time.perf_counter = own, clock
+        sparse.COUNTING.add("cpu")
         if profiled is not None:
             pstats.Stats(profiled).sort_stats("tottime").print_stats(40)
 

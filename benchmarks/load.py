@@ -22,11 +22,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.flare import ROOT, started
-from fedweave.deploy.flare.server.provision import provision
-from fedweave.deploy.flare.wire.journal import entries, journal_path
+from fedweave.deploy.flare.journal import entries, journal_path
+from fedweave.deploy.flare.provision import provision
 from fedweave.deploy.sites.experiments import hand_out, split
-from fedweave.deploy.sites.processes import SiteProcess, descendants
-from fedweave.deploy.sites.project import Project, free_port
+from fedweave.deploy.sites.project import Project, SiteProcess, descendants, free_port
 from fedweave.deploy.sites.running import RUN, run
 from fedweave.experiment.build import build
 from fedweave.experiment.config import Config, read, resolve

@@ -32,7 +32,7 @@ from fedweave.datasets import Dataset
 from fedweave.datasets.features import measured
 from fedweave.experiment.config import resolve
 from fedweave.experiment.runs.run import run
-from fedweave.metrics.judging import WITHOUT_GRAPH, Judging
+from fedweave.metrics.selection import WITHOUT_GRAPH, Judging
 from fedweave.partition import Dirichlet, Louvain, Partition, Random
 from fedweave.report.cells import interval
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedweave.algorithms.fairgfl import matching
+from fedweave.algorithms import fairgfl
 
 SIZE, BATCH = 100, 64
 
@@ -56,10 +56,10 @@ def many(clients: int) -> None:
     codes = people[rng.integers(0, len(people), (clients, BATCH))] ^ (rng.random((clients, BATCH, SIZE)) < 0.047)
     links = torch.from_numpy(rng.random((clients, BATCH, BATCH)) < 0.01)
     taken = torch.full((clients,), BATCH)
-    pairs = matching.matches(torch.from_numpy(codes.astype(np.uint8)), taken, 1, 18)
-    common = matching.overlap_count(matching.counts(pairs, BATCH, clients), taken, matching.Rates(18, 0.99, 1e-5))
-    matching.node_ratios(common, taken, 2 * taken)
-    matching.link_ratios(links | links.mT, pairs, taken, 2 * taken)
+    pairs = fairgfl.matches(torch.from_numpy(codes.astype(np.uint8)), taken, 1, 18)
+    common = fairgfl.overlap_count(fairgfl.counts(pairs, BATCH, clients), taken, fairgfl.Rates(18, 0.99, 1e-5))
+    fairgfl.node_ratios(common, taken, 2 * taken)
+    fairgfl.link_ratios(links | links.mT, pairs, taken, 2 * taken)
 
 
 if __name__ == "__main__":

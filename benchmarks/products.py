@@ -15,7 +15,7 @@ import torch
 from fedweave.experiment.build import Built, build
 from fedweave.experiment.config import load, resolve
 from fedweave.experiment.rounds import train
-from fedweave.ops import gemm
+from fedweave.ops import linear
 
 LIBRARIES = {"MKL": False, "oneDNN": True}
 
@@ -40,7 +40,7 @@ def main() -> None:
     seconds: dict[str, list[float]] = {name: [] for name in LIBRARIES}
     for _ in range(turns):
         for name, rounds in sides.items():
-            gemm._faster = lambda chosen=LIBRARIES[name]: chosen  # type: ignore[assignment, misc]
+            linear._faster = lambda chosen=LIBRARIES[name]: chosen  # type: ignore[assignment, misc]
             began = time.process_time()
             next(rounds)
             seconds[name].append(time.process_time() - began)

@@ -22,12 +22,10 @@ from torch import Tensor
 from fedweave.algorithms import FedAvg
 from fedweave.algorithms.parts import BySize, Krum, Median, NormBound, Part, TrimmedMean
 from fedweave.core import model as models
-from fedweave.core.arrays import GraphArrays, graph_arrays, graph_like
 from fedweave.core.federation import step_name
-from fedweave.core.graph import TEST, TRAIN, Graph
-from fedweave.core.portions import Batch
+from fedweave.core.graph import TEST, TRAIN, Graph, GraphArrays, graph_arrays, graph_like
 from fedweave.core.random import generator
-from fedweave.core.replies import Replies
+from fedweave.core.replies import Batch, Replies
 from fedweave.core.tree import leaves, nest, unravel
 from fedweave.engines.simulation import Simulation
 from fedweave.experiment import config

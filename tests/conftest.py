@@ -14,8 +14,7 @@ import pytest
 import scipy.sparse as sp
 import torch
 
-from fedweave.core.arrays import graph_arrays
-from fedweave.core.graph import Graph, make_graph
+from fedweave.core.graph import Graph, graph_arrays, make_graph
 from fedweave.core.random import generator
 from tests.often import OFTEN, is_special
 

@@ -25,10 +25,10 @@ from fedweave.algorithms import ALGORITHMS, PARTS
 from fedweave.cli import COMMANDS
 
 SITES = (
-    ("fedweave.deploy.flare.site.sitefile", ("SiteData", "Rules")),
-    ("fedweave.deploy.flare.site.folder", ("About", "ServersMachine")),
+    ("fedweave.deploy.flare.sitefile", ("SiteData", "Rules")),
+    ("fedweave.deploy.flare.folder", ("About", "ServersMachine")),
     (
-        "fedweave.deploy.flare.wire.requests",
+        "fedweave.deploy.flare.requests",
         ("Version", "Join", "Blind", "Settle", "Received", "Sum", "Agree", "Open", "Add"),
     ),
 )

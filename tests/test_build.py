@@ -14,10 +14,9 @@ from fedweave.algorithms import ALGORITHMS, FedAvg
 from fedweave.algorithms.fedgcn import Place, Places
 from fedweave.contract.subject import distance
 from fedweave.core.algorithm import Capabilities
-from fedweave.core.arrays import graph_tree
-from fedweave.core.graph import SPLITS
+from fedweave.core.graph import SPLITS, graph_tree
 from fedweave.datasets.base import Dataset
-from fedweave.engines import filed
+from fedweave.engines import states
 from fedweave.engines.simulation import Simulation
 from fedweave.errors import ConfigError
 from fedweave.experiment import build, config
@@ -25,8 +24,8 @@ from fedweave.experiment.graphs import width
 from fedweave.ops.sparse import Sparse
 from fedweave.partition import Random, Vertical
 from fedweave.partition.base import Part, Partition, client_ids
+from fedweave.partition.client_data import pooled
 from fedweave.partition.ego_networks import crossing_edges, induced_edges
-from fedweave.partition.pooling import pooled
 from tests.refusals import refusal
 
 PATH = Dataset(
@@ -216,7 +215,7 @@ def test_some_clients_have_the_graphs_that_they_have_among_all(data: Any, cut: A
 
 @pytest.mark.parametrize("sparse", [False, True])
 def test_whoever_leaves_data_to_workers_keeps_it_in_files(sparse: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(filed, "_LOADED", 0)
+    monkeypatch.setattr(states, "_LOADED", 0)
     data = replace(PATH, x=sp.csr_matrix(PATH.x)) if sparse else replace(PATH, x=PATH.x.copy())
     held = weakref.ref(data.x)
     cut = Random(clients=2).cut(data, 0)

@@ -18,7 +18,7 @@ from fedweave.core.tree import map_leaves
 from fedweave.errors import UserError
 from fedweave.experiment import config
 from fedweave.experiment.build import build
-from fedweave.incentives.coalitions import worth
+from fedweave.incentives.shapley import worth
 from fedweave.payments.contributions import _check_repeated, _heard, left_out, measured, over_rounds, unpayable
 from fedweave.report.reading import read_run
 from tests.refusals import refusal

@@ -19,11 +19,10 @@ from fedweave.core.graph import stack
 from fedweave.core.tree import decode, encode, leaves, to
 from fedweave.engines.simulation import Simulation
 from fedweave.experiment.rounds import train
-from fedweave.learn.optimisers import Adam, Sgd
+from fedweave.learn.optimizers import Adam, Sgd
 from fedweave.models import MODELS
 from fedweave.ops import tape
-from fedweave.ops.sparsified import Sparsified
-from fedweave.ops.touched import TouchedRows
+from fedweave.ops.touched import Sparsified, TouchedRows
 from tests.stand_in import DEVICE, Kernels, Mixed, Placed, Watched, present
 
 PACKAGE = Path(__file__).parents[1] / "src" / "fedweave"

@@ -13,11 +13,11 @@ from fedweave.cli.predict import predictions
 from fedweave.contract.subject import Subject, distance, everything
 from fedweave.engines.simulation import Simulation
 from fedweave.experiment.rounds import train
-from fedweave.learn.optimisers import Adam, Sgd
-from fedweave.ops.capture import CudaGraphs
-from fedweave.ops.csr import gathered
+from fedweave.learn.optimizers import Adam, Sgd
 from fedweave.ops.hashing import bits
 from fedweave.ops.linear import gram, product
+from fedweave.ops.recording import CudaGraphs
+from fedweave.ops.sparse import gathered
 from tests.contract.federations import on_device
 from tests.runs.test_on_a_device import PARTS, document, on
 

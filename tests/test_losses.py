@@ -13,8 +13,8 @@ from torch.func import grad, vmap
 from fedweave.algorithms import ALGORITHMS
 from fedweave.contract.subject import Subject, distance
 from fedweave.errors import ConfigError
+from fedweave.experiment.build import weighted
 from fedweave.experiment.config import resolve
-from fedweave.experiment.prepared import weighted
 from fedweave.learn import ClassLoss, cross_entropy
 from tests.refusals import refusal
 

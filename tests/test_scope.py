@@ -10,7 +10,7 @@ import typer
 from fedweave.cli import app
 from fedweave.cli.export import Format
 from fedweave.experiment import config
-from fedweave.experiment.config.settings import Metric, SimulationEngine
+from fedweave.experiment.config.experiment import Metric, SimulationEngine
 from fedweave.learn import OPTIMISERS
 from fedweave.report.tracking import TRACKERS
 

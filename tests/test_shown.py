@@ -13,7 +13,7 @@ import pytest
 import typer
 
 from fedweave.cli import app
-from fedweave.deploy.flare.site.sitefile import read_site_file
+from fedweave.deploy.flare.sitefile import read_site_file
 from fedweave.experiment import config
 from fedweave.experiment.config.plugins import REGISTRIES
 from fedweave.experiment.config.toml import override

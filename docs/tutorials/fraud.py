@@ -14,7 +14,7 @@ from tempfile import mkdtemp
 
 import fedweave
 from fedweave.algorithms import FedAvg, Local
-from fedweave.metrics.judging import Judging
+from fedweave.metrics.selection import Judging
 
 MONTHS = Path(mkdtemp())
 

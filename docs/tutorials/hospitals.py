@@ -12,7 +12,7 @@
 # %%
 import fedweave
 from fedweave.algorithms import GLASU, PooledGNN, Standalone
-from fedweave.partition.pooling import pooled
+from fedweave.partition.client_data import pooled
 
 data = fedweave.datasets.load("digits")
 cut = fedweave.partition.Vertical(clients=3, edges=0.8, train=0.1, val=0.2, test=0.7).cut(data, seed=0)

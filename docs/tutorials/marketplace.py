@@ -103,7 +103,7 @@ print(f"{worst} had the largest loss in the last round: it counts `lam` = {fairn
 # means](../concepts.md#what-epsilon-means)
 
 # %%
-from fedweave.privacy.spent import bounds
+from fedweave.privacy.accountant import bounds
 
 for bound in bounds(fed.ledger.table()):
     print(bound)

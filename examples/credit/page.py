@@ -9,11 +9,10 @@ from jinja2 import Environment, StrictUndefined
 from rich.filesize import decimal
 from training import Outcome
 
-from fedweave.report.colours import of_run, tone
+from fedweave.report.drawing import Bars, Dots, Figure, Line, Panel, legend_of, of_run, tone
+from fedweave.report.drawing import percent as share
 from fedweave.report.html import drawn
 from fedweave.report.pages import STYLE
-from fedweave.report.panels import Bars, Dots, Figure, Line, Panel, legend_of
-from fedweave.report.panels import percent as share
 
 TEMPLATE = Path(__file__).with_name("page.html")
 WAYS = {"local": "Alone", "fedavg": "Together", "f2gnn": "Together, fair"}

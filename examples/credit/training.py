@@ -15,8 +15,8 @@ from fedweave.core.ledger import FRAMING
 from fedweave.experiment import config
 from fedweave.experiment.build import build
 from fedweave.experiment.rounds import measure, train
-from fedweave.metrics import group_fairness
-from fedweave.metrics.between_groups import noise_floor
+from fedweave.metrics import groups
+from fedweave.metrics.groups import noise_floor
 
 EXPERIMENT = Path(__file__).with_name("lenders.toml")
 SCORES = ("accuracy", "auc")
@@ -98,7 +98,7 @@ class Outcome:
     def gaps(self) -> dict[str, float]:
         """{"sp", "eo", "sp_floor", "eo_floor", …}, see `metrics.group_fairness`, `between_groups.noise_floor`."""
         pairs = {"groups": self.pooled}
-        return {name: float(value) for name, value in (group_fairness.values(pairs) | noise_floor(pairs)).items()}
+        return {name: float(value) for name, value in (groups.values(pairs) | noise_floor(pairs)).items()}
 
     @property
     def auc_error(self) -> np.ndarray:

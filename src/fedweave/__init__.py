@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from fedweave.engines.simulation import Simulation
     from fedweave.experiment.build import client_graphs, federation, global_test_graph
     from fedweave.experiment.graphs import width
-    from fedweave.python.loading import load_run
-    from fedweave.python.training import run, train
+    from fedweave.python.training import load_run, run, train
 
     __version__: str
 
@@ -48,7 +47,7 @@ _HOME = {
     "client_graphs": "fedweave.experiment.build",
     "federation": "fedweave.experiment.build",
     "global_test_graph": "fedweave.experiment.build",
-    "load_run": "fedweave.python.loading",
+    "load_run": "fedweave.python.training",
     "run": "fedweave.python.training",
     "train": "fedweave.python.training",
     "width": "fedweave.experiment.graphs",

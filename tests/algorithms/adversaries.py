@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from fedweave.core.federation import step_name
-from fedweave.core.portions import Batch, Stacked
 from fedweave.core.random import generator
-from fedweave.core.replies import Replies
+from fedweave.core.replies import Batch, Replies, Stacked
 from fedweave.core.tree import leaves, map_leaves, nest, ravel, unravel
 from fedweave.engines.simulation import Simulation
 from fedweave.experiment import config

@@ -13,8 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedweave.algorithms.fairgraphfl import AgentValue
-from fedweave.algorithms.fairgraphfl.prototypes import once
+from fedweave.algorithms.fairgraphfl import AgentValue, once
 from tests.algorithms.adversaries import AGENT, LIES, paid
 
 FOUND_OUT = ("noise", "zeros", "its update with the sign flipped")  # whatever else the agent has

@@ -9,8 +9,7 @@ import torch
 
 from benchmarks.robust import ATTACKS, MALICIOUS, PARTS, TARGET, Attacked, backdoor, flipped, outcome, triggered
 from fedweave.algorithms.parts import Krum, Median, NormBound, TrimmedMean
-from fedweave.core.arrays import graph_arrays
-from fedweave.core.graph import TRAIN
+from fedweave.core.graph import TRAIN, graph_arrays
 from fedweave.experiment import config
 from fedweave.experiment.build import Built, build
 from tests.algorithms.test_robust import flat, of

@@ -9,8 +9,7 @@ from fedweave.algorithms import PARTS
 from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train
-from fedweave.incentives.coalitions import judging, worth
-from fedweave.incentives.shapley import exact, leave_one_out
+from fedweave.incentives.shapley import exact, judging, leave_one_out, worth
 from fedweave.payments.contributions import _heard
 from tests.refusals import refusal
 

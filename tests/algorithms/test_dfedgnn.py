@@ -11,14 +11,14 @@ from fedweave.algorithms import DFedGNN, FedAvg
 from fedweave.algorithms.dfedgnn import ring
 from fedweave.algorithms.parts import Uniform
 from fedweave.core.federation import Client, on_client
-from fedweave.core.purposes import FRAMING
 from fedweave.core.random import generator
 from fedweave.core.tree import Tree, encode, leaves
+from fedweave.core.types import FRAMING
 from fedweave.engines.simulation import Simulation
 from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train
-from fedweave.papers.fedego_experiments import experiment
+from fedweave.papers.fedego import experiment
 from tests.contract.federations import CLASSES, algorithm, distance, federation, graphs, model
 
 MODES = ("vmap", "loop")

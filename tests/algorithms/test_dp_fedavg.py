@@ -17,9 +17,9 @@ from fedweave.core.tree import Tree, leaves, norm, ravel, sub
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train
 from fedweave.experiment.runs.run import run
-from fedweave.privacy.gaussian import epsilon, noise, noise_multiplier
-from fedweave.privacy.spent import bounds
-from fedweave.report.disclosure import disclose
+from fedweave.privacy.accountant import bounds
+from fedweave.privacy.mechanisms import epsilon, noise, noise_multiplier
+from fedweave.report.compliance import disclose
 from fedweave.report.reading import read_run
 from tests.contract.federations import distance, federation, graphs, model
 from tests.refusals import refusal

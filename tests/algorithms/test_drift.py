@@ -11,17 +11,16 @@ import torch
 from torch import Tensor
 
 from fedweave.algorithms import ALGORITHMS
-from fedweave.algorithms.fairgfl.encoder import encoded
+from fedweave.algorithms.fairgfl import encoded
 from fedweave.algorithms.parts import Context, Drift, Part, Uniform
 from fedweave.core import random
-from fedweave.core.arrays import GraphArrays, graph_arrays
 from fedweave.core.federation import Client
-from fedweave.core.graph import make_graph
+from fedweave.core.graph import GraphArrays, graph_arrays, make_graph
 from fedweave.core.tree import Tree, decode, encode
 from fedweave.engines.simulation import Simulation
 from fedweave.experiment.rounds import train
-from fedweave.privacy.ldp import noisy_links
-from fedweave.privacy.spent import bounds
+from fedweave.privacy.accountant import bounds
+from fedweave.privacy.mechanisms import noisy_links
 from tests.contract.federations import distance, federation, model
 from tests.refusals import refusal
 

@@ -12,18 +12,17 @@ from fedweave.algorithms import ALGORITHMS, FedAvg
 from fedweave.algorithms.cgsv import CosineValue, SparseUpdates
 from fedweave.algorithms.f2gnn import FairPenalty
 from fedweave.algorithms.fedprox import Proximal
-from fedweave.algorithms.parts import Drift, ExampleNoise, SecureSum, Uniform, example_noise
+from fedweave.algorithms.parts import Drift, ExampleNoise, SecureSum, Uniform, dp
 from fedweave.core import model as models
 from fedweave.core import random
-from fedweave.core.arrays import graph_arrays
-from fedweave.core.graph import TRAIN, Graph, make_graph
+from fedweave.core.graph import TRAIN, Graph, graph_arrays, make_graph
 from fedweave.core.mechanism import Gaussian, read_applied
 from fedweave.core.tree import Tree, norm, ravel, scale, sub
 from fedweave.experiment.rounds import train
 from fedweave.learn import cross_entropy
 from fedweave.models import MODELS
-from fedweave.privacy.gaussian import epsilon
-from fedweave.privacy.spent import bounds
+from fedweave.privacy.accountant import bounds
+from fedweave.privacy.mechanisms import epsilon
 from tests.contract import small_graphs
 from tests.contract.federations import FEATURES, distance, federation, graphs
 
@@ -60,7 +59,7 @@ def test_every_example_counts_once_however_many_are_held_at_a_time(
 ) -> None:
     model, w, graph = of(kind)
     whole = ExampleNoise(clip=0.1).clipped_sum(w, model, graph)
-    monkeypatch.setattr(example_noise, "_AT_ONCE", at_once)
+    monkeypatch.setattr(dp, "_AT_ONCE", at_once)
     assert distance(ExampleNoise(clip=0.1).clipped_sum(w, model, graph), whole) < 1e-12
 
 

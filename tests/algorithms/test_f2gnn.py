@@ -18,15 +18,13 @@ from fedweave.algorithms.fairfed import FairFedWeights
 from fedweave.algorithms.parts import Context, CrossEntropy, Part, Round
 from fedweave.cli import app
 from fedweave.core import random
-from fedweave.core.arrays import GraphArrays
 from fedweave.core.federation import Client
-from fedweave.core.graph import Graph
+from fedweave.core.graph import Graph, GraphArrays
 from fedweave.core.model import Layer
-from fedweave.core.portions import Batch
-from fedweave.core.replies import Replies
+from fedweave.core.replies import Batch, Replies
 from fedweave.core.tree import Tree, ravel
 from fedweave.experiment.rounds import train
-from fedweave.ops.memory import ByObject
+from fedweave.ops.tape import ByObject
 from tests.contract.federations import SIZES, Simulation, federation, graphs, model, people
 from tests.refusals import refusal
 

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedweave.algorithms import ALGORITHMS
-from fedweave.algorithms.fairgfl import OverlapWeights, matching
-from fedweave.algorithms.fairgfl.encoder import Encoder, encoded, features
+from fedweave.algorithms import ALGORITHMS, fairgfl
+from fedweave.algorithms.fairgfl import Encoder, OverlapWeights, encoded, features
 from fedweave.algorithms.parts import Context, Uniform
 from fedweave.core import random
 from fedweave.core.federation import Client
@@ -18,8 +17,8 @@ from fedweave.core.mechanism import LDP, read_applied
 from fedweave.core.tree import Tree, ravel
 from fedweave.engines.simulation import Simulation
 from fedweave.experiment.rounds import train
-from fedweave.privacy.ldp import unpacked
-from fedweave.privacy.spent import bounds
+from fedweave.privacy.accountant import bounds
+from fedweave.privacy.mechanisms import unpacked
 from tests.algorithms.test_family_oracles import LR, STEPS, Problem, same
 from tests.contract.federations import federation, graphs, model, public
 from tests.refusals import refusal
@@ -152,10 +151,10 @@ def sampled(clients: int, batch: int, size: int, seed: int = 0) -> tuple[torch.T
 
 @pytest.mark.parametrize("elements", [1, 1 << 19])
 def test_matching_in_blocks_counts_the_common_people(elements: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(matching, "_ELEMENTS", elements)
+    monkeypatch.setattr(fairgfl, "_ELEMENTS", elements)
     codes, who = sampled(7, 9, 32)
     taken = torch.tensor([9, 9, 4, 9, 1, 9, 9])
-    found = matching.counts(matching.matches(codes, taken, 1, 0), 9, 7)
+    found = fairgfl.counts(fairgfl.matches(codes, taken, 1, 0), 9, 7)
     for i in range(7):
         for k in range(7):
             common = len(set(who[i, : taken[i]]) & set(who[k, : taken[k]])) if i != k else 0
@@ -173,7 +172,7 @@ def test_matches_are_all_near_pairs_of_two_clients(size: int, levels: int) -> No
     pairs = [(r, s) for i, r in rows for k, s in rows if i < k]
     most = sorted(apart[r, s] for r, s in pairs)[40]  # which itself counts
     wanted = [(r, s) for r, s in pairs if apart[r, s] <= most]
-    found = matching.matches(torch.from_numpy(codes), torch.tensor(taken), levels, int(most))
+    found = fairgfl.matches(torch.from_numpy(codes), torch.tensor(taken), levels, int(most))
     assert sorted(map(tuple, found.T.tolist())) == wanted
 
 
@@ -181,14 +180,14 @@ def test_matches_are_all_near_pairs_of_two_clients(size: int, levels: int) -> No
 def test_distances_are_those_of_numpy(levels: int) -> None:
     rng = np.random.default_rng(0)
     one, other = (rng.integers(0, levels + 1, (n, 30)).astype(np.uint8) for n in (6, 8))
-    ours = matching.distances(*(matching.comparable(torch.from_numpy(c), levels) for c in (one, other)), levels)
+    ours = fairgfl.distances(*(fairgfl.comparable(torch.from_numpy(c), levels) for c in (one, other)), levels)
     theirs = np.abs(one[:, None].astype(int) - other).sum(-1)
     assert np.array_equal(ours.numpy(), theirs)
 
 
 def test_counts_equal_the_reference(oracles: ModuleType) -> None:
     matched = torch.tensor([[0.0, 7.0], [7.0, 0.0]], dtype=torch.float64)
-    found = matching.overlap_count(matched, torch.tensor([20, 31]), matching.Rates(5, 0.9, 0.001))
+    found = fairgfl.overlap_count(matched, torch.tensor([20, 31]), fairgfl.Rates(5, 0.9, 0.001))
     assert float(found[0, 1]) == pytest.approx(oracles.overlap_count(7, 20, 31, 0.9, 0.001))
     assert float(found[1, 0]) == pytest.approx(float(found[0, 1]))
 
@@ -196,18 +195,18 @@ def test_counts_equal_the_reference(oracles: ModuleType) -> None:
 def test_estimates_are_unbiased() -> None:
     """Client 0 has 200 nodes, client 1 100, of which 30 are common; minibatches of 40."""
     rng, found = np.random.default_rng(1), []
-    rates, taken, nodes = matching.Rates(0, 0.8, 0.01), torch.tensor([40, 40]), torch.tensor([200, 100])
+    rates, taken, nodes = fairgfl.Rates(0, 0.8, 0.01), torch.tensor([40, 40]), torch.tensor([200, 100])
     for _ in range(3000):
         one, other = rng.choice(200, 40, replace=False), rng.choice(100, 40, replace=False) + 170
         same = len(set(one) & set(other))
         matched = rng.binomial(same, 0.8) + rng.binomial(1600 - same, 0.01)
-        common = matching.overlap_count(torch.full((2, 2), float(matched)), taken, rates)
+        common = fairgfl.overlap_count(torch.full((2, 2), float(matched)), taken, rates)
         found.append((common / 40 * (nodes / taken)).numpy())  # as `node_ratios`, before clipping
     mean, error = np.mean(found, 0), np.std(found, 0) / math.sqrt(3000)
     assert mean[0, 1] == pytest.approx(30 / 200, abs=4 * error[0, 1])
     assert mean[1, 0] == pytest.approx(30 / 100, abs=4 * error[1, 0])
     assert error.max() < 0.02
-    clipped = matching.node_ratios(torch.full((2, 2), 90.0), taken, nodes)
+    clipped = fairgfl.node_ratios(torch.full((2, 2), 90.0), taken, nodes)
     assert clipped.tolist() == [[0, 1], [1, 0]]
 
 
@@ -217,19 +216,19 @@ def test_links_between_matching_ends_by_hand() -> None:
     for client, one, other in ((0, 0, 1), (0, 1, 2), (1, 1, 2), (1, 0, 2)):
         links[client, one, other] = links[client, other, one] = True
     pairs = np.array([[1, 2, 2], [4, 5, 8]])  # b is b, c is c, c is c at client 2
-    found = matching.link_ratios(links, pairs, torch.tensor([3, 3, 3]), torch.tensor([3, 3, 3]))
+    found = fairgfl.link_ratios(links, pairs, torch.tensor([3, 3, 3]), torch.tensor([3, 3, 3]))
     assert found.tolist() == [[0, 0.5, 0], [0.5, 0, 0], [0, 0, 0]]
-    larger = matching.link_ratios(links, pairs, torch.tensor([3, 3, 3]), torch.tensor([3, 4, 3]))
+    larger = fairgfl.link_ratios(links, pairs, torch.tensor([3, 3, 3]), torch.tensor([3, 4, 3]))
     assert float(larger[0, 1]) == pytest.approx(0.5 * (4 / 3) ** 2)
 
 
 def test_accumulated_by_hand() -> None:
     before, seen = torch.zeros(3, 3, dtype=torch.float64), torch.zeros(3, 3, dtype=torch.int64)
     at, now = torch.tensor([0, 2]), torch.tensor([[0.0, 0.4], [0.2, 0.0]], dtype=torch.float64)
-    first = matching.accumulated(before, now, at, seen, 0.5)
+    first = fairgfl.accumulated(before, now, at, seen, 0.5)
     assert first.tolist() == [[0, 0, 0.4], [0, 0, 0], [0.2, 0, 0]]
     seen[at[:, None], at] = 1
-    again = matching.accumulated(first, 0 * now, at, seen, 0.25)
+    again = fairgfl.accumulated(first, 0 * now, at, seen, 0.25)
     assert again.numpy() == pytest.approx(np.array([[0, 0, 0.3], [0, 0, 0], [0.15, 0, 0]]))
 
 
@@ -238,16 +237,16 @@ def test_rates_on_the_public_sample_are_those_of_the_noise() -> None:
     from scipy.stats import binom
 
     from fedweave.ops.hashing import bits
-    from fedweave.privacy.ldp import flip_probability, noisy_levels
+    from fedweave.privacy.mechanisms import flip_probability, noisy_levels
 
     code = torch.from_numpy(np.random.default_rng(0).integers(0, 2, (200, 50))).double().expand(2, 8, -1, -1)
     copies = noisy_levels(code, 1, 1.5, bits(random.key(0), code.numel()).view(code.shape))
-    found = matching.rates(*copies, 1, 0.36, 1.0)
+    found = fairgfl.rates(*copies, 1, 0.36, 1.0)
     p = flip_probability(1.5)
     assert found.most == 18
     assert found.true == pytest.approx(binom.cdf(18, 50, 2 * p * (1 - p)), abs=0.05)
     assert found.false == pytest.approx(binom.cdf(18, 50, 0.5), abs=0.01)
-    chosen = matching.rates(*copies, 1, None, 100.0)
+    chosen = fairgfl.rates(*copies, 1, None, 100.0)
     assert chosen.true - chosen.false > 0.3
     assert chosen.most < 25
 
@@ -377,9 +376,9 @@ def test_without_noise_overlapping_clients_are_told_from_others() -> None:
 @pytest.mark.slow
 def test_a_thousand_clients_are_held_against_each_other_in_blocks() -> None:
     """Small blocks whatever the number of clients: the peak is what is kept, not all pairs of rows."""
-    assert matching._ELEMENTS * 4 < 10e6
+    assert fairgfl._ELEMENTS * 4 < 10e6
     codes = torch.from_numpy(np.random.default_rng(0).integers(0, 2, (200, 64, 16))).to(torch.uint8)
-    pairs = matching.matches(codes, torch.full((200,), 64), 1, 0)
+    pairs = fairgfl.matches(codes, torch.full((200,), 64), 1, 0)
     by_code: dict[bytes, list[int]] = {}
     for row, code in enumerate(codes.flatten(0, 1).numpy()):
         by_code.setdefault(code.tobytes(), []).append(row)

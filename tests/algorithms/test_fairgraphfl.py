@@ -11,16 +11,14 @@ import torch
 from torch import Tensor
 
 from fedweave.algorithms import ALGORITHMS
-from fedweave.algorithms.fairgraphfl import AgentValue, Payoff, ValueReward
-from fedweave.algorithms.fairgraphfl.prototypes import MotifPrototypes, embedding
-from fedweave.algorithms.fairgraphfl.vocabulary import HAVING, MOTIFS
+from fedweave.algorithms.fairgraphfl import AgentValue, MotifPrototypes, Payoff, ValueReward, embedding
+from fedweave.algorithms.fairgraphfl.motifs import HAVING, MOTIFS
 from fedweave.algorithms.parts import Composition, Normalised, Round
+from fedweave.algorithms.parts.composition import Server
 from fedweave.algorithms.parts.part import is_recorded
-from fedweave.algorithms.parts.server import Server
 from fedweave.core import model as models
 from fedweave.core.graph import Graph
-from fedweave.core.portions import Batch
-from fedweave.core.replies import Replies
+from fedweave.core.replies import Batch, Replies
 from fedweave.core.tree import Tree, leaves, ravel, unravel
 from fedweave.engines.simulation import Simulation
 from fedweave.errors import ConfigError

@@ -10,8 +10,7 @@ import torch
 from fedweave.algorithms import ALGORITHMS
 from fedweave.algorithms.fcfl import ParetoDescent, common_descent
 from fedweave.algorithms.parts import Round
-from fedweave.core.portions import Batch
-from fedweave.core.replies import Replies
+from fedweave.core.replies import Batch, Replies
 from fedweave.experiment.rounds import train
 from tests.contract.federations import federation, graphs, model
 

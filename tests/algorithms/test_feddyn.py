@@ -13,8 +13,8 @@ from fedweave.algorithms.parts import Clip, SecureSum, Uniform, UniformTrained
 from fedweave.algorithms.parts.part import Part
 from fedweave.algorithms.scaffold import ControlVariates
 from fedweave.core.graph import TRAIN
-from fedweave.core.purposes import FRAMING
 from fedweave.core.tree import leaves, ravel
+from fedweave.core.types import FRAMING
 from fedweave.engines.simulation import Simulation
 from fedweave.experiment.rounds import train
 from fedweave.models import MODELS

@@ -20,8 +20,8 @@ from fedweave.core import random
 from fedweave.core.federation import Client
 from fedweave.core.graph import TRAIN, Graph, make_graph, stack
 from fedweave.core.model import Model
-from fedweave.core.purposes import FRAMING
 from fedweave.core.tree import Tree, leaves, map_leaves
+from fedweave.core.types import FRAMING
 from fedweave.engines.simulation import Simulation
 from fedweave.experiment.rounds import train
 from fedweave.models import MODELS

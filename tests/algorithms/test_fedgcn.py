@@ -9,10 +9,9 @@ import torch
 from fedweave.algorithms import ALGORITHMS, FedAvg
 from fedweave.algorithms.fedgcn import CROSSING, PLACES, NeighbourSums, Places
 from fedweave.core import model as models
-from fedweave.core.arrays import dense, graph_arrays
-from fedweave.core.extra import NODES, Extra
-from fedweave.core.graph import make_graph
-from fedweave.core.purposes import FRAMING
+from fedweave.core.graph import dense, graph_arrays, make_graph
+from fedweave.core.operators import NODES, Extra
+from fedweave.core.types import FRAMING
 from fedweave.engines.simulation import Simulation
 from fedweave.errors import StepFailed
 from fedweave.experiment import build

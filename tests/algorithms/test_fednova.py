@@ -11,8 +11,8 @@ from fedweave.algorithms.fednova import NormalisedSteps, ProximalSteps
 from fedweave.algorithms.parts import SecureSum
 from fedweave.core import random
 from fedweave.core.graph import TRAIN
-from fedweave.core.purposes import FRAMING
 from fedweave.core.tree import ravel
+from fedweave.core.types import FRAMING
 from fedweave.experiment.rounds import train
 from tests.algorithms.test_family_oracles import LR, Problem
 from tests.algorithms.test_scaffold import ended

@@ -9,13 +9,13 @@ import torch
 from fedweave.algorithms import ALGORITHMS
 from fedweave.algorithms.fedproto import ClassPrototypes, NearestPrototype, class_means
 from fedweave.algorithms.parts import Outputs
-from fedweave.algorithms.parts.outputs import Forward
+from fedweave.algorithms.parts.part import Forward
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.federation import Client
 from fedweave.core.graph import TRAIN
-from fedweave.core.purposes import FRAMING
 from fedweave.core.tree import Tree
+from fedweave.core.types import FRAMING
 from fedweave.experiment.rounds import train
 from fedweave.models import MODELS
 from tests.contract.federations import CLASSES, FEATURES, HIDDEN, distance, federation, graphs, model

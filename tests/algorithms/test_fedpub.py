@@ -10,15 +10,14 @@ import torch
 from fedweave.algorithms import ALGORITHMS, FedAvg
 from fedweave.algorithms.fedpub import FunctionalMix, SparseMasks, proxy_graph, pruned
 from fedweave.algorithms.parts import Uniform
-from fedweave.core.arrays import graph_arrays
-from fedweave.core.graph import make_graph
+from fedweave.contract.subject import Recorder
+from fedweave.core.graph import graph_arrays, make_graph
 from fedweave.core.model import apply
 from fedweave.core.tree import leaves, map_leaves
 from fedweave.engines.simulation import Simulation
 from fedweave.experiment.rounds import train
 from fedweave.models import MODELS
 from tests.contract.federations import CLASSES, FEATURES, arrays, distance, federation, model
-from tests.contract.test_contract import Recorder
 
 SGD: dict[str, Any] = {"optimizer": "sgd", "lr": 0.5, "weight_decay": 0.0}
 

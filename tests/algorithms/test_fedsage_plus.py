@@ -22,19 +22,18 @@ from fedweave.algorithms.neighbours import (
     squares,
     strongest,
 )
+from fedweave.contract.subject import Recorder
 from fedweave.core import model as models
 from fedweave.core import random
-from fedweave.core.arrays import GraphArrays, graph_arrays
 from fedweave.core.federation import Client
-from fedweave.core.graph import TRAIN, VAL, make_graph
-from fedweave.core.portions import Stacked
+from fedweave.core.graph import TRAIN, VAL, GraphArrays, graph_arrays, make_graph
+from fedweave.core.replies import Stacked
 from fedweave.core.tree import Tree, leaves, map_leaves
 from fedweave.engines.simulation import Simulation
 from fedweave.errors import FedweaveError
 from fedweave.models import MODELS
 from fedweave.ops.sparse import dense
 from tests.contract.federations import FEATURES, federation, model
-from tests.contract.test_contract import Recorder
 from tests.refusals import refusal
 
 PART = MissingNeighbours(slots=2, epochs=3, exchanges=3, peers=0, sample=6, hidden=(8,), rounding="floor")

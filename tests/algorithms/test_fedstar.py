@@ -9,6 +9,7 @@ import torch
 
 from fedweave.algorithms import FedAvg, FedStar
 from fedweave.algorithms.parts import GraphCrossEntropy
+from fedweave.contract.subject import Recorder
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.graph import Graph, make_graph
@@ -18,7 +19,6 @@ from fedweave.models import MODELS
 from tests.contract import small_graphs as small
 from tests.contract import test_graphs as contract
 from tests.contract.federations import distance
-from tests.contract.test_contract import Recorder
 from tests.refusals import refusal
 
 SGD: dict[str, Any] = {"optimizer": "sgd", "lr": 0.05}

@@ -12,8 +12,7 @@ from fedweave.algorithms import ALGORITHMS, FedAvg
 from fedweave.algorithms.gcfl import Clusters, SeriesClusters, smaller_side, warped
 from fedweave.algorithms.parts import Round, Uniform
 from fedweave.core.graph import make_graph
-from fedweave.core.portions import Batch
-from fedweave.core.replies import Replies
+from fedweave.core.replies import Batch, Replies
 from fedweave.core.tree import map_leaves
 from fedweave.engines.simulation import Simulation
 from fedweave.experiment.rounds import train

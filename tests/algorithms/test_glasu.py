@@ -12,26 +12,23 @@ import torch
 
 from fedweave import datasets
 from fedweave.algorithms.glasu import GLASU
-from fedweave.algorithms.vertical.aggregation import AGGREGATIONS, union
 from fedweave.algorithms.vertical.special import VFGNN, VFL, PooledGNN, SimulatedCentralized, Standalone
-from fedweave.algorithms.vertical.split import cuts
+from fedweave.algorithms.vertical.split import AGGREGATIONS, cuts, union
 from fedweave.core.algorithm import capabilities
-from fedweave.core.edge_list import EdgeList
-from fedweave.core.edges import Edges
+from fedweave.core.edges import EdgeList, Edges
 from fedweave.core.graph import Graph, make_graph
-from fedweave.core.portions import Batch
-from fedweave.core.replies import Replies
+from fedweave.core.replies import Batch, Replies
 from fedweave.core.tree import Tree, decode, encode, leaves
-from fedweave.engines import vectorised
+from fedweave.engines import vectorized
 from fedweave.engines.simulation import Simulation
 from fedweave.experiment import build
 from fedweave.experiment.graphs import width
 from fedweave.experiment.rounds import train
 from fedweave.models import MODELS
-from fedweave.ops import rows as ops_rows
+from fedweave.ops import sparse as ops_rows
 from fedweave.partition import PARTITIONS
-from fedweave.privacy.gaussian import GaussianRows
-from fedweave.privacy.spent import bounds
+from fedweave.privacy.accountant import bounds
+from fedweave.privacy.mechanisms import GaussianRows
 from tests.refusals import refusal
 
 NODES, FEATURES, CLASSES = 60, 12, 3
@@ -157,7 +154,7 @@ class Launched:
 
 def test_what_accelerators_capture_is_recorded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """States lie in memory of the same form after a call as written, a recorded and a captured one."""
-    monkeypatch.setattr(vectorised, "recorder_for", lambda device: Launched())
+    monkeypatch.setattr(vectorized, "recorder_for", lambda device: Launched())
     monkeypatch.setattr(ops_rows, "COUNTING", set())
     fed = federation()
     told = [(fed.recordings.recorded, fed.recordings.captured) for _ in train(made(), fed, 5, 1)]

@@ -7,12 +7,12 @@ import pytest
 import torch
 from scipy.special import ndtr
 
-from fedweave.algorithms.vertical.aggregation import RowRelease
+from fedweave.algorithms.vertical.split import RowRelease
 from fedweave.core import random
 from fedweave.core.federation import Client
 from fedweave.core.mechanism import Clipped, Cost, Gaussian
-from fedweave.privacy import gaussian
-from fedweave.privacy.gaussian import GaussianRows, epsilon, noise, total_epsilon
+from fedweave.privacy import mechanisms
+from fedweave.privacy.mechanisms import GaussianRows, epsilon, noise, total_epsilon
 from tests.contract.federations import graphs
 
 
@@ -60,7 +60,7 @@ def test_no_row_is_impossible_that_another_makes_likely(monkeypatch: pytest.Monk
     assert torch.equal(drawn, 2.0 * 3.0 * noise(key, (7, 3)))
     farthest = math.sqrt(-2 * math.log(2.0**-54))
     assert 2 * ndtr(-farthest) < 1e-16
-    monkeypatch.setattr(gaussian, "bits", lambda key, count: torch.zeros(count, dtype=torch.int64))
+    monkeypatch.setattr(mechanisms, "bits", lambda key, count: torch.zeros(count, dtype=torch.int64))
     assert float(noise(key, (1,))) == pytest.approx(farthest, rel=1e-12), "the least word is the farthest noise"
 
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from fedweave.algorithms import ALGORITHMS, FedAvg
 from fedweave.algorithms.graphfl import MetaGradient
 from fedweave.algorithms.parts import Context, Outputs, Part, Uniform
-from fedweave.core.purposes import EVALUATION, FRAMING
 from fedweave.core.tree import Tree, map_leaves
+from fedweave.core.types import EVALUATION, FRAMING
 from fedweave.experiment.rounds import train
 from tests.contract.federations import algorithm, federation, model
 

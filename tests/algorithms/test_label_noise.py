@@ -12,7 +12,7 @@ from fedweave.core import random
 from fedweave.engines.simulation import Simulation
 from fedweave.experiment.rounds import train
 from fedweave.privacy.attacks import labels_from_gradient
-from fedweave.privacy.ldp import randomised_response
+from fedweave.privacy.mechanisms import randomised_response
 from tests.contract.federations import algorithm, distance, federation, graphs, model
 from tests.refusals import refusal
 

@@ -15,8 +15,8 @@ from fedweave.algorithms.parts import Uniform
 from fedweave.algorithms.pfedme import MoreauEnvelope
 from fedweave.core.federation import Client
 from fedweave.core.graph import TRAIN
-from fedweave.core.purposes import FRAMING
 from fedweave.core.tree import Tree, leaves, map_leaves, ravel
+from fedweave.core.types import FRAMING
 from fedweave.experiment.rounds import train
 from fedweave.models import MODELS
 from tests.algorithms.test_family_oracles import LR, ROUNDS, STEPS, Problem

@@ -22,10 +22,8 @@ from fedweave.algorithms.parts import (
     TrimmedMean,
     Uniform,
 )
-from fedweave.algorithms.parts.robust import krum_scores
-from fedweave.algorithms.parts.weigh import by_size
-from fedweave.core.portions import Batch
-from fedweave.core.replies import Replies
+from fedweave.algorithms.parts.weights import by_size, krum_scores
+from fedweave.core.replies import Batch, Replies
 from fedweave.core.tree import Tree, leaves, ravel
 from fedweave.experiment.rounds import train
 from tests.contract.federations import distance, federation, model

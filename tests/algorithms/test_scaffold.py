@@ -11,8 +11,8 @@ from fedweave.algorithms.participation import places, sample
 from fedweave.algorithms.parts import Clip, SecureSum, Uniform
 from fedweave.algorithms.scaffold import ControlVariates
 from fedweave.core.graph import TRAIN
-from fedweave.core.purposes import FRAMING
 from fedweave.core.tree import ravel
+from fedweave.core.types import FRAMING
 from fedweave.experiment.rounds import train
 from tests.algorithms.test_family_oracles import LR, ROUNDS, SGD, STEPS, Problem
 from tests.contract.federations import distance, federation, graphs, model

@@ -3,15 +3,14 @@
 import pytest
 import torch
 
-from fedweave.algorithms.vertical.aggregation import RowRelease
+from fedweave.algorithms.vertical.split import RowRelease
 from fedweave.core.federation import Federation, StepInfo, step_info
 from fedweave.core.mechanism import Clipped, Gaussian, SecureSum, read_applied
-from fedweave.core.portions import Batch
-from fedweave.core.replies import Replies
-from fedweave.deploy.flare.policy.policy import PolicyViolation, Spent, check_reply
-from fedweave.deploy.flare.site.sitefile import Rules
+from fedweave.core.replies import Batch, Replies
+from fedweave.deploy.flare.policy import PolicyViolation, Spent, check_reply
+from fedweave.deploy.flare.sitefile import Rules
 from fedweave.experiment.rounds import train
-from fedweave.privacy.gaussian import GaussianRows
+from fedweave.privacy.mechanisms import GaussianRows
 from fedweave.privacy.secure_sum import FixedPoint, cut_counts, even_share, tallied
 from tests.algorithms.test_glasu import federation, gap, made, outcome, parties, rows
 from tests.refusals import refusal
@@ -172,7 +171,7 @@ def test_how_many_representations_were_cut_is_said(
     *_, last = train(algorithm, federation(mode=mode), 1)
     assert algorithm.counts(last.state) == {}
     assert last.state["cut"][0] == 0 < last.state["cut"][1]
-    monkeypatch.setattr("fedweave.algorithms.vertical.aggregation.even_share", lambda words, share: torch.tensor(99))
+    monkeypatch.setattr("fedweave.algorithms.vertical.split.even_share", lambda words, share: torch.tensor(99))
     *_, last = train(algorithm, federation(mode=mode), 1)
     told = {name: value for name, value in last.summary.items() if name.startswith("secure_sum/")}
     assert 0 < told["secure_sum/cut"] <= told["secure_sum/values"]

@@ -17,8 +17,8 @@ from fedweave.core.mechanism import SecureSum as Applied
 from fedweave.core.tree import leaves, map_leaves, nest, ravel
 from fedweave.errors import FedweaveError
 from fedweave.experiment.rounds import train
+from fedweave.privacy.accountant import bounds
 from fedweave.privacy.secure_sum import BEYOND
-from fedweave.privacy.spent import bounds
 from fedweave.report.notes import notes
 from tests.contract.federations import distance, federation, model
 from tests.refusals import refusal

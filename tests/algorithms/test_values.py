@@ -16,8 +16,7 @@ from fedweave.algorithms.qfedavg import FairByLoss
 from fedweave.algorithms.rffl import Reputation, ReputationReward
 from fedweave.core.federation import Client
 from fedweave.core.graph import make_graph
-from fedweave.core.portions import Batch
-from fedweave.core.replies import Replies
+from fedweave.core.replies import Batch, Replies
 from fedweave.datasets.base import Dataset
 from fedweave.experiment.rounds import train
 from fedweave.models import MODELS

@@ -6,7 +6,7 @@ import torch
 
 from fedweave.algorithms import ALGORITHMS
 from fedweave.algorithms.parts import CrossEntropy, Outputs
-from fedweave.algorithms.parts.outputs import Forward
+from fedweave.algorithms.parts.part import Forward
 from fedweave.contract import federations, small_graphs
 from fedweave.contract.federations import CLASSES as CLASSES
 from fedweave.contract.federations import FEATURES as FEATURES
@@ -16,16 +16,16 @@ from fedweave.contract.federations import arrays as arrays
 from fedweave.contract.federations import people as people
 from fedweave.contract.federations import public as public
 from fedweave.contract.subject import HIDDEN as HIDDEN
+from fedweave.contract.subject import BytesEngine as BytesEngine
 from fedweave.contract.subject import Subject, small_settings
 from fedweave.contract.subject import distance as apart
-from fedweave.contract.wire import BytesEngine as BytesEngine
 from fedweave.core.algorithm import Capabilities, capabilities
 from fedweave.core.graph import Graph
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree, leaves
 from fedweave.engines.simulation import Simulation
 from fedweave.models import MODELS
-from fedweave.partition.extra import Finder, finders_of
+from fedweave.partition.client_data import Finder, finders_of
 
 VERTICAL, GRAPH_LEVEL, PEOPLE = (
     {name for name, kind in ALGORITHMS.items() if getattr(capabilities(kind), what)}

@@ -10,11 +10,11 @@ from fedweave.algorithms.adafgl import AdaFGL
 from fedweave.contract import laws
 from fedweave.contract.laws import LAWS
 from fedweave.contract.subject import EVERY, Subject, distance
+from fedweave.contract.subject import Recorder as Recorder
 from fedweave.contract.subject import everything as everything
-from fedweave.contract.wire import Recorder as Recorder
 from fedweave.core.algorithm import capabilities
 from fedweave.core.federation import step_name
-from fedweave.core.purposes import FRAMING
+from fedweave.core.types import FRAMING
 from fedweave.engines.simulation import Simulation
 from fedweave.errors import ConfigError
 from fedweave.experiment.config import own_parameters, resolve

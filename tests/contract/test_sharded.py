@@ -8,11 +8,9 @@ import pytest
 import torch
 
 from fedweave.algorithms import ALGORITHMS, parts
-from fedweave.contract.subject import TOGETHER, Subject, distance, everything
-from fedweave.contract.wire import ShardedRecorder
+from fedweave.contract.subject import TOGETHER, ShardedRecorder, Subject, distance, everything
 from fedweave.core.tree import Tree, leaves
-from fedweave.engines.sharded import deal
-from fedweave.engines.worker import pack, unpack
+from fedweave.engines.sharded import deal, pack, unpack
 from fedweave.experiment.rounds import train
 from tests.contract.changing import Drifting, Mending
 from tests.contract.federations import federation, model

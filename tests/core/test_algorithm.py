@@ -28,7 +28,7 @@ from fedweave.core.model import Model
 from fedweave.core.tree import Tree
 from fedweave.experiment.rounds import train
 from fedweave.metrics.classification import counts
-from fedweave.partition.extra import finders_of
+from fedweave.partition.client_data import finders_of
 from tests.contract.federations import CLASSES, federation, model
 from tests.refusals import refusal
 

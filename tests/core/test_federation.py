@@ -11,9 +11,8 @@ from torch import Tensor
 
 from fedweave.core.federation import Client, Sends, StepInfo, on_client, step_info, step_name
 from fedweave.core.mechanism import Gaussian, Mixup
-from fedweave.core.portions import Batch
 from fedweave.core.random import generator
-from fedweave.core.replies import Replies
+from fedweave.core.replies import Batch, Replies
 from fedweave.core.tree import Tree, ravel
 from fedweave.errors import FedweaveError
 from fedweave.ops.touched import TouchedRows

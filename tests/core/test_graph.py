@@ -9,14 +9,12 @@ from torch import Tensor
 from torch.func import vmap
 from torch.utils import _pytree as pytree
 
-from fedweave.core.arrays import graph_arrays, graph_like
-from fedweave.core.edge_list import EdgeList
-from fedweave.core.extra import NODES, Extra
-from fedweave.core.graph import TEST, TRAIN, VAL, Graph, make_graph, stack
-from fedweave.core.operators import OPERATORS
+from fedweave.core.edges import EdgeList
+from fedweave.core.graph import TEST, TRAIN, VAL, Graph, graph_arrays, graph_like, make_graph, stack
+from fedweave.core.operators import NODES, OPERATORS, Extra
 from fedweave.core.sizes import BLOCK
 from fedweave.ops.sparse import Sparse
-from fedweave.sampling.ego import EgoEdges
+from fedweave.sampling.ego_graphs import EgoEdges
 from tests.conftest import padded_alike
 
 PATH = np.array([[0, 1, 1, 2], [1, 0, 2, 1]])  # 0 - 1 - 2

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from fedweave.core.federation import Sends, StepInfo
 from fedweave.core.ledger import SCHEMA, Counts, Ledger
 from fedweave.core.mechanism import Clipped, Gaussian, read_applied
-from fedweave.core.purposes import EVALUATION, FRAMING
 from fedweave.core.tree import Tree, encode
-from fedweave.ops.sparsified import Sparsified
-from fedweave.ops.touched import TouchedRows
+from fedweave.core.types import EVALUATION, FRAMING
+from fedweave.ops.touched import Sparsified, TouchedRows
 
 NOISE = (Clipped(0.5), Gaussian(2.0, 1.0, "client"))
 UP: Tree = {

@@ -6,7 +6,8 @@ from torch.func import vmap
 from torch.utils._pytree import tree_map
 
 from fedweave.core import model as models
-from fedweave.core import piecewise, random
+from fedweave.core import model as piecewise
+from fedweave.core import random
 from fedweave.core.graph import stack
 from fedweave.core.tree import map_leaves
 from fedweave.models.edges import OnEdges

@@ -33,8 +33,7 @@ from fedweave.core.tree import (
     unravel,
 )
 from fedweave.errors import ReplyRefused
-from fedweave.ops.sparsified import Sparsified
-from fedweave.ops.touched import TouchedRows
+from fedweave.ops.touched import Sparsified, TouchedRows
 from tests.refusals import refusal
 
 DTYPES = [

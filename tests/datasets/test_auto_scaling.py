@@ -18,8 +18,7 @@ from fedweave.experiment.runs.files import COLUMNS as FILE
 from fedweave.experiment.runs.files import read_table
 from fedweave.partition import Random
 from fedweave.partition.base import Part, Partition
-from fedweave.partition.pooling import shares
-from fedweave.partition.scaling import of_typical
+from fedweave.partition.client_data import of_typical, shares
 from tests.runs.test_forms_of_data import LEARNT, probabilities
 from tests.runs.test_predictions import made
 

@@ -11,14 +11,13 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
-from fedweave.core.carried import Carried
+from fedweave.core.edge_attributes import Carried
 from fedweave.datasets import from_frames, from_networkx, from_pyg, load, npz
-from fedweave.datasets.base import Dataset
-from fedweave.datasets.carrying import given_once
-from fedweave.datasets.contents import content
-from fedweave.datasets.edges import undirected
-from fedweave.deploy.flare.site.holdings import read_graph
-from fedweave.deploy.flare.site.sitefile import SiteData
+from fedweave.datasets.base import Dataset, undirected
+from fedweave.datasets.features import content
+from fedweave.datasets.tables import given_once
+from fedweave.deploy.flare.holdings import read_graph
+from fedweave.deploy.flare.sitefile import SiteData
 from tests.refusals import refusal
 
 NODES = pd.DataFrame({"id": list("abcd"), "label": [0, 1, 1, 0], "f": [0.5, 2, 1, 3]})

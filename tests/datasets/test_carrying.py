@@ -12,17 +12,17 @@ import torch
 from torch_geometric.data import Data
 
 from fedweave import datasets
-from fedweave.core.arrays import graph_tree, tree_graph
+from fedweave.core.graph import graph_tree, tree_graph
 from fedweave.core.tree import decode, encode
-from fedweave.datasets.carrying import times_of
 from fedweave.datasets.check import check
-from fedweave.datasets.columns import gaps_filled
-from fedweave.datasets.contents import content
+from fedweave.datasets.features import content
+from fedweave.datasets.schema import gaps_filled
 from fedweave.datasets.table import Table
+from fedweave.datasets.tables import times_of
 from fedweave.errors import ConfigError, DataError
 from fedweave.experiment.build import client_graphs
 from fedweave.partition import Random
-from fedweave.partition.pooling import pooled, shares
+from fedweave.partition.client_data import pooled, shares
 from tests.refusals import refusal
 
 NODES = pd.DataFrame({"id": ["a", "b", "c"], "label": [0, 1, 1], "age": [1.0, 2.0, 4.0]})

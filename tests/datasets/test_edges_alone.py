@@ -14,8 +14,8 @@ from torch_geometric.data import Data
 from fedweave import datasets
 from fedweave.datasets import Dataset, from_frames, load
 from fedweave.datasets.features import normalise, rescaled, scaling
-from fedweave.deploy.flare.site.holdings import read_graph
-from fedweave.deploy.flare.site.sitefile import SiteData
+from fedweave.deploy.flare.holdings import read_graph
+from fedweave.deploy.flare.sitefile import SiteData
 from tests.refusals import refusal
 
 ENDS = [("a", "b"), ("c", "d"), ("b", "a"), ("d", "c")]

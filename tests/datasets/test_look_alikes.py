@@ -14,10 +14,10 @@ import torch
 from torch_geometric.data import Data
 
 from fedweave.datasets import from_frames, from_graph_frames, from_networkx, from_pyg, load
-from fedweave.datasets.odd_data import odd_data
+from fedweave.datasets.schema import odd_data
 from fedweave.datasets.table import alike, difference, plain
-from fedweave.deploy.flare.site.holdings import read_graph
-from fedweave.deploy.flare.site.sitefile import SiteData
+from fedweave.deploy.flare.holdings import read_graph
+from fedweave.deploy.flare.sitefile import SiteData
 from fedweave.partition.divided import Column
 from tests.refusals import refusal
 

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from fedweave.cli import app
 from fedweave.datasets import from_frames, load
-from fedweave.deploy.flare.site.holdings import read_graph
-from fedweave.deploy.flare.site.sitefile import SiteData
+from fedweave.deploy.flare.holdings import read_graph
+from fedweave.deploy.flare.sitefile import SiteData
 from fedweave.errors import ConfigError, DataError
 from tests.refusals import refusal
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from fedweave.cli import app
 from fedweave.datasets import load
 from fedweave.datasets.features import normalise
-from fedweave.datasets.odd_data import odd_data, one_class, row_numbers
+from fedweave.datasets.schema import odd_data, one_class, row_numbers
 from fedweave.datasets.table import alike, difference, plain
 from fedweave.report.notes import notes
 from tests.refusals import refusal

@@ -12,8 +12,8 @@ import pytest
 
 from fedweave.core.decompression import plain
 from fedweave.datasets import from_frames, load
-from fedweave.deploy.flare.site.holdings import read_graph
-from fedweave.deploy.flare.site.sitefile import SiteData, read_site_file
+from fedweave.deploy.flare.holdings import read_graph
+from fedweave.deploy.flare.sitefile import SiteData, read_site_file
 from fedweave.experiment.config.toml import load as load_toml
 from tests.datasets import test_graph_folder
 from tests.refusals import refusal

@@ -14,7 +14,7 @@ from fedweave.datasets.folder import Folder
 from fedweave.datasets.parties import read_party, restricted
 from fedweave.errors import DataError
 from fedweave.experiment import build, config
-from fedweave.partition.pooling import shares
+from fedweave.partition.client_data import shares
 from fedweave.partition.vertical import Parties
 from tests.refusals import refusal
 

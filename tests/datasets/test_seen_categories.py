@@ -10,7 +10,7 @@ import scipy.sparse as sp
 
 from fedweave import datasets
 from fedweave.datasets import from_frames, from_graph_frames, load
-from fedweave.deploy.flare.site.sitefile import SiteData
+from fedweave.deploy.flare.sitefile import SiteData
 from fedweave.errors import ConfigError
 from tests.refusals import refusal
 from tests.test_cli import fedweave

@@ -16,17 +16,15 @@ import numpy as np
 
 from fedweave.algorithms import ALGORITHMS
 from fedweave.core.algorithm import capabilities
-from fedweave.core.portions import Batch, as_row
-from fedweave.core.replies import Replies
+from fedweave.core.replies import Batch, Replies, as_row
 from fedweave.core.tree import Tree, map_leaves
-from fedweave.deploy.flare.server.provision import provision
-from fedweave.deploy.flare.server.session import write_job
-from fedweave.deploy.flare.site.member import Member
-from fedweave.deploy.flare.site.sitefile import FINE, SITE_FILE, write_site_file
-from fedweave.deploy.flare.wire.requests import Answer, pin, versions
+from fedweave.deploy.flare.member import Member
+from fedweave.deploy.flare.provision import provision
+from fedweave.deploy.flare.requests import Answer, pin, versions
+from fedweave.deploy.flare.server import write_job
+from fedweave.deploy.flare.sitefile import FINE, SITE_FILE, write_site_file
 from fedweave.deploy.sites.experiments import hand_out, split
-from fedweave.deploy.sites.processes import members
-from fedweave.deploy.sites.project import Project, administer, free_port, read_project, wait_until_open
+from fedweave.deploy.sites.project import Project, administer, free_port, members, read_project, wait_until_open
 from fedweave.deploy.sites.running import run
 from fedweave.experiment.config import Config, resolve
 

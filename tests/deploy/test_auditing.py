@@ -12,8 +12,8 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 from typer.testing import CliRunner
 
 from fedweave.cli import app
-from fedweave.deploy.flare.site.accounts import note_refusal
-from fedweave.deploy.flare.site.audit import audit, compare
+from fedweave.deploy.flare.accounts import note_refusal
+from fedweave.deploy.flare.audit import audit, compare
 from fedweave.experiment.config import dumps
 from fedweave.experiment.rounds import train
 from fedweave.experiment.runs.files import write_table

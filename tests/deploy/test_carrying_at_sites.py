@@ -12,15 +12,14 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 
 from fedweave.cli import app
 from fedweave.datasets import load
-from fedweave.deploy.flare.site.holdings import own_graph
-from fedweave.deploy.flare.site.sitefile import FINE, SITE_FILE, read_site_file, write_site_file
-from fedweave.deploy.sites.checking import compare
+from fedweave.deploy.flare.holdings import own_graph
+from fedweave.deploy.flare.sitefile import FINE, SITE_FILE, read_site_file, write_site_file
+from fedweave.deploy.sites.checking import Found, check_site, compare
 from fedweave.deploy.sites.experiments import hand_out, split
 from fedweave.deploy.sites.running import number_of, run
-from fedweave.deploy.sites.site_check import Found, check_site
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train
-from fedweave.experiment.runs.scoring import probabilities
+from fedweave.experiment.runs.predictions import probabilities
 from tests.contract.federations import distance
 from tests.deploy.projects import SITES, experiment
 from tests.deploy.test_in_process import joined, project, simulated

@@ -16,8 +16,8 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 from typer.testing import CliRunner
 
 from fedweave.cli import app
-from fedweave.deploy.flare.server.gatekeeper import load_revoked
-from fedweave.deploy.flare.server.provision import provision
+from fedweave.deploy.flare.gatekeeper import load_revoked
+from fedweave.deploy.flare.provision import provision
 from fedweave.deploy.sites import running, status
 from fedweave.deploy.sites.project import Project, administer, barred, greet, read_project
 from fedweave.errors import UserError

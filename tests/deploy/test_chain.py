@@ -2,8 +2,8 @@
 
 import pytest
 
-from fedweave.deploy.flare.policy.policy import PolicyViolation
-from fedweave.deploy.flare.wire.chain import Chain, Head, Link, behind
+from fedweave.deploy.flare.chain import Chain, Head, Link, behind
+from fedweave.deploy.flare.policy import PolicyViolation
 
 
 def test_chains_by_hand() -> None:

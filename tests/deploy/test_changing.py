@@ -10,15 +10,13 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 import torch
 
 from fedweave.algorithms import ALGORITHMS
-from fedweave.core.arrays import graph_arrays, tree_graph
 from fedweave.core.federation import StepInfo
+from fedweave.core.graph import graph_arrays, tree_graph
 from fedweave.core.ledger import Ledger
 from fedweave.core.tree import decode, encode, leaves
-from fedweave.deploy.flare.server.agreements import server_graphs
-from fedweave.deploy.flare.server.federation import Flare
-from fedweave.deploy.flare.server.inspection import Inspector
-from fedweave.deploy.flare.server.server import Server
-from fedweave.deploy.flare.wire.peers import read_version
+from fedweave.deploy.flare.federation import Flare, server_graphs
+from fedweave.deploy.flare.peers import Inspector, read_version
+from fedweave.deploy.flare.server import Server
 from fedweave.deploy.sites.experiments import hand_out, split
 from fedweave.experiment.build import build, held_graphs
 from fedweave.experiment.config import resolve

@@ -23,17 +23,25 @@ from fedweave.cli.sites import Teller
 from fedweave.core.algorithm import calls_of
 from fedweave.core.ledger import Entry
 from fedweave.datasets import load, npz
-from fedweave.deploy.flare.policy.precheck import refusals
-from fedweave.deploy.flare.server.provision import provision
-from fedweave.deploy.flare.site.member import LOG
-from fedweave.deploy.flare.site.sitefile import SITE_FILE, read_site_file, write_site_file
-from fedweave.deploy.sites import processes, status
+from fedweave.deploy.flare.admission import refusals
+from fedweave.deploy.flare.member import LOG
+from fedweave.deploy.flare.provision import provision
+from fedweave.deploy.flare.sitefile import SITE_FILE, read_site_file, write_site_file
 from fedweave.deploy.sites import project as ports
+from fedweave.deploy.sites import project as processes
+from fedweave.deploy.sites import status
+from fedweave.deploy.sites.certificates import renew
 from fedweave.deploy.sites.checking import examine
 from fedweave.deploy.sites.experiments import hand_out, judged_by_number, split, unknown_to_server, with_engine
-from fedweave.deploy.sites.issuing import renew
-from fedweave.deploy.sites.processes import SiteProcess, check_alive, last_error, last_record, own_reasons
-from fedweave.deploy.sites.project import Project, read_project
+from fedweave.deploy.sites.project import (
+    Project,
+    SiteProcess,
+    check_alive,
+    last_error,
+    last_record,
+    own_reasons,
+    read_project,
+)
 from fedweave.errors import DataError, UserError
 from fedweave.experiment.config import read, resolve
 from tests.deploy.projects import SITES, bring, copied, experiment, tables

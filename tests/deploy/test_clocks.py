@@ -12,8 +12,7 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 from nvflare.apis.signal import Signal
 from nvflare.fuel.utils import waiter_utils
 
-from fedweave.deploy.flare.site import site
-from fedweave.deploy.flare.wire import link
+from fedweave.deploy.flare import link, site
 
 
 def at_the_server() -> None:

@@ -17,12 +17,11 @@ from cryptography.x509.oid import NameOID
 from typer.testing import CliRunner
 
 from fedweave.cli import app
-from fedweave.deploy.flare.site.accounts import CallLog, note_refusal
-from fedweave.deploy.flare.site.audit import audit
-from fedweave.deploy.flare.site.compliance import Report, of_site, read_report, write_report
+from fedweave.deploy.flare.accounts import CallLog, note_refusal
+from fedweave.deploy.flare.audit import Report, audit, of_site, read_report, write_report
 from fedweave.errors import UserError
 from fedweave.experiment.rounds import train
-from fedweave.privacy.aggregation.identity import Identity, read_root
+from fedweave.privacy.aggregation import Identity, read_root
 from fedweave.report.document import Document, Grid
 from tests.deploy.projects import copied, experiment
 from tests.deploy.test_in_process import joined
@@ -137,10 +136,10 @@ def self_made(folder: Path, name: str, days: tuple[int, int]) -> Identity:
 
 def test_a_report_outlives_its_signers_certificate(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     own, kept = self_made(tmp_path, "bank-a", (-9, -2)), tmp_path / "report.json"
-    monkeypatch.setattr("fedweave.privacy.aggregation.identity.read_identity", lambda folder: own)
+    monkeypatch.setattr("fedweave.privacy.aggregation.read_identity", lambda folder: own)
     for days, refused in ((-5, False), (-1, True)):
         at = (datetime.now(UTC) + timedelta(days=days)).isoformat()
-        monkeypatch.setattr("fedweave.deploy.flare.site.compliance.now", lambda at=at: at)
+        monkeypatch.setattr("fedweave.deploy.flare.audit.now", lambda at=at: at)
         write_report(kept, Report(Document("What left")).signed(tmp_path))  # in place of the one before
         if not refused:
             assert read_report(kept).signatures

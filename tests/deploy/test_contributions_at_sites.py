@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from fedweave.cli import app
 from fedweave.core.tree import map_leaves
-from fedweave.deploy.flare.wire.journal import journal_path, read
+from fedweave.deploy.flare.journal import journal_path, read_journal
 from fedweave.errors import ClientsMissing
 from fedweave.experiment.rounds import train
 from fedweave.payments.contributions import measured
@@ -66,7 +66,7 @@ def test_each_model_is_an_evaluation_of_the_policy(project: Path) -> None:
     deny(project, f"evaluations = {planned}")
     fed, algorithm, _ = joined(project, valued())
     list(train(algorithm, fed, 2))
-    entries = read(journal_path(project / "bank-b", "r1")).entries
+    entries = read_journal(journal_path(project / "bank-b", "r1")).entries
     assert sum(entry.step.endswith("try_out") and entry.direction == "up" for entry in entries) == 2
     with refusal("clients-missing", "policy.evaluations"):
         joined(project, valued(), run="r2")

@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
-from fedweave.deploy.flare.wire import requests
+from fedweave.deploy.flare import requests
 from fedweave.deploy.sites import running as deployed
 from fedweave.deploy.sites.running import RUN, bring, run
 from fedweave.errors import FedweaveError

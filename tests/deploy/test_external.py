@@ -11,11 +11,11 @@ from typer.testing import CliRunner
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
 from fedweave.cli import app
-from fedweave.core.arrays import graph_arrays
+from fedweave.core.graph import graph_arrays
 from fedweave.core.ledger import Ledger
 from fedweave.core.tree import decode, encode
-from fedweave.deploy.flare.server.federation import Flare
-from fedweave.deploy.flare.site.sitefile import SITE_FILE, write_site_file
+from fedweave.deploy.flare.federation import Flare
+from fedweave.deploy.flare.sitefile import SITE_FILE, write_site_file
 from fedweave.deploy.sites.checking import examine
 from fedweave.deploy.sites.experiments import hand_out, split
 from fedweave.deploy.sites.project import read_project

@@ -11,17 +11,15 @@ import pytest
 
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
-from fedweave.algorithms.fairgraphfl.vocabulary import MOTIFS
+from fedweave.algorithms.fairgraphfl.motifs import MOTIFS
 from fedweave.core.ledger import Ledger
 from fedweave.core.tree import encode
-from fedweave.deploy.flare.server.agreements import check_names
-from fedweave.deploy.flare.server.federation import Flare
-from fedweave.deploy.flare.site.sitefile import FINE, SITE_FILE, read_site_file, write_site_file
-from fedweave.deploy.flare.wire.requests import pin
-from fedweave.deploy.sites.checking import compare
+from fedweave.deploy.flare.federation import Flare, check_names
+from fedweave.deploy.flare.requests import pin
+from fedweave.deploy.flare.sitefile import FINE, SITE_FILE, read_site_file, write_site_file
+from fedweave.deploy.sites.checking import Found, check_site, compare
 from fedweave.deploy.sites.experiments import split
 from fedweave.deploy.sites.running import run
-from fedweave.deploy.sites.site_check import Found, check_site
 from fedweave.errors import UserError
 from fedweave.experiment.config import Config, resolve
 from fedweave.experiment.rounds import train

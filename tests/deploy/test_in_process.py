@@ -14,30 +14,29 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 import torch
 
 from fedweave.algorithms import ALGORITHMS, parts
-from fedweave.algorithms.score_sums import summed
+from fedweave.algorithms.scoring import summed
 from fedweave.core.algorithm import capabilities
 from fedweave.core.federation import Sends, StepInfo
 from fedweave.core.ledger import Ledger
 from fedweave.core.mechanism import LDP
-from fedweave.core.purposes import HELD
 from fedweave.core.tree import Tree, decode, encode
-from fedweave.deploy.flare.parties.alignment import widest
-from fedweave.deploy.flare.server.agreements import common_form, server_graphs, server_test
-from fedweave.deploy.flare.server.federation import Flare
-from fedweave.deploy.flare.site import member as members
-from fedweave.deploy.flare.site import steps as secret
-from fedweave.deploy.flare.site.audit import compare
-from fedweave.deploy.flare.site.folder import read_about
-from fedweave.deploy.flare.site.predicted import form_of
-from fedweave.deploy.flare.wire.journal import Journal, entries
-from fedweave.deploy.flare.wire.scores import NOTHING, Scoring, as_arrived, read_scoring
+from fedweave.core.types import HELD
+from fedweave.deploy.flare import member as members
+from fedweave.deploy.flare import member as secret
+from fedweave.deploy.flare.alignment import widest
+from fedweave.deploy.flare.audit import compare
+from fedweave.deploy.flare.federation import Flare, common_form, server_graphs, server_test
+from fedweave.deploy.flare.folder import read_about
+from fedweave.deploy.flare.journal import Journal, entries
+from fedweave.deploy.flare.predicted import form_of
+from fedweave.deploy.flare.scores import NOTHING, Scoring, as_arrived, read_scoring
 from fedweave.deploy.sites.experiments import hand_out, split
 from fedweave.errors import ClientsMissing
 from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train
 from fedweave.metrics.measured import ROUNDED_SCORES
-from fedweave.models.directed import has_ports
+from fedweave.models.blocks import has_ports
 from fedweave.models.edges import model_told
 from fedweave.privacy.secure_sum import FixedPoint
 from fedweave.report.notes import notes

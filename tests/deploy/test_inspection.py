@@ -14,12 +14,11 @@ from fedweave.core.federation import Sends, StepInfo
 from fedweave.core.ledger import Ledger
 from fedweave.core.ranges import Pairs, Whole
 from fedweave.core.tree import Tree, encode
-from fedweave.deploy.flare.parties.alignment import MEETING
-from fedweave.deploy.flare.server.federation import Flare
-from fedweave.deploy.flare.server.inspection import Inspector
-from fedweave.deploy.flare.wire.link import _answer
-from fedweave.deploy.flare.wire.peers import Inbox, Receipt
-from fedweave.ops.sparsified import Sparsified
+from fedweave.deploy.flare.alignment import MEETING
+from fedweave.deploy.flare.federation import Flare
+from fedweave.deploy.flare.link import _answer
+from fedweave.deploy.flare.peers import Inbox, Inspector, Receipt
+from fedweave.ops.touched import Sparsified
 from tests.refusals import refusal
 
 INFO = StepInfo.of(
@@ -163,7 +162,7 @@ class Told:
         return {}
 
     def exchange(self, request: str, blobs: Any) -> Any:
-        from fedweave.deploy.flare.wire.requests import Answer
+        from fedweave.deploy.flare.requests import Answer
 
         assert json.loads(request)
         return {site: Answer(encode(self.replies[site]), 0.1) for site in blobs}, {}

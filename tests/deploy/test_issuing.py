@@ -24,12 +24,11 @@ from nvflare.lighter.utils import load_crt
 from nvflare.private.fed.utils.identity_utils import IdentityAsserter, IdentityVerifier
 
 from fedweave.cli import app
-from fedweave.deploy.flare.server.gatekeeper import obey
-from fedweave.deploy.flare.server.provision import provision
-from fedweave.deploy.sites import issuing
+from fedweave.deploy.flare.gatekeeper import obey
+from fedweave.deploy.flare.provision import provision
+from fedweave.deploy.sites import certificates
 from fedweave.deploy.sites.certificates import check_issuer, check_name, check_startup
-from fedweave.deploy.sites.processes import SiteProcess
-from fedweave.deploy.sites.project import administer, greet, read_project, wait_until_open
+from fedweave.deploy.sites.project import SiteProcess, administer, greet, read_project, wait_until_open
 from fedweave.deploy.sites.running import run
 from fedweave.errors import CallRefused, UserError
 from tests.deploy.projects import SITES, copied, experiment, until
@@ -139,8 +138,8 @@ def test_a_certificate_is_taken_up_again_after_an_interruption(
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            issuing.accept(folder, signed)
-    issuing.accept(folder, signed)
+            certificates.accept(folder, signed)
+    certificates.accept(folder, signed)
     assert (folder / "startup/client.key").read_bytes() == waiting
     assert (folder / "startup/client.crt").read_bytes() == signed.read_bytes()
     assert not [path.name for path in (folder / "startup").iterdir() if path.suffix in (".new", ".tmp")]
@@ -211,7 +210,7 @@ def test_the_authority_renews_its_own_certificate_and_what_it_signed_stays(
         greet(project / "bank-b/startup/client.crt", where)  # which has the earlier one still
     sites("renew", theirs, "-o", tmp_path / "theirs.pem")
     with pytest.raises(UserError) as error:
-        issuing.accept(project / "bank-a", tmp_path / "theirs.pem")
+        certificates.accept(project / "bank-a", tmp_path / "theirs.pem")
     assert error.value.code == "certificate.authority"
     assert (project / "bank-a/startup/rootCA.pem").read_bytes() == made.read_bytes()
 
@@ -251,16 +250,16 @@ def test_a_list_that_forgets_or_is_of_others_is_not_taken_up(project: Path, thei
     sites("accept", project / "bank-a", second)
     for odd, code in ((first, "certificate.old"), (others, "config")):
         with pytest.raises(UserError) as error:
-            issuing.accept(project / "bank-a", odd)
+            certificates.accept(project / "bank-a", odd)
         assert error.value.code == code
     with pytest.raises(UserError) as error:
-        issuing.revoke(project / "authority", "bank-b")
+        certificates.revoke(project / "authority", "bank-b")
     assert error.value.code == "certificate.unknown"
     (project / "authority/issued.json").unlink()  # as an earlier version left it
     with pytest.raises(UserError):
-        issuing.revoke(project / "authority", "bank-a")
+        certificates.revoke(project / "authority", "bank-a")
     shown = project / "bank-a/startup/client.crt"
-    assert issuing.revoke(project / "authority", "bank-a", shown)[0] == 1
+    assert certificates.revoke(project / "authority", "bank-a", shown)[0] == 1
 
 
 def test_nothing_is_shown_to_be_or_encrypted_for_one_whose_certificate_is_revoked(

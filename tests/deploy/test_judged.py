@@ -7,9 +7,9 @@ import torch
 
 from fedweave.core.graph import SPLITS
 from fedweave.datasets import load
-from fedweave.deploy.flare.site.holdings import hold
-from fedweave.deploy.flare.site.sitefile import SITE_FILE, read_site_file
-from fedweave.deploy.flare.wire.requests import SERVER
+from fedweave.deploy.flare.holdings import hold
+from fedweave.deploy.flare.requests import SERVER
+from fedweave.deploy.flare.sitefile import SITE_FILE, read_site_file
 from fedweave.deploy.sites.experiments import hand_out
 from fedweave.experiment.build import global_test_graph
 from fedweave.experiment.config import resolve

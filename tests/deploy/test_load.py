@@ -9,9 +9,8 @@ import pytest
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
 from benchmarks.load import Reaper, accounted, kill, named, simulated
-from fedweave.deploy.flare.wire.link import ABSENT
-from fedweave.deploy.sites.processes import SiteProcess
-from fedweave.deploy.sites.project import administer
+from fedweave.deploy.flare.link import ABSENT
+from fedweave.deploy.sites.project import SiteProcess, administer
 from fedweave.deploy.sites.running import _is_back, run
 from fedweave.experiment.config import resolve
 from tests.deploy.projects import SITES, experiment

@@ -8,9 +8,9 @@ import pytest
 
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
-from fedweave.deploy.flare.site import site as sites
-from fedweave.deploy.flare.wire import link
-from fedweave.deploy.flare.wire.requests import Answer
+from fedweave.deploy.flare import link
+from fedweave.deploy.flare import site as sites
+from fedweave.deploy.flare.requests import Answer
 
 
 class Counting:

@@ -17,14 +17,14 @@ from fedweave.core.federation import Sends, StepInfo
 from fedweave.core.ledger import Entry, Line
 from fedweave.core.mechanism import LDP, Account, Clipped, Cost, Gaussian, Mixup, SecureSum, read_applied
 from fedweave.core.tree import Tree, map_leaves
-from fedweave.deploy.flare.policy.policy import PolicyViolation, Spent, check_reply
-from fedweave.deploy.flare.site import participation
-from fedweave.deploy.flare.site.sitefile import Rules
-from fedweave.deploy.flare.site.steps import with_fingerprints
-from fedweave.deploy.flare.wire.journal import Journal, entries
-from fedweave.deploy.flare.wire.requests import Answer
+from fedweave.deploy.flare import participation
+from fedweave.deploy.flare.journal import Journal, entries
+from fedweave.deploy.flare.member import with_fingerprints
+from fedweave.deploy.flare.policy import PolicyViolation, Spent, check_reply
+from fedweave.deploy.flare.requests import Answer
+from fedweave.deploy.flare.sitefile import Rules
 from fedweave.experiment.rounds import train
-from fedweave.privacy.gaussian import GaussianRows, epsilon
+from fedweave.privacy.mechanisms import GaussianRows, epsilon
 from tests.deploy.projects import InProcess, experiment
 from tests.deploy.test_in_process import cut_again, deny, joined, project
 from tests.refusals import refusal

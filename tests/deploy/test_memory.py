@@ -10,7 +10,7 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 from fedweave.core.federation import Sends, StepInfo
 from fedweave.core.mechanism import SecureSum
 from fedweave.core.tree import Tree
-from fedweave.deploy.flare.site.memory import Memory
+from fedweave.deploy.flare.memory import Memory
 
 PLAIN = StepInfo({})
 ALL, SOME = (StepInfo.of({"x": Sends("a sum", SecureSum(everyone=everyone))}) for everyone in (True, False))

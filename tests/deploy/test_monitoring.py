@@ -20,14 +20,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
 from fedweave.cli import app
-from fedweave.deploy.flare.server import gatekeeper
-from fedweave.deploy.flare.site import folder as own_folder
-from fedweave.deploy.flare.site.accounts import note_refusal
-from fedweave.deploy.flare.site.folder import LOG, SITE_FILE, log_to
-from fedweave.deploy.flare.site.member import Member
-from fedweave.deploy.sites import gauges, processes, status
-from fedweave.deploy.sites.processes import SiteProcess, attend, last_record
-from fedweave.deploy.sites.project import free_port
+from fedweave.deploy.flare import folder as own_folder
+from fedweave.deploy.flare import gatekeeper
+from fedweave.deploy.flare.accounts import note_refusal
+from fedweave.deploy.flare.folder import LOG, SITE_FILE, log_to
+from fedweave.deploy.flare.member import Member
+from fedweave.deploy.sites import gauges, status
+from fedweave.deploy.sites import project as processes
+from fedweave.deploy.sites.project import SiteProcess, attend, free_port, last_record
 from fedweave.experiment.config import dumps, load
 from tests.deploy.projects import copied, experiment, join_request
 from tests.privacy.authority import Authority

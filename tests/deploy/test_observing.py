@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("nvflare", reason="needs the extra flare")
 
-from fedweave.deploy.flare.server.server import RECENT, Progress
+from fedweave.deploy.flare.server import RECENT, Progress
 from fedweave.deploy.sites.experiments import Observed
 from fedweave.experiment.config import resolve
 from fedweave.experiment.runs import run as runs

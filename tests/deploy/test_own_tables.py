@@ -12,20 +12,16 @@ import scipy.sparse as sp
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
 from fedweave.core.ledger import Ledger
-from fedweave.core.portions import Batch, as_row
-from fedweave.core.replies import Replies
+from fedweave.core.replies import Batch, Replies, as_row
 from fedweave.core.tree import map_leaves
 from fedweave.datasets import load, npz
-from fedweave.deploy.flare.server.agreements import check_names, common_form, common_number, confirmed, uncompared
-from fedweave.deploy.flare.server.federation import Flare
-from fedweave.deploy.flare.server.server import mistaken
-from fedweave.deploy.flare.site.holdings import hold, own_graph
-from fedweave.deploy.flare.site.joining import describe, fingerprint
-from fedweave.deploy.flare.site.sitefile import SITE_FILE, read_site_file
-from fedweave.deploy.sites.checking import examine
+from fedweave.deploy.flare.federation import Flare, check_names, common_form, common_number, confirmed, uncompared
+from fedweave.deploy.flare.holdings import describe, fingerprint, hold, own_graph
+from fedweave.deploy.flare.server import mistaken
+from fedweave.deploy.flare.sitefile import SITE_FILE, read_site_file
+from fedweave.deploy.sites.checking import Found, examine
 from fedweave.deploy.sites.experiments import hand_out, split
 from fedweave.deploy.sites.project import read_project
-from fedweave.deploy.sites.site_check import Found
 from fedweave.errors import ClientsMissing, DataError, UserError
 from fedweave.experiment.rounds import train
 from tests.deploy.projects import SITES, InProcess, experiment

@@ -14,8 +14,8 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 from fedweave.algorithms.dfedgnn import ring
 from fedweave.core.federation import StepInfo
 from fedweave.core.tree import decode, encode
-from fedweave.deploy.flare.wire.journal import entries
-from fedweave.deploy.flare.wire.peers import Receipt, read_faults
+from fedweave.deploy.flare.journal import entries
+from fedweave.deploy.flare.peers import Receipt, read_faults
 from fedweave.deploy.sites.running import run
 from fedweave.experiment.rounds import train
 from fedweave.experiment.runs.files import LEDGER, read_table

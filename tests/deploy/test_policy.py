@@ -15,11 +15,10 @@ from fedweave.core.graph import Graph, make_graph
 from fedweave.core.ledger import Entry, Line
 from fedweave.core.mechanism import LDP, Applied, Clipped, Gaussian, Mixup, SecureSum
 from fedweave.core.tree import Tree
-from fedweave.deploy.flare.policy import policy
-from fedweave.deploy.flare.policy.admission import check_algorithm, check_files
-from fedweave.deploy.flare.policy.policy import PolicyViolation, Spent, check_reply
-from fedweave.deploy.flare.policy.precheck import check_declared, refusals
-from fedweave.deploy.flare.site.sitefile import Rules
+from fedweave.deploy.flare import policy
+from fedweave.deploy.flare.admission import check_algorithm, check_declared, check_files, refusals
+from fedweave.deploy.flare.policy import PolicyViolation, Spent, check_reply
+from fedweave.deploy.flare.sitefile import Rules
 from fedweave.experiment.config import resolve
 
 

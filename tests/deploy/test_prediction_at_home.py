@@ -13,23 +13,22 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 
 from fedweave.cli import app
 from fedweave.core.ledger import Ledger
-from fedweave.core.purposes import FRAMING
+from fedweave.core.types import FRAMING
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.features import NORMALISE, OVER_NODES
-from fedweave.deploy.flare.server.federation import Flare
-from fedweave.deploy.flare.server.server import Server, _predict
-from fedweave.deploy.flare.site.holdings import marks
-from fedweave.deploy.flare.site.joining import FORM
-from fedweave.deploy.flare.site.sitefile import SITE_FILE, write_site_file
-from fedweave.deploy.flare.wire.journal import entries, journal_path
+from fedweave.deploy.flare.federation import Flare
+from fedweave.deploy.flare.holdings import FORM, marks
+from fedweave.deploy.flare.journal import entries, journal_path
+from fedweave.deploy.flare.server import Server, _predict
+from fedweave.deploy.flare.sitefile import SITE_FILE, write_site_file
 from fedweave.deploy.sites.running import number_of, run
 from fedweave.errors import UserError
 from fedweave.experiment.config import written
 from fedweave.experiment.rounds import train
 from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.files import CHECKPOINT, EARLIER, PREDICTIONS, SUMMARY
-from fedweave.experiment.runs.scoring import probabilities
-from fedweave.metrics.judging import Flagging
+from fedweave.experiment.runs.predictions import probabilities
+from fedweave.metrics.selection import Flagging
 from tests.deploy.projects import SITES, InProcess, experiment
 from tests.deploy.test_in_process import joined, private, project, simulated
 from tests.refusals import refusal

@@ -30,16 +30,15 @@ from nvflare.security.security import FLAuthorizer
 from typer.testing import CliRunner
 
 from fedweave.cli import app
-from fedweave.deploy.flare.server.provision import USER, check_names, limit_classes, provision
-from fedweave.deploy.flare.server.session import write_job
-from fedweave.deploy.flare.site.sitefile import read_site_file
-from fedweave.deploy.flare.wire.requests import digest_of
+from fedweave.deploy.flare.provision import USER, check_names, limit_classes, provision
+from fedweave.deploy.flare.requests import digest_of
+from fedweave.deploy.flare.server import write_job
+from fedweave.deploy.flare.sitefile import read_site_file
 from fedweave.deploy.sites import running as running_module
 from fedweave.deploy.sites.certificates import certificate as read_certificate
 from fedweave.deploy.sites.certificates import check_certificate
 from fedweave.deploy.sites.experiments import for_sites
-from fedweave.deploy.sites.processes import SiteProcess, members
-from fedweave.deploy.sites.project import Project, administer, read_project
+from fedweave.deploy.sites.project import Project, SiteProcess, administer, members, read_project
 from fedweave.deploy.sites.running import run
 from fedweave.errors import ConfigError, UserError
 from tests.deploy.projects import SITES, Ran, Refused, experiment, make_project, processes, until
@@ -250,11 +249,11 @@ def test_jobs_may_name_two_classes_and_no_function(tmp_path: Path) -> None:
     """Of a whole module a job could have any function called, to overwrite a journal for instance; projects of earlier
     versions allow that until they are started again."""
     provision(tmp_path / "p", ["a"], "localhost", 1)
-    for folder, needed in (("a", "site.site.Site"), ("server", "server.server.Server")):
+    for folder, needed in (("a", "site.Site"), ("server", "server.Server")):
         path = tmp_path / "p" / folder / "local/resources.json"
         listed = json.loads(path.read_text())["class_allow_list"]
         assert f"fedweave.deploy.flare.{needed}" in listed
-        assert not any("fedweave.deploy.flare.site.sitefile.write_site_file".startswith(name) for name in listed)
+        assert not any("fedweave.deploy.flare.sitefile.write_site_file".startswith(name) for name in listed)
         path.write_text(json.dumps(json.loads(path.read_text()) | {"class_allow_list": ["fedweave.deploy.flare."]}))
         limit_classes(tmp_path / "p" / folder)
         assert "fedweave.deploy.flare." not in json.loads(path.read_text())["class_allow_list"]
@@ -265,9 +264,10 @@ def test_jobs_may_name_two_classes_and_no_function(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("folder", "moved"),
     [
-        ("a", {"site.site.Site": "site.Site", "site.doorkeeper.SiteLauncher": "launcher.SiteLauncher"}),
-        ("a", {"site.doorkeeper.SiteLauncher": "site.launcher.SiteLauncher"}),
-        ("server", {"server.server.Server": "server.Server"}),
+        ("a", {"site.Site": "site.site.Site", "doorkeeper.SiteLauncher": "launcher.SiteLauncher"}),
+        ("a", {"doorkeeper.SiteLauncher": "site.launcher.SiteLauncher"}),
+        ("a", {"doorkeeper.SiteLauncher": "site.doorkeeper.SiteLauncher"}),
+        ("server", {"server.Server": "server.server.Server"}),
     ],
 )
 def test_a_project_of_an_earlier_version_names_classes_by_where_they_are_now(

@@ -15,10 +15,10 @@ from typer.testing import CliRunner
 
 from fedweave.cli import app
 from fedweave.cli.sites import Teller
-from fedweave.deploy.flare.policy.policy import Spent, replies_of
-from fedweave.deploy.flare.server.server import Progress, Server, backend
-from fedweave.deploy.flare.site.sitefile import FINE
-from fedweave.deploy.flare.wire.journal import entries, journals
+from fedweave.deploy.flare.journal import entries, journals
+from fedweave.deploy.flare.policy import Spent, replies_of
+from fedweave.deploy.flare.server import Progress, Server, backend
+from fedweave.deploy.flare.sitefile import FINE
 from fedweave.deploy.sites.running import _reached
 from fedweave.deploy.sites.running import run as run_at_sites
 from fedweave.errors import ClientsMissing, FedweaveError, UserError
@@ -27,7 +27,7 @@ from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.files import CHECKPOINT, METRICS, read_table
 from fedweave.experiment.runs.resuming import Stop
 from fedweave.experiment.runs.run import run
-from fedweave.privacy.gaussian import epsilon
+from fedweave.privacy.mechanisms import epsilon
 from tests.contract.federations import distance
 from tests.deploy.projects import SITES, VERTICAL, InProcess, experiment
 from tests.deploy.test_in_process import cut_again, deny, private, project, renamed, simulated

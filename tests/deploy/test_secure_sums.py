@@ -19,11 +19,10 @@ from fedweave.core.federation import Sends, StepInfo, step_info
 from fedweave.core.mechanism import Clipped, SecureSum
 from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree, decode, encode
-from fedweave.deploy.flare.site.audit import audit, compare
-from fedweave.deploy.flare.sums.masking import Masking
-from fedweave.deploy.flare.sums.sums import Sums
-from fedweave.deploy.flare.wire.journal import Journal, journal_path, read
-from fedweave.deploy.flare.wire.requests import Agree, Answer, Call, Sum
+from fedweave.deploy.flare.audit import audit, compare
+from fedweave.deploy.flare.journal import Journal, journal_path, read_journal
+from fedweave.deploy.flare.requests import Agree, Answer, Call, Sum
+from fedweave.deploy.flare.sums import Masking, Sums
 from fedweave.errors import CallRefused, ClientsMissing, FedweaveError
 from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
@@ -175,7 +174,7 @@ def test_fedavg_has_the_simulations_numbers_and_the_server_sees_noise(project: P
     assert len(heard) == 3
     bits = torch.cat([update["0"]["weight"].view(-1) for update in heard])[:, None] >> torch.arange(32) & 1
     assert float(bits.double().mean()) == pytest.approx(0.5, abs=6 * 0.5 / bits.numel() ** 0.5)
-    entries = read(journal_path(project / "bank-b", "r1")).entries
+    entries = read_journal(journal_path(project / "bank-b", "r1")).entries
     lines = [line for entry in entries if entry.step == "FedAvg.train" for line in entry.keys if line.applied]
     assert lines
     assert {line.mechanism for line in lines if line.key.startswith("update")} == {
@@ -284,7 +283,9 @@ def test_epochs_rise_and_keys_are_agreed_again_when_used_up(project: Path, monke
     again.restore(saved)
     *_, last = train(algorithm, again, 3, resume=(1, state), summary=before)
     assert distance(last.state, without()) == 0
-    epochs = [note["epoch"] for note in read(journal_path(project / "bank-a", "r1")).notes if note["note"] == "epoch"]
+    epochs = [
+        note["epoch"] for note in read_journal(journal_path(project / "bank-a", "r1")).notes if note["note"] == "epoch"
+    ]
     assert len(epochs) == 3
     assert epochs == sorted(set(epochs))
 
@@ -296,7 +297,7 @@ def test_epochs_rise_where_the_servers_clock_is_set_back(project: Path, monkeypa
     path, state, saved = journal_path(project / "server", "r1"), None, None
     for job in range(3):
         monkeypatch.setattr(
-            "fedweave.deploy.flare.sums.sums.time.time_ns", lambda job=job: (now - 7_200_000 * job) * 1_000_000
+            "fedweave.deploy.flare.sums.time.time_ns", lambda job=job: (now - 7_200_000 * job) * 1_000_000
         )
         fed, algorithm, _ = joined(project, config, after=job or -1, quorum=0.5, ledger=Journal(path))
         if saved is not None:
@@ -304,7 +305,7 @@ def test_epochs_rise_where_the_servers_clock_is_set_back(project: Path, monkeypa
         step = next(iter(train(algorithm, fed, 3, resume=(job, state) if job else None, summary={})))
         saved, state = fed.snapshot(), step.state
     for folder in ("server", "bank-a"):
-        notes = read(journal_path(project / folder, "r1")).notes
+        notes = read_journal(journal_path(project / folder, "r1")).notes
         assert [note["epoch"] for note in notes if note["note"] == "epoch"] == [now, now + 1, now + 2]
 
 
@@ -379,7 +380,10 @@ def test_what_a_sum_cuts_is_said_at_the_site_and_as_a_sum_alone_to_the_server(pr
     *_, last = train(algorithm, fed, 2)
     expected = simulated(config)[0].summary
     assert last.summary == {name: value for name, value in expected.items() if "pooled/" not in name}
-    own = [[note for note in read(journal_path(project / site, "r1")).notes if note["note"] == "cut"] for site in SITES]
+    own = [
+        [note for note in read_journal(journal_path(project / site, "r1")).notes if note["note"] == "cut"]
+        for site in SITES
+    ]
     assert [[note["round"] for note in notes] for notes in own] == [[1, 2]] * len(SITES)
     assert sum(note["cut"] for notes in own for note in notes) == last.summary["secure_sum/cut"] > 0
     assert sum(note["values"] for notes in own for note in notes) == last.summary["secure_sum/values"]

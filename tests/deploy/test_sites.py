@@ -17,11 +17,10 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 
 from fedweave.cli import app
 from fedweave.core.tree import decode
-from fedweave.deploy.flare.site.member import LOG
-from fedweave.deploy.flare.site.sitefile import FINE
-from fedweave.deploy.flare.wire.journal import entries, journal_path, journals, read
-from fedweave.deploy.sites.processes import SiteProcess, descendants
-from fedweave.deploy.sites.project import read_project, wait_until_open
+from fedweave.deploy.flare.journal import entries, journal_path, journals, read_journal
+from fedweave.deploy.flare.member import LOG
+from fedweave.deploy.flare.sitefile import FINE
+from fedweave.deploy.sites.project import SiteProcess, descendants, read_project, wait_until_open
 from fedweave.deploy.sites.running import FILES, run
 from fedweave.errors import FedweaveError
 from fedweave.experiment.build import build
@@ -29,7 +28,7 @@ from fedweave.experiment.config import load, resolve
 from fedweave.experiment.rounds import train
 from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.files import CHECKPOINT, EARLIER_LEDGER, LEDGER, METRICS, PARTITION, read_table
-from fedweave.privacy.gaussian import epsilon
+from fedweave.privacy.mechanisms import epsilon
 from tests.contract.federations import distance
 from tests.deploy.projects import SITES, Ran, bring, experiment, tables
 from tests.deploy.test_in_process import cut_again, deny, renamed
@@ -160,7 +159,7 @@ def test_an_answer_that_is_lost_is_asked_for_again_within_seconds(running: Path,
     run(experiment("fedavg", rounds=3, timeout=200.0), running, tmp_path / "out", False, Watcher())
     assert not noted(tmp_path / "out")
     last = max(journals(running / "bank-c"), key=lambda path: path.stat().st_mtime)
-    at = {note.get("round", note["note"]): datetime.fromisoformat(note["at"]) for note in read(last).notes}
+    at = {note.get("round", note["note"]): datetime.fromisoformat(note["at"]) for note in read_journal(last).notes}
     assert (at[2] - at["joined"]).total_seconds() < 50
     assert "bank-c lives and is at work on nothing" in (running / "server" / LOG).read_text()
 

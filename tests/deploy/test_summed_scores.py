@@ -13,10 +13,10 @@ import torch
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
 from fedweave.core.tree import leaves
-from fedweave.deploy.flare.server.server import flagging_known
-from fedweave.deploy.flare.site.audit import compare
-from fedweave.deploy.flare.site.predicted import read_flags
-from fedweave.deploy.flare.wire.journal import journal_path, read
+from fedweave.deploy.flare.audit import compare
+from fedweave.deploy.flare.journal import journal_path, read_journal
+from fedweave.deploy.flare.predicted import read_flags
+from fedweave.deploy.flare.server import flagging_known
 from fedweave.errors import CallRefused, ClientsMissing, ConfigError
 from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
@@ -165,7 +165,7 @@ def test_a_site_whose_scores_are_of_drawn_labels_adds_their_hits_alone(project: 
     deny(project, f'{NAMED}\nscore_epsilon = 1.0\nepsilon = 9.0\nunbounded = ["update", "n", "nodes"]')
     *_, last = train(*_at(project, summed()), 2)
     assert 0 < last.summary["scores/uncounted"] < 1  # the others' are counted
-    lines = [line for entry in read(journal_path(project / SITE, "summed")).entries for line in entry.keys]
+    lines = [line for entry in read_journal(journal_path(project / SITE, "summed")).entries for line in entry.keys]
     [hits] = {line.mechanism for line in lines if line.key == "own/accuracy"}
     assert "local differential privacy" in hits
     assert "secure sum" in hits

@@ -6,9 +6,9 @@ import pytest
 
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
-from fedweave.deploy.flare.policy import admission
-from fedweave.deploy.flare.policy.admission import changed, stricter
-from fedweave.deploy.flare.site.sitefile import Rules
+from fedweave.deploy.flare import admission
+from fedweave.deploy.flare.admission import changed, stricter
+from fedweave.deploy.flare.sitefile import Rules
 
 
 def test_every_rule_says_how_two_of_it_hold_together() -> None:

@@ -12,10 +12,9 @@ import pytest
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
 from fedweave.datasets import load
-from fedweave.deploy.flare.site.sitefile import FINE
+from fedweave.deploy.flare.sitefile import FINE
+from fedweave.deploy.sites.checking import NUMBERS, Found, check_site, compare_measures
 from fedweave.deploy.sites.experiments import hand_out
-from fedweave.deploy.sites.measuring import NUMBERS, compare_measures
-from fedweave.deploy.sites.site_check import Found, check_site
 from fedweave.experiment.rounds import train
 from fedweave.partition import Louvain
 from tests.deploy.projects import SITES, experiment

@@ -11,7 +11,7 @@ import torch
 
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
-from fedweave.algorithms.vertical.labels import DRAWN
+from fedweave.algorithms.vertical.party import DRAWN
 from fedweave.core.federation import StepInfo
 from fedweave.core.ledger import Ledger
 from fedweave.core.replies import Replies
@@ -19,12 +19,11 @@ from fedweave.core.tree import Tree, decode, encode
 from fedweave.datasets import npz
 from fedweave.datasets.folder import Folder
 from fedweave.datasets.parties import read_party
-from fedweave.deploy.flare.parties.alignment import meet, read_own
-from fedweave.deploy.flare.server.agreements import check_names
-from fedweave.deploy.flare.server.federation import Flare
-from fedweave.deploy.flare.server.inspection import Inspector
-from fedweave.deploy.flare.server.server import Server
-from fedweave.deploy.flare.site.sitefile import FINE, SITE_FILE, read_site_file, write_site_file
+from fedweave.deploy.flare.alignment import meet, read_own
+from fedweave.deploy.flare.federation import Flare, check_names
+from fedweave.deploy.flare.peers import Inspector
+from fedweave.deploy.flare.server import Server
+from fedweave.deploy.flare.sitefile import FINE, SITE_FILE, read_site_file, write_site_file
 from fedweave.deploy.sites.experiments import split
 from fedweave.errors import ClientsMissing, FedweaveError, UserError
 from fedweave.experiment.config import resolve

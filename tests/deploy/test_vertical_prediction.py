@@ -11,10 +11,10 @@ import pytest
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
 from fedweave.core.ledger import Ledger
-from fedweave.core.purposes import PREDICTION
 from fedweave.core.tree import Tree
-from fedweave.deploy.flare.server.federation import Flare
-from fedweave.deploy.flare.site.memory import Order
+from fedweave.core.types import PREDICTION
+from fedweave.deploy.flare.federation import Flare
+from fedweave.deploy.flare.memory import Order
 from fedweave.experiment.rounds import train
 from tests.contract.federations import algorithm as made
 from tests.deploy.projects import SITES, InProcess, bring, experiment, tables

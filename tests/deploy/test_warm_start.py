@@ -10,8 +10,8 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 import torch
 
 from fedweave.core.tree import leaves
-from fedweave.deploy.flare.server.server import Progress, Server, backend
-from fedweave.deploy.flare.site.participation import RUNS
+from fedweave.deploy.flare.participation import RUNS
+from fedweave.deploy.flare.server import Progress, Server, backend
 from fedweave.deploy.sites.experiments import begun_from
 from fedweave.errors import UserError
 from fedweave.experiment.config import Config, resolve

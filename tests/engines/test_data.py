@@ -9,10 +9,9 @@ import torch
 
 from fedweave.algorithms import FedAvg
 from fedweave.algorithms.parts import CrossEntropy
-from fedweave.core.arrays import graph_arrays, graph_like
 from fedweave.core.edges import Edges
 from fedweave.core.federation import DATA, Client, on_client
-from fedweave.core.graph import TRAIN, Graph
+from fedweave.core.graph import TRAIN, Graph, graph_arrays, graph_like
 from fedweave.core.replies import Replies
 from fedweave.core.sizes import size_class
 from fedweave.core.tree import Tree, decode, encode

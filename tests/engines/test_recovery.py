@@ -7,13 +7,11 @@ from typing import Any
 import pytest
 
 from fedweave.algorithms import ALGORITHMS
-from fedweave.contract.subject import Subject, distance, everything
-from fedweave.contract.wire import Recording
-from fedweave.engines import recovery
-from fedweave.engines.recovery import Recovering
-from fedweave.engines.sharded import Channel, Pending, Shard, Sharded
-from fedweave.engines.vectorised import Vectorised
-from fedweave.engines.worker import Worker
+from fedweave.contract.subject import Recording, Subject, distance, everything
+from fedweave.engines import ray_workers
+from fedweave.engines.ray_workers import Recovering
+from fedweave.engines.sharded import Channel, Pending, Shard, Sharded, Worker
+from fedweave.engines.vectorized import Vectorised
 from fedweave.errors import WorkerLost
 from fedweave.experiment.rounds import train
 from tests.refusals import refusal
@@ -70,7 +68,7 @@ def federation(subject: Subject, spool: Path, deaths: list[int], after: bool = F
 def test_a_lost_worker_changes_no_number(
     name: str, after: bool, saved_every: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recovery, "_CALLS", saved_every)
+    monkeypatch.setattr(ray_workers, "_CALLS", saved_every)
     subject = Subject(ALGORITHMS[name])
     ends = []
     for deaths in ([], [4, 7, 9]):

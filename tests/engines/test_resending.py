@@ -11,13 +11,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fedweave.core.federation import Client, on_client
 from fedweave.core.graph import Graph
 from fedweave.core.ledger import Ledger
-from fedweave.core.portions import Stacked
-from fedweave.core.purposes import HELD
+from fedweave.core.replies import Stacked
 from fedweave.core.tree import Tree, decode, encode, encoded_size
-from fedweave.engines.messages import Messages
-from fedweave.engines.resending import LastReceived, LastSent
+from fedweave.core.types import HELD
+from fedweave.engines.messages import LastReceived, LastSent, Messages
 from fedweave.engines.simulation import MODES, Simulation
-from fedweave.ops.sparsified import Sparsified
+from fedweave.ops.touched import Sparsified
 from tests.refusals import refusal
 
 SIZES = [5, 40, 20]

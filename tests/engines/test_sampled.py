@@ -12,8 +12,8 @@ from fedweave.core.graph import stack
 from fedweave.core.sizes import fillings
 from fedweave.core.tree import leaves
 from fedweave.datasets.base import Dataset
-from fedweave.engines import filed
-from fedweave.engines.filed import Filed
+from fedweave.engines import states as filed
+from fedweave.engines.states import Filed
 from fedweave.experiment import graphs
 from fedweave.experiment.build import build, client_graphs
 from fedweave.experiment.config import Document, resolve

@@ -16,8 +16,7 @@ from fedweave.core import random
 from fedweave.core.federation import Client, Sends, on_client
 from fedweave.core.graph import Graph
 from fedweave.core.mechanism import LDP, Gaussian
-from fedweave.core.portions import Stacked
-from fedweave.core.replies import Replies
+from fedweave.core.replies import Replies, Stacked
 from fedweave.core.tree import Tree, decode, encode
 from fedweave.engines.simulation import MODES, Simulation
 from fedweave.errors import ClientsMissing, ConfigError, FedweaveError, ReplyRefused, StepFailed

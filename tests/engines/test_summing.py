@@ -9,9 +9,8 @@ import torch
 from fedweave.core.federation import Sends, StepInfo
 from fedweave.core.ledger import Ledger
 from fedweave.core.mechanism import SLOTS, SecureSum
-from fedweave.core.portions import Stacked
-from fedweave.engines.messages import Messages
-from fedweave.engines.summing import SumMeter, check_alike, check_terms
+from fedweave.core.replies import Stacked
+from fedweave.engines.messages import Messages, SumMeter, check_alike, check_terms
 from fedweave.errors import FedweaveError
 from fedweave.privacy.secure_sum import FixedPoint
 from tests.refusals import refusal

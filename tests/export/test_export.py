@@ -22,9 +22,10 @@ from fedweave.deploy.sites.experiments import for_sites
 from fedweave.errors import DiskFull
 from fedweave.experiment import config
 from fedweave.experiment.graphs import graph_of
-from fedweave.experiment.runs.scoring import probabilities
+from fedweave.experiment.runs.predictions import probabilities
 from fedweave.experiment.runs.trained import Trained, finished, trained
-from fedweave.export import card, source
+from fedweave.export import source
+from fedweave.export import source as card
 from tests.runs.test_edges_as_examples import DATA as OF_EDGES
 from tests.runs.test_edges_as_examples import tables as transfers
 from tests.runs.test_predictions import COLUMNS, SYNTHETIC, bank, columns, made

@@ -16,7 +16,7 @@ import fedweave
 from fedweave.cli import app
 from fedweave.export import onnx as exporting
 from fedweave.export import pyg
-from fedweave.ops.gemm import torch_from
+from fedweave.ops.linear import torch_from
 from tests.runs.test_predictions import bank, made
 
 onnx = pytest.importorskip("onnx", reason='needs pip install "fedweave[onnx]"')

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedweave.algorithms.fairgraphfl.motifs import Motif, Motifs, extract
-from fedweave.algorithms.fairgraphfl.vocabulary import vocabulary
+from fedweave.algorithms.fairgraphfl.motifs import Motif, Motifs, extract, vocabulary
 from fedweave.errors import DataError
 from fedweave.incentives.shapley import diversity
 from tests.refusals import refusal

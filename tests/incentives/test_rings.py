@@ -6,8 +6,8 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from fedweave.algorithms.fairgraphfl import rings as module
-from fedweave.algorithms.fairgraphfl.rings import Adjacency, adjacency, rings, spanning_forest
+from fedweave.algorithms.fairgraphfl import motifs as module
+from fedweave.algorithms.fairgraphfl.motifs import Adjacency, adjacency, rings, spanning_forest
 
 
 def graph_of(source: nx.Graph) -> tuple[Adjacency, np.ndarray]:

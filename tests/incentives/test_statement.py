@@ -15,8 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedweave.errors import UserError
-from fedweave.incentives.payoffs import payoffs
-from fedweave.incentives.statement import (
+from fedweave.incentives.payoffs import (
     SCHEMA,
     Digest,
     Round,
@@ -27,6 +26,7 @@ from fedweave.incentives.statement import (
     hashes,
     in_cents,
     of_member,
+    payoffs,
     reasons,
     statement,
     totals,

@@ -8,16 +8,23 @@ import pytest
 import scipy.sparse as sp
 import torch
 
-from fedweave.algorithms.fairgraphfl.motifs import Motif, Motifs, extract
-from fedweave.algorithms.fairgraphfl.vocabulary import HAVING, MOTIF_MEAN, MOTIFS, Vocabulary, numbers
+from fedweave.algorithms.fairgraphfl.motifs import (
+    HAVING,
+    MOTIF_MEAN,
+    MOTIFS,
+    Motif,
+    Motifs,
+    Vocabulary,
+    extract,
+    numbers,
+)
 from fedweave.core.graph import TRAIN
 from fedweave.datasets import load
 from fedweave.datasets.base import Dataset
 from fedweave.experiment.build import client_graphs
 from fedweave.partition.base import Part, Partition
-from fedweave.partition.extra import everywhere
+from fedweave.partition.client_data import everywhere, shares
 from fedweave.partition.graphs import GraphsIID, Perturbed
-from fedweave.partition.pooling import shares
 from tests.contract.small_graphs import graphs
 from tests.refusals import refusal
 

@@ -8,9 +8,8 @@ import pytest
 import scipy.sparse as sp
 import torch
 
-from fedweave.algorithms.fairgraphfl import vocabulary as motif_cache
-from fedweave.algorithms.fairgraphfl.motifs import Motif, Motifs, extract
-from fedweave.algorithms.fairgraphfl.vocabulary import cached, tf_idf, vocabulary
+from fedweave.algorithms.fairgraphfl import motifs as motif_cache
+from fedweave.algorithms.fairgraphfl.motifs import Motif, Motifs, cached, extract, tf_idf, vocabulary
 from fedweave.errors import DataError
 from fedweave.incentives.shapley import diversity
 from tests.refusals import refusal

@@ -8,14 +8,14 @@ from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.models import MODELS
-from fedweave.sampling import ego
+from fedweave.sampling import ego_graphs
 
 BATCH, HIDDEN, CLASSES = 5, 6, 3
 
 
 def rings(hops: int, fan_out: int) -> list[range]:
     """Positions of every ring."""
-    ends = [ego.positions(hop, fan_out) for hop in range(hops + 1)]
+    ends = [ego_graphs.positions(hop, fan_out) for hop in range(hops + 1)]
     return [range(start, end) for start, end in zip([0, *ends], ends, strict=False)]
 
 
@@ -41,7 +41,7 @@ def logits_and_slopes(model: models.Model, w: Tree, egos: Tensor, fan_out: int) 
     mashed = egos.mean(0)
 
     def loss(w: Tree) -> tuple[Tensor, Tensor]:
-        out = models.apply(model, w, ego.ego_graph(mashed, 1, fan_out), first=1)[0]
+        out = models.apply(model, w, ego_graphs.ego_graph(mashed, 1, fan_out), first=1)[0]
         return -out.log_softmax(-1)[0], out
 
     grads, out = torch.func.grad(loss, has_aux=True)(w)
@@ -55,7 +55,7 @@ def test_alignment_does_not_matter_to_linear_layers(hops: int, fan_out: int, sha
     """The theorem assumes one weight for a node and its neighbours; with two it holds as well."""
     model, w = personal(hops, share, linear=True)
     rng = torch.Generator().manual_seed(fan_out)
-    egos = torch.randn(BATCH, ego.positions(hops, fan_out), HIDDEN, generator=rng, dtype=torch.float64)
+    egos = torch.randn(BATCH, ego_graphs.positions(hops, fan_out), HIDDEN, generator=rng, dtype=torch.float64)
     out, grads = logits_and_slopes(model, w, egos, fan_out)
     for seed in range(3):
         other, others = logits_and_slopes(model, w, misaligned(egos, hops, fan_out, seed), fan_out)
@@ -68,7 +68,7 @@ def test_alignment_does_not_matter_to_linear_layers(hops: int, fan_out: int, sha
 def test_it_matters_to_layers_with_relu(hops: int, share: bool) -> None:
     model, w = personal(hops, share, linear=False)
     rng = torch.Generator().manual_seed(7)
-    egos = torch.randn(BATCH, ego.positions(hops, 3), HIDDEN, generator=rng, dtype=torch.float64)
+    egos = torch.randn(BATCH, ego_graphs.positions(hops, 3), HIDDEN, generator=rng, dtype=torch.float64)
     out, _ = logits_and_slopes(model, w, egos, 3)
     other, _ = logits_and_slopes(model, w, misaligned(egos, hops, 3, seed=0), 3)
     assert (out - other).abs().max() > 1e-3

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from fedweave.core.graph import TEST, TRAIN
-from fedweave.metrics import between_groups
-from fedweave.metrics.between_groups import expected_gap
+from fedweave.metrics import groups as between_groups
+from fedweave.metrics.groups import expected_gap
 
 # Nodes by group, label and prediction. Client 0: group 0 has labels 0 0 1 1, predicted 0 1 0 1, group 1 labels 0 1,
 # predicted 0 1. Client 1 has nobody of group 1: labels 0 1 1, predicted 0 1 1.

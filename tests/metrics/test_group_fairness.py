@@ -19,7 +19,7 @@ from sklearn.metrics import accuracy_score, roc_auc_score
 
 from fedweave.errors import DataError
 from fedweave.metrics.classification import merge
-from fedweave.metrics.group_fairness import check_groups, counts, over_clients, tradeoff, values
+from fedweave.metrics.groups import check_groups, counts, over_clients, tradeoff, values
 from tests.refusals import refusal
 
 GAPS = ("sp", "eo", "equalised_odds")

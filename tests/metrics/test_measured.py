@@ -7,11 +7,10 @@ import pytest
 import torch
 
 from fedweave.core.algorithm import Evaluation
-from fedweave.core.portions import Batch
-from fedweave.core.replies import Replies
+from fedweave.core.replies import Batch, Replies
 from fedweave.metrics.classification import counts
-from fedweave.metrics.judging import Judging
 from fedweave.metrics.measured import DIVERGED, MISSING, ROUNDED_SCORES, measure
+from fedweave.metrics.selection import Judging
 from fedweave.report.notes import caught, notes
 from tests.refusals import refusal
 

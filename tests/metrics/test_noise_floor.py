@@ -8,8 +8,7 @@ import pytest
 from scipy.stats import hypergeom
 
 from fedweave.datasets import load
-from fedweave.metrics.between_groups import expected_gap, noise_floor
-from fedweave.metrics.group_fairness import values
+from fedweave.metrics.groups import expected_gap, noise_floor, values
 
 
 def test_the_closed_form_is_the_sum_over_the_distribution() -> None:

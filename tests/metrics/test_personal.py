@@ -10,8 +10,7 @@ from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.federation import Client
 from fedweave.experiment.rounds import train
-from fedweave.metrics.classification import counts
-from fedweave.metrics.reference import personal
+from fedweave.metrics.classification import counts, personal
 from tests.contract.federations import federation, global_test, graphs, model
 
 

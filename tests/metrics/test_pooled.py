@@ -13,8 +13,8 @@ from fedweave.contract.subject import Subject
 from fedweave.core import model as models
 from fedweave.core.graph import SPLITS, TEST
 from fedweave.experiment.rounds import train
-from fedweave.metrics.pooled import pooled
-from fedweave.metrics.reference import rarest
+from fedweave.metrics.classification import rarest
+from fedweave.metrics.ranking import pooled
 
 
 def trained(name: str, **settings: Any) -> tuple[Any, Any, Any]:

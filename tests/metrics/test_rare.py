@@ -20,11 +20,10 @@ from sklearn.metrics import (
 from fedweave.core.graph import make_graph
 from fedweave.errors import ConfigError
 from fedweave.experiment.config import resolve
-from fedweave.metrics import reference
+from fedweave.metrics import classification
 from fedweave.metrics.classification import by_class, counts, mean_values, means, merge, values
-from fedweave.metrics.flagging import calibration_error, hits_of_alerts, probabilities, scores, threshold
-from fedweave.metrics.judging import Judging, flagging, judged_by, near_constant, positive_of
-from fedweave.metrics.pooled import Alarm, pooled
+from fedweave.metrics.ranking import Alarm, calibration_error, hits_of_alerts, pooled, probabilities, scores, threshold
+from fedweave.metrics.selection import Judging, flagging, judged_by, near_constant, positive_of
 from fedweave.models import MODELS
 from tests.refusals import refusal
 
@@ -200,10 +199,10 @@ def test_rare_of_two_classes_judges_average_precision_of_the_rarer() -> None:
 def test_what_a_constant_prediction_reaches() -> None:
     labels = np.array([99.0, 1.0])
     found = {
-        name: reference.chance(name, labels, 1) for name in ("accuracy", "auc", "average_precision", "recall_at_1")
+        name: classification.chance(name, labels, 1) for name in ("accuracy", "auc", "average_precision", "recall_at_1")
     }
     assert found == {"accuracy": 0.99, "auc": 0.5, "average_precision": 0.01, "recall_at_1": 0.01}
-    assert reference.chance("macro_f1", labels, 1) == pytest.approx(
+    assert classification.chance("macro_f1", labels, 1) == pytest.approx(
         f1_score([0] * 99 + [1], [0] * 100, average="macro")
     )
 

@@ -9,12 +9,10 @@ from sklearn.dummy import DummyClassifier
 
 from fedweave.algorithms import FedAvg
 from fedweave.core.algorithm import Evaluation
-from fedweave.core.portions import Batch
-from fedweave.core.replies import Replies
+from fedweave.core.replies import Batch, Replies
 from fedweave.experiment.rounds import train
-from fedweave.metrics.classification import counts
+from fedweave.metrics.classification import counts, majority_classes, references
 from fedweave.metrics.measured import measure
-from fedweave.metrics.reference import majority_classes, references
 from fedweave.report.notes import notes
 from tests.contract.federations import federation, model
 

@@ -11,8 +11,8 @@ from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.graph import make_graph
 from fedweave.models import MODELS, sage
-from fedweave.sampling import ego
-from fedweave.sampling.egos import Egos
+from fedweave.sampling import ego_graphs
+from fedweave.sampling.ego_graphs import Egos
 from tests.conftest import random_graph
 from tests.refusals import refusal
 
@@ -112,7 +112,7 @@ def test_the_order_of_operations_does_not_show(share: bool) -> None:
     star = np.array([[1, 2, 3], [0, 0, 0]])
     graph = make_graph(h.numpy(), star, np.zeros(4, int), np.zeros((3, 4), bool), dtype=torch.float64)
     whole = layer.apply(w, graph, graph.x, None)[0]
-    alone = layer.apply(w, ego.ego_graph(h, 1, 3), h, None)
+    alone = layer.apply(w, ego_graphs.ego_graph(h, 1, 3), h, None)
     assert alone.shape == (1, 3)
     torch.testing.assert_close(alone[0], whole, atol=1e-12, rtol=1e-12)
 

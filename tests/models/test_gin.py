@@ -15,8 +15,7 @@ from torch_geometric.nn import GCNConv, GINConv, SAGEConv, global_add_pool, glob
 
 from fedweave.core import model as models
 from fedweave.core import random
-from fedweave.core.edge_list import EdgeList
-from fedweave.core.edges import Edges
+from fedweave.core.edges import EdgeList, Edges
 from fedweave.core.graph import Graph, make_graph, stack
 from fedweave.core.tree import Tree
 from fedweave.models import MODELS, blocks, gin

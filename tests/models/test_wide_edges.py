@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from fedweave.core import carried as carrying
+from fedweave.core import edge_attributes as carrying
 from fedweave.core import model as models
-from fedweave.core.carried import Carried
+from fedweave.core.edge_attributes import Carried
 from fedweave.core.graph import make_graph, stack
 from fedweave.core.random import key
-from fedweave.datasets.carrying import scaled
-from fedweave.models import GAT, GINE, PNA, OnEdges, directed
+from fedweave.datasets.tables import scaled
+from fedweave.models import GAT, GINE, PNA, OnEdges, blocks
 
 N, M, D, K = 30, 400, 4, 48
 KIND = {"hidden": 4, "edge_features": K, "dropout": 0.0}
@@ -58,7 +58,7 @@ def test_what_is_kept_apart_changes_no_number(name, leads, how, monkeypatch):
     logits, gradients, graph = outcome(name, carried)
     own = graph.own_edges.members[0].messages.apart
     assert own[1].nnz < 0.1 * M * K < np.count_nonzero(carried.features)
-    for module in (carrying, directed):
+    for module in (carrying, blocks):
         monkeypatch.setattr(module, "WIDE", 1 << 30)
     expected, others, graph = outcome(name, carried)
     assert isinstance(graph.own_edges.members[0].messages.apart[1], np.ndarray)
@@ -91,7 +91,7 @@ def test_what_each_split_sees_is_kept_apart_by_itself(monkeypatch):
         graph = a_graph(carried, True)
         w = w or torch.utils._pytree.tree_map(lambda leaf: leaf.double(), models.init(net, key(1)))
         found.append([models.apply(net, w, graph._replace(edges=graph.own_edges.at(split))) for split in range(3)])
-        for module in (carrying, directed):
+        for module in (carrying, blocks):
             monkeypatch.setattr(module, "WIDE", 1 << 30)
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one[:M], other[:M], rtol=1e-6, atol=1e-6)

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import pytest
 import torch
 
-from fedweave.ops.replay import _DIRECT, Call, Place, quickest, simplified
+from fedweave.ops.tape import _DIRECT, Call, Place, quickest, simplified
 
 A, B = Place("a", (2, 3), (3, 1)), Place("b", (2, 3), (3, 1))
 SWAPPED = Place("a", (3, 2), (1, 3))

@@ -8,11 +8,10 @@ from torch import Tensor
 
 from fedweave.algorithms import ALGORITHMS
 from fedweave.contract.subject import Subject, distance, everything
-from fedweave.engines import vectorised
+from fedweave.engines import vectorized
 from fedweave.engines.simulation import Simulation
 from fedweave.experiment.rounds import train
-from fedweave.ops.capture import Lasting, _Copies
-from fedweave.ops.recording import Recordings, traced
+from fedweave.ops.recording import Lasting, Recordings, _Copies, traced
 from tests.contract.federations import on_device
 from tests.stand_in import DEVICE, Replays, present
 
@@ -103,7 +102,7 @@ def test_copies_have_the_strides_of_what_they_are_of(form: tuple[tuple[int, ...]
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_algorithms_give_the_same_numbers_captured(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     subject, by = Subject(ALGORITHMS[name]), Replays()
-    monkeypatch.setattr(vectorised, "recorder_for", lambda device: by)
+    monkeypatch.setattr(vectorized, "recorder_for", lambda device: by)
     with present():
         there = on_device(subject, DEVICE, mode="vmap", record="always")
         here = subject.federation(Simulation, torch.float64, mode="loop")

@@ -13,7 +13,7 @@ from fedweave.core.model import Model
 from fedweave.core.tree import Tree
 from fedweave.experiment.rounds import train
 from fedweave.models import GCN, GIN
-from fedweave.ops import gemm
+from fedweave.ops import linear as gemm
 from fedweave.ops.linear import affine, gram, linear, product
 from tests.contract.federations import CLASSES, FEATURES, distance, federation
 

@@ -21,8 +21,7 @@ from fedweave.experiment.rounds import train
 from fedweave.models import MODELS
 from fedweave.ops import recording
 from fedweave.ops.recording import Recordings, traced
-from fedweave.ops.replay import Recording
-from fedweave.ops.tape import derived, kernel
+from fedweave.ops.tape import Recording, derived, kernel
 
 
 def call(recordings: Recordings, function: Callable[..., Any], *operands: Any, roots: tuple[Any, ...] = ()) -> Any:

@@ -22,7 +22,7 @@ from fedweave.errors import ConfigError
 from fedweave.experiment import config
 from fedweave.experiment.rounds import train
 from fedweave.models import GCN, module
-from fedweave.python.loading import load_run
+from fedweave.python.training import load_run
 from tests.contract.federations import CLASSES, FEATURES, arrays, distance, federation
 from tests.refusals import refusal
 

@@ -14,7 +14,7 @@ from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
 from fedweave.experiment.build import client_graphs, global_test_graph
 from fedweave.partition import PARTITIONS, EgoNetworks, Partition, statistics, totals
-from fedweave.partition.pooling import pooled
+from fedweave.partition.client_data import pooled
 from tests.refusals import refusal
 
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from fedweave.core.carried import Carried
+from fedweave.core.edge_attributes import Carried
 from fedweave.core.ledger import Ledger
 from fedweave.datasets import load, npz
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.carrying import skeleton
+from fedweave.datasets.tables import skeleton
 from fedweave.errors import DataError
 from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve

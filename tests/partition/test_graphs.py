@@ -5,9 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedweave.datasets.base import Dataset
+from fedweave.datasets.base import Dataset, undirected
 from fedweave.datasets.check import check
-from fedweave.datasets.edges import undirected
 from fedweave.errors import ConfigError
 from fedweave.partition import (
     PARTITIONS,
@@ -23,8 +22,8 @@ from fedweave.partition import (
     statistics,
     totals,
 )
+from fedweave.partition.client_data import pooled
 from fedweave.partition.ego_networks import induced_edges, labels_of
-from fedweave.partition.pooling import pooled
 from tests.refusals import refusal
 
 

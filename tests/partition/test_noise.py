@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from fedweave.core.carried import Carried
+from fedweave.core.edge_attributes import Carried
 from fedweave.datasets.base import Dataset
 from fedweave.experiment.build import ingredients
 from fedweave.experiment.config import resolve

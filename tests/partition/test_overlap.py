@@ -9,8 +9,8 @@ import pytest
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
 from fedweave.partition import Overlap, statistics
+from fedweave.partition.base import realised
 from fedweave.partition.overlap import HIGH, LOW, NONE, overlaps
-from fedweave.partition.statistics import realised
 from tests.partition.test_partition_laws import blocks, both_ways, same
 from tests.partition.test_partition_real import real
 from tests.refusals import refusal

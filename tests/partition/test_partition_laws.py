@@ -34,7 +34,7 @@ from fedweave.partition import (
     Vertical,
 )
 from fedweave.partition.base import Part
-from fedweave.partition.louvain import _pack, dealt
+from fedweave.partition.communities import _pack, dealt
 from tests.refusals import refusal
 
 SMALL_SKEW = LabelSkew(clients=4, majors=2, test_nodes=20)

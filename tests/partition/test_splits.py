@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
 from fedweave.partition import Random, unused
-from fedweave.partition.base import Partition
-from fedweave.partition.splits import check_ratios, divide, group, per_class, published, role_sizes, stratify
+from fedweave.partition.base import Partition, check_ratios, divide, group, per_class, published, role_sizes, stratify
 from tests.refusals import refusal
 
 RATIOS = st.sampled_from([(0.2, 0.4, 0.4), (0.6, 0.2, 0.2), (1.0, 0.0, 0.0), (0.1, 0.2, 0.3), (0.01, 0.5, 0.49)])

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from fedweave import datasets
 from fedweave.datasets.base import Dataset, Party
 from fedweave.partition import PARTITIONS, Parties, Vertical, statistics, totals
-from fedweave.partition.splits import hashed
+from fedweave.partition.base import hashed
 from tests.refusals import refusal
 
 # 0 - 1 - 2 - 3 - 0 and 1 - 3

@@ -16,7 +16,7 @@ from fedweave.core import random
 from fedweave.errors import UserError
 from fedweave.experiment.config import read, resolve
 from fedweave.privacy.attacks import majority_accuracy, reidentified, repeated_queries
-from fedweave.privacy.ldp import flip_probability
+from fedweave.privacy.mechanisms import flip_probability
 from tests.refusals import refusal
 
 ROOT = Path(__file__).parents[2]

@@ -5,7 +5,7 @@ import torch
 
 from fedweave.algorithms.parts import MemberNoise
 from fedweave.core import random
-from fedweave.privacy.gaussian import GaussianRows
+from fedweave.privacy.mechanisms import GaussianRows
 
 KEY = random.key(7)
 TINY, HUGE = (5e-324, 1e-160, 1e-99, 1e-45, 1e-23, 1e-19), (3e38, 1e154, 1.7e308)

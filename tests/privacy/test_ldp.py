@@ -9,7 +9,7 @@ import torch
 
 from fedweave.core import random
 from fedweave.ops.hashing import bits
-from fedweave.privacy.ldp import (
+from fedweave.privacy.mechanisms import (
     flip_probability,
     level_probabilities,
     noisy_levels,

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from fedweave.core import random
 from fedweave.core.random import fold
-from fedweave.ops import hashing, secret
-from fedweave.privacy.gaussian import noise
-from fedweave.privacy.ldp import noisy_links
+from fedweave.ops import hashing
+from fedweave.ops import hashing as secret
+from fedweave.privacy.mechanisms import noise, noisy_links
 from tests.refusals import refusal
 
 KEY = secret.from_bytes(b"a site's own")
@@ -109,4 +109,4 @@ def test_a_key_read_inside_a_transform_is_refused_with_what_to_do() -> None:
     """A simulation does not show the mistake: its keys are numbers, which can be read there."""
     key = secret.from_bytes(b"a site's")
     with refusal("user.secret", "torch.func"):
-        torch.func.grad(lambda w: (w * secret.bits(key, 2)[0]).sum())(torch.ones(2))
+        torch.func.grad(lambda w: (w * secret.secret_bits(key, 2)[0]).sum())(torch.ones(2))

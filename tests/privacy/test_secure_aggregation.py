@@ -13,8 +13,7 @@ pytest.importorskip("Crypto", reason='needs pycryptodome: pip install "fedweave[
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from fedweave.errors import CallRefused, FedweaveError
-from fedweave.privacy.aggregation import Advert, Answers, Group, Identity, Participant, Use, leftover
-from fedweave.privacy.aggregation.messages import add_pad
+from fedweave.privacy.aggregation import Advert, Answers, Group, Identity, Participant, Use, add_pad, leftover
 from tests.privacy.authority import Authority
 from tests.refusals import refusal
 

@@ -22,14 +22,12 @@ from typer.testing import CliRunner
 from fedweave.cli import app
 from fedweave.experiment.rounds import SERVER
 from fedweave.experiment.runs.files import write_csv, write_table
-from fedweave.incentives.statement import Terms, chained, digest, hashes
-from fedweave.payments.account_page import document, money
-from fedweave.payments.accounts import account
-from fedweave.payments.sealed import check_same
+from fedweave.incentives.payoffs import Terms, chained, digest, hashes
+from fedweave.payments.statements import account, check_same, document, money
 from fedweave.report import tables
 from fedweave.report.compliance import of_run
+from fedweave.report.figures import Kinds, kinds_of, motif_drawing
 from fedweave.report.html import render
-from fedweave.report.motifs import Kinds, drawing, kinds_of
 from fedweave.report.reading import grouped, read_run
 from tests.refusals import refusal
 
@@ -551,18 +549,18 @@ def test_runs_without_payoffs_have_no_such_section(finished: Path, tmp_path: Pat
 
 def test_motifs_are_drawn_by_their_labels() -> None:
     for name, vertices, lines in (("bond 0 1", 2, 1), ("bond 3 4 edge 2", 2, 1), ("ring 0 0 1", 3, 3)):
-        svg = ElementTree.fromstring(drawing(name))
+        svg = ElementTree.fromstring(motif_drawing(name))
         assert len(svg.findall("circle")) == vertices
         assert len(svg.findall("line")) == lines
         labels = [text.text for text in svg.findall("text")]
         assert sorted(labels) == sorted(word for word in name.split() if word.isdigit())  # type: ignore[type-var]
     molecules = Kinds(("C", "<N", "oxygen"), ("=",))
-    svg = ElementTree.fromstring(drawing("ring 0 1 2 edge 0", molecules))
+    svg = ElementTree.fromstring(motif_drawing("ring 0 1 2 edge 0", molecules))
     assert [text.text for text in svg.findall("text")] == ["=", "C", "<N", "2"]
     assert molecules.legend() == "kinds of nodes: 0 C, 1 <N, 2 oxygen; kinds of edges: 0 ="
     for odd in ("", "bond 0", "ring 0 1", "bond <b> 1", "ring 0 1 2 edge <script>"):
         with refusal("motif.drawing"):
-            drawing(odd)
+            motif_drawing(odd)
 
 
 def test_kinds_in_a_damaged_motifs_file_are_refused(finished: Path) -> None:

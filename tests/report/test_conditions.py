@@ -12,8 +12,7 @@ import pytest
 from scipy.stats import friedmanchisquare, ttest_rel, wilcoxon
 
 from fedweave.report.compare import over_conditions
-from fedweave.report.conditions import Condition, conditions, overview, placed, ranks
-from fedweave.report.effects import UNDECIDED
+from fedweave.report.conditions import UNDECIDED, Condition, conditions, overview, placed, ranks
 from fedweave.report.html import render
 from fedweave.report.reading import Run, grouped, read_run
 from tests.report.test_report import Page, fedweave

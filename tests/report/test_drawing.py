@@ -18,13 +18,12 @@ from rich.filesize import decimal
 from fedweave.core.federation import Sends, StepInfo
 from fedweave.core.ledger import Ledger
 from fedweave.core.mechanism import LDP
-from fedweave.report import colours, figures, svg
+from fedweave.report import drawing, figures
+from fedweave.report.drawing import Axis, Bars, Dots, Heat, Line, Panel, percent
 from fedweave.report.pages import STYLE
-from fedweave.report.panels import Bars, Dots, Heat, Line, Panel, percent
 from fedweave.report.reading import Group, Run
-from fedweave.report.svg import Axis
 
-LIGHT, DARK = colours.PAPER
+LIGHT, DARK = drawing.PAPER
 ADVANCE = 0.56  # of a letter to the size of its text: the mean of sans-serif fonts' digits and letters
 VARIABLES = dict(re.findall(r"--(\w+): light-dark\((#\w{6}, #\w{6})\)", STYLE))
 
@@ -36,10 +35,10 @@ def pair(name: str) -> tuple[str, str]:
 
 def test_contrast_is_that_of_wcag() -> None:
     """Against published ratios."""
-    assert colours.contrast("#000000", "#ffffff") == pytest.approx(21)
-    assert colours.contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.005)
-    assert colours.contrast("#ff0000", "#ffffff") == pytest.approx(4.0, abs=0.005)
-    assert colours.contrast("#0000ff", "#ffffff") == pytest.approx(8.59, abs=0.005)
+    assert drawing.contrast("#000000", "#ffffff") == pytest.approx(21)
+    assert drawing.contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.005)
+    assert drawing.contrast("#ff0000", "#ffffff") == pytest.approx(4.0, abs=0.005)
+    assert drawing.contrast("#0000ff", "#ffffff") == pytest.approx(8.59, abs=0.005)
 
 
 @pytest.mark.parametrize(
@@ -47,9 +46,9 @@ def test_contrast_is_that_of_wcag() -> None:
     [(text, "paper") for text in ("ink", "grey", "alarm", "blue")] + [("ink", "pale"), ("ink", "warn")],
 )
 def test_texts_stand_out_in_light_and_dark(text: str, back: str) -> None:
-    assert pair("paper") == colours.PAPER
+    assert pair("paper") == drawing.PAPER
     for ink, paper in zip(pair(text), pair(back), strict=True):
-        assert colours.contrast(ink, paper) >= colours.WRITTEN
+        assert drawing.contrast(ink, paper) >= drawing.WRITTEN
 
 
 def both(tone: str) -> tuple[str, str]:
@@ -58,20 +57,20 @@ def both(tone: str) -> tuple[str, str]:
 
 
 def test_every_colour_that_is_drawn_stands_out_in_light_and_dark() -> None:
-    drawn = [colours.of_run(at) for at in range(10)] + [figures.MAJORITY, *map(colours.tone, figures.EDGES.values())]
-    drawn += [tone for count in (2, 10, 15, 40) for tone in colours.of_classes(count)]
+    drawn = [drawing.of_run(at) for at in range(10)] + [figures.MAJORITY, *map(drawing.tone, figures.EDGES.values())]
+    drawn += [tone for count in (2, 10, 15, 40) for tone in drawing.of_classes(count)]
     for tone in drawn:
-        for colour, paper in zip(both(tone), colours.PAPER, strict=True):
-            assert colours.contrast(colour, paper) >= colours.DRAWN, tone
-    assert colours.legible("#0072b2", LIGHT) == "#0072b2"  # what stands out stays
-    assert len(set(map(colours.of_run, range(10)))) == len(set(colours.DASHES)) == 10
+        for colour, paper in zip(both(tone), drawing.PAPER, strict=True):
+            assert drawing.contrast(colour, paper) >= drawing.DRAWN, tone
+    assert drawing.legible("#0072b2", LIGHT) == "#0072b2"  # what stands out stays
+    assert len(set(map(drawing.of_run, range(10)))) == len(set(drawing.DASHES)) == 10
 
 
 def texts(drawn: str) -> Iterator[tuple[str, np.ndarray]]:
     """Every text with the corners of its box, [4, 2]."""
     for text in ElementTree.fromstring(drawn).iter("text"):
         words, x, y = text.text or "", float(text.attrib["x"]), float(text.attrib["y"])
-        wide = svg.SIZE * ADVANCE * len(words)
+        wide = drawing.SIZE * ADVANCE * len(words)
         left = x - wide * {"start": 0.0, "middle": 0.5, "end": 1.0}[text.attrib["text-anchor"]]
         box = np.array([(left, y - 8), (left + wide, y - 8), (left + wide, y + 2), (left, y + 2)])
         if turned := re.fullmatch(r"rotate\((-?\d+) (\S+) (\S+)\)", text.attrib.get("transform", "")):
@@ -117,15 +116,15 @@ def test_no_text_of_a_panel_over_names_is_cut_or_lies_on_another(
     words = {"below": "clients, lowest first", "beside": "test accuracy, less that alone"} if worded else {}
     bars = Bars("bars", [abs(one) for one in y], "#000000")
     form = percent if stacked else Panel("", ()).form
-    check(svg.panel(Panel("t", (bars, bars), tuple(names), stacked=stacked, form=form, **words)))  # type: ignore[arg-type]
-    check(svg.panel(Panel("t", (Dots("dots", range(len(y)), y, "#000000"),), tuple(names), **words)))  # type: ignore[arg-type]
+    check(drawing.panel(Panel("t", (bars, bars), tuple(names), stacked=stacked, form=form, **words)))  # type: ignore[arg-type]
+    check(drawing.panel(Panel("t", (Dots("dots", range(len(y)), y, "#000000"),), tuple(names), **words)))  # type: ignore[arg-type]
 
 
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(st.lists(NUMBERS, min_size=1, max_size=30), st.integers(1, 100_000))
 def test_no_text_of_curves_is_cut_or_lies_on_another(y: list[float], every: int) -> None:
     x = [every * (at + 1) for at in range(len(y))]
-    check(svg.panel(Panel("t", (Line("a", x, y, "#000000"),), below="round", beside="loss")))
+    check(drawing.panel(Panel("t", (Line("a", x, y, "#000000"),), below="round", beside="loss")))
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(2, 2), (10, 10), (19, 20), (60, 60), (3, 60), (40, 3)])
@@ -133,33 +132,33 @@ def test_no_text_of_a_matrix_is_cut_or_lies_on_another(rows: int, columns: int) 
     values = np.arange(rows * columns).reshape(rows, columns) / (rows * columns)
     written = tuple(tuple(f"{1000 * one:.0f}" for one in row) for row in values)
     names = [tuple(f"class {at}" for at in range(count)) for count in (rows, columns)]
-    check(svg.panel(Heat("t", values, 1.0, *names, "predicted", "true", written)))
-    check(svg.panel(Heat("t", values, 1.0, below="of the other", beside="clients")))
+    check(drawing.panel(Heat("t", values, 1.0, *names, "predicted", "true", written)))
+    check(drawing.panel(Heat("t", values, 1.0, below="of the other", beside="clients")))
 
 
 def test_squares_of_one_colour_side_by_side_are_one() -> None:
-    drawn = svg.panel(Heat("t", np.array([[0.0, 0.0, 1.0], [1.0, 0.0, 1.0]]), 1.0))
+    drawn = drawing.panel(Heat("t", np.array([[0.0, 0.0, 1.0], [1.0, 0.0, 1.0]]), 1.0))
     paths = {path.attrib["fill"]: path.attrib["d"] for path in ElementTree.fromstring(drawn).iter("path")}
-    assert {fill: path.count("M") for fill, path in paths.items()} == {colours.shade(0): 2, colours.shade(1): 3}
-    [width] = re.findall(r"M8\.0 10\.0h([\d.]+)v", paths[colours.shade(0)])
-    assert float(width) == pytest.approx((svg.WIDTH - svg.RIGHT - 8) * 2 / 3, abs=0.1)
+    assert {fill: path.count("M") for fill, path in paths.items()} == {drawing.shade(0): 2, drawing.shade(1): 3}
+    [width] = re.findall(r"M8\.0 10\.0h([\d.]+)v", paths[drawing.shade(0)])
+    assert float(width) == pytest.approx((drawing.WIDTH - drawing.RIGHT - 8) * 2 / 3, abs=0.1)
 
 
 def test_bars_lines_and_dots_stand_where_their_numbers_are() -> None:
     """From 0 to 1 over the height between two ticks of the axis."""
-    drawn = svg.panel(Panel("t", (Bars("b", [0.25, 1.0], "#0072b2"),), ("a", "<b>"), low=0.0, high=1.0))
-    low, quarter, full = svg.HEIGHT - 20.0, [], []
+    drawn = drawing.panel(Panel("t", (Bars("b", [0.25, 1.0], "#0072b2"),), ("a", "<b>"), low=0.0, high=1.0))
+    low, quarter, full = drawing.HEIGHT - 20.0, [], []
     for rect in ElementTree.fromstring(drawn).iter("rect"):
         (quarter if "a, b: 0.25" in "".join(rect.itertext()) else full).append(rect.attrib)
     [one], [other] = quarter, full
     assert float(one["height"]) == pytest.approx(float(other["height"]) / 4, abs=0.1)
     assert float(one["y"]) + float(one["height"]) == pytest.approx(low, abs=0.1)
     assert "&lt;b&gt;, b: 1" in drawn
-    line = svg.panel(Panel("t", (Line("l", [0, 10], [0.0, 1.0], "#0072b2"),)))
+    line = drawing.panel(Panel("t", (Line("l", [0, 10], [0.0, 1.0], "#0072b2"),)))
     first, last = re.findall(
         r"([\d.]+) ([\d.]+)", re.findall(r'class="line"[^>]* d="M([^"]+)"', line)[0].replace("L", " ")
     )
-    assert (float(first[1]), float(last[1])) == (low, svg.TOP)
+    assert (float(first[1]), float(last[1])) == (low, drawing.TOP)
     assert float(last[0]) > float(first[0])
 
 
@@ -190,8 +189,8 @@ def test_bytes_and_epsilon_add_up_over_rounds() -> None:
     assert (list(sent.marks[0].x), list(sent.marks[0].y)) == ([1, 2, 3], [each, 2 * each, 3 * each])  # type: ignore[union-attr]
     assert list(cost.marks[0].y) == pytest.approx([1.5, 3.0, 4.5])
     assert "per row" in cost.title
-    assert f"one: {decimal(ledger.bytes_up)} at 3" in svg.panel(sent)
-    assert "one: 4.5 at 3" in svg.panel(cost)
+    assert f"one: {decimal(ledger.bytes_up)} at 3" in drawing.panel(sent)
+    assert "one: 4.5 at 3" in drawing.panel(cost)
     assert figures.traffic([Group("one", (run(ledger=Ledger().table()),))]) is None
 
 

@@ -20,14 +20,13 @@ from fedweave.cli import app
 from fedweave.core.federation import Sends, StepInfo
 from fedweave.core.ledger import Ledger
 from fedweave.core.mechanism import LDP, Clipped, Gaussian
-from fedweave.core.purposes import EVALUATION, FRAMING, SETUP, TRAINING
+from fedweave.core.types import EVALUATION, FRAMING, SETUP, TRAINING
 from fedweave.partition.base import Part, Partition
-from fedweave.partition.scaling import meter_scaling
-from fedweave.privacy.gaussian import epsilon
-from fedweave.privacy.spent import of_members
+from fedweave.partition.client_data import meter_scaling
+from fedweave.privacy.accountant import of_members
+from fedweave.privacy.mechanisms import epsilon
 from fedweave.report.compliance import sent
-from fedweave.report.flows import flows, of_member, period
-from fedweave.report.ledger import show_ledger
+from fedweave.report.ledger import flows, of_member, period, show_ledger
 from tests.refusals import refusal
 
 SENT = StepInfo.of({"h": Sends("rows", (Clipped(1.0), Gaussian(0.5, 2.0))), "n": "a count"})

@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 from fedweave.cli import app
 from fedweave.report import terminal
 from fedweave.report.cells import signed
-from fedweave.report.groups import between_groups, named_groups
 from fedweave.report.html import render
 from fedweave.report.notes import of_fairest
 from fedweave.report.reading import grouped, read_run, read_runs
+from fedweave.report.tables import between_groups, named_groups
 
 PEOPLE = """
 rounds = 3

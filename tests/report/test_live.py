@@ -17,8 +17,8 @@ from fedweave.core.ledger import Ledger
 from fedweave.core.mechanism import LDP, Gaussian
 from fedweave.experiment.config import resolve
 from fedweave.experiment.runs import run as runs
-from fedweave.privacy.gaussian import epsilon
-from fedweave.privacy.spent import bounds, over_rounds
+from fedweave.privacy.accountant import bounds, over_rounds
+from fedweave.privacy.mechanisms import epsilon
 from fedweave.report.live import PAGE, LivePage, followed, state
 from fedweave.report.terminal import Terminal, screen
 from fedweave.report.tracking import Observers

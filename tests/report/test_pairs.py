@@ -11,7 +11,7 @@ from fedweave.experiment import config
 from fedweave.experiment.build import build
 from fedweave.experiment.runs.files import PAIRS, read_pairs
 from fedweave.report import figures
-from fedweave.report.disclosure import disclose
+from fedweave.report.compliance import disclose
 from fedweave.report.html import render
 from fedweave.report.reading import Run, read_run
 from tests.refusals import refusal

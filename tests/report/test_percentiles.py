@@ -7,11 +7,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fedweave.report import gain, tables
+from fedweave.report import tables
+from fedweave.report import tables as gain
+from fedweave.report.drawing import Line, Panel
 from fedweave.report.html import render
-from fedweave.report.panels import Line, Panel
-from fedweave.report.percentiles import beyond_noise, differs
 from fedweave.report.reading import Run, grouped, read_run
+from fedweave.report.tables import beyond_noise, differs
 from tests.report.test_report import Page
 from tests.report.test_report import runs as runs
 
@@ -73,4 +74,4 @@ def test_what_is_not_known_is_not_counted(runs: dict[str, Path]) -> None:
     assert beyond_noise(*(replace(one, partition=None) for one in (joined, alone))) is None
     assert beyond_noise(many(joined, np.ones(90), 0), many(alone, np.zeros(90), 0)) is None
     few = gain.gains(grouped([joined, alone]))
-    assert (gain.spreads(few).rows, "beyond" in gain.sentences(few)[0]) == ((), False)
+    assert (gain.member_spreads(few).rows, "beyond" in gain.sentences(few)[0]) == ((), False)

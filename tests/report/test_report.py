@@ -25,21 +25,21 @@ from fedweave.cli import app
 from fedweave.core.federation import Sends, StepInfo
 from fedweave.core.ledger import Ledger
 from fedweave.core.mechanism import LDP, Clipped, Gaussian, Mixup
-from fedweave.core.purposes import PREDICTION
+from fedweave.core.types import PREDICTION
 from fedweave.experiment.config import dumps
-from fedweave.privacy.gaussian import epsilon
-from fedweave.privacy.spent import bounds, over_rounds, states_bound
-from fedweave.report import figures, gain, svg, tables
-from fedweave.report.cells import HIGHER, LOWER, Cell, marked, measured, number, signed
+from fedweave.privacy.accountant import bounds, over_rounds, states_bound
+from fedweave.privacy.mechanisms import epsilon
+from fedweave.report import drawing, figures, tables
+from fedweave.report import tables as gain
+from fedweave.report.cells import HIGHER, LOWER, Cell, marked, measured, number, recipe, signed, unlike
 from fedweave.report.compare import VERDICTS, tradeoff
 from fedweave.report.compare import compared as compared_groups
-from fedweave.report.disclosure import SENSITIVE, disclose, spent
-from fedweave.report.effects import UNDECIDED, effect, ranked, standing, three
+from fedweave.report.compliance import SENSITIVE, disclose, spent
+from fedweave.report.conditions import UNDECIDED, effect, ranked, standing, three
+from fedweave.report.drawing import Dots, Panel
 from fedweave.report.html import render
 from fedweave.report.ledger import POOLED
-from fedweave.report.panels import Dots, Panel
 from fedweave.report.reading import Group, Run, grouped, read_run, read_runs, spread
-from fedweave.report.training import recipe, unlike
 
 SMALL = """
 rounds = 3
@@ -588,7 +588,7 @@ def test_clients_are_sorted_bars_or_a_histogram() -> None:
     shares, centres = figures.histogram([0.0, 0.01, 0.99, 1.0])
     assert (shares[0], shares[-1], shares.sum()) == (0.5, 0.5, 1.0)
     assert (centres[0], centres[-1]) == pytest.approx((0.025, 0.975))
-    drawn = svg.panel(figures.distribution("", [many], "#000000"))
+    drawn = drawing.panel(figures.distribution("", [many], "#000000"))
     assert re.findall(r">([\d.]+)</text>", drawn)[-6:] == ["0", "0.2", "0.4", "0.6", "0.8", "1"]
     assert "<title>0.00 to 0.05: " in drawn
 

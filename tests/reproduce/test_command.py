@@ -14,7 +14,7 @@ from fedweave.experiment.runs import run as runs
 from fedweave.papers import selection, session
 from fedweave.papers.paper import Paper, Protocol, Setting, changed
 from fedweave.papers.quantities import accuracy
-from fedweave.papers.workers import Stopped
+from fedweave.papers.session import Stopped
 from tests.reproduce.tiny import Silent, cell, table
 
 GOOD = cell("good", 0.5), cell("good", 0.6, "local")

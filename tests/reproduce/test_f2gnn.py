@@ -16,10 +16,11 @@ from benchmarks import fair_grid
 from fedweave.experiment import config
 from fedweave.experiment.runs import run as runs
 from fedweave.metrics.measured import METRICS_SCHEMA
-from fedweave.papers import f2gnn, grid, pictures
+from fedweave.papers import f2gnn, grid
+from fedweave.papers import table as pictures
 from fedweave.papers.f2gnn import F2GNN, METHODS, OURS, PENALTY, experiment
-from fedweave.papers.groups import gap, median_gap, median_score, one_class, score, tradeoff
 from fedweave.papers.paper import PaperTable, Quantity
+from fedweave.papers.quantities import gap, median_gap, median_score, one_class, score, tradeoff
 from fedweave.papers.table import Row, assemble, averaged
 from tests.reproduce.tiny import AllThere, Silent, cell, finish, table
 

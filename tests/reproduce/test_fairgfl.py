@@ -10,10 +10,10 @@ import pytest
 from fedweave.datasets import DATASETS, load
 from fedweave.experiment import config
 from fedweave.experiment.runs import run as runs
-from fedweave.papers import fairgfl, grid, overlap_quantities, pictures
-from fedweave.papers.differences import differences
+from fedweave.papers import fairgfl, grid, quantities, table
 from fedweave.papers.fairgfl import FAIRGFL, NORMALISED, OURS, PLAIN, SCALED, STEP, experiment
 from fedweave.papers.paper import NOTHING, PaperTable
+from fedweave.papers.session import differences
 from fedweave.papers.table import assemble
 from fedweave.partition.overlap import HIGH, LOW, NONE, Overlap
 from tests.reproduce.tiny import Silent
@@ -145,7 +145,7 @@ def test_tables_and_figures_on_a_tiny_graph(tmp_path: Path) -> None:
 def _drawn(out: Path, by_overlap: list[Any]) -> None:
     """A picture for each data set and quantity, over rounds or overlaps; a curve ends at the table's number."""
     plan = planned(out, FAIRGFL.figures[7])
-    over_rounds = pictures.draw_curves(out / "7", "Privacy", "round", plan, [])
+    over_rounds = table.draw_curves(out / "7", "Privacy", "round", plan, [])
     units = ("accuracy", "loss", "variance", "entropy")
     assert [Path(file).name for file in over_rounds] == [f"7-cora-{unit}.svg" for unit in units]
     for it in plan:
@@ -153,7 +153,7 @@ def _drawn(out: Path, by_overlap: list[Any]) -> None:
         [run] = it.runs
         found = it.cell.quantity.curve(run.directory)
         assert found[max(found)] == it.cell.quantity.read(run.directory)
-    over_overlaps = pictures.draw_curves(out / "8", "Overlap", "overlap", [], by_overlap)
+    over_overlaps = table.draw_curves(out / "8", "Overlap", "overlap", [], by_overlap)
     assert [Path(file).name for file in over_overlaps][:2] == ["8-cora-accuracy.svg", "8-cora-variance.svg"]
     picture = Path(over_overlaps[0]).read_text()
     assert ">overlap<" in picture
@@ -175,9 +175,9 @@ def test_overlaps_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         def section(self, name: str) -> config.Document:
             return {"name": "overlap", "clients": 3}
 
-    monkeypatch.setattr(overlap_quantities, "read_run", lambda run: Read())
+    monkeypatch.setattr(quantities, "read_run", lambda run: Read())
     share = {
-        (matrix, group): overlap_quantities.sharing(matrix, (group,)).read(tmp_path)
+        (matrix, group): quantities.sharing(matrix, (group,)).read(tmp_path)
         for matrix in ("nodes", "nodes_estimated")
         for group in (NONE, LOW, HIGH)
     }
@@ -187,8 +187,8 @@ def test_overlaps_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         for matrix, of in wanted.items()
         for group, value in zip((NONE, LOW, HIGH), of, strict=True)
     }
-    assert overlap_quantities.sharing("nodes", (LOW, HIGH)).read(tmp_path) == pytest.approx(0.5)
-    assert overlap_quantities.pair_auc().read(tmp_path) == 1.0
-    assert overlap_quantities.order_kept().read(tmp_path) == pytest.approx(1.0)
+    assert quantities.sharing("nodes", (LOW, HIGH)).read(tmp_path) == pytest.approx(0.5)
+    assert quantities.pair_auc().read(tmp_path) == 1.0
+    assert quantities.order_kept().read(tmp_path) == pytest.approx(1.0)
     pairs["nodes_estimated"] = np.array([[0, 0.6, 0], [0.1, 0, 0.5], [0, 1.0, 0]])
-    assert overlap_quantities.pair_auc().read(tmp_path) == pytest.approx(7 / 8)  # .6 is above .5, of 2 · 4 pairs
+    assert quantities.pair_auc().read(tmp_path) == pytest.approx(7 / 8)  # .6 is above .5, of 2 · 4 pairs

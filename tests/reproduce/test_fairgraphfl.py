@@ -17,8 +17,8 @@ from fedweave.experiment.runs import run as runs
 from fedweave.metrics.measured import METRICS_SCHEMA
 from fedweave.papers import fairgraphfl, grid
 from fedweave.papers.fairgraphfl import ABLATIONS, FAIRGRAPHFL, METHODS, OWN, experiment
-from fedweave.papers.incentive_quantities import LEFT_OUT, contribution, fairness
 from fedweave.papers.paper import NOTHING, PaperCell, PaperTable
+from fedweave.papers.quantities import LEFT_OUT, contribution, fairness
 from fedweave.papers.table import assemble
 from fedweave.payments.contributions import measured
 from fedweave.report.reading import read_run

@@ -11,9 +11,10 @@ from fedweave.core import random
 from fedweave.core.tree import leaves
 from fedweave.experiment import config
 from fedweave.experiment.runs import run as runs
-from fedweave.papers import fedego, fedego_experiments, fedego_script, grid
-from fedweave.papers.fedego import FEDEGO
-from fedweave.papers.fedego_experiments import COMMUNITIES, experiment
+from fedweave.papers import fedego, grid
+from fedweave.papers import fedego as fedego_experiments
+from fedweave.papers import fedego as fedego_script
+from fedweave.papers.fedego import COMMUNITIES, FEDEGO, experiment
 from fedweave.papers.paper import PaperCell, printed
 from fedweave.papers.quantities import megabytes
 from fedweave.papers.selection import PROTOCOLS
@@ -217,7 +218,7 @@ def test_the_scripts_protocol_is_a_bundle_of_settings_of_their_own() -> None:
         0.0,
         False,
     )
-    left = {name: differing("FedEgo", "Wiki", name) for name in fedego_script.SETTINGS}
+    left = {name: differing("FedEgo", "Wiki", name) for name in fedego_script.SCRIPT_SETTINGS}
     undone = {name: (everything | more) - found for name, found in left.items()}
     added = {name: found - everything - more for name, found in left.items()}
     assert {name: value for name, value in undone.items() if value} == {
@@ -271,8 +272,8 @@ def test_one_row_for_each_setting_that_concerns_a_data_set() -> None:
     for it in PROTOCOLS["fedego"]["script"].one_off().cells:
         rows.setdefault(it.column, set()).add(it.row)
     elsewhere = ("dblp", "FedProx", "communities")
-    own = [name for name in fedego_script.SETTINGS if not any(word in name for word in elsewhere)]
+    own = [name for name in fedego_script.SCRIPT_SETTINGS if not any(word in name for word in elsewhere)]
     always = {f"FedEgo, without: {name}" for name in own}
     always |= {f"{method}, {how}" for method in ("FedEgo", "FedAvg") for how in ("everything on", "clean")}
-    of_dblp = {f"FedEgo, without: {name}" for name in fedego_script.SETTINGS if "dblp" in name}
+    of_dblp = {f"FedEgo, without: {name}" for name in fedego_script.SCRIPT_SETTINGS if "dblp" in name}
     assert rows == {"Cora": always, "Citeseer": always, "Wiki": always | of_dblp}

@@ -17,7 +17,9 @@ from fedweave.datasets import DATASETS
 from fedweave.experiment import config
 from fedweave.experiment.runs import run as runs
 from fedweave.metrics.measured import METRICS_SCHEMA
-from fedweave.papers import glasu, glasu_script, grid, pictures
+from fedweave.papers import glasu, grid
+from fedweave.papers import glasu as glasu_script
+from fedweave.papers import table as pictures
 from fedweave.papers.glasu import DELAY, GLASU, experiment
 from fedweave.papers.paper import NOTHING, PaperCell, PaperTable, Printed
 from fedweave.papers.quantities import (
@@ -34,7 +36,7 @@ from fedweave.papers.quantities import (
 )
 from fedweave.papers.selection import PROTOCOLS
 from fedweave.papers.table import assemble, headings, shown
-from fedweave.report.colours import COLOURS
+from fedweave.report.drawing import COLOURS
 from tests.reproduce.tiny import AllThere, Silent, cell, finish, table
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
@@ -313,8 +315,8 @@ def test_a_quick_look_is_evaluated_on_its_way() -> None:
 
 def test_the_picture_has_means_bands_and_escaped_names(tmp_path: Path) -> None:
     lines = {
-        "one <seed>": pictures.averaged([{10: 50.0, 20: 60.0}]),
-        "two": pictures.averaged([{10: 40.0, 20: 60.0, 30: 1.0}, {10: 50.0, 20: 80.0}]),
+        "one <seed>": pictures.mean_curve([{10: 50.0, 20: 60.0}]),
+        "two": pictures.mean_curve([{10: 40.0, 20: 60.0, 30: 1.0}, {10: 50.0, 20: 80.0}]),
     }
     assert lines["two"] == [(10, 45.0, pytest.approx(50**0.5)), (20, 70.0, pytest.approx(200**0.5))]
     picture = ElementTree.fromstring(pictures.curves("Title & more", "%", lines))
@@ -381,7 +383,7 @@ def test_the_tables_kinds_of_runs_on_a_tiny_graph(tmp_path: Path) -> None:
     saved = rows["PubMed, Saving", "K=1"].ours
     times = [rows["PubMed, Runtime", f"K={k}"].ours or 0 for k in (4, 1)]
     assert saved == pytest.approx(100 * (1 - times[1] / times[0]))
-    assert len(pictures.averaged([curve(plan[0].runs[0].directory)])) == 2
+    assert len(pictures.mean_curve([curve(plan[0].runs[0].directory)])) == 2
 
 
 def test_a_cell_of_absent_data_says_which_file_is_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

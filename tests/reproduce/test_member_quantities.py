@@ -9,7 +9,7 @@ import pytest
 from fedweave import datasets
 from fedweave.experiment.config import resolve
 from fedweave.experiment.runs import run as runs
-from fedweave.papers.fedego_figures import fact, of_client, share_held, share_predicted, share_true
+from fedweave.papers.fedego import fact, of_client, share_held, share_predicted, share_true
 from tests.reproduce.tiny import Silent, document
 
 DATA = {"name": "synthetic", "nodes": 120, "classes": 3, "features": 6}

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedweave.papers import grid
-from fedweave.papers.workers import Stopped, execute
+from fedweave.papers.session import Stopped, execute
 from tests.reproduce.tiny import cell, table
 
 

@@ -13,8 +13,7 @@ from fedweave.experiment.config import resolve
 from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.files import CHECKPOINT
 from fedweave.experiment.runs.run import run
-from fedweave.export.card import card
-from fedweave.export.source import source
+from fedweave.export.source import card, source
 from fedweave.report.reading import read_run
 from tests.refusals import refusal
 from tests.runs.test_predictions import Quiet

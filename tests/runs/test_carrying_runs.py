@@ -15,7 +15,7 @@ from fedweave.experiment.build import build, federation
 from fedweave.experiment.config import resolve
 from fedweave.export.source import source
 from fedweave.models import GINE
-from fedweave.models.directed import fitted, unused
+from fedweave.models.blocks import fitted, unused
 from fedweave.partition import Random
 from fedweave.python.training import train
 from tests.refusals import refusal

@@ -10,7 +10,7 @@ from fedweave.core import plugins
 from fedweave.deploy.sites.experiments import for_sites
 from fedweave.deploy.sites.project import Project
 from fedweave.experiment.config import read, written
-from fedweave.python.loading import load_run
+from fedweave.python.training import load_run
 from tests.refusals import refusal
 
 MODEL = """

@@ -8,27 +8,24 @@ import pytest
 import torch
 
 from fedweave import datasets
-from fedweave.algorithms import ALGORITHMS, score_sums
+from fedweave.algorithms import ALGORITHMS, scoring
 from fedweave.algorithms.parts import Round
 from fedweave.cli.predict import predictions
-from fedweave.contract.wire import ShardedRecorder
-from fedweave.core import carried as carried_edges
+from fedweave.contract.subject import ShardedRecorder
+from fedweave.core import edge_attributes as carried_edges
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.algorithm import capabilities
-from fedweave.core.arrays import graph_tree, tree_graph
-from fedweave.core.carried import Carried
+from fedweave.core.edge_attributes import Carried
 from fedweave.core.federation import Client
-from fedweave.core.graph import TEST, TRAIN, VAL
-from fedweave.core.portions import Batch
-from fedweave.core.replies import Replies
+from fedweave.core.graph import TEST, TRAIN, VAL, graph_tree, tree_graph
+from fedweave.core.replies import Batch, Replies
 from fedweave.core.tree import decode, encode, leaves, map_leaves
 from fedweave.errors import ConfigError
-from fedweave.experiment.build import build
+from fedweave.experiment.build import build, prepared
 from fedweave.experiment.config import resolve
-from fedweave.experiment.prepared import prepared
 from fedweave.export.source import source
-from fedweave.incentives.coalitions import worth
+from fedweave.incentives.shapley import worth
 from tests.refusals import refusal
 from tests.runs.test_predictions import made
 
@@ -194,7 +191,7 @@ def test_models_are_tried_on_test_examples_with_the_messages_that_these_are_judg
         return int(((logits.argmax(1) == graph.y) & graph.masks[TEST]).sum())
 
     with torch.no_grad():
-        found = score_sums.hits(net, many, Client(graph, {}, random.key(0), random.key(0)))["tried"].tolist()
+        found = scoring.hits(net, many, Client(graph, {}, random.key(0), random.key(0)))["tried"].tolist()
         assert found == [right(models.judged(net, w, graph)) for w in each]
         assert found != [right(models.apply(net, w, graph)) for w in each]
 
@@ -209,7 +206,7 @@ def test_models_that_mark_their_seeds_are_tried_and_valued_by_sampled_neighbourh
 
     with torch.no_grad():
         client = Client(graphs[0], {}, random.key(0), random.key(0))
-        found = score_sums.hits(net, map_leaves(lambda leaf: leaf[None], first), client)["tried"].tolist()
+        found = scoring.hits(net, map_leaves(lambda leaf: leaf[None], first), client)["tried"].tolist()
         assert found == [right(first, graphs[0])]
         update = Batch((0, 1), {"update": map_leaves(lambda a, b, c: torch.stack([b - a, c - a]), first, *others)})
         replies, share = Replies(("east", "west"), [update], {}), torch.tensor([0.5, 0.5], dtype=torch.float64)

@@ -5,10 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedweave.experiment.build import prepared
 from fedweave.experiment.config import resolve
-from fedweave.experiment.prepared import prepared
-from fedweave.experiment.runs.form import form_of_config
-from fedweave.experiment.runs.new_data import Before, like
+from fedweave.experiment.runs.data_form import Before, form_of_config, like
 
 IN = "external in log count"
 

@@ -15,7 +15,7 @@ import torch
 from fedweave.core.federation import StepInfo
 from fedweave.core.ledger import Ledger
 from fedweave.errors import FedweaveError, UserError
-from fedweave.experiment.runs import files, saving
+from fedweave.experiment.runs import checkpoint, files
 from fedweave.metrics.measured import METRICS_SCHEMA
 from tests.refusals import refusal
 
@@ -39,11 +39,11 @@ def test_full_disk_keeps_the_old_content(tmp_path: Path) -> None:
 def test_what_a_large_table_gets_is_filed_beside_it_until_that_is_as_much(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(saving, "_LARGE", 4)
+    monkeypatch.setattr(checkpoint, "_LARGE", 4)
     path, rows = tmp_path / files.METRICS, [(1, f"c{i}", "test", "loss", float(i)) for i in range(20)]
     (tmp_path / "checkpoint").mkdir()
     whole = pa.table([pa.array(column) for column in zip(*rows, strict=True)], METRICS_SCHEMA)
-    table = saving.Growing(path)
+    table = checkpoint.Growing(path)
     for count, beside in ((3, []), (5, [3]), (6, []), (6, []), (8, [6]), (10, [6, 8]), (12, [])):
         before = path.read_bytes() if path.exists() else b""
         table.save(count, whole.slice(0, count).slice, False)

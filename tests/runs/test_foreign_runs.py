@@ -21,9 +21,8 @@ from fedweave.cli.predict import predictions
 from fedweave.core.tree import Tree, decode, encode
 from fedweave.errors import FedweaveError
 from fedweave.experiment.runs.predictions import Predicted, predictions_table
-from fedweave.export.card import card
-from fedweave.export.source import source
-from fedweave.python.loading import load_run
+from fedweave.export.source import card, source
+from fedweave.python.training import load_run
 from fedweave.report.html import render
 from fedweave.report.live import state
 from fedweave.report.reading import read_run

@@ -17,7 +17,7 @@ from fedweave.errors import ConfigError
 from fedweave.experiment import build
 from fedweave.experiment.config import Config, dumps, resolve
 from fedweave.experiment.rounds import train
-from fedweave.experiment.runs import scoring
+from fedweave.experiment.runs import predictions
 from fedweave.experiment.runs.run import run
 from fedweave.experiment.runs.trained import finished, trained
 from fedweave.experiment.runs.warm import begin
@@ -121,7 +121,7 @@ def test_a_run_goes_on_predicts_and_is_exported(tmp_path: Path) -> None:
     assert run(config(), out, Quiet(), True)["metrics"] == pytest.approx(expected, abs=0, nan_ok=True)
 
     again = trained(out, finished(out), "")
-    told = accuracies(columns(scoring.of_own(again)), again.built.data.y)
+    told = accuracies(columns(predictions.of_own(again)), again.built.data.y)
     assert len(told) == 5
     assert sum(told.values()) / 5 == pytest.approx(expected["local/accuracy"], abs=1e-12)
     for client, name in zip(again.built.fed.clients, ["gcn", "sage", "mlp", "gcn", "sage"], strict=True):

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import fedweave
 from fedweave.cli import app
 from fedweave.errors import UserError
-from fedweave.experiment.runs.own_metrics import function, measured
+from fedweave.experiment.runs.predictions import function, measured
 from fedweave.papers import session
 from tests.refusals import refusal
 from tests.sweep.test_sweep import SMALL, in_process

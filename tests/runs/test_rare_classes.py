@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from fedweave.metrics.flagging import threshold
+from fedweave.metrics.ranking import threshold
 from tests.runs.rare import accounts
 from tests.runs.test_cases_of_scores import called
 

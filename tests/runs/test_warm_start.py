@@ -19,7 +19,7 @@ from fedweave.experiment.config import dumps, resolve
 from fedweave.experiment.runs.warm import begin, earlier_ledgers
 from fedweave.models import GCN
 from fedweave.partition import Random
-from fedweave.report.disclosure import disclose
+from fedweave.report.compliance import disclose
 from fedweave.report.reading import read_run
 
 NOISED = {"name": "dp", "clip": 4.0, "epsilon": 8.0, "delta": 1e-5, "target_rounds": 2}

@@ -14,7 +14,7 @@ from fedweave.datasets import load
 from fedweave.datasets.base import Dataset
 from fedweave.experiment.config import resolve
 from fedweave.experiment.runs.run import run
-from fedweave.metrics.judging import RAREST
+from fedweave.metrics.selection import RAREST
 from fedweave.partition import Random
 from fedweave.partition.base import Partition
 from fedweave.report.notes import notes

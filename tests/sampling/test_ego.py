@@ -18,8 +18,8 @@ from fedweave.core.graph import TRAIN, Graph, make_graph, stack
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.models import MODELS, sage
-from fedweave.sampling import ego
-from fedweave.sampling.egos import Egos
+from fedweave.sampling import ego_graphs
+from fedweave.sampling.ego_graphs import Egos
 from tests.conftest import padded_alike, random_graph
 
 
@@ -43,7 +43,7 @@ def adjacent(graph: Graph) -> dict[int, set[int]]:
 
 @pytest.mark.parametrize(("hops", "fan_out", "count"), [(0, 3, 1), (1, 6, 7), (2, 6, 43), (3, 2, 15), (2, 1, 3)])
 def test_positions(hops: int, fan_out: int, count: int) -> None:
-    assert ego.positions(hops, fan_out) == count
+    assert ego_graphs.positions(hops, fan_out) == count
     nodes = Egos(4, hops, fan_out).around(labelled(5, undirected((0, 1))), random.key(0), torch.arange(4))
     assert nodes.shape == (count, 4)
     assert nodes[0].tolist() == [0, 1, 2, 3]
@@ -54,7 +54,7 @@ def test_children_are_neighbours_of_their_parents(hops: int, fan_out: int) -> No
     graph = random_graph(60)
     near, centres = adjacent(graph), torch.arange(0, 60, 3)
     nodes = Egos(4, hops, fan_out).around(graph, random.key(1), centres)
-    for v in range(ego.positions(hops - 1, fan_out)):
+    for v in range(ego_graphs.positions(hops - 1, fan_out)):
         for child in range(fan_out * v + 1, fan_out * v + fan_out + 1):
             assert all(int(c) in near[int(p)] for p, c in zip(nodes[v], nodes[child], strict=True))
 
@@ -93,7 +93,7 @@ class _Endless:
 @pytest.mark.parametrize("degree", [1, 3, 1000, (1 << 23) + 1, (1 << 24) - 1, 1 << 24])
 def test_the_ends_of_the_interval_draw_the_first_and_the_last_neighbour(degree: int) -> None:
     table = Neighbours(torch.tensor([0, 1]), torch.tensor([1, degree]), _Endless())  # type: ignore[arg-type]
-    drawn = ego.children(table, torch.tensor([1]), torch.tensor([[0.0, 1 - 2.0**-24]]))
+    drawn = ego_graphs.children(table, torch.tensor([1]), torch.tensor([[0.0, 1 - 2.0**-24]]))
     assert drawn.tolist() == [[1, degree]]
 
 
@@ -103,7 +103,7 @@ def test_no_draw_leaves_a_huge_neighbourhood(power: int) -> None:
     degrees = torch.arange((1 << power) - 500, (1 << power) + 500)
     table = Neighbours(torch.zeros_like(degrees), degrees, _Endless())  # type: ignore[arg-type]
     largest = torch.full((1000, 1), 1 - 2.0**-24)
-    drawn = ego.children(table, torch.arange(1000), largest)[:, 0]
+    drawn = ego_graphs.children(table, torch.arange(1000), largest)[:, 0]
     assert (drawn < degrees).all()
     assert (drawn > degrees - 4 * 2 ** (power - 23)).all()
 
@@ -201,23 +201,23 @@ def test_a_client_in_a_padded_batch_has_the_bits_of_the_client_alone(hops: int, 
 
 def tree(fan_out: int, hops: int) -> np.ndarray:
     """Edges from children to their parents."""
-    inner = ego.positions(hops - 1, fan_out)
+    inner = ego_graphs.positions(hops - 1, fan_out)
     children = np.arange(1, 1 + inner * fan_out)
     return np.stack([children, (children - 1) // fan_out])
 
 
 @pytest.mark.parametrize(("hops", "fan_out"), [(1, 4), (2, 6), (3, 2), (2, 1)])
 @pytest.mark.parametrize("share", [False, True])
-@pytest.mark.parametrize("operator", ego.KINDS)
+@pytest.mark.parametrize("operator", ego_graphs.KINDS)
 def test_an_ego_is_a_tree_of_directed_edges(hops: int, fan_out: int, share: bool, operator: str) -> None:
     """Value and gradients at the centre, against the sparse matrix of a tree of 43 nodes (2 hops of 6)."""
-    count, width, batch = ego.positions(hops, fan_out), 5, 3
+    count, width, batch = ego_graphs.positions(hops, fan_out), 5, 3
     layers = [sage.convolution(width, width, share, operator) for _ in range(hops)]
     w = {str(i): layer.init(random.key(i)) for i, layer in enumerate(layers)}
     w = pytree.tree_map(lambda t: t.double().requires_grad_(), w)
     h = torch.randn(count, batch, width, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     given = h.clone().requires_grad_()
-    out = models.apply(tuple(layers), w, ego.ego_graph(given.flatten(0, 1), batch, fan_out))
+    out = models.apply(tuple(layers), w, ego_graphs.ego_graph(given.flatten(0, 1), batch, fan_out))
     assert out.shape == (batch, width)
     pull = torch.randn(batch, width, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     leaves = [given, *pytree.tree_leaves(w)]
@@ -239,7 +239,7 @@ def test_second_derivatives_on_egos() -> None:
     h = torch.randn(7 * 2, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64).requires_grad_()
 
     def means(h: Tensor) -> Tensor:
-        own, mean = ego.EgoEdges(2, 2).with_means(h, "mean")
+        own, mean = ego_graphs.EgoEdges(2, 2).with_means(h, "mean")
         return own.sin() * mean
 
     assert torch.autograd.gradcheck(means, (h,))
@@ -248,13 +248,13 @@ def test_second_derivatives_on_egos() -> None:
 
 def test_by_hand() -> None:
     """Positions 0..6 of an ego hold 1, 2, 4, 8, 16, 32, 64."""
-    own, means = ego.EgoEdges(1, 2).with_means(2.0 ** torch.arange(7)[:, None], "mean")
+    own, means = ego_graphs.EgoEdges(1, 2).with_means(2.0 ** torch.arange(7)[:, None], "mean")
     assert own[:, 0].tolist() == [1, 2, 4]
     assert means[:, 0].tolist() == [3, 12, 48]
 
 
 def test_more_layers_than_rings_and_other_operators_are_refused() -> None:
-    centres, one = ego.ego_graph(torch.ones(4, 3), 4, 2), ego.ego_graph(torch.ones(12, 3), 4, 2)
+    centres, one = ego_graphs.ego_graph(torch.ones(4, 3), 4, 2), ego_graphs.ego_graph(torch.ones(12, 3), 4, 2)
     with pytest.raises(ValueError, match="as many hops as there are layers"):
         centres.edges.with_means(centres.x, "mean")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="no operator 'gcn', only mean and mean_or_self"):

@@ -8,7 +8,7 @@ from torch.func import vmap
 
 from fedweave.core import model as models
 from fedweave.core import random
-from fedweave.core.carried import Carried, named
+from fedweave.core.edge_attributes import Carried, named
 from fedweave.core.graph import TRAIN, make_graph
 from fedweave.core.tree import map_leaves
 from fedweave.errors import ConfigError
@@ -16,9 +16,8 @@ from fedweave.learn import cross_entropy
 from fedweave.models import GAT, GCN, GINE, PNA, gine
 from fedweave.models import MODELS as CATALOGUE
 from fedweave.models.edges import OnEdges
-from fedweave.ops.extremes import largest
-from fedweave.sampling.messages import SampledMessages, reached
-from fedweave.sampling.minibatches import Minibatches
+from fedweave.ops.attention import largest
+from fedweave.sampling.neighborhoods import Minibatches, SampledMessages, reached
 from tests.models.test_carrying_edges import D, K, N, a_graph
 
 SIZE = {"hidden": 8, "dropout": 0.0}

@@ -15,9 +15,9 @@ from fedweave.core.graph import TRAIN, make_graph
 from fedweave.core.tree import leaves, nest
 from fedweave.learn import cross_entropy
 from fedweave.models import MODELS
-from fedweave.ops.rows import gather_rows
-from fedweave.sampling import minibatches
-from fedweave.sampling.minibatches import Minibatches, drawn, edges_of, grown
+from fedweave.ops.sparse import gather_rows
+from fedweave.sampling import neighborhoods
+from fedweave.sampling.neighborhoods import Minibatches, drawn, edges_of, grown
 from tests.conftest import random_graph
 from tests.contract.federations import arrays
 
@@ -58,8 +58,8 @@ def test_lists_that_name_all_nodes_once_give_the_same_loss(name: str, monkeypatc
     made = MODELS[name](hidden=8, layers=4, dropout=0.0).build(x.shape[1], 3)
     w, key, sampler = models.init(made, random.key(2), torch.float64), random.key(3), Minibatches(batch=5, fan_out=2)
     lists, losses = [], []
-    for most in (minibatches.MOST, 0):
-        monkeypatch.setattr(minibatches, "MOST", most)
+    for most in (neighborhoods.MOST, 0):
+        monkeypatch.setattr(neighborhoods, "MOST", most)
         batches = sampler.batches(made, graph, key, 2)
         lists.append(batches["nodes"].shape[1])
         ones = [nest({path: leaf[step] for path, leaf in leaves(batches)}) for step in range(2)]
@@ -74,8 +74,8 @@ def test_ten_hops_fill_no_memory() -> None:
     graph, sampler = random_graph(900), Minibatches()
     made = MODELS["gprgnn"]().build(6, 3)
     nodes = sampler.around(made, graph, torch.zeros(1, 32, dtype=torch.int64), random.key(0)[None])["nodes"]
-    assert nodes.shape[1] <= minibatches.MOST + graph.nodes
-    assert minibatches.bytes_of(made, sampler, graph.nodes, 1) < 1e9
+    assert nodes.shape[1] <= neighborhoods.MOST + graph.nodes
+    assert neighborhoods.bytes_of(made, sampler, graph.nodes, 1) < 1e9
 
 
 def test_sums_over_sampled_neighbours_are_right_in_expectation() -> None:

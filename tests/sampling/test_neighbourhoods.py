@@ -10,8 +10,8 @@ from torch.utils import _pytree as pytree
 from fedweave.core import random
 from fedweave.core.graph import Graph, make_graph, stack
 from fedweave.core.tree import Tree
-from fedweave.ops.rows import rounded
-from fedweave.sampling.neighbourhoods import Bipartite, Sampled, alone, grow, located, rising
+from fedweave.ops.sparse import rounded
+from fedweave.sampling.neighborhoods import Bipartite, Sampled, alone, grow, located, rising
 from tests.conftest import padded_alike
 
 NODES = 30

@@ -9,8 +9,8 @@ import torch
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.tree import Tree, decode, encode, map_leaves
-from fedweave.deploy.flare.wire.journal import Records, journal_path, read
-from fedweave.deploy.flare.wire.requests import Answer, versions
+from fedweave.deploy.flare.journal import Records, journal_path, read_journal
+from fedweave.deploy.flare.requests import Answer, versions
 from fedweave.deploy.sites.experiments import hand_out, split
 from fedweave.experiment.config import Config
 from tests.deploy.projects import SITES, InProcess, call_request, experiment, join_request
@@ -65,7 +65,7 @@ class Cheat:
         return {"w": map_leaves(lambda leaf: leaf * scale, w)}
 
     def records(self, run: str | None = None) -> Records:
-        return read(journal_path(self.folder, run or self.run))
+        return read_journal(journal_path(self.folder, run or self.run))
 
     def refusals(self, run: str | None = None) -> list[dict[str, Any]]:
         return [note for note in self.records(run).notes if note["note"] == "refused"]

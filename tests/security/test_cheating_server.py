@@ -20,15 +20,15 @@ from fedweave.core import random
 from fedweave.core.mechanism import LDP
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.datasets.npz import SPLIT
-from fedweave.deploy.flare.parties.alignment import opening_tree, read_openings
-from fedweave.deploy.flare.policy.policy import check_batches
-from fedweave.deploy.flare.site.memory import Order
-from fedweave.deploy.flare.site.sitefile import Rules
-from fedweave.deploy.flare.sums.masking import tensor
-from fedweave.deploy.flare.wire.requests import Answer, pin, versions
+from fedweave.deploy.flare.alignment import opening_tree, read_openings
+from fedweave.deploy.flare.memory import Order
+from fedweave.deploy.flare.policy import check_batches
+from fedweave.deploy.flare.requests import Answer, pin, versions
+from fedweave.deploy.flare.sitefile import Rules
+from fedweave.deploy.flare.sums import tensor
 from fedweave.errors import CallRefused
 from fedweave.experiment.config import resolve
-from fedweave.ops.sparsified import Sparsified
+from fedweave.ops.touched import Sparsified
 from fedweave.privacy.aggregation import read_identity
 from fedweave.privacy.intersection import Party, digest
 from tests.conftest import random_graph

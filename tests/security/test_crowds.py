@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
 from fedweave.core.ledger import Ledger
-from fedweave.deploy.flare.server.federation import Flare
+from fedweave.deploy.flare.federation import Flare
 from fedweave.errors import ClientsMissing
 from tests.deploy.projects import SITES, InProcess
 from tests.privacy.authority import write_kits

@@ -11,9 +11,9 @@ import pytest
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
 from fedweave.core.ledger import Ledger
-from fedweave.deploy.flare.server.federation import Flare
-from fedweave.deploy.flare.wire.chain import HEADS, Heads
-from fedweave.deploy.flare.wire.journal import journal_path, read
+from fedweave.deploy.flare.chain import HEADS, Heads
+from fedweave.deploy.flare.federation import Flare
+from fedweave.deploy.flare.journal import journal_path, read_journal
 from fedweave.errors import ClientsMissing
 from tests.deploy.projects import SITES, InProcess
 from tests.security.cheating import SITE, agreed, set_policy
@@ -58,7 +58,7 @@ def test_a_folder_that_forgot_what_has_left_is_found_until_its_owner_says_so(pro
     set_policy(project, accepted(refused.value))
     run(project, "r4")
     run(project, "r5")  # entries are counted on from there
-    assert [link.own.number for link in read(journal_path(project / SITE, "r5")).links] == [7, 8]
+    assert [link.own.number for link in read_journal(journal_path(project / SITE, "r5")).links] == [7, 8]
 
 
 def test_other_members_know_it_where_the_server_forgot_it_too(project: Path) -> None:

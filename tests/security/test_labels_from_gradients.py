@@ -17,9 +17,9 @@ from fedweave.core.replies import Replies
 from fedweave.engines.simulation import Simulation
 from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
+from fedweave.privacy.accountant import bounds
 from fedweave.privacy.attacks import labels_from_gradient
-from fedweave.privacy.ldp import kept_probability
-from fedweave.privacy.spent import bounds
+from fedweave.privacy.mechanisms import kept_probability
 from tests.contract.federations import model
 
 DOCUMENT: dict[str, Any] = {

@@ -15,10 +15,10 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 from fedweave.core import random
 from fedweave.core.graph import TRAIN
 from fedweave.core.tree import Tree, encode
-from fedweave.deploy.flare.policy.policy import Spent
-from fedweave.deploy.flare.wire.journal import entries, journals
+from fedweave.deploy.flare.journal import entries, journals
+from fedweave.deploy.flare.policy import Spent
 from fedweave.privacy.attacks import labels_from_gradient
-from fedweave.privacy.ldp import kept_probability
+from fedweave.privacy.mechanisms import kept_probability
 from tests.deploy.projects import SITES, InProcess, call_request, experiment, join_request
 from tests.deploy.test_in_process import cut_again
 from tests.security.cheating import make_sites

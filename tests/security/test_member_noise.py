@@ -10,11 +10,11 @@ import pytest
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
 from fedweave.core.tree import norm
-from fedweave.deploy.flare.policy.policy import Spent
-from fedweave.deploy.flare.wire.journal import entries, journals
-from fedweave.deploy.flare.wire.requests import pin
+from fedweave.deploy.flare.journal import entries, journals
+from fedweave.deploy.flare.policy import Spent
+from fedweave.deploy.flare.requests import pin
 from fedweave.experiment.config import resolve
-from fedweave.privacy.gaussian import epsilon
+from fedweave.privacy.mechanisms import epsilon
 from tests.deploy.projects import SITES
 from tests.security.cheating import Cheat, agreed, reply, set_policy
 

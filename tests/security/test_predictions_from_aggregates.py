@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedweave.algorithms import ALGORITHMS
-from fedweave.algorithms.vertical.aggregation import PREDICTIONS
+from fedweave.algorithms.vertical.split import PREDICTIONS
 from fedweave.cli.init import shipped
 from fedweave.core.federation import Step, step_info
 from fedweave.core.replies import Replies
@@ -113,8 +113,8 @@ def test_who_trains_alone_tells_nobody() -> None:
 def test_a_policy_forbids_predictions_and_lets_representations_leave() -> None:
     pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
     from fedweave.core.algorithm import calls_of
-    from fedweave.deploy.flare.policy.precheck import check_declared
-    from fedweave.deploy.flare.site.sitefile import Rules
+    from fedweave.deploy.flare.admission import check_declared
+    from fedweave.deploy.flare.sitefile import Rules
 
     for model, key, refused in (
         ("gcn", PREDICTIONS, True),

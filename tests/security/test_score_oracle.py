@@ -16,14 +16,14 @@ from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.federation import StepInfo
 from fedweave.core.tree import Tree, map_leaves
-from fedweave.deploy.flare.policy.keys import read_checked
-from fedweave.deploy.flare.site.sitefile import FINE, SITE_FILE, Rules
-from fedweave.deploy.flare.wire.requests import Answer
-from fedweave.deploy.flare.wire.scores import Scoring, scoring_of
+from fedweave.deploy.flare.admission import read_checked
+from fedweave.deploy.flare.requests import Answer
+from fedweave.deploy.flare.scores import Scoring, scoring_of
+from fedweave.deploy.flare.sitefile import FINE, SITE_FILE, Rules
 from fedweave.experiment.config import resolve
-from fedweave.metrics import classification, group_fairness
+from fedweave.metrics import classification, groups
 from fedweave.models import MODELS
-from fedweave.privacy.ldp import kept_probability
+from fedweave.privacy.mechanisms import kept_probability
 from tests.refusals import refusal
 from tests.security.cheating import SITE, Cheat, agreed, make_sites, reply, set_policy
 from tests.security.test_labels_without_gradients import Server
@@ -207,13 +207,13 @@ def test_one_sum_of_precisions_tells_all_labels_only_where_the_owner_lets_it_lea
 
 def test_what_is_counted_by_a_name_that_no_rule_knows_does_not_leave() -> None:
     pair = torch.ones(3, 2)
-    told = {*classification.COUNTED, *group_fairness.COUNTED, "of_tomorrow"}
+    told = {*classification.COUNTED, *groups.COUNTED, "of_tomorrow"}
     for measures, expected in ((), {"accuracy"}), (("classes",), {"accuracy", "f1", "classes", "groups"}):
         left = Scoring(measures=measures).leave({"own": dict.fromkeys(told, pair)}, 2)["own"]
         assert {name for name in told if left[name].any()} == expected
 
 
-@pytest.mark.parametrize("name", classification.COUNTED + group_fairness.COUNTED)
+@pytest.mark.parametrize("name", classification.COUNTED + groups.COUNTED)
 def test_an_owner_may_deny_each_measure_alone(project: Path, name: str) -> None:
     set_policy(project, f'deny = ["own/{name}"]')
     read_checked(project / SITE / SITE_FILE)

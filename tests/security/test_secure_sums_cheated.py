@@ -11,9 +11,9 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 
 from fedweave.algorithms import FedAvg
 from fedweave.core.tree import Tree, decode, encode, map_leaves
-from fedweave.deploy.flare.sums import sums
-from fedweave.deploy.flare.sums.masking import advert_tree
-from fedweave.deploy.flare.wire.requests import Answer, pin
+from fedweave.deploy.flare import sums
+from fedweave.deploy.flare.requests import Answer, pin
+from fedweave.deploy.flare.sums import advert_tree
 from fedweave.errors import FedweaveError
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train

@@ -12,8 +12,8 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.graph import TRAIN
-from fedweave.deploy.flare.policy.policy import check_batches
-from fedweave.deploy.flare.site.sitefile import Rules
+from fedweave.deploy.flare.policy import check_batches
+from fedweave.deploy.flare.sitefile import Rules
 from fedweave.experiment.config import resolve
 from tests.contract.federations import algorithm
 from tests.models.test_gin import small_graphs

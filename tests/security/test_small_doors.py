@@ -32,17 +32,16 @@ from fedweave.cli.sites import Teller
 from fedweave.core import decompression
 from fedweave.core.ledger import Entry, Ledger, Line
 from fedweave.core.text import printable
-from fedweave.datasets import files as tables
 from fedweave.datasets import npz, tu
-from fedweave.deploy.flare.policy.keys import known, read_checked
-from fedweave.deploy.flare.site.folder import log_to
-from fedweave.deploy.flare.site.memory import Store
-from fedweave.deploy.flare.wire.journal import entries
-from fedweave.deploy.sites import processes
+from fedweave.datasets import table as tables
+from fedweave.deploy.flare.admission import known, read_checked
+from fedweave.deploy.flare.folder import log_to
+from fedweave.deploy.flare.journal import entries
+from fedweave.deploy.flare.memory import Store
 from fedweave.deploy.sites import project as ports
+from fedweave.deploy.sites import project as processes
 from fedweave.deploy.sites.certificates import certificate
-from fedweave.deploy.sites.processes import SiteProcess
-from fedweave.deploy.sites.project import Project
+from fedweave.deploy.sites.project import Project, SiteProcess
 from fedweave.errors import ConfigError, DataError, FedweaveError, UserError
 from fedweave.experiment.config import load, resolve
 from fedweave.experiment.runs import files

@@ -17,8 +17,7 @@ from fedweave.algorithms.f2gnn import F2GNN, DivergenceStart, FairPenalty, Group
 from fedweave.algorithms.fairaug import FairAug, FairAugmented
 from fedweave.algorithms.fairfed import FairFed, FairFedWeights
 from fedweave.algorithms.fairgfl import FairGFL, OverlapWeights
-from fedweave.algorithms.fairgraphfl import AgentValue, FairGraphFL, Payoff, ValueReward
-from fedweave.algorithms.fairgraphfl.prototypes import MotifPrototypes
+from fedweave.algorithms.fairgraphfl import AgentValue, FairGraphFL, MotifPrototypes, Payoff, ValueReward
 from fedweave.algorithms.fcfl import FCFL, ParetoDescent
 from fedweave.algorithms.fedaux import AuxiliaryMix, FedAux
 from fedweave.algorithms.fedavg import FedAvg
@@ -48,13 +47,13 @@ from fedweave.algorithms.glasu import GLASU
 from fedweave.algorithms.graphfl import GraphFL, MetaGradient
 from fedweave.algorithms.local import Centralized, Local
 from fedweave.algorithms.moon import ModelContrast, Moon
-from fedweave.algorithms.parts import names
+from fedweave.algorithms.parts import conflicts
 from fedweave.algorithms.pfedme import MoreauEnvelope, PFedMe
 from fedweave.algorithms.qfedavg import FairByLoss, QFedAvg
 from fedweave.algorithms.rffl import RFFL, Reputation, ReputationReward
 from fedweave.algorithms.scaffold import ControlVariates, Scaffold
 from fedweave.algorithms.vertical.special import VFGNN, VFL, PooledGNN, SimulatedCentralized, Standalone
-from fedweave.core.records import Record
+from fedweave.core.types import Record
 
 ALGORITHMS: Record = {
     "local": Local,
@@ -189,8 +188,8 @@ PARTS: dict[str, type[parts.Part]] = {
     "nearest_trained": NearestTrained,
 }
 
-names.ALGORITHMS |= ALGORITHMS
-names.PARTS |= PARTS
+conflicts.ALGORITHMS |= ALGORITHMS
+conflicts.PARTS |= PARTS
 
 ALIASES = {"fgfl": "fairgraphfl"}  # other names of algorithms on the command line and in configurations
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.participation import places
-from fedweave.algorithms.parts.training import weighing
+from fedweave.algorithms.parts.part import weighing
 from fedweave.algorithms.scoring import SCORES, score
 from fedweave.core import model as models
 from fedweave.core import random
@@ -25,9 +25,9 @@ from fedweave.core.algorithm import Calls, Capabilities
 from fedweave.core.federation import Client, Federation, on_client
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Layer, Model
-from fedweave.core.portions import Stacked
-from fedweave.core.records import Record
+from fedweave.core.replies import Stacked
 from fedweave.core.tree import Tree, leaves, nest
+from fedweave.core.types import Record
 from fedweave.learn import fit, where_trained
 from fedweave.models import propagation
 from fedweave.models.propagation import Propagation

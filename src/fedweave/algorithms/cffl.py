@@ -13,7 +13,7 @@ from torch.func import vmap
 
 from fedweave.algorithms.cgsv import LEAST, SparseUpdates
 from fedweave.algorithms.parts import Needs, Round
-from fedweave.algorithms.parts.weigh import TellsExamples
+from fedweave.algorithms.parts.weights import TellsExamples
 from fedweave.algorithms.preset import preset_of
 from fedweave.core import model as models
 from fedweave.core.federation import Federation

@@ -16,12 +16,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedweave.algorithms.parts import Context, Needs, Normalised, Part, Round
-from fedweave.algorithms.parts.weigh import BySize, TellsExamples, by_size
+from fedweave.algorithms.parts.weights import BySize, TellsExamples, by_size
 from fedweave.algorithms.preset import preset_of
 from fedweave.core.federation import Federation
 from fedweave.core.tree import Tree, leaves, map_leaves, nest
 from fedweave.incentives.shapley import reward
-from fedweave.ops.sparsified import Sparsified
+from fedweave.ops.touched import Sparsified
 
 
 class OwedReward(Part):

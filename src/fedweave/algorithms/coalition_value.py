@@ -15,8 +15,7 @@ from torch import Tensor
 from fedweave.algorithms.parts import Needs, Part, Round
 from fedweave.core.federation import Federation
 from fedweave.core.tree import Tree
-from fedweave.incentives.coalitions import mixing
-from fedweave.incentives.shapley import MOST_EXACT, exact, leave_one_out, sampled
+from fedweave.incentives.shapley import MOST_EXACT, exact, leave_one_out, mixing, sampled
 
 _NAMES = ("shapley", "shapley_error", "leave_one_out")
 

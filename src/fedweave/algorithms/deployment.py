@@ -4,16 +4,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Literal, TypeVar
 
-from fedweave.algorithms.parts.context import KEEP
+from fedweave.algorithms.parts.part import KEEP
 from fedweave.core.algorithm import Algorithm, Calls
 from fedweave.core.federation import Client, Federation, Step, on_client
 from fedweave.core.model import Model
-from fedweave.core.portions import Stacked
+from fedweave.core.replies import Stacked
 from fedweave.core.settings import Settings
 from fedweave.core.tree import Tree
 from fedweave.errors import UserError
 from fedweave.models.module import as_model
-from fedweave.ops.memory import once
+from fedweave.ops.tape import once
 
 A = TypeVar("A", bound=Algorithm)
 Which = Literal["global", "personal", "trained"]

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from fedweave.algorithms.parts import MemberNoise, Uniform
 from fedweave.algorithms.preset import preset_of
-from fedweave.core.records import Record
+from fedweave.core.types import Record
 
 
 @preset_of(Uniform, MemberNoise)

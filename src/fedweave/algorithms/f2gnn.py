@@ -40,7 +40,7 @@ from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.ranges import Real
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.errors import DataError
-from fedweave.ops.batched import together
+from fedweave.ops.sparse import together
 
 Distance = Literal["class", "nodes"]
 _NEEDS = "gaps between groups need a sensitive attribute (sens) and two classes; choose data with both"

@@ -23,7 +23,7 @@ from torch import Tensor
 from fedweave.algorithms.fairness import fairfed_deviation, fairfed_weights
 from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.parts import Context, Needs, Part, Round
-from fedweave.algorithms.parts.weigh import EXAMPLES, by_size
+from fedweave.algorithms.parts.weights import EXAMPLES, by_size
 from fedweave.algorithms.preset import preset_of
 from fedweave.core.algorithm import Capabilities
 from fedweave.core.federation import Federation, Sends
@@ -31,7 +31,7 @@ from fedweave.core.graph import TRAIN
 from fedweave.core.ranges import Whole
 from fedweave.core.tree import Tree
 from fedweave.errors import DataError
-from fedweave.metrics import group_fairness
+from fedweave.metrics import groups
 
 Gap = Literal["eo", "sp"]
 
@@ -70,7 +70,7 @@ class FairFedWeights(Part):
         if graph.sens is None:
             raise DataError("FairFed's weights need a sensitive attribute (sens); choose data that has one")
         outputs, train = ctx.outputs(ctx.received), graph.masks[TRAIN]
-        pairs = group_fairness.counts(outputs, graph.y, graph.sens, train[None], auc=False)
+        pairs = groups.counts(outputs, graph.y, graph.sens, train[None], auc=False)
         correct = (train & (outputs.argmax(-1) == graph.y)).sum()
         return {"n": ctx.examples, "correct": correct, "groups": pairs["groups"][0]}
 
@@ -102,7 +102,7 @@ class FairFedWeights(Part):
 
 def _signed(table: Tensor, gap: Gap) -> Tensor:
     """The signed gap of counts float64 […, 2, 2, 2], NaN where it is undefined."""
-    found = group_fairness.values({"groups": table.cpu().numpy()})[f"{gap}_signed"]
+    found = groups.values({"groups": table.cpu().numpy()})[f"{gap}_signed"]
     return torch.as_tensor(found, dtype=torch.float64, device=table.device)
 
 

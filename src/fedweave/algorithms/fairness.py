@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedweave.core.graph import Graph
 from fedweave.errors import ConfigError
-from fedweave.ops.batched import Batch, Context, Dims, Operands, Operation, over_clients, together
+from fedweave.ops.sparse import Batch, Context, Dims, Operands, Operation, over_clients, together
 from fedweave.ops.tape import kernel
 
 Prefer = Literal["fair", "as_printed", "script"]

@@ -19,8 +19,8 @@ from fedweave.algorithms.preset import part_of, preset_of
 from fedweave.algorithms.qfedavg import check_lipschitz, lipschitz_of
 from fedweave.core.federation import Federation, Sends
 from fedweave.core.ranges import Real
-from fedweave.core.records import Record
 from fedweave.core.tree import Tree
+from fedweave.core.types import Record
 from fedweave.errors import FedweaveError
 
 SHRINK, TOLERANCE, SMALLEST = 0.01, 0.1, 1e-4  # of δ, in the authors' code

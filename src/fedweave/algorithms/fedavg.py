@@ -14,29 +14,33 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedweave.algorithms import score_sums
+from fedweave.algorithms import scoring
 from fedweave.algorithms.deployment import Deployable
 from fedweave.algorithms.participation import places, sample
 from fedweave.algorithms.parts import BySize, Composition, Context, Objective, Part, Uniform, has
-from fedweave.algorithms.parts.conflicts import Settings, check_exchange, check_settings
-from fedweave.algorithms.parts.names import made, shown
-from fedweave.algorithms.parts.notes import noted
-from fedweave.algorithms.parts.server import Server, memory_of
-from fedweave.algorithms.parts.training import ClassWeights, OptimizerName, OptimizerState, Training, weighing
-from fedweave.algorithms.score_sums import SumsScores, totals
-from fedweave.algorithms.scoring import PERSONAL_SCORES, SCORES, on_global_test, personal_score, score
+from fedweave.algorithms.parts.composition import Server, memory_of
+from fedweave.algorithms.parts.conflicts import Settings, check_exchange, check_settings, made, noted, shown
+from fedweave.algorithms.parts.part import ClassWeights, OptimizerName, OptimizerState, Training, weighing
+from fedweave.algorithms.scoring import (
+    PERSONAL_SCORES,
+    SCORES,
+    SumsScores,
+    on_global_test,
+    personal_score,
+    score,
+    totals,
+)
 from fedweave.core import model as models
 from fedweave.core.algorithm import Calls, Capabilities, Evaluation
-from fedweave.core.arrays import graph_like
 from fedweave.core.federation import DATA, Client, Federation, Step, on_client
-from fedweave.core.graph import TRAIN, Graph
+from fedweave.core.graph import TRAIN, Graph, graph_like
 from fedweave.core.model import Model
-from fedweave.core.portions import Stacked
 from fedweave.core.ranges import check_share
+from fedweave.core.replies import Stacked
 from fedweave.core.tree import Tree, leaves, map_leaves, nest, scale
 from fedweave.errors import ConfigError
 from fedweave.learn import where_trained
-from fedweave.partition.extra import Finder
+from fedweave.partition.client_data import Finder
 
 _EXCHANGES = ("init", "setup", "download", "report")  # hooks of what passes between clients and server
 
@@ -196,7 +200,7 @@ class FedAvg(Deployable, SumsScores):
         chosen = sample(fed, self.participation)
         told = self._download(state, chosen, fed, self.composed)
         replies = fed.map(self.train, *told, clients=chosen, quorum=self.quorum)
-        return state | self._server.after(state, replies, fed, partial(score_sums.share_right, fed, self.try_out))
+        return state | self._server.after(state, replies, fed, partial(scoring.share_right, fed, self.try_out))
 
     @cached_property
     def _server(self) -> Server:
@@ -207,7 +211,7 @@ class FedAvg(Deployable, SumsScores):
         judge, changed = self.judging({}), (self.change,) if self.composed.changes else ()
         kept = (judge, self.keep_given, self.keep_trained)
         asked = (self.score_sum,) if self.scores == "sum" else (judge,)
-        tries = (self.try_out,) * score_sums.messages(self.composed.queries(clients))
+        tries = (self.try_out,) * scoring.messages(self.composed.queries(clients))
         return Calls(self.composed.setup, (*changed, self.train, *tries), asked, kept)
 
     def measures(self, state: Tree, fed: Federation) -> dict[str, Tensor]:
@@ -361,10 +365,10 @@ class FedAvg(Deployable, SumsScores):
         net, test, own = self.net, self.test_net, self._goes_on
         return self.judged(client, message, w, lambda: personal_score(net, w, client, None, test, own))
 
-    @on_client(sends=score_sums.TRIES, hears=score_sums.TOLD)
+    @on_client(sends=scoring.TRIES, hears=scoring.TOLD)
     def try_out(self, client: Client, message: Tree) -> Tree:
         """How many test examples of the client's models get right that updates of some clients make."""
-        return score_sums.hits(self.net, message["models"], client)
+        return scoring.hits(self.net, message["models"], client)
 
     def judging(self, state: Tree) -> Step:
         """`score` where the global test judges a global model, else `score_personal`."""

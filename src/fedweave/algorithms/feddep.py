@@ -36,14 +36,13 @@ from fedweave.algorithms.neighbours import (
 from fedweave.algorithms.preset import preset_of
 from fedweave.core import model as models
 from fedweave.core import random
-from fedweave.core.arrays import graph_arrays, graph_like
 from fedweave.core.federation import DATA, Client, Federation, Sends, Step, on_client
-from fedweave.core.graph import TRAIN, Graph
+from fedweave.core.graph import TRAIN, Graph, graph_arrays, graph_like
 from fedweave.core.model import Hidden, Layer, Model
-from fedweave.core.portions import Stacked
 from fedweave.core.ranges import Whole
-from fedweave.core.records import Record
+from fedweave.core.replies import Stacked
 from fedweave.core.tree import Tree
+from fedweave.core.types import Record
 from fedweave.learn import Adam, cross_entropy, fit
 from fedweave.models.blocks import affine
 from fedweave.ops.linear import linear

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from fedweave.algorithms.deployment import Deployable
 from fedweave.algorithms.participation import sample
-from fedweave.algorithms.parts.training import ClassWeights, weighing
+from fedweave.algorithms.parts.part import ClassWeights, weighing
 from fedweave.algorithms.scoring import PERSONAL_SCORES, personal_score
 from fedweave.core import model as models
 from fedweave.core import random
@@ -40,15 +40,15 @@ from fedweave.core.federation import Client, Federation, Sends, on_client
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.mechanism import Gaussian, Mixup
 from fedweave.core.model import Model
-from fedweave.core.portions import Stacked
 from fedweave.core.ranges import Real, Whole, check_least, check_share
-from fedweave.core.records import Record
+from fedweave.core.replies import Stacked
 from fedweave.core.tree import Tree, leaves, map_leaves
+from fedweave.core.types import Record
 from fedweave.errors import UserError
 from fedweave.learn import OPTIMISERS, alone, check_training, fit, where_trained
-from fedweave.ops.rows import weighted_gather
-from fedweave.sampling import ego
-from fedweave.sampling.egos import Egos
+from fedweave.ops.sparse import weighted_gather
+from fedweave.sampling import ego_graphs
+from fedweave.sampling.ego_graphs import Egos
 
 _HEARS = {
     "phi": "the server's layers, trained on all members' mixed ego-graphs",
@@ -303,7 +303,7 @@ class FedEgo(Deployable):
 
     def _fit_server(self, given: Tree) -> Tree:
         label, optimiser = given["label"], OPTIMISERS[self.optimizer](self.lr, self.weight_decay)
-        data = ego.ego_graph(given["embedding"], len(label), self.fan_out)
+        data = ego_graphs.ego_graph(given["embedding"], len(label), self.fan_out)
         ways: Tree = {"state": given.get("optimizer"), "args": {"label": label}}
         steps = self._server_steps(len(label))
         phi, _, optimizer = fit(self._server_loss, given["phi"], data, given["key"], optimiser, steps, **ways)
@@ -325,7 +325,7 @@ class FedEgo(Deployable):
         size = min(self.batch, self._in_epoch(len(args["label"])))
         order = random.bits(random.fold(key, "batch"), len(args["label"])).argsort()[:size]
         h = data.x[order].transpose(0, 1).flatten(0, 1)  # type: ignore[index]
-        egos, split = ego.ego_graph(h, len(order), self.fan_out), self.egos.split(self.model)
+        egos, split = ego_graphs.ego_graph(h, len(order), self.fan_out), self.egos.split(self.model)
         logits = models.apply(self.model[split:], phi, egos, key, first=split)
         return self.loss.soft(logits, args["label"][order], args["label"].sum(0))
 

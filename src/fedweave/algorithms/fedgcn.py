@@ -25,11 +25,10 @@ from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.parts import Needs, OptimizerName, Part, Training, Uniform
 from fedweave.algorithms.preset import preset_of
 from fedweave.core.algorithm import Capabilities
-from fedweave.core.arrays import GraphArrays, dense, graph_arrays, graph_like
-from fedweave.core.extra import NODES, Extra
 from fedweave.core.federation import DATA, Client, Federation, Step, on_client
-from fedweave.core.graph import Graph
+from fedweave.core.graph import Graph, GraphArrays, dense, graph_arrays, graph_like
 from fedweave.core.model import Hidden, Layer, Model
+from fedweave.core.operators import NODES, Extra
 from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree, to
 from fedweave.datasets.base import Dataset

@@ -9,8 +9,8 @@ import torch
 from fedweave.algorithms.parts import Part
 from fedweave.algorithms.preset import preset_of
 from fedweave.core.federation import Federation
-from fedweave.core.records import Record
 from fedweave.core.tree import Tree, map_leaves
+from fedweave.core.types import Record
 
 _MOST_TAU = 1e15  # whose square float32 holds
 

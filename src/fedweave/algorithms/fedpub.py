@@ -23,7 +23,7 @@ from fedweave.algorithms.parts import Needs, Part, Round, Training
 from fedweave.algorithms.preset import preset_of
 from fedweave.core import model as models
 from fedweave.core import random
-from fedweave.core.carried import OF_EXAMPLES
+from fedweave.core.edge_attributes import OF_EXAMPLES
 from fedweave.core.federation import Federation
 from fedweave.core.graph import Graph, make_graph
 from fedweave.core.model import Hidden, Layer, Model

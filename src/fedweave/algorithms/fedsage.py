@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from fedweave.algorithms.parts import SampledCrossEntropy, Uniform
 from fedweave.algorithms.preset import preset_of
-from fedweave.core.records import Record
+from fedweave.core.types import Record
 
 
 @preset_of(SampledCrossEntropy, Uniform)

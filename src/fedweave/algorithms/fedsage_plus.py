@@ -41,20 +41,18 @@ from fedweave.algorithms.neighbours import (
 )
 from fedweave.algorithms.parts import Needs, SampledCrossEntropy, Training, Uniform
 from fedweave.algorithms.preset import preset_of
-from fedweave.core import carried as carrying
+from fedweave.core import edge_attributes as carrying
 from fedweave.core import random
-from fedweave.core.arrays import graph_arrays, graph_like
 from fedweave.core.federation import DATA, Client, Declaration, Federation, Sends, Step, on_client
-from fedweave.core.graph import Graph
+from fedweave.core.graph import Graph, graph_arrays, graph_like
 from fedweave.core.mechanism import Gaussian
-from fedweave.core.portions import Stacked
 from fedweave.core.ranges import Whole
-from fedweave.core.records import Record
-from fedweave.core.replies import Replies
+from fedweave.core.replies import Replies, Stacked
 from fedweave.core.tree import Tree, leaves, map_leaves, nest, scale
+from fedweave.core.types import Record
 from fedweave.learn import Sgd, fit
-from fedweave.ops.rows import gather_rows
-from fedweave.sampling.minibatches import drawn
+from fedweave.ops.sparse import gather_rows
+from fedweave.sampling.neighborhoods import drawn
 
 _OFFERED = {
     "offers": "other members' generators of features, embeddings of some of their nodes, with noise, and how many "

@@ -11,7 +11,7 @@ from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.parts import Part
 from fedweave.algorithms.preset import preset
 from fedweave.core.algorithm import Capabilities
-from fedweave.core.records import Record
+from fedweave.core.types import Record
 from fedweave.models.star import STRUCTURE
 
 

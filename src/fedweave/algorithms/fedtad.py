@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedweave.algorithms.parts import Needs, Round, Training
-from fedweave.algorithms.parts.weigh import TellsExamples, by_size
+from fedweave.algorithms.parts.weights import TellsExamples, by_size
 from fedweave.algorithms.preset import preset_of
 from fedweave.core import model as models
 from fedweave.core import random
@@ -29,8 +29,8 @@ from fedweave.core.federation import Client, Federation, Sends, Step, on_client
 from fedweave.core.graph import TRAIN, Graph, make_graph
 from fedweave.core.model import Model
 from fedweave.core.ranges import Real
-from fedweave.core.records import Record
 from fedweave.core.tree import Tree, add, leaves, nest, sub
+from fedweave.core.types import Record
 from fedweave.learn import Adam, fit
 from fedweave.models.blocks import affine
 from fedweave.models.star import CODES, DEGREES, RETURNS

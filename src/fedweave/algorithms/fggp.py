@@ -29,8 +29,8 @@ from fedweave.core import random
 from fedweave.core.federation import Federation
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Hidden, Model
-from fedweave.core.records import Record
 from fedweave.core.tree import Tree
+from fedweave.core.types import Record
 from fedweave.models.blocks import glorot
 from fedweave.ops.linear import linear
 

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from fedweave.algorithms.parts import Context, Needs, Round
-from fedweave.algorithms.parts.weigh import EXAMPLES, TellsExamples
+from fedweave.algorithms.parts.weights import EXAMPLES, TellsExamples
 from fedweave.algorithms.preset import preset_of
 from fedweave.core import random
 from fedweave.core.federation import Federation, Sends
 from fedweave.core.ranges import Real
-from fedweave.core.records import Record
 from fedweave.core.tree import Tree, norm
+from fedweave.core.types import Record
 
 _MOST_ROUNDS = 10_000  # of a series, each of which takes as much memory for every client
 

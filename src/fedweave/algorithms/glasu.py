@@ -39,18 +39,8 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedweave.algorithms.parts.training import ClassWeights, OptimizerName, weighing
+from fedweave.algorithms.parts.part import ClassWeights, OptimizerName, weighing
 from fedweave.algorithms.scoring import SCORES, pairs_of
-from fedweave.algorithms.vertical.aggregation import (
-    AGGREGATIONS,
-    PREDICTIONS,
-    ROWS,
-    WORDS,
-    RowRelease,
-    SecureMean,
-    check_finite,
-    union,
-)
 from fedweave.algorithms.vertical.declared import (
     BACK,
     ENDS_THERE,
@@ -63,21 +53,31 @@ from fedweave.algorithms.vertical.declared import (
     check_alike,
     last_heard,
 )
-from fedweave.algorithms.vertical.labels import SLOPES, LabelRelease
-from fedweave.algorithms.vertical.party import PartySteps
-from fedweave.algorithms.vertical.split import Split, cuts
+from fedweave.algorithms.vertical.party import SLOPES, LabelRelease, PartySteps
+from fedweave.algorithms.vertical.split import (
+    AGGREGATIONS,
+    PREDICTIONS,
+    ROWS,
+    WORDS,
+    RowRelease,
+    SecureMean,
+    Split,
+    check_finite,
+    cuts,
+    union,
+)
 from fedweave.core.algorithm import Calls, Capabilities, Evaluation
 from fedweave.core.federation import Client, Declaration, Federation, Sends, on_client
 from fedweave.core.graph import Graph
 from fedweave.core.model import Model
 from fedweave.core.ranges import Whole, check_least, check_positive, check_share
-from fedweave.core.records import Record
 from fedweave.core.replies import Replies
 from fedweave.core.settings import Settings
 from fedweave.core.tree import Tree
+from fedweave.core.types import Record
 from fedweave.errors import UserError
 from fedweave.learn import OPTIMISERS, check_training
-from fedweave.privacy.gaussian import GaussianRows
+from fedweave.privacy.mechanisms import GaussianRows
 from fedweave.privacy.secure_sum import cut_counts
 
 _log = logging.getLogger(__name__)

@@ -18,9 +18,8 @@ from fedweave.algorithms.parts import (
     Part,
     Training,
 )
-from fedweave.algorithms.parts.names import called, made
-from fedweave.algorithms.parts.part import has
-from fedweave.algorithms.parts.training import ClassWeights, weighing
+from fedweave.algorithms.parts.conflicts import called, made
+from fedweave.algorithms.parts.part import ClassWeights, has, weighing
 from fedweave.algorithms.preset import preset
 from fedweave.algorithms.scoring import PERSONAL_SCORES, personal_score
 from fedweave.core import model as models

@@ -20,8 +20,7 @@ from torch import Tensor
 
 from fedweave.algorithms.parts import Needs, Part
 from fedweave.core import random
-from fedweave.core.arrays import GraphArrays
-from fedweave.core.graph import TEST, TRAIN, Graph
+from fedweave.core.graph import TEST, TRAIN, Graph, GraphArrays
 from fedweave.core.model import Hidden
 from fedweave.core.ranges import check_least, check_share
 from fedweave.core.tree import Tree, map_leaves
@@ -29,8 +28,7 @@ from fedweave.learn import Adam, cross_entropy
 from fedweave.models import gcn, sage
 from fedweave.models.blocks import affine
 from fedweave.ops.linear import linear
-from fedweave.ops.rows import gather_rows
-from fedweave.ops.sparse import Sparse
+from fedweave.ops.sparse import Sparse, gather_rows
 
 
 def mended(own: GraphArrays, owners: np.ndarray, features: np.ndarray) -> GraphArrays:

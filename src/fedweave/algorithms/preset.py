@@ -8,12 +8,12 @@ from typing import Any, ClassVar, Protocol, TypeVar, get_type_hints, runtime_che
 
 from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.parts import Part
-from fedweave.algorithms.parts.names import made
+from fedweave.algorithms.parts.conflicts import made
 from fedweave.core.algorithm import Capabilities, DeclaresCapabilities
-from fedweave.core.maker import Maker, maker_of, note
 from fedweave.core.model import Model
-from fedweave.core.records import Record, Values
+from fedweave.core.plugins import Maker, maker_of, note
 from fedweave.core.settings import check_given
+from fedweave.core.types import Record, Values
 from fedweave.errors import SettingError
 from fedweave.models import MODELS
 

@@ -12,9 +12,9 @@ from fedweave.experiment.config import load_saved
 from fedweave.report.document import Document, Section, grid, unmarked
 
 if not Loaded.for_help:
-    from fedweave.deploy.flare.site.audit import Audit, asked, caps, compare, in_all, joined_with, refused
-    from fedweave.deploy.flare.site.audit import audit as read_audit
-    from fedweave.deploy.flare.wire.journal import journal_path, read
+    from fedweave.deploy.flare.audit import Audit, asked, caps, compare, in_all, joined_with, refused
+    from fedweave.deploy.flare.audit import audit as read_audit
+    from fedweave.deploy.flare.journal import journal_path, read_journal
     from fedweave.experiment.runs.files import CONFIG, LEDGER, RUN, read_table
     from fedweave.report.ledger import flow_table, row
     from fedweave.report.pages import check_page, write_document
@@ -98,7 +98,7 @@ def _compare(directory: Path, run: Path) -> None:
         )
     number = number_of(run)
     more, less = compare(directory, number, read_table(run, LEDGER))
-    damaged = len(read(journal_path(directory, number)).damaged)
+    damaged = len(read_journal(journal_path(directory, number)).damaged)
     for messages, said in ((more, "did not leave the site"), (less, "left the site and is not in the run's ledger")):
         for message in messages[:_SHOWN]:
             typer.echo(f"{said}: {message}")

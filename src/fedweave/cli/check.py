@@ -22,7 +22,7 @@ if not Loaded.for_help:
     from fedweave.core.tree import leaves
     from fedweave.datasets.features import OVER_NODES
     from fedweave.experiment.build import Built, build
-    from fedweave.experiment.demands import check_trained
+    from fedweave.experiment.requirements import check_trained
     from fedweave.experiment.runs.warm import begin
     from fedweave.partition.base import client_ids
     from fedweave.report.clients import header

@@ -11,8 +11,8 @@ from fedweave.errors import UserError
 from fedweave.report.document import Document
 
 if not Loaded.for_help:
-    from fedweave.deploy.flare.site.compliance import Report, of_site, read_report, write_report
-    from fedweave.deploy.flare.wire.journal import now
+    from fedweave.deploy.flare.audit import Report, of_site, read_report, write_report
+    from fedweave.deploy.flare.journal import now
     from fedweave.experiment.runs.files import LEDGER
     from fedweave.report.compliance import of_run
     from fedweave.report.pages import check_page, write_document

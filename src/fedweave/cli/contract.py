@@ -13,7 +13,7 @@ from rich.table import Table
 import fedweave
 from fedweave.cli.options import Loaded, Settings
 from fedweave.core.plugins import check_trusted
-from fedweave.core.records import Record
+from fedweave.core.types import Record
 from fedweave.errors import ConfigError, FedweaveError, UserError
 from fedweave.experiment.config import Config, check_name, load, override, read, resolve
 

@@ -12,7 +12,7 @@ import typer
 
 from fedweave.cli.options import Loaded
 from fedweave.cli.predict import Chosen, Client, Round, When
-from fedweave.core.records import Record
+from fedweave.core.types import Record
 from fedweave.errors import UserError
 
 if not Loaded.for_help:
@@ -20,8 +20,7 @@ if not Loaded.for_help:
     from safetensors.torch import save
 
     from fedweave.experiment.runs.files import EXPORT, plain_errors, write
-    from fedweave.export.card import card
-    from fedweave.export.source import AT_SITES, Source, source
+    from fedweave.export.source import AT_SITES, Source, card, source
     from fedweave.report.reading import read_run
 
 

@@ -15,8 +15,7 @@ if not Loaded.for_help:
 
     from fedweave.experiment.runs.files import CONFIG, LEDGER, PARTITION, read_table
     from fedweave.report import ledger as shown
-    from fedweave.report.flows import members
-    from fedweave.report.ledger import pooled
+    from fedweave.report.ledger import members, pooled
     from fedweave.report.terminal import screen
 
 
@@ -64,7 +63,7 @@ def read(directory: Path) -> "pa.Table":
     if (directory / LEDGER).exists():
         return read_table(directory, LEDGER)
     if (directory / "ledgers").is_dir():
-        from fedweave.deploy.flare.site.audit import audit
+        from fedweave.deploy.flare.audit import audit
 
         return audit(directory).ledger
     raise UserError(

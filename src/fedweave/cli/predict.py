@@ -29,9 +29,18 @@ if not Loaded.for_help:
         write_csv,
         write_table,
     )
-    from fedweave.experiment.runs.own_metrics import Measured, Metric, function, measured
-    from fedweave.experiment.runs.predictions import Predicted, predictions_table, right
-    from fedweave.experiment.runs.scoring import flagging_of, of_new, of_own
+    from fedweave.experiment.runs.predictions import (
+        Measured,
+        Metric,
+        Predicted,
+        flagging_of,
+        function,
+        measured,
+        of_new,
+        of_own,
+        predictions_table,
+        right,
+    )
     from fedweave.experiment.runs.trained import Trained, finished, here, trained
     from fedweave.report.terminal import screen
 

@@ -11,23 +11,25 @@ import typer
 
 from fedweave.cli.options import Loaded
 from fedweave.core.text import counted
-from fedweave.experiment.config.settings import MOST_THREADS
+from fedweave.experiment.config.experiment import MOST_THREADS
 
 if not Loaded.for_help:
-    from fedweave.deploy.flare.policy.keys import read_checked
-    from fedweave.deploy.flare.site.sitefile import SITE_FILE
+    from fedweave.deploy.flare.admission import read_checked
+    from fedweave.deploy.flare.sitefile import SITE_FILE
+    from fedweave.deploy.sites.certificates import accept as accepted
     from fedweave.deploy.sites.certificates import check_startup
-    from fedweave.deploy.sites.issuing import accept as accepted
-    from fedweave.deploy.sites.issuing import renew as renewed
-    from fedweave.deploy.sites.issuing import request as asked
-    from fedweave.deploy.sites.issuing import revoke as revoked
-    from fedweave.deploy.sites.issuing import sign as signed
-    from fedweave.deploy.sites.processes import attend, check_alive, members
+    from fedweave.deploy.sites.certificates import renew as renewed
+    from fedweave.deploy.sites.certificates import request as asked
+    from fedweave.deploy.sites.certificates import revoke as revoked
+    from fedweave.deploy.sites.certificates import sign as signed
     from fedweave.deploy.sites.project import (
         Closed,
+        attend,
+        check_alive,
         check_metrics_port,
         check_port,
         greet,
+        members,
         read_project,
         wait_until_open,
     )

@@ -12,17 +12,15 @@ from fedweave.errors import UserError
 
 if not Loaded.for_help:
     from fedweave.experiment.runs.files import write_page
+    from fedweave.report.cells import unlike
     from fedweave.report.compare import NOTE, compared, headlines, over_conditions
-    from fedweave.report.conditions import conditions
-    from fedweave.report.gain import gains
+    from fedweave.report.conditions import NOTE as OF_EXAMPLES
+    from fedweave.report.conditions import conditions, on_same_examples
     from fedweave.report.html import render
     from fedweave.report.live import shown
-    from fedweave.report.paired import NOTE as OF_EXAMPLES
-    from fedweave.report.paired import on_same_examples
     from fedweave.report.reading import grouped, read_runs
-    from fedweave.report.tables import incomparable
+    from fedweave.report.tables import gains, incomparable
     from fedweave.report.terminal import screen, show_cells
-    from fedweave.report.training import unlike
 
 
 def report(

@@ -11,8 +11,8 @@ from fedweave.cli.export import Format, Kind, Out
 from fedweave.cli.options import Earlier, Experiment, Loaded, Settings, Trust, check_consent
 from fedweave.cli.predict import Chosen, Round, When
 from fedweave.cli.processes import Directory, accept, renew, request, revoke, sign, start, status, stop
-from fedweave.core.records import Record
 from fedweave.core.text import counted, printable
+from fedweave.core.types import Record
 from fedweave.errors import UserError
 from fedweave.experiment.config import read
 from fedweave.report.notes import headline
@@ -20,9 +20,9 @@ from fedweave.report.notes import headline
 if not Loaded.for_help:
     from fedweave.cli.export import free, write_export
     from fedweave.datasets.features import OVER_NODES
-    from fedweave.deploy.flare.server.provision import provision
-    from fedweave.deploy.flare.site.predicted import form_of
-    from fedweave.deploy.flare.site.sitefile import SITE_FILE, starting, write_site_file
+    from fedweave.deploy.flare.predicted import form_of
+    from fedweave.deploy.flare.provision import provision
+    from fedweave.deploy.flare.sitefile import SITE_FILE, starting, write_site_file
     from fedweave.deploy.sites import running
     from fedweave.deploy.sites.checking import examine, versions
     from fedweave.deploy.sites.experiments import (
@@ -36,8 +36,7 @@ if not Loaded.for_help:
         with_engine,
     )
     from fedweave.deploy.sites.experiments import split as cut
-    from fedweave.deploy.sites.processes import own_reasons
-    from fedweave.deploy.sites.project import Project, free_port, read_project
+    from fedweave.deploy.sites.project import Project, free_port, own_reasons, read_project
     from fedweave.deploy.sites.running import number_of
     from fedweave.experiment.runs.files import RUN
     from fedweave.experiment.runs.resuming import terminable

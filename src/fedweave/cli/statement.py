@@ -30,12 +30,22 @@ if not Loaded.for_help:
         write_csv,
         write_table,
     )
-    from fedweave.incentives.coalitions import GAINS_IN, MEASURED_ON
-    from fedweave.incentives.statement import of_member, totals
-    from fedweave.payments.account_page import document, money
-    from fedweave.payments.accounts import account, one_class
+    from fedweave.incentives.payoffs import of_member, totals
+    from fedweave.incentives.shapley import GAINS_IN, MEASURED_ON
     from fedweave.payments.contributions import measured, over_rounds, unpayable
-    from fedweave.payments.sealed import SEAL, check_copy, check_free, check_in_run, check_same, read_seal, write_copy
+    from fedweave.payments.statements import (
+        SEAL,
+        account,
+        check_copy,
+        check_free,
+        check_in_run,
+        check_same,
+        document,
+        money,
+        one_class,
+        read_seal,
+        write_copy,
+    )
     from fedweave.report.pages import check_page, write_document
     from fedweave.report.reading import read_run
     from fedweave.report.terminal import screen

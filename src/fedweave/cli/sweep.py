@@ -19,11 +19,10 @@ if not Loaded.for_help:
     from fedweave.papers.grid import PlannedRun
     from fedweave.papers.paper import CLEAN, Paper, PaperTable
     from fedweave.papers.selection import PAPERS, PROTOCOLS
-    from fedweave.papers.session import Session, watched
-    from fedweave.papers.workers import Stopped
+    from fedweave.papers.session import Session, Stopped, watched
     from fedweave.report.terminal import screen
+    from fedweave.sweep import plan as scripts
     from fedweave.sweep import search as seek
-    from fedweave.sweep import slurm as scripts
     from fedweave.sweep.plan import check_over, keys_of, planned, share, tries, up_to_date
     from fedweave.sweep.results import Asked, finish, lost
 

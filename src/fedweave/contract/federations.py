@@ -9,14 +9,13 @@ import scipy.sparse as sp
 import torch
 
 from fedweave.contract import small_graphs
-from fedweave.core.algorithm import Capabilities
-from fedweave.core.engine import Engine
-from fedweave.core.extra import Extra
+from fedweave.core.algorithm import Capabilities, Engine
 from fedweave.core.graph import Graph, make_graph
-from fedweave.core.records import Record
+from fedweave.core.operators import Extra
+from fedweave.core.types import Record
 from fedweave.datasets.base import Dataset
 from fedweave.partition.base import Part, Partition
-from fedweave.partition.extra import Finder, everywhere
+from fedweave.partition.client_data import Finder, everywhere
 
 FEATURES, CLASSES = 60, 3
 SIZES = (21, 40, 33, 57, 12)  # nodes

@@ -6,10 +6,10 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
-from fedweave.core.extra import Extra
 from fedweave.core.graph import TEST, Graph, make_graph
-from fedweave.core.records import Record
+from fedweave.core.operators import Extra
 from fedweave.core.sizes import size_classes
+from fedweave.core.types import Record
 
 FEATURES, CLASSES = 7, 2
 COUNTS = (9, 40, 17, 70, 12)  # small graphs of each client

@@ -13,9 +13,8 @@ from torch import Tensor
 
 from fedweave.core.graph import Graph
 from fedweave.core.mechanism import KINDS, Applied, Mechanism, SecureSum
-from fedweave.core.portions import Stacked
 from fedweave.core.ranges import Range
-from fedweave.core.replies import Replies
+from fedweave.core.replies import Replies, Stacked
 from fedweave.core.tree import Tree, leaves, map_leaves
 from fedweave.errors import FedweaveError
 

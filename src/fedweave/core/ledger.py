@@ -12,11 +12,10 @@ from torch import Tensor
 
 from fedweave.core.federation import UNDECLARED, StepInfo
 from fedweave.core.mechanism import Applied
-from fedweave.core.portions import Batch
-from fedweave.core.purposes import EVALUATION, FRAMING, HELD
+from fedweave.core.replies import Batch
 from fedweave.core.tree import Leaf, Tree, encoded_size, encoding, leaves, nest
-from fedweave.ops.sparsified import Sparsified
-from fedweave.ops.touched import TouchedRows
+from fedweave.core.types import EVALUATION, FRAMING, HELD
+from fedweave.ops.touched import Sparsified, TouchedRows
 
 
 class Measured(NamedTuple):

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
-from fedweave.core.records import Record
 from fedweave.core.text import counted
+from fedweave.core.types import Record
 from fedweave.errors import FedweaveError
 
 

@@ -18,10 +18,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedweave.ops import secret
-from fedweave.ops.batched import Batch, Context, Dims, Operands, Operation, over_clients
+from fedweave.ops import hashing
 from fedweave.ops.hashing import GOLDEN, MIX1, MIX2, finalise
 from fedweave.ops.hashing import bits as bits
+from fedweave.ops.sparse import Batch, Context, Dims, Operands, Operation, over_clients
 from fedweave.ops.tape import kernel
 
 _WORDS = 1 << 15  # hashed at once, 256 KiB
@@ -107,8 +107,8 @@ def fold(parent: Tensor, *purpose: int | str | Tensor) -> Tensor:
     """
     out = parent
     for part in purpose:
-        if secret.is_secret(out):
-            out = secret.derived(out, part)
+        if hashing.is_secret(out):
+            out = hashing.derived(out, part)
         elif isinstance(part, Tensor):
             out = finalise(out * 3 + finalise(part))
         else:

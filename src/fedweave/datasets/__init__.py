@@ -5,22 +5,20 @@ from pathlib import Path
 from typing import Any
 
 from fedweave.core import plugins
-from fedweave.core.records import Values
+from fedweave.core.types import Values
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import OtherCounts, check
-from fedweave.datasets.folder import Folder, Members
+from fedweave.datasets.folder import Folder, GraphFolder, Members
 from fedweave.datasets.frames import from_frames, from_graph_frames, from_networkx
-from fedweave.datasets.graph_folder import GraphFolder
 from fedweave.datasets.lookup import NotHeld, found
 from fedweave.datasets.npz import Archive
 from fedweave.datasets.parties import Parties
 from fedweave.datasets.public import PUBLIC
 from fedweave.datasets.pyg import from_pyg
-from fedweave.datasets.released import RELEASED
-from fedweave.datasets.small_graphs import SMALL_GRAPHS, TU, Domains
-from fedweave.datasets.social import HERITAGE, POKEC, Twitch
+from fedweave.datasets.released import HERITAGE, POKEC, RELEASED, Twitch
 from fedweave.datasets.synthetic import Digits, Synthetic
 from fedweave.datasets.transfers import Transfers
+from fedweave.datasets.tu import SMALL_GRAPHS, TU, Domains
 from fedweave.errors import ConfigError, DataError
 
 __all__ = ["DATASETS", "Dataset", "describe", "from_frames", "from_graph_frames", "from_networkx", "from_pyg", "load"]

@@ -7,9 +7,8 @@ from typing import NoReturn, Protocol
 import numpy as np
 import scipy.sparse as sp
 
-from fedweave.core.carried import Carried
-from fedweave.datasets.base import Dataset
-from fedweave.datasets.edges import NO_LOOPS, undirected
+from fedweave.core.edge_attributes import Carried
+from fedweave.datasets.base import NO_LOOPS, Dataset, undirected
 from fedweave.errors import ConfigError, DataError, Fault
 
 Example = tuple[str, str, int]

@@ -11,14 +11,13 @@ import numpy as np
 import pyarrow as pa
 
 from fedweave.core.decompression import plain
-from fedweave.core.records import Record, Values
+from fedweave.core.types import Record, Values
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.carrying import one_way
 from fedweave.datasets.check import refuse
-from fedweave.datasets.columns import NODES
-from fedweave.datasets.folder import Folder
-from fedweave.datasets.graph_folder import GraphFolder
+from fedweave.datasets.folder import Folder, GraphFolder
+from fedweave.datasets.schema import NODES
 from fedweave.datasets.table import Table, Tables
+from fedweave.datasets.tables import one_way
 from fedweave.errors import DataError
 
 _RENAME = "Give it another name, or list in `features` those that are."

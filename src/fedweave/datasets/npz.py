@@ -31,9 +31,9 @@ from typing import Literal
 import numpy as np
 import scipy.sparse as sp
 
-from fedweave.core.carried import Carried
 from fedweave.core.decompression import ARCHIVE_FAULTS, DecompressionBomb, check_archive
-from fedweave.core.records import Record
+from fedweave.core.edge_attributes import Carried
+from fedweave.core.types import Record
 from fedweave.datasets.base import (
     CARRIED,
     DIRECTED,
@@ -43,6 +43,7 @@ from fedweave.datasets.base import (
     EDGE_Y,
     IDS,
     NAMES,
+    NO_LOOPS,
     NODE_IDS,
     NUMBERED,
     OPTIONAL,
@@ -53,12 +54,12 @@ from fedweave.datasets.base import (
     SPLIT,
     UNTIL,
     Dataset,
+    Outside,
+    check_loops,
+    note_loops,
 )
 from fedweave.datasets.base import write as write
-from fedweave.datasets.carrying import as_edges, once, scaled, skeleton
 from fedweave.datasets.check import check, check_array, first, refuse
-from fedweave.datasets.classified import refuse_stray
-from fedweave.datasets.edges import NO_LOOPS, Outside, check_loops, note_loops
 from fedweave.datasets.features import (
     check_edge_normalise,
     check_normalise,
@@ -68,6 +69,8 @@ from fedweave.datasets.features import (
     with_constant,
     without_sens,
 )
+from fedweave.datasets.schema import refuse_stray
+from fedweave.datasets.tables import as_edges, once, scaled, skeleton
 from fedweave.errors import ConfigError
 
 

@@ -10,15 +10,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fedweave.core.arrays import dense
-from fedweave.datasets.base import Dataset, Party
-from fedweave.datasets.carrying import Carrying
+from fedweave.core.graph import dense
+from fedweave.datasets.base import Dataset, Party, undirected
 from fedweave.datasets.check import check, first, refuse
-from fedweave.datasets.classified import Classified, labels_in
-from fedweave.datasets.columns import (
+from fedweave.datasets.features import compact, normalise, of_party, refuse_repeated
+from fedweave.datasets.lookup import named_folder, unread
+from fedweave.datasets.schema import (
     AUTO,
     EDGES,
     NODES,
+    Classified,
     check_columns,
     check_gaps,
     edges_of,
@@ -28,16 +29,14 @@ from fedweave.datasets.columns import (
     gaps_of,
     group_names,
     ids_of,
+    labels_in,
     seen,
     sens_of,
     split_of,
     spread,
 )
-from fedweave.datasets.edges import undirected
-from fedweave.datasets.features import compact, normalise, of_party, refuse_repeated
-from fedweave.datasets.files import find
-from fedweave.datasets.lookup import named_folder, unread
-from fedweave.datasets.table import Table, as_whole, difference, plain, undotted
+from fedweave.datasets.table import Table, as_whole, difference, find, plain, undotted
+from fedweave.datasets.tables import Carrying
 
 _LOG = logging.getLogger(__name__)
 _LAYOUT = "Name the folder whose sub-folders are the parties, each with nodes and edges; see docs/data-format.md."

@@ -11,9 +11,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from fedweave.core.random import generator
-from fedweave.datasets.base import Dataset
+from fedweave.datasets.base import Dataset, distinct, undirected
 from fedweave.datasets.check import check_settings
-from fedweave.datasets.edges import distinct, undirected
 from fedweave.datasets.features import compact
 from fedweave.datasets.lookup import NotHeld
 from fedweave.errors import ConfigError

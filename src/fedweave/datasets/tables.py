@@ -1,8 +1,7 @@
-"""Tables of nodes and edges, and of small graphs, wherever they were read: checked in one place, and made a `Dataset`.
+"""What the edges of a user's own data carry: direction, weight, features, time; parallel edges and loops."""
 
-Everything that is wrong in them is told at once, with file, row and remedy.
-"""
-
+import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,15 +10,29 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fedweave.core.records import Record
-from fedweave.datasets.base import Dataset
-from fedweave.datasets.carrying import ALL, Carrying, carried_of, of_nodes, skeleton
-from fedweave.datasets.check import check, refuse
-from fedweave.datasets.columns import (
+from fedweave.core.edge_attributes import Carried
+from fedweave.core.graph import dense
+from fedweave.core.types import Record
+from fedweave.datasets.base import Dataset, undirected
+from fedweave.datasets.check import check, refuse, refuse_rows
+from fedweave.datasets.features import (
+    OVER_NODES,
+    check_edge_normalise,
+    compact,
+    normalise,
+    rescaled,
+    scaled_by_holders,
+    scaling,
+    with_constant,
+    without_sens,
+)
+from fedweave.datasets.schema import (
     AUTO,
     EDGES,
     NODES,
     OF_EDGES,
+    Categories,
+    Classified,
     check_columns,
     check_gaps,
     ends_of,
@@ -35,9 +48,377 @@ from fedweave.datasets.columns import (
     split_of,
     spread,
 )
-from fedweave.datasets.features import compact, scaled_by_holders, with_constant, without_sens
 from fedweave.datasets.table import Table, Tables
 from fedweave.errors import ConfigError, DataError, Faults
+
+PARALLEL = ("keep", "sum", "count", "last")
+ALL = "all"
+_DAY = {"s": 86_400.0, "ms": 86_400e3, "us": 86_400e6, "ns": 86_400e9}  # of each unit
+_IN_EDGES = "edges."
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Carrying(Classified):
+    """Tables whose edges may carry something.
+
+    directed:       an edge leads from its source to its target alone.
+    edge_features:  columns of edges that are features of theirs, in this order, or "all" without another meaning.
+    edge_weight:    the column of edges with their weight, from 0.
+    edge_time:      the column of edges with their time: numbers, or dates, which become days since 1970.
+    edge_normalise: how features of edges are scaled, as `normalise` does those of nodes.
+    parallel:       edges with the same ends: "keep"; "sum" of weights and features, with the latest time; "count", the
+                    last with their number as weight; "last", by time or else by row.
+    missing:        columns of features that may have empty cells, "edges.fee" of edges: 0 stands there, and a further
+                    feature, "income is missing", is 1. Sites that train together must all give the same.
+    """
+
+    directed: bool = False
+    edge_features: str | tuple[str, ...] | None = None
+    edge_weight: str | None = None
+    edge_time: str | None = None
+    edge_normalise: str = "none"
+    parallel: str = "keep"
+    missing: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_carrying(self)
+
+    @property
+    def carries(self) -> bool:
+        """See `Classified.carries`."""
+        named = (self.edge_features, self.edge_weight, self.edge_time)
+        carry = any(name is not None for name in named) or self.parallel != "keep"
+        return self.directed or self.of_edges or carry
+
+    @property
+    def said(self) -> tuple[str, ...]:
+        """The columns of edges that say something of them but what they carry."""
+        return ()
+
+    @property
+    def listed(self) -> tuple[str, ...]:
+        """`edge_features` as a tuple."""
+        return (self.edge_features,) if isinstance(self.edge_features, str) else tuple(self.edge_features or ())
+
+    @property
+    def chosen(self) -> tuple[str, ...]:
+        """The columns of edges that are named."""
+        every = (*(name for name in self.listed if name != ALL), self.edge_weight, self.edge_time)
+        return tuple(dict.fromkeys(name for name in every if name is not None))
+
+
+SETTINGS = ("directed", "edge_features", "edge_weight", "edge_time", "edge_normalise", "parallel", "missing")
+
+
+def check_carrying(given: Carrying) -> None:
+    """Refuse settings that mean nothing together.
+
+    Raises:
+        ConfigError: names the setting, its value and what is allowed.
+    """
+    check_edge_normalise(given.edge_normalise)
+    if given.parallel not in PARALLEL:
+        raise ConfigError(f"parallel = {given.parallel!r} is not known; choose one of {', '.join(PARALLEL)}.")
+    if odd := [name for name in given.chosen if name in EDGES]:
+        raise ConfigError(f"data: {odd[0]!r} is an end of edges, and cannot be their feature, weight or time.")
+    if odd := [name for name in given.chosen if name in given.said]:
+        raise ConfigError(f"data: {odd[0]!r} says what an edge is, and cannot be its feature, weight or time.")
+    if given.of_edges and given.parallel != "keep":
+        raise ConfigError(
+            f"parallel = {given.parallel!r} makes one of several edges, each of which is an example; keep."
+        )
+    if given.parallel == "count" and given.edge_weight is not None:
+        raise ConfigError('parallel = "count" makes the number of edges the weight; leave out edge_weight.')
+
+
+def carried_of(
+    edges: Table, listed: tuple[np.ndarray, np.ndarray], kind: Carrying, categories: Categories | None = None
+) -> Carried | None:
+    """What edges carry, of which `listed` has the ends int64 [2, M] and the rows int64 [M] in a table; None if nothing
+    counts.
+
+    categories: columns of text of all tables; those of edges are called "edges.currency".
+
+    Raises:
+        DataError: a value is not a finite number, a weight is below 0 or a time is no date; names file and row.
+    """
+    if not kind.carries:
+        return None
+    ends, rows = listed
+    weight = None if kind.edge_weight is None else _weights(edges, kind.edge_weight)[rows]
+    time = None if kind.edge_time is None else times_of(edges, kind.edge_time)[rows]
+    of_features, own = gaps_filled(spread(_features(edges, kind)), gaps_of(kind.missing, True)), _of_edges(categories)
+    columns = feature_names(of_features, (), own)
+    features = dense(features_of(of_features, (), own)[rows]) if columns else None
+    given = Carried(ends, kind.directed, weight, features, time, columns, examples=kind.of_edges)
+    found = merged(given_once(given, edges.origins[rows], edges.path), kind.parallel)
+    return scaled(found, kind.edge_normalise, edges.path)
+
+
+def scaled(carried: Carried, how: str, where: str | Path, until: float = math.inf) -> Carried:
+    """With features scaled as `datasets.features.normalise` does, over all of these edges `until` some time.
+
+    Raises:
+        DataError: there is no edge until then.
+    """
+    if carried.features is None or how == "none" or not carried.total:
+        return carried
+    over = carried.features if carried.time is None else carried.features[carried.time <= until]
+    if how in OVER_NODES and carried.time is not None and not len(over):
+        early = f"{carried.time.min():.10g} is the first, and training ends at {until:.10g}"
+        remedy = 'Let training end later (train_until), or say edge_normalise = "none".'
+        refuse(where, f"no edge is early enough to scale features of edges by: {early}", remedy, "no-early-edges")
+    pairs: tuple[tuple[float, float], ...] = ()
+    if how in OVER_NODES:
+        shift, divisor = scaling(over, how)
+        pairs = tuple(zip(shift.tolist(), np.where(np.isinf(divisor), 0, divisor).tolist(), strict=True))
+    made = np.ascontiguousarray(normalise(carried.features, how, str(where), over), np.float32)
+    return carried._replace(features=made, scaling=pairs)
+
+
+def scaled_like(carried: Carried, before: Carried, how: str) -> Carried:
+    """With features scaled by what those of edges `before` were."""
+    if carried.features is None:
+        return carried
+    shift, divisor = ([pair[at] for pair in before.scaling] for at in range(2))
+    made = rescaled(carried.features, how, shift, [value or None for value in divisor])
+    return carried._replace(features=np.asarray(made, np.float32), scaling=before.scaling)
+
+
+def merged(carried: Carried, parallel: str) -> Carried:
+    """With edges of the same ends made one, as `Carrying.parallel` says; in the order of the last of each."""
+    if parallel == "keep" or not carried.total:
+        return carried
+    index = carried.ends if carried.directed else np.sort(carried.ends, 0)
+    codes = index[0] * (int(index.max()) + 1) + index[1]
+    order = np.arange(carried.total) if carried.time is None else np.argsort(carried.time, kind="stable")
+    group = np.unique(codes[order], return_inverse=True)[1]
+    last = np.zeros(int(group.max()) + 1, np.int64)
+    last[group] = order  # of what is assigned twice, the later stays
+    kept = np.sort(last)
+    place = np.empty(len(last), np.int64)
+    place[np.argsort(last)] = np.arange(len(last))
+    of = np.empty(carried.total, np.int64)
+    of[order] = place[group]
+    found = carried.taken(kept)
+    if parallel == "count":
+        return found._replace(weight=np.bincount(of, minlength=len(kept)).astype(np.float32))
+    if parallel == "last":
+        return found
+    weight, features = (_summed(values, of, len(kept)) for values in (carried.weight, carried.features))
+    return found._replace(weight=weight, features=features)
+
+
+def _summed(values: np.ndarray | None, of: np.ndarray, count: int) -> np.ndarray | None:
+    if values is None:
+        return None
+    out = np.zeros((count, *values.shape[1:]), np.float64)
+    np.add.at(out, of, values)
+    return out.astype(np.float32)
+
+
+def skeleton(index: np.ndarray, nodes: int) -> np.ndarray:
+    """int64 [2, E]: who is joined to whom, in the form of `Dataset.edges`."""
+    apart = index[0] != index[1]
+    return undirected(index[0, apart], index[1, apart], nodes)
+
+
+def once(carried: Carried, where: str | Path) -> Carried:
+    """Undirected edges that are listed in both directions, each once.
+
+    Raises:
+        DataError: one lacks its reverse.
+    """
+    if carried.directed:
+        return carried
+    if not mirrored(carried.ends):
+        refuse(where, "an edge lacks its reverse", "List every edge in both directions, or say that they are directed.")
+    if not alike_both_ways(carried):
+        what = "an edge has another weight, other features or another time than its reverse"
+        refuse(where, what, "Give both the same, or say that edges are directed.", "reverse")
+    return carried.taken(carried.ends[0] <= carried.ends[1])
+
+
+def alike_both_ways(carried: Carried) -> bool:
+    """Whether every edge is listed in both directions with the same values."""
+    return bool(_both(carried, np.zeros(carried.total, np.int64))[0].all())
+
+
+def given_once(carried: Carried, table: np.ndarray, where: str | Path) -> Carried:
+    """Undirected edges, each once where the table lists all in both directions with the same values, in the direction
+    that comes first. A note where it lists most of them so, or where edges are the examples, all of which stay.
+
+    table: int64 [M], which table each edge is from.
+    """
+    if carried.directed or not carried.total:
+        return carried
+    both, opens = _both(carried, table)
+    loop = carried.ends[0] == carried.ends[1]
+    whole = np.bincount(table, ~both & ~loop)[table] == 0
+    twice = both & ~loop & (~whole | carried.examples)
+    if twice.any() and (twice.sum() >= _MOSTLY * (~loop).sum()):
+        are = "is two examples" if carried.examples else "counts twice"
+        said = f"{twice.sum():,} of {carried.total:,} rows list an edge in both directions with the same values"
+        _LOG.warning("note: %s: %s, which %s; list it once, or say directed = true", where, said, are)
+    return carried if carried.examples else carried.taken(~whole | loop | opens)
+
+
+_MOSTLY = 0.5  # share of the edges
+
+
+def _both(carried: Carried, table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """bool [M], whether an edge is listed as often in the other direction with the same values in the same table, as
+    loops are; and bool [M], whether it has the direction of the first row with its ends and values."""
+    low, high = np.sort(carried.ends, 0)
+    way = np.sign(carried.ends[1] - carried.ends[0])
+    pair = np.unique(low << 31 | high, return_inverse=True)[1]
+    ahead, back = (np.bincount(pair[way == one], minlength=len(pair)) for one in (1, -1))
+    both, opens = way == 0, np.ones(carried.total, bool)
+    at = np.flatnonzero(((ahead > 0) & (back > 0))[pair])
+    values = [own[at] for own in (carried.weight, carried.time) if own is not None]
+    values += [] if carried.features is None else list(carried.features[at].T)
+    order = np.lexsort([*values, pair[at], table[at]])
+    new = np.ones(len(at), bool)
+    new[1:] = np.any([np.diff(key[order]) != 0 for key in (*values, pair[at], table[at])], 0)
+    group = np.empty(len(at), np.int64)
+    group[order] = np.cumsum(new) - 1
+    both[at] = np.bincount(group, way[at])[group] == 0
+    opens[at] = way[at] == way[at][order[new]][group]  # `lexsort` keeps the order of equal rows
+    return both, opens
+
+
+def one_way(carried: Carried | None, both: bool, directed: bool | None) -> tuple[str, ...]:
+    """What to say of edges that lead one way in other programs' graphs, and count both ways here, as nobody asked."""
+    if carried is not None or both or directed is not None:
+        return ()
+    return ("the edges' directions are not used; directed = True keeps them, and directed = False says so",)
+
+
+def mirrored(index: np.ndarray) -> bool:
+    """Whether edges int64 [2, M] are listed in both directions."""
+    source, target = index
+    codes = np.minimum(source, target) << 31 | np.maximum(source, target)
+    ahead, back = (np.sort(codes[one_way]) for one_way in (source < target, source > target))
+    return np.array_equal(ahead, back)
+
+
+def as_edges(data: Dataset, labels: tuple[str, ...] = ()) -> Dataset:
+    """The same graph with its edges as the examples, whose classes, called `labels`, and split it has.
+
+    Raises:
+        DataError: its edges have no classes of their own.
+    """
+    carried = data.carried
+    if carried is None or carried.y is None:
+        refuse(data.name, "its edges have no classes", "Set task = 'nodes', or give edge_y.")
+    split = None if carried.split is None else (carried.split == np.arange(3)[:, None]) & (carried.y >= 0)
+    y, classes = carried.y, max(len(labels), int(carried.y.max(initial=-1)) + 1)
+    own = carried._replace(examples=True, y=None, split=None)
+    named = {"labels": labels, "ids": (), "node_ids": data.ids, "sens": None, "groups": ()}
+    return replace(data, carried=own, y=y, classes=classes, public=split, **named)  # type: ignore[arg-type]
+
+
+def times_of(table: Table, column: str) -> np.ndarray:
+    """float64 [rows]: numbers as they are, dates and times as days since 1970, durations as days.
+
+    Raises:
+        DataError: a cell is empty or neither; names file and row.
+    """
+    cells = table.data[column].combine_chunks()
+    if pa.types.is_dictionary(cells.type):
+        cells = cells.dictionary_decode()
+    refuse_rows(
+        table,
+        np.asarray(cells.is_null(nan_is_null=True)),
+        lambda row: f"time {column!r} is empty",
+        "Give every edge its time, or remove the row.",
+    )
+    if not pa.types.is_temporal(cells.type):
+        try:
+            times = np.asarray(cells.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False), np.float64)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            cells = _dates(table, column, cells)
+        else:
+            said = "time {!r} is no finite number".format
+            refuse_rows(table, ~np.isfinite(times), lambda row: said(column), "Correct it, or remove the row.")
+            return times
+    if pa.types.is_date(cells.type):
+        cells = cells.cast(pa.timestamp("ms"))
+    if not pa.types.is_timestamp(cells.type) and not pa.types.is_duration(cells.type):
+        refuse(table.path, f"column {column!r} holds {cells.type}, no point in time", _TIMES, "time")
+    return np.asarray(cells.cast(pa.int64()).to_numpy(zero_copy_only=False) / _DAY[cells.type.unit])
+
+
+_TIMES = "Give numbers, or dates such as 2024-03-31 or 2024-03-31T12:00:00."
+_KINDS = tuple(pa.timestamp(unit, zone) for unit in ("us", "ns") for zone in (None, "UTC"))
+
+
+def _dates(table: Table, column: str, cells: pa.Array) -> pa.Array:
+    """The column of text as timestamps, of nanoseconds where microseconds do not keep it."""
+    for kind in _KINDS:
+        if (found := _cast(cells, kind)) is not None:
+            return found
+    bad = np.array([all(_cast(pa.array([text]), kind) is None for kind in _KINDS) for text in cells.to_pylist()], bool)
+
+    def said(row: int) -> str:
+        number = _cast(cells[row : row + 1], pa.float64()) is not None
+        what = "a number among dates" if number else "no number and no date"
+        return f"time {column!r} is {cells[row].as_py()!r}, {what}"
+
+    refuse_rows(table, bad, said, _TIMES)
+    remedy = "Give all times a zone, or none; nanoseconds reach from 1678 to 2261."
+    refuse(table.path, f"column {column!r} mixes times with and without a zone, or of too many digits", remedy, "times")
+
+
+def _cast(cells: pa.Array, kind: pa.DataType) -> pa.Array | None:
+    try:
+        return cells.cast(kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return None
+
+
+def _weights(table: Table, column: str) -> np.ndarray:
+    weight = table.numbers(column, apart=False, gaps="Give every edge its weight, or remove the row.")
+    remedy = "Give weights from 0; a number of either sign may be a feature of the edge (edge_features)."
+    refuse_rows(table, weight < 0, lambda row: f"weight {column!r} is {weight[row]:g}, below 0", remedy)
+    return weight
+
+
+def _features(edges: Table, kind: Carrying) -> Table:
+    """The table's columns that are features of edges."""
+    if kind.edge_features != ALL:
+        return _of_numbers(edges, kind.edge_time, list(kind.listed))
+    taken = (*EDGES, kind.edge_weight, kind.edge_time, *kind.said)
+    return _of_numbers(edges, None, [name for name in edges.columns if name not in taken])
+
+
+def _of_numbers(edges: Table, time: str | None, names: list[str]) -> Table:
+    """Those columns, a time as a number."""
+    data = edges.data.select(names)
+    if time in names:
+        data = data.set_column(names.index(time), time, pa.array(times_of(edges, time)))
+    return replace(edges, data=data)
+
+
+def _of_edges(categories: Categories | None) -> Categories:
+    named = (categories or {}).items()
+    return {name.removeprefix(_IN_EDGES): values for name, values in named if name.startswith(_IN_EDGES)}
+
+
+def of_nodes(categories: Categories | None) -> Categories | None:
+    """Of `categories` those of nodes."""
+    if categories is None:
+        return None
+    return {name: values for name, values in categories.items() if not name.startswith(_IN_EDGES)}
+
+
+# ----------------------------------------------------------------------------------------------------
+# Tables of nodes and edges, and of small graphs, wherever they were read: checked in one place, and made a `Dataset`.
+# Everything that is wrong in them is told at once, with file, row and remedy.
+
 
 Parts = dict[str, Callable[[Record], object]]
 

@@ -9,9 +9,9 @@ DS_edge_labels (whole numbers), DS_node_attributes (numbers). Other files are no
 import lzma
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NoReturn
+from typing import ClassVar, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -20,10 +20,23 @@ import scipy.sparse as sp
 
 from fedweave.core.decompression import most_of
 from fedweave.core.text import counted
+from fedweave.datasets import public
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.check import check, first, refuse
-from fedweave.datasets.features import EXACT, compact, exact, one_hot, refuse_merged
-from fedweave.datasets.lookup import TU_SUFFIXES, refuse_other_form, unread
+from fedweave.datasets.check import check, check_counts, first, refuse
+from fedweave.datasets.features import EXACT, check_normalise, compact, exact, one_hot, refuse_merged, scaled_by_holders
+from fedweave.datasets.lookup import (
+    TU_SUFFIXES,
+    Facts,
+    NotHeld,
+    folders,
+    kinds_of,
+    named_folder,
+    nowhere,
+    refuse_other_form,
+    tu_names,
+    unread,
+)
+from fedweave.errors import ConfigError, DataError
 
 READ = ("A", "graph_indicator", "graph_labels", "node_labels", "edge_labels")
 SHOWN = 5  # numbers of graphs in a note
@@ -344,3 +357,188 @@ def _cells(text: bytes, width: int, kind: pa.DataType) -> np.ndarray:
         pyarrow.csv.ConvertOptions(column_types=dict.fromkeys((f"f{i}" for i in range(width)), kind), null_values=[]),
     )
     return np.stack([column.to_numpy() for column in table.columns], 1)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Collections of small graphs, each of which is an example: published ones, and a user's own in the same layout.
+# `Domains` has several side by side, one for each member.
+
+
+_LAYOUT = "Name the folder of one data set in the TU layout; see docs/data-format.md."
+COUNTED = ("graphs", "nodes", "edges", "features", "classes")
+
+
+@dataclass(frozen=True)
+class TU:
+    """Your own folder of small graphs in the TU text layout (DS_A.txt, DS_graph_indicator.txt, DS_graph_labels.txt).
+
+    attributes: use the node attributes (DS_node_attributes) as features too.
+    normalise:  how features are scaled: auto, none, row, binary, scale, standard or minmax (docs/data-format.md);
+                but for auto over the nodes of all graphs, before any partition.
+    """
+
+    attributes: bool = False
+    normalise: str = "auto"
+    example: ClassVar[str] = "graph"
+
+    def __post_init__(self) -> None:
+        check_normalise(self.normalise)
+
+    def load(self, root: Path | None, seed: int) -> Dataset:
+        """The graphs in `root`; `seed` is not used.
+
+        Raises:
+            ConfigError: no folder is given.
+            DataError: it holds no such data set, or more than one, or is refused by `tu.read`.
+        """
+        root = named_folder(root, "tu", "the folder with DS_A.txt", _LAYOUT)
+        found = tu_names(root)
+        if not found:
+            refuse_other_form(root, "no file ends in _A.txt", "_A", TU_SUFFIXES)
+        if len(found) != 1:
+            what = f"{len(found)} data sets are there: {', '.join(found)}" if found else "no file ends in _A.txt"
+            refuse(root, what, _LAYOUT)
+        return self._read(root, found[0])
+
+    def _read(self, folder: Path, name: str, pattern: str = "*") -> Dataset:
+        dataset = read(folder, name, self.attributes, pattern=pattern)
+        return scaled_by_holders(dataset, self.normalise, name)
+
+
+@dataclass(frozen=True)
+class PublicTU(TU):
+    """Base of the published collections.
+
+    The files of the collection are looked for in `root` (`<root>/<name>`, or `root` is the folder) and nowhere else;
+    without `root` likewise in $FEDWEAVE_DATA, then in the cache. If they are in neither, they are downloaded into the
+    cache.
+    """
+
+    name: ClassVar[str]
+    facts: ClassVar[Facts]
+
+    normalise: str = "none"  # as published
+
+    own_name: ClassVar[str]  # in its file names
+
+    def __init_subclass__(cls) -> None:
+        cls.own_name = cls.name.upper().replace("PTC-", "PTC_")
+
+    def load(self, root: Path | None, seed: int) -> Dataset:
+        """All graphs; `seed` is not used.
+
+        Raises:
+            NotHeld: they are not in `root`.
+            DataError: the files are nowhere and could not be downloaded (lists all places), are refused by `tu.read`,
+                or have other counts than the published.
+        """
+        return self._checked(self._find(root))
+
+    def _checked(self, folder: Path) -> Dataset:
+        """The published collection in `folder`; raises DataError for another."""
+        dataset = self._read(folder, self.own_name, f"{self.own_name}_*")
+        counted = [name for name in COUNTED if name != "features" or not self.attributes]
+        check_counts(dataset, self.facts, folder, tuple(counted))
+        return replace(dataset, name=self.name)
+
+    def _find(self, root: Path | None) -> Path:
+        places = folders(root, self.name)
+        for place in places:
+            if tu_names(place, self.own_name):
+                return place
+        if root is not None:
+            raise NotHeld(self.name, [place / f"{self.own_name}_A.txt" for place in places])
+        try:
+            return public.fetch_texts(self.own_name, self._checked, places[-1])
+        except DataError as error:
+            remedy = (
+                f"Put {self.own_name}_A.txt and its other files (docs/data-format.md) there, or name their folder in "
+                "[data] path or $FEDWEAVE_DATA."
+            )
+            raise nowhere(self.name, str(error), places, remedy) from error
+
+
+_COLLECTIONS = {
+    "proteins": (
+        Facts(43471, 81044, 3, 2, graphs=1113),
+        "Borgwardt et al. 2005; proteins as secondary structure elements, enzymes or not.",
+    ),
+    "dd": (Facts(334925, 843046, 89, 2, graphs=1178), "Dobson and Doig 2003; proteins as amino acids, enzymes or not."),
+    "imdb-binary": (
+        Facts(19773, 96531, 136, 2, graphs=1000),
+        "Yanardag and Vishwanathan 2015; actors who played together, by genre; features are degrees.",
+    ),
+    "imdb-multi": (
+        Facts(19502, 98903, 89, 3, graphs=1500),
+        "Yanardag and Vishwanathan 2015; actors who played together, by genre; features are degrees.",
+    ),
+    "nci1": (
+        Facts(122747, 132753, 37, 2, graphs=4110),
+        "Wale et al. 2008; compounds as atoms, active against lung cancer or not.",
+    ),
+    "mutag": (Facts(3371, 3721, 7, 2, graphs=188), "Debnath et al. 1991; compounds as atoms, mutagenic or not."),
+    "bzr": (
+        Facts(14479, 15535, 53, 2, graphs=405),
+        "Sutherland et al. 2003; ligands of the benzodiazepine receptor as atoms, active or not.",
+    ),
+    "aids": (
+        Facts(31385, 32390, 38, 2, graphs=2000),
+        "Riesen and Bunke 2008; compounds as atoms, active against HIV or not.",
+    ),
+    "ptc-mr": (
+        Facts(4915, 5054, 18, 2, graphs=344),
+        "Helma et al. 2001; compounds as atoms, carcinogenic for male rats or not.",
+    ),
+    "enzymes": (
+        Facts(19580, 37282, 3, 6, graphs=600),
+        "Borgwardt et al. 2005; proteins as secondary structure elements, by the reaction that they catalyse.",
+    ),
+}
+SMALL_GRAPHS: tuple[type[PublicTU], ...] = tuple(kinds_of(PublicTU, _COLLECTIONS))
+_KINDS = {kind.name: kind for kind in SMALL_GRAPHS}
+
+
+@dataclass(frozen=True)
+class Domains:
+    """Collections of small graphs, each of which a member holds alone (domain skew; GCFL's and FedStar's setting).
+
+    `[partition] name = "column"` makes a client of each set. A set has feature columns of its own, which are 0
+    elsewhere; classes are numbered from 0 in each, so that members share what lies between, as by share =
+    ["[1-9]*/*"] or FedStar.
+
+    sets: names of published collections, two or more, looked for as each is by itself.
+    """
+
+    sets: tuple[str, ...] = ("mutag", "bzr", "ptc-mr")
+    example: ClassVar[str] = "graph"
+
+    def __post_init__(self) -> None:
+        if odd := [name for name in self.sets if name not in _KINDS]:
+            raise ConfigError(
+                f"[data] sets: {odd[0]!r} is no collection; choose of {', '.join(_KINDS)}.", code="config.unknown-name"
+            )
+        if len(self.sets) < 2 or len(set(self.sets)) < len(self.sets):
+            raise ConfigError(f"[data] sets = {list(self.sets)}: name two or more, each once.", code="config.value")
+
+    def load(self, root: Path | None, seed: int) -> Dataset:
+        """All sets' graphs, one set after the other; `seed` is not used.
+
+        Raises:
+            NotHeld: one is not in `root`.
+            DataError: one is nowhere, or refused.
+        """
+        each = [_KINDS[name]().load(root, seed) for name in self.sets]
+        nodes = np.cumsum([0, *(one.nodes for one in each)])
+        graphs = np.cumsum([0, *(one.examples for one in each)])
+        of = [np.asarray(one.graph_of) + first for one, first in zip(each, graphs, strict=False)]
+        joined = Dataset(
+            name="domains",
+            x=sp.block_diag([sp.csr_matrix(one.x) for one in each], format="csr"),
+            edges=np.concatenate([one.edges + first for one, first in zip(each, nodes, strict=False)], 1),
+            y=np.concatenate([one.y for one in each]),
+            classes=max(one.classes for one in each),
+            graph_of=np.concatenate(of),
+            owner=np.repeat(np.arange(len(each)), np.diff(graphs)),
+            owners=self.sets,
+        )
+        return check(joined, "domains")

@@ -9,10 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedweave.core.arrays import graph_arrays, graph_tree, tree_graph
 from fedweave.core.edges import Edges
 from fedweave.core.federation import DATA, StepInfo
-from fedweave.core.graph import Graph, make_graph, stack
+from fedweave.core.graph import Graph, graph_arrays, graph_tree, make_graph, stack, tree_graph
 from fedweave.core.sizes import BLOCK
 from fedweave.core.tree import Tree
 from fedweave.datasets.base import Dataset

@@ -11,16 +11,14 @@ from fedweave.core import random
 from fedweave.core.federation import Client
 from fedweave.core.graph import Graph
 from fedweave.core.ledger import measured_one
-from fedweave.core.portions import Batch, as_row
-from fedweave.core.replies import by_size
+from fedweave.core.replies import Batch, as_row, by_size
 from fedweave.core.tree import Tree, check, leaves, map_leaves
-from fedweave.engines.calls import check_permanent, of_client
+from fedweave.engines.calls import Watched, check_permanent, find_step, of_client, refuse_changes
 from fedweave.engines.data import ClientData, accepted, taken
 from fedweave.engines.devices import named
-from fedweave.engines.executor import Metered, Ran, Work
+from fedweave.engines.engine import Metered, Ran, Work
+from fedweave.engines.messages import check_terms
 from fedweave.engines.states import Group, MemoryIsolation, States
-from fedweave.engines.steps import Watched, find_step, refuse_changes
-from fedweave.engines.summing import check_terms
 from fedweave.errors import ReplyRefused, StepFailed, raised_at
 from fedweave.ops.touched import materialize
 

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from fedweave.core.graph import Graph
-from fedweave.core.records import Record
+from fedweave.core.types import Record
 from fedweave.engines.engine import Absent, LocalEngine, check_names
 from fedweave.engines.loop import Loop
-from fedweave.engines.vectorised import Vectorised
+from fedweave.engines.vectorized import Vectorised
 from fedweave.errors import ConfigError
 from fedweave.ops.recording import Recordings, When
 

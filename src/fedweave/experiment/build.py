@@ -10,27 +10,28 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
+from fedweave import datasets
 from fedweave.algorithms.deployment import with_models
-from fedweave.core.algorithm import Algorithm, capabilities
-from fedweave.core.arrays import DTYPES
-from fedweave.core.engine import Engine
-from fedweave.core.extra import Extra
-from fedweave.core.graph import Graph
-from fedweave.core.maker import maker_of
+from fedweave.core.algorithm import Algorithm, Engine, capabilities
+from fedweave.core.graph import DTYPES, Graph
 from fedweave.core.model import Model
-from fedweave.core.records import Record, Values
+from fedweave.core.operators import Extra
+from fedweave.core.plugins import maker_of
 from fedweave.core.sizes import size_classes
+from fedweave.core.types import Record, Values
 from fedweave.datasets.base import Dataset
+from fedweave.datasets.features import scaled_by_holders
+from fedweave.datasets.tables import scaled, scaled_like
 from fedweave.engines.devices import chosen
 from fedweave.engines.engine import LocalEngine
-from fedweave.engines.filed import seldom
 from fedweave.engines.loop import Loop
-from fedweave.engines.sharded import ShardedEngine
+from fedweave.engines.sharded import ShardedEngine, Worker
 from fedweave.engines.simulation import Simulation, keep_freed_memory, return_freed_memory
-from fedweave.engines.vectorised import Vectorised
-from fedweave.engines.worker import Worker
-from fedweave.experiment.config import Config, Document, resolve
-from fedweave.experiment.demands import (
+from fedweave.engines.states import seldom
+from fedweave.engines.vectorized import Vectorised
+from fedweave.experiment.config import Choice, Config, Document, resolve
+from fedweave.experiment.graphs import MadeGraphs, graph_of, width
+from fedweave.experiment.requirements import (
     check_columns,
     check_edges,
     check_labels_and_nodes,
@@ -44,17 +45,93 @@ from fedweave.experiment.demands import (
     judged,
     scales,
 )
-from fedweave.experiment.graphs import MadeGraphs, graph_of, width
-from fedweave.experiment.prepared import prepared, seen_by, weighted
-from fedweave.models import directed
+from fedweave.learn.losses import by_number
+from fedweave.models import blocks
 from fedweave.models.edges import on_examples
 from fedweave.ops.recording import When
-from fedweave.partition import unused
+from fedweave.partition import cut, unused
 from fedweave.partition.base import Part, Partition, client_ids
-from fedweave.partition.external import Appended, meter_exchange
-from fedweave.partition.extra import Finder, everywhere, finders_of
-from fedweave.partition.pooling import alone, global_test_part, pooled, shares
-from fedweave.partition.scaling import meter_scaling
+from fedweave.partition.client_data import (
+    Finder,
+    alone,
+    everywhere,
+    finders_of,
+    global_test_part,
+    meter_scaling,
+    pooled,
+    shares,
+)
+from fedweave.partition.external import Appended, appended, check_inside, meter_exchange
+
+# ----------------------------------------------------------------------------------------------------
+# A run's data and its cut, with the edges between members made features where the configuration says so.
+
+
+def prepared(config: Config, with_scaling: bool = True) -> tuple[Dataset, Partition, Appended | None]:
+    """The data that a config names, its cut and, where its edges between members become features, how.
+
+    with_scaling: whether features are scaled as [data] normalise says.
+
+    Raises:
+        ConfigError, DataError: the data is absent or refused, or a plug-in refuses its values.
+    """
+    seed, how, values = config.general.seed, config.external, dict(config.data.values)
+    scaling = values.get("normalise", "none") if how != "refuse" and with_scaling else "none"
+    if "normalise" in values and (how != "refuse" or not with_scaling):
+        values["normalise"] = "none"  # all columns are scaled together, once there are all
+    data, partition = cut_as(config, values)
+    if config.noise is not None:
+        data, partition = config.noise.applied(data, partition, seed)
+    if how == "refuse":
+        check_inside(data)
+        return data, partition, None
+    made = appended(data, seen_by(config.algorithm, partition, data), how, config.external_least)
+    return scaled_by_holders(made.data, scaling, data.name), partition, made
+
+
+def cut_as(config: Config, values: Values) -> tuple[Dataset, Partition]:
+    """The data, read with `values` of [data], and its cut. Where that is by time, features of edges are scaled by those
+    that training sees."""
+    seed = config.general.seed
+    how = values.get("edge_normalise", "none") if config.partition.values.get("split") == "time" else "none"
+    values = {**values} | ({"edge_normalise": "none"} if how != "none" else {})
+    data = datasets.load(config.data.name, path=config.folder, seed=seed, **values)
+    partition = cut(config.partition.make(), data, seed)
+    return scaled_until(data, how, partition.parts[0].until), partition
+
+
+def scaled_until(data: Dataset, how: str, until: tuple[float, float] | None) -> Dataset:
+    """The data with features of edges scaled by those `until` the end of training."""
+    if how == "none" or data.carried is None or until is None:
+        return data
+    carried = scaled(data.carried, how, data.name, until[0])
+    if data.outside is not None:
+        data = replace(data, outside=data.outside._replace(carried=scaled_like(data.outside.carried, carried, how)))
+    return replace(data, carried=carried)
+
+
+def ready(data: Dataset, partition: Partition, config: Config) -> Dataset:
+    """Data that is not scaled yet, with all columns that a config makes of its edges between members, scaled."""
+    made = appended(data, partition, config.external, config.external_least).data
+    return scaled_by_holders(made, config.data.values.get("normalise", "none"), data.name)
+
+
+def seen_by(algorithm: Choice, partition: Partition, data: Dataset) -> Partition:
+    """The partition that clients see: the union of all where the algorithm is pooled."""
+    return pooled(partition, data) if capabilities(algorithm.kind).pooled else partition
+
+
+def weighted(algorithm: Choice, labels: Sequence[str], classes: int) -> Choice:
+    """The algorithm with weights of classes in their order, where its class_weight names them.
+
+    Raises:
+        ConfigError: it names a class that there is not.
+    """
+    given = algorithm.values.get("class_weight")
+    if not isinstance(given, Mapping):
+        return algorithm
+    return replace(algorithm, values=algorithm.values | {"class_weight": by_number(given, labels, classes)})
+
 
 _LOG = logging.getLogger(__name__)
 
@@ -129,7 +206,7 @@ def ingredients(config: Config) -> Ingredients:
     seen = seen_by(config.algorithm, partition, data)
     check_labels_and_nodes(config, data, seen)
     kind = suited(config, data)
-    ported = directed.ported(data, kind)
+    ported = blocks.ported(data, kind)
     algorithm = _algorithm(config, ported, seen, kind)
     own = _own_algorithms(config, data, seen, algorithm) if config.own else {}
     return Ingredients(ported, partition, seen, algorithm, exchange, own)
@@ -156,7 +233,7 @@ def _own_algorithms(config: Config, data: Dataset, seen: Partition, algorithm: A
         if (same := json.dumps(its.model.plain(), sort_keys=True)) not in made:
             kind = suited(its, data)
             check_ports(config, kind)
-            made[same] = _algorithm(its, directed.ported(data, kind), seen, kind)
+            made[same] = _algorithm(its, blocks.ported(data, kind), seen, kind)
         found[client] = made[same]
     return {client: own for client, own in found.items() if own is not algorithm}
 
@@ -168,8 +245,8 @@ def suited(config: Config, data: Dataset) -> ModelPlugin:
         ConfigError: it is for edges with other features.
     """
     carried = None if capabilities(config.algorithm.kind).vertical else data.carried  # nobody there reads it
-    model: ModelPlugin = directed.fitted(config.model.make(), carried)
-    directed.check_fits(model, data.carried)
+    model: ModelPlugin = blocks.fitted(config.model.make(), carried)
+    blocks.check_fits(model, data.carried)
     return model
 
 

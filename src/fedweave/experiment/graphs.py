@@ -9,18 +9,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedweave.core.edge_list import EdgeLists
-from fedweave.core.edges import BatchCache, Edges
-from fedweave.core.extra import Extra
+from fedweave.core.edges import BatchCache, EdgeLists, Edges
 from fedweave.core.graph import Graph, make_graph, stack
+from fedweave.core.operators import Extra
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.features import AUTO, amounts, widened
 from fedweave.engines.data import Makes
-from fedweave.ops.csr import Csr, StackedCsr
-from fedweave.ops.sparse import Sparse
+from fedweave.ops.sparse import Csr, Sparse, StackedCsr
 from fedweave.partition.base import Part, Partition
+from fedweave.partition.client_data import shares
 from fedweave.partition.ego_networks import edge_starts, induced_together, slots_of
-from fedweave.partition.pooling import shares
 
 _BYTES_KEPT = 4 << 30  # of graphs that were asked for; those not asked for the longest are made again
 _ENTRY = 8  # bytes of an entry of sparse features

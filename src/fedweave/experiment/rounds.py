@@ -10,17 +10,33 @@ import torch
 from torch.nn.utils import get_total_norm
 
 from fedweave.algorithms.deployment import Deployable
-from fedweave.core import purposes
-from fedweave.core.algorithm import Algorithm, MeasuresAll, MeasuresClients, check_rounds
-from fedweave.core.engine import Engine, HoldsGraphs, JudgesExamples
+from fedweave.core import types
+from fedweave.core.algorithm import (
+    Algorithm,
+    Engine,
+    HoldsGraphs,
+    JudgesExamples,
+    MeasuresAll,
+    MeasuresClients,
+    check_rounds,
+)
 from fedweave.core.graph import TEST
 from fedweave.core.replies import of_members
 from fedweave.core.tree import Tree, check, leaves, to
 from fedweave.errors import FedweaveError, ReplyRefused, UserError, told_diverged, told_of_part
-from fedweave.metrics.best_rounds import best_validated, fairest
-from fedweave.metrics.judging import BEST, PLAIN, Judging, judged_by, positive_of
-from fedweave.metrics.measured import GLOBAL, METRICS_SCHEMA, OF, SAMPLED, measure, of_splits, positive_class
-from fedweave.metrics.pooled import Alarm, pooled, pooled_examples, pooled_sums
+from fedweave.metrics.measured import (
+    GLOBAL,
+    METRICS_SCHEMA,
+    OF,
+    SAMPLED,
+    best_validated,
+    fairest,
+    measure,
+    of_splits,
+    positive_class,
+)
+from fedweave.metrics.ranking import Alarm, pooled, pooled_examples, pooled_sums
+from fedweave.metrics.selection import BEST, PLAIN, Judging, judged_by, positive_of
 
 SERVER = "server"
 
@@ -111,19 +127,19 @@ def train(
         )
     fed.trained = True
     if state is None:
-        fed.ledger.purpose = purposes.SETUP
+        fed.ledger.purpose = types.SETUP
         fed.begin(0)
         state = _tree(algorithm, "init", algorithm.init(fed))
     state = to(state, fed.device)  # a checkpoint's is on the host
     before: dict[str, float] = dict(summary or {})
     referee = _Referee(algorithm, fed, rounds, fair_margin, judging or Judging())
     for number in range(done + 1, rounds + 1):
-        fed.ledger.purpose = purposes.TRAINING
+        fed.ledger.purpose = types.TRAINING
         fed.begin(number)
         state = _tree(algorithm, "round", algorithm.round(state, fed))
         metrics, found = of_server(number, algorithm, state, fed), Summary(number)
         if evaluated(number, rounds, eval_every):
-            fed.ledger.purpose = purposes.EVALUATION
+            fed.ledger.purpose = types.EVALUATION
             rows, before = referee.judged(number, state, before)
             found = Summary(number, before)
             metrics = pa.concat_tables([rows, *([metrics] if metrics else [])])

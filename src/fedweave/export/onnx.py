@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedweave.core.records import Values
+from fedweave.core.types import Values
 from fedweave.errors import UserError
 from fedweave.export import pyg
-from fedweave.ops.gemm import torch_from
+from fedweave.ops.linear import torch_from
 
 OPSET = 20  # of ONNX's own operators; the graph has no others
 OLDEST = (2, 10)  # PyTorch whose exporter writes graphs that run

@@ -1,13 +1,20 @@
 """How a budget is divided: FairGraphFL's payoffs and the schemes it is compared with. Everything in float64."""
 
-from collections.abc import Callable
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
-from fedweave.errors import ConfigError, UserError
+from fedweave.errors import ConfigError, UserError, listed
 from fedweave.incentives.shapley import Value, leave_one_out, shapley
 
 ROUNDING = 1e-5  # share of what is summed that may be left of a sum of 0: gains are of float32 scores
@@ -122,3 +129,282 @@ def divided(raw: Tensor) -> Tensor:
 def divisible(raw: Tensor) -> bool:
     """Whether a budget can be divided in proportion to `raw` [N]: its sum is positive beyond rounding errors."""
     return bool(raw.sum() > ROUNDING * raw.abs().sum())
+
+
+# ----------------------------------------------------------------------------------------------------
+# Statements of account, a line for each round and member, and the number that stands for a whole statement.
+
+
+MONEY = pa.decimal128(18, 2)
+SCHEMA = pa.schema(
+    [
+        pa.field("round", pa.int32(), nullable=False),
+        pa.field("member", pa.string(), nullable=False),
+        pa.field("alignment", pa.float64()),
+        pa.field("diversity", pa.float64()),
+        pa.field("value", pa.float64()),
+        pa.field("leave_one_out", pa.float64()),
+        pa.field("density", pa.float64()),
+        pa.field("pay", MONEY, nullable=False),
+        pa.field("currency", pa.string(), nullable=False),
+        pa.field("reason", pa.string(), nullable=False),
+    ]
+)
+MEASURES = ("alignment", "diversity", "value", "leave_one_out", "density")
+MOST = Decimal(10) ** 12  # of a round's budget, so that totals fit into the columns
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What was agreed to: `budget`, what a round's pay sums to, such as "1000.00"; and the `currency` of all amounts.
+
+    Raises:
+        ConfigError: the budget is not an amount in whole cents from 0 to 10^12.
+    """
+
+    budget: str | int | float = "1.00"
+    currency: str = "EUR"
+
+    def __post_init__(self) -> None:
+        try:
+            amount = Decimal(str(self.budget))
+            valid = amount.is_finite() and 0 <= amount <= MOST and amount == amount.quantize(Decimal("0.01"))
+        except InvalidOperation:
+            valid = False
+        if not valid:
+            raise ConfigError(
+                f"the budget is {self.budget!r}; it must be an amount in whole cents, from 0 to {MOST}.",
+                code="config.value",
+            )
+
+    @property
+    def cents(self) -> int:
+        """The budget in cents."""
+        return int(Decimal(str(self.budget)).scaleb(2))
+
+
+class Round(NamedTuple):
+    """What a round has to say of its members, in their order, all [N].
+
+    number: of the round.
+    members: names, distinct.
+    alignment, diversity, leave_one_out: what each contributed; None where it was not measured.
+    value:  what the pay follows from (`payoffs.payoffs`); None where it was not kept.
+    density: share of the global update's entries that each got, 0 to 1; None where there is no such share.
+    pay:    in any unit, negative for a fine: proportions of the budget, by their sum.
+    reason: why, in words (`reasons`).
+    """
+
+    number: int
+    members: Sequence[str]
+    alignment: Tensor | None
+    diversity: Tensor | None
+    value: Tensor | None
+    leave_one_out: Tensor | None
+    density: Tensor | None
+    pay: Tensor
+    reason: Sequence[str]
+
+
+def reasons(payoffs: Payoffs) -> list[str]:
+    """Why FairGraphFL pays or fines each member (Eqs. 5 and 6)."""
+    told = {-1: "fined for harm: value below zero", 0: "no value", 1: "paid for value"}
+    signs, late = payoffs.pay.sign().int().tolist(), (payoffs.compensation > 0).tolist()
+    return [told[sign] + (" and late contribution" if more else "") for sign, more in zip(signs, late, strict=True)]
+
+
+def in_cents(pay: Tensor, budget: int) -> list[int]:
+    """`pay` [N], scaled to sum to `budget` cents, in whole cents that sum to it exactly.
+
+    Largest remainders: all are rounded down, fines too, and the cents left over go to those who lost the largest parts
+    of a cent, of equal ones to the first. So nobody is a whole cent off, a zero stays zero, and no fine becomes a
+    payment. The arithmetic is exact.
+
+    Raises:
+        UserError: an entry is not finite, or the sum is not positive.
+    """
+    if not bool(pay.isfinite().all()):
+        raise UserError(f"pay is {pay.tolist()}; every member needs a finite number.")
+    parts = [Fraction(amount) for amount in pay.tolist()]
+    total = sum(parts)
+    if not total > 0:
+        raise UserError(
+            f"pay sums to {float(total)}; a budget can be divided by a positive sum only.", code="user.no-positive-sum"
+        )
+    exact = [part / total * budget for part in parts]
+    cents = [int(amount // 1) for amount in exact]
+    by_remainder = sorted(range(len(exact)), key=lambda i: (cents[i] - exact[i], i))
+    for i in by_remainder[: budget - sum(cents)]:
+        cents[i] += 1
+    return cents
+
+
+def statement(terms: Terms, rounds: Sequence[Round]) -> pa.Table:
+    """All lines, in the order of the rounds and of their members, with the columns of `SCHEMA`.
+
+    Raises:
+        UserError: rounds do not ascend, a round names a member twice or has other than one entry for each, or its pay
+            cannot be divided (`in_cents`).
+    """
+    lines: dict[str, list[object]] = {name: [] for name in SCHEMA.names}
+    before = -1
+    for entry in rounds:
+        if entry.number <= before:
+            raise UserError(f"round {entry.number} comes after round {before}; give the rounds in order, from 0 on.")
+        before = entry.number
+        _check(entry)
+        cents = in_cents(entry.pay, terms.cents)
+        lines["round"] += [entry.number] * len(cents)
+        lines["member"] += entry.members
+        for name in MEASURES:
+            values = getattr(entry, name)
+            lines[name] += [None] * len(cents) if values is None else values.to(torch.float64).tolist()
+        lines["pay"] += [Decimal(amount).scaleb(-2) for amount in cents]
+        lines["currency"] += [terms.currency] * len(cents)
+        lines["reason"] += entry.reason
+    return pa.table(lines, schema=SCHEMA)
+
+
+def _check(entry: Round) -> None:
+    names = list(entry.members)
+    if len(set(names)) < len(names):
+        raise UserError(f"round {entry.number} names a member twice: {listed(names)}.")
+    for column in (*MEASURES, "pay", "reason"):
+        values = getattr(entry, column)
+        if values is not None and len(values) != len(names):
+            raise UserError(
+                f"round {entry.number} has {len(values)} entries of {column} for {len(names)} members; one for each."
+            )
+
+
+def totals(table: pa.Table) -> pa.Table:
+    """A line per member, by name: `rounds`, the means of what was measured, `pay` in all, of that `paid` and `fined`
+    (negative), and the currency.
+
+    Raises:
+        UserError: the statement has several currencies.
+    """
+    currencies = table["currency"].unique().to_pylist()
+    if len(currencies) > 1:
+        raise UserError(
+            f"a statement in {', '.join(currencies)} has no total; make one for each currency.",
+            code="statement.currencies",
+        )
+    zero = pa.scalar(Decimal("0.00"), MONEY)
+    table = table.append_column("paid", pc.max_element_wise(table["pay"], zero))
+    table = table.append_column("fined", pc.min_element_wise(table["pay"], zero))
+    sums = [(name, "sum") for name in ("pay", "paid", "fined")]
+    found = table.group_by("member").aggregate([("round", "count"), *[(name, "mean") for name in MEASURES], *sums])
+    names = {"member": "member", "round_count": "rounds"}
+    names |= {f"{name}_mean": name for name in MEASURES} | {f"{name}_sum": name for name, _ in sums}
+    found = found.sort_by("member").select(list(names)).rename_columns(list(names.values()))
+    for name, _ in sums:
+        found = found.set_column(found.column_names.index(name), name, found[name].cast(pa.decimal128(38, 2)))
+    return found.append_column("currency", pa.array(currencies * len(found), pa.string()))
+
+
+class Digest(NamedTuple):
+    """start: c_0. lines: h_1 to h_n. digest: c_n. All SHA-256 in hexadecimal."""
+
+    start: str
+    lines: tuple[str, ...]
+    digest: str
+
+
+def digest(table: pa.Table, terms: Terms, run: str, sums: Mapping[int, float] | None = None) -> Digest:
+    """The digest of a statement under its `terms`; run: the hash of the run that it is about. sums: of `dues.sums`.
+
+    Raises:
+        UserError: a column is missing or has another type than in `statement.SCHEMA`.
+    """
+    start, lines = _start(terms, run, sums), hashes(table)
+    return Digest(start, lines, chained(start, lines))
+
+
+def hashes(table: pa.Table) -> tuple[str, ...]:
+    """The hash of each line.
+
+    The encoding is a JSON list of the columns in the order of the schema, ASCII without blanks, with amounts in cents
+    and what was measured as C99 hexadecimal floats (`float.hex`), which are exact.
+
+    Raises:
+        UserError: a column is missing or has another type than in `statement.SCHEMA`.
+    """
+    for field in SCHEMA:
+        if field.name not in table.column_names or table[field.name].type != field.type:
+            raise UserError(
+                f"a statement needs a column {field.name} of type {field.type}; read it with its schema.",
+                code="statement.column",
+            )
+    return tuple(_hash(_encoded([_plain(name, line[name]) for name in SCHEMA.names])) for line in table.to_pylist())
+
+
+def chained(start: str, lines: Sequence[str]) -> str:
+    """c_n from c_0 and the hashes of all lines."""
+    link = bytes.fromhex(start)
+    for line in lines:
+        link = hashlib.sha256(link + bytes.fromhex(line)).digest()
+    return link.hex()
+
+
+def check(
+    own: pa.Table, member: str, whole: Digest, terms: Terms, run: str, sums: Mapping[int, float] | None = None
+) -> None:
+    """Check a member's lines `own`, all that the statement has of it, against the digest of the whole.
+
+    Raises:
+        UserError: one of them is not in the statement, is another member's or there twice, or terms, run, hashes and
+            digest do not belong together.
+    """
+    if whole.start != _start(terms, run, sums):
+        raise UserError(
+            "the statement is about another run, budget or currency, or the sums that pay is divided by were changed; "
+            "ask for that of this run."
+        )
+    if chained(whole.start, whole.lines) != whole.digest:
+        raise UserError("the hashes of the lines do not lead to the digest; ask for the statement again.")
+    strangers = set(own["member"].to_pylist()) - {member}
+    if strangers:
+        raise UserError(f"lines of {', '.join(sorted(strangers))} are not those of {member}; give its own only.")
+    known = set(whole.lines)
+    listed = hashes(own)
+    for line, number in zip(listed, own["round"].to_pylist(), strict=True):
+        if line not in known:
+            raise UserError(
+                f"the line of {member} in round {number} is not in the statement: one of the two was changed, or they "
+                "were written at different times. Write both anew with `fedweave statement`, or ask for both."
+            )
+    if len(set(listed)) < len(listed):
+        raise UserError(f"a line of {member} is there twice; give each once.")
+
+
+def of_member(table: pa.Table, member: str) -> pa.Table:
+    """The lines of one member.
+
+    Raises:
+        UserError: it has none; lists who has.
+    """
+    own = table.filter(pc.equal(table["member"], member))
+    if not len(own):
+        names = listed(sorted(set(table["member"].to_pylist())))
+        raise UserError(f"no lines of {member!r}; the statement has those of {names}.", code="statement.no-lines")
+    return own
+
+
+def _start(terms: Terms, run: str, sums: Mapping[int, float] | None) -> str:
+    told = [[number, float(total).hex()] for number, total in sorted((sums or {}).items())]
+    return _hash(_encoded([run, terms.cents, terms.currency, *([told] if told else [])]))
+
+
+def _plain(name: str, value: object) -> object:
+    if name == "pay":
+        return int(value.scaleb(2))  # type: ignore[attr-defined]
+    return float(value).hex() if name in MEASURES and value is not None else value  # type: ignore[arg-type]
+
+
+def _encoded(values: list[object]) -> bytes:
+    return json.dumps(values, ensure_ascii=True, separators=(",", ":")).encode()
+
+
+def _hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

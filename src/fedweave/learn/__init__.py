@@ -1,9 +1,8 @@
 """Local training: `fit`, the one loop that every algorithm trains with, and the optimisers it uses."""
 
-from fedweave.learn.descent import Loss, Penalty
-from fedweave.learn.fitting import Fit, alone, fit, where_trained
+from fedweave.learn.fitting import Fit, Loss, Penalty, alone, fit, where_trained
 from fedweave.learn.losses import PLAIN, ClassLoss, ClassWeight, class_counts, cross_entropy
-from fedweave.learn.optimisers import MOST_STEPS, OPTIMISERS, Adam, Optimiser, Sgd, check_training
+from fedweave.learn.optimizers import MOST_STEPS, OPTIMISERS, Adam, Optimiser, Sgd, check_training
 
 __all__ = [
     "MOST_STEPS",

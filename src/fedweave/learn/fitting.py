@@ -1,9 +1,7 @@
-"""`fit`: train one client; inside a vectorised call, all clients at once.
+"""What training one client and training a batch of clients have in common: the weights as stored, and the loop."""
 
-`recorded` records a part of a step by itself, where the step as a whole cannot be.
-"""
-
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -11,17 +9,466 @@ from torch import Tensor
 from torch.func import vmap
 from torch.utils import _pytree as pytree
 
+from fedweave.core import random
 from fedweave.core.graph import Graph
 from fedweave.core.tree import Tree, leaves, map_leaves, nest
-from fedweave.learn.batch import train_batch
-from fedweave.learn.descent import Loss, Penalty, Stored, TrainSpec, differentiate, scalar
-from fedweave.learn.narrow import Given
-from fedweave.learn.optimisers import Optimiser
-from fedweave.ops.batched import Batch, Context, Dims, Operands, Operation
-from fedweave.ops.capture import Lasting
-from fedweave.ops.memory import storage
-from fedweave.ops.recording import Form, traced
-from fedweave.ops.touched import TouchedRows, materialize
+from fedweave.core.types import Record
+from fedweave.learn.optimizers import Moments, Optimiser
+from fedweave.ops.recording import Form, Lasting, traced
+from fedweave.ops.sparse import Batch, Context, Dims, Operands, Operation, Sparse, StackedCsr
+from fedweave.ops.tape import kernel, storage
+from fedweave.ops.touched import STACKED, TouchedRows, materialize, picked_rows, shared_scalar
+
+Loss = Callable[[Tree, Graph, Tensor, Tree], Tensor]
+Penalty = Callable[[Tree, Tree, Tree], Tensor]
+Move = Callable[[list[Tensor], list[Tensor], list[list[Tensor]], Tensor], None]  # of weights, gradients, moments, steps
+Gradients = Callable[..., tuple[Tensor, ...]]  # (key, *minibatch, *weights) -> (last loss, *gradients)
+
+
+class TrainSpec:
+    """What a `fit` does, with the tensors taken out.
+
+    spec:   how the operands make up a tree. result: how the outputs do: (weights, last loss, the optimiser's state).
+    """
+
+    def __init__(
+        self, loss: Loss, penalty: Penalty | None, optimiser: Optimiser, steps: int, rows: frozenset[str]
+    ) -> None:
+        self.loss, self.penalty, self.optimiser, self.steps, self.rows = loss, penalty, optimiser, steps, rows
+        self.spec: pytree.TreeSpec
+        self.result: pytree.TreeSpec
+
+    def _moved_together(self, moments: Moments) -> Move:
+        """A step of all clients at once, or of one alone."""
+
+        def move(weights: list[Tensor], gradients: list[Tensor], _: list[list[Tensor]], numbers: Tensor) -> None:
+            self.optimiser.move(weights, gradients, moments, [numbers] * len(weights))
+
+        return move
+
+    def train_loop(
+        self,
+        tensors: list[Tensor],
+        moments: Moments,
+        taken: Tensor,
+        gradients: Gradients,
+        key: Tensor,
+        minibatch: Callable[[int], list[Tensor]],
+        limit: Tensor | None = None,
+        own: int | None = None,
+    ) -> Tensor:
+        """Train `tensors` in place and return the last step's loss, of the shape of `key`.
+
+        moments: the optimiser's, changed in place. taken: steps taken before, [], or [P] where clients differ in it.
+        minibatch: (step) -> what was drawn for it. limit: after how many steps a client's weights stay as they are, of
+        the shape of `key`; these are the first `own` tensors, all if None.
+        """
+        numbers = taken.to(torch.float32, copy=True)
+        move = _moved_apart(self.optimiser, list(moments)) if numbers.dim() else self._moved_together(moments)
+        last = tensors[0].new_zeros(key.shape)
+        for step in range(self.steps):
+            loss, *grads = gradients(random.fold(key, step), *minibatch(step), *tensors)
+            before = [] if limit is None else [tensor.clone() for tensor in tensors[:own]]
+            numbers.add_(1)
+            move(tensors, [slope.contiguous() for slope in grads], list(moments.values()), numbers)
+            if limit is not None:
+                goes = limit > step
+                for tensor, old in zip(tensors, before, strict=False):
+                    tensor.copy_(torch.where(goes.view(*goes.shape, *[1] * (tensor.dim() - goes.dim())), tensor, old))
+                loss = torch.where(goes, loss, last)
+            last = loss
+        return last
+
+
+def _moved_apart(optimiser: Optimiser, names: list[str]) -> Move:
+    """A step of stacked tensors, of neighbours with as many steps before at once, as the numbers of steps [P] differ;
+    moments are called `names`. It is one call in a recording, which would take seconds to make of a thousand calls."""
+
+    def move(weights: list[Tensor], gradients: list[Tensor], moments: list[list[Tensor]], numbers: Tensor) -> None:
+        runs = _runs(numbers)
+        past = {name: _parts(each, runs) for name, each in zip(names, moments, strict=True)}
+        counts = [numbers[run.start] for run in runs] * len(weights)
+        optimiser.move(_parts(weights, runs), _parts(gradients, runs), past, counts)
+
+    move.changes_inputs = True  # type: ignore[attr-defined]
+    return kernel(move)
+
+
+def _runs(numbers: Tensor) -> list[slice]:
+    """Where equal numbers stand together; on accelerators each by itself, for nobody waits there for values."""
+    starts = list(range(1, len(numbers)))
+    if numbers.device.type == "cpu":
+        starts = (numbers.diff().nonzero()[:, 0] + 1).tolist()
+    return [slice(*ends) for ends in pairwise([0, *starts, len(numbers)])]
+
+
+def _parts(tensors: list[Tensor], runs: list[slice]) -> list[Tensor]:
+    return [tensor[run] for tensor in tensors for run in runs]
+
+
+class Stored:
+    """Weights as the optimiser holds them: every client's share of a tensor fills whole vector registers.
+
+    Fused kernels round the last elements of a tensor, those that fill no register, differently. With padding, one
+    client alone and the same client in a batch get the same bits.
+    """
+
+    WIDTH = 16
+
+    def __init__(self, own: dict[str, Tensor], batch_dims: int) -> None:
+        self.shapes = {path: tensor.shape for path, tensor in own.items()}
+        self.batch_dims = batch_dims
+        self.tensors = [self._pad(tensor) for tensor in own.values()]
+
+    def _pad(self, tensor: Tensor) -> Tensor:
+        flat = tensor.flatten(self.batch_dims) if tensor.dim() > self.batch_dims else tensor[..., None]
+        missing = -flat.shape[-1] % self.WIDTH
+        return torch.nn.functional.pad(flat, (0, missing)) if missing else tensor
+
+    def mark(self, last: Tensor) -> None:
+        """Let a last loss that is not finite, [] or [P], show in the weights of its client, in the smallest tensor:
+        a term of the loss that is no number need not have such a gradient."""
+        least = min(self.tensors, key=Tensor.numel)
+        least.add_((last.to(least.dtype) * 0).reshape(*last.shape, *[1] * (least.dim() - last.dim())))
+
+    def __len__(self) -> int:
+        return len(self.tensors)
+
+    def shaped(self, tensors: Iterable[Tensor]) -> dict[str, Tensor]:
+        """{path: tensor in its own shape} of tensors stored like these, differentiable."""
+        return {path: self._cut(t, shape) for t, (path, shape) in zip(tensors, self.shapes.items(), strict=True)}
+
+    def zeros(self) -> "Stored":
+        """As large, and zero."""
+        own = {path: torch.zeros_like(tensor) for path, tensor in self.shaped(self.tensors).items()}
+        return Stored(own, self.batch_dims)
+
+    def _cut(self, stored: Tensor, shape: torch.Size) -> Tensor:
+        return stored if stored.shape == shape else stored[..., : shape[self.batch_dims :].numel()].view(shape)
+
+
+def scalar(what: str, found: Tensor, clients: int = 0) -> Tensor:
+    """What a loss or a penalty gives, one number for each of `clients`, a single one's if 0.
+
+    Raises:
+        ValueError: it is more, such as one number for each node; added up, padding would count, too.
+    """
+    if (found.dim() if isinstance(found, Tensor) else 0) != bool(clients):
+        own = list(found.shape[bool(clients) :])
+        raise ValueError(
+            f"fit: the {what} is to be a scalar; it is a tensor of shape {own}. Add it up (.sum()), or take the mean "
+            "over the training examples"
+        )
+    return found
+
+
+def differentiate(objective: Callable[..., tuple[Tensor, Tensor]], count: int, first: int) -> Gradients:
+    """From (key, *tensors) -> (last, total) to (last, *gradients of `total` in `count` tensors from number `first`)."""
+
+    def gradients(key: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+        with torch.enable_grad():
+            free = [tensor.detach().requires_grad_() for tensor in tensors[first : first + count]]
+            last, total = objective(key, *tensors[:first], *free, *tensors[first + count :])
+            grads = torch.autograd.grad(total, free, allow_unused=True)
+        zeroed = (torch.zeros_like(f) if s is None else s for f, s in zip(free, grads, strict=True))
+        return last.detach(), *zeroed
+
+    return gradients
+
+
+# ----------------------------------------------------------------------------------------------------
+# Training only the rows of a weight that a client's features touch. The other rows see no data gradient. While they
+# start alike at all clients, and their moments do, the optimiser moves them alike; so one copy, in which every row
+# moves as an untouched one does, serves all clients of a batch.
+
+
+Given = tuple[Any, Any]  # a tree, and for each of its leaves 0 (one per client, stacked) or None (shared)
+Dim = int | TouchedRows | None  # of a leaf: where it has clients; such rows, if partly stored
+Split = tuple[Tensor, Tensor]  # what all clients share [F, …], and the rows of their own [P, m, …]
+
+# Narrowing must leave out this share of the features at least to be worth it.
+_LEAST = 0.3
+
+
+class Touched:
+    """The features that each client of a batch touches: `rows` int64 [P, m], padded with F, and the clients' features
+    without the others."""
+
+    def __init__(self, matrix: StackedCsr) -> None:
+        self.matrix = matrix
+        self.rows, self._narrow = matrix.touched
+
+    @classmethod
+    def of(cls, graph: Given) -> "Touched | None":
+        """Those of a batch's graphs; None if they leave out too few."""
+        x = graph[0].x
+        if not isinstance(x, Sparse) or graph[1].x.client_index is None:
+            return None
+        touched = cls(x.blocks)
+        return touched if touched.rows.shape[1] <= (1 - _LEAST) * x.blocks.cols else None
+
+    def narrowed(self, graph: Given) -> tuple[Graph, Graph]:
+        """The graphs, and their batch dimensions, with the touched features alone."""
+        data, dims = (g._replace(x=Sparse(self._narrow, g.x.client_index)) for g in graph)
+        return data, dims
+
+    def gather(self, tensor: Tensor) -> Tensor:
+        """The clients' rows of a tensor [F, …] that they share: [P, m, …], zero at padding."""
+        return picked_rows(tensor, self.rows)
+
+    def split(self, given: Given, paths: frozenset[str]) -> dict[str, Split] | None:
+        """The leaves at `paths` taken apart, in tensors of their own; None if clients may differ in a row that one of
+        them does not touch."""
+        flat, dims = dict(leaves(given[0])), dict(leaves(given[1]))
+        apart = {path: self._split(flat[path], dims[path]) for path in paths}
+        return None if None in apart.values() else apart  # type: ignore[return-value]
+
+    def narrowed_tree(self, given: Given, paths: frozenset[str], penalised: bool) -> tuple[Given, Tree] | None:
+        """A tree that training finds besides the weights, such as an anchor, in which the leaves at `paths` of trees
+        like the weights are narrowed; and what of it the rows that a client does not touch find. None if a penalty may
+        move these differently."""
+        dims = dict(leaves(given[1] or {}))
+        found = {path: (leaf, dims[path]) for path, leaf in leaves(given[0] or {})}
+        weights = {path: next((own for own in paths if f"/{path}".endswith(f"/{own}")), "") for path in found}
+        trees = tuple({path.removesuffix(own) for path, own in weights.items() if own})
+        rest = {path: leaf for path, (leaf, _) in found.items() if not (trees and path.startswith(trees))}
+        alike = all(found[path][1] is None for path in rest)
+        for path in (path for path, own in weights.items() if own):
+            if (apart := self._split(*found[path])) is None:
+                alike, found[path] = False, (self._own(*found[path]), 0)
+            else:
+                rest[path], found[path] = apart[0], (apart[1], 0)
+        if penalised and not alike:
+            return None
+        return whole(_apart(found)), nest(rest)
+
+    def _own(self, leaf: Tensor | TouchedRows, dim: Dim) -> Tensor:
+        """The clients' rows of a stacked tensor: [P, m, …], zero at padding."""
+        leaf, _ = _whole(leaf, dim)
+        padded = torch.cat([leaf, torch.zeros_like(leaf[:, :1])], 1)
+        return padded[torch.arange(len(self.rows), device=padded.device)[:, None], self.rows]
+
+    def _split(self, leaf: Tensor | TouchedRows, dim: Dim) -> Split | None:
+        if (
+            isinstance(leaf, TouchedRows)
+            and leaf.matrix is self.matrix
+            and isinstance(dim, TouchedRows)
+            and dim.rest is None
+        ):
+            return leaf.rest.clone(), leaf.values.clone()
+        leaf, dim = _whole(leaf, dim)
+        return (leaf.clone(), self.gather(leaf)) if dim is None else None
+
+    def found(self, leaf: Tensor) -> TouchedRows | Tensor:
+        """Whole tensors [P, F, …] as partly stored ones, if clients do not differ in rows that one does not touch."""
+        clients, features = (torch.arange(size, device=leaf.device) for size in leaf.shape[:2])
+        clients = clients[:, None]
+        mine = leaf.new_zeros(len(leaf), leaf.shape[1] + 1, dtype=torch.bool)
+        mine[clients, self.rows] = True
+        mine = mine[:, :-1]
+        rest = leaf[mine.to(torch.uint8).argmin(0), features]  # of one that does not touch the row
+        if not ((leaf == rest) | mine.view(*mine.shape, *[1] * (leaf.dim() - 2))).all():
+            return leaf
+        padded = torch.cat([leaf, torch.zeros_like(leaf[:, :1])], 1)
+        return TouchedRows(rest, self.rows, padded[clients, self.rows], self.matrix)
+
+
+class Kept:
+    """A tree like the weights as a batch trains it: `own` stacked [P, …], of touched rows alone where the path is also
+    in `rest`, which is shared."""
+
+    def __init__(self, own: Stored, rest: Stored, touched: Touched | None) -> None:
+        self.own, self.rest, self._touched = own, rest, touched
+
+    @classmethod
+    def of(
+        cls, given: Given, paths: list[str], clients: int, split: dict[str, Split], touched: Touched | None
+    ) -> "Kept":
+        """A given tree, in tensors of its own; `split` holds the leaves that are taken apart."""
+        flat, dims = dict(leaves(given[0])), dict(leaves(given[1]))
+        own = {p: split[p][1] if p in split else _stacked(flat[p], dims[p], clients) for p in paths}
+        return cls(Stored(own, 1), Stored({path: rest for path, (rest, _) in split.items()}, 0), touched)
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """What the optimiser moves: `own`, then `rest`."""
+        return [*self.own.tensors, *self.rest.tensors]
+
+    def zeros(self) -> "Kept":
+        """As large, and zero."""
+        return Kept(self.own.zeros(), self.rest.zeros(), self._touched)
+
+    def tree(self) -> Tree:
+        """The tree, partly stored where `rest` holds the other rows."""
+        flat: Record = self.own.shaped(self.own.tensors)
+        if self._touched is not None:
+            rows, matrix = self._touched.rows, self._touched.matrix
+            for path, rest in self.rest.shaped(self.rest.tensors).items():
+                flat[path] = TouchedRows(rest, rows, flat[path], matrix)
+        return nest(flat)
+
+    def dims(self) -> Tree:
+        """The batch dimensions of `tree`."""
+        return nest({path: STACKED if path in self.rest.shapes else 0 for path in self.own.shapes})
+
+
+def share_again(state: Tree, graph: Graph) -> Tree:
+    """Store the optimisers' states in a stacked state (dicts with "steps") as `TouchedRows` again, where all clients
+    have taken equally many steps, as `fit` leaves them; from a checkpoint or another batch they come whole.
+
+    Waits for the states' device; engines call it between steps.
+    """
+    touched = Touched.of((graph, graph))
+    if "steps" not in state or touched is None:
+        return {k: share_again(v, graph) if isinstance(v, dict) else v for k, v in state.items()}
+    steps = state["steps"]
+    if not isinstance(steps, Tensor) or not bool((steps == steps[0]).all()):
+        return state
+    features = touched.matrix.cols
+    found = {
+        path: touched.found(leaf) if isinstance(leaf, Tensor) and leaf.shape[1:2] == (features,) else leaf
+        for path, leaf in leaves(state)
+    }
+    return nest(found | {"steps": shared_scalar(steps[0], len(steps))})
+
+
+def whole(given: Given) -> Given:
+    """A tree and its batch dimensions with partly stored leaves filled in."""
+    dims = dict(leaves(given[1] or {}))
+    return _apart({path: _whole(leaf, dims[path]) for path, leaf in leaves(given[0] or {})})
+
+
+def _apart(found: dict[str, Given]) -> Given:
+    return nest({path: leaf for path, (leaf, _) in found.items()}), nest(
+        {path: dim for path, (_, dim) in found.items()}
+    )
+
+
+def _stacked(leaf: Tensor | TouchedRows, dim: Dim, clients: int) -> Tensor:
+    leaf, dim = _whole(leaf, dim)
+    result: Tensor = (leaf.expand(clients, *leaf.shape) if dim is None else leaf).clone()
+    return result
+
+
+def _whole(leaf: Tensor | TouchedRows, dim: Dim) -> tuple[Tensor, Dim]:
+    """A leaf and its batch dimension; a partly stored one filled in."""
+    return (vmap(materialize, in_dims=(dim,))(leaf), 0) if isinstance(leaf, TouchedRows) else (leaf, dim)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Training a batch of clients: `vmap(loss)` forward, ordinary autograd outside, stacked weights updated in place.
+
+
+def train_batch(
+    plan: TrainSpec, clients: int, w: Given, anchor: Given, graph: Given, key: Given, args: Given, batches: Given,
+    state: Given, limit: Given,
+) -> Given:  # fmt: skip
+    """Train all clients of a batch; returns outputs and their batch dimensions as `_Fit.vmap` must.
+
+    Weights named in `plan.rows` that all clients start from alike, moments included, are kept twice: the rows that a
+    client's features touch, per client, and once for all a copy in which every row moves as an untouched one does.
+    """
+    batch = _Batch(plan, clients, w, anchor, graph, args, state)
+    operands, spec = pytree.tree_flatten((batch.graph[0], batch.args[0], batch.anchor[0], batch.beside))
+    own, rest, tensors = batch.weights.own, batch.weights.rest, batch.weights.tensors
+    minibatch, minibatch_dims = dict(leaves(batches[0])), dict(leaves(batches[1]))
+    dims_of_args = nest(dict(leaves(batch.args[1])) | minibatch_dims)
+
+    def objective(key: Tensor, *given: Tensor) -> tuple[Tensor, Tensor]:
+        now, given = dict(zip(minibatch, given, strict=False)), given[len(minibatch) :]
+        data, mine, fixed, beside = pytree.tree_unflatten(given[len(tensors) :], spec)
+        current, untouched = own.shaped(given[: len(own)]), rest.shaped(given[len(own) : len(tensors)])
+        seen = nest(dict(leaves(mine)) | now)
+        last = vmap(plan.loss, in_dims=(0, batch.graph[1], 0, dims_of_args))(nest(current), data, key, seen)
+        total = scalar("loss", last, clients).sum()
+        if plan.penalty is not None:
+            pulls = vmap(plan.penalty, in_dims=(0, batch.anchor[1], batch.args[1]))(nest(current), fixed, mine)
+            total = total + scalar("penalty", pulls, clients).sum()
+            last = last + 0 * pulls  # so that one that is no number shows, though it has no gradient
+            if untouched:
+                total = total + scalar("penalty", plan.penalty(nest(untouched), *beside))
+        return last, total
+
+    shapes = ((path, leaf.shape, leaf.dtype) for path, leaf in minibatch.items())
+    names = (*own.shapes.items(), *leaves(batch.anchor[1] or {}), *leaves(dims_of_args), *shapes)
+    gradients = differentiate(objective, len(tensors), len(minibatch))
+
+    def step(*given: Tensor) -> tuple[Tensor, ...]:
+        result: tuple[Tensor, ...] = traced(
+            gradients, (plan.loss, plan.penalty), names, batch.graph[0].roots, [*given, *operands]
+        )
+        return result
+
+    def row(at: int) -> list[Tensor]:
+        return [leaf[at] if minibatch_dims[path] is None else leaf[:, at] for path, leaf in minibatch.items()]
+
+    moments = {name: kept.tensors for name, kept in batch.moments.items()}
+    keys = key[0] if key[1] == 0 else key[0].expand(clients)
+    most = limit[0] if limit[1] == 0 or limit[0] is None else limit[0].expand(clients)
+    last = plan.train_loop(tensors, moments, batch.taken, step, keys, row, most, len(own))
+    own.mark(last)
+    state_after, state_dims = batch.state(plan.steps)
+    outputs, plan.result = pytree.tree_flatten((batch.weights.tree(), last, state_after))
+    return tuple(outputs), tuple(pytree.tree_leaves((batch.weights.dims(), 0, state_dims)))
+
+
+class _Batch:
+    """Weights, moments, anchors and data of a batch, narrowed to touched rows where that is possible.
+
+    weights: as they are trained. moments: {name: as the weights}. taken: steps taken before, [], or [P] where clients
+    differ. graph, anchor, args: as given, narrowed too. beside: anchor and args as the rows that no client touches find
+    them.
+    """
+
+    def __init__(
+        self, plan: TrainSpec, clients: int, w: Given, anchor: Given, graph: Given, args: Given, state: Given
+    ) -> None:
+        self.graph = graph
+        self._clients, self.taken = clients, torch.zeros((), dtype=torch.int64, device=graph[0].device)
+        if state[0]:
+            steps = state[0]["steps"]
+            self.taken = steps.rest if isinstance(steps, TouchedRows) else steps
+        names = plan.optimiser.moments if state[0] else ()
+        given = {"": w} | {name: (state[0][name], state[1][name]) for name in names}
+        touched = Touched.of(graph) if self._alike(plan, w) else None
+        split = {name: touched.split(tree, plan.rows) for name, tree in given.items()} if touched else {}
+        penalised, self.beside = plan.penalty is not None, ()
+        found = [touched.narrowed_tree(tree, plan.rows, penalised) for tree in (anchor, args)] if touched else [None]
+        if touched is None or None in split.values() or None in found:
+            touched, split = None, {}
+            self.anchor, self.args = (whole(tree) for tree in (anchor, args))
+        else:
+            self.graph = touched.narrowed(graph)
+            (self.anchor, self.args), self.beside = zip(*found, strict=True)
+        paths = [path for path, _ in leaves(w[0])]
+        kept = {name: Kept.of(tree, paths, clients, split.get(name) or {}, touched) for name, tree in given.items()}
+        self.weights = kept.pop("")
+        self.moments = kept or {name: self.weights.zeros() for name in plan.optimiser.moments}
+
+    def _alike(self, plan: TrainSpec, w: Given) -> bool:
+        """Whether untouched rows start alike at all clients, their moments and what a penalty finds aside."""
+        stored = dict(leaves(w[0]))
+        shared = {path for path, dim in leaves(w[1]) if dim is None or isinstance(stored[path], TouchedRows)}
+        return bool(plan.rows) and plan.rows <= shared and self.taken.dim() == 0
+
+    def state(self, steps: int) -> tuple[Tree, Tree]:
+        """The optimiser's state after `steps` further steps, and its batch dimensions."""
+        if not self.moments:
+            return {}, {}
+        trees: dict[str, Given] = {name: (kept.tree(), kept.dims()) for name, kept in self.moments.items()}
+        taken = self.taken + steps
+        if taken.dim():
+            trees["steps"] = taken, 0
+        else:  # to be seen from what they are, not from their values, when the next `fit` finds them
+            trees["steps"] = shared_scalar(taken, self._clients), STACKED
+        state, dims = ({name: pair[i] for name, pair in trees.items()} for i in (0, 1))
+        return state, dims
+
+
+# ----------------------------------------------------------------------------------------------------
+# `fit`: train one client; inside a vectorised call, all clients at once. `recorded` records a part of a step by
+# itself, where the step as a whole cannot be.
+
 
 _RECORDED = 1 << 26  # numbers that a server's recorded computation may take at most
 

@@ -14,12 +14,22 @@ from fedweave.core.graph import SPLITS, TEST, TRAIN, VAL
 from fedweave.core.replies import Replies, on_host
 from fedweave.core.tree import Tree, leaves
 from fedweave.errors import FedweaveError, told_diverged
-from fedweave.metrics import between_groups, reference
-from fedweave.metrics.classification import ALERTS, by_class, mean_values, ratio, values
+from fedweave.metrics import classification, groups
+from fedweave.metrics import groups as between_groups
+from fedweave.metrics.classification import ALERTS, by_class, mean_values, personal, ratio, values
 from fedweave.metrics.client_fairness import client_fairness
-from fedweave.metrics.histograms import MARGINS
-from fedweave.metrics.judging import JUDGED, PLAIN, POSITIVES, RAREST, Judging, judged_by, positive_of
-from fedweave.metrics.reference import personal
+from fedweave.metrics.ranking import MARGINS
+from fedweave.metrics.selection import (
+    BEST,
+    JUDGED,
+    OF_POSITIVE,
+    PLAIN,
+    POSITIVES,
+    RAREST,
+    Judging,
+    judged_by,
+    positive_of,
+)
 
 METRICS_SCHEMA = pa.schema(
     [
@@ -149,7 +159,7 @@ def _check_finite(round: int, losses: np.ndarray | None, clients: Sequence[str])
 
 def _rarest(everyone: Mapping[str, np.ndarray]) -> float:
     """`reference.rarest`; NaN where nobody tells what is counted by class."""
-    return reference.rarest(everyone["classes"]) if "classes" in everyone else math.nan
+    return classification.rarest(everyone["classes"]) if "classes" in everyone else math.nan
 
 
 def _verdict(
@@ -165,7 +175,7 @@ def _verdict(
 
 def _rarer(counted: np.ndarray) -> int:
     """The class with the fewest training examples, of equal ones the last."""
-    trained = counted[TRAIN, reference.TRUE][::-1]
+    trained = counted[TRAIN, classification.TRUE][::-1]
     return len(trained) - 1 - int(trained.argmin())
 
 
@@ -283,7 +293,7 @@ def _coarse(pairs: dict[str, np.ndarray]) -> np.ndarray:
 
 def _majority(pairs: dict[str, np.ndarray]) -> np.ndarray | None:
     """The most frequent class of training; None where classes were not counted."""
-    return reference.majority_classes(pairs["classes"]) if "classes" in pairs else None
+    return classification.majority_classes(pairs["classes"]) if "classes" in pairs else None
 
 
 def _measured(pairs: dict[str, np.ndarray], majority: np.ndarray | None, positive: int) -> Measured:
@@ -291,7 +301,7 @@ def _measured(pairs: dict[str, np.ndarray], majority: np.ndarray | None, positiv
     them."""
     found = values(pairs, positive)
     if majority is not None and "classes" in pairs:
-        found |= reference.references(pairs["classes"], majority)
+        found |= classification.references(pairs["classes"], majority)
     return found, between_groups.measures(pairs, found.get("accuracy"), found.get("auc"))
 
 
@@ -386,3 +396,96 @@ def _labels(
     )
     kept = np.unpackbits(np.frombuffer(defined, np.uint8), count=len(which)).astype(np.bool_)
     return tuple(pa.array(names, pa.string()).take(pa.array(at[kept], pa.int64())) for names, at in columns)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Which of a run's rounds were best on validation examples, and what they reach on test examples.
+
+
+FAIREST = "best_fair"
+_SELECTION = groups.SELECTION + groups.OTHERWISE
+_OF_FAIREST = ("global/accuracy", "global/auc", "global/classes_predicted", "local/accuracy", "local/auc")
+
+
+def validated(metrics: pa.Table, by: str) -> float | None:
+    """The mean over clients of the metric `by` on validation examples, by an evaluation's rows; None without any."""
+    own = pc.and_(pc.equal(metrics["metric"], by), pc.not_equal(metrics["client"], GLOBAL))
+    own = pc.or_(own, pc.equal(metrics["metric"], f"local/{by}"))  # where single clients' are not known
+    found: float | None = pc.mean(metrics.filter(pc.and_(own, pc.equal(metrics["split"], "val")))["value"]).as_py()
+    return found
+
+
+def selection(metrics: pa.Table) -> dict[str, float]:
+    """`between_groups.selection` by an evaluation's rows."""
+    chosen = metrics.filter(pc.starts_with(metrics["metric"], SELECTION)).select(["metric", "value"]).to_pylist()
+    return {row["metric"].removeprefix(SELECTION): row["value"] for row in chosen}
+
+
+def best_validated(
+    round: int, found: float | None, summary: Mapping[str, float], before: Mapping[str, float]
+) -> dict[str, float]:
+    """The test accuracies "best_val/global/accuracy", "best_val/local/…" and "best_val/trained/…" of the round
+    "best_val/round" with the best mean over clients of the validation accuracy, "best_val/val/accuracy"; of equal ones
+    the first. Where another metric judges (`judging.judged_by`), that takes the place of the accuracy, and is there on
+    test examples, too, with others of the positive class. Rounds that lack clients' scores are compared with others
+    that lack as many, "best_val/missing" if any, and count only where no round lacks fewer: a mean rises by itself
+    where the worst client is missing. Empty without validation examples.
+
+    found: that mean (`validated`). summary: of this round's evaluation. before: what the summary of the evaluation
+    before said.
+    """
+    by = judged_by(summary)
+    validation = f"{BEST}/val/{by}"
+    missing = summary.get(MISSING, 0.0)
+    if found is None or (validation in before and (-missing, found) <= (-_missing(before, BEST), before[validation])):
+        return _kept(BEST, before)
+    shown = dict.fromkeys(("accuracy", by, *(OF_POSITIVE if by in OF_POSITIVE else ())))
+    names = (f"{kind}/{name}" for kind in ("global", "local", "trained") for name in shown)
+    test = {name: summary[name] for name in names if name in summary}
+    return _chosen(BEST, round, missing) | {validation: found} | {f"{BEST}/{name}": v for name, v in test.items()}
+
+
+def fairest(
+    round: int,
+    selected: Mapping[str, float],
+    summary: Mapping[str, float],
+    before: Mapping[str, float],
+    margin: float = 0.0,
+) -> dict[str, float]:
+    """The fairest round so far, as "best_fair/…": its number, and its test accuracies, AUC and gaps between groups.
+
+    It has the lowest SP + EO on all clients' validation examples together ("val/gaps") among the rounds whose accuracy
+    there ("val/accuracy"), or what else judges ("val/score"), is more than `margin` above that of the better constant
+    prediction ("val/constant", "val/chance"), and that do not predict one class for nearly everybody ("val/alike").
+    While none is, it is the most accurate round (`between_groups.fairer`). Rounds that lack scores
+    ("best_fair/missing") are compared as in `best_validated`. Empty without groups.
+
+    selected: `between_groups.selection` of this round, what is not a number left out. summary, before: as in
+    `best_validated`.
+    """
+    if "accuracy" not in selected:
+        return _kept(FAIREST, before)
+    found = {"gaps": math.nan, **selected}
+    last = {name: before.get(f"{FAIREST}/val/{name}", math.nan) for name in _SELECTION}
+    missing, first = summary.get(MISSING, 0.0), f"{FAIREST}/round" not in before
+    lacking = missing - _missing(before, FAIREST)  # clients than at the fairest round so far
+    better = first or lacking < 0 or (lacking == 0 and groups.fairer(found, last, margin))
+    if not better:
+        return _kept(FAIREST, before)
+    more = tuple(f"{kind}/{judged_by(summary)}" for kind in ("global", "local"))
+    test = {name: v for name, v in summary.items() if name in _OF_FAIREST + more or name.startswith("groups/")}
+    found["margin"] = margin
+    val = {f"{FAIREST}/val/{name}": value for name, value in found.items() if not math.isnan(value)}
+    return _chosen(FAIREST, round, missing) | val | {f"{FAIREST}/{name}": value for name, value in test.items()}
+
+
+def _kept(kind: str, before: Mapping[str, float]) -> dict[str, float]:
+    return {name: value for name, value in before.items() if name.startswith(f"{kind}/")}
+
+
+def _missing(before: Mapping[str, float], kind: str) -> float:
+    return before.get(f"{kind}/missing", 0.0)
+
+
+def _chosen(kind: str, round: int, missing: float) -> dict[str, float]:
+    return {f"{kind}/round": round} | ({f"{kind}/missing": missing} if missing else {})

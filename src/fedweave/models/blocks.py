@@ -1,18 +1,24 @@
 """What all models share: initial weights, linear layers, pooling, and how convolutions are chained into a model."""
 
+import dataclasses
 import math
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedweave.core import random
+from fedweave.core.edge_attributes import OWN, WIDE, Carried, kinds, named
+from fedweave.core.edges import BESIDE, Edges
 from fedweave.core.graph import Graph
 from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.tree import Tree
+from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
 from fedweave.ops import linear as ops
+from fedweave.ops.linear import linear
 
 POOLS = ("none", "sum", "mean")
 
@@ -163,3 +169,169 @@ def activated(layer: Layer, rate: float, relu: bool = True) -> Layer:
         return out if key is None or rate == 0 else random.dropout(key, out, rate)
 
     return layer._replace(apply=apply)
+
+
+# ----------------------------------------------------------------------------------------------------
+# What models do with the directions of edges (Rossi et al. 2023, "Edge directionality improves learning on
+# heterophilic graphs", eq. 6), and how they are fitted to what edges carry.
+
+
+DIRECTED = ("none", "forward", "both")
+BARE = {"edge_features": 0, "weighted": False}  # settings that are None, of a model for edges that carry nothing
+ALPHA = 0.5  # how much messages against the edges' direction count
+
+
+def check_directed(directed: str, edge_features: int | None = None) -> None:
+    """Refuse an unknown use of directions, and an impossible number of features.
+
+    Raises:
+        ConfigError: names the parameter and what is allowed.
+    """
+    if directed not in DIRECTED:
+        raise ConfigError(f"model directed = {directed!r}; choose one of {', '.join(DIRECTED)}.")
+    if edge_features:
+        check_count("edge_features", edge_features, 1 << 16)
+
+
+def along(made: Callable[[str, bool], Layer], fan_in: int, fan_out: int, directed: str) -> Layer:
+    """The convolution `made(way, loops)` [n, fan_in] -> [n, fan_out] along edges: "none", both ways alike; "forward",
+    from sources to targets; "both", one for each way with weights of its own and no loops of the nodes themselves, and
+    a linear layer of the node: (1 - α) in + α out + W h + b with α = 0.5, as PyG's `DirGNNConv`."""
+    if directed != "both":
+        way = "undirected" if directed == "none" else "forward"
+        return made(way, True)._replace(along=(way,))
+    ways = {"in": made("forward", False), "out": made("reverse", False)}
+    root = affine(fan_in, fan_out)
+
+    def init(key: Tensor) -> Tree:
+        own = {f"{way}_{name}": leaf for way, one in ways.items() for name, leaf in _init(one, key, way).items()}
+        return own | {f"root_{name}": leaf for name, leaf in _init(root, key, "root").items()}
+
+    def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
+        keys = {way: None if key is None else random.fold(key, way) for way in ways}
+        came, went = (one.apply(_own(w, way), graph, h, keys[way]) for way, one in ways.items())
+        own = leading(linear(h, w["root_weight"]), len(came))
+        result: Tensor = (1 - ALPHA) * came + ALPHA * went + own + w["root_bias"]
+        return result
+
+    rows = (*(f"{way}_{name}" for way, one in ways.items() for name in one.by_feature), "root_weight")
+    by_feature = rows if all(one.by_feature for one in ways.values()) else ()
+    return ways["in"]._replace(init=init, apply=apply, by_feature=by_feature, along=("forward", "reverse"))
+
+
+def of_features(graph: Graph, what: str, way: str, weight: Tensor) -> Tensor:
+    """The features of messages, or their means at nodes (`core.carried.named`), times `weight` [k, out]; of edges that
+    carry none, as in a graph that stands for clients', they are 0."""
+    held = graph.edges.operator(named(what, way))
+    rows, columns = held.shape
+    if not columns:
+        return weight.new_zeros(rows, weight.shape[1])
+    result: Tensor = held @ weight
+    if (usual := _usual(graph, weight, examples=False)) is None:
+        return result
+    one = graph.edges.operator(named("from" if what == "features" else "mean", way))  # rows that add up to 1, or empty
+    return result + one @ usual.expand(one.shape[1], -1)
+
+
+def beside(graph: Graph, *products: tuple[str, Tensor]) -> Tensor:
+    """Σ M h over (name of a matrix M [m, n], h [n, k]), of a whole graph as one product: [m, k]. Last come features of
+    edges, which may be left out of a graph that stands for clients'; each row of the first matrix adds up to 1."""
+    if type(graph.edges) is not Edges:
+        first, *others = (graph.edges.operator(kind) @ h for kind, h in products)
+        return sum(others, first)
+    last, weight = products[-1]
+    if (last == OWN or kinds().get(last, ("",))[0] == "features") and (
+        usual := _usual(graph, weight, examples=last == OWN)
+    ) is not None:
+        (first_kind, h), *rest = products
+        products = ((first_kind, h + usual), *rest)
+    held = graph.edges.operator(BESIDE.join(kind for kind, _ in products))
+    result: Tensor = held @ torch.cat([h for _, h in products])[: held.shape[1]]
+    return result
+
+
+def _usual(graph: Graph, weight: Tensor, examples: bool) -> Tensor | None:
+    """[out]: c W, by which a product of edges' features, stored without their usual numbers c, with `weight` W [k, out]
+    is short; None where they are stored whole."""
+    if type(graph.edges) is not Edges or len(weight) < WIDE:
+        return None
+    usual = graph.edges.usual(examples)
+    if usual.shape[-1] != len(weight):  # a graph that stands for clients', whose edges carry nothing
+        return None
+    return (usual.to(weight.dtype)[:, None] * weight).sum(0)
+
+
+def leading(h: Tensor, rows: int) -> Tensor:
+    """The rows of h [n, k] of the nodes that messages reach: the first of a sample, all of a whole graph."""
+    return h if len(h) == rows else h[:rows]
+
+
+def read(model: object) -> int:
+    """How many features of edges a plug-in's model reads, ports included."""
+    return (getattr(model, "edge_features", None) or 0) + 2 * has_ports(model)
+
+
+def has_ports(model: object) -> bool:
+    """Whether a plug-in's model reads edges' ports."""
+    return bool(getattr(model, "ports", False))
+
+
+def ported(data: Dataset, model: object) -> Dataset:
+    """The data whose edges have ports, where the plug-in asks for them.
+
+    Raises:
+        ConfigError: its edges have no direction, or the model leaves out their features.
+    """
+    if not has_ports(model):
+        return data
+    if data.carried is None or not data.carried.directed:
+        raise ConfigError(f"model ports = true, but the edges of {data.name!r} have no direction (data.directed).")
+    if data.carried.width and not getattr(model, "edge_features", 0):
+        raise ConfigError("model ports = true with edge_features = 0: ports are read with the edges' features.")
+    return dataclasses.replace(data, carried=data.carried._replace(ports=True))
+
+
+def fitted(model: Any, carried: Carried | None) -> Any:
+    """The plug-in with those of its settings that are None as what edges carry needs them: how many features, and
+    whether they are weighted."""
+    needed: dict[str, int | bool] = {"edge_features": 0 if carried is None else carried.width}
+    needed["weighted"] = carried is not None and carried.weight is not None
+    own = {field.name for field in dataclasses.fields(model)} if dataclasses.is_dataclass(model) else set()
+    free = {name: value for name, value in needed.items() if name in own and getattr(model, name) is None}
+    return dataclasses.replace(model, **free) if free else model
+
+
+def unused(model: object, carried: Carried | None) -> list[str]:
+    """What to say of what edges carry and a model that was `fitted` does not use."""
+    if carried is None:
+        return []
+    lost = {
+        "directions": carried.directed and getattr(model, "directed", "none") == "none",
+        "weights": carried.weight is not None and not getattr(model, "weighted", False),
+        "features": bool(carried.width) and not getattr(model, "edge_features", 0),
+    }
+    remedy = {
+        "directions": 'gcn, gat, gine and pna take them, with model.directed = "both"',
+        "weights": "gcn takes them; others take them as features (data.edge_features)",
+        "features": "gine, pna and gat take them",
+    }
+    return [f"this model does not use the edges' {what}; {remedy[what]}" for what, is_lost in lost.items() if is_lost]
+
+
+def check_fits(model: object, carried: Carried | None) -> None:
+    """Refuse a model for another number of features than the edges have.
+
+    Raises:
+        ConfigError: names both numbers.
+    """
+    wanted, there = getattr(model, "edge_features", None), 0 if carried is None else carried.width
+    if wanted is not None and wanted not in (0, there):
+        raise ConfigError(f"model edge_features = {wanted}, but the data's edges have {there} features; say {there}.")
+
+
+def _init(layer: Layer, key: Tensor, name: str) -> Tree:
+    return layer.init(random.fold(key, name))
+
+
+def _own(w: Tree, way: str) -> Tree:
+    return {name.removeprefix(f"{way}_"): leaf for name, leaf in w.items() if name.startswith(f"{way}_")}

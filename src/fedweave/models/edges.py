@@ -8,13 +8,14 @@ from torch import Tensor
 
 from fedweave.core import model as models
 from fedweave.core import random
-from fedweave.core.carried import OWN, SOURCE, TARGET, Carried
+from fedweave.core.edge_attributes import OWN, SOURCE, TARGET, Carried
 from fedweave.core.graph import Graph
-from fedweave.core.maker import Maker, note
 from fedweave.core.model import Architecture, Hidden, Layer, Model, rows_of
+from fedweave.core.plugins import Maker, note
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
-from fedweave.models import blocks, directed
+from fedweave.models import blocks
+from fedweave.models import blocks as directed
 from fedweave.ops.linear import linear
 
 WIDTH = 64  # of a model that has no `hidden`

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from fedweave.core.maker import noted
 from fedweave.core.model import Layer, Model
+from fedweave.core.plugins import noted
 from fedweave.models import blocks, sage
 
 

@@ -9,17 +9,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedweave.core import random
-from fedweave.core.carried import named
+from fedweave.core.edge_attributes import named
 from fedweave.core.graph import Graph
-from fedweave.core.maker import noted
 from fedweave.core.model import Hidden, Layer, Model
+from fedweave.core.plugins import noted
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
 from fedweave.models import blocks
-from fedweave.models import directed as ways
+from fedweave.models import blocks as ways
 from fedweave.models.gine import marks
-from fedweave.ops.attention import attend
-from fedweave.ops.extremes import largest
+from fedweave.ops.attention import attend, largest
 from fedweave.ops.linear import linear
 
 
@@ -58,7 +57,7 @@ class GAT:
     ego_ids: bool = False
 
     def __post_init__(self) -> None:
-        ways.check(self.directed, self.edge_features)
+        ways.check_directed(self.directed, self.edge_features)
         blocks.check(self.hidden, self.layers, self.dropout)
         blocks.check_count("heads", self.heads, 1 << 10)
         blocks.check_count("output_heads", self.output_heads, 1 << 10)

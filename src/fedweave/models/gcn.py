@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from fedweave.core import random
-from fedweave.core.carried import named
+from fedweave.core.edge_attributes import named
 from fedweave.core.graph import Graph
-from fedweave.core.maker import noted
 from fedweave.core.model import Hidden, Layer, Model
+from fedweave.core.plugins import noted
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
 from fedweave.models import blocks
-from fedweave.models import directed as ways
+from fedweave.models import blocks as ways
 from fedweave.ops.linear import linear
 
 
@@ -53,7 +53,7 @@ class GCN:
 
     def __post_init__(self) -> None:
         blocks.check(self.hidden, self.layers, self.dropout, self.pool)
-        ways.check(self.directed)
+        ways.check_directed(self.directed)
         if self.linear and self.pool != "none":
             raise ConfigError("model linear = true: with pool, linear layers follow anyway; leave one of them out.")
 

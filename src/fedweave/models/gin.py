@@ -14,12 +14,11 @@ import scipy.sparse as sp
 from torch import Tensor
 
 from fedweave.core import random
-from fedweave.core.edge_list import EdgeList, derived
-from fedweave.core.edges import Edges
+from fedweave.core.edges import EdgeList, Edges, derived_matrix
 from fedweave.core.graph import Graph
-from fedweave.core.maker import noted
 from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.operators import looped
+from fedweave.core.plugins import noted
 from fedweave.core.sizes import least_rows
 from fedweave.core.tree import Tree
 from fedweave.models import blocks
@@ -28,7 +27,7 @@ from fedweave.ops.linear import affine
 SUM, SPREAD = "kinds_sum", "kinds_spread"
 
 
-@derived(SUM)
+@derived_matrix(SUM)
 def kinds_sum(edges: EdgeList) -> sp.csr_matrix:
     """[k, n]: the rows of A + I of one node of each kind."""
     made = looped(edges.adjacency)[alike(edges)[0]]
@@ -36,7 +35,7 @@ def kinds_sum(edges: EdgeList) -> sp.csr_matrix:
     return made
 
 
-@derived(SPREAD)
+@derived_matrix(SPREAD)
 def kinds_spread(edges: EdgeList) -> sp.csr_matrix:
     """[n, k]: gives every node what its kind has."""
     first, kind = alike(edges)

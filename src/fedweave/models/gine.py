@@ -11,18 +11,17 @@ import torch
 from torch import Tensor
 
 from fedweave.core import random
-from fedweave.core.carried import named
+from fedweave.core.edge_attributes import named
 from fedweave.core.graph import Graph
-from fedweave.core.maker import noted
 from fedweave.core.model import Hidden, Layer, Model
+from fedweave.core.plugins import noted
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.errors import ConfigError
 from fedweave.models import blocks
-from fedweave.models import directed as ways
+from fedweave.models import blocks as ways
 from fedweave.ops.linear import affine
 from fedweave.ops.sparse import dense
-from fedweave.sampling.messages import EGO_IDS
-from fedweave.sampling.minibatches import Minibatches, places_of
+from fedweave.sampling.neighborhoods import EGO_IDS, Minibatches, places_of
 
 JUDGED = 10  # sampled messages of each way, or neighbours, of a node and layer, where a model is judged
 AT_ONCE = 1 << 14  # places of neighbourhoods that a client's judging takes at once
@@ -91,7 +90,7 @@ class GINE:
 
     def __post_init__(self) -> None:
         blocks.check(self.hidden, self.layers, self.dropout, self.pool)
-        ways.check(self.directed, self.edge_features)
+        ways.check_directed(self.directed, self.edge_features)
 
     @noted
     def build(self, features: int, classes: int) -> Model:

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from fedweave.core import random
 from fedweave.core.graph import Graph
-from fedweave.core.maker import noted
 from fedweave.core.model import Hidden, Layer, Model
+from fedweave.core.plugins import noted
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
 from fedweave.models import blocks

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor, nn
 
 from fedweave.core.graph import Graph
-from fedweave.core.maker import Maker, note, noted
 from fedweave.core.model import Hidden, Layer, Model
-from fedweave.core.records import Values
+from fedweave.core.plugins import Maker, note, noted
 from fedweave.core.tree import Tree
+from fedweave.core.types import Values
 from fedweave.errors import ConfigError, raised_at
 from fedweave.ops.sparse import Sparse
 

@@ -9,16 +9,16 @@ import torch
 from torch import Tensor
 
 from fedweave.core import random
-from fedweave.core.carried import named
+from fedweave.core.edge_attributes import named
 from fedweave.core.graph import Graph
-from fedweave.core.maker import noted
 from fedweave.core.model import Hidden, Layer, Model
+from fedweave.core.plugins import noted
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
 from fedweave.models import blocks
-from fedweave.models import directed as ways
+from fedweave.models import blocks as ways
 from fedweave.models.gine import around
-from fedweave.ops.extremes import largest
+from fedweave.ops.attention import largest
 from fedweave.ops.linear import affine, linear
 
 LEAST = 1e-5  # variances below count as it in the gradient, and as 0 in the value
@@ -61,7 +61,7 @@ class PNA:
 
     def __post_init__(self) -> None:
         blocks.check(self.hidden, self.layers, self.dropout, self.pool)
-        ways.check(self.directed, self.edge_features)
+        ways.check_directed(self.directed, self.edge_features)
         if not 0 < self.delta < math.inf:
             raise ConfigError(f"model delta = {self.delta}; it is log(d + 1) of a usual degree d, above 0.")
 

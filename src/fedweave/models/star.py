@@ -10,10 +10,10 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from fedweave.core.edge_list import EdgeList, derived
+from fedweave.core.edges import EdgeList, derived_matrix
 from fedweave.core.graph import Graph
-from fedweave.core.maker import noted
 from fedweave.core.model import Hidden, Layer, Model
+from fedweave.core.plugins import noted
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
 from fedweave.models import blocks, gcn, gin
@@ -22,7 +22,7 @@ CODES = "structure"  # the operator that has them as its columns
 RETURNS, DEGREES = 16, 16  # how many of each
 
 
-@derived(CODES, of_nodes=True)
+@derived_matrix(CODES, of_nodes=True)
 def structure_codes(edges: EdgeList) -> sp.csr_matrix:
     """[n, 32]: the probabilities that a random walk from a node returns after 1 to 16 steps, and its degree, one-hot,
     16 standing for more; 0 for a node without neighbours (section 4.1). They pass no messages."""

@@ -1,10 +1,76 @@
-"""Hashed words: the finaliser of SplitMix64 (Steele, Lea and Flood, 2014, "Fast splittable pseudorandom number
-generators"), elementwise on int64 tensors, and so the same under any batching."""
+"""Keys and words from a secret of 256 bits: BLAKE2b derives, SHAKE-256 draws, both of the standard library.
 
+A key here is uint8 [32]. It is read on the host, and what is drawn from it placed where the key lies, so a device is
+waited for; plain steps of single clients, at sites, are all that draws so. Keys of `ops.hashing` are int64 scalars, and
+their hash can be inverted: whoever sees some noise can compute such a key, and with it all other noise drawn from it.
+"""
+
+import hashlib
+
+import numpy as np
 import torch
 from torch import Tensor
 
-from fedweave.ops import secret
+from fedweave.errors import UserError
+
+BYTES = 32
+
+
+def is_secret(source: Tensor) -> bool:
+    """Whether a key is one of these."""
+    return source.dtype == torch.uint8
+
+
+def from_bytes(content: bytes) -> Tensor:
+    """The key made of any bytes: uint8 [32]."""
+    return _tensor(hashlib.blake2b(content, digest_size=BYTES).digest(), np.uint8)
+
+
+def derived(parent: Tensor, part: int | str | Tensor) -> Tensor:
+    """A key for the purpose `part`, uint8 [32]. Where `part` is int64 [...] of at least one dimension: a word for each
+    of its numbers, int64 [...], the same for the same number."""
+    if isinstance(part, Tensor) and part.dim():
+        return _words(_content(parent), part)
+    said = f"{type(part).__name__} {int(part) if isinstance(part, Tensor) else part}"
+    content = hashlib.blake2b(said.encode(), key=_content(parent), digest_size=BYTES).digest()
+    return _tensor(content, np.uint8).to(parent.device)
+
+
+def secret_bits(source: Tensor, count: int) -> Tensor:
+    """`count` words of the key `source`: int64 [count]. The first words of a longer draw are those of a shorter one."""
+    return _tensor(hashlib.shake_256(b"bits" + _content(source)).digest(8 * count), np.int64).to(source.device)
+
+
+def _content(key: Tensor) -> bytes:
+    """The bytes of a key.
+
+    Raises:
+        UserError: it is read inside a transform of PyTorch, which hides them.
+    """
+    try:
+        return bytes(key.cpu().numpy())
+    except RuntimeError as error:
+        raise UserError(
+            "a secret key cannot be read inside torch.func's grad or vmap; draw from it before, and pass that in.",
+            code="user.secret",
+        ) from error
+
+
+def _words(key: bytes, numbers: Tensor) -> Tensor:
+    found, place = np.unique(numbers.cpu().numpy(), return_inverse=True)
+    each = (hashlib.blake2b(number.tobytes(), key=key, digest_size=8) for number in found.astype(np.int64))
+    words = b"".join(hashed.digest() for hashed in each)
+    return torch.from_numpy(np.frombuffer(words, np.int64)[place.reshape(numbers.shape)].copy()).to(numbers.device)
+
+
+def _tensor(content: bytes, kind: type[np.generic]) -> Tensor:
+    return torch.from_numpy(np.frombuffer(content, kind).copy())
+
+
+# ----------------------------------------------------------------------------------------------------
+# Hashed words: the finaliser of SplitMix64 (Steele, Lea and Flood, 2014, "Fast splittable pseudorandom number
+# generators"), elementwise on int64 tensors, and so the same under any batching.
+
 
 GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)  # the same 64 bits, read as a signed number
 MIX1 = 0xBF58476D1CE4E5B9 - (1 << 64)
@@ -22,6 +88,6 @@ def finalise(z: Tensor) -> Tensor:
 def bits(source: Tensor, count: int) -> Tensor:
     """`count` hashed words of the key `source`, an int64 scalar or a secret key (`ops.secret`): int64 [count], uniform
     over all 2^64 values."""
-    if secret.is_secret(source):
-        return secret.bits(source, count)
+    if is_secret(source):
+        return secret_bits(source, count)
     return finalise(source + torch.arange(1, count + 1, dtype=torch.int64, device=source.device) * GOLDEN)

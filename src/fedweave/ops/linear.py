@@ -1,19 +1,90 @@
-"""The dense product of all models, with bits that depend neither on batching nor on padding.
+"""Dense products, client by client, in the library that is the faster one on this processor.
 
-`affine` is the same with a bias, and ReLU or none: one operation whose bias, ReLU and gradients are taken rows by
-rows, while these are in a processor's cache. Its numbers are those of `linear` with the bias and ReLU after it.
+PyTorch takes MKL for them, which has kernels for AVX2 alone for AMD's processors, whatever these can do; oneDNN, which
+is in PyTorch too, uses AVX-512 there: of an EPYC's core 215 against 95 GFLOP/s. PyTorch reaches it in compiled graphs,
+by the operator that is called here.
 """
 
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedweave.ops import gemm
-from fedweave.ops.batched import Batch, Context, Dims, Operands, Operation, over_clients
-from fedweave.ops.sparse import Sparse
+from fedweave.ops.sparse import Batch, Context, Dims, Operands, Operation, Sparse, over_clients
 from fedweave.ops.tape import kernel
 from fedweave.ops.touched import materialize
+
+
+def torch_from(major: int, minor: int) -> bool:
+    """Whether PyTorch is of this release or a newer one."""
+    return tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (major, minor)
+
+
+SMALL = 128 * 128  # entries of a weight, below which a client's call costs more than its product gains
+# Rows that are summed over at once: with up to 1,024, a client alone and the same padded with rows of zeros gave the
+# same bits in thousands of random shapes, with one thread and with two; with 2,048 not always.
+ONEDNN_ROWS = 512
+
+
+def by_onednn(fan_in: int, fan_out: int, like: Tensor) -> bool:
+    """Whether products with a weight [fan_in, fan_out] are oneDNN's, for tensors like this one.
+
+    It may not depend on rows and clients, for the bits of a client's numbers do not.
+    """
+    plain = like.dtype == torch.float32 and like.device.type == "cpu"
+    return plain and fan_in * fan_out >= SMALL and _faster()
+
+
+def onednn_multiply(a: Tensor, b: Tensor, out: Tensor) -> None:
+    """a [P, n, k] times b [P, k, m] into `out` [P, n, m], by oneDNN."""
+    for own, other, into in zip(a.unbind(), b.unbind(), out.unbind(), strict=True):
+        into.copy_(_linear(own, other))
+
+
+def onednn_affine(h: Tensor, w: Tensor, bias: Tensor, relu: bool, out: Tensor) -> None:
+    """h [P, n, k] times w [P, k, m], plus bias [P, m], with ReLU or without, into `out` [P, n, m], by oneDNN."""
+    for own, weight, shift, into in zip(h.unbind(), w.unbind(), bias.unbind(), out.unbind(), strict=True):
+        made = _linear(own, weight, shift)
+        into.copy_(made.relu_() if relu else made)  # oneDNN's own ReLU makes 0 of NaN, which would hide a divergence
+
+
+def add_gram(total: Tensor, h: Tensor, g: Tensor) -> None:
+    """Add Σ over rows of h [P, n, k] times g [P, n, m] to `total` [P, k, m], by oneDNN."""
+    for own, other, into in zip(h.unbind(), g.unbind(), total.unbind(), strict=True):
+        for rows, slope in zip(own.split(ONEDNN_ROWS), other.split(ONEDNN_ROWS), strict=True):
+            into.add_(_linear(slope.mT.contiguous(), rows).mT)  # the same bits as of rows.mT, which would be copied
+
+
+def _linear(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
+    """a [n, k] @ b [k, m] + bias [m]. A single row is taken twice, for vectors are summed in another order."""
+    if len(a) == 1:
+        return _linear(a.expand(2, -1), b, bias)[:1]
+    if not (b.is_contiguous() or b.mT.is_contiguous()):  # of a part of a matrix it takes 1,000 times as long
+        b = b.contiguous()
+    return torch.ops.mkldnn._linear_pointwise(a, b.mT, bias, "none", [], "")  # type: ignore[no-any-return]
+
+
+def reliable() -> bool:
+    """Whether this PyTorch has a oneDNN whose bits do not depend on padding: with 2.8 to 2.11 those of few rows did."""
+    return torch_from(2, 12) and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
+
+@cache
+def _faster() -> bool:
+    """Whether MKL leaves AVX-512 unused here, and oneDNN's bits do not depend on padding."""
+    if not reliable() or torch.backends.cpu.get_cpu_capability() != "AVX512":
+        return False
+    about = Path("/proc/cpuinfo")
+    return about.exists() and "AuthenticAMD" in about.read_text(errors="replace")
+
+
+# ----------------------------------------------------------------------------------------------------
+# The dense product of all models, with bits that depend neither on batching nor on padding. `affine` is the same with
+# a bias, and ReLU or none: one operation whose bias, ReLU and gradients are taken rows by rows, while these are in a
+# processor's cache. Its numbers are those of `linear` with the bias and ReLU after it.
+
 
 # The CPU's matrix kernels choose their order of summation by shape. Measured over 4,000 combinations of widths, rows,
 # clients, dtypes and threads: with widths padded to multiples of `WIDTH`, nodes taken `ROWS` and columns `COLUMNS` at a
@@ -34,9 +105,9 @@ def linear(h: Tensor | Sparse, w: Tensor) -> Tensor:
 def _product(h: Tensor, w: Tensor) -> Tensor:
     """h [P, n, in] times w [P, in, out]."""
     wide = _widen(w, 2)
-    if gemm.by_onednn(_wide(w.shape[1]), wide.shape[2], h):  # whose bits are those of padded columns: no copy of h
+    if by_onednn(_wide(w.shape[1]), wide.shape[2], h):  # whose bits are those of padded columns: no copy of h
         out = h.new_empty(*h.shape[:2], wide.shape[2])
-        gemm.multiply(h, wide, out)
+        onednn_multiply(h, wide, out)
         return _narrow(out, w.shape[2])
     wide, h = _widen(wide, 1), _widen(h, 2)
     out = h.new_empty(*h.shape[:2], wide.shape[2])
@@ -70,9 +141,9 @@ def multiply(h: Tensor, w: Tensor, out: Tensor) -> None:
 def _gram(h: Tensor, g: Tensor) -> Tensor:
     """Σ over nodes of h [P, n, in] times g [P, n, out]: [P, in, out]."""
     wide_g = _widen(g, 2)
-    if gemm.by_onednn(_wide(h.shape[2]), wide_g.shape[2], h):
+    if by_onednn(_wide(h.shape[2]), wide_g.shape[2], h):
         first = h.new_zeros(len(h), h.shape[2], wide_g.shape[2])
-        gemm.add_gram(first, h, wide_g)
+        add_gram(first, h, wide_g)
     else:
         pairs = iter(zip(blocks(_widen(h, 2)), blocks(wide_g), strict=True))
         a, b = next(pairs)
@@ -176,8 +247,8 @@ def affine(h: Tensor | Sparse, w: Tensor, bias: Tensor, relu: bool = False) -> T
 def _affine(h: Tensor, w: Tensor, bias: Tensor, relu: bool) -> Tensor:
     """h [P, n, in], w [P, in, out], bias [P, out]."""
     out = h.new_empty(*h.shape[:2], w.shape[2])
-    if gemm.by_onednn(w.shape[1], w.shape[2], h):
-        gemm.affine(h, w, bias, relu, out)
+    if by_onednn(w.shape[1], w.shape[2], h):
+        onednn_affine(h, w, bias, relu, out)
         return out
     for part, into in zip(blocks(h), blocks(out), strict=True):
         torch.add(torch.bmm(part, w), bias[:, None], out=into)
@@ -193,20 +264,20 @@ def _gradients(
     """Of h (empty unless it is wanted, `below`), w and the bias."""
     of_h = h.new_empty(h.shape if below else (0, 0, 0))
     of_w, of_bias, back = torch.zeros_like(w), w.new_zeros(len(w), w.shape[2]), w.mT
-    by_onednn = gemm.by_onednn(w.shape[1], w.shape[2], h)
-    rows = gemm.ROWS if by_onednn else ROWS
+    onednn = by_onednn(w.shape[1], w.shape[2], h)
+    rows = ONEDNN_ROWS if onednn else ROWS
     slopes = blocks(grad, rows)
     wanted = blocks(of_h, rows) if below else (None,) * len(slopes)
     for slope, part, after, into in zip(slopes, blocks(h, rows), blocks(out, rows), wanted, strict=True):
         own = torch.ops.aten.threshold_backward(slope, after, 0) if relu else slope.contiguous()
         for piece in blocks(own):
             of_bias += piece.sum(1)
-        if by_onednn:
-            gemm.add_gram(of_w, part, own)
+        if onednn:
+            add_gram(of_w, part, own)
         else:
             of_w.baddbmm_(part.mT, own)
         if into is not None:
-            gemm.multiply(own, back, into) if by_onednn else multiply(own, back, into)
+            onednn_multiply(own, back, into) if onednn else multiply(own, back, into)
     return of_h, of_w, of_bias
 
 

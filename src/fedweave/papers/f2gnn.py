@@ -8,8 +8,8 @@ reported. Here two are: the last, and the one that a fixed rule takes from valid
 """
 
 from fedweave.experiment.config import Document
-from fedweave.papers.groups import When, gap, gaps, median_gap, median_score, one_class, score, tradeoff
 from fedweave.papers.paper import NOTHING, Paper, PaperCell, PaperTable, Quantity, printed
+from fedweave.papers.quantities import When, gap, gaps, median_gap, median_score, one_class, score, tradeoff
 
 TABLE_1 = {
     ("Pokec-z", "global"): """

@@ -16,7 +16,8 @@ from statistics import fmean
 
 from fedweave.datasets.public import PUBLIC
 from fedweave.experiment.config import Document
-from fedweave.papers.overlap_quantities import (
+from fedweave.papers.paper import Paper, PaperCell, PaperTable, Printed, Quantity, printed
+from fedweave.papers.quantities import (
     ESTIMATED,
     TRUE,
     bytes_each,
@@ -25,9 +26,8 @@ from fedweave.papers.overlap_quantities import (
     pair_auc,
     share_of,
     sharing,
+    summarised,
 )
-from fedweave.papers.paper import Paper, PaperCell, PaperTable, Printed, Quantity, printed
-from fedweave.papers.quantities import summarised
 from fedweave.partition.overlap import HIGH, LOW, NONE
 
 SHARING = {  # Table III: (true, estimated) shares, which sum to 1 over all clients

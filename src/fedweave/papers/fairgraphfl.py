@@ -12,9 +12,8 @@ from dataclasses import replace
 from functools import partial
 
 from fedweave.experiment.config import Document
-from fedweave.papers.incentive_quantities import OWN, QUALITIES, contribution, fairness, ordered, payoff
 from fedweave.papers.paper import NOTHING, Paper, PaperCell, PaperTable, Printed, printed
-from fedweave.papers.quantities import best_on_test, summarised
+from fedweave.papers.quantities import OWN, QUALITIES, best_on_test, contribution, fairness, ordered, payoff, summarised
 
 TABLE_2 = {
     "PROTEINS": """

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fedweave.core.records import Values
+from fedweave.core.types import Values
 from fedweave.errors import ConfigError, DataError, FedweaveError
 from fedweave.experiment.config import Config, Document, parameters, registry, resolve
 from fedweave.experiment.config.plugins import DEFAULT_NAMES, REGISTRIES

@@ -1,21 +1,33 @@
 """What is read of a finished run for a cell."""
 
+import math
+import statistics
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from typing import NamedTuple
+from statistics import fmean
+from typing import Literal, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import torch
+from scipy.stats import mannwhitneyu, spearmanr
 
 from fedweave.algorithms import ALGORITHMS
+from fedweave.core import random
 from fedweave.core.algorithm import capabilities
-from fedweave.core.records import Record
+from fedweave.core.types import Record
+from fedweave.errors import FedweaveError, UserError
 from fedweave.experiment.config import Document
-from fedweave.experiment.runs.files import LEDGER, METRICS, SUMMARY, read_summary, read_table
-from fedweave.metrics.measured import GLOBAL
+from fedweave.experiment.runs.files import LEDGER, METRICS, SUMMARY, read_summary, read_table, write_table
+from fedweave.metrics.client_fairness import pearson, per_group
+from fedweave.metrics.measured import FAIREST, GLOBAL
 from fedweave.papers.paper import Quantity
-from fedweave.report.reading import read_run
+from fedweave.partition.overlap import Overlap
+from fedweave.privacy.attacks import majority_accuracy, repeated_queries
+from fedweave.privacy.mechanisms import flip_probability
+from fedweave.report.reading import Run, read_run
 
 # the names in a ledger of the steps that only evaluate; those of a preset are FedAvg's
 EVALUATION = frozenset(
@@ -195,3 +207,258 @@ def summary(run: Path) -> Record:
         FedweaveError: it is damaged.
     """
     return read_summary(run / SUMMARY)
+
+
+# ----------------------------------------------------------------------------------------------------
+# What is read of a run about two groups of people: of the fairest round (`metrics.best_rounds`) and of the last.
+
+
+When = Literal["fairest", "last"]
+
+
+def score(name: str, when: When) -> Quantity:
+    """Accuracy ("accuracy") or AUC ("auc") on the global test, in per cent."""
+    return Quantity("%", lambda run: _percent(run, f"global/{name}", when), digits=2)
+
+
+def gap(name: str, when: When) -> Quantity:
+    """ΔSP ("sp"), ΔEO ("eo") or, with "_floor", what chance shows, on the global test, in per cent."""
+    return Quantity("%", lambda run: _percent(run, f"groups/global/{name}", when), digits=2)
+
+
+def median_score(name: str, when: When) -> Quantity:
+    """Median over the clients of a score on their own test nodes, in per cent; clients where it is undefined are left
+    out."""
+
+    def value(run: Path) -> float | None:
+        rows = read_table(run, METRICS)
+        of_client = (pc.field("split") == "test") & (pc.field("metric") == name) & (pc.field("client") != GLOBAL)
+        found = rows.filter(of_client & (pc.field("round") == round_of(run, when)))["value"].to_pylist()
+        return 100 * statistics.median(found) if found else None
+
+    return Quantity("%", value, digits=2, absent="undefined at every client")
+
+
+def median_gap(name: str, when: When) -> Quantity:
+    """The same of a gap."""
+    read = f"groups/median/{name}"
+    return Quantity("%", lambda run: _percent(run, read, when), digits=2, absent="undefined at every client")
+
+
+def one_class(when: When) -> Quantity:
+    """100 where the model predicts one class for the whole global test, so that its gaps are 0 and say nothing, else 0:
+    over runs, the share of those that do."""
+
+    def value(run: Path) -> float | None:
+        classes = _percent(run, "global/classes_predicted", when)
+        return None if classes is None else 100.0 * (classes == 100)
+
+    return Quantity("% of runs", value, digits=0)
+
+
+def gaps(when: When) -> Quantity:
+    """ΔSP + ΔEO on the global test, in per cent."""
+
+    def value(run: Path) -> float | None:
+        sp, eo = (_percent(run, f"groups/global/{name}", when) for name in ("sp", "eo"))
+        return None if sp is None or eo is None else sp + eo
+
+    return Quantity("%", value, digits=2)
+
+
+def tradeoff(name: str, when: When) -> Quantity:
+    """A score / (ΔSP + ΔEO) on the global test: the ratio of their means over the runs."""
+    return Quantity("", lambda run: _percent(run, f"global/{name}", when), digits=2, per=gaps(when).read)
+
+
+def round_of(run: Path, when: When) -> int:
+    """The number of that round."""
+    found = summary(run)
+    return int(found["metrics"][f"{FAIREST}/round"] if when == "fairest" else found["rounds"])
+
+
+def _percent(run: Path, name: str, when: When) -> float | None:
+    found = summary(run)["metrics"].get(f"{FAIREST}/{name}" if when == "fairest" else name)
+    return None if found is None else 100 * found
+
+
+# ----------------------------------------------------------------------------------------------------
+# What is read of runs whose clients are rewarded: fairness of rewards, payoffs, and what each client contributed.
+
+
+QUALITIES = ("low", "medium", "high")
+LEFT_OUT = "leave_one_out.parquet"  # beside a run: its accuracies' gains by round and client
+OWN = "FairGraphFL"  # payoffs of the run itself, beside those of `incentives.payoffs.SCHEMES`
+
+
+def fairness() -> Quantity:
+    """Pearson's correlation of the clients' last test accuracies with those of the baseline, local training with the
+    same seed and split."""
+
+    def value(run: Path, baseline: Path) -> float | None:
+        together, alone = read_run(run), read_run(baseline)
+        if together.partition is None or not together.partition.equals(alone.partition):
+            raise FedweaveError(
+                f"the clients of {run} and of {baseline} hold other data; they cannot be compared.",
+                code="paper.other-data",
+            )
+        both = [found.clients("accuracy") for found in (alone, together)]
+        shared = sorted(both[0].keys() & both[1].keys())
+        found = pearson(*(np.array([own[client] for client in shared]) for own in both)).value
+        return None if math.isnan(found) else found
+
+    return Quantity("correlation", value, digits=3, absent="all clients are equally accurate")
+
+
+def payoff(scheme: str, quality: str) -> Quantity:
+    """Mean payoff per round and client of a `quality` (`partition.graphs.Perturbed`), by the run itself (`OWN`) or by
+    one of `incentives.payoffs.SCHEMES` of data volumes; a round's sum to 1."""
+    return Quantity("share", lambda run: _paid(run, scheme)[quality])
+
+
+def ordered(scheme: str) -> Quantity:
+    """1 where clients of high quality are paid more than medium, and these more than low; the mean over runs is the
+    share of those where it is so."""
+
+    def value(run: Path) -> float:
+        low, medium, high = (_paid(run, scheme)[quality] for quality in QUALITIES)
+        return float(low < medium < high)
+
+    return Quantity("share of runs", value, digits=1)
+
+
+def contribution(client: int, part: int, parts: int) -> Quantity:
+    """By how much a client's update raises the global model's accuracy after a round, in the mean over one of equal
+    `parts` of the rounds, from 0 on (see `contributions`); kept beside the run."""
+
+    def value(run: Path) -> float | None:
+        rounds = int(read_run(run).config["rounds"])
+        found = _contributions(run, rounds)
+        name = sorted(set(found["client"].to_pylist()))[client]
+        own = found.filter(pc.field("client") == name)
+        pairs = zip(own["round"].to_pylist(), own["leave_one_out"].to_pylist(), strict=True)
+        chosen = [gain for number, gain in pairs if (number - 1) * parts // rounds == part]
+        return fmean(chosen) if chosen else None
+
+    return Quantity("accuracy", value, absent="no round in it")
+
+
+@cache
+def _paid(run: Path, scheme: str) -> dict[str, float]:
+    found = read_run(run)
+    return per_group(_paid_by_run(found) if scheme == OWN else _paid_by_volume(found, scheme))
+
+
+def _paid_by_run(run: Run) -> dict[str, float]:
+    budget = run.section("algorithm")["budget"]
+    return {client: fmean(own.values()) / budget for client, own in run.known("payoff").items()}
+
+
+def _paid_by_volume(run: Run, scheme: str) -> dict[str, float]:
+    import torch
+
+    from fedweave.incentives.payoffs import data_volume, shares
+
+    if run.partition is None:
+        raise FedweaveError(f"{run.directory} does not say what its clients hold.")
+    clients, sizes = run.partition["client"].to_pylist(), run.partition["train"].to_pylist()
+    paid = shares(scheme, data_volume(torch.tensor(sizes, device="cpu")), len(clients))
+    return dict(zip(clients, paid.tolist(), strict=True))
+
+
+def _contributions(run: Path, rounds: int) -> pa.Table:
+    """Of all rounds; those beside the run if it is all there, else measured and put there."""
+    from fedweave.payments.contributions import left_out
+
+    if (run / LEFT_OUT).is_file():
+        kept = read_table(run, LEFT_OUT)
+        if len(set(kept["round"].to_pylist())) == rounds:
+            return kept
+    table = left_out(run)
+    write_table(run / LEFT_OUT, table)
+    return table
+
+
+# ----------------------------------------------------------------------------------------------------
+# What is read of a run of FairGFL: how well overlaps are estimated, what its messages weigh, and what an attacker
+# finds out about links.
+
+
+TRUE, ESTIMATED = "nodes", "nodes_estimated"
+PAIRS = 10_000  # that links are asked of, as in appendix F-A
+
+
+def sharing(matrix: str, groups: tuple[int, ...]) -> Quantity:
+    """Σ_k N_ik as a share of its sum over all clients, mean over the clients of the partition's `groups`; of the
+    `TRUE` or the `ESTIMATED` matrix N."""
+
+    def value(run: Path) -> float:
+        found = read_run(run)
+        given = {key: own for key, own in found.section("partition").items() if key != "name"}
+        o = _pairs(found.pairs, matrix, run).sum(1)
+        return float((o / o.sum())[np.isin(Overlap(**given).groups, groups)].mean())
+
+    return Quantity("share", value)
+
+
+def pair_auc() -> Quantity:
+    """How well the estimated N_ik tell pairs of clients that share nodes from others: the area under the curve."""
+
+    def value(run: Path) -> float:
+        pairs = read_run(run).pairs
+        true, estimated = (_pairs(pairs, name, run) for name in (TRUE, ESTIMATED))
+        others = ~np.eye(len(true), dtype=bool)
+        common, rest = estimated[others & (true > 0)], estimated[others & (true == 0)]
+        return float(mannwhitneyu(common, rest).statistic / (len(common) * len(rest)))
+
+    return Quantity("AUC", value)
+
+
+def order_kept() -> Quantity:
+    """Spearman's correlation of the clients' true and estimated Σ_k N_ik."""
+
+    def value(run: Path) -> float:
+        pairs = read_run(run).pairs
+        return float(spearmanr(*(_pairs(pairs, name, run).sum(1) for name in (TRUE, ESTIMATED))).statistic)
+
+    return Quantity("Spearman", value)
+
+
+def bytes_each(keys: tuple[str, ...], expected: Callable[[Document], float]) -> Quantity:
+    """Bytes that a client sends under `keys` in a round."""
+    return Quantity("bytes", lambda run: sent(run, keys, "up") / _messages(run), expected, digits=0)
+
+
+def share_of(keys: tuple[str, ...], model: tuple[str, ...], expected: Callable[[Document], float]) -> Quantity:
+    """Bytes sent by clients under `keys`, in per cent of those under `model`."""
+    return Quantity("%", lambda run: 100 * sent(run, keys, "up") / sent(run, model, "up"), expected, digits=2)
+
+
+def links_found(answers: int, permanent: bool) -> Quantity:
+    """Links that rounding the mean of `answers` noisy answers about each finds, in per cent; `permanent` noise is drawn
+    once (`fedweave attack`)."""
+
+    def value(run: Path) -> float:
+        config = read_run(run).config
+        key = random.fold(random.key(config["seed"]), "attack")
+        truth = torch.arange(PAIRS, device="cpu") < PAIRS // 2
+        return 100 * repeated_queries(truth, config["algorithm"]["epsilon_b"], answers, key, permanent)
+
+    def expected(document: Document) -> float:
+        flip = flip_probability(document["algorithm"]["epsilon_b"])
+        return 100 * majority_accuracy(flip, 1 if permanent else answers)
+
+    return Quantity("%", value, expected, digits=1)
+
+
+def _messages(run: Path) -> int:
+    """Number of uploads: one of each client in each round."""
+    found = read_run(run)
+    trained = found.ledger.filter((pc.field("direction") == "up") & (pc.field("round") > 0))
+    return len(trained.filter(pc.field("key") == "loss").group_by(["round", "client"]).aggregate([]))
+
+
+def _pairs(pairs: dict[str, np.ndarray], name: str, run: Path) -> np.ndarray:
+    if name not in pairs:
+        raise UserError(f"{run} has no matrix {name!r} of pairs of clients.")
+    return pairs[name]

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from fedweave.errors import ConfigError
 from fedweave.experiment.config.toml import check_name, quoted
-from fedweave.papers import fedego_script, glasu_script
+from fedweave.papers import fedego, glasu
 from fedweave.papers.f2gnn import F2GNN
 from fedweave.papers.fairgfl import FAIRGFL
 from fedweave.papers.fairgraphfl import FAIRGRAPHFL
@@ -27,8 +27,8 @@ PAPERS: dict[str, Paper] = {
 }
 
 PROTOCOLS: dict[str, dict[str, Protocol]] = {
-    "fedego": {"script": fedego_script.SCRIPT},
-    "glasu": {"script": glasu_script.SCRIPT},
+    "fedego": {"script": fedego.SCRIPT},
+    "glasu": {"script": glasu.SCRIPT},
 }
 
 

@@ -2,26 +2,239 @@
 it, how the runs go and the table.
 """
 
+import dataclasses
+import multiprocessing
+import os
+import runpy
 import signal
+import statistics
+import sys
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from signal import SIGINT
+from typing import Protocol
 
+import pyarrow as pa
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table as Grid
 
 from fedweave.core.text import counted
-from fedweave.errors import listed
-from fedweave.papers import grid, pictures
-from fedweave.papers.differences import HEADS, Difference, differences, save_differences, told
+from fedweave.errors import FedweaveError, listed
+from fedweave.experiment.config import dumps
+from fedweave.experiment.runs.files import plain_errors, write, write_table
+from fedweave.experiment.runs.resuming import Stop
+from fedweave.papers import grid
+from fedweave.papers import table as pictures
 from fedweave.papers.grid import PlannedRun
 from fedweave.papers.paper import PaperTable
-from fedweave.papers.table import BEST_NOTE, MEASURED, NUMBERS, Row, assemble, headings, save, shown
-from fedweave.papers.workers import Stopped, execute
+from fedweave.papers.table import BEST_NOTE, MEASURED, NUMBERS, Row, assemble, headings, markdown, save, shown
+from fedweave.report.cells import interval
+
+# ----------------------------------------------------------------------------------------------------
+# Runs of a table, each in a process of its own, so that one that fails or is killed takes nothing with it. The
+# processes are forked from a server that has imported what a run needs, since importing takes longer than many runs.
+
+
+POLL_SECONDS = 0.05
+ERROR = "error: "  # how the command line begins what went wrong
+_IMPORTED = [
+    "fedweave.cli",
+    "fedweave.experiment.build",
+    "fedweave.experiment.rounds",
+    "fedweave.report.terminal",
+    "fedweave.experiment.runs.run",
+]
+
+
+class Stopped(FedweaveError):
+    """A signal stopped the runs; every one of them can be continued."""
+
+    def __init__(self, number: int, message: str = "stopped") -> None:
+        self.signal = number
+        super().__init__(message)
+
+
+class Watch(Protocol):
+    """What is told of the runs while they go."""
+
+    def started(self, run: PlannedRun) -> None:
+        """A run begins."""
+
+    def ended(self, run: PlannedRun, seconds: float, failure: str) -> None:
+        """A run is over; `failure` says why it failed, "" if it did not."""
+
+    def stopping(self, number: int) -> None:
+        """Signal `number` asked to stop; the rounds at hand are being finished."""
+
+
+@dataclass(frozen=True)
+class _Worker:
+    run: PlannedRun
+    process: ForkServerProcess
+    log: Path
+    began: float
+
+
+def execute(runs: Sequence[PlannedRun], jobs: int, watch: Watch) -> dict[str, str]:
+    """Do `runs`, `jobs` at a time, continuing those that were interrupted; returns {name: why} of those that failed.
+
+    Raises:
+        Stopped: SIGINT or SIGTERM came; the running ones have saved their last round, unless the signal came twice.
+    """
+    waiting, active, failed, told = deque(runs), list[_Worker](), dict[str, str](), False
+    with Stop(watch.stopping) as stop:
+        try:
+            while active or (waiting and stop.signal is None):
+                while waiting and len(active) < jobs and stop.signal is None:
+                    watch.started(waiting[0])
+                    active.append(_start(waiting.popleft(), jobs))
+                time.sleep(POLL_SECONDS)
+                if stop.signal is not None and not told:
+                    told = True
+                    _interrupt(active)
+                for worker in [worker for worker in active if not worker.process.is_alive()]:
+                    active.remove(worker)
+                    failure = _failure(worker)
+                    if failure and stop.signal is None:
+                        failed[worker.run.name] = failure
+                    if not failure or stop.signal is None:
+                        watch.ended(worker.run, time.monotonic() - worker.began, failure)
+        except KeyboardInterrupt as error:
+            raise Stopped(stop.signal or SIGINT) from error
+        finally:  # whatever ended the loop, no process is left behind
+            _interrupt(active)
+            for worker in active:
+                worker.process.join()
+        if stop.signal is not None:
+            raise Stopped(stop.signal)
+    return failed
+
+
+def _start(run: PlannedRun, jobs: int) -> _Worker:
+    document, log = (run.directory.with_name(run.name + suffix) for suffix in (".toml", ".log"))
+    with plain_errors(document):
+        document.parent.mkdir(parents=True, exist_ok=True)
+    write(document, lambda file: file.write(dumps(run.config.plain()).encode()))
+    write(log, lambda file: None)  # a folder that cannot be written to fails here, not in the process
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(_IMPORTED)
+    arguments = ["run", str(document), "--out", str(run.directory), "--overwrite" if run.anew else "--resume", "-q"]
+    threads = int(os.environ.get("OMP_NUM_THREADS", max(1, (os.cpu_count() or 1) // jobs)))
+    process = context.Process(target=_command, args=(arguments, log, threads, dict(os.environ)))
+    process.start()
+    return _Worker(run, process, log, time.monotonic())
+
+
+def _command(arguments: list[str], log: Path, threads: int, environment: dict[str, str]) -> None:
+    """`python -m fedweave`, in a process group of its own: Ctrl-C on the terminal reaches it through us, once."""
+    os.setpgid(0, 0)
+    os.environ.clear()
+    os.environ.update(environment)
+    with open(log, "wb") as output:
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(output.fileno(), stream.fileno())
+    import torch
+
+    torch.set_num_threads(threads)
+    sys.argv = ["fedweave", *arguments]
+    runpy.run_module("fedweave", run_name="__main__")
+
+
+def _interrupt(active: Sequence[_Worker]) -> None:
+    for worker in active:
+        if worker.process.is_alive() and worker.process.pid is not None:
+            os.kill(worker.process.pid, SIGINT)
+
+
+def _failure(worker: _Worker) -> str:
+    """Why the run failed, from what it wrote last; "" and no log if it did not."""
+    if worker.process.exitcode == 0:
+        worker.log.unlink(missing_ok=True)
+        return ""
+    lines = worker.log.read_text(encoding="utf-8", errors="replace").split("\n")
+    errors = [line.removeprefix(ERROR) for line in lines if line.startswith(ERROR)]
+    said = errors or [line for line in lines if line.strip()]
+    return said[-1] if said else f"it ended with exit code {worker.process.exitcode}"
+
+
+# ----------------------------------------------------------------------------------------------------
+# Rows of a table against each other: differences between runs with the same seed, and how sure they are.
+
+
+HEADS = ["row", "against", "column", "test", "unit", "difference", "95 % interval", "seeds"]
+NOTE = (
+    "Row minus the row it is set against, between runs with the same seed: the mean over the seeds that both have, and "
+    "its two-sided 95 % interval by Student's t."
+)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """`row` minus `against` where both have the same column, split and unit: the mean over `seeds` pairs of runs with
+    the same seed, and its two-sided 95 % interval from `low` to `high`; None of fewer than two. digits: decimals to
+    show."""
+
+    row: str
+    against: str
+    column: str
+    split: str
+    unit: str
+    difference: float
+    low: float | None
+    high: float | None
+    seeds: int
+    digits: int
+
+
+COLUMNS = [field.name for field in dataclasses.fields(Difference) if field.name != "digits"]
+_TYPES = dict.fromkeys(("difference", "low", "high"), pa.float64()) | {"seeds": pa.int64()}
+SCHEMA = pa.schema([(name, _TYPES.get(name, pa.string())) for name in COLUMNS])
+
+
+def differences(rows: Sequence[Row], against: Sequence[str]) -> list[Difference]:
+    """Of every row and each row named in `against`, where any seed has both numbers; of two that are both named, the
+    later minus the earlier."""
+    there = {(row.row, row.column, row.split, row.unit): row for row in rows}
+    found = []
+    for row in rows:
+        for name in against[: against.index(row.row)] if row.row in against else against:
+            other = there.get((name, row.column, row.split, row.unit))
+            if other is not None and (both := _paired(row, other)):
+                low, high = interval(both)
+                mean = statistics.fmean(both)
+                place = row.row, name, row.column, row.split, row.unit
+                found.append(Difference(*place, mean, low, high, len(both), row.digits))
+    return found
+
+
+def told(it: Difference) -> list[str]:
+    """Its text under `HEADS`."""
+    signed = f"+,.{it.digits}f"
+    between = "" if it.low is None or it.high is None else f"{it.low:{signed}} to {it.high:{signed}}"
+    return [it.row, it.against, it.column, it.split, it.unit, f"{it.difference:{signed}}", between, str(it.seeds)]
+
+
+def save_differences(stem: Path, title: str, notes: Sequence[str], found: Sequence[Difference]) -> list[str]:
+    """Write `stem`-differences.md for people and .parquet with the columns of `SCHEMA`; returns both names."""
+    to = stem.with_name(f"{stem.name}-differences")
+    columns = {name: pa.array([getattr(it, name) for it in found], SCHEMA.field(name).type) for name in COLUMNS}
+    text = markdown(f"{title}: differences", [*notes, NOTE], HEADS, [told(it) for it in found])
+    write_table(to.with_name(f"{to.name}.parquet"), pa.table(columns, SCHEMA))
+    write(to.with_name(f"{to.name}.md"), lambda file: file.write(text.encode()))
+    return [f"{to}.md", f"{to}.parquet"]
+
+
+def _paired(row: Row, other: Row) -> list[float]:
+    """Row minus other by seed, where both have a number."""
+    pairs = zip(row.by_seed, other.by_seed, strict=False)
+    return [one - two for one, two in pairs if one is not None and two is not None]
 
 
 class Progression:

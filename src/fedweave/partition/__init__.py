@@ -8,21 +8,17 @@ variable `examples` says whether it can cut a graph's nodes ("node", the default
 import numpy as np
 
 from fedweave.core.graph import SPLITS, TRAIN
-from fedweave.core.maker import Maker, note
-from fedweave.core.plugins import called
+from fedweave.core.plugins import Maker, called, note
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
-from fedweave.partition.base import Part, Partition, Partitioner, SaysExamples, TakesSplit, check
-from fedweave.partition.dirichlet import Dirichlet, Random
+from fedweave.partition.base import Part, Partition, Partitioner, SaysExamples, TakesSplit, check, statistics, totals
+from fedweave.partition.communities import Louvain, LouvainPlus, Metis, MetisPlus
 from fedweave.partition.divided import Column, Divided, Folders
 from fedweave.partition.ego_networks import EgoNetworks
 from fedweave.partition.graphs import GraphsIID, GraphSkew, Perturbed
-from fedweave.partition.label_skew import LabelSkew
-from fedweave.partition.louvain import Louvain
-from fedweave.partition.metis import LouvainPlus, Metis, MetisPlus
+from fedweave.partition.label_skew import Dirichlet, LabelSkew, Random
 from fedweave.partition.noise import Noise
 from fedweave.partition.overlap import Overlap
-from fedweave.partition.statistics import statistics, totals
 from fedweave.partition.vertical import Parties, Vertical
 
 PARTITIONS: dict[str, type] = {

@@ -1,19 +1,207 @@
-"""What a partition says: which nodes or small graphs each client holds and how it uses them; looked at (`check`) where
-it comes from outside the package.
-"""
+"""What a cut did to a dataset: sizes, edges kept and lost, label distributions."""
 
-from collections.abc import Mapping
+import hmac
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
+import scipy.sparse as sp
 
-from fedweave.core.graph import SPLITS, TRAIN
-from fedweave.core.maker import Maker
+from fedweave.core.graph import SPLITS, TEST, TRAIN, VAL
+from fedweave.core.plugins import Maker
+from fedweave.core.random import generator
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError, UserError
-from fedweave.partition.statistics import statistics, summary, totals
+
+MOST = 20  # clients that a summary shows
+SHOWN = (
+    "client",
+    "graphs",
+    "examples",
+    "nodes",
+    "features",
+    "edges_kept",
+    "edges_cut",
+    "edges_added",
+    "train",
+    "val",
+    "test",
+)
+_COUNTED = {"graph": "graphs", "edge": "examples"}  # what examples that are no nodes are called in columns
+SHARED = {"overlap": "nodes", "overlap_links": "links"}  # columns, and the partition's matrices that they are means of
+
+
+class Cut(Protocol):
+    """What is looked at of a `base.Partition`."""
+
+    @property
+    def parts(self) -> Sequence[Any]:
+        """A `base.Part` for each client."""
+        ...
+
+    @property
+    def test(self) -> np.ndarray | None:
+        """Examples of the global test set."""
+        ...
+
+    @property
+    def pairs(self) -> Mapping[str, np.ndarray]:
+        """What is known of every two clients."""
+        ...
+
+
+def statistics(data: Dataset, partition: Cut) -> dict[str, list[Any]]:
+    """Columns with one entry per client.
+
+    client: number; nodes: held; edges_kept: undirected edges of the dataset that the client sees; edges_cut: own nodes'
+    ends of the dataset's edges that it does not see (an edge to a node that it does not hold has one such end, an edge
+    between own nodes that a vertical cut withholds has two); train, val, test: mask sizes; labels: list of c counts of
+    the examples whose label it sees. Only where there are such: graphs: small graphs held; examples: edges held, where
+    these are the examples; features: feature columns
+    held, of some; edges_added: undirected edges that it sees and the dataset does not have; overlap, overlap_links: the
+    mean share of its nodes and links that another client has too, where the partition says so. Where the data has a
+    sensitive attribute, groups: list of counts of the examples of each value; test_groups: of its test examples;
+    test_groups_class1: of its test examples of class 1.
+    """
+    parts = partition.parts
+    holders = _holders([part.nodes for part in parts], data.nodes)
+    kept = np.asarray(_seen(data, partition, holders).sum(axis=0)).ravel()
+    own = np.array([kept[i] if part.edges is None else part.edges.shape[1] // 2 for i, part in enumerate(parts)])
+    degree = holders.T @ np.bincount(data.edges[0], minlength=data.nodes)
+    masks = np.array([part.masks.sum(axis=1) for part in parts]).reshape(-1, 3)
+    known = np.flatnonzero(data.y >= 0)
+    ones = np.ones(len(known), dtype=np.int64)
+    onehot = sp.csr_matrix((ones, (known, data.y[known])), shape=(data.examples, data.classes))
+    examples = _holders([part.examples for part in parts], data.examples)
+    vertical = any(part.columns is not None for part in parts)  # no edge leads to another client then
+    widths = [data.features if part.columns is None else len(part.columns) for part in parts]
+    return {
+        "client": list(range(len(parts))),
+        **({} if data.example == "node" else {_COUNTED[data.example]: [len(part.examples) for part in parts]}),
+        "nodes": [len(part.nodes) for part in parts],
+        "edges_kept": kept.tolist(),
+        "edges_cut": [0] * len(parts) if vertical else (degree - 2 * kept).tolist(),
+        "train": masks[:, 0].tolist(),
+        "val": masks[:, 1].tolist(),
+        "test": masks[:, 2].tolist(),
+        "labels": ((examples.T @ onehot).toarray() * np.array([[part.labels] for part in parts])).tolist(),
+        **({"features": widths} if vertical else {}),
+        **({"edges_added": (own - kept).tolist()} if (own > kept).any() else {}),
+        **{name: realised(partition.pairs[of]).tolist() for name, of in SHARED.items() if of in partition.pairs},
+        **({} if data.sens is None else _groups(data, partition)),
+    }
+
+
+def totals(data: Dataset, partition: Cut) -> dict[str, int]:
+    """Numbers of the whole cut.
+
+    nodes, edges (undirected), graphs or examples (where small graphs or edges are these): the dataset's; held: examples
+    with at least one client; global_test: examples of the global test set; edges_kept: undirected edges that at least
+    one client sees;
+    edges_lost: those that no client does.
+    Where the data has a sensitive attribute, without_sp: clients that have no test example of one of the first two
+    groups, so that statistical parity is not defined there; without_eo: none of class 1 of one (equal opportunity).
+    """
+    parts = partition.parts
+    holders = _holders([part.nodes for part in parts], data.nodes)
+    seen = int(np.count_nonzero(np.diff(_seen(data, partition, holders).indptr)))
+    edges = data.edges.shape[1] // 2
+    return {
+        "nodes": data.nodes,
+        **({} if data.example == "node" else {_COUNTED[data.example]: data.examples}),
+        "held": len(np.unique(np.concatenate([part.examples for part in parts]))),
+        "global_test": 0 if partition.test is None else len(partition.test),
+        "edges": edges,
+        "edges_kept": seen,
+        "edges_lost": edges - seen,
+        **({} if data.sens is None else _without(_groups(data, partition))),
+    }
+
+
+def realised(pairs: np.ndarray) -> np.ndarray:
+    """𝐍_i (FairGFL, eq. 8) of every client, float64 [P], from N or T [P, P]."""
+    result: np.ndarray = pairs.sum(1) / max(len(pairs) - 1, 1)
+    return result
+
+
+def summary(columns: Mapping[str, Sequence[Any]], whole: Mapping[str, int], classes: Sequence[str] = ()) -> str:
+    """The results of `statistics` and `totals` as plain text: a line per client, `MOST` at most, then the mean."""
+    shown = [name for name in SHOWN if name in columns]
+    clients = len(columns["client"])
+    rows = [[*(name.replace("_", " ") for name in shown), *(classes or _numbered(columns["labels"]))]]
+    for at in range(min(clients, MOST)):
+        rows.append([_text(columns[name][at]) for name in shown] + [str(count) for count in columns["labels"][at]])
+    if clients > MOST:
+        means = [f"{np.mean(columns[name]):.1f}" for name in shown[1:]]
+        rows.append(["mean", *means, *(f"{count:.1f}" for count in np.mean(columns["labels"], axis=0))])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    lost = f"{whole['edges_lost']:,} of {whole['edges']:,} edges lost to all clients"
+    tested = f"; {whole['global_test']:,} {'graphs' if 'graphs' in whole else 'nodes'} in the global test"
+    first = f"the first {MOST} of {clients:,} clients, and the mean of all; " if clients > MOST else ""
+    return "\n".join([*lines, first + lost + (tested if whole["global_test"] else "")])
+
+
+def _numbered(labels: Sequence[Sequence[int]]) -> list[str]:
+    return [f"class {at}" for at in range(len(labels[0]))]
+
+
+def _text(value: object) -> str:
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+def _groups(data: Dataset, partition: Cut) -> dict[str, list[list[int]]]:
+    """The columns about the sensitive attribute, one entry per client."""
+    sens = np.asarray(data.sens)
+    many = max(2, int(sens.max(initial=-1)) + 1)
+
+    def counted(examples: np.ndarray) -> list[int]:
+        result: list[int] = np.bincount(sens[examples][sens[examples] >= 0], minlength=many).tolist()
+        return result
+
+    tested = [part.examples[part.masks[TEST]] for part in partition.parts]
+    return {
+        "groups": [counted(part.examples) for part in partition.parts],
+        "test_groups": [counted(examples) for examples in tested],
+        "test_groups_class1": [counted(examples[data.y[examples] == 1]) for examples in tested],
+    }
+
+
+def _without(columns: dict[str, list[list[int]]]) -> dict[str, int]:
+    names = {"without_sp": "test_groups", "without_eo": "test_groups_class1"}
+    return {name: sum(min(counts[:2]) == 0 for counts in columns[of]) for name, of in names.items()}
+
+
+def _holders(held: list[np.ndarray], count: int) -> sp.csr_matrix:
+    """int64 [count, P]: 1 where one of `count` nodes or examples is among those that the client holds."""
+    clients = np.repeat(np.arange(len(held)), [len(own) for own in held])
+    ones = np.ones(len(clients), dtype=np.int64)
+    return sp.csr_matrix((ones, (np.concatenate(held), clients)), shape=(count, len(held)))
+
+
+def _seen(data: Dataset, partition: Cut, holders: sp.csr_matrix) -> sp.csr_matrix:
+    """int64 [undirected edges, P]: 1 where the client has the edge: its own, or those with both ends at it."""
+    first, second = data.edges[:, data.edges[0] < data.edges[1]]
+    if all(part.edges is None for part in partition.parts):
+        return holders[first].multiply(holders[second]).tocsr()
+    codes = first * data.nodes + second  # rising
+    rows = []
+    for client, part in enumerate(partition.parts):
+        if part.edges is None:
+            own = holders[:, [client]].toarray().ravel()
+            rows.append(np.flatnonzero(own[first] & own[second]))
+        else:
+            own = np.sort((part.edges[0] * data.nodes + part.edges[1])[part.edges[0] < part.edges[1]])
+            at = np.searchsorted(codes, own).clip(max=max(len(codes) - 1, 0))
+            rows.append(at[codes[at] == own] if len(codes) else at[:0])
+    return _holders(rows, len(codes))
+
+
+# ----------------------------------------------------------------------------------------------------
+# What a partition says: which nodes or small graphs each client holds and how it uses them; looked at (`check`) where
+# it comes from outside the package.
 
 
 @dataclass(frozen=True)
@@ -192,3 +380,185 @@ def _of_numbers(numbers: object, most: int) -> str:
     if len(numbers) and not 0 <= numbers.min() <= numbers.max() < most:
         return f"are not all in 0..{most - 1}"
     return "" if (np.diff(numbers) > 0).all() else "are not rising"
+
+
+# ----------------------------------------------------------------------------------------------------
+# What the partitions share: checks, grouping examples by client, and train/val/test masks inside every client.
+
+
+_TOLERANCE = 1e-9  # 0.2 + 0.4 + 0.4 and 0.3 * 10 are not exact in binary
+_MOST_CLIENTS = 1_000_000  # of one cut, above which it would take days
+
+
+def check_clients(clients: int) -> None:
+    """Raise ConfigError unless there are 1 to a million clients."""
+    if not 1 <= clients <= _MOST_CLIENTS:
+        raise ConfigError(
+            f"[partition] clients = {clients}: must be a whole number >= 1 and <= {_MOST_CLIENTS}.", code="config.value"
+        )
+
+
+def check_ratios(train: float, val: float, test: float) -> None:
+    """Raise ConfigError unless train > 0, val >= 0, test >= 0 and they sum to at most 1."""
+    given = f"[partition] train = {train}, val = {val}, test = {test}"
+    if not (train > 0 and val >= 0 and test >= 0):
+        raise ConfigError(f"{given}: train must be above 0, val and test at least 0.", code="config.value")
+    if train + val + test > 1 + _TOLERANCE:
+        raise ConfigError(f"{given}: they sum to {train + val + test:g}; make the sum at most 1.", code="config.value")
+
+
+def check_enough(count: int, clients: int, each: int = 1, example: str = "node") -> None:
+    """Raise ConfigError if `count` examples cannot give every client `each` of them."""
+    if count < clients * each:
+        raise ConfigError(
+            f"[partition] clients = {clients} of at least {each} {example}(s) cannot share {count} {example}s; "
+            f"set clients to at most {count // each}, or take a larger dataset.",
+            code="config.too-few",
+        )
+
+
+def group(owner: np.ndarray, clients: int) -> list[np.ndarray]:
+    """The sorted examples (int64) of every client, where `owner` int [e] is each one's client."""
+    order = np.argsort(owner, kind="stable").astype(np.int64, copy=False)
+    return np.split(order, np.cumsum(np.bincount(owner, minlength=clients))[:-1])
+
+
+def divide(
+    data: Dataset, held: Sequence[np.ndarray], ratios: tuple[float, float, float], public_split: bool, seed: int
+) -> tuple[Part, ...]:
+    """Parts over `held` (sorted examples per client), masks stratified by label in the given train/val/test ratios.
+
+    Every client's numbers are within one of the ratios. A client with a labelled example trains on one, and on one of
+    every class that it holds as long as its train examples suffice. `public_split` takes the published masks instead.
+
+    Raises:
+        ConfigError: `public_split`, and the dataset publishes none.
+    """
+    if public_split:
+        return published(data, held)
+    return stratify(data, held, role_sizes(_label_counts(data, held).sum(axis=1), ratios), seed)
+
+
+def published(data: Dataset, held: Sequence[np.ndarray]) -> tuple[Part, ...]:
+    """Parts over `held` with the dataset's own train/val/test masks.
+
+    Raises:
+        ConfigError: the dataset has none.
+    """
+    if data.public is None:
+        raise ConfigError(
+            f"[partition] public_split = true, but {data.name!r} has no published split; "
+            "set it to false and give train, val and test, or give your own data a split: tables a column split, "
+            "npz train_idx, val_idx and test_idx, PyTorch Geometric's Data masks.",
+            code="config.no-split",
+        )
+    masks = data.public & (data.y >= 0)
+    return tuple(Part.of(data, own, masks[:, own]) for own in held)
+
+
+def role_sizes(labelled: np.ndarray, ratios: tuple[float, float, float]) -> np.ndarray:
+    """int64 [P, 3]: train, val and test sizes of clients with `labelled` int64 [P] examples, by largest remainder."""
+    shares = np.array([*ratios, max(0.0, 1 - sum(ratios))])
+    some_train = np.minimum(labelled, 1)[:, None] * np.array([1, 0, 0, 0])
+    most = np.repeat(labelled[:, None], 4, axis=1)
+    return _apportion(labelled[:, None] * shares, some_train, most, labelled)[:, :3]
+
+
+def per_class(data: Dataset, train: int, val: float, test: float, seed: int) -> np.ndarray:
+    """Masks bool [3, e] for all examples: `train` of each class train, and shares `val` and `test` of all labelled
+    ones, rounded, are drawn uniformly from the others (as PyG's split "random" of `Planetoid`).
+
+    Raises:
+        ConfigError: a class has fewer examples, or too few are left to validate and test.
+    """
+    rng, labelled = generator(seed, "partition/per_class"), np.flatnonzero(data.y >= 0)
+    order = rng.permutation(labelled)
+    rank = np.empty(len(data.y), dtype=np.int64)
+    for label in range(data.classes):
+        own = order[data.y[order] == label]
+        rank[own] = np.arange(len(own))
+    rest = order[rank[order] >= train]
+    sizes = [round(share * len(labelled)) for share in (val, test)]
+    fewest = int(np.bincount(data.y[labelled], minlength=data.classes).min())
+    if fewest < train or sum(sizes) > len(rest):
+        raise ConfigError(
+            f"[partition] train_per_class = {train}, val = {val} and test = {test}: the smallest class of "
+            f"{data.name!r} has {fewest} examples, and {len(rest)} others are left to validate and test; lower one.",
+            code="config.too-few",
+        )
+    masks = np.zeros((3, len(data.y)), dtype=bool)
+    masks[TRAIN, order[rank[order] < train]] = True
+    masks[VAL, rest[: sizes[0]]] = True
+    masks[TEST, rest[sizes[0] : sum(sizes)]] = True
+    return masks
+
+
+def hashed(ids: Sequence[str], ratios: tuple[float, float, float], key: bytes) -> np.ndarray:
+    """Masks bool [3, n] by a keyed hash of each id alone: whoever has the key and an id finds the same split, and it
+    tells nothing of labels. A share of about `ratios` is in train, val and test (HMAC-SHA256, as a number in [0, 1)).
+    """
+    drawn = [hmac.digest(key, b"fedweave split\0" + name.encode(), "sha256")[:8] for name in ids]
+    places = np.array([int.from_bytes(own, "big") for own in drawn], np.float64) / 2.0**64
+    ends = np.cumsum(ratios)
+    return (places < ends[:, None]) & (places >= np.array([0.0, *ends[:2]])[:, None])
+
+
+def stratify(
+    data: Dataset, held: Sequence[np.ndarray], sizes: np.ndarray, seed: int, stream: str = "partition/split"
+) -> tuple[Part, ...]:
+    """Parts over `held` with `sizes` int64 [P, 3] train, val and test examples, drawn in proportion to the labels, with
+    the generator of the seed that is called `stream`."""
+    rng = generator(seed, stream)
+    counts = _label_counts(data, held)
+    bounds = _shares(counts, sizes, rng).cumsum(axis=0).reshape(3, -1)
+    examples = np.concatenate(held)
+    client = np.repeat(np.arange(len(held)), [len(own) for own in held])
+    at = rng.permutation(np.flatnonzero(data.y[examples] >= 0))
+    cell = client[at] * data.classes + data.y[examples[at]]
+    order = np.argsort(cell, kind="stable")  # a cell is one client's examples of one label, in random order
+    at, cell = at[order], cell[order]
+    rank = np.arange(len(cell)) - (counts.cumsum() - counts.ravel())[cell]
+    role = np.zeros(len(cell), np.int8)
+    for bound in bounds:  # one after the other: of millions of examples these would be the largest arrays
+        role += rank >= bound[cell]
+    masks = np.zeros((3, len(examples)), dtype=bool)
+    used = role < 3
+    masks[role[used], at[used]] = True
+    pieces = np.split(masks, np.cumsum([len(own) for own in held])[:-1], axis=1)
+    return tuple(Part.of(data, own, np.ascontiguousarray(mask)) for own, mask in zip(held, pieces, strict=True))
+
+
+def _label_counts(data: Dataset, held: Sequence[np.ndarray]) -> np.ndarray:
+    """int64 [P, c]: labelled examples per client and class."""
+    label = data.y[np.concatenate(held)]
+    client = np.repeat(np.arange(len(held)), [len(own) for own in held])
+    cell = (client * data.classes + label)[label >= 0]
+    return np.bincount(cell, minlength=len(held) * data.classes).reshape(len(held), data.classes)
+
+
+def _shares(counts: np.ndarray, sizes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """int64 [3, P, c]: how many examples of each class take each role; `counts` [P, c], `sizes` [P, 3]."""
+    known = np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    left, shares = counts.copy(), []
+    for role in range(3):
+        ties = 1e-6 * rng.random(counts.shape)  # else ties would always favour the lower class number
+        quota = counts * sizes[:, [role]] / known + ties
+        least = np.minimum(counts, 1) if role == 0 else np.zeros_like(counts)
+        share = _apportion(quota, least, left, sizes[:, role])
+        left = left - share
+        shares.append(share)
+    return np.stack(shares)
+
+
+def _apportion(quota: np.ndarray, least: np.ndarray, most: np.ndarray, total: np.ndarray) -> np.ndarray:
+    """int64 [P, k] with row sums `total` [P], near `quota` by largest remainder; >= `least` if possible, <= `most`."""
+    share = np.clip(np.floor(quota + _TOLERANCE).astype(np.int64), least, most)
+    while (gap := total - share.sum(axis=1)).any():
+        row = np.flatnonzero(gap > 0)
+        room = np.where(share[row] < most[row], quota[row] - share[row], -np.inf)
+        share[row, room.argmax(axis=1)] += 1
+        row = np.flatnonzero(gap < 0)
+        spare = np.where(share[row] > 0, share[row] - quota[row], -np.inf)
+        spare = np.where(share[row] > least[row], spare + len(quota) + total.max(), spare)  # `least` yields last
+        share[row, spare.argmax(axis=1)] -= 1
+    return share

@@ -10,12 +10,11 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from fedweave.core.maker import noted
+from fedweave.core.plugins import noted
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
-from fedweave.partition.base import Part, Partition
+from fedweave.partition.base import Part, Partition, check_ratios, divide, group
 from fedweave.partition.ego_networks import edges_among
-from fedweave.partition.splits import check_ratios, divide, group
 
 SHARES = (0.6, 0.8)  # of the examples until the ends of training and of validation
 _DAY = 86_400e6  # microseconds

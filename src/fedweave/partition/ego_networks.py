@@ -8,14 +8,13 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components
 
-from fedweave.core.carried import Carried
+from fedweave.core.edge_attributes import Carried
 from fedweave.core.graph import TEST, TRAIN
-from fedweave.core.maker import noted
+from fedweave.core.plugins import noted
 from fedweave.core.random import generator
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
-from fedweave.partition.base import Part, Partition
-from fedweave.partition.splits import check_clients, check_ratios, divide
+from fedweave.partition.base import Part, Partition, check_clients, check_ratios, divide
 
 _FEW = 16  # of so many nodes one is looked up by halving; of more a table of all is quicker
 

@@ -18,15 +18,25 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
-from fedweave.core.carried import Carried
+from fedweave.core.edge_attributes import Carried
 from fedweave.core.federation import Declaration, Sends, StepInfo
 from fedweave.core.ledger import Ledger
 from fedweave.core.mechanism import SecureSum
-from fedweave.core.purposes import SETUP
-from fedweave.core.records import Record
-from fedweave.datasets.base import Dataset
-from fedweave.datasets.contents import names as columns_of
-from fedweave.datasets.edges import EXCHANGE, Ends, Outside, bare, before, beside, distinct, ends_at, summary, ways
+from fedweave.core.types import SETUP, Record
+from fedweave.datasets.base import (
+    EXCHANGE,
+    Dataset,
+    Ends,
+    Outside,
+    bare,
+    before,
+    beside,
+    distinct,
+    ends_at,
+    summary,
+    ways,
+)
+from fedweave.datasets.features import names as columns_of
 from fedweave.errors import ConfigError, DataError
 from fedweave.partition.base import Part, Partition
 from fedweave.privacy.secure_sum import FixedPoint

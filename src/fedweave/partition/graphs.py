@@ -9,13 +9,11 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from fedweave.core.graph import VAL
-from fedweave.core.maker import noted
+from fedweave.core.plugins import noted
 from fedweave.core.random import generator
-from fedweave.datasets.base import Dataset
-from fedweave.datasets.edges import undirected
+from fedweave.datasets.base import Dataset, undirected
 from fedweave.errors import ConfigError
-from fedweave.partition.base import Part, Partition
-from fedweave.partition.splits import check_clients, check_enough, check_ratios, divide, role_sizes
+from fedweave.partition.base import Part, Partition, check_clients, check_enough, check_ratios, divide, role_sizes
 
 BY = ("features", "degree")
 

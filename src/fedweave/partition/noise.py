@@ -9,8 +9,7 @@ import scipy.sparse as sp
 
 from fedweave.core.graph import TEST, TRAIN, VAL
 from fedweave.core.random import generator
-from fedweave.datasets.base import Dataset
-from fedweave.datasets.edges import undirected
+from fedweave.datasets.base import Dataset, undirected
 from fedweave.errors import ConfigError
 from fedweave.partition.base import Part, Partition
 from fedweave.partition.ego_networks import induced_edges, labels_of

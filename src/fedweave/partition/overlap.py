@@ -8,12 +8,11 @@ import numpy as np
 import scipy.sparse as sp
 
 from fedweave.core.graph import TRAIN, VAL
-from fedweave.core.maker import noted
+from fedweave.core.plugins import noted
 from fedweave.core.random import generator
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
-from fedweave.partition.base import Part, Partition
-from fedweave.partition.splits import check_clients, check_ratios, stratify
+from fedweave.partition.base import Part, Partition, check_clients, check_ratios, stratify
 
 NONE, LOW, HIGH = 0, 1, 2  # the groups of clients, by how much they share
 

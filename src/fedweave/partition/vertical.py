@@ -8,12 +8,11 @@ from typing import Literal
 import numpy as np
 
 from fedweave.core.graph import TEST, TRAIN, VAL
-from fedweave.core.maker import noted
+from fedweave.core.plugins import noted
 from fedweave.core.random import generator
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
-from fedweave.partition.base import Part, Partition
-from fedweave.partition.splits import check_clients, check_ratios, divide, hashed, per_class
+from fedweave.partition.base import Part, Partition, check_clients, check_ratios, divide, hashed, per_class
 
 _LOG = logging.getLogger(__name__)
 

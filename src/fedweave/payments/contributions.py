@@ -15,20 +15,30 @@ import torch
 
 from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.parts import Part, Round
-from fedweave.core.engine import Engine
+from fedweave.core.algorithm import Engine
 from fedweave.core.random import generator
-from fedweave.core.records import Record
 from fedweave.core.tree import Tree, norm, sub
+from fedweave.core.types import Record
 from fedweave.errors import UserError
 from fedweave.experiment.rounds import train
 from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.files import CHECKPOINT, SUMMARY, read_summary
 from fedweave.experiment.runs.run import simulated
 from fedweave.experiment.runs.trained import check_again, check_finite, finished
-from fedweave.incentives.coalitions import GAINS_IN, MEASURED_ON, ORDERING, PLAIN, judging, worth
 from fedweave.incentives.payoffs import divided
-from fedweave.incentives.shapley import Value, gradient_shapley, leave_one_out, shapley
-from fedweave.metrics.judging import judged_by, positive_of
+from fedweave.incentives.shapley import (
+    GAINS_IN,
+    MEASURED_ON,
+    ORDERING,
+    PLAIN,
+    Value,
+    gradient_shapley,
+    judging,
+    leave_one_out,
+    shapley,
+    worth,
+)
+from fedweave.metrics.selection import judged_by, positive_of
 from fedweave.report.reading import read_run
 
 REPEATED = 0.05  # of a model's norm: how far off it may end where a run is repeated, since machines round otherwise

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from fedweave.core import random
 from fedweave.ops.hashing import bits
-from fedweave.privacy.ldp import flip_probability, uniform
+from fedweave.privacy.mechanisms import flip_probability, uniform
 
 
 def reidentified(noisy: Tensor, clean: Tensor, owner: Tensor) -> float:

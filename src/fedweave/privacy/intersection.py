@@ -27,8 +27,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedweave.errors import CallRefused
-from fedweave.privacy.aggregation import Identity
-from fedweave.privacy.aggregation.messages import told
+from fedweave.privacy.aggregation import Identity, told
 
 WIDTH = 32  # bytes of a point
 _CURVE, _MULTIPLY, _EVEN = ec.SECP256R1(), ec.ECDH(), b"\2"

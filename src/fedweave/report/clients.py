@@ -11,20 +11,19 @@ from rich.table import Table
 from rich.text import Text
 
 from fedweave.core.algorithm import HasNotes, capabilities
-from fedweave.core.records import Values
 from fedweave.core.text import counted, printable
+from fedweave.core.types import Values
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.odd_data import odd_data, odd_features, odd_times, one_class
+from fedweave.datasets.schema import odd_data, odd_features, odd_times, one_class
 from fedweave.engines.sharded import Sharded
 from fedweave.experiment.build import Built, suited
 from fedweave.experiment.config import Config
-from fedweave.experiment.config.choice import models_told
-from fedweave.experiment.demands import untested
-from fedweave.experiment.runs.saving import Ready
-from fedweave.models.directed import unused as unused_of_edges
+from fedweave.experiment.config.plugins import models_told
+from fedweave.experiment.requirements import untested
+from fedweave.experiment.runs.checkpoint import Ready
+from fedweave.models.blocks import unused as unused_of_edges
 from fedweave.partition import unused
-from fedweave.partition.base import client_ids
-from fedweave.partition.statistics import statistics, totals
+from fedweave.partition.base import client_ids, statistics, totals
 from fedweave.report.document import unmarked
 
 _ROWS = 20
@@ -170,19 +169,19 @@ def clients_table(
     shown.add_column(f"{what} of each class{names}")
     numbers = [columns[name] for name in headings if name != "client"]
     counts = [
-        [unmarked(columns["client"][row]), *(_number(column[row]) for column in numbers)]
+        [unmarked(columns["client"][row]), *(_count_or_share(column[row]) for column in numbers)]
         for row in range(min(clients, _ROWS))
     ]
     labels = [[str(count) for count in row] for row in columns["labels"][:_ROWS]]
     if clients > _ROWS:
-        counts.append(["mean", *(_number(float(np.mean(column)), column[0]) for column in numbers)])
+        counts.append(["mean", *(_count_or_share(float(np.mean(column)), column[0]) for column in numbers)])
         labels.append([f"{count:.1f}" for count in np.mean(columns["labels"], axis=0)])
     for row, (cells, line) in enumerate(zip(counts, _aligned(labels), strict=True)):
         shown.add_row(*cells, Text(line, no_wrap=True, overflow="ellipsis"), end_section=row == _ROWS - 1)
     return shown
 
 
-def _number(value: float, like: float | None = None) -> str:
+def _count_or_share(value: float, like: float | None = None) -> str:
     """A count, a share to three digits, or the mean of counts."""
     if isinstance(value if like is None else like, float):
         return f"{value:.3f}"

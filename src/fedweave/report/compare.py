@@ -8,15 +8,23 @@ from collections.abc import Mapping, Sequence
 
 from fedweave.core.text import counted
 from fedweave.errors import listed
-from fedweave.metrics.judging import OF_POSITIVE, POSITIVES, WORDS
-from fedweave.report.cells import HIGHER, LEAST_SEEDS, NONE, Cell, Table, differences, interval, judging, sign, signed
-from fedweave.report.conditions import Condition, overview, ranks
-from fedweave.report.effects import standing
-from fedweave.report.gain import Gain, gains, headline, sentences
-from fedweave.report.groups import alike
+from fedweave.metrics.selection import OF_POSITIVE, POSITIVES, WORDS
+from fedweave.report.cells import (
+    HIGHER,
+    LEAST_SEEDS,
+    NONE,
+    Cell,
+    Table,
+    interval,
+    judging,
+    paired_differences,
+    sign,
+    signed,
+)
+from fedweave.report.conditions import Condition, overview, ranks, standing
 from fedweave.report.notes import WHOSE, hits
 from fedweave.report.reading import Group, judged_alike, spread
-from fedweave.report.tables import incomparable, readable
+from fedweave.report.tables import Gain, alike, gains, headline, incomparable, readable, sentences
 
 VERDICTS = ("between members", "between groups of people")
 _GAPS = ("groups/global/sp", "groups/global/eo")
@@ -61,7 +69,7 @@ def _row(first: Group, other: Group, metric: str) -> dict[str, Cell]:
 def _verdict(one: Found, other: Found, more: int, void: str = "") -> str:
     """What a paired test says; "" where nothing was measured. more: the sign of what is better. void: in place of the
     verdict, where there can be none."""
-    found = differences(one, other)
+    found = paired_differences(one, other)
     if not found:
         return ""
     if void:
@@ -72,7 +80,7 @@ def _verdict(one: Found, other: Found, more: int, void: str = "") -> str:
 
 
 def _difference(one: Found, other: Found) -> Cell:
-    found = differences(one, other)
+    found = paired_differences(one, other)
     if not found:
         return Cell("")
     low, high = interval(found)
@@ -142,7 +150,7 @@ def compared(groups: Sequence[Group], names: Sequence[str] = COMPARED) -> Table:
     for name in names:
         base = first.by_seed(name)
         for group in others:
-            if found := differences(group.by_seed(name), base):
+            if found := paired_differences(group.by_seed(name), base):
                 low, high = interval(found)
                 mean = statistics.fmean(found)
                 between = NONE if low is None or high is None else f"{signed(low)} to {signed(high)}"

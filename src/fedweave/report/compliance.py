@@ -1,21 +1,256 @@
 """What left whom, for whoever answers for it: a compliance report of a run, and what one of a site has alike."""
 
+import re
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from hashlib import sha256
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from rich.filesize import decimal
 
-from fedweave.core.purposes import EVALUATION, FRAMING, SETUP, TRAINING
+from fedweave.algorithms import ALGORITHMS
+from fedweave.algorithms.preset import Preset
+from fedweave.core.algorithm import capabilities
 from fedweave.core.text import counted
+from fedweave.core.types import EVALUATION, FRAMING, PREDICTION, SETUP, TRAINING, Record
 from fedweave.errors import listed
 from fedweave.experiment.config import dumps
-from fedweave.privacy.spent import of_members, remarks
-from fedweave.report.disclosure import SIMULATED
+from fedweave.privacy.accountant import Bound, bounds, of_members, remarks, states_bound
+from fedweave.report.cells import NONE, Cell, Table, ends
 from fedweave.report.document import Document, Section, grid
-from fedweave.report.flows import UNTOLD, Flow, flows, members, period, unbounded, who
-from fedweave.report.ledger import called, pooled, told
+from fedweave.report.ledger import (
+    UNTOLD,
+    WAYS,
+    Flow,
+    called,
+    flows,
+    members,
+    parts,
+    period,
+    pooled,
+    protected,
+    stamp,
+    told,
+    unbounded,
+    who,
+)
 from fedweave.report.reading import Run
+
+# ----------------------------------------------------------------------------------------------------
+# What left whom, in plain words and in numbers: nothing is said that the ledger does not show.
+
+
+# A declaration with one of these stems may concern features, labels or edges, and is pointed out. That nothing of the
+# kind left is never claimed: a description without these words proves nothing.
+SENSITIVE = re.compile(
+    r"\b(feature|attribut|label|class|edge|link|neighbo|adjacen|subgraph|topolog|structur|motif|ego|embedding|"
+    r"representation|identit|degree|raw|data\b|input)",
+    re.IGNORECASE,
+)
+
+
+SIMULATED = (
+    "This was a simulation: its noise follows from the run's seed and protects nobody. The ε is that of the same run "
+    "between sites."
+)
+
+
+@dataclass(frozen=True)
+class Disclosure:
+    """The ledger of a run, aggregated.
+
+    sentences: what clients sent and received, in plain words. flows: a line for each kind of message. members: who
+    takes part. costs: what each sent under differential privacy comes to.
+    """
+
+    sentences: tuple[str, ...]
+    flows: tuple[Flow, ...]
+    members: tuple[str, ...]
+    costs: tuple[tuple[str, Bound], ...]
+
+
+def disclose(run: Run) -> Disclosure:
+    """Aggregate a run's ledger."""
+    kinds = flows(run.ledger)
+    sent, received, shown = (_by_message(run.ledger, way) for way in ("up", "down", "peer"))
+    everyone = run.summary["clients"]
+    total = {way: sum(one.bytes for one in kinds if one.direction == way) for way in WAYS}
+    evaluation = sum(one.bytes for one in kinds if one.purpose == EVALUATION)
+    sentences = pooled(run.config, capabilities(ALGORITHMS.get(run.summary["algorithm"])).pooled)
+    sentences += [_sent(row, everyone) for row in sent]
+    if not sent:
+        sentences.append("No client sent anything but empty replies" + (" to the server." if shown else "."))
+    sentences += [_sent(row, everyone, " to other clients") for row in shown]
+    sentences.append(
+        "The ledger shows nothing else that left a client; all of it is "
+        f"{decimal(total['up'] + total['peer'])}, counting the names and framing of the messages."
+    )
+    if shown:
+        sentences.append(f"Of that, {decimal(total['peer'])} went from client to client and not to the server.")
+    sentences += _protection(sent + shown)
+    costs = of_members(run.ledger)
+    sentences += [*map(str, bounds(run.ledger)), *remarks(bound for own in costs.values() for bound in own)]
+    together = [Bound(**own) for own in run.summary.get("privacy_total", ())]
+    sentences += [f"With the runs that it began from, one after the other: {bound}" for bound in together]
+    if costs and not run.between_sites:
+        sentences.append(SIMULATED)
+    if costs and any(one.direction == "up" and one.purpose == EVALUATION for one in kinds):
+        sentences.append("Scores compare models with members' labels; nothing bounds what they tell.")
+    sentences += remaining(run)
+    sentences += _declared(sent + shown)
+    clients = len(pc.unique(run.ledger.filter(pc.field("direction") == "down")["client"]))
+    keys = ", ".join(f"{row['step']}: {row['key']}" for row in received) or "nothing but empty messages"
+    framing = sum(one.bytes for one in kinds if one.direction == "down" and one.key == FRAMING)
+    calls = f", of which {decimal(framing)} are calls without content" if 2 * framing > total["down"] else ""
+    sentences.append(f"{_who(clients, everyone)} received {keys}; together {decimal(total['down'])}{calls}.")
+    if again := _again(run.ledger):
+        said = f"round{'s' * (len(again) > 1)} {', '.join(map(str, again))}"
+        why = "because the run was continued; all of it is counted"
+        sentences.append(f"What left in {said} left more than once, {why}.")
+    if evaluation:
+        sentences.append(f"{decimal(evaluation)} of all that was sent and received was for evaluation.")
+    spent = tuple((name, bound) for name, own in sorted(costs.items()) for bound in own)
+    return Disclosure(tuple(sentences), tuple(kinds), tuple(members(run.ledger)), spent)
+
+
+def remaining(run: Run) -> tuple[str, ...]:
+    """What the protection of a run's algorithm does not stop, where the algorithm says so."""
+    kind: object = ALGORITHMS.get(run.summary["algorithm"])
+    return kind.remaining(run.section("algorithm")) if isinstance(kind, Preset) else ()
+
+
+def _by_message(ledger: pa.Table, direction: str) -> list[Record]:
+    """One row per step and part of a message: clients, messages per client, bytes per message and per client.
+
+    A round that was done again has all of its messages again.
+    """
+    found = parts(ledger)
+    ledger = ledger.append_column("leaf", ledger["key"])
+    ledger = ledger.set_column(ledger.schema.get_field_index("key"), "key", found)
+    ledger = ledger.filter((pc.field("direction") == direction) & (pc.field("key") != FRAMING))
+    what = ["step", "key", "mechanism", "reveals", "applied"]
+    ends = ["client", "to"] if direction == "peer" else ["client"]
+    message = [*what, *ends, "round", "call"]
+    leaves = ledger.group_by([*message, "leaf"]).aggregate([("bytes", "sum"), ([], "count_all")])
+    messages = leaves.group_by(message).aggregate([("bytes_sum", "sum"), ("count_all", "max")])
+    messages = messages.rename_columns([*message, "all", "times"])
+    messages = messages.append_column("each", pc.divide(messages["all"], messages["times"]))
+    over = [("times", "sum"), ("all", "sum"), ("each", "min"), ("each", "max")]
+    clients = messages.group_by([*what, "client"]).aggregate(over)
+    both = [(f"{name}_{how}", end) for name, how in over for end in ("min", "max")]
+    totals = clients.group_by(what).aggregate([("client", "count"), *both])
+    rows = [
+        {name: row[name] for name in what}
+        | {
+            "clients": row["client_count"],
+            "times": (row["times_sum_min"], row["times_sum_max"]),
+            "each": (row["each_min_min"], row["each_max_max"]),
+            "all": (row["all_sum_min"], row["all_sum_max"]),
+        }
+        for row in totals.to_pylist()
+    ]
+    return sorted(rows, key=lambda row: (-row["all"][1], row["step"], row["key"]))
+
+
+def _again(ledger: pa.Table) -> list[int]:
+    """The rounds of which a message left more than once; predictions may be asked for at any time, and are of none."""
+    message = ["round", "call", "step", "client", "to"]
+    framing = ledger.filter((pc.field("direction") == "up") & (pc.field("key") == FRAMING))
+    framing = framing.filter(pc.not_equal(pc.fill_null(pc.cast(framing["purpose"], pa.string()), ""), PREDICTION))
+    many = framing.group_by(message).aggregate([([], "count_all")])
+    return sorted({row for row in many.filter(pc.greater(many["count_all"], 1))["round"].to_pylist() if row > 0})
+
+
+def _sent(row: Record, everyone: int, to: str = "") -> str:
+    what = f"“{row['reveals']}”" if row["reveals"] else "something that is not described"
+    low, high = row["times"]
+    often = "once" if low == high == 1 else _between(low, high, "{:,}") + " times"
+    if row["all"] == (0, 0):
+        return f"{_who(row['clients'], everyone)} kept {what} back ({row['step']}: {row['key']} is empty, {often})."
+    protected = "" if row["mechanism"] == "none" else f", {row['mechanism']}"
+    size = f"{_size(row['each'])} each time" if high > 1 else _size(row["each"])
+    whole = f", {_size(row['all'])} per client in all" if high > 1 else ""
+    return (
+        f"{_who(row['clients'], everyone)} sent {what}{to} ({row['step']}: {row['key']}) {often}{protected}: "
+        f"{size}{whole}."
+    )
+
+
+def _who(clients: int, everyone: int) -> str:
+    if everyone == clients == 1:
+        return "The one client"
+    return f"Each of the {everyone:,} clients" if clients == everyone else f"{clients:,} of the {everyone:,} clients"
+
+
+def _protection(sent: list[Record]) -> list[str]:
+    """What has no mechanism, and what has one from which no ε follows."""
+    bare = [_named(row) for row in sent if row["mechanism"] == "none"]
+    open_ended = [_named(row) for row in sent if row["applied"] is not None and not states_bound(row["applied"])]
+    sentences = []
+    if bare:
+        everything = len(bare) == len(sent)
+        sentences = [f"No privacy mechanism was applied to {'any of it' if everything else ', '.join(bare)}."]
+    if open_ended:
+        sentences.append(f"No ε follows from what was applied to {', '.join(open_ended)}.")
+    return sentences
+
+
+def _named(row: Record) -> str:
+    return f"{row['step']}: {row['key']}"
+
+
+def _declared(sent: list[Record]) -> list[str]:
+    """Whether the declarations concern features, labels or edges; undecided ones are named, never passed over."""
+    if not sent:
+        return []
+    unknown = [_named(row) for row in sent if not row["reveals"]]
+    if unknown:
+        return [f"The ledger does not say what these reveal: {', '.join(unknown)}."]
+    marked = [f"{_named(row)} ({row['reveals']})" for row in sent if SENSITIVE.search(row["reveals"])]
+    if marked:
+        return [
+            f"To be looked at: the description mentions features, labels, edges or the like in {'; '.join(marked)}."
+        ]
+    return []
+
+
+def _between(low: object, high: object, form: str) -> str:
+    return form.format(low) if low == high else f"{form.format(low)} to {form.format(high)}"
+
+
+def _size(bounds: tuple[int, int]) -> str:
+    return _between(decimal(bounds[0]), decimal(bounds[1]), "{}")
+
+
+def ledger(found: Disclosure, times: bool = True) -> Table:
+    """A line for each kind of message, with the times of its first and last, if they are those of one run."""
+    everyone, rows = len(found.members), []
+    for one in found.flows:
+        both = [Cell(who(own, everyone), listed(own)) for own in (one.senders, one.receivers)]
+        words = (Cell(called(one)), Cell(told(one)), Cell(protected(one)))
+        sizes = (Cell(f"{one.messages:,}"), Cell(decimal(one.bytes), f"{one.bytes} bytes"))
+        dates = (Cell(stamp(one.first)), Cell(stamp(one.last, one.first))) if times else ()
+        rows.append((Cell(one.purpose or "not said"), *both, *words, *sizes, *dates))
+    head = ("what for", "from", "to", "call and key", "what the receiver learns", "mechanism", "messages", "bytes")
+    return Table((*head, *(("first (UTC)", "last (UTC)") if times else ())), tuple(rows), words=6)
+
+
+def spent(found: Disclosure) -> Table:
+    """The ε of all that each member sent, members with the same in one row, the largest first; no row where none
+    follows."""
+    alike: dict[Bound, list[str]] = {}
+    for name, own in found.costs:
+        alike.setdefault(own, []).append(name)
+    rows = [
+        (Cell(who(names, len(found.members))), Cell(f"per {own.per}"), Cell(own.remark),
+         Cell(f"{own.epsilon:.4g}", repr(own.epsilon)), Cell(NONE if own.delta is None else f"{own.delta:g}"),
+         Cell(f"{own.messages:,}"))
+        for own, names in sorted(alike.items(), key=lambda item: -item[0].epsilon)
+    ]  # fmt: skip
+    return Table(("member", "of what", "which", "ε", "δ", "messages"), ends(rows), words=3)
+
 
 FOOT = (
     "A journal or ledger records the name, shape and size of every message, and what the algorithm declares that a "

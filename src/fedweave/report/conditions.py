@@ -1,22 +1,109 @@
-"""Runs in several conditions, such as data sets or numbers of clients: algorithms are compared within each, and ranked
-over all of them."""
+"""A difference between runs in words: no sentence claims more than its interval shows."""
 
 import math
-from collections.abc import Mapping, Sequence
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import pyarrow as pa
 
-from fedweave.core.records import Record, Values
 from fedweave.core.text import counted
+from fedweave.core.types import Record, Values
 from fedweave.experiment.config import flat
-from fedweave.metrics.judging import BEST, WORDS
-from fedweave.report.cells import NONE, Cell, Table, differences, measured, number, signed
-from fedweave.report.colours import of_run
-from fedweave.report.effects import UNDECIDED, effect, three
-from fedweave.report.panels import Dots, Figure, Panel
+from fedweave.metrics.selection import BEST, WORDS
+from fedweave.report.cells import LEAST_SEEDS, NONE, Cell, Table, interval, measured, number, paired_differences, signed
+from fedweave.report.drawing import Dots, Figure, Panel, of_run
 from fedweave.report.reading import Group, distinct, grouped, judged_alike, spread
+
+UNDECIDED = "No significant difference"
+MANY = 8  # runs that a sentence names
+NEXT = 3  # of those that the best is compared with
+
+
+@dataclass(frozen=True)
+class Effect:
+    """A mean difference over runs with the same seed, and its two-sided 95 % interval by Student's t.
+
+    low, high: None of one seed.
+    """
+
+    mean: float
+    low: float | None
+    high: float | None
+    seeds: int
+
+    @property
+    def significant(self) -> bool:
+        """Whether the interval leaves out 0, and is of enough seeds."""
+        if self.low is None or self.high is None or self.seeds < LEAST_SEEDS:
+            return False
+        return not self.low <= 0 <= self.high
+
+    @property
+    def sureness(self) -> str:
+        """ "95 % interval −0.440 to +0.288, 2 seeds", or "one seed, not tested"."""
+        if self.low is None or self.high is None:
+            return "one seed, not tested"
+        return f"95 % interval {signed(self.low, three)} to {signed(self.high, three)}, {counted(self.seeds, 'seed')}"
+
+
+def effect(values: Sequence[float]) -> Effect:
+    """Of the differences of all seeds, at least one."""
+    low, high = interval(values)
+    return Effect(statistics.fmean(values), low, high, len(values))
+
+
+def three(value: float) -> str:
+    """A number with three significant digits."""
+    if abs(value) < 1e-9:
+        return "0"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:#.3g}".removesuffix(".")
+
+
+def ranked(values: Mapping[str, float], form: Callable[[float], str]) -> str:
+    """Names with their values, the highest first; of many the first ones and the last."""
+    order = [f"{form(value)} ({name})" for name, value in sorted(values.items(), key=lambda item: -item[1])]
+    few = order if len(order) <= MANY else [*order[: MANY - 2], f"… {order[-1]}"]
+    return ", ".join(few)
+
+
+def standing(groups: Sequence[Group], name: str, metric: str) -> str:
+    """Which group of runs is ahead, in a sentence; "" of fewer than two.
+
+    name: of a number in the runs' summaries, the mean over members of `metric` (a key of `WORDS`); more is better.
+    """
+    means = {group.label: spread(group.values(name))[0] for group in groups}
+    known = {label: mean for label, mean in means.items() if math.isfinite(mean)}
+    if len(known) < 2:
+        return ""
+    best, *others = sorted((group for group in groups if group.label in known), key=lambda group: -known[group.label])
+    when = " in the round that is best on validation examples" if name.startswith(f"{BEST}/") else ""
+    ranks = f"members' mean test {WORDS[metric]}{when} is {ranked(known, '{:.3f}'.format)}"
+    if all(len(group.runs) == 1 for group in groups):
+        return f"Not tested, one seed: {ranks}; with other seeds the order may be another."
+    ahead = {
+        group.label: effect(found)
+        for group in others
+        if (found := paired_differences(best.by_seed(name), group.by_seed(name)))
+    }
+    if len(ahead) < len(others):
+        return f"Not tested, since not all runs have a seed in common: {ranks}."
+    level = {label: own for label, own in ahead.items() if not own.significant}
+    if level:
+        shown = [f"{label} ({signed(own.mean, three)}; {own.sureness})" for label, own in [*level.items()][:NEXT]]
+        more = f" and {len(level) - NEXT} more" if len(level) > NEXT else ""
+        return f"{UNDECIDED} between {best.label} and {', '.join(shown)}{more}: {ranks}."
+    label, own = next(iter(ahead.items()))
+    return f"{best.label} is ahead of {label} by {three(own.mean)} ({own.sureness}): {ranks}."
+
+
+# ----------------------------------------------------------------------------------------------------
+# Runs in several conditions, such as data sets or numbers of clients: algorithms are compared within each, and ranked
+# over all of them.
+
 
 _SECTIONS = ("data", "partition", "noise")  # of a configuration: what decides on which examples runs are compared
 _SURE = 0.05
@@ -210,7 +297,7 @@ def overview(one: Condition) -> Table:
     rows = []
     for group in one.groups:
         cells = [measured(group.values(name), number) for name in held]
-        found = differences(group.by_seed(one.shown), first.by_seed(one.shown)) if group is not first else []
+        found = paired_differences(group.by_seed(one.shown), first.by_seed(one.shown)) if group is not first else []
         told = [Cell(NONE), Cell("")]
         if found:
             gap = effect(found)
@@ -231,3 +318,75 @@ def picture(one: Condition) -> Figure | None:
     dots = Dots("", range(len(known)), means, of_run(0), errors=errors)
     names = tuple(group.label for group, _, _, _ in known)
     return Figure((Panel("", (dots,), names, beside=f"test {WORDS[one.metric]}, mean over clients"),))
+
+
+# ----------------------------------------------------------------------------------------------------
+# Two runs on the same test examples, such as a party alone and with others: paired example by example.
+
+
+_PLACES = ("node", "graph", "edge")
+_LEAST = 1e-12  # of a probability whose logarithm is taken
+HEAD = ("run", "client", "test examples", "right, first run", "right, this run", "difference", "log loss, difference")
+NOTE = (
+    "On the same examples: this run minus the first one, of the test examples that both predict (`fedweave predict`), "
+    "with the two-sided 95 % interval over examples; where there are several seeds, of each example's mean over them. "
+    "It says how sure the difference is for these models on other examples, not for models of other seeds."
+)
+
+Scores = dict[
+    tuple[str, object], tuple[float, float]
+]  # {(client, example): (1 where it is right, -log p of its class)}
+
+
+def on_same_examples(groups: Sequence[Group]) -> Table:
+    """A row for each group of runs but the first and each client whose test examples both predict; no rows where runs
+    have no predictions."""
+    first, *others = groups
+    rows = [_row(other.label, client, pairs) for other in others for client, pairs in _pairs(first, other).items()]
+    return Table(HEAD, tuple(rows), words=2)
+
+
+def _pairs(first: Group, other: Group) -> dict[str, list[tuple[float, float, float]]]:
+    """{client: (right in the first run, right in the other, difference of log losses) of each example}, means over the
+    seeds that both have."""
+    tables = [{run.config.get("seed"): run.predictions for run in group.runs} for group in (first, other)]
+    found = defaultdict(list)
+    for seed in tables[0].keys() & tables[1].keys():
+        before, after = (_scores(own[seed]) for own in tables)
+        for key in before.keys() & after.keys():
+            (was, lost), (now, loses) = before[key], after[key]
+            found[key].append((was, now, loses - lost))
+    by_client = defaultdict(list)
+    for client, example in sorted(found, key=str):
+        values = found[client, example]
+        by_client[client].append(tuple(map(statistics.fmean, zip(*values, strict=True))))
+    return by_client  # type: ignore[return-value]
+
+
+def _scores(table: pa.Table | None) -> Scores:
+    """Of the test examples whose class is known."""
+    if table is None or not {"split", "true"} <= {*table.column_names}:
+        return {}
+    return dict(_of_rows(table))
+
+
+def _of_rows(table: pa.Table) -> Iterator[tuple[tuple[str, object], tuple[float, float]]]:
+    place = next((name for name in ("id", *_PLACES) if name in table.column_names), _PLACES[0])
+    for row in table.to_pylist():
+        if row["split"] == "test" and row["true"] is not None:
+            p = max(row[f"p_{row['true']}"], _LEAST)
+            yield (row["client"], row[place]), (float(row["predicted"] == row["true"]), -math.log(p))
+
+
+def _row(label: str, client: str, pairs: list[tuple[float, float, float]]) -> tuple[Cell, ...]:
+    was, now, losses = zip(*pairs, strict=True)
+    right = [one - other for one, other in zip(now, was, strict=True)]
+    shares = [Cell(f"{statistics.fmean(own):.3f}") for own in (was, now)]
+    return (Cell(label), Cell(client), Cell(f"{len(pairs):,}"), *shares, _difference(right), _difference(losses))
+
+
+def _difference(values: Sequence[float]) -> Cell:
+    low, high = interval(values)
+    mean = statistics.fmean(values)
+    between = "" if low is None or high is None else f"{signed(low)} to {signed(high)}"
+    return Cell(signed(mean), repr(mean), between)

@@ -5,14 +5,14 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
-from rich.markup import escape
+from rich.markup import escape as escape_rich
 
 from fedweave.core.text import printable
 
 
 def unmarked(text: object) -> str:
     """`printable` words for a line or a cell that rich shows, in which nothing is markup."""
-    return escape(printable(str(text)))
+    return escape_rich(printable(str(text)))
 
 
 @dataclass(frozen=True)

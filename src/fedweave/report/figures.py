@@ -2,20 +2,26 @@
 was spent.
 """
 
+import json
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from markupsafe import escape
 from rich.filesize import decimal
 
-from fedweave.metrics.judging import PLAIN, WORDS
+from fedweave.errors import FedweaveError
+from fedweave.experiment.runs.files import KINDS
 from fedweave.metrics.measured import GLOBAL
-from fedweave.privacy.spent import over_rounds
-from fedweave.report import colours
-from fedweave.report.panels import Bars, Dots, Figure, Heat, Key, Line, Panel, legend_of, percent
+from fedweave.metrics.selection import PLAIN, WORDS
+from fedweave.privacy.accountant import over_rounds
+from fedweave.report import drawing
+from fedweave.report.drawing import CLASSES, Bars, Dots, Figure, Heat, Key, Line, Panel, ink, legend_of, percent
 from fedweave.report.reading import Group, Run, judged_alike, spread
 
 TITLES = {"up": "Sent by all clients", "down": "Received by all clients", "peer": "Sent from client to client"}
@@ -53,7 +59,7 @@ def _bytes(ledger: pa.Table, way: str) -> dict[int, float]:
 
 def _lines(found: Sequence[tuple[int, str, dict[int, float]]]) -> tuple[Line, ...]:
     return tuple(
-        Line(label, list(own), list(own.values()), colours.of_run(at), colours.DASHES[at % len(colours.DASHES)])
+        Line(label, list(own), list(own.values()), drawing.of_run(at), drawing.DASHES[at % len(drawing.DASHES)])
         for at, label, own in found
         if own
     )
@@ -65,7 +71,7 @@ NAMED = 20  # clients that get a line or a colour each
 COLUMNS = 60  # clients that get a column each in a heat map
 ESTIMATED = "_estimated"  # how names of estimated matrices end
 BINS = 20  # of a histogram over [0, 1]
-MAJORITY = colours.tone("#8A8A8A")  # the accuracy of always predicting one class
+MAJORITY = drawing.tone("#8A8A8A")  # the accuracy of always predicting one class
 _OTHERS = ("local/matched_accuracy", "scores/coarse")  # where local/majority is not of all of local/accuracy's clients
 LOCAL = "Local test accuracy, mean over clients"
 _REFERENCES = {"Global test accuracy": "global/majority", LOCAL: "local/majority"}
@@ -108,7 +114,7 @@ def client_accuracy(groups: Sequence[Group]) -> Figure | None:
         if all(seeds):
             title = group.label if len(groups) > 1 else ""
             constant = group.first.clients("majority") if len(seeds) == 1 and judged == PLAIN else {}
-            panels.append(distribution(title, seeds, colours.of_run(at), constant, f"test {WORDS[judged]}"))
+            panels.append(distribution(title, seeds, drawing.of_run(at), constant, f"test {WORDS[judged]}"))
     tops = [max(panel.marks[0].y) for panel in panels if panel.ticks]  # histograms side by side have one scale
     return Figure(tuple(replace(own, high=max(tops)) if own.ticks else own for own in panels)) if panels else None
 
@@ -158,11 +164,11 @@ def incentives(run: Run) -> Figure | None:
                 list(own),
                 list(own.values()),
                 tone,
-                colours.DASHES[at // len(colours.CLASSES) % len(colours.DASHES)],
+                drawing.DASHES[at // len(drawing.CLASSES) % len(drawing.DASHES)],
             )
             for at, client in enumerate(clients)
             if (own := known.get(client, {}))
-            for tone in [colours.tone(colours.CLASSES[at % len(colours.CLASSES)])]
+            for tone in [drawing.tone(drawing.CLASSES[at % len(drawing.CLASSES)])]
         )
         panels.append(Panel(title, lines, below="round"))
     return Figure(tuple(panels), legend_of(panels[0].marks) if len(clients) <= NAMED else ())
@@ -252,14 +258,14 @@ def _line(label: str, at: int, seeds: list[dict[int, float]]) -> Line:
     stats = [spread([seed[round] for seed in seeds]) for round in common]
     means = [mean for mean, _, _ in stats]
     low, high = ([mean + sign * one for mean, one, _ in stats] if len(seeds) > 1 and common else [] for sign in (-1, 1))
-    return Line(label, common, means, colours.of_run(at), colours.DASHES[at % len(colours.DASHES)], low, high)
+    return Line(label, common, means, drawing.of_run(at), drawing.DASHES[at % len(drawing.DASHES)], low, high)
 
 
 def _stacked(run: Run, names: tuple[str, ...], labels: np.ndarray) -> Figure:
     held = [] if run.partition is None else run.partition.column_names
     of_edges = run.summary.get("edges", {}).get("examples")
     what = "graphs" if "graphs" in held else "edges" if of_edges else "nodes"
-    tones = colours.of_classes(labels.shape[1])
+    tones = drawing.of_classes(labels.shape[1])
     classes = tuple(
         Bars(name, counts, tone)
         for name, counts, tone in zip(run.named(labels.shape[1]), labels.T.tolist(), tones, strict=True)
@@ -271,7 +277,7 @@ def _stacked(run: Run, names: tuple[str, ...], labels: np.ndarray) -> Figure:
     if table is not None:
         kept, cut = ([count or 0 for count in table[name].to_pylist()] for name in ("edges_kept", "edges_cut"))
         ends = {"kept": [2 * count for count in kept], "cut": cut}
-        bars = tuple(Bars(f"{name} edge ends", counts, colours.tone(EDGES[name])) for name, counts in ends.items())
+        bars = tuple(Bars(f"{name} edge ends", counts, drawing.tone(EDGES[name])) for name, counts in ends.items())
         panels.append(Panel("Ends of edges, kept and cut", bars, names, below, stacked=True))
         legend += legend_of(bars)
     return Figure(tuple(panels), legend)
@@ -285,3 +291,94 @@ def _shares(run: Run, labels: np.ndarray) -> Heat:
     some = "" if len(kept) == len(order) else f", some of {len(order):,}"
     rows, below = run.named(labels.shape[1]), "clients, by frequent class"
     return Heat(f"Share of each class at clients{some}", share[kept].T, 1.0, rows, below=below)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Motifs drawn: bonds and rings of labelled vertices as inline SVG.
+
+
+_MOTIF = re.compile(r"(?:bond (?P<bond>-?\d+ -?\d+)|ring (?P<ring>-?\d+(?: -?\d+){2,}))(?: edge (?P<edge>-?\d+))?")
+SIZE, RADIUS = 64, 8  # of a drawing and of a vertex
+MOST = 2  # letters of a name that a vertex has room for
+
+
+class Kinds(NamedTuple):
+    """What the kinds of nodes and edges are called, in order; () where they are numbers."""
+
+    nodes: tuple[str, ...] = ()
+    edges: tuple[str, ...] = ()
+
+    def legend(self) -> str:
+        """The names beside their numbers, where drawings have these."""
+        lists = (("nodes", self.nodes), ("edges", self.edges))
+        told = {what: ", ".join(f"{at} {name}" for at, name in enumerate(names)) for what, names in lists if names}
+        return "; ".join(f"kinds of {what}: {names}" for what, names in told.items())
+
+
+NUMBERS = Kinds()
+
+
+def kinds_of(motifs: pa.Table) -> Kinds:
+    """The names in a table motifs.parquet; none where it has no such metadata.
+
+    Raises:
+        FedweaveError: they are no lists of text.
+    """
+    held = motifs.schema.metadata or {}
+    try:
+        found = [json.loads(held.get(key, b"[]")) for key in KINDS]
+    except ValueError:
+        found = [None]
+    if not all(isinstance(names, list) and all(isinstance(name, str) for name in names) for names in found):
+        raise FedweaveError(
+            "motifs.parquet says wrongly what kinds of nodes and edges are called; run it again.", code="motif.kinds"
+        )
+    return Kinds(*map(tuple, found))
+
+
+def motif_drawing(name: str, kinds: Kinds = NUMBERS) -> str:
+    """The SVG of a motif "bond 0 1", "bond 0 1 edge 2" or "ring 0 0 1"; names of `kinds` that are short enough stand
+    for their numbers.
+
+    Raises:
+        FedweaveError: it is not written so.
+    """
+    found = _MOTIF.fullmatch(name)
+    if found is None:
+        raise FedweaveError(
+            f"motifs.parquet names a motif {name!r}, which is neither a bond nor a ring; run it again.",
+            code="motif.drawing",
+        )
+    kind, edge = "bond" if found["bond"] else "ring", found["edge"]
+    labels = [int(word) for word in (found["bond"] or found["ring"]).split()]
+    at = _places(len(labels))
+    pairs = [(at[i], at[(i + 1) % len(at)]) for i in range(1 if kind == "bond" else len(at))]
+    parts = [f'<line x1="{a[0]:.1f}" y1="{a[1]:.1f}" x2="{b[0]:.1f}" y2="{b[1]:.1f}" class="axis"/>' for a, b in pairs]
+    if edge:
+        style = 'text-anchor="middle" font-size="9" fill="currentColor"'
+        parts.append(f'<text x="{SIZE / 2}" y="{SIZE / 2 - 4}" {style}>{_called(int(edge), kinds.edges)}</text>')
+    parts += [_vertex(place, label, _called(label, kinds.nodes)) for place, label in zip(at, labels, strict=True)]
+    box = f'width="{SIZE}" height="{SIZE}" viewBox="0 0 {SIZE} {SIZE}"'
+    return f'<svg {box} role="img" aria-label="{kind} {" ".join(map(str, labels))}">{"".join(parts)}</svg>'
+
+
+def _places(count: int) -> list[tuple[float, float]]:
+    """Where the vertices stand: side by side, or on a circle from the top."""
+    middle, reach = SIZE / 2, SIZE / 2 - RADIUS - 1
+    if count == 2:
+        return [(middle - reach, middle), (middle + reach, middle)]
+    turns = [2 * math.pi * i / count - math.pi / 2 for i in range(count)]
+    return [(middle + reach * math.cos(turn), middle + reach * math.sin(turn)) for turn in turns]
+
+
+def _called(kind: int, names: tuple[str, ...]) -> str:
+    named = 0 <= kind < len(names) and len(names[kind]) <= MOST
+    return str(escape(names[kind])) if named else str(kind)
+
+
+def _vertex(place: tuple[float, float], label: int, name: str) -> str:
+    x, y = place
+    colour = CLASSES[label % len(CLASSES)]
+    circle = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{RADIUS}" fill="{colour}" stroke="#fff"/>'
+    style = f'text-anchor="middle" font-size="10" fill="{ink(colour)}"'
+    return f'{circle}<text x="{x:.1f}" y="{y + 3:.1f}" {style}>{name}</text>'

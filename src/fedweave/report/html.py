@@ -5,25 +5,24 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from fedweave.core.records import Record
 from fedweave.core.text import counted
+from fedweave.core.types import Record
 from fedweave.experiment.config import written
-from fedweave.metrics.judging import OF_POSITIVE, PLAIN, THRESHOLD, WORDS, judged_by
-from fedweave.report import figures, gain, tables
+from fedweave.metrics.selection import OF_POSITIVE, PLAIN, THRESHOLD, WORDS, judged_by
+from fedweave.report import figures, tables
 from fedweave.report import notes as noting
+from fedweave.report import tables as gain
 from fedweave.report.absences import absent, mostly
-from fedweave.report.cells import Table, leading
+from fedweave.report.cells import Table, leading, unlike
 from fedweave.report.compare import NOTE, compared, headlines, tradeoff
+from fedweave.report.compliance import disclose, ledger, spent
 from fedweave.report.conditions import Condition, conditions, overview, picture, ranks
-from fedweave.report.disclosure import disclose, ledger, spent
-from fedweave.report.groups import between_groups, favourable, named_groups
-from fedweave.report.motifs import NUMBERS, drawing, kinds_of
+from fedweave.report.drawing import Figure
+from fedweave.report.figures import NUMBERS, kinds_of, motif_drawing
 from fedweave.report.notes import notes, of_fairest
 from fedweave.report.pages import rendered
-from fedweave.report.panels import Figure
-from fedweave.report.percentiles import NOISE
 from fedweave.report.reading import Group, Run, distinct, grouped, judged_alike
-from fedweave.report.training import unlike
+from fedweave.report.tables import NOISE, between_groups, favourable, named_groups
 
 Owner = tuple[Group, Run]
 FAMILIES = ("global", "pooled", "within", "local", "trained", "features", "best_val")
@@ -137,7 +136,7 @@ def _of_gains(groups: Sequence[Group], at: str) -> Record:
     return {
         "gain": drawn(gain.figure(gained), f"{at}gain"),
         "gain_sentences": gain.sentences(gained),
-        "gain_spreads": gain.spreads(gained),
+        "gain_spreads": gain.member_spreads(gained),
         "gains": gain.table(gained),
         "noise": NOISE,
     }
@@ -273,7 +272,7 @@ def _incentives(group: Group, at: str, several: bool) -> Record:
     known: dict[str, list[Record]] = {}
     kinds = NUMBERS if run.motifs is None else kinds_of(run.motifs)
     for row in [] if run.motifs is None else run.motifs.to_pylist():
-        one = {"svg": drawing(row["motif"], kinds), "name": row["motif"], "graphs": row["graphs"]}
+        one = {"svg": motif_drawing(row["motif"], kinds), "name": row["motif"], "graphs": row["graphs"]}
         known.setdefault(row["client"], []).append(one)
     seeds = f"seed {run.summary.get('seed')}" if len(group.runs) > 1 else ""
     return {

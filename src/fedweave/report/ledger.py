@@ -5,23 +5,222 @@ Besides, in plain words, what was pooled of members' data although no message sh
 
 import csv
 import io
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
-from fedweave.core.mechanism import Account
-from fedweave.core.purposes import FRAMING
-from fedweave.core.records import Record
+from fedweave.core.mechanism import Account, Applied, read_applied
 from fedweave.core.text import cell, counted, printable
-from fedweave.errors import listed
+from fedweave.core.types import FRAMING, PURPOSES, Record
+from fedweave.errors import UserError, listed
 from fedweave.experiment.config import Document
-from fedweave.privacy.spent import Bound, of_members, remarks
+from fedweave.privacy.accountant import Bound, of_members, remarks
 from fedweave.report.document import unmarked
-from fedweave.report.flows import UNTOLD, Flow, flows, members, of_member, stamp, totals, unbounded, who
+
+# ----------------------------------------------------------------------------------------------------
+# A ledger as those read it who answer for it: who sent what to whom, what for, when, and what that told the receiver.
+# A kind of message is one line, however many rounds it was sent in and leaves it has.
+
+
+_ALIKE = ("direction", "step", "key", "reveals")
+_BETWEEN = "\0"
+
+
+def parts(ledger: pa.Table) -> pa.Array:
+    """The parts as a dictionary array [rows]: the first part of a row's key, such as "own" of "own/loss". Where leaves
+    of a part tell different things, one with a text of its own is named in full, "own/classes"."""
+    columns = [pc.fill_null(pc.cast(ledger[name], pa.string()), "") for name in _ALIKE]
+    rows = pc.dictionary_encode(pc.binary_join_element_wise(*columns, _BETWEEN)).combine_chunks()
+    kinds = [tuple(text.split(_BETWEEN, 3)) for text in rows.dictionary.to_pylist()]
+    told: dict[tuple[str, ...], dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    for direction, step, key, reveals in kinds:
+        told[direction, step, _first(key)][reveals].add(key)
+    names = []
+    for direction, step, key, reveals in kinds:
+        alike = told[direction, step, _first(key)]
+        names.append(key if len(alike) > 1 and len(alike[reveals]) == 1 else _first(key))
+    known = list(dict.fromkeys(names))
+    place = np.array([known.index(name) for name in names], np.int32)
+    return pa.DictionaryArray.from_arrays(
+        pa.array(place[rows.indices.to_numpy(zero_copy_only=False)], pa.int32()), pa.array(known, pa.string())
+    )
+
+
+def _first(key: str) -> str:
+    return key if key == FRAMING else key.split("/")[0]
+
+
+SERVER = "server"
+UNTOLD = "not described"
+WAYS = ("up", "peer", "down")
+_FEW = 3  # of so many members all names are written into a line
+_KIND = ["purpose", "direction", "step", "key", "mechanism", "reveals", "applied"]
+_SUMS = [("bytes", "sum"), ("at", "min"), ("at", "max")]
+
+
+@dataclass(frozen=True)
+class Flow:
+    """All messages of one kind.
+
+    senders, receivers: their names. step, key: which call, and which part of its message; of names and framing, all
+    steps together. purpose: see `core.purposes.PURPOSES`; "" where the ledger does not say. reveals: what a receiver
+    learns. first, last: of its times, UTC; None where the ledger has none. account: what it cost the member whom it
+    cost most.
+    """
+
+    purpose: str
+    direction: str
+    senders: tuple[str, ...]
+    receivers: tuple[str, ...]
+    step: str
+    key: str
+    mechanism: str
+    reveals: str
+    messages: int
+    bytes: int
+    account: Account
+    first: datetime | None = field(default=None, compare=False)
+    last: datetime | None = field(default=None, compare=False)
+
+
+def flows(ledger: pa.Table) -> list[Flow]:
+    """A ledger's kinds of messages, by purpose, way and size."""
+    found: dict[tuple[str, ...], list[Record]] = defaultdict(list)
+    for row in _by_ends(ledger):
+        framing = row["key"] == FRAMING
+        step, reveals = ("", "") if framing else (row["step"], row["reveals"])
+        found[row["purpose"], row["direction"], step, row["key"], row["mechanism"], reveals].append(row)
+    lines = [_flow(kind, rows) for kind, rows in found.items()]
+    return sorted(lines, key=lambda one: (_place(one), one.key == FRAMING, -one.bytes, one.step, one.key))
+
+
+def unbounded(found: Iterable[Flow]) -> str:
+    """A sentence on what members sent of which no ε holds; "" where no other message has one, or all have."""
+    sent = [one for one in found if one.direction != "down" and one.key != FRAMING]
+    bare = [one for one in sent if not (one.account.cost.epsilon or one.account.cost.squared_mu)]
+    if not bare or len(bare) == len(sent):
+        return ""
+    named = dict.fromkeys(f"{one.step}: {one.key}" for one in sorted(bare, key=lambda one: (one.step, one.key)))
+    return f"In no ε, because nothing bounds what it tells: {', '.join(named)}."
+
+
+def of_member(ledger: pa.Table, member: str) -> pa.Table:
+    """The rows of a ledger that a member sent or received.
+
+    Raises:
+        UserError: it has none of that name.
+    """
+    ends = [pc.cast(ledger[name], pa.string()) for name in ("client", "to")]
+    if member not in (known := members(ledger)):
+        raise UserError(
+            f"the ledger knows no member {member!r}; it has {counted(len(known), 'member')}: {listed(known)}.",
+            code="user.no-member",
+        )
+    return ledger.filter(pc.or_kleene(pc.equal(ends[0], member), pc.equal(ends[1], member)))
+
+
+def members(ledger: pa.Table) -> list[str]:
+    """The names of all members in a ledger."""
+    return sorted(pc.unique(pc.cast(ledger["client"], pa.string())).to_pylist())
+
+
+def who(names: Sequence[str], everyone: int) -> str:
+    """Who that is: a few by name, all of several as "each member"."""
+    if len(names) == everyone > 1:
+        return "each member"
+    return ", ".join(names) if len(names) <= _FEW else f"{len(names):,} of {everyone:,} members"
+
+
+def stamp(time: datetime | None, after: datetime | None = None) -> str:
+    """A time to the second, without the date where it is that of the time `after` which it comes; "" of None."""
+    if time is None:
+        return ""
+    return f"{time:%H:%M:%S}" if after and after.date() == time.date() else f"{time:%Y-%m-%d %H:%M:%S}"
+
+
+def period(ledger: pa.Table, noted: Iterable[str] = ()) -> str:
+    """From the first to the last message of a ledger, UTC, or what was `noted` before or after, in times as text of
+    ISO 8601; "not known" without times."""
+    ends = pc.min_max(ledger["at"]).as_py().values() if "at" in ledger.column_names else ()
+    times = [f"{time:%Y-%m-%d %H:%M}" for time in ends if time is not None]
+    times += [at[:16].replace("T", " ") for at in noted]
+    return f"{min(times)} to {max(times)} UTC" if times else "not known"
+
+
+def totals(ledger: pa.Table) -> Iterator[tuple[str, dict[str, int]]]:
+    """(purpose, {"up", "peer", "down": bytes}) of what was sent for each purpose."""
+    sums: dict[str, dict[str, int]] = defaultdict(lambda: dict.fromkeys(WAYS, 0))
+    for row in ledger.group_by(["purpose", "direction"]).aggregate([("bytes", "sum")]).to_pylist():
+        sums[row["purpose"] or ""][row["direction"]] += row["bytes_sum"]
+    for purpose in sorted(sums, key=_order):
+        yield purpose, sums[purpose]
+
+
+def _by_ends(ledger: pa.Table) -> list[Record]:
+    """A row for each kind, sender and receiver. A message has a row for each of its leaves, and a round that was done
+    again has all of them again, so that what counts messages is the leaf that came most often."""
+    plain = pa.table({name: _words(ledger[name]) for name in [*_KIND, "client", "to", "bytes", "at"]})
+    leaf = plain["key"]
+    plain = plain.append_column("leaf", leaf)
+    plain = plain.set_column(plain.schema.get_field_index("key"), "key", parts(ledger).dictionary_decode())
+    leaves = plain.group_by([*_KIND, "client", "to", "leaf"]).aggregate([("bytes", "count"), *_SUMS])
+    again = [("bytes_count", "max"), ("bytes_sum", "sum"), ("at_min", "min"), ("at_max", "max")]
+    return [
+        {name: row[name] or "" for name in (*_KIND, "client", "to")}
+        | {"times": row["bytes_count_max"], "bytes": row["bytes_sum_sum"]}
+        | {"first": row["at_min_min"], "last": row["at_max_max"]}
+        for row in leaves.group_by([*_KIND, "client", "to"]).aggregate(again).to_pylist()
+    ]
+
+
+def _words(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+
+
+def _flow(kind: tuple[str, ...], rows: list[Record]) -> Flow:
+    """kind: purpose, direction, step, key, mechanism and what it reveals."""
+    purpose, direction, step, key, mechanism, reveals = kind
+    clients, peers = (tuple(sorted({row[end] for row in rows})) for end in ("client", "to"))
+    senders = (SERVER,) if direction == "down" else clients
+    receivers = clients if direction == "down" else peers if direction == "peer" else (SERVER,)
+    messages, size = (sum(row[name] for row in rows) for name in ("times", "bytes"))
+    times = [row[end] for row in rows for end in ("first", "last") if row[end] is not None]
+    account = Account() if direction == "down" or key == FRAMING else _dearest(key, rows)
+    ends = (min(times), max(times)) if times else (None, None)
+    return Flow(purpose, direction, senders, receivers, step, key, mechanism, reveals, messages, size, account, *ends)
+
+
+def _dearest(key: str, rows: list[Record]) -> Account:
+    """The account of the client whom these messages cost most. What went to several peers is one release."""
+    sent: dict[str, dict[str, int]] = defaultdict(dict)
+    for row in rows:
+        own = sent[row["client"]]
+        own[row["applied"]] = max(own.get(row["applied"], 0), row["times"])
+    accounts = []
+    for own in sent.values():
+        account = Account()
+        for text, times in own.items():
+            account = account.after(read_applied(text) if text else Applied(key, ()), times)
+        accounts.append(account)
+    return max(accounts, key=lambda one: (one.cost.epsilon + one.cost.squared_mu, one.cost.unbounded))
+
+
+def _place(flow: Flow) -> tuple[int, int]:
+    return _order(flow.purpose), WAYS.index(flow.direction)
+
+
+def _order(purpose: str) -> int:
+    return PURPOSES.index(purpose) if purpose in PURPOSES else len(PURPOSES)
+
 
 POOLED = (
     "This baseline needs all members' features, labels and edges at one place. The rows below are what that place "
@@ -119,7 +318,7 @@ def told(one: Flow) -> str:
 
 def spelt(account: Account, delta: float = DELTA) -> str:
     """What releases cost at that δ, in words; "" of none that is counted."""
-    from fedweave.privacy.gaussian import total_epsilon  # imports torch, which ledgers without noise need not
+    from fedweave.privacy.mechanisms import total_epsilon  # imports torch, which ledgers without noise need not
 
     bounded = account.cost.epsilon or account.cost.squared_mu
     words = [f"{total_epsilon(account.cost, delta):.4g}"] if bounded else []

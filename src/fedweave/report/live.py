@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from fedweave.core.records import Record
+from fedweave.core.types import Record
 from fedweave.errors import FedweaveError, UserError
 from fedweave.experiment.runs.files import CHECKPOINT, CONFIG, LEDGER, METRICS, RUN, SUMMARY
-from fedweave.metrics.judging import WORDS
+from fedweave.metrics.selection import WORDS
 from fedweave.report import figures
 from fedweave.report.absences import FAULTS, faults
 from fedweave.report.html import drawn

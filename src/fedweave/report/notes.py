@@ -4,7 +4,7 @@ clients, and a fairest round that is not one."""
 from collections.abc import Mapping, Sequence
 
 from fedweave.core.text import counted
-from fedweave.metrics.judging import (
+from fedweave.metrics.selection import (
     BEST,
     OF_POSITIVE,
     PLAIN,

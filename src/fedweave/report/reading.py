@@ -15,12 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fedweave.core import plugins
-from fedweave.core.purposes import EVALUATION
-from fedweave.core.records import Record
 from fedweave.core.text import counted
+from fedweave.core.types import EVALUATION, Record
 from fedweave.errors import UserError
 from fedweave.experiment.config import Document, differences, flat, load_saved
-from fedweave.experiment.config.choice import models_told
+from fedweave.experiment.config.plugins import models_told
 from fedweave.experiment.rounds import SERVER
 from fedweave.experiment.runs.files import (
     CONFIG,
@@ -34,10 +33,18 @@ from fedweave.experiment.runs.files import (
     read_summary,
     read_table,
 )
-from fedweave.metrics.best_rounds import best_validated, fairest, selection, validated
-from fedweave.metrics.between_groups import MEASURED
-from fedweave.metrics.judging import JUDGED, RAREST, judged_by
-from fedweave.metrics.measured import DIVERGED, GLOBAL, MISSING, ROUNDED_SCORES
+from fedweave.metrics.groups import MEASURED
+from fedweave.metrics.measured import (
+    DIVERGED,
+    GLOBAL,
+    MISSING,
+    ROUNDED_SCORES,
+    best_validated,
+    fairest,
+    selection,
+    validated,
+)
+from fedweave.metrics.selection import JUDGED, RAREST, judged_by
 
 T = TypeVar("T")
 

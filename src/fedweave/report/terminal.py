@@ -12,11 +12,11 @@ from rich.filesize import decimal
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from fedweave.core.records import Values
 from fedweave.core.text import counted
+from fedweave.core.types import Values
 from fedweave.experiment.config import Config
 from fedweave.experiment.runs.files import METRICS, read_table
-from fedweave.metrics.judging import OF_POSITIVE, OF_SCORES, POSITIVES, WITHOUT_GRAPH, WORDS, judged_by
+from fedweave.metrics.selection import OF_POSITIVE, OF_SCORES, POSITIVES, WITHOUT_GRAPH, WORDS, judged_by
 from fedweave.report.absences import absent, mostly
 from fedweave.report.document import unmarked
 from fedweave.report.notes import (
@@ -34,8 +34,7 @@ from fedweave.report.notes import (
 if TYPE_CHECKING:  # the command line imports this module, and should start quickly
     import pyarrow as pa
 
-    from fedweave.experiment.runs.checkpoint import Checkpoint
-    from fedweave.experiment.runs.saving import Ready
+    from fedweave.experiment.runs.checkpoint import Checkpoint, Ready
     from fedweave.report.cells import Table as Cells
 
 # Where the output is not a terminal:

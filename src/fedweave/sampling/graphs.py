@@ -12,21 +12,18 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from fedweave.core import carried as carrying
+from fedweave.core import edge_attributes as carrying
 from fedweave.core import model as models
 from fedweave.core import random
-from fedweave.core.edge_list import OF_NODES
-from fedweave.core.edges import Edges
+from fedweave.core.edges import OF_NODES, Edges
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Model
 from fedweave.core.operators import Operator
 from fedweave.core.ranges import check_least
 from fedweave.core.tree import Tree
 from fedweave.learn import PLAIN, ClassLoss
-from fedweave.ops.batched import Batch, Context, Dims, Operands, Operation, over_clients
-from fedweave.ops.extremes import Lists, sum_rows
-from fedweave.ops.rows import counted
-from fedweave.ops.sparse import picked
+from fedweave.ops.attention import Lists, sum_rows
+from fedweave.ops.sparse import Batch, Context, Dims, Operands, Operation, counted, over_clients, picked
 
 
 @dataclass(frozen=True)

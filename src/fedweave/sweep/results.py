@@ -2,30 +2,451 @@
 papers need of it.
 """
 
+import csv
+import io
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from io import BytesIO
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from fedweave.core.text import counted
-from fedweave.errors import FedweaveError
+from fedweave.core.types import Record, Values
+from fedweave.errors import FedweaveError, UserError
 from fedweave.experiment.config import Config, flat
-from fedweave.experiment.runs.files import write
-from fedweave.experiment.runs.own_metrics import function, of_run
-from fedweave.metrics import judging
-from fedweave.metrics.judging import PLAIN, WORDS
+from fedweave.experiment.runs.files import plain_errors, write
+from fedweave.experiment.runs.predictions import function, of_run
+from fedweave.metrics import selection
+from fedweave.metrics.selection import PLAIN, WORDS
+from fedweave.papers import table
 from fedweave.papers.grid import PlannedRun
-from fedweave.papers.table import piped
-from fedweave.report.cells import Cell, Table, measured, number
+from fedweave.papers.table import Point, piped
+from fedweave.report.cells import LEAST_SEEDS, Cell, Table, marked, measured, number, paired_differences, unlike
 from fedweave.report.compare import headlines, over_conditions
-from fedweave.report.conditions import Condition, conditions, said
-from fedweave.report.gain import gains
+from fedweave.report.conditions import Condition, Ranks, conditions, effect, placed, said, short
+from fedweave.report.drawing import COLOURS, DASHES
 from fedweave.report.html import Choice, render
-from fedweave.report.reading import Group, Run, grouped, judged_alike, read_runs
+from fedweave.report.reading import Group, Run, grouped, judged_alike, read_runs, spread
+from fedweave.report.tables import gains
 from fedweave.report.terminal import show_cells
-from fedweave.report.training import unlike
-from fedweave.sweep import charts, choosing, paper
+from fedweave.sweep import plan
+from fedweave.sweep.plan import Chosen, is_number
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from rich.console import Console
+
+
+# ----------------------------------------------------------------------------------------------------
+# A sweep as papers need it: a table in LaTeX, a caption that says what was run, and every run's numbers as CSV.
+
+
+_SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+_SPECIAL |= {mark: f"\\{mark}" for mark in "&%$#_{}"} | {"±": r"$\pm$", "ε": r"$\varepsilon$"}
+_NOISES = {  # the first of each is what is done by default
+    ("features", "mask"): "share of nonzero features masked",
+    ("features", "gauss"): "noise on features, in standard deviations",
+    ("edges", "drop"): "share of edges dropped",
+    ("edges", "rewire"): "share of edges rewired",
+    ("labels", "flip"): "share of training labels flipped",
+    ("labels", "remove"): "share of training labels removed",
+}
+_TRAINING = ("local_steps", "optimizer", "lr", "weight_decay")
+WHEN = "mean over clients, in the round that is best on validation examples"
+
+
+def latex(found: Sequence[Chosen]) -> str:
+    """A `table` with booktabs' rules: algorithms down, conditions across; in bold what is better than every other of
+    its column by a paired test over seeds. Of several conditions the last column has the mean ranks."""
+    rows = list(dict.fromkeys(one.algorithm for one in found))
+    columns = list(dict.fromkeys(said(one.condition) for one in found))
+    at = {(one.algorithm, said(one.condition)): one for one in found}
+    cells = {column: _column([at.get((row, column)) for row in rows]) for column in columns}
+    heads = [escaped(column or worded(found[0].metric)) for column in columns]
+    order = placed_over(found)
+    if order is not None:
+        cells["rank"] = [f"{order.means[row]:.2f}" for row in rows]
+        heads.append("mean rank")
+    body = [
+        " & ".join([escaped(row), *(column[number] for column in cells.values())]) for number, row in enumerate(rows)
+    ]
+    metrics = list(dict.fromkeys(worded(one.metric) for one in found))
+    what = f"Test {' or '.join(metrics)} in %, {WHEN}"
+    tested = any(len(one.by_seed()) >= LEAST_SEEDS for one in found)
+    bold = " Bold: better than every other by a paired test over seeds." if tested else ""
+    bold += "" if order is None else f" {escaped(order.sentence())}"
+    lines = [
+        r"\begin{table}",
+        rf"  \caption{{{escaped(caption(found, what))}{bold}}}",
+        rf"  \begin{{tabular}}{{l{'r' * len(cells)}}}",
+        r"    \toprule",
+        rf"    {' & '.join(['algorithm', *heads])} \\",
+        r"    \midrule",
+        *(rf"    {line} \\" for line in body),
+        r"    \bottomrule",
+        r"  \end{tabular}",
+        r"\end{table}",
+    ]
+    return "% \\usepackage{booktabs}\n" + "\n".join(lines) + "\n"
+
+
+def placed_over(found: Sequence[Chosen]) -> Ranks | None:
+    """The algorithms' ranks over the conditions; None of fewer than two, or of one algorithm."""
+    means: dict[str, dict[str, float]] = {}
+    for one in found:
+        mean = spread(one.values())[0]
+        means.setdefault(said(one.condition), {}).update({one.algorithm: mean} if math.isfinite(mean) else {})
+    names = list(dict.fromkeys(one.algorithm for one in found))
+    sets = {str(one.group.first.config["data"].get("name")) for one in found}
+    order = placed(means, names, len(sets)) if len(means) > 1 < len(names) else None
+    return order if order is not None and len(order.places) else None
+
+
+def by_condition(found: Sequence[Chosen]) -> str:
+    """A line of CSV per condition and algorithm: its result, its rank, and the paired difference to the first one."""
+    order, lines = placed_over(found), []
+    for one in found:
+        where = said(one.condition)
+        first = next(other for other in found if said(other.condition) == where)
+        mean, deviation, seeds = spread(one.values())
+        line = {"condition": where, "algorithm": one.algorithm, "metric": one.metric, "seeds": seeds, "mean": mean}
+        line |= {"deviation": deviation}
+        if order is not None and where in order.titles:
+            line["rank"] = order.places[order.titles.index(where), order.names.index(one.algorithm)]
+        gaps = [] if one is first else paired_differences(one.by_seed(), first.by_seed())
+        if gaps:
+            gap = effect(gaps)
+            line |= {"against": first.algorithm, "difference": gap.mean, "low": gap.low, "high": gap.high}
+            line |= {"pairs": gap.seeds, "significant": int(gap.significant)}
+        lines.append(line)
+    return _csv(lines)
+
+
+def _column(found: Sequence[Chosen | None]) -> list[str]:
+    cells = [Cell("--") if one is None else Cell(_percent(one)) for one in found]
+    return [
+        rf"\textbf{{{cell.text}}}" if cell.best else cell.text
+        for cell in marked(cells, [{} if one is None else one.by_seed() for one in found], "accuracy")
+    ]
+
+
+def _percent(one: Chosen) -> str:
+    mean, deviation, count = spread(one.values())
+    if not count:
+        return "--"
+    return f"{100 * mean:.2f}" + (rf" $\pm$ {100 * deviation:.2f}" if count > 1 else "")
+
+
+def caption(found: Sequence[Chosen], what: str) -> str:
+    """What a table or figure of these runs shows: data, cut, noise, rounds, seeds, and the settings, chosen or the
+    same."""
+    configs = [one.group.first.config for one in found]
+    varied = {key for one in found for key in one.condition}
+    seeds = sorted({run.config.get("seed", 0) for one in found for run in one.group.runs})
+    several = f", mean and standard deviation over {counted(len(seeds), 'seed')} ({_ranges(seeds)})"
+    parts = [
+        f"{what}{several if len(seeds) > 1 else f', seed {seeds[0]}'}.",
+        f"Data: {_same('data', configs, varied)}. Cut: {_same('partition', configs, varied)}.",
+        *_noise(configs),
+        f"Model: {_same('model', configs, varied | {key for one in found for key in one.setting})}.",
+        f"Rounds: {' or '.join(map(str, sorted({config['rounds'] for config in configs})))}.",
+    ]
+    tuned = [f"{_named(one)}: {said(one.setting)}" for one in found if one.setting]
+    fixed = [words for key in _TRAINING if (words := _fixed(key, found))]
+    return " ".join(
+        [
+            *parts,
+            *([f"Training: {'; '.join(fixed)}."] if fixed else []),
+            *([f"Settings, chosen by validation: {'; '.join(tuned)}."] if tuned else []),
+        ]
+    )
+
+
+def _fixed(key: str, found: Sequence[Chosen]) -> str:
+    """ "optimizer = adam (fedavg, moon) or sgd (scaffold)": the value that was not varied, with whose it is where the
+    algorithms do not have it alike; "" if none has the key."""
+    path, whose = f"algorithm.{key}", dict[str, list[str]]()
+    for one in found:
+        value = one.group.first.config["algorithm"].get(key)
+        if value is not None and path not in one.setting and path not in one.condition:
+            whose.setdefault(str(value), []).append(one.algorithm)
+    alike = len(whose) == 1 and set(*whose.values()) == {one.algorithm for one in found}
+    told = [value if alike else f"{value} ({', '.join(dict.fromkeys(names))})" for value, names in whose.items()]
+    return f"{key.replace('_', ' ')} = {' or '.join(told)}" if told else ""
+
+
+def _noise(configs: Sequence[Values]) -> list[str]:
+    """A sentence on the kinds of noise and their rates, if there is any."""
+    found = []
+    for kind in ("features", "edges", "labels"):
+        rates = sorted({config.get("noise", {}).get(kind, 0) for config in configs})
+        if any(rates):
+            ways = dict.fromkeys(named(f"noise.{kind}", config) for config in configs)
+            found.append(f"{' or '.join(ways)} = {' or '.join(f'{rate:g}' for rate in rates)}")
+    return [f"Noise: {'; '.join(found)}."] if found else []
+
+
+def named(key: str, config: Values) -> str:
+    """A key of the grid on an axis or in a caption: of noise what it does to the data."""
+    section, _, kind = key.partition(".")
+    noise = config.get("noise", {})
+    by = noise.get(f"{kind}_by", next((way for whose, way in _NOISES if whose == kind), ""))
+    return _NOISES.get((kind, by), short(key)) if section == "noise" else short(key)
+
+
+def _named(one: Chosen) -> str:
+    return f"{one.algorithm} ({said(one.condition)})" if one.condition else one.algorithm
+
+
+def _same(section: str, configs: Sequence[Values], varied: set[str]) -> str:
+    """ "louvain (clients = 10, …)": the name, and the values that all have and that are not varied."""
+    tables = [flat(config.get(section, {})) for config in configs]
+    names = list(dict.fromkeys(str(table.get("name", "")) for table in tables))
+    alike = {
+        key: value
+        for key, value in tables[0].items()
+        if key not in ("name", "path", "labels") and f"{section}.{key}" not in varied
+        if all(table.get(key) == value for table in tables) and value not in ("", "none", None, False, [])
+    }
+    values = ", ".join(f"{key} = {value}" for key, value in alike.items())
+    return " or ".join(names) + (f" ({values})" if values else "")
+
+
+def _ranges(seeds: Sequence[int]) -> str:
+    whole = len(seeds) > 2 and seeds[-1] - seeds[0] == len(seeds) - 1
+    return f"{seeds[0]} to {seeds[-1]}" if whole else ", ".join(map(str, seeds))
+
+
+def worded(metric: str) -> str:
+    """A metric's name in a sentence."""
+    return WORDS.get(metric, metric.replace("_", " "))
+
+
+def escaped(text: str) -> str:
+    """The same in LaTeX."""
+    return "".join(_SPECIAL.get(mark, mark) for mark in text)
+
+
+def csv_of(groups: Sequence[Group], found: Sequence[Chosen], keys: Sequence[str]) -> str:
+    """A line of CSV per run: its directory, algorithm, seed and values of the grid's keys, whether its setting was
+    chosen, and every number of its summary."""
+    chosen = {one.group.runs[0].directory for one in found}
+    lines = []
+    for group in groups:
+        for run in group.runs:
+            known = flat(run.config)
+            about = {
+                "run": run.directory.name,
+                "algorithm": run.summary["algorithm"],
+                "seed": run.config.get("seed", 0),
+            }
+            about |= {key: known.get(key, "") for key in keys} | {"chosen": int(group.runs[0].directory in chosen)}
+            about |= {key: value for key, value in run.summary.items() if key in ("seconds", "bytes_up", "bytes_down")}
+            known = run.summary["metrics"].items()
+            lines.append(about | {key: value for key, value in known if is_number(value) and math.isfinite(value)})
+    return _csv(lines)
+
+
+def _csv(lines: Sequence[Record]) -> str:
+    head = list(dict.fromkeys(key for line in lines for key in line))
+    file = io.StringIO()
+    writer = csv.DictWriter(file, head, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return file.getvalue()
+
+
+def file_name(text: str) -> str:
+    """Words as the name of a file."""
+    signed = re.sub(r"-(?=[\d.])", "m", text.lower())  # -1 is another value than 1
+    return re.sub(r"[^a-z0-9]+", "-", signed).strip("-")
+
+
+# ----------------------------------------------------------------------------------------------------
+# A sweep's accuracy over a number of its grid and over rounds: what figures show, and SVG without further packages.
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Lines of a metric on test examples, one for each algorithm. name: of its files. unit: the metric. over: what is
+    across. where: what else is the same of all its runs, "" if nothing is varied."""
+
+    name: str
+    unit: str
+    over: str
+    where: str
+    caption: str
+    lines: dict[str, list[Point]] = field(default_factory=dict)
+
+
+def charts(found: Sequence[Chosen]) -> list[Chart]:
+    """One over each key of which there are several numbers, for every combination of the other conditions."""
+    made = []
+    for key in dict.fromkeys(key for one in found for key in one.condition):
+        together: dict[str, list[Chosen]] = {}
+        for one in found:
+            if is_number(one.condition.get(key)):
+                rest = {other: value for other, value in one.condition.items() if other != key}
+                together.setdefault(said(rest), []).append(one)
+        for where, alike in together.items():
+            if len({one.condition[key] for one in alike}) > 1 == len({one.metric for one in alike}):
+                made.append(_over(key, where, alike))
+    return made
+
+
+def _over(key: str, where: str, alike: Sequence[Chosen]) -> Chart:
+    lines: dict[str, list[Point]] = {}
+    for one in sorted(alike, key=lambda one: one.condition[key]):
+        mean, deviation, count = spread(one.values())
+        if count:
+            lines.setdefault(one.algorithm, []).append(Point(one.condition[key], mean, deviation if count > 1 else 0.0))
+    over = named(key, alike[0].group.first.config)
+    unit = f"test {worded(alike[0].metric)}"
+    what = f"{unit.capitalize()} over {over}, {WHEN}"
+    return Chart(file_name(f"over {key} {where}"), unit, over, where, caption(alike, what), lines)
+
+
+def over_rounds(found: Sequence[Chosen]) -> list[Chart]:
+    """The metric on test examples, mean over clients, by round, in every condition."""
+    together: dict[str, list[Chosen]] = {}
+    for one in found:
+        together.setdefault(said(one.condition), []).append(one)
+    return [
+        Chart(
+            file_name(f"rounds {where}"),
+            (unit := f"test {worded(alike[0].metric)}"),
+            "round",
+            where,
+            caption(alike, f"{unit.capitalize()} over rounds, mean over clients"),
+            {
+                one.algorithm: table.mean_curve([run.curve(one.metric, "test", False) for run in one.group.runs])
+                for one in alike
+            },
+        )
+        for where, alike in together.items()
+    ]
+
+
+def draw(found: Sequence[Chart], folder: Path) -> list[str]:
+    """Write each as SVG into the folder; the files written."""
+    files = []
+    for chart in found:
+        title = f"{chart.unit.capitalize()} over {chart.over}" + (f", {chart.where}" if chart.where else "")
+        drawn = table.curves(title, chart.unit, chart.lines, chart.over)
+        files.append(table.save_picture(folder / f"{chart.name}.svg", drawn))
+    return files
+
+
+_STYLE: Any = {"svg.hashsalt": "fedweave", "pdf.fonttype": 42, "font.size": 9, "axes.spines.top": False}
+_STYLE |= {"axes.spines.right": False, "legend.frameon": False}
+_STYLE |= {"legend.handlelength": 3.2}  # as long as a dash with its gaps
+_MARKS = "os^DvpX<>h"
+WIDTH = 3.5  # of a picture, inches
+INSIDE = 5  # lines that a legend within the axes names; that of more stands below them
+BESIDE = 0.4  # of the least distance of two values, over which the marks of all lines are spread
+_UNDATED: dict[str, dict[str, None]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
+
+
+def check() -> None:
+    """Refuse where matplotlib is not installed.
+
+    Raises:
+        UserError: it is not; says how to install it.
+    """
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise UserError("--figures needs matplotlib: pip install 'fedweave[figures]'.") from error
+
+
+def save(found: Sequence[Chart], folder: Path) -> list[str]:
+    """Write NAME.svg, NAME.pdf and NAME.tex, a `figure` with its caption, for each; the files written.
+
+    Raises:
+        UserError: the folder cannot be written.
+    """
+    import matplotlib
+
+    with plain_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    files = []
+    with matplotlib.rc_context(_STYLE):
+        for chart in found:
+            kinds = {kind: _picture(chart, kind) for kind in _UNDATED} | {"tex": _with_caption(chart).encode()}
+            for kind, content in kinds.items():
+                files.append(str(folder / f"{chart.name}.{kind}"))
+                write(Path(files[-1]), partial(_fill, content))
+    return files
+
+
+def _fill(content: bytes, file: BinaryIO) -> None:
+    file.write(content)
+
+
+def _picture(chart: Chart, kind: str) -> bytes:
+    content = BytesIO()
+    _drawn(chart).savefig(content, format=kind, metadata=_UNDATED[kind])
+    return content.getvalue()
+
+
+def _drawn(chart: Chart) -> "Figure":
+    from matplotlib.figure import Figure
+
+    columns = max(1, int(72 * WIDTH / (40 + 4.6 * max(map(len, chart.lines)))))  # of a legend of 8 points
+    rows = -(-len(chart.lines) // columns) if len(chart.lines) > INSIDE else 0
+    figure = Figure(figsize=(WIDTH, 2.6 + 0.17 * rows), layout="constrained")
+    axes = figure.add_subplot()
+    for at, (name, line) in enumerate(chart.lines.items()):
+        x, y, error = zip(*line, strict=True)
+        style: Record = {"color": COLOURS[at % len(COLOURS)], "linestyle": _dashed(DASHES[at % len(DASHES)])}
+        if chart.over == "round":
+            axes.plot(x, y, label=name, **style)
+            low, high = ([mean + sign * own for mean, own in zip(y, error, strict=True)] for sign in (-1, 1))
+            axes.fill_between(x, low, high, color=style["color"], alpha=0.15, linewidth=0)
+        else:
+            beside = [value + _beside(chart, at) for value in x]
+            axes.errorbar(
+                beside, y, error, label=name, marker=_MARKS[at % len(_MARKS)], markersize=4, capsize=2, **style
+            )
+    axes.set_xlabel(chart.over)
+    axes.set_ylabel(chart.unit)
+    if rows:
+        figure.legend(loc="outside lower center", ncols=columns, fontsize=8, columnspacing=1.0)
+    else:
+        axes.legend()
+    return figure
+
+
+def _dashed(dash: str) -> str | tuple[float, list[float]]:
+    """A line of SVG's dashes, two pixels wide, in matplotlib's widths of the line."""
+    return (0, [float(length) / 2 for length in dash.split()]) if dash else "-"
+
+
+def _beside(chart: Chart, at: int) -> float:
+    """How far to the right the marks of a line stand, so that those of several do not cover one another."""
+    values = sorted({point.at for line in chart.lines.values() for point in line})
+    least = min((high - low for low, high in pairwise(values)), default=0.0)
+    step = min(BESIDE * least / len(chart.lines), 0.012 * (values[-1] - values[0]))
+    return step * (at - (len(chart.lines) - 1) / 2)
+
+
+def _with_caption(chart: Chart) -> str:
+    several = chart.over != "round" and len(chart.lines) > 1
+    beside = " Marks of one value stand a little beside one another." if several else ""
+    lines = [
+        "% \\usepackage{graphicx}",
+        r"\begin{figure}",
+        r"  \centering",
+        rf"  \includegraphics{{{chart.name}.pdf}}",
+        rf"  \caption{{{escaped(chart.caption + beside)}}}",
+        r"\end{figure}",
+    ]
+    return "\n".join(lines) + "\n"
+
 
 COLUMNS = {
     "best_val/val/{}": "best val",
@@ -51,7 +472,7 @@ AFTER = {"pooled/auc": "pooled AUC", "within/auc": "AUC within members", "global
 def headings(groups: Sequence[Group], own: Mapping[str, str]) -> dict[str, str]:
     """{metric: heading} of what tables show of such runs; own: of further columns."""
     metric = judged_alike(groups)
-    named = COLUMNS | (OF_POSITIVE if metric in judging.OF_POSITIVE else {})
+    named = COLUMNS | (OF_POSITIVE if metric in selection.OF_POSITIVE else {})
     columns = {name.format(metric): words for name, words in named.items()} if metric else AFTER
     return {**columns, **own, "seconds": "seconds"}
 
@@ -66,7 +487,7 @@ def results(groups: Sequence[Group], columns: Mapping[str, str]) -> Table:
     return Table(("run", "seeds", *(columns[name] for name in shown)), tuple(rows))
 
 
-def told(groups: Sequence[Group], chosen: Sequence[choosing.Chosen] = ()) -> tuple[str, ...]:
+def told(groups: Sequence[Group], chosen: Sequence[plan.Chosen] = ()) -> tuple[str, ...]:
     """What the numbers are, and by which to choose; chosen: what was, in every condition."""
     if not (metric := judged_alike(groups)):
         ways = dict.fromkeys(f"{WORDS[one.metric]} ({said(one.condition)})" for one in chosen)
@@ -103,10 +524,6 @@ def rows_of(found: Table) -> str:
     return piped(found.head, rule, *([cell.text for cell in row] for row in found.rows))
 
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-
 @dataclass(frozen=True)
 class Asked:
     """What the command asked for. keys: of the grid. over: those of them to compare over. figures: where to draw.
@@ -129,7 +546,7 @@ class Asked:
         for name in self.metrics:
             function(name)
         if self.figures is not None:
-            charts.check()
+            check()
 
 
 def finish(
@@ -147,22 +564,22 @@ def finish(
     own = _measured(read, {run.directory: run.config for run in runs}, asked.metrics)
     groups = grouped(read)
     columns = headings(groups, own)
-    apart = choosing.conditions(asked.keys, asked.over)
-    chosen = choosing.choose(groups, asked.keys, apart, asked.grid)
+    apart = plan.conditions(asked.keys, asked.over)
+    chosen = plan.choose(groups, asked.keys, apart, asked.grid)
     rows, notes, gone = results(groups, columns), [*told(groups, chosen)], lost(runs, failed, asked.keys)
     show_cells(console, rows)
     above, choice, compared = list[str](), None, groups
     if asked.keys and chosen:
-        best = choosing.table(chosen, columns)
+        best = plan.table(chosen, columns)
         show_cells(console, best)
-        about = [*choosing.told(chosen)]
+        about = [*plan.told(chosen)]
         above = ["Settings chosen by validation:", rows_of(best)]
         choice = Choice(best, rows, (*notes, *about))
         notes += about
         compared = grouped([run for one in chosen for run in one.group.runs])
     found = conditions(compared, apart, choice is not None)
     above += _compared(console, compared, found)
-    for note in (*notes, *(one for alike in choosing.by_condition(compared, apart) for one in unlike(alike))):
+    for note in (*notes, *(one for alike in plan.by_condition(compared, apart) for one in unlike(alike))):
         console.print(note, highlight=False, markup=False)
     text = markdown(rows, notes, gone, [*above, *(["All:"] if above else [])])
     files = [folder / "sweep.md", folder / "report.html"]
@@ -199,7 +616,7 @@ def _measured(runs: Sequence[Run], configs: Mapping[Path, Config], names: Sequen
     return columns
 
 
-def _for_papers(folder: Path, groups: Sequence[Group], chosen: Sequence[choosing.Chosen], asked: Asked) -> list[Path]:
+def _for_papers(folder: Path, groups: Sequence[Group], chosen: Sequence[plan.Chosen], asked: Asked) -> list[Path]:
     """What was asked for besides, and charts over numbers of the grid; the files written.
 
     Raises:
@@ -210,16 +627,16 @@ def _for_papers(folder: Path, groups: Sequence[Group], chosen: Sequence[choosing
             "--latex and --figures show what is best by validation, and these runs have no validation examples, or no "
             "metric that judges them all; --csv has all numbers."
         )
-    over = charts.charts(chosen)
-    files = [Path(path) for path in charts.draw(over, folder)]
+    over = charts(chosen)
+    files = [Path(path) for path in draw(over, folder)]
     if asked.latex:
-        files.append(_save(folder / "sweep.tex", paper.latex(chosen)))
+        files.append(_save(folder / "sweep.tex", latex(chosen)))
     if asked.csv:
-        files.append(_save(folder / "sweep.csv", paper.rows_of(groups, chosen, asked.keys)))
+        files.append(_save(folder / "sweep.csv", csv_of(groups, chosen, asked.keys)))
         if len({said(one.condition) for one in chosen}) > 1:
-            files.append(_save(folder / "sweep-conditions.csv", paper.by_condition(chosen)))
+            files.append(_save(folder / "sweep-conditions.csv", by_condition(chosen)))
     if asked.figures is not None:
-        files += [Path(path) for path in charts.save([*over, *charts.over_rounds(chosen)], asked.figures)]
+        files += [Path(path) for path in save([*over, *over_rounds(chosen)], asked.figures)]
     return files
 
 

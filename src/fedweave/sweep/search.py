@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 from fedweave.errors import ConfigError, UserError
 from fedweave.experiment.config import Document
-from fedweave.metrics.judging import BEST
+from fedweave.metrics.selection import BEST
 from fedweave.papers.grid import PlannedRun, planned_run
 from fedweave.report.reading import grouped, judged_alike, read_runs, spread
-from fedweave.sweep.choosing import conditions
 from fedweave.sweep.plan import (
     algorithms_of,
     check_scopes,
     combined,
+    conditions,
     is_whole,
     keys_of,
     numbers_of,

@@ -17,8 +17,8 @@ import time
 from pathlib import Path
 
 SITE, MEMBER, CELL = (
-    "fedweave.deploy.flare.site.site",
-    "fedweave.deploy.flare.site.member",
+    "fedweave.deploy.flare.site",
+    "fedweave.deploy.flare.member",
     "nvflare.fuel.f3.cellnet.core_cell",
 )
 

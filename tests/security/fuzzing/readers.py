@@ -13,14 +13,13 @@ from fedweave.core.federation import step_info
 from fedweave.core.ledger import Ledger
 from fedweave.core.tree import decode, encode
 from fedweave.datasets import npz
-from fedweave.datasets.folder import Folder
-from fedweave.datasets.graph_folder import GraphFolder
+from fedweave.datasets.folder import Folder, GraphFolder
 from fedweave.datasets.parties import read_party
-from fedweave.deploy.flare.policy.keys import read_checked
-from fedweave.deploy.flare.server.federation import Flare
-from fedweave.deploy.flare.site.member import Member
-from fedweave.deploy.flare.wire.peers import Receipt, read_faults, read_version
-from fedweave.deploy.flare.wire.requests import Answer
+from fedweave.deploy.flare.admission import read_checked
+from fedweave.deploy.flare.federation import Flare
+from fedweave.deploy.flare.member import Member
+from fedweave.deploy.flare.peers import Receipt, read_faults, read_version
+from fedweave.deploy.flare.requests import Answer
 from fedweave.errors import StepFailed
 from fedweave.experiment.config import load, resolve
 from fedweave.experiment.runs.checkpoint import Checkpoint

@@ -1,12 +1,292 @@
-"""Motifs of labelled graphs: bonds and rings (FairGraphFL, appendix A.2, definitions 4 and 5; Yu and Gao 2022)."""
+"""Which motifs of its small graphs an agent knows (FairGraphFL, appendix A.2), as its steps see it; the motifs of
+graphs that were searched before are in files.
+"""
 
+import hashlib
+import math
+import os
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import reduce
+from operator import xor
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import scipy.sparse as sp
 
-from fedweave.algorithms.fairgraphfl.rings import adjacency, rings, spanning_forest
-from fedweave.errors import DataError, UserError
+from fedweave.core import random
+from fedweave.core.edges import EdgeList, derived_matrix
+from fedweave.core.graph import TRAIN
+from fedweave.core.operators import Extra, asked, mean
+from fedweave.datasets.base import Dataset
+from fedweave.datasets.lookup import cache
+from fedweave.errors import ConfigError, DataError, UserError
+from fedweave.partition.base import Partition
+from fedweave.partition.client_data import shares
+
+# ----------------------------------------------------------------------------------------------------
+# Short cycles of a minimum cycle basis, by a bounded version of Horton's search. Vismara (1997, "Union of all the
+# minimum cycle bases of a graph") shows which cycles suffice: for each vertex r, paths from r are shortest ones
+# through vertices of lower number, and a cycle is two such paths, apart but for r, that end at the two ends of an
+# edge (odd length) or at two neighbours of one vertex (even length). A greedy choice of independent ones among them,
+# shortest first, gives the cycles of a minimum cycle basis up to the length wanted.
+
+
+class Adjacency(NamedTuple):
+    """An undirected graph of n vertices and m edges as compressed rows: the neighbours of vertex v are
+    neighbour[start[v]:start[v + 1]], and `edge` there is the number, 0 to m - 1, of the edge that leads to each."""
+
+    start: np.ndarray
+    neighbour: np.ndarray
+    edge: np.ndarray
+
+    @property
+    def vertices(self) -> int:
+        """How many vertices there are, n."""
+        return len(self.start) - 1
+
+    @property
+    def edges(self) -> int:
+        """How many edges there are, m."""
+        return len(self.edge) // 2
+
+
+class Forest(NamedTuple):
+    """Numbers of edges, sorted: `outside`, those in no tree of the forest; `bridges`, those on no cycle."""
+
+    outside: list[int]
+    bridges: list[int]
+
+
+def adjacency(pairs: np.ndarray, vertices: int) -> Adjacency:
+    """The graph with an edge for each of the distinct `pairs` int64 [2, m]; neighbours in ascending order."""
+    ends = np.concatenate([pairs, pairs[::-1]], 1)
+    order = np.lexsort(ends[::-1])
+    start = np.searchsorted(ends[0, order], np.arange(vertices + 1))
+    return Adjacency(start, ends[1, order], order % max(1, pairs.shape[1]))
+
+
+def spanning_forest(graph: Adjacency) -> Forest:
+    """The forest of a depth-first search from the lowest vertices, neighbours in their order.
+
+    An edge outside of it joins a vertex to one of its ancestors. So a count of +1 at the lower and -1 at the upper end,
+    summed over a vertex's subtree, says how many such edges pass by the edge to its parent: a bridge where none does.
+    """
+    order, parent, upward, outside = _breadth_first(graph)
+    passing = [0] * graph.vertices
+    for _, lower, upper in outside:
+        passing[lower] += 1
+        passing[upper] -= 1
+    bridges = []
+    for v in reversed(order):
+        if parent[v] >= 0:
+            passing[parent[v]] += passing[v]
+            if not passing[v]:
+                bridges.append(upward[v])
+    return Forest(sorted(edge for edge, _, _ in outside), sorted(bridges))
+
+
+def _breadth_first(graph: Adjacency) -> tuple[list[int], list[int], list[int], list[tuple[int, int, int]]]:
+    """Vertices in the order found, each vertex' parent and the edge to it (-1 at a root), and (edge, lower, upper
+    end) of each edge outside."""
+    start, neighbour, edge = (array.tolist() for array in graph)
+    parent, upward, number = ([-1] * graph.vertices for _ in range(3))
+    order: list[int] = []
+    outside = []
+    at = start[:-1]  # where each vertex' neighbours have been followed up to
+    for root in range(graph.vertices):
+        if number[root] >= 0:
+            continue
+        number[root] = len(order)
+        order.append(root)
+        v = root
+        while v >= 0:
+            if at[v] == start[v + 1]:
+                v = parent[v]
+                continue
+            w, e = neighbour[at[v]], edge[at[v]]
+            at[v] += 1
+            if number[w] < 0:
+                parent[w], upward[w], number[w] = v, e, len(order)
+                order.append(w)
+                v = w
+            elif number[w] < number[v] and e != upward[v]:
+                outside.append((e, v, w))
+    return order, parent, upward, outside
+
+
+BLOCK = 1 << 22  # the most steps from one vertex to the next that are looked at together, which bounds memory
+
+
+class Cycles(NamedTuple):
+    """Cycles of one length l: int64 [c, l] vertices in cyclic order, and int64 [c, l] the edges that join them."""
+
+    vertices: np.ndarray
+    edges: np.ndarray
+
+
+class Level(NamedTuple):
+    """What the search has reached at one depth, an entry per root and vertex.
+
+    root, vertex, edge (the last on the path), parent (the place in the level before of the vertex before), first (the
+    path's first vertex after the root; two paths from one root meet only there if these differ): int64 [s].
+    """
+
+    root: np.ndarray
+    vertex: np.ndarray
+    edge: np.ndarray
+    parent: np.ndarray
+    first: np.ndarray
+
+
+def rings(graph: Adjacency, forest: Forest, longest: int) -> list[np.ndarray]:
+    """The cycles of at most `longest` vertices in a minimum cycle basis of `graph`, by length from 3 on.
+
+    Each int64 [c, length], vertices in cyclic order. Which of several minimum bases is found depends on the order of
+    the vertices and on nothing else.
+    """
+    if not forest.outside:
+        return [np.empty((0, length), np.int64) for length in range(3, longest + 1)]
+    wanted = len(forest.outside)  # the dimension of the cycle space
+    coordinates = [0] * graph.edges  # a cycle is known by its edges outside the forest: a bit for each of these
+    for bit, edge in enumerate(forest.outside):
+        coordinates[edge] = 1 << bit
+    out = []
+    for cycles in candidates(graph, longest):
+        chosen = _independent(cycles.edges, coordinates, wanted)
+        wanted -= len(chosen)
+        out.append(cycles.vertices[chosen])
+    return out
+
+
+def candidates(graph: Adjacency, longest: int) -> list[Cycles]:
+    """Cycles among which there are those of a minimum cycle basis, by length from 3 to `longest`; an entry each."""
+    block = max(1, BLOCK // max(1, graph.vertices, 2 * graph.edges))
+    found: list[list[Cycles]] = [[] for _ in range(3, longest + 1)]
+    for low in range(0, graph.vertices, block):
+        roots = np.arange(low, min(low + block, graph.vertices))
+        for cycles in _from_roots(graph, roots, longest):
+            found[cycles.edges.shape[1] - 3].append(cycles)
+    return [Cycles(*map(np.concatenate, zip(*of_length, strict=True))) for of_length in found]
+
+
+def _from_roots(graph: Adjacency, roots: np.ndarray, longest: int) -> Iterator[Cycles]:
+    depth = np.full((len(roots), graph.vertices), -1, np.int8)
+    place = np.empty((len(roots), graph.vertices), np.int32)
+    levels = [Level(roots, roots, roots, roots, roots)]
+    for k in range((longest + 1) // 2):
+        level = levels[-1]
+        depth[level.root - roots[0], level.vertex] = k
+        place[level.root - roots[0], level.vertex] = np.arange(len(level.root))
+        source, vertex, edge = _step(graph, level)
+        row = level.root[source] - roots[0]
+        reached = depth[row, vertex]
+        if k:
+            beside = np.flatnonzero((reached == k) & (vertex < level.vertex[source]))
+            other = place[row[beside], vertex[beside]]
+            yield _joined(levels, source[beside], other, edge[beside][:, None], None)
+        if 2 * k + 2 > longest:
+            return
+        new = np.flatnonzero(reached < 0)
+        new = new[np.argsort(row[new] * graph.vertices + vertex[new], kind="stable")]
+        source, vertex, edge = source[new], vertex[new], edge[new]
+        root = level.root[source]
+        again = np.zeros(len(new), bool)
+        again[1:] = (root[1:] == root[:-1]) & (vertex[1:] == vertex[:-1])
+        earlier = np.maximum.accumulate(np.where(again, 0, np.arange(len(new))))
+        if k:
+            last = np.stack([edge[earlier[again]], edge[again]], 1)
+            yield _joined(levels, source[earlier[again]], source[again], last, vertex[again])
+        once = ~again
+        first = level.first[source[once]] if k else vertex[once]
+        levels.append(Level(root[once], vertex[once], edge[once], source[once], first))
+
+
+def _step(graph: Adjacency, level: Level) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(entry of `level`, vertex, edge) for each neighbour of the level's vertices that is lower than the root."""
+    start = graph.start[level.vertex]
+    degree = graph.start[level.vertex + 1] - start
+    source = np.repeat(np.arange(len(degree)), degree)
+    at = np.arange(len(source)) + np.repeat(start - (np.cumsum(degree) - degree), degree)
+    below = np.flatnonzero(graph.neighbour[at] < level.root[source])
+    return source[below], graph.neighbour[at[below]], graph.edge[at[below]]
+
+
+def _joined(
+    levels: list[Level], one: np.ndarray, other: np.ndarray, last: np.ndarray, tip: np.ndarray | None
+) -> Cycles:
+    """The cycles of the paths to entries `one` and `other` of the last level, the edges `last` [c, 1 or 2] between
+    their ends and the vertex `tip` [c] between those, as far as the paths are apart."""
+    apart = np.flatnonzero(levels[-1].first[one] != levels[-1].first[other])
+    one, other = one[apart], other[apart]
+    root = levels[-1].root[one]
+    there, back = _path(levels, one), _path(levels, other)
+    middle = [] if tip is None else [tip[apart]]
+    vertices = [root, *there.vertices.T, *middle, *back.vertices.T[::-1]]
+    edges = [*there.edges.T, *last[apart].T, *back.edges.T[::-1]]
+    return Cycles(np.stack(vertices, 1), np.stack(edges, 1))
+
+
+def _path(levels: list[Level], entry: np.ndarray) -> Cycles:
+    """Vertices and edges [c, depth] of the paths to entries of the last level, without the root."""
+    vertices, edges = [], []
+    for level in levels[:0:-1]:
+        vertices.append(level.vertex[entry])
+        edges.append(level.edge[entry])
+        entry = level.parent[entry]
+    return Cycles(np.stack(vertices[::-1], 1), np.stack(edges[::-1], 1))
+
+
+def _independent(cycles: np.ndarray, coordinates: list[int], wanted: int) -> list[int]:
+    """Which of `cycles` [c, l] are independent over GF(2) of those before, `wanted` at most.
+
+    `coordinates` holds a bit vector per edge, such that a cycle's sum is zero where the cycle depends on those chosen
+    in earlier calls; it is brought up to date.
+    """
+    chosen: list[int] = []
+    if not wanted:
+        return chosen
+    pivots: dict[int, int] = {}  # highest bit: vector
+    for number, edges in enumerate(cycles.tolist()):
+        vector = reduce(xor, [coordinates[edge] for edge in edges])
+        while vector and (other := pivots.get(vector.bit_length())):
+            vector ^= other
+        if vector:
+            pivots[vector.bit_length()] = vector
+            chosen.append(number)
+            if len(chosen) == wanted:
+                break
+    if pivots:
+        _project(coordinates, pivots)
+    return chosen
+
+
+def _project(coordinates: list[int], pivots: dict[int, int]) -> None:
+    """Add vectors of `pivots` to the coordinates until none of them has a pivot's bit: the space of cycles modulo
+    those chosen."""
+    mask = sum(1 << (bit - 1) for bit in pivots)
+    for bit in sorted(pivots):  # lower ones are done when a higher one asks for them
+        pivots[bit] = _reduced(pivots[bit] ^ 1 << (bit - 1), mask, pivots)
+    for edge, vector in enumerate(coordinates):
+        coordinates[edge] = _reduced(vector, mask, pivots)
+
+
+def _reduced(vector: int, mask: int, rest: dict[int, int]) -> int:
+    """`vector` with each bit of `mask` replaced by what `rest` says that it equals."""
+    while hit := vector & mask:
+        bit = hit.bit_length()
+        vector ^= rest[bit] ^ 1 << (bit - 1)
+    return vector
+
+
+# ----------------------------------------------------------------------------------------------------
+# Motifs of labelled graphs: bonds and rings (FairGraphFL, appendix A.2, definitions 4 and 5; Yu and Gao 2022).
+
 
 BATCH = 512  # vertices of small graphs that are searched together, which saves most of the time they take
 
@@ -178,3 +458,207 @@ def to_rows(keys: tuple[Motif, ...]) -> np.ndarray:
         for key in keys
     ]
     return np.array(rows, np.int64).reshape(len(keys), width + 3)
+
+
+VERSION = "fedweave motifs 1"  # to be raised when `extract` finds other motifs, or the file changes
+
+
+def cached(
+    edges: np.ndarray,
+    graph_of: np.ndarray,
+    labels: np.ndarray | None = None,
+    edge_labels: np.ndarray | None = None,
+    max_ring: int = 7,
+    folder: Path | None = None,
+) -> Motifs:
+    """`motifs.extract` of these arguments, read from `folder` where they have been extracted before, else put there.
+
+    folder: None is `motifs` in the folder of downloads (`datasets.lookup.cache`).
+
+    Raises:
+        DataError: the file of these graphs is damaged, or the folder cannot be used; what `extract` raises.
+    """
+    folder = cache() / "motifs" if folder is None else folder
+    path = folder / f"{content_hash(edges, graph_of, labels, edge_labels, max_ring)}.npz"
+    try:
+        if path.exists():
+            return read(path)
+        motifs = extract(edges, graph_of, labels, edge_labels, max_ring)
+        write(motifs, path)
+    except OSError as error:
+        raise DataError(
+            f"motifs cannot be kept in {folder} ({error.strerror or error}); choose a folder that can be written, for "
+            "instance with $FEDWEAVE_CACHE.",
+            code="data.unwritable",
+        ) from error
+    return motifs
+
+
+def content_hash(
+    edges: np.ndarray,
+    graph_of: np.ndarray,
+    labels: np.ndarray | None,
+    edge_labels: np.ndarray | None,
+    max_ring: int,
+) -> str:
+    """SHA-256 in hexadecimal of all that the motifs depend on."""
+    out = hashlib.sha256(f"{VERSION}, rings up to {max_ring}".encode())
+    for array in (edges, graph_of, labels, edge_labels):
+        out.update(b"none" if array is None else f"{array.shape}".encode())
+        if array is not None:
+            out.update(np.asarray(array, "<i8").tobytes())
+    return out.hexdigest()
+
+
+def write(motifs: Motifs, path: Path) -> None:
+    """Put motifs into the file `path`, as a whole or not at all."""
+    counts = motifs.counts
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
+        done = Path(scratch, "done.npz")
+        np.savez_compressed(
+            done,
+            keys=to_rows(motifs.keys),
+            count=counts.data,
+            motif=counts.indices,
+            start=counts.indptr,
+        )
+        os.replace(done, path)
+
+
+def read(path: Path) -> Motifs:
+    """The motifs in a file that `write` wrote.
+
+    Raises:
+        DataError: it is damaged.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            keys = from_rows(file["keys"])
+            parts = (file["count"], file["motif"], file["start"])
+        counts = sp.csr_array(parts, shape=(len(parts[2]) - 1, len(keys)))
+        counts.check_format()
+    except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise DataError(
+            f"{path} is damaged ({error}); delete it, and it will be made again.", code="data.damaged"
+        ) from error
+    return Motifs(keys, counts)
+
+
+MOTIFS, HAVING = "motifs", "motifs of graphs"  # int64 [K], the same for the same motif at every client; CSR [K, e]
+MOTIF_MEAN = "motif_mean"
+_SHOWN = 8  # motifs of each agent, for readers
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Which motifs a client knows: bonds and rings, of which it keeps the most telling (FairGraphFL, appendix A.2).
+
+    max_ring: vertices of the longest ring that is looked for.
+    keep:     share of its motifs that a client keeps, those of highest TF-IDF.
+    """
+
+    max_ring: int = 7
+    keep: float = 0.9
+
+    def __post_init__(self) -> None:
+        if not 3 <= self.max_ring <= 100:
+            raise ValueError(f"max_ring is {self.max_ring}; a ring has at least 3 vertices, and at most 100 are sought")
+        if not 0 < self.keep <= 1:
+            raise ValueError(f"keep is {self.keep}; it is a share of motifs, above 0 and at most 1")
+
+    def everywhere(self, data: Dataset, partition: Partition) -> list[Extra]:
+        """The motifs of each client's training graphs, looked for in all graphs at once where clients have their edges.
+
+        Raises:
+            ConfigError: the examples are no small graphs. DataError: the cache cannot be used.
+        """
+        if any(part.edges is not None for part in partition.parts):
+            return [self.alone(own) for own in shares(data, partition.parts)]
+        whole = self.found(data)
+        return [
+            self.table(whole, part.examples, (part.masks & (data.y[part.examples] >= 0))[TRAIN])
+            for part in partition.parts
+        ]
+
+    def alone(self, data: Dataset, folder: Path | None = None) -> Extra:
+        """The motifs of a client's training graphs, looked for in these alone."""
+        return self.table(self.found(data, folder), np.arange(data.examples), np.asarray(data.public)[TRAIN])
+
+    def tables(self, found: Mapping[str, Extra]) -> dict[str, pa.Table]:
+        """The motifs of each client that the most of its training graphs have: client, motif, graphs."""
+        rows = []
+        for client, own in found.items():
+            names = own.words[MOTIFS]
+            graphs = np.diff(own.matrices[HAVING].indptr)[: len(names)]
+            rows += [(client, names[k], int(graphs[k])) for k in np.argsort(-graphs, kind="stable")[:_SHOWN]]
+        columns = zip(*rows, strict=True) if rows else ((), (), ())
+        return {MOTIFS: pa.table(dict(zip(("client", "motif", "graphs"), columns, strict=True)))}
+
+    def found(self, data: Dataset, folder: Path | None = None) -> Motifs:
+        """The motifs of all small graphs of `data`, read from `folder`, by default the cache, where they have been
+        looked for before."""
+        if data.graph_of is None:
+            raise ConfigError(
+                f"motifs are looked for in small graphs, but the examples of {data.name} are {data.example}s; choose "
+                "data such as 'proteins', or a part without motifs.",
+                code="config.small-graphs",
+            )
+        kept = None if folder is None else folder / MOTIFS
+        return cached(data.edges, data.graph_of, data.node_labels, data.edge_labels, self.max_ring, kept)
+
+    def table(self, motifs: Motifs, graphs: np.ndarray, train: np.ndarray) -> Extra:
+        """What one client keeps of `motifs`, counted over its training graphs alone.
+
+        graphs: int64 [e], the rows of its examples in `motifs.counts`. train: bool [e].
+        """
+        counts = sp.csr_array(motifs.counts[graphs[train]])
+        kept = vocabulary(counts, self.keep)
+        having = sp.coo_array(counts[:, kept].T > 0)
+        rows, columns = having.coords
+        spread = (np.ones(len(rows), np.float32), (rows, np.flatnonzero(train)[columns]))
+        keys = [motifs.keys[k] for k in kept]
+        which = sp.csr_matrix(spread, shape=(len(kept), len(graphs)))
+        along, words = {MOTIFS: MOTIFS, HAVING: MOTIFS}, {MOTIFS: tuple(map(str, keys))}
+        return Extra({MOTIFS: numbers(keys)}, {HAVING: which}, along, words)
+
+
+@derived_matrix(MOTIF_MEAN)
+def motif_mean(edges: EdgeList) -> sp.csr_matrix:
+    """[K, e]: the mean over the examples that have each motif, 0 where none does."""
+    own = asked(edges.extra.matrices, HAVING).astype(np.float32 if edges.weight is None else edges.weight.dtype)
+    return mean(sp.csr_matrix((own.data, own.indices, own.indptr), shape=(own.shape[0], edges.examples)))
+
+
+def numbers(keys: Sequence[Motif]) -> np.ndarray:
+    """int64 [k]: what stands for each motif, the same at every client that has it, whoever found it."""
+    return np.array([random.word(str(key)) for key in keys], np.int64)
+
+
+def tf_idf(counts: sp.csr_array) -> np.ndarray:
+    """float64 [V]: T_k = C_k (log((1 + n) / (1 + n_k)) + 1) of an agent's n graphs; 0 for motifs that none has.
+
+    counts: int64 [n, V], how often each graph has each motif. n_k is how many graphs have motif k, and C_k the mean
+    of the counts over these (Eqs. 16 and 17). Eq. 16 as printed has the 1 outside the product, which only adds 1 - C_k.
+    """
+    graphs = counts.shape[0]
+    having = np.bincount(counts.indices[counts.data > 0], minlength=counts.shape[1])
+    mean = counts.sum(axis=0) / np.maximum(having, 1)
+    result: np.ndarray = mean * (np.log((1 + graphs) / (1 + having)) + 1)
+    return result
+
+
+def vocabulary(counts: sp.csr_array, keep: float = 0.9) -> np.ndarray:
+    """int64, ascending: the floor(keep V) columns of highest `tf_idf` of the V that the agent's graphs have at all.
+
+    Of equal values that of the lower column is the higher.
+
+    Raises:
+        UserError: keep is not in (0, 1].
+    """
+    if not 0 < keep <= 1:
+        raise UserError(f"keep is {keep}; it is the share of motifs to keep, above 0 and at most 1.", code="user.keep")
+    scores = tf_idf(counts)
+    have = np.flatnonzero(scores)
+    kept = math.floor(Fraction(str(keep)) * len(have))  # as written: .29 of 100 is 29, though the float is below
+    return np.sort(have[np.argsort(-scores[have], kind="stable")[:kept]])

@@ -5,21 +5,24 @@ An algorithm of the family is an ordered list of them. Parts that belong to one 
 """
 
 from fedweave.algorithms.parts.composition import Composition
-from fedweave.algorithms.parts.context import Context
-from fedweave.algorithms.parts.dp import Clip, MemberNoise, Normalised
-from fedweave.algorithms.parts.drift import ClassCounts, Drift
-from fedweave.algorithms.parts.example_noise import ExampleNoise
-from fedweave.algorithms.parts.needs import Needs, Protection
+from fedweave.algorithms.parts.dp import Clip, ExampleNoise, MemberNoise, Normalised
 from fedweave.algorithms.parts.objective import CrossEntropy, Objective
-from fedweave.algorithms.parts.outputs import Outputs
-from fedweave.algorithms.parts.part import Part, has
-from fedweave.algorithms.parts.robust import Krum, Median, NormBound, TrimmedMean
+from fedweave.algorithms.parts.part import (
+    Context,
+    Needs,
+    OptimizerName,
+    OptimizerState,
+    Outputs,
+    Part,
+    Protection,
+    Training,
+    has,
+)
 from fedweave.algorithms.parts.sampled import EgoCrossEntropy, GraphCrossEntropy, SampledCrossEntropy
 from fedweave.algorithms.parts.secure_sum import SecureSum
-from fedweave.algorithms.parts.start import MixedStart, TrainedModel
-from fedweave.algorithms.parts.training import OptimizerName, OptimizerState, Training
-from fedweave.algorithms.parts.weigh import BySize, Uniform, UniformTrained
-from fedweave.core.round import Round
+from fedweave.algorithms.parts.start import ClassCounts, Drift, MixedStart, TrainedModel
+from fedweave.algorithms.parts.weights import BySize, Krum, Median, NormBound, TrimmedMean, Uniform, UniformTrained
+from fedweave.core.algorithm import Round
 
 __all__ = [
     "BySize",

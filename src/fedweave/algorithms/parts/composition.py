@@ -3,6 +3,7 @@
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, NoReturn, Protocol, runtime_checkable
 
@@ -10,22 +11,32 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedweave.algorithms.parts import answers
-from fedweave.algorithms.parts.conflicts import check, mechanisms
-from fedweave.algorithms.parts.context import KEEP, Context
-from fedweave.algorithms.parts.names import shown
+from fedweave.algorithms.participation import places
+from fedweave.algorithms.parts import objective
+from fedweave.algorithms.parts.conflicts import check, mechanisms, shown
 from fedweave.algorithms.parts.objective import CrossEntropy
-from fedweave.algorithms.parts.part import ChangesData, FollowsData, Part, Trains, TriesModels, has, is_recorded
-from fedweave.core.arrays import GraphArrays, graph_arrays
+from fedweave.algorithms.parts.part import (
+    KEEP,
+    ChangesData,
+    Context,
+    FollowsData,
+    Part,
+    Trains,
+    TriesModels,
+    Warns,
+    has,
+    is_recorded,
+)
+from fedweave.core.algorithm import Round
 from fedweave.core.federation import Federation, Sends, Step
+from fedweave.core.graph import Graph, GraphArrays, graph_arrays
 from fedweave.core.mechanism import Mechanism
 from fedweave.core.model import Model
 from fedweave.core.replies import Replies
-from fedweave.core.round import Round
-from fedweave.core.tree import Tree, not_finite
+from fedweave.core.tree import Tree, add, leaves, map_leaves, not_finite
 from fedweave.errors import ConfigError, FedweaveError, told_diverged, told_of_part
-from fedweave.learn import Fit
-from fedweave.partition.extra import Finder
+from fedweave.learn import Fit, alone
+from fedweave.partition.client_data import Finder
 
 UPDATE = "change of the model weights by local training"
 GLOBAL = "the joint model's weights, which all members' updates have gone into"
@@ -69,7 +80,7 @@ class Composition(dict[str, Part]):
         Raises:
             ConfigError: a part gives no tree.
         """
-        return {name: answers.state_of(f"{name}.init", part.init(fed, w)) for name, part in self.items()}
+        return {name: objective.state_of(f"{name}.init", part.init(fed, w)) for name, part in self.items()}
 
     def remembered(self, hook: Literal["observe", "update"], memory: Tree, round: Round) -> Tree:
         """{part: its state} as a hook of the server leaves it; memory: as it was.
@@ -78,7 +89,7 @@ class Composition(dict[str, Part]):
             ConfigError: a part gives no tree.
         """
         return {
-            name: answers.state_of(
+            name: objective.state_of(
                 f"{name}.{hook}", (part.observe if hook == "observe" else part.update)(memory[name], round)
             )
             for name, part in self.items()
@@ -96,7 +107,7 @@ class Composition(dict[str, Part]):
         if not (owner := self.owner("aggregate")):
             return round.weighted()
         made = self[owner].aggregate(memory[owner], round)
-        return answers.alike(f"{owner}.aggregate", "the joint update", made, round.w)
+        return objective.alike(f"{owner}.aggregate", "the joint update", made, round.w)
 
     def value(self, memory: Tree, round: Round) -> Tensor | None:
         """What each client's update is worth, float64 [P]; None if no part decides it.
@@ -106,7 +117,7 @@ class Composition(dict[str, Part]):
         """
         if not (owner := self.owner("value")):
             return None
-        return answers.numbers(f"{owner}.value", self[owner].value(memory[owner], round), len(round.at), REPLIED)
+        return objective.numbers(f"{owner}.value", self[owner].value(memory[owner], round), len(round.at), REPLIED)
 
     def weights(self, memory: Tree, round: Round) -> Tensor | None:
         """The updates' weights, float64 [P] or [P, P], as the owner of `weigh` decides; None if only the part that
@@ -132,7 +143,7 @@ class Composition(dict[str, Part]):
 
     def check_finite(self, weights: Tensor, replies: Replies, waiting: bool = False) -> None:
         """Refuse weights that are not finite, as `weights` does; after all is decided, where that is `recorded`."""
-        if answers.odd(weights, waiting):
+        if objective.odd(weights, waiting):
             self._refuse_diverged(replies)
             self._refuse_weights(self.owner("weigh"), len(replies))
 
@@ -157,7 +168,7 @@ class Composition(dict[str, Part]):
             ConfigError: a part gives something else.
         """
         found = [
-            answers.numbers(f"{name}.limit", part.limit(memory[name], round), len(round.at), REPLIED)
+            objective.numbers(f"{name}.limit", part.limit(memory[name], round), len(round.at), REPLIED)
             for name, part in self.items()
             if has(part, "limit")
         ]
@@ -187,7 +198,7 @@ class Composition(dict[str, Part]):
             raise ConfigError(
                 f"{owner}.train: is to give a Fit, as ctx.objective.fit does; it gives {type(made).__name__}"
             )
-        answers.alike(f"{owner}.train", "the trained weights", made.w, ctx.start)
+        objective.alike(f"{owner}.train", "the trained weights", made.w, ctx.start)
         return made
 
     def downloads(self, memory: Tree, at: Tensor, asked: Collection[str]) -> tuple[Tree, Tree, Tree]:
@@ -200,7 +211,7 @@ class Composition(dict[str, Part]):
         shared, each, rewards = dict[str, Tree](), dict[str, Tree](), dict[str, Tree]()
         for name in (name for name in self if name in asked):
             found, rewarded = self[name].download(memory[name], at), name == self.owner("receive")
-            to_all, to_each, *reward = answers.download(f"{name}.download", found, len(at), rewarded)
+            to_all, to_each, *reward = objective.download(f"{name}.download", found, len(at), rewarded)
             shared |= {name: to_all} if to_all else {}
             each |= {name: to_each} if to_each else {}
             rewards |= {"w": reward[0]} if reward else {}
@@ -215,7 +226,7 @@ class Composition(dict[str, Part]):
         if not has(self[name], "release"):
             return update
         found = self[name].release(ctx.at(name), update)
-        return answers.alike(f"{name}.release", "the update", found, update, dtypes=False)  # words are integers
+        return objective.alike(f"{name}.release", "the update", found, update, dtypes=False)  # words are integers
 
     def reported(self, name: str, ctx: Context) -> Tree:
         """What a part reports.
@@ -282,7 +293,7 @@ class Composition(dict[str, Part]):
             ConfigError: a part has not one number of each.
         """
         found = {
-            name: answers.of_clients(f"{name}.measures", part.measures(memory[name]), clients)
+            name: objective.of_clients(f"{name}.measures", part.measures(memory[name]), clients)
             for name, part in self.items()
         }
         again = Counter(key for measured in found.values() for key in measured)
@@ -428,3 +439,106 @@ class MadeOfParts(Protocol):
     def composed(self) -> Composition:
         """Its parts by name."""
         ...
+
+
+# ----------------------------------------------------------------------------------------------------
+# What the server of the FedAvg family makes of a round's replies, as its parts decide.
+
+
+TryOut = Callable[[Tree], Tensor]  # see `TriesModels.tried`
+
+
+@dataclass(frozen=True, eq=False)
+class Server:
+    """The parts' hooks at the server, in the order of a round; of parts that say so they are recorded as one."""
+
+    composed: Composition
+    model: Model
+
+    def downloads(self, state: Tree, at: Tensor, fed: Federation, asked: Collection[str]) -> tuple[Tree, Tree, Tree]:
+        """What the clients at these places get of the parts that are `asked` (`Composition.downloads`)."""
+        given: Tree = {"parts": {name: own for name, own in memory_of(self.composed, state).items() if name in asked}}
+        if not (self.composed.recorded and asked and self.composed.owner("receive")):  # other parts send what they have
+            return self.composed.downloads(given["parts"], at, asked)
+        with fed.recording():
+            found: tuple[Tree, Tree, Tree] = alone(self._downloads, given | {"at": at}, names=tuple(asked))
+        return found
+
+    def _downloads(self, given: Tree) -> tuple[Tree, Tree, Tree]:
+        return self.composed.downloads(given["parts"], given["at"], given["parts"])
+
+    def after(self, state: Tree, replies: Replies, fed: Federation, try_out: TryOut) -> Tree:
+        """What a round changes of the server's state: {"w" or "own": weights, "parts": the parts' states}."""
+        at, here = places(fed, replies.clients), replies.here() if self.composed.recorded else None
+        if here is None:
+            after, _ = self._decided(state, replies, at, fed.held, try_out)
+        else:
+            with fed.recording():
+                after = alone(self._recorded, {"state": state, "replies": here, "at": at})
+            if (weights := after.pop("weights", None)) is not None:
+                self.composed.check_finite(weights, replies)
+        self._warn(after["parts"])
+        return after
+
+    def _recorded(self, given: Tree) -> Tree:
+        replies = Replies.from_here(given["replies"])
+        after, round = self._decided(given["state"], replies, given["at"])
+        return after | ({} if round.weights is None else {"weights": round.weights})
+
+    def _decided(
+        self,
+        state: Tree,
+        replies: Replies,
+        at: Tensor,
+        held: Mapping[str, Graph] | None = None,
+        try_out: TryOut | None = None,
+    ) -> tuple[Tree, Round]:
+        """`after`, and the round as parts saw it; at: the places of those who replied."""
+        parts, memory = self.composed, memory_of(self.composed, state)
+        w = map_leaves(lambda leaf: leaf[at], state["own"]) if "own" in state else state.get("w", {})
+        round = Round(replies, at, w, self.model, held or {})
+        memory = parts.remembered("observe", memory, round)
+        round = replace(round, factors=parts.factors(memory, round))
+        round = replace(round, weights=parts.weights(memory, round))
+        if not parts.personal:
+            round = replace(round, delta=parts.joint(memory, round))
+        round = replace(round, value=parts.value(memory, round))
+        memory = parts.remembered("update", memory, round)
+        if try_out is not None:
+            memory = parts.tried(memory, round, try_out)
+        after, memory = self._stepped(state, round, memory)
+        return after | {"parts": memory}, round
+
+    def _stepped(self, state: Tree, round: Round, memory: Tree) -> tuple[Tree, Tree]:
+        """The weights after a round, and the parts' states with that of the server's optimiser.
+
+        Raises:
+            ConfigError: its owner gives something else.
+        """
+        if self.composed.personal:
+            return {"own": round.mixed(state["own"])} if "own" in state else {}, memory
+        owner = self.composed.owner("step")
+        if not owner:
+            return {"w": add(round.w, round.delta)}, memory
+        made = self.composed[owner].step(memory[owner], round.w, round.delta)
+        if not (isinstance(made, tuple) and len(made) == 2 and all(isinstance(tree, dict) for tree in made)):
+            said = "is to give two trees, the new weights and its memory for the next round"
+            raise ConfigError(f"{owner}.step: {said}", code="config.step")
+        shapes = [{path: leaf.shape for path, leaf in leaves(tree)} for tree in (made[0], round.w)]
+        if shapes[0] != shapes[1]:
+            said = "the new weights are to have the leaves and shapes of those that it gets"
+            raise ConfigError(f"{owner}.step: {said}", code="config.step")
+        return {"w": made[0]}, memory | {owner: objective.state_of(f"{owner}.step", made[1])}
+
+    def _warn(self, memory: Tree) -> None:
+        """Warn of what parts say after a round; a device is waited for once."""
+        warning = {name: part for name, part in self.composed.items() if isinstance(part, Warns)}
+        told = {said: there for name, part in warning.items() for said, there in part.warns(memory[name]).items()}
+        for said, there in zip(told, torch.stack([*told.values()]).tolist() if told else (), strict=True):
+            if there:
+                _log.warning(said)
+
+
+def memory_of(parts: Composition, state: Tree) -> Tree:
+    """{part: its state} in the server's."""
+    return {name: state.get("parts", {}).get(name, {}) for name in parts}

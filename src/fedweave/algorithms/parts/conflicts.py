@@ -1,16 +1,91 @@
 """Which parts can be combined: what is refused before training, naming the parts and what to do."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from types import FunctionType
 from typing import Literal
 
-from fedweave.algorithms.parts.names import of_algorithm
 from fedweave.algorithms.parts.objective import CrossEntropy
 from fedweave.algorithms.parts.part import BoundsExamples, ChangesData, FollowsData, Part, Trains, TriesModels, has
+from fedweave.core import plugins
 from fedweave.core.federation import Sends, step_info
 from fedweave.core.mechanism import Gaussian, Mechanism
+from fedweave.core.plugins import maker_of
+from fedweave.core.settings import nearest
+from fedweave.errors import SettingError
+
+# ----------------------------------------------------------------------------------------------------
+# What parts are called: in settings, from which they are made, and in messages.
+
+
+def made(parts: object) -> tuple[Part, ...]:
+    """Parts from what a user lists: parts, their names, or tables of a name and settings; one of these by itself too.
+
+    Raises:
+        SettingError: there is no such part, or it is none.
+    """
+    return tuple(_part(own) for own in (parts if isinstance(parts, list | tuple) else [parts]))
+
+
+def _part(own: object) -> Part:
+    if isinstance(own, Part):
+        return own
+    if isinstance(own, type) and issubclass(own, Part):
+        raise SettingError(f"parts: {own.__name__} is a class. Write {own.__name__}(…).", code="config.value")
+    name, values = (own.get("name"), {**own}) if isinstance(own, dict) else (own, {})
+    values.pop("name", None)
+    if plugins.is_file(name):
+        kind = plugins.load(str(name))
+    else:
+        known = _registered()
+        if not isinstance(name, str) or name not in known:
+            raise SettingError(
+                f"parts: there is no {name!r}.{nearest(name, known)} Choose from fedweave.algorithms.PARTS.",
+                code="config.unknown-name",
+            )
+        kind = known[name]
+    part: Part = kind(**values)
+    return part
+
+
+def called(part: Part) -> str:
+    """What messages call a part: its name in settings; the class of a user's own."""
+    names = {kind: name for name, kind in _registered().items()}
+    return names.get(type(part), type(part).__name__)
+
+
+def shown(parts: Mapping[str, Part]) -> dict[str, Part]:
+    """The parts by what messages call them, in their order."""
+    found: dict[str, Part] = {}
+    for part in parts.values():
+        name, again = called(part), sum(type(own) is type(part) for own in found.values())
+        found[f"{name} ({again + 1})" if again else name] = part
+    return found
+
+
+def of_algorithm(parts: Mapping[str, Part], names: Sequence[str]) -> str:
+    """What to add to a sentence on some parts if one of them is an algorithm's own, so that a user never wrote it."""
+    said = [f"; {name} is a part of {algorithm} itself" for name in names if (algorithm := _maker(parts[name]))]
+    return "".join(said) if len(said) < len(names) else ""
+
+
+def _maker(part: Part) -> str:
+    """The name of the algorithm that has a part by itself; "" of one that the user has listed."""
+    if (maker := maker_of(part)) is None:
+        return ""
+    own = {name: kind for name, kind in ALGORITHMS.items() if kind is maker.plugin}
+    return next(iter(own), getattr(getattr(maker.plugin, "paper", maker.plugin), "__name__", ""))
+
+
+# What `fedweave.algorithms` registers, which imports this: filled there.
+ALGORITHMS: dict[str, object] = {}
+PARTS: dict[str, type[Part]] = {}
+
+
+def _registered() -> Mapping[str, type[Part]]:
+    return {**PARTS, **plugins.announced("part")}
+
 
 # Hooks that only one part may have, and what they decide.
 DECIDES = {
@@ -362,3 +437,38 @@ def _incomplete(parts: Parts) -> Iterator[str]:
         if missing := [hook for hook in part.needs.decided if hook not in decided]:
             such = f", such as {', '.join(SUCH[missing[0]])}" if missing[0] in SUCH else ""
             yield f"{name} needs another part that decides {DECIDES[missing[0]]}; add one{such}"
+
+
+# ----------------------------------------------------------------------------------------------------
+# Settings that parts cannot live with: what is noted before training, naming the part and what to do. What is wrong
+# is refused (`conflicts`).
+
+
+# A part, settings, and what is noted where both are given: nothing of it is wrong, but it does nothing, or no good.
+NOTED: tuple[tuple[Test, Callable[[Part, Settings], object], str], ...] = (
+    (
+        lambda part: bool(part.needs.several_steps),
+        lambda part, given: given.one_step,
+        "{one}: with local_steps = 1 training ends before {part.needs.several_steps}",
+    ),
+    (
+        lambda part: part.needs.suits is not None,
+        lambda part, given: given.optimizer != part.needs.suits,
+        "{one} is made for steps of {part.needs.suits}, and those of {given.optimizer} are as long however flat the "
+        "objective is; set optimizer = '{part.needs.suits}'",
+    ),
+    (
+        lambda part: part.needs.pull > 0,
+        lambda part, given: given.optimizer == "sgd" and given.lr * part.needs.pull > 2,
+        "{one}: a step of lr = {given.lr:g} along a pull of strength {part.needs.pull:g} goes beyond where it leads, "
+        "and the next ones further; take lr · strength below 2",
+    ),
+)
+
+
+def noted(parts: Parts, given: Settings) -> Iterator[str]:
+    """What is worth a note, by parts."""
+    for name, part in parts.items():
+        for concerned, found, sentence in NOTED:
+            if concerned(part) and found(part, given):
+                yield sentence.format(one=name, part=part, given=given)

@@ -1,25 +1,433 @@
 """The common form of all parts of the FedAvg family: hooks for client and server, of which any may be absent."""
 
 from collections.abc import Callable, Mapping
-from typing import ClassVar, Protocol, runtime_checkable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
+import torch
 from torch import Tensor
 
-from fedweave.algorithms.parts.context import Context
-from fedweave.algorithms.parts.needs import Needs, Protection
-from fedweave.algorithms.parts.outputs import Outputs
-from fedweave.algorithms.parts.training import Training
-from fedweave.core.arrays import GraphArrays
-from fedweave.core.federation import Federation, Sends, Step
-from fedweave.core.graph import Graph
-from fedweave.core.model import Model
-from fedweave.core.round import Round
+from fedweave.core import model as models
+from fedweave.core.algorithm import Round
+from fedweave.core.federation import Client, Federation, Sends, Step
+from fedweave.core.graph import TRAIN, Graph, GraphArrays
+from fedweave.core.mechanism import Mechanism
+from fedweave.core.model import Hidden, Model
 from fedweave.core.settings import Settings
-from fedweave.core.tree import Tree
+from fedweave.core.tree import Tree, leaves, map_leaves, nest, sub
 from fedweave.datasets.base import Dataset
-from fedweave.learn import Fit
+from fedweave.learn import OPTIMISERS, ClassLoss, Fit, Optimiser, Penalty, check_training
+from fedweave.ops.tape import ByObject
 from fedweave.partition.base import Partition
+from fedweave.partition.client_data import Finder
+
+# ----------------------------------------------------------------------------------------------------
+# How a client trains: the settings that all algorithms with local training share.
+
+
+OptimizerName = Literal["adam", "sgd"]
+OptimizerState = Literal["kept", "fresh"]
+COUNTS = "ClassCounts"  # the part that sends how many training examples of each "classes" all clients have
+ClassWeights = Literal["none", "balanced"] | tuple[float, ...] | dict[str, float]
+
+
+class WeighsClasses(Protocol):
+    """An algorithm with the settings of a `ClassLoss`."""
+
+    @property
+    def class_weight(self) -> ClassWeights:
+        """Of the cross-entropy."""
+        ...
+
+    @property
+    def focal(self) -> float:
+        """Of the focal loss."""
+        ...
+
+    @property
+    def logit_adjustment(self) -> float:
+        """Of the logits."""
+        ...
+
+
+def weighing(algorithm: WeighsClasses) -> ClassLoss:
+    """How an algorithm weighs classes."""
+    return ClassLoss(algorithm.class_weight, algorithm.focal, algorithm.logit_adjustment)
+
+
+@dataclass(frozen=True)
+class Training:
+    """A model and how it is trained locally.
+
+    local_steps:     optimiser steps per round. optimizer, lr, weight_decay: of these.
+    optimizer_state: "kept" from round to round, or "fresh" in each.
+    loss:            of the classes, which all cross-entropies are.
+    """
+
+    model: Model
+    local_steps: int
+    optimizer: OptimizerName
+    lr: float
+    weight_decay: float
+    optimizer_state: OptimizerState
+    loss: ClassLoss = field(default_factory=ClassLoss)
+
+    def __post_init__(self) -> None:
+        check_training(self.lr, self.weight_decay, local_steps=self.local_steps)
+
+    @cached_property
+    def optimiser(self) -> Optimiser:
+        """The optimiser."""
+        return OPTIMISERS[self.optimizer](self.lr, self.weight_decay)
+
+    @property
+    def reach(self) -> float:
+        """How far a gradient of 1 carries a weight in a round of plain gradient descent."""
+        return self.local_steps * self.lr
+
+    @property
+    def kept(self) -> bool:
+        """Whether the optimiser's state lasts."""
+        return self.optimizer_state == "kept"
+
+
+# ----------------------------------------------------------------------------------------------------
+# What a part's hooks see at a client.
+
+
+KEEP = "keep"  # in the message of a step that judges models: leave the model to its owner, and send nothing
+
+
+class Trainable(Protocol):
+    """What a client trains for, and how (`objective.Objective`)."""
+
+    @property
+    def training(self) -> Training:
+        """The model and how it is trained."""
+        ...
+
+    def fit(
+        self,
+        w: Tree,
+        client: Client,
+        key: Tensor,
+        given: Tree | None = None,
+        anchor: Tree | None = None,
+        state: Tree | None = None,
+        penalty: Penalty | None = None,
+        steps: int | None = None,
+        optimiser: Optimiser | None = None,
+        limit: Tensor | None = None,
+        within: Tree | None = None,
+        share: Tensor | float | None = None,
+    ) -> Fit:
+        """Train `w` (`Objective.fit`)."""
+        ...
+
+    def gradient(self, w: Tree, client: Client, key: Tensor, given: Tree | None = None) -> Tree:
+        """The gradient at `w`."""
+        ...
+
+    def recalled(self, ctx: "Context") -> Tree:
+        """{part: what it recalls at the client}."""
+        ...
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a part's hooks see at a client.
+
+    client:    graph, private state, key and secret.
+    objective: what the client trains for, and how.
+    message:   what the server sent.
+    name:      under which the part finds what it sent itself, and keeps its memory.
+    received:  the weights that the server sent; a leaf that is not shared is the client's own.
+    start:     where local training starts. trained: where it ended. last_loss: before its last step (None before it).
+    released:  the update of the shared weights as it leaves, or would but for a sum that hides it.
+    known:     what `outputs` has computed in this call. said: what a `release` leaves for its part's `report`.
+    """
+
+    client: Client
+    objective: Trainable
+    message: Tree
+    name: str = ""
+    received: Tree = field(default_factory=dict)
+    start: Tree = field(default_factory=dict)
+    trained: Tree = field(default_factory=dict)
+    last_loss: Tensor | None = None
+    released: Tree = field(default_factory=dict)
+    known: ByObject[Tensor] = field(default_factory=ByObject)
+    said: dict[str, Tensor] = field(default_factory=dict)
+
+    def outputs(self, w: Tree) -> Tensor:
+        """Logits [e, c] of the weights `w` for all examples of the client, without dropout; computed once in a call."""
+        if w not in self.known:
+            self.known[w] = models.apply(self.training.model, w, self.client.graph)
+        return self.known[w]
+
+    def at(self, name: str) -> "Context":
+        """The same for the part `name`."""
+        return replace(self, name=name)
+
+    @property
+    def training(self) -> Training:
+        """The model and how it is trained."""
+        return self.objective.training
+
+    @property
+    def given(self) -> Tree:
+        """What the part's `download` sent to this client."""
+        result: Tree = self.message.get(self.name, {}) | self.message.get("each", {}).get(self.name, {})
+        return result
+
+    @property
+    def sent(self) -> Tree:
+        """{part: what its `download` sent to this client, and what it recalls}, as `objective.fit` takes it."""
+        names = self.message.keys() | self.message.get("each", {}).keys()
+        found = {name: self.at(name).given for name in sorted(names - {"w", "init", "each", KEEP})}
+        return found | {name: found.get(name, {}) | own for name, own in self.objective.recalled(self).items()}
+
+    @property
+    def own(self) -> Tree:
+        """The weights that the client trained last, at first those that all clients draw."""
+        state = self.client.state
+        return state["w"] if state.get("w") else self.first
+
+    @property
+    def first(self) -> Tree:
+        """The weights that all clients start from where the server sends none."""
+        return models.init(self.training.model, self.message["init"], self.client.graph.x.dtype)
+
+    @property
+    def optimizer_state(self) -> Tree | None:
+        """Of the local training, as the client's last round left it; None if it starts afresh."""
+        return self.client.state.get("optimizer") if self.training.kept else None
+
+    @property
+    def memory(self) -> Tree:
+        """What the part kept at this client, {} at first."""
+        result: Tree = self.client.state.get(self.name, {})
+        return result
+
+    def keep(self, memory: Tree) -> None:
+        """Keep `memory` until the client is called again; it never leaves."""
+        self.client.state[self.name] = memory
+
+    def keep_alike(self, memory: Tree) -> None:
+        """`keep` trees like the weights, of which clients that took equally many local steps have the same in the rows
+        that no feature of theirs touches, as of an optimiser's state: there they train the touched rows alone."""
+        steps = self.memory.get("steps", torch.zeros_like(self.examples)) + self.training.local_steps
+        self.keep(memory | {"steps": steps})
+
+    def remembered(self, key: str, like: Tree) -> Tree:
+        """The tree that the part kept under `key`, 0 in the form of another at first."""
+        return self.memory[key] if key in self.memory else map_leaves(torch.zeros_like, like)
+
+    @property
+    def update(self) -> Tree:
+        """Δ_i, the trained weights minus the received ones."""
+        return sub(self.trained, self.received)
+
+    def shared(self, w: Tree) -> Tree:
+        """The leaves of `w` that the server sends."""
+        sent = {path for path, _ in leaves(self.message.get("w", {}))}
+        return nest({path: leaf for path, leaf in leaves(w) if path in sent})
+
+    @property
+    def examples(self) -> Tensor:
+        """n_i, the number of training examples: int64 scalar."""
+        return self.client.graph.masks[TRAIN].sum()
+
+    def loss(self, w: Tree) -> Tensor:
+        """F_i(w): mean cross-entropy over the training examples without dropout, as the algorithm weighs classes;
+        scalar, 0 without any."""
+        graph = self.client.graph
+        logits = self.outputs(w)
+        train = graph.masks[TRAIN]
+        loss = self.training.loss.by(self.message.get(COUNTS, {}).get("classes"))
+        return loss.of(logits, graph.y.clamp(min=0), train.to(logits.dtype), graph.y, train)
+
+
+# ----------------------------------------------------------------------------------------------------
+# What the terms of a local objective see of one training step.
+
+
+@dataclass(frozen=True)
+class Forward:
+    """One pass through the model with a step's weights, shared by all terms that read it."""
+
+    w: Tree
+    model: Model
+    graph: Graph
+    key: Tensor
+    loss: ClassLoss = field(default_factory=ClassLoss)
+
+    @cached_property
+    def layers(self) -> tuple[Hidden, ...]:
+        """Every layer's output."""
+        return models.embeddings(self.model, self.w, self.graph, self.key)
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What a part's `objective` sees of one training step.
+
+    forward: the pass through the model, run if a term reads `logits` or `embeddings`, and once for all that do.
+    given:   what the part's `download` sent and its `recall` told.
+    drawn:   this step's row of what the part's `draw` drew.
+    """
+
+    forward: Forward
+    given: Tree
+    drawn: Tree
+
+    def of(self, given: Tree, drawn: Tree) -> "Outputs":
+        """The same step as another part sees it."""
+        return replace(self, given=given, drawn=drawn)
+
+    @property
+    def logits(self) -> Tensor:
+        """The model's outputs for all examples, with dropout: [e, c]."""
+        logits: Tensor = self.forward.layers[-1]
+        return logits
+
+    @property
+    def embeddings(self) -> tuple[Hidden, ...]:
+        """Every layer's output, the first layer's first, the logits last; [n, …], or a tree of such (`core.model`)."""
+        return self.forward.layers
+
+    @property
+    def embedding(self) -> Tensor:
+        """What the last layer is computed from, [n, d], or [e, d] of small graphs."""
+        return models.rows_of(self.forward.layers[-2])
+
+    @property
+    def w(self) -> Tree:
+        """The weights that the step is at."""
+        return self.forward.w
+
+    @property
+    def model(self) -> Model:
+        """The model, for a part that makes a pass of its own."""
+        return self.forward.model
+
+    @property
+    def graph(self) -> Graph:
+        """The client's data."""
+        return self.forward.graph
+
+    def cross_entropy(self, logits: Tensor, chosen: Tensor) -> Tensor:
+        """The mean over the `chosen` examples, bool [e], as the algorithm weighs classes; scalar, 0 without any. logits
+        [e, c]: of all examples."""
+        graph = self.graph
+        return self.loss.of(logits, graph.y.clamp(min=0), chosen.to(logits.dtype), graph.y, graph.masks[TRAIN])
+
+    @property
+    def loss(self) -> ClassLoss:
+        """How classes are weighed."""
+        return self.forward.loss
+
+    @property
+    def key(self) -> Tensor:
+        """Of the step's randomness."""
+        return self.forward.key
+
+
+# ----------------------------------------------------------------------------------------------------
+# What a part asks of the data, the training and the other parts, and how it protects what leaves a client: one value
+# each.
+
+
+WIDTHS = "model.width"  # the code of what is refused because of `Needs.any_models`:
+ONE_WIDTH = (
+    "what is exchanged is compared, so that all members' embeddings, what the last layer reads, must be of one width"
+)
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a part needs.
+
+    sens:           clients have a sensitive attribute.
+    ids:            clients have their nodes' places in the undivided graph.
+    finder:         what looks for something in clients' data before any step runs (`core.extra`); None if nothing.
+    everyone:       every client takes part in each round.
+    optimizer:      the only one that the local training may have, for an update to be a sum of gradients; None if any.
+    suits:          the one that it is made for, where others are noted; None if any.
+    pull:           s of its term s/2 ‖w − …‖², for a note where plain steps are too long for it; 0 if none.
+    several_steps:  what has no effect where training is one step from the received weights, as a note; "" if nothing.
+    tells_gradients: what `report` sends tells what protects an update would hide.
+    received:       the server sends weights, with which `objective` or `penalty` compares.
+    whole_features: `objective` reads all columns of the features, even those that are 0 at a client, or `penalty` is no
+                    sum over the elements of the weights.
+    decided:        hooks that some other part decides.
+    supervised:     its objective is that of the examples' classes, which one part alone may have.
+    whole_models:   the server judges clients' models, of which it has all weights.
+    one_model:      the joint update moves one global model.
+    personal:       every client gets weights of its own, so that there is no one global model.
+    private:        patterns of weights that never leave their client, such as "*_mask".
+    alike:          clients count alike, whatever they say of themselves, unless another part weights updates.
+    any_models:     what it exchanges has none of the weights' shapes, so that clients' models may be of different forms
+                    whose embeddings are of one width.
+    judged_apart:   the global test judges the models that the clients use (`judged`), not the global one.
+    judged_global:  `judged` gives the received weights, so that clients use the global model.
+    tunes:          `judged` trains the received weights, so that clients are sent what all parts' terms of the
+                    objective need.
+    nodes:          it is about nodes and who their neighbours are, so that edges are no examples for it, and messages
+                    cannot depend on time.
+    whole_graphs:   it reads what models make of a client's whole graph, which one that marks the seeds of sampled
+                    neighbourhoods cannot give.
+    bounds:         settings that bound the number of examples in a training step; sites may require more than a few.
+    """
+
+    sens: bool = False
+    ids: bool = False
+    finder: Finder | None = None
+    everyone: bool = False
+    optimizer: OptimizerName | None = None
+    suits: OptimizerName | None = None
+    pull: float = 0.0
+    several_steps: str = ""
+    tells_gradients: bool = False
+    received: bool = False
+    whole_features: bool = False
+    decided: tuple[str, ...] = ()
+    supervised: bool = False
+    whole_models: bool = False
+    one_model: bool = False
+    personal: bool = False
+    private: tuple[str, ...] = ()
+    alike: bool = False
+    any_models: bool = False
+    judged_apart: bool = False
+    judged_global: bool = False
+    tunes: bool = False
+    nodes: bool = False
+    whole_graphs: bool = False
+    bounds: tuple[str, ...] = ("batch",)
+
+
+@dataclass(frozen=True)
+class Protection:
+    """What a part's `release` makes of an update.
+
+    mechanism:   how that protects it (`core.mechanism`), several as a tuple; () if it does not.
+    becomes:     what leaves in the place of a change of the model weights; "" if it is one still.
+    hides:       the server learns no single client's update or report, so that no other part may look at them.
+    stateless:   the update must not depend on anything that a client remembers (`core.federation.StepInfo.stateless`).
+    plain_loss:  the update is of the cross-entropy alone, whatever other parts add to the objective.
+    most_rounds: for how many rounds that protects enough; None if it does not matter.
+    """
+
+    mechanism: Mechanism | tuple[Mechanism, ...] = ()
+    becomes: str = ""
+    hides: bool = False
+    stateless: bool = False
+    plain_loss: bool = False
+    most_rounds: int | None = None
+
 
 _NO_NEEDS, _NO_PROTECTION = Needs(), Protection()
 

@@ -6,16 +6,13 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedweave.algorithms.parts.needs import Needs
-from fedweave.algorithms.parts.outputs import Outputs
-from fedweave.algorithms.parts.part import Part
-from fedweave.algorithms.parts.training import Training
+from fedweave.algorithms.parts.part import Needs, Outputs, Part, Training
 from fedweave.core.graph import Graph
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree
-from fedweave.sampling.egos import Egos
+from fedweave.sampling.ego_graphs import Egos
 from fedweave.sampling.graphs import GraphBatches
-from fedweave.sampling.minibatches import Minibatches
+from fedweave.sampling.neighborhoods import Minibatches
 
 
 @dataclass(frozen=True)

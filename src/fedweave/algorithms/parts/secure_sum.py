@@ -8,13 +8,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedweave.algorithms.parts.context import Context
-from fedweave.algorithms.parts.needs import Protection
-from fedweave.algorithms.parts.part import Part
+from fedweave.algorithms.parts.part import Context, Part, Protection
 from fedweave.core import mechanism
+from fedweave.core.algorithm import Round
 from fedweave.core.federation import Client, Federation, Sends, Step, on_client
 from fedweave.core.graph import TRAIN
-from fedweave.core.round import Round
 from fedweave.core.tree import Tree, leaves, map_leaves
 from fedweave.privacy.secure_sum import BEYOND, FixedPoint, cut_counts, tallied, tells_beyond
 

@@ -1,12 +1,21 @@
 """Where local training starts, and which of its models a client uses."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
-from fedweave.algorithms.parts.context import Context
-from fedweave.algorithms.parts.needs import Needs
-from fedweave.algorithms.parts.part import Part
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+
+from fedweave.algorithms.parts.part import Context, Needs, Part
+from fedweave.core import mechanism, random
+from fedweave.core.federation import Client, Federation, Sends, Step, on_client
+from fedweave.core.graph import TRAIN, GraphArrays, dense
 from fedweave.core.ranges import check_part
 from fedweave.core.tree import Tree, map_leaves
+from fedweave.learn import class_counts
 
 
 @dataclass(frozen=True)
@@ -40,3 +49,115 @@ class MixedStart(Part):
         if "w" not in ctx.client.state:
             return ctx.received
         return map_leaves(lambda w, own: self.alpha * w + (1 - self.alpha) * own, ctx.received, ctx.client.state["w"])
+
+
+# ----------------------------------------------------------------------------------------------------
+# Parts about clients' data: how many training examples of each class all have, for losses that weigh classes, and
+# data that change while clients train (Zhou et al. 2026, "FairGFL: privacy-preserving fairness-aware federated
+# learning with overlapping subgraphs", appendix F-D).
+
+
+COUNTS = "class_counts"  # tells labels
+_MOST = 1 << 40  # examples of a client; the sum of 2^23 clients fits
+_TELLS = "how many training examples of each class all members have together"
+
+
+@dataclass(frozen=True)
+class ClassCounts(Part):
+    """Weighs classes (`class_weight = "balanced"`, `logit_adjustment`) by how many training examples of each all
+    clients have together, instead of by each one's own. They are counted once, before the first round, in a secure sum
+    that tells nobody how many a single client has; the sum is told to all.
+
+    everyone:    the sum covers all clients.
+    least:       without `everyone`: it covers at least that many.
+    accomplices: without `everyone`: c of P clients may work with the server; it covers more than (P + c) / 2.
+    """
+
+    everyone: bool = True
+    least: int = 2
+    accomplices: int = 1
+
+    client_learns: ClassVar[Mapping[str, str]] = {"classes": _TELLS}
+
+    def __post_init__(self) -> None:
+        self._summed  # noqa: B018  refuse what is no sum
+
+    @property
+    def _summed(self) -> mechanism.SecureSum:
+        against = 0 if self.everyone else self.accomplices
+        return mechanism.SecureSum(self.least, self.everyone, 64, 0, against)
+
+    @property
+    def setup(self) -> tuple[Step, ...]:
+        """They are added up once."""
+        return (self.count_classes,)
+
+    def init(self, fed: Federation, w: Tree) -> Tree:
+        """{"classes": int64 [c]}."""
+        none = torch.zeros(fed.classes, dtype=torch.int64, device=fed.device)
+        return {"classes": fed.map(self.count_classes, {"classes": none}).total(COUNTS)}
+
+    @on_client(
+        sends=lambda self: {COUNTS: Sends(f"nothing by itself; with the others' {_TELLS}", self._summed)},
+        hears={"classes": "how many classes there are"},
+        apart=True,
+    )
+    def count_classes(self, client: Client, message: Tree) -> Tree:
+        """{"class_counts": training examples of each class}."""
+        graph = client.graph
+        found = class_counts(graph.y, graph.masks[TRAIN], len(message["classes"]))
+        return {COUNTS: found.clamp(max=_MOST).to(torch.int64)}
+
+    def download(self, state: Tree, at: Tensor) -> tuple[Tree, Tree]:
+        """All clients' counts."""
+        return {"classes": state["classes"]}, {}
+
+
+@dataclass(frozen=True)
+class Drift(Part):
+    """Before each round every node's features change with probability `share`: each of them is then, with equal odds,
+    the node's own or that of another node of the client with the same label. Links, labels and masks stay.
+
+    The paper says no more than that 1 % of each client's data changes. A node that several clients hold changes at one
+    of them, so their overlap shrinks; `Federation.pairs` keeps the original overlap.
+
+    share: of a client's nodes, in a round.
+    """
+
+    share: float = 0.01
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share <= 1:
+            raise ValueError(f"share is {self.share}; it must be from 0 to 1")
+
+    def changes(self, ctx: Context, data: GraphArrays) -> tuple[GraphArrays, np.ndarray]:
+        """New features of some nodes."""
+        if data.graph_of is not None:
+            raise ValueError("drift changes nodes that are examples, and here these are small graphs; leave it out")
+        rng = np.random.default_rng(int(random.fold(ctx.client.key, "drift")) & (2**63 - 1))
+        changed = (rng.random(len(data.y)) < self.share) & (data.y >= 0)  # without a label nothing is alike
+        rows = np.flatnonzero(changed)
+        others = _alike(data.y, rows, rng)
+        own, other = (dense(data.x[at]) for at in (rows, others))
+        return data._replace(x=_with_rows(data.x, rows, np.where(rng.random(own.shape) < 0.5, own, other))), changed
+
+
+def _alike(y: np.ndarray, nodes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """For each of the `nodes` another one with its label; itself if there is none."""
+    same = {label: np.flatnonzero(y == label) for label in np.unique(y[nodes]).tolist()}
+    found = nodes.copy()
+    for place, node in enumerate(nodes.tolist()):
+        members = same[int(y[node])]
+        if len(members) > 1:
+            at = int(rng.integers(0, len(members) - 1))
+            found[place] = members[at + (at >= np.searchsorted(members, node))]
+    return found
+
+
+def _with_rows(x: "np.ndarray | sp.csr_matrix", rows: np.ndarray, new: np.ndarray) -> "np.ndarray | sp.csr_matrix":
+    """x with the rows `new` in the places `rows`."""
+    at = np.arange(x.shape[0])
+    at[rows] = x.shape[0] + np.arange(len(rows))
+    if isinstance(x, np.ndarray):
+        return np.concatenate([x, new])[at]
+    return sp.csr_matrix(sp.vstack([x, sp.csr_matrix(new)], format="csr")[at])

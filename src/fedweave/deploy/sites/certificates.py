@@ -1,20 +1,31 @@
 """Certificates of servers, sites and administrators, whether they can be used now, and what has to be beside them."""
 
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import NamedTuple
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPublicKey, generate_private_key
 from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 from cryptography.hazmat.primitives.hashes import SHA256, Hash
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+)
+from cryptography.x509.oid import NameOID
 
-from fedweave.deploy.flare.server.provision import USER, kind
-from fedweave.deploy.flare.wire.requests import SERVER
+from fedweave.deploy.flare.folder import replace_private
+from fedweave.deploy.flare.provision import BEFORE, ISSUED, STATE, USER, is_name, issued, keep, kind, note_issued
+from fedweave.deploy.flare.requests import SERVER
 from fedweave.errors import UserError
 from fedweave.experiment.runs.files import read
-from fedweave.privacy.aggregation import REFUSED, REVOKED, STARTUP, common_names, read_root
+from fedweave.privacy.aggregation import REFUSED, REVOKED, STARTUP, common_names, read_root, revoked_by
 
 
 def certificate(path: Path) -> x509.Certificate:
@@ -171,3 +182,257 @@ def check_settings(folder: Path) -> None:
             json.loads(read(path))
         except (UserError, ValueError, RecursionError) as error:
             raise UserError(f"{path} is damaged ({error}). {AGAIN}.") from error
+
+
+# ----------------------------------------------------------------------------------------------------
+# Both sides of certificates: keys are made where they are used, and what the authority sends is taken up after it was
+# looked at. No private key travels; certificates have the form of those that NVFlare's provisioning makes.
+
+
+REQUEST = "startup/request.pem"
+BITS = 2048  # as NVFlare's keys
+
+
+class Taken(NamedTuple):
+    """What `accept` took up: the SHA-256 fingerprint of a certificate, by which other sites' policies may know a
+    member, how many are on a list of revoked ones, and until when the authority's own is valid; None of what was not
+    in the file."""
+
+    mark: str | None = None
+    revoked: int | None = None
+    until: datetime | None = None
+
+
+def key_files(folder: Path) -> tuple[Path, Path, Path]:
+    """The key and the certificate of the member in `folder`, and the key that waits for a certificate."""
+    own = folder / STARTUP / f"{kind(folder)}.key"
+    return own, own.with_suffix(".crt"), own.with_name(f"{own.name}.new")
+
+
+def request(folder: Path) -> tuple[Path, str]:
+    """Make a new key for the member in `folder`, which waits there for its certificate, and a request for one.
+
+    Returns the request's file and the public key's fingerprint.
+
+    Raises:
+        UserError: `folder` is not one of a site, server or administrator.
+    """
+    if not list((folder / STARTUP).glob("fed_*.json")):
+        raise UserError(f"{folder} is no member's folder: it has no startup/fed_client.json. Name one as bank/bank-a.")
+    key, (_, own, waiting) = generate_private_key(public_exponent=65537, key_size=BITS), key_files(folder)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, member_name(folder))])
+    asked = x509.CertificateSigningRequestBuilder().subject_name(name)
+    if kind(folder) == "server":  # the names of its machine go on
+        named = certificate(own).extensions.get_extension_for_class(x509.SubjectAlternativeName)
+        asked = asked.add_extension(named.value, named.critical)
+    replace_private(waiting, key.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption()))
+    (folder / REQUEST).write_bytes(asked.sign(key, SHA256()).public_bytes(Encoding.PEM))
+    return folder / REQUEST, fingerprint(key.public_key())
+
+
+def accept(folder: Path, given: Path) -> Taken:
+    """Take up what the authority has sent to the member in `folder`: a certificate, for the key that waits there; a
+    list of revoked ones; a new certificate of its own. Nothing is changed where one of them is refused.
+
+    Raises:
+        UserError: it is of another key, member or authority, is not valid now, or is older than what is here.
+    """
+    new, taken = dict[Path, bytes](), Taken()
+    content = read(given)
+    try:
+        found = x509.load_pem_x509_certificates(content) if b"BEGIN CERTIFICATE" in content else []
+    except ValueError as error:
+        raise UserError(f"{given} is damaged ({error}). Have it sent again.") from error
+    roots = [each for each in found if each.subject == each.issuer]
+    if roots:
+        new[folder / STARTUP / ROOT] = _checked_root(folder, given, roots[0])
+        taken = taken._replace(until=roots[0].not_valid_after_utc)
+    if b"BEGIN X509 CRL" in content:
+        new[folder / STARTUP / REVOKED], count = _checked_list(folder, given, content)
+        taken = taken._replace(revoked=count)
+    key, own, waiting = key_files(folder)
+    if (certified := [each for each in found if each not in roots]) or not new:
+        new |= {key: _checked(folder, given, certified), own: b"".join(_pem(each) for each in certified)}
+        taken = taken._replace(mark=certified[0].fingerprint(SHA256()).hex(":").upper())
+    for path, made in new.items():
+        replace_private(path, made)
+    if taken.mark is not None:
+        waiting.unlink()  # once both are in place: after an interruption `accept` does it all again
+        (folder / REQUEST).unlink(missing_ok=True)
+    return taken
+
+
+def _checked(folder: Path, given: Path, certified: Sequence[x509.Certificate]) -> bytes:
+    """The key that waits in `folder` for the certificate in the file `given`."""
+    waiting, name = key_files(folder)[2], member_name(folder)
+    if not waiting.exists():
+        raise UserError(f"no key waits in {folder} for a certificate: begin with `fedweave sites request {folder}`.")
+    named = common_names(certificate(given))
+    if named != [name]:
+        raise UserError(
+            f"{given} is the certificate of {', '.join(named) or 'nobody'}, and {folder} is the folder of {name}. "
+            f"Accept the one that was signed for {name}."
+        )
+    check_issuer(given, folder / STARTUP / ROOT)
+    check_certificate(given)
+    content = read(waiting)
+    key, own = load_pem_private_key(content, None), certified[0].public_key()
+    if (
+        not isinstance(key, RSAPrivateKey)
+        or not isinstance(own, RSAPublicKey)
+        or fingerprint(own) != fingerprint(key.public_key())
+    ):
+        raise UserError(f"{given} is of another key than {waiting}. Have the present {REQUEST} signed.")
+    return content
+
+
+def _checked_list(folder: Path, given: Path, content: bytes) -> tuple[bytes, int]:
+    """A list of revoked certificates, and how many those are, if it has all that the list in `folder` has."""
+    here, root = folder / STARTUP / REVOKED, certificate(folder / STARTUP / ROOT)
+    pem = content[content.index(b"-----BEGIN X509 CRL") :]
+    revoked = revoked_by(root, pem, given)
+    if here.exists() and not revoked >= revoked_by(root, read(here), here):
+        raise UserError(
+            f"{given} lacks certificates that {here} revokes. Take the authority's latest list.", code="certificate.old"
+        )
+    return pem, len(revoked)
+
+
+def _checked_root(folder: Path, given: Path, root: x509.Certificate) -> bytes:
+    """The authority's certificate, if it is of the same key as the one in `folder` and lasts longer."""
+    here = certificate(folder / STARTUP / ROOT)
+    own, other = here.public_key(), root.public_key()
+    alike = isinstance(own, RSAPublicKey) and isinstance(other, RSAPublicKey) and fingerprint(own) == fingerprint(other)
+    later = root.not_valid_after_utc >= here.not_valid_after_utc and root.not_valid_before_utc <= datetime.now(UTC)
+    try:
+        root.verify_directly_issued_by(root)
+    except (InvalidSignature, ValueError, TypeError):
+        alike = False
+    if not alike or not later:
+        raise UserError(
+            f"{given} is no later certificate of the authority of {folder}: it has another key, or ends before the one "
+            "that is here. Ask the authority's owner for what `fedweave sites renew` wrote.",
+            code="certificate.authority",
+        )
+    return _pem(root)
+
+
+def _pem(made: x509.Certificate) -> bytes:
+    return made.public_bytes(Encoding.PEM)
+
+
+_LONG = timedelta(days=36500)  # a list of revoked certificates is valid until there is a newer one
+
+
+def sign(authority: Path, asked: Path, whose: str = "") -> tuple[str, bytes, str]:
+    """The name in a request, its certificate in PEM, with the list of revoked ones if there is one, and the public
+    key's fingerprint.
+
+    authority: the folder that `sites init` made. whose: "server" or the administrator's name, where it is of that.
+
+    Raises:
+        UserError: `authority` is none, or the request is none, is damaged, or is of a name that no member can have, or
+            of the server or administrator and `whose` does not say so.
+    """
+    try:
+        found = x509.load_pem_x509_csr(read(asked))
+        names = common_names(found)
+        key = found.public_key()
+        if not found.is_signature_valid or not isinstance(key, RSAPublicKey) or len(names) != 1:
+            raise ValueError("its signature is not valid, or it is of no RSA key or no name")
+        if key.key_size < BITS:
+            raise ValueError(f"its RSA key has {key.key_size} bits, and {BITS} are needed")
+        if not is_name(names[0]) and names[0] not in (SERVER, USER):
+            raise ValueError(f"{names[0]!r} is no name that a site can have")
+        hosts = _hosts(found) if whose == names[0] == SERVER else ()
+    except (ValueError, InvalidSignature, UnsupportedAlgorithm) as error:
+        raise UserError(f"{asked} is no request ({error}). Make one at the site: fedweave sites request.") from error
+    if whose != names[0] and (whose or not is_name(names[0])):
+        raise UserError(
+            f"{asked} asks for a certificate of {names[0]}, with which its owner can speak as {names[0]}. If it came "
+            f"from there: --for {names[0]}.",
+            code="certificate.name",
+        )
+    made: x509.Certificate = issued(names[0], _root_key(authority), key, hosts)
+    note_issued(authority, names[0], made.serial_number, made.not_valid_after_utc)
+    revoked = authority / REVOKED
+    given = made.public_bytes(Encoding.PEM) + (revoked.read_bytes() if revoked.exists() else b"")
+    return names[0], given, fingerprint(key)
+
+
+def revoke(authority: Path, name: str, shown: Path | None = None) -> tuple[int, bytes]:
+    """Take back all certificates of a member that this authority has signed until now; how many those are, and the
+    signed list of all that are revoked, in PEM. Later ones of that name are valid.
+
+    shown: a certificate of that member, of which the authority keeps no note: an earlier version signed it.
+
+    Raises:
+        UserError: none is known, or all known ones are revoked already, or `shown` is of another name.
+    """
+    path, key = authority / REVOKED, _root_key(authority)
+    notes = json.loads(read(authority / ISSUED)) if (authority / ISSUED).exists() else []
+    serials = {int(note["serial"], 16) for note in notes if note["name"] == name}
+    if shown is not None:
+        if common_names(certificate(shown)) != [name]:
+            raise UserError(f"{shown} is no certificate of {name}.", code="certificate.name")
+        serials.add(certificate(shown).serial_number)
+    before = list(x509.load_pem_x509_crl(read(path))) if path.exists() else []
+    if not (new := serials - {each.serial_number for each in before}):
+        known = "all of its certificates are revoked already" if serials else "no certificate of that name is known"
+        raise UserError(f"{name}: {known}; show another: --certificate {name}.crt.", code="certificate.unknown")
+    now, root = datetime.now(UTC), _root(authority)
+    made = x509.CertificateRevocationListBuilder(root.subject, now - BEFORE, now + _LONG)
+    made = made.add_extension(x509.CRLNumber(len(before) + len(new)), critical=False)
+    for each in before:
+        made = made.add_revoked_certificate(each)
+    for serial in sorted(new):
+        entry = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(now)
+        made = made.add_revoked_certificate(entry.build())
+    given = made.sign(key, SHA256()).public_bytes(Encoding.PEM)
+    replace_private(path, given)
+    return len(new), given
+
+
+def renew(authority: Path) -> tuple[bytes, datetime]:
+    """A new certificate of the authority's own key, in PEM, and until when it is valid; what was signed before stays.
+
+    Raises:
+        UserError: `authority` is no authority's folder.
+    """
+    root, first = _root(authority), datetime.now(UTC) - BEFORE
+    made = x509.CertificateBuilder(root.subject, root.subject, root.public_key(), x509.random_serial_number())
+    made = made.not_valid_before(first).not_valid_after(first + (root.not_valid_after_utc - root.not_valid_before_utc))
+    for extension in root.extensions:
+        made = made.add_extension(extension.value, extension.critical)
+    signed = made.sign(_root_key(authority), SHA256())
+    given = signed.public_bytes(Encoding.PEM)
+    keep(authority / STATE, json.loads(read(authority / STATE)) | {"root_cert": given.decode()})
+    return given, signed.not_valid_after_utc
+
+
+def _hosts(asked: x509.CertificateSigningRequest) -> list[str]:
+    """Of the server's machine, as its request names them.
+
+    Raises:
+        ValueError: it names none.
+    """
+    try:
+        named = asked.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound as error:
+        raise ValueError("it does not name the server's machine (SubjectAlternativeName)") from error
+    return [str(each.value) for each in named]
+
+
+def _root(authority: Path) -> x509.Certificate:
+    return x509.load_pem_x509_certificate(json.loads(read(authority / STATE))["root_cert"].encode())
+
+
+def _root_key(authority: Path) -> RSAPrivateKey:
+    state = authority / STATE
+    try:
+        key = load_pem_private_key(json.loads(read(state))["root_pri_key"].encode(), None)
+        if not isinstance(key, RSAPrivateKey):
+            raise ValueError("it holds no RSA key")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{state} holds no key of an authority ({error}); name the folder of `sites init`.") from error
+    return key

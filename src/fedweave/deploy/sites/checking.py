@@ -2,35 +2,390 @@
 
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
+import torch
+from scipy.sparse import csr_matrix
 
-from fedweave.core.algorithm import calls_of, capabilities
+from fedweave.core.algorithm import Algorithm, Calls, HasNotes, calls_of, capabilities
+from fedweave.core.federation import step_info, step_name
+from fedweave.core.graph import SPLITS
 from fedweave.core.ledger import Ledger
-from fedweave.core.records import Record
+from fedweave.core.mechanism import LDP, Gaussian, SecureSum
 from fedweave.core.text import counted
-from fedweave.deploy.flare.server.agreements import check_alike, uncompared
-from fedweave.deploy.flare.server.provision import STATE
-from fedweave.deploy.flare.server.server import federation
-from fedweave.deploy.flare.site.folder import check_private
-from fedweave.deploy.flare.site.sitefile import IDS_KEY, SECRET, read_secret
-from fedweave.deploy.flare.wire.requests import ADMIN, AUTHORITY, Answer, release
+from fedweave.core.types import Record
+from fedweave.datasets.base import Dataset
+from fedweave.datasets.schema import odd_data, odd_features, odd_times
+from fedweave.datasets.table import not_composed
+from fedweave.deploy.flare.accounts import Accounts
+from fedweave.deploy.flare.admission import (
+    check_algorithm,
+    check_exchange,
+    check_files,
+    check_members,
+    conditions,
+    needs_all,
+    overspent,
+    read_checked,
+    refusals,
+    suited,
+)
+from fedweave.deploy.flare.alignment import read_own
+from fedweave.deploy.flare.federation import check_agreement, uncompared
+from fedweave.deploy.flare.folder import check_private, read_about
+from fedweave.deploy.flare.holdings import common_test, own_graph, withheld
+from fedweave.deploy.flare.holdings import fingerprint as data_fingerprint
+from fedweave.deploy.flare.policy import Spent, check_batches, is_of, replies_of
+from fedweave.deploy.flare.provision import STATE
+from fedweave.deploy.flare.requests import ADMIN, AUTHORITY, Answer, pin, release
+from fedweave.deploy.flare.scores import scoring_of, scoring_steps
+from fedweave.deploy.flare.server import federation
+from fedweave.deploy.flare.sitefile import FINE, IDS_KEY, SECRET, SITE_FILE, Measure, Rules, SiteData, read_secret
 from fedweave.deploy.sites.certificates import ROOT, certificate, check_startup, fingerprint
 from fedweave.deploy.sites.experiments import check_experiment, for_sites, judged_by_number
-from fedweave.deploy.sites.measuring import compare_measures
-from fedweave.deploy.sites.processes import SiteProcess, found
-from fedweave.deploy.sites.project import Closed, NoHost, Project, check_metrics_port, check_port, greet, reach
-from fedweave.deploy.sites.site_check import Found, check_site
-from fedweave.errors import ConfigError
-from fedweave.experiment.config import Config
+from fedweave.deploy.sites.project import (
+    Closed,
+    NoHost,
+    Project,
+    SiteProcess,
+    check_metrics_port,
+    check_port,
+    found,
+    greet,
+    reach,
+)
+from fedweave.engines.devices import chosen
+from fedweave.errors import ConfigError, FedweaveError
+from fedweave.experiment.config import Config, General
 from fedweave.experiment.config.experiment import ANY_CLASSES, ANY_FEATURES
-from fedweave.experiment.demands import check_own_models
+from fedweave.experiment.graphs import graph_of
+from fedweave.experiment.requirements import check_own_models, check_people
+from fedweave.experiment.rounds import evaluated
+from fedweave.metrics.selection import OF_POSITIVE, RARE_OF_TWO, WORDS
 from fedweave.models.edges import model_told
+
+# ----------------------------------------------------------------------------------------------------
+# What `fedweave sites check` finds, and looks for at a single site: its data, its policy, and whether it could join a
+# run, by what a join looks at.
+
+
+T = TypeVar("T")
+
+
+@dataclass
+class Found:
+    """What was looked at. faults: (whose, what with where and remedy). notes: what is allowed and may be meant
+    otherwise. facts: (whose, what there is). forms: {site: what must be the same at all}."""
+
+    faults: list[tuple[str, str]] = field(default_factory=list)
+    notes: list[tuple[str, str]] = field(default_factory=list)
+    facts: list[tuple[str, str]] = field(default_factory=list)
+    forms: dict[str, Record] = field(default_factory=dict)
+
+    def attempt(self, whose: str, look: Callable[[], T], file: Path | None = None) -> T | None:
+        """What `look` returns; None where it finds faults, which are noted each, with the `file` that they are in."""
+        try:
+            return look()
+        except FedweaveError as error:
+            lines = str(error).splitlines() if len(error.args) > 1 else [str(error)]
+            self.faults += [(whose, f"{file}: {line}" if file else line) for line in lines]
+        except OSError as error:
+            reason = f"{error.filename or ''} cannot be read ({error.strerror or error})".strip()
+            self.faults.append((whose, f"{reason}. Give it to the user who runs this process (chown, chmod u+rw)."))
+        return None
+
+    def noted(self, whose: str, look: Callable[[], object], before: str) -> None:
+        """Note what `look` refuses, with the words `before`."""
+        try:
+            look()
+        except FedweaveError as error:
+            self.notes.append((whose, f"{before}{error}"))
+
+
+def ending(rules: Rules, spent: Spent, calls: Calls, general: General) -> Iterator[str]:
+    """A sentence for each cap of `policy.calls`, and for that on ε, that the run would reach, and for one on bytes that
+    is reached already: how many a run sends depends on its data.
+
+    spent: what the site's journals come to, those of a run that is to be continued included, which asks for less.
+    """
+    if rules.bytes is not None and spent.bytes >= rules.bytes:
+        yield (
+            f"policy.bytes: {spent.bytes:,} have left and {rules.bytes:,} may, so that a run that begins now would "
+            f"lose the site in round 1 of {general.rounds:,}"
+        )
+    yield from _of_replies(rules, spent, calls, general)
+    if why := overspent(rules, spent, calls, general):
+        yield why
+
+
+def _of_replies(rules: Rules, spent: Spent, calls: Calls, general: General) -> Iterator[str]:
+    for name, most in rules.calls.items():
+        begin, each, judged = (
+            sum(is_of(step_name(step), name) for step in steps)
+            for steps in (calls.setup, calls.round, calls.evaluation)
+        )
+        done, wanted = replies_of(spent, name), begin
+        for round in range(1, general.rounds + 1):
+            wanted += each + judged * evaluated(round, general.rounds, general.eval_every)
+            if done + wanted > most:
+                yield (
+                    f"policy.calls: {name} has replied {counted(done, 'time')} and may {counted(most, 'time')}, so "
+                    f"that a run that begins now would lose the site in round {round:,} of {general.rounds:,}"
+                )
+                break
+
+
+def check_site(folder: Path, config: Config | None, sites: Sequence[str], told: Found) -> None:
+    """The data and the policy of a site in a project of these `sites`."""
+    data, rules = read_checked(folder / SITE_FILE)
+    device = read_about(folder / SITE_FILE).device
+    told.attempt(folder.name, partial(chosen, device, where="site.device"), folder / SITE_FILE)
+    told.attempt(folder.name, partial(check_members, rules, folder.name, sites), folder / SITE_FILE)
+    if config is not None:
+        _allowed(folder, data, rules, config, sites, told)
+    if config is not None and capabilities(config.algorithm.kind).vertical:
+        _party(folder, data, rules, config, sites, told)
+    else:
+        _holder(folder, data, rules, config, sites, told)
+
+
+def _party(folder: Path, data: SiteData, rules: Rules, config: Config, sites: Sequence[str], told: Found) -> None:
+    """What a party of a vertical run brings, and how the algorithm would get on with it."""
+    name = folder.name
+    own = read_own(data, folder, "check", (name,), name, rules.members).data
+    told.forms[name] |= {"classes": own.classes, "class names": data_fingerprint(own.labels) or None}
+    told.facts.append((name, f"{counted(own.nodes, 'node')}, {counted(own.features, 'feature')} of its own"))
+    in_split = np.concatenate([np.asarray(own.public), np.ones((1, own.nodes), bool)]).argmax(0)
+    told.forms[name]["splits"] = {node: (*SPLITS, "none")[at] for node, at in zip(own.ids, in_split, strict=False)}
+    if own.nodes < rules.min_nodes:
+        why = f"{counted(own.nodes, 'node')}: fewer than policy.min_nodes = {rules.min_nodes}"
+        told.faults.append((name, f"{folder / SITE_FILE}: {why}, so that it would leave the run. Lower the bound."))
+    _crowds(folder, own, rules, told)
+    told.notes.extend((name, said) for said in (*own.notes, *odd_features(own), *odd_data(own)))
+    if odd := not_composed(own.ids):
+        said = f"the id {odd!r} is not in Unicode's form NFC, and another party's that looks the same would not meet it"
+        told.notes.append((name, said))
+    _check_algorithm_fits(folder, own, "none", rules, config, sites, told)
+
+
+def _holder(
+    folder: Path, data: SiteData, rules: Rules, config: Config | None, sites: Sequence[str], told: Found
+) -> None:
+    """What a site of a horizontal run brings, and how the algorithm, if one is named, would get on with it."""
+    name, own = folder.name, own_graph(data, folder)
+    if config is not None and not capabilities(config.algorithm.kind).pooled:
+        _check_algorithm_fits(folder, own, data.normalise, rules, config, sites, told)
+    told.facts.append((name, _described(own)))
+    _crowds(folder, own, rules, told)
+    beside = (
+        data.test is not None and (folder / data.test).parent == folder / data.path
+    )  # a file that is read after all
+    until = None if own.carried is None else own.carried.until
+    times = odd_times(own, until, {name: np.arange(own.nodes)})
+    odd = (*odd_features(own), *odd_data(own), *times)
+    told.notes.extend((name, said) for said in (*(() if beside else own.notes), *odd))
+    told.forms[name] |= {
+        "features": own.features,
+        "edges carry": own.edge_form,
+        "columns": [*own.columns, *(() if own.carried is None else own.carried.columns)] or None,
+        "classes": own.classes,
+        "class names": data_fingerprint(own.labels) or None,
+        "group names": data_fingerprint(own.groups) or None,
+        "scales": _scales(own),
+    }
+    told.attempt(name, partial(common_test, data, folder, own.features, torch.float32))
+
+
+def _scales(own: Dataset) -> np.ndarray:
+    """Of each column the root mean square of its values that are not 0, as the algorithm sees them; 0 without any."""
+    x = csr_matrix(own.x, dtype=np.float64)
+    total, count = (np.asarray(each.sum(0), np.float64).ravel() for each in (x.power(2), x != 0))
+    return np.sqrt(total / np.maximum(count, 1))
+
+
+def _crowds(folder: Path, own: Dataset, rules: Rules, told: Found) -> None:
+    """See whether each split has enough examples."""
+    name = folder.name
+    seen = own.y >= 0  # a split by a hash has nodes without a label in it
+    public = np.asarray(own.public) & (seen | ~seen.any())
+    for split, count in zip(SPLITS, public.sum(1).tolist(), strict=True):
+        if 0 < count < rules.min_nodes:
+            why = f"{counted(count, f'{split} {own.example}')}: fewer than policy.min_nodes = {rules.min_nodes}"
+            ends = "so that it would leave the run. Give more or none, or lower the bound."
+            told.faults.append((name, f"{folder / SITE_FILE}: {why}, {ends}"))
+        if count == 0:
+            told.notes.append((name, f"no {split} {own.example}s"))
+    trained = np.unique(own.y[np.asarray(own.public)[0] & (own.y >= 0)])
+    if len(trained) == 1:
+        label = own.labels[trained[0]] if own.labels else trained[0]
+        told.notes.append((name, f"every train {own.example} is of class {label}, so that a model learns that alone"))
+
+
+def _check_algorithm_fits(
+    folder: Path, own: Dataset, scaling: str, rules: Rules, config: Config, sites: Sequence[str], told: Found
+) -> None:
+    """See whether a site's `own` data, scaled so, suit an algorithm, and what the policy says of its messages and
+    training steps on them. A party's train nodes are those of all its nodes, of which the parties may have fewer in
+    common."""
+    algorithm = told.attempt(folder.name, partial(_rehearse, folder, own, scaling, rules, config, sites, told))
+    if algorithm is not None and own.public is not None:
+        graph = graph_of(own, own.features, torch.float32)
+        told.attempt(folder.name, partial(check_batches, rules, algorithm, graph, {}))
+
+
+def _allowed(folder: Path, data: SiteData, rules: Rules, config: Config, sites: Sequence[str], told: Found) -> None:
+    """See whether a site's policy lets a configuration run, and note the scaling that the site does not follow."""
+    name, file = folder.name, folder / SITE_FILE
+    told.attempt(name, partial(check_files, rules, config.plain()), file)
+    told.attempt(name, partial(check_algorithm, rules, config.algorithm), file)
+    told.attempt(name, partial(check_exchange, rules, data, config, len(sites)), file)
+    if kept := [key for key in ("features", "classes") if key in withheld(rules)]:
+        why = f"policy.deny keeps back how many {' and '.join(kept)} there are, without which no model can be built"
+        told.faults.append((name, f"{file}: {why}. Allow it."))
+    scaling = config.data.values.get("normalise", "none")
+    if scaling not in ("none", "auto", data.normalise):
+        known = {"none": "as nothing in site.toml scales it", "auto": "by the site's own nodes"}
+        how = known.get(data.normalise, "said by site.toml")
+        split = ", after what the configuration of `sites init --split` did" if data.random_id is not None else ""
+        said = f"[data] normalise = {scaling!r} of the experiment is of simulations"
+        told.notes.append((name, f"{said}; here it is {data.normalise!r}, {how}{split}"))
+
+
+def _rehearse(
+    folder: Path, own: Dataset, scaling: str, rules: Rules, config: Config, sites: Sequence[str], told: Found
+) -> Algorithm | None:
+    """Make the algorithm as the site does, and see what the policy says of all that it declares to send. Returns it.
+
+    Of evaluations only "own" is sent on all data; what else it refuses of them is noted. So is a cap that the run would
+    reach, unless it needs all sites.
+
+    Raises:
+        ConfigError, DataError: the algorithm does not fit. FedweaveError: it does not say which steps it runs.
+    """
+    name, labels = folder.name, bool((own.y >= 0).any())
+    algorithm = suited(config.of_member(name, sites), own, own.features, scaling)
+    check_people(config, own, algorithm)
+    calls = calls_of(algorithm, config.algorithm.name, len(sites))
+    if labels:
+        sums = any(step_info(step).sums for step in scoring_steps(calls))
+        measures = scoring_of(rules, calls, labels).leaving(sums)
+        told.forms[name] |= {"measures": measures, "in sums": sums, "groups": own.sens is not None}
+    senders: dict[tuple[str, bool], list[str]] = {}
+    for why, sender, certain in refusals(rules, calls, labels, len(sites)):
+        senders.setdefault((why, certain), []).append(sender)
+    for (why, certain), steps in senders.items():
+        verb, so = ("sends", "so that") if certain else ("may send", "if it does,")
+        ends = f"{so} the site would leave the run. Change its policy, or choose another algorithm."
+        said = f"{SITE_FILE}: {why}, and {' and '.join(dict.fromkeys(steps))} {verb} it, {ends}"
+        (told.faults if certain else told.notes).append((name, said))
+    told.notes.extend((name, said) for said in _unprotected(calls))
+    told.notes.extend((name, said) for said in (algorithm.notes if isinstance(algorithm, HasNotes) else ()))
+    accounts = Accounts(folder, rules.lost)
+    told.attempt(name, partial(_whole, accounts), Path(SITE_FILE))
+    spent, replied = accounts.spent, accounts.repeated(pin(config.plain(), list(sites)))
+    for condition in conditions(rules, config, algorithm, calls, len(sites), spent, replied):
+        told.noted(name, condition, "a run that begins now would be refused: ")
+    for why in ending(rules, spent, calls, config.general):
+        so = "Allow more, or run fewer rounds; --resume asks for the replies that are left alone."
+        (told.faults if needs_all(config, algorithm) else told.notes).append((name, f"{SITE_FILE}: {why}. {so}"))
+    return algorithm
+
+
+def _unprotected(calls: Calls) -> Iterator[str]:
+    """A sentence where what a site has made of the weights leaves by itself and without noise."""
+    sends = [
+        (key, own) for step in dict.fromkeys(calls.round) for key, own in step_info(step).sends.items() if own.like
+    ]
+    bare = [key for key, own in sends if not any(isinstance(one, SecureSum | Gaussian | LDP) for one in own.mechanisms)]
+    if bare:
+        yield (
+            f"{' and '.join(dict.fromkeys(bare))} of this site leaves by itself and without noise, so that a server "
+            "that crafts weights reads rows of features off it (docs/security.md). Run an algorithm with the part "
+            'secure_sum, or with noise, and hold it to that: policy.secure_sum = ["update"]'
+        )
+
+
+def _whole(accounts: Accounts) -> None:
+    """Refuse accounts of which an entry has gone, once they are read."""
+    accounts.catch_up()
+    accounts.chain.check()
+
+
+def _described(own: Dataset) -> str:
+    split = "/".join(f"{count:,}" for count in np.asarray(own.public).sum(1).tolist())
+    examples = f", {counted(own.examples, 'example')} that are edges" if own.example == "edge" else ""
+    return (
+        f"{counted(own.nodes, 'node')}, {counted(own.edges.shape[1] // 2, 'edge')}{examples}, "
+        f"{counted(own.features, 'feature')}, {counted(own.classes, 'class')}, "
+        f"{split} for {'/'.join(SPLITS)}"
+    )
+
+
+# ----------------------------------------------------------------------------------------------------
+# Which numbers of an evaluation a run will lack, because no site's policy lets them leave.
+
+
+# What is measured by each of `FINE`.
+NUMBERS: dict[Measure, str] = {
+    "classes": "whether a class is rare, macro F1, recall, precision and gaps between groups",
+    "loss": "loss",
+    "auc": "AUC",
+    "group_auc": "AUC of each group",
+    "average_precision": "average precision",
+    "recall_at_1": "recall at 1 % of alerts",
+    "precision_at_1": "precision at 1 % of alerts",
+    "histogram": "AUC, average precision and calibration of all sites' examples together",
+}
+_OF_TWO: tuple[Measure, ...] = ("average_precision", "recall_at_1", "precision_at_1")
+
+
+def compare_measures(told: Found, config: Config, sites: Sequence[str]) -> None:
+    """Note which numbers, best rounds and thresholds a run of these `sites` will lack, or have of some sites only."""
+    forms = {name: form for name, form in told.forms.items() if "measures" in form}
+    if not forms:
+        return
+    sums, two = (
+        any(form.get(key) == value for form in forms.values()) for key, value in (("in sums", True), ("classes", 2))
+    )
+    groups = any(form["groups"] for form in forms.values())
+    due = [
+        own
+        for own in FINE
+        if (two or own not in _OF_TWO) and (groups or own != "group_auc") and (sums or own != "histogram")
+    ]
+    lacking: dict[tuple[str, ...], list[Measure]] = {}
+    for measure in due:
+        without = tuple(name for name, form in forms.items() if measure not in form["measures"])
+        lacking.setdefault(without, []).append(measure)
+    for without, measures in lacking.items():
+        if not without:
+            continue
+        everywhere = len(without) == len(sites)
+        what = "; ".join(NUMBERS[own] for own in measures)
+        ends = "will be missing" if everywhere else "will be of other sites only, if these measure them"
+        said = [f"policy.measures lets no {', '.join(measures)} leave, so that these numbers {ends}: {what}"]
+        said += _undecided(config, two, sums, measures) if everywhere else []
+        told.notes.append((", ".join(without), ". ".join(said)))
+
+
+def _undecided(config: Config, two: bool, sums: bool, measures: Sequence[Measure]) -> Iterator[str]:
+    """Sentences on what is not decided without the `measures`."""
+    metric, threshold = config.evaluation.metric, config.evaluation.threshold
+    by = (RARE_OF_TWO if two else "macro_f1") if metric == "auto" else metric
+    needs = by if by in FINE else "classes" if by in ("macro_f1", *OF_POSITIVE) else ""
+    if needs in measures:
+        where = ", by which a run with a rare class is judged" if metric == "auto" else ", by which the run is judged"
+        yield f"No round will be the best by {WORDS[by]}{where}"
+    if two and sums and "histogram" in measures and not isinstance(threshold, float | int):
+        yield "No threshold will be chosen on all sites' validation examples: each site chooses its own"
+
 
 SOON = 30  # days that a certificate should still last
 APART = 30  # times as large as at another site: more than units' and samples' usual differences
@@ -103,7 +458,7 @@ def _begin(folder: Path, project: Project, config: Config, told: Found) -> None:
     form = next((form for form in told.forms.values() if form.get("features") and form.get("classes")), {})
     features, classes = form.get("features", ANY_FEATURES), form.get("classes", ANY_CLASSES)
     if form and not capabilities(config.algorithm.kind).vertical:
-        check_alike(folder, fed.held, features, classes)
+        check_agreement(folder, fed.held, features, classes)
     if form:
         config.evaluation.of(tuple(config.data.values.get("labels") or ()), classes)
     try:

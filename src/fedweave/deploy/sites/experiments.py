@@ -10,27 +10,25 @@ from typing import cast
 import pyarrow as pa
 
 from fedweave.core.ledger import Ledger
-from fedweave.core.records import Record
 from fedweave.core.text import counted
+from fedweave.core.types import Record
 from fedweave.datasets import npz
-from fedweave.datasets.base import Dataset
-from fedweave.datasets.edges import EXCHANGE, REFUSE
+from fedweave.datasets.base import EXCHANGE, REFUSE, Dataset
 from fedweave.datasets.features import by_holder, has_sens
-from fedweave.deploy.flare.policy.admission import check_of_sites
-from fedweave.deploy.flare.site.sitefile import FINE, SITE_FILE, read_site_file, write_site_file
-from fedweave.deploy.flare.wire.requests import SERVER
+from fedweave.deploy.flare.admission import check_of_sites
+from fedweave.deploy.flare.requests import SERVER
+from fedweave.deploy.flare.sitefile import FINE, SITE_FILE, read_site_file, write_site_file
 from fedweave.deploy.sites.running import number_of
 from fedweave.errors import ConfigError, UserError
+from fedweave.experiment.build import cut_as, ready
 from fedweave.experiment.config import Config, Document, resolve
 from fedweave.experiment.config.plugins import parameters, registry
-from fedweave.experiment.prepared import cut_as, ready
-from fedweave.experiment.runs.checkpoint import Checkpoint
+from fedweave.experiment.runs.checkpoint import Checkpoint, Ready
 from fedweave.experiment.runs.files import LEDGER, RUN, read_table
 from fedweave.experiment.runs.run import RunObserver
-from fedweave.experiment.runs.saving import Ready
 from fedweave.partition.base import Partition, client_ids
+from fedweave.partition.client_data import global_test_part, shares
 from fedweave.partition.external import named, outsides
-from fedweave.partition.pooling import global_test_part, shares
 
 DATA, TEST = "data.npz", "test.npz"
 

@@ -15,11 +15,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from fedweave.core.ledger import Entry
-from fedweave.core.purposes import FRAMING
-from fedweave.deploy.flare.policy.policy import Spent
-from fedweave.deploy.flare.site.folder import LOOPBACK, SITE_FILE
-from fedweave.deploy.flare.site.sitefile import Rules, read_site_file
-from fedweave.deploy.flare.wire.journal import journals, read
+from fedweave.core.types import FRAMING
+from fedweave.deploy.flare.folder import LOOPBACK, SITE_FILE
+from fedweave.deploy.flare.journal import journals, read_journal
+from fedweave.deploy.flare.policy import Spent
+from fedweave.deploy.flare.sitefile import Rules, read_site_file
 from fedweave.deploy.sites.certificates import lasts
 from fedweave.errors import FedweaveError
 
@@ -54,7 +54,7 @@ class Gauges(Collector):
     def _unreadable(self, path: Path) -> int:
         """Count what is new in a journal; 1 if it cannot be read."""
         try:
-            records = read(path, self._read.get(path, 0))
+            records = read_journal(path, self._read.get(path, 0))
         except (FedweaveError, OSError):
             return 1
         self._read[path] = records.end

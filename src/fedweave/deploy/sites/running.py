@@ -11,12 +11,12 @@ from functools import partial
 from pathlib import Path
 
 from fedweave.core.algorithm import capabilities
-from fedweave.core.records import Record
-from fedweave.deploy.flare.server.session import Admin
-from fedweave.deploy.flare.site.participation import RUNS
-from fedweave.deploy.flare.site.predicted import predicting
-from fedweave.deploy.flare.wire.link import ABSENT
-from fedweave.deploy.flare.wire.requests import ADMIN
+from fedweave.core.types import Record
+from fedweave.deploy.flare.link import ABSENT
+from fedweave.deploy.flare.participation import RUNS
+from fedweave.deploy.flare.predicted import predicting
+from fedweave.deploy.flare.requests import ADMIN
+from fedweave.deploy.flare.server import Admin
 from fedweave.deploy.sites.project import STATUS, Project, administer, read_project
 from fedweave.errors import FedweaveError, UserError
 from fedweave.experiment.config import Config, written

@@ -8,12 +8,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from fedweave.core.records import Record
 from fedweave.core.text import counted, printable
-from fedweave.deploy.flare.wire.requests import ADMIN, SERVER
+from fedweave.core.types import Record
+from fedweave.deploy.flare.requests import ADMIN, SERVER
 from fedweave.deploy.sites.certificates import lasts
-from fedweave.deploy.sites.processes import found
-from fedweave.deploy.sites.project import STATUS, Closed, Project, administer, barred, reach
+from fedweave.deploy.sites.project import STATUS, Closed, Project, administer, barred, found, reach
 from fedweave.errors import FedweaveError, UserError
 from fedweave.report.notes import headline
 

@@ -1,9 +1,12 @@
 """Configuration: from a TOML file and the command line's overrides to checked, resolved settings."""
 
-from fedweave.experiment.config.choice import Choice
 from fedweave.experiment.config.experiment import (
+    ENGINES,
     Config,
+    Evaluation,
     Exchanged,
+    General,
+    SimulationEngine,
     load_saved,
     read,
     read_saved,
@@ -12,8 +15,7 @@ from fedweave.experiment.config.experiment import (
     with_algorithm,
     written,
 )
-from fedweave.experiment.config.plugins import Parameter, lookup, own_parameters, parameters, registry
-from fedweave.experiment.config.settings import ENGINES, Evaluation, General, SimulationEngine
+from fedweave.experiment.config.plugins import Choice, Parameter, lookup, own_parameters, parameters, registry
 from fedweave.experiment.config.toml import Document, check_name, differences, dumps, flat, load, nearest, override
 
 __all__ = [

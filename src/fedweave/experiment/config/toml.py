@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from fedweave.core.records import Record
 from fedweave.core.settings import nearest as nearest
+from fedweave.core.types import Record
 from fedweave.errors import ConfigError
 
 

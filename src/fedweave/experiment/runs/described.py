@@ -12,23 +12,32 @@ from fedweave import datasets
 from fedweave.algorithms.preset import Preset
 from fedweave.core import plugins
 from fedweave.core.algorithm import Algorithm
-from fedweave.core.maker import maker_of
 from fedweave.core.model import Model
-from fedweave.core.records import Record, Values
+from fedweave.core.plugins import maker_of
+from fedweave.core.types import Record, Values
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.contents import content
+from fedweave.datasets.features import content
 from fedweave.errors import ConfigError, UserError
 from fedweave.experiment.build import Built, Origin
 from fedweave.experiment.config import Config, General, SimulationEngine, lookup, own_parameters
-from fedweave.experiment.config.choice import Choice, OwnModels, choose
-from fedweave.experiment.config.plugins import PARTS, InPython, parameters, registry, usable, values_of
-from fedweave.experiment.demands import check_labels_and_nodes, check_people, check_pooling
+from fedweave.experiment.config.plugins import (
+    PARTS,
+    Choice,
+    InPython,
+    OwnModels,
+    choose,
+    parameters,
+    registry,
+    usable,
+    values_of,
+)
+from fedweave.experiment.requirements import check_labels_and_nodes, check_people, check_pooling
 from fedweave.experiment.runs.files import plain_errors
-from fedweave.models.directed import BARE
+from fedweave.models.blocks import BARE
 from fedweave.models.module import OwnModule
 from fedweave.partition import Column, Partition
 from fedweave.partition.base import Part, Partitioner, client_ids
-from fedweave.partition.scaling import meter_scaling
+from fedweave.partition.client_data import meter_scaling
 
 _LOG = logging.getLogger(__name__)
 

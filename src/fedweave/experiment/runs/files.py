@@ -12,11 +12,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from io import BytesIO
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyarrow import types
 
 from fedweave.core.decompression import (
     ARCHIVE_FAULTS,
@@ -26,10 +28,138 @@ from fedweave.core.decompression import (
     check_archive,
     read_parquet,
 )
-from fedweave.core.records import Record
 from fedweave.core.text import cell
+from fedweave.core.types import Record
 from fedweave.errors import DiskFull, FedweaveError, UserError
-from fedweave.experiment.runs.columns import MOST, check_columns
+
+# ----------------------------------------------------------------------------------------------------
+# What the tables of a run hold, so that a damaged or foreign one is named when it is read.
+
+
+WAYS = ("up", "down", "peer")  # of a ledger's messages
+MOST = 1e300  # of a metric, beyond which no axis can be drawn; a model has diverged long before
+
+
+class Kind(NamedTuple):
+    """What a column may hold: in `words`, and whether a type `fits`."""
+
+    words: str
+    fits: Callable[[pa.DataType], bool]
+
+
+class Column(NamedTuple):
+    """Of one column: its kind, and whether every row has a value."""
+
+    kind: Kind
+    full: bool = True
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if types.is_dictionary(kind) else kind
+
+
+def _is_words(kind: pa.DataType) -> bool:
+    return bool(types.is_string(_plain(kind)) or types.is_large_string(_plain(kind)))
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(types.is_integer(kind) or types.is_floating(kind))
+
+
+def _is_counts(kind: pa.DataType) -> bool:
+    return bool(types.is_null(kind) or (types.is_list(kind) and types.is_integer(kind.value_type)))
+
+
+_WHOLE = Kind("whole numbers", lambda kind: types.is_integer(kind) or types.is_null(kind))
+_NUMBERS = Kind("numbers", lambda kind: _is_number(kind) or types.is_null(kind))
+_WORDS = Kind("text", lambda kind: _is_words(kind) or types.is_null(kind))
+_COUNTS = Kind("lists of whole numbers", _is_counts)
+_TIMES = Kind("times", lambda kind: types.is_timestamp(kind) or types.is_null(kind))
+_ANY = Kind("classes", lambda kind: _is_words(kind) or types.is_integer(kind) or types.is_null(kind))
+
+METRICS_COLUMNS = {
+    "round": Column(_WHOLE),
+    "client": Column(_WORDS),
+    "split": Column(_WORDS),
+    "metric": Column(_WORDS),
+    "value": Column(_NUMBERS),
+}
+LEDGER_COLUMNS = {
+    **dict.fromkeys(("round", "call", "bytes"), Column(_WHOLE)),
+    **dict.fromkeys(("step", "client", "direction", "key", "shape", "mechanism", "reveals"), Column(_WORDS)),
+    "seconds": Column(_NUMBERS),
+    **dict.fromkeys(("to", "applied", "purpose"), Column(_WORDS, full=False)),
+    "at": Column(_TIMES, full=False),
+}
+PARTITION_COLUMNS = {
+    "client": Column(_WORDS),
+    **dict.fromkeys(("nodes", "edges_kept", "edges_cut", "train", "val", "test"), Column(_WHOLE, full=False)),
+    "labels": Column(_COUNTS, full=False),
+}
+COLUMNS_COLUMNS = {
+    **dict.fromkeys(("column", "kind"), Column(_WORDS)),
+    "value": Column(_WORDS, full=False),
+    **dict.fromkeys(("shift", "divisor"), Column(_NUMBERS, full=False)),
+}
+MOTIFS_COLUMNS = {"client": Column(_WORDS), "motif": Column(_WORDS), "graphs": Column(_WHOLE)}
+CONTRIBUTIONS_COLUMNS = {
+    "client": Column(_WORDS),
+    "round": Column(_WHOLE),
+    "leave_one_out": Column(_NUMBERS, full=False),
+}
+PREDICTIONS_COLUMNS = {"client": Column(_WORDS), "predicted": Column(_ANY)}
+OF_TABLE = {
+    "metrics.parquet": METRICS_COLUMNS,
+    "ledger.parquet": LEDGER_COLUMNS,
+    "earlier-ledger.parquet": {**LEDGER_COLUMNS, "run": Column(_WHOLE)},
+    "partition.parquet": PARTITION_COLUMNS,
+    "columns.parquet": COLUMNS_COLUMNS,
+    "contributions.parquet": CONTRIBUTIONS_COLUMNS,
+    "motifs.parquet": MOTIFS_COLUMNS,
+    "predictions.parquet": PREDICTIONS_COLUMNS,
+}
+
+
+def check_columns(table: pa.Table, name: str) -> None:
+    """Raise ValueError if the table of the file `name` is not what a run writes there; says what and where."""
+    for column, (kind, full) in OF_TABLE.get(name, {}).items():
+        if table.column_names.count(column) != 1:
+            raise ValueError(f"it has {table.column_names.count(column) or 'no'} columns {column!r}, and needs one")
+        found = table[column]
+        if not kind.fits(found.type):
+            raise ValueError(f"its column {column!r} holds {found.type}, not {kind.words}")
+        if full and found.null_count:
+            raise ValueError(f"its column {column!r} is empty in {found.null_count} rows")
+    if name == "ledger.parquet" and (odd := set(table["direction"].unique().to_pylist()) - {*WAYS}):
+        raise ValueError(f"its column 'direction' has {min(odd)[:40]!r}, and may have {', '.join(WAYS)}")
+    if name == "metrics.parquet":
+        _check_values(table["value"])
+    if name == "partition.parquet":
+        _check_counts(table["labels"])
+    if name == "predictions.parquet":
+        _check_classes(table)
+
+
+def _check_values(values: pa.ChunkedArray) -> None:
+    size = pc.abs(values.cast(pa.float64()))
+    if pc.any(pc.and_(pc.is_finite(size), pc.greater(size, MOST))).as_py():
+        raise ValueError(f"its column 'value' has numbers beyond {MOST:.0e}")
+
+
+def _check_counts(labels: pa.ChunkedArray) -> None:
+    lengths = {len(counts) for counts in labels.to_pylist() if counts}
+    if len(lengths) > 1 or any(count is None for counts in labels.to_pylist() for count in counts or ()):
+        raise ValueError("its column 'labels' has not one count for each class in every row")
+
+
+def _check_classes(table: pa.Table) -> None:
+    known = {name.removeprefix("p_") for name in table.column_names if name.startswith("p_")}
+    for name in {"predicted", "true"} & set(table.column_names):
+        if strange := set(map(str, pc.unique(table[name].drop_null()).to_pylist())) - known:
+            raise ValueError(
+                f"its column {name!r} has {min(strange)[:40]!r}, of which there is no column of probabilities"
+            )
+
 
 CONFIG, PARTITION, METRICS, LEDGER = "config.toml", "partition.parquet", "metrics.parquet", "ledger.parquet"
 COLUMNS = "columns.parquet"  # what the columns and classes of the run's data are (`experiment.runs.form`)
@@ -69,9 +199,9 @@ _NAMES = ("classes", "groups", "devices")
 _PAGE = b"<!doctype html"
 _PDF = b"%pdf-"
 READABLE = "It must be a file that this user may read (chmod u+r)"
-_WORDS = pa.dictionary(pa.int32(), pa.string())
+_DICTIONARY = pa.dictionary(pa.int32(), pa.string())
 # Columns of the ledger that older ones lack, in the order of `core.ledger.SCHEMA`.
-_LATER = {"to": _WORDS, "applied": _WORDS, "at": pa.timestamp("ms", "UTC"), "purpose": _WORDS}
+_LATER = {"to": _DICTIONARY, "applied": _DICTIONARY, "at": pa.timestamp("ms", "UTC"), "purpose": _DICTIONARY}
 
 
 def write(path: Path, fill: Callable[[BinaryIO], object], opener: Callable[[str, int], int] | None = None) -> None:
@@ -253,7 +383,7 @@ def read_summary(path: Path, *needed: str) -> Record:
         if "edges" in named and not _is_form(named["edges"]):
             raise TypeError(f"edges is {str(named['edges'])[:40]}")
         for name, value in ({**found, **found["metrics"]}).items():
-            if name not in named and not _is_number(value):
+            if name not in named and not _is_float(value):
                 raise TypeError(f"{name} is {str(value)[:40]}")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise damaged(path, f"{type(error).__name__} {error}") from error
@@ -267,7 +397,7 @@ def _is_form(edges: Record) -> bool:
     return counted and all(one in (0, 1) and isinstance(one, int) for one in whether)  # sites tell 0 or 1
 
 
-def _is_number(value: object) -> bool:
+def _is_float(value: object) -> bool:
     """Whether it is a number that a float can hold, or null."""
     return value is None or (isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MOST)
 

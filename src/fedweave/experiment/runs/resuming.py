@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fedweave.core.records import Record
 from fedweave.core.text import counted
+from fedweave.core.types import Record
 from fedweave.errors import FedweaveError, UserError
 from fedweave.experiment.config import Config, differences, load
 from fedweave.experiment.runs.files import (

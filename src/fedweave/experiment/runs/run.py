@@ -21,14 +21,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fedweave.core import plugins
-from fedweave.core.records import Record
-from fedweave.datasets.contents import check_same, digests
+from fedweave.core.types import Record
+from fedweave.datasets.features import check_same, digests
 from fedweave.errors import UserError
 from fedweave.experiment.build import Built, build
 from fedweave.experiment.config import Config, written
-from fedweave.experiment.demands import check_trained
+from fedweave.experiment.requirements import check_trained
 from fedweave.experiment.rounds import RoundResult, train
-from fedweave.experiment.runs.checkpoint import Checkpoint
+from fedweave.experiment.runs.checkpoint import Checkpoint, Ready, RunFiles, Sites
+from fedweave.experiment.runs.data_form import form_of_config, write_form
 from fedweave.experiment.runs.files import (
     CHECKPOINT,
     CONFIG,
@@ -49,7 +50,6 @@ from fedweave.experiment.runs.files import (
     write,
     write_table,
 )
-from fedweave.experiment.runs.form import form_of_config, write_form
 from fedweave.experiment.runs.resuming import (
     Interrupted,
     Stop,
@@ -59,15 +59,14 @@ from fedweave.experiment.runs.resuming import (
     recover,
     replacing,
 )
-from fedweave.experiment.runs.saving import Ready, RunFiles, Sites
 from fedweave.experiment.runs.trained import partition_columns
 from fedweave.experiment.runs.warm import Begun, begin, earlier_ledgers
 from fedweave.experiment.runs.without_graph import rows_of, without_graph
-from fedweave.metrics.judging import WITHOUT_GRAPH, Judging
 from fedweave.metrics.measured import METRICS_SCHEMA
-from fedweave.metrics.pooled import POOLED
-from fedweave.partition.extra import finders_of
-from fedweave.privacy.spent import bounds
+from fedweave.metrics.ranking import POOLED
+from fedweave.metrics.selection import WITHOUT_GRAPH, Judging
+from fedweave.partition.client_data import finders_of
+from fedweave.privacy.accountant import bounds
 
 _LOG = logging.getLogger(__name__)
 

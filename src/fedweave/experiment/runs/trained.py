@@ -13,10 +13,10 @@ from fedweave.core import model as models
 from fedweave.core import plugins, random
 from fedweave.core.algorithm import capabilities
 from fedweave.core.model import Model
-from fedweave.core.records import Record
 from fedweave.core.text import counted
 from fedweave.core.tree import Tree, leaves, not_finite, to
-from fedweave.datasets.contents import check_same, digests
+from fedweave.core.types import Record
+from fedweave.datasets.features import check_same, digests
 from fedweave.engines.devices import CPU, usable
 from fedweave.errors import UserError, listed
 from fedweave.experiment.build import Built, build
@@ -24,9 +24,8 @@ from fedweave.experiment.config import Config, read_saved
 from fedweave.experiment.runs.checkpoint import Checkpoint, When
 from fedweave.experiment.runs.files import CHECKPOINT, CONFIG, PARTITION, SUMMARY, damaged, read_summary, read_table
 from fedweave.models.edges import model_told
-from fedweave.partition.base import Partition, client_ids
-from fedweave.partition.pooling import pooled
-from fedweave.partition.statistics import statistics
+from fedweave.partition.base import Partition, client_ids, statistics
+from fedweave.partition.client_data import pooled
 
 
 def partition_columns(built: Built) -> Record:

@@ -14,15 +14,15 @@ from fedweave.algorithms.deployment import Deployable, deployable
 from fedweave.algorithms.fedavg import FedAvg
 from fedweave.core import model as models
 from fedweave.core import random
-from fedweave.core.algorithm import Algorithm
-from fedweave.core.engine import Engine
+from fedweave.core.algorithm import Algorithm, Engine
 from fedweave.core.model import Model, feature_rows
 from fedweave.core.tree import Tree, leaves, nest
-from fedweave.datasets import contents
+from fedweave.datasets import features as contents
 from fedweave.datasets.base import Dataset
 from fedweave.engines.engine import LocalEngine
 from fedweave.errors import UserError, listed
-from fedweave.experiment.runs.checkpoint import Checkpoint
+from fedweave.experiment.runs.checkpoint import Checkpoint, Described
+from fedweave.experiment.runs.data_form import read_form
 from fedweave.experiment.runs.files import (
     CHECKPOINT,
     EARLIER_LEDGER,
@@ -32,8 +32,6 @@ from fedweave.experiment.runs.files import (
     read_summary,
     read_table,
 )
-from fedweave.experiment.runs.form import read_form
-from fedweave.experiment.runs.saving import Described
 
 RUN = "run"  # the column of `EARLIER_LEDGER` that counts runs, 0 the first
 

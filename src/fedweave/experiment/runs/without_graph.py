@@ -10,16 +10,16 @@ import scipy.sparse as sp
 import torch
 
 from fedweave.core.graph import TEST, TRAIN
-from fedweave.core.records import Record
 from fedweave.core.tree import Tree
+from fedweave.core.types import Record
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.features import AUTO, rescaled, scaling
 from fedweave.experiment.build import Built
 from fedweave.metrics.classification import counts, merge, values
-from fedweave.metrics.judging import OF_POSITIVE, WITHOUT_GRAPH, Judging, looked_for
 from fedweave.metrics.measured import of_splits
+from fedweave.metrics.selection import OF_POSITIVE, WITHOUT_GRAPH, Judging, looked_for
 from fedweave.partition.base import client_ids
-from fedweave.partition.pooling import global_test_part, shares
+from fedweave.partition.client_data import global_test_part, shares
 
 MOST_FITS = 40  # clients times classes, up to which "auto" fits a regression for each client
 MOST_ENTRIES = 1e8  # nonzero features times classes, up to which "auto" fits the one of all

@@ -1,0 +1,244 @@
+"""How much each client's update counts."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedweave.algorithms.parts.part import Context, Needs, Part
+from fedweave.core.algorithm import Round
+from fedweave.core.federation import Federation, Sends
+from fedweave.core.ranges import Whole
+from fedweave.core.tree import Tree, leaves, nest
+from fedweave.errors import UserError
+
+EXAMPLES = {"n": Sends("number of training examples", within=Whole())}
+
+
+def by_size(round: Round) -> Tensor:
+    """n_i / Σ n_k, float64 [P], of clients that report "n"; uniform if none has a training example."""
+    return _shares(round.replies.stack("n"))
+
+
+def _shares(sizes: Tensor) -> Tensor:
+    """Each one's part of the sum, float64 [P]; uniform if that is 0. Nobody waits for a device."""
+    total = sizes.sum()
+    return torch.where(total > 0, sizes.double() / total, 1 / len(sizes))
+
+
+class TellsExamples(Part):
+    """Clients say how many training examples they have."""
+
+    sends: ClassVar = EXAMPLES
+
+    def report(self, ctx: Context) -> Tree:
+        """{"n": training examples}."""
+        return {"n": ctx.examples}
+
+
+@dataclass(frozen=True)
+class BySize(TellsExamples):
+    """n_i / Σ n_k with n_i training examples (McMahan et al. 2017)."""
+
+    recorded = True
+
+    def weigh(self, state: Tree, round: Round) -> Tensor:
+        """Proportional to n."""
+        return by_size(round)
+
+
+@dataclass(frozen=True)
+class UniformTrained(Part):
+    """1 each of the clients that have training examples, divided by how many these are; uniform if none has."""
+
+    recorded = True
+    sends: ClassVar = {"trains": "whether the client has training examples"}
+
+    def report(self, ctx: Context) -> Tree:
+        """{"trains"}, bool scalar."""
+        return {"trains": ctx.examples > 0}
+
+    def weigh(self, state: Tree, round: Round) -> Tensor:
+        """Equal, of those that train."""
+        return _shares(round.replies.stack("trains").double())
+
+
+@dataclass(frozen=True)
+class Uniform(Part):
+    """1 / P, the plain mean that the code of FedEgo, FedSage, FedGCN and F2GNN takes."""
+
+    recorded = True
+
+    def weigh(self, state: Tree, round: Round) -> Tensor:
+        """All equal."""
+        return torch.full_like(round.at, 1 / len(round.at), dtype=torch.float64)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Robust aggregation: a minority of clients, whatever they send, cannot move the model where they want. Each part
+# needs to see every client's update, so none can be combined with a secure sum. They replace weighting by size, which
+# a client could lie about. An update of exactly 0, which clients without training examples send, does not count: it
+# would be a vote for staying where the model is.
+
+
+@dataclass(frozen=True)
+class Median(Uniform):
+    """The median of the clients' updates in every coordinate (Yin et al. 2018, "Byzantine-robust distributed learning:
+    towards optimal statistical rates", definition 1); of the two middle values their mean."""
+
+    def aggregate(self, state: Tree, round: Round) -> Tree:
+        """The medians."""
+        return _of_sorted(round, lambda least: (least[(len(least) - 1) // 2] + least[len(least) // 2]) / 2)
+
+
+@dataclass(frozen=True)
+class TrimmedMean(Uniform):
+    """In every coordinate the mean of the clients' updates without the ⌊β P⌋ largest and the ⌊β P⌋ smallest of P (Yin
+    et al. 2018, definition 2).
+
+    beta: β, at least the share of clients that may be malicious, below one half.
+    """
+
+    beta: float = 0.2
+
+    def __post_init__(self) -> None:
+        if not 0 < self.beta < 0.5:
+            raise ValueError(f"beta is {self.beta}; it must be above 0 and below one half")
+
+    def init(self, fed: Federation, w: Tree) -> Tree:
+        """Refuse too few clients."""
+        self._trimmed(len(fed.clients))
+        return {}
+
+    def aggregate(self, state: Tree, round: Round) -> Tree:
+        """The trimmed means."""
+        cut = self._trimmed(len(round.at))
+        return _of_sorted(round, lambda least: _middle(least, cut).mean(0))
+
+    def _trimmed(self, clients: int) -> int:
+        """⌊β P⌋.
+
+        Raises:
+            UserError: it is 0, so that nobody would be left out.
+        """
+        if not (cut := int(self.beta * clients + 1e-9)):
+            raise UserError(
+                f"trimmed_mean: beta = {self.beta:g} of {clients} clients leaves out none; raise beta, or "
+                "algorithm.quorum where clients are missing.",
+                code="user.too-few",
+            )
+        return cut
+
+
+@dataclass(frozen=True)
+class Krum(Part):
+    """The update whose P − f − 2 nearest others are nearest, by the sum of their squared distances or, with m > 1
+    (multi-Krum), the mean of the m best ones (Blanchard et al. 2017, "Machine learning with adversaries: Byzantine
+    tolerant gradient descent", sections 4 and 5).
+
+    malicious: f, how many of a round's P clients may be malicious; P must be at least 2 f + 3.
+    keep:      m, how many updates are averaged, at most P − f.
+    """
+
+    malicious: int = 1
+    keep: int = 1
+
+    def __post_init__(self) -> None:
+        if self.malicious < 0 or self.keep < 1:
+            raise ValueError(f"malicious is {self.malicious} and keep {self.keep}; they must be at least 0 and 1")
+
+    def init(self, fed: Federation, w: Tree) -> Tree:
+        """Refuse too few clients."""
+        self._check(len(fed.clients))
+        return {}
+
+    def weigh(self, state: Tree, round: Round) -> Tensor:
+        """1 / m for the m best, 0 for the others; where fewer updates than are needed are not 0, those of 0 count."""
+        self._check(len(round.at))
+        moving = _moving(round)
+        voters = (moving if moving.sum() >= self._least else torch.ones_like(moving)).nonzero()[:, 0]
+        best = voters[krum_scores(round.updates[voters], self.malicious).argsort(stable=True)[: self.keep]]
+        return torch.zeros_like(round.at, dtype=torch.float64).index_fill(0, best, 1 / self.keep)
+
+    @property
+    def _least(self) -> int:
+        """2 f + 3 or f + m, the larger."""
+        return max(2 * self.malicious + 3, self.malicious + self.keep)
+
+    def _check(self, clients: int) -> None:
+        """Refuse a round of too few clients.
+
+        Raises:
+            UserError: says how many are needed.
+        """
+        if clients < self._least:
+            raise UserError(
+                f"krum: malicious = {self.malicious} and keep = {self.keep} need {self._least} clients in a round; "
+                f"there are {clients}. Lower them, or raise algorithm.participation or quorum.",
+                code="user.too-few",
+            )
+
+
+def krum_scores(updates: Tensor, malicious: int) -> Tensor:
+    """s(i) = Σ ‖V_i − V_j‖² over the P − f − 2 nearest others of each of the `updates` float64 [P, D]: [P]."""
+    products = updates @ updates.T
+    squares = products.diagonal()
+    distances = (squares[:, None] + squares - 2 * products).clamp(min=0)
+    others = distances.fill_diagonal_(torch.inf).sort(1).values
+    return others[:, : len(updates) - malicious - 2].sum(1)
+
+
+@dataclass(frozen=True)
+class NormBound(Part):
+    """Updates count scaled down to L2 norm M at most, whoever sent them (Sun et al. 2019, "Can you really backdoor
+    federated learning?", section 4). Works with every way to weight or aggregate them; clients count alike unless
+    another part is chosen for that, for a bounded update that counts as much as its client says is not bounded.
+
+    Deviations: M can follow the round's updates; no noise is added to the model afterwards.
+
+    norm: M; 0 takes the median of the round's norms above 0, the lower of two middle ones.
+    """
+
+    norm: float = 0.0
+    needs = Needs(alike=True)
+
+    def __post_init__(self) -> None:
+        if self.norm < 0:
+            raise ValueError(f"norm is {self.norm}; it must be positive, or 0 for the median of the round's norms")
+
+    def limit(self, state: Tree, round: Round) -> Tensor:
+        """min(1, M / ‖Δ_i‖₂), float64 [P]."""
+        norms = round.updates.norm(dim=1)
+        moved = norms[norms > 0]
+        if not len(moved):
+            return torch.ones_like(norms)
+        result: Tensor = ((self.norm or moved.median()) / norms.clamp(min=1e-30)).clamp(max=1.0)
+        return result
+
+
+def _moving(round: Round) -> Tensor:
+    """bool [P]: whose updates are not 0; all if none is, so that there is something to aggregate."""
+    found = torch.stack([(round.update(path) != 0).flatten(1).any(1) for path, _ in leaves(round.w)]).any(0)
+    return found if found.any() else ~found
+
+
+def _middle(ascending: np.ndarray, cut: int) -> np.ndarray:
+    """Without the `cut` first and last rows, or as many as leave one or two."""
+    cut = min(cut, (len(ascending) - 1) // 2)
+    return ascending[cut : len(ascending) - cut]
+
+
+def _of_sorted(round: Round, function: Callable[[np.ndarray], np.ndarray]) -> Tree:
+    """`function` of every leaf's updates [P, …] that move the model, float64, of which each coordinate is in ascending
+    order."""
+    moving = _moving(round)
+
+    def one(path: str, leaf: Tensor) -> Tensor:
+        # NumPy's sort along the clients takes a tenth of torch's time.
+        ascending = np.sort(round.update(path)[moving].cpu().numpy(), axis=0).astype(np.float64)
+        return torch.from_numpy(np.asarray(function(ascending))).to(leaf.device, leaf.dtype)
+
+    return nest({path: one(path, leaf) for path, leaf in leaves(round.w)})

@@ -1,0 +1,282 @@
+"""What edges carry besides joining two nodes: a direction, a weight, features, a time; parallel edges and loops."""
+
+from collections.abc import Callable, Mapping
+from functools import cache, cached_property
+from typing import NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import DTypeLike
+
+from fedweave.core.operators import looped, mean, normalised
+from fedweave.core.sizes import least_rows
+from fedweave.core.types import Record
+
+WAYS = ("undirected", "forward", "reverse")
+ROWS = ("weight", "features", "time", "y", "split")  # fields with a row for each edge
+SOURCE, TARGET, OWN = "example_source", "example_target", "example_features"  # where the edges are the examples
+WIDE = 32  # features of edges from which on they may be kept as what differs from each column's usual number
+SPARSE_BELOW = 0.2  # the share of numbers up to which a sparse product is faster
+_LOOKED = 1001  # rows among which a column's usual number is looked for
+OF_EXAMPLES = frozenset({SOURCE, TARGET, OWN})
+
+
+class Carried(NamedTuple):
+    """M edges as they were given, such as transfers, among the nodes of a graph.
+
+    ends:     int64 [2, M], source and target; edges may be parallel, and of a node with itself.
+    directed: whether an edge leads from its source to its target alone; otherwise each stands here once.
+    weight:   float32 [M], from 0; None where all count 1.
+    features: float32 [M, k]; None where k = 0.
+    time:     float64 [M], in the data's unit (days since 1970 of dates); None where nobody says.
+    columns:  what the k features are called, in order; () where nobody said.
+    scaling:  ((shift, divisor), …) of the k features, where they were scaled over all edges; divisor 0 made it 0.
+    y:        int64 [M], the edges' own classes, -1 unlabelled; None where they have none. No input of a model.
+    split:    int64 [M], 0 train, 1 val, 2 test, -1 none; None where nobody says.
+    examples: whether the edges are the examples, in this order.
+    until:    the last times of training and of validation, where messages for the examples of a split go along edges
+              no later than its end; None where all messages go everywhere.
+    ports:    whether models read two more features, log(1 + p) of the ports at target and source (`ports_of`).
+    """
+
+    ends: np.ndarray
+    directed: bool
+    weight: np.ndarray | None = None
+    features: np.ndarray | None = None
+    time: np.ndarray | None = None
+    columns: tuple[str, ...] = ()
+    scaling: tuple[tuple[float, float], ...] = ()
+    y: np.ndarray | None = None
+    split: np.ndarray | None = None
+    examples: bool = False
+    until: tuple[float, float] | None = None
+    ports: bool = False
+
+    def __str__(self) -> str:
+        """What they carry, such as "1,200 directed, with a weight, 2 features (amount, fee), times 1 to 149"."""
+        with_what = [] if self.weight is None else ["a weight"]
+        if self.width:
+            names = f" ({', '.join(self.columns)})" if self.columns else ""
+            with_what.append(f"{self.width} feature{'s' if self.width > 1 else ''}{names}")
+        if self.time is not None and self.total:
+            with_what.append(f"times {self.time.min():.10g} to {self.time.max():.10g}")
+        kind = "directed" if self.directed else "undirected"
+        return ", ".join([f"{self.total:,} {kind}", *with_what])
+
+    @property
+    def total(self) -> int:
+        """M."""
+        return int(self.ends.shape[1])
+
+    @property
+    def width(self) -> int:
+        """k."""
+        return 0 if self.features is None else int(self.features.shape[1])
+
+    @property
+    def read(self) -> np.ndarray:
+        """float32 [M, k], or [M, k + 2] with `ports`: what models read of each edge."""
+        held = np.empty((self.total, 0), np.float32) if self.features is None else self.features
+        return np.concatenate([held, np.log1p(ports_of(self))], 1) if self.ports else held
+
+    def taken(self, edges: np.ndarray, index: np.ndarray | None = None) -> "Carried":
+        """The edges at int64 places (or bool) `edges`, between other numbers of nodes if `index` [2, …] says so."""
+        rows = {name: getattr(self, name) for name in ROWS}
+        kept: Record = {name: None if own is None else own[edges] for name, own in rows.items()}
+        return self._replace(ends=self.ends[:, edges] if index is None else index, **kept)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All of its numbers by name, without those that are None."""
+        named = {"ends": self.ends, "directed": np.array(self.directed), "scaling": np.array(self.scaling)}
+        named |= {name: np.array(True) for name in ("examples", "ports") if getattr(self, name)}
+        named |= {} if self.until is None else {"until": np.array(self.until)}
+        rows = {name: getattr(self, name) for name in ROWS}
+        return named | {name: own for name, own in rows.items() if own is not None}
+
+    @classmethod
+    def known(cls, form: Mapping[str, int | bool], ports: bool) -> "Carried":
+        """Stands for edges of which no more is known than models are fitted to, their `Dataset.edge_form`."""
+        weight = np.empty(0, np.float32) if form["weighted"] else None
+        ends, held = np.empty((2, 0), np.int64), np.empty((0, form["features"]), np.float32)
+        return cls(ends, True, weight, held, examples=bool(form["examples"]), ports=ports)
+
+    @classmethod
+    def of_arrays(cls, held: "dict[str, np.ndarray]", columns: tuple[str, ...] = ()) -> "Carried":
+        """Undo `arrays`."""
+        rows: Record = {name: held.get(name) for name in ROWS}
+        scaling = tuple((float(shift), float(divisor)) for shift, divisor in held["scaling"].reshape(-1, 2))
+        first, second = held.get("until", (0.0, 0.0))
+        until = (float(first), float(second)) if "until" in held else None
+        return cls(
+            held["ends"],
+            bool(held["directed"]),
+            **rows,
+            columns=columns,
+            scaling=scaling,
+            examples="examples" in held,
+            ports="ports" in held,
+            until=until,
+        )
+
+
+def ports_of(carried: Carried) -> np.ndarray:
+    """float32 [M, 2], the ports (Sato et al. 2019; Egressy et al. 2024) of each edge at its target and at its source:
+    the how manieth neighbour, from 0, of those that a node is reached from, or reaches, the other end is, in order of
+    their first edge by time, and of rows at the same time. Later edges change no earlier one's."""
+    order = np.arange(carried.total) if carried.time is None else np.argsort(carried.time, kind="stable")
+    ports = np.empty((carried.total, 2), np.float32)
+    for column, (at, of) in enumerate((carried.ends[::-1], carried.ends)):
+        codes = at[order] << 32 | of[order]
+        pairs, first, pair = np.unique(codes, return_index=True, return_inverse=True)
+        by_node = np.lexsort((first, pairs >> 32))
+        node = (pairs >> 32)[by_node]
+        rank = np.empty(len(pairs), np.int64)
+        rank[by_node] = np.arange(len(pairs)) - np.searchsorted(node, node)
+        ports[order, column] = rank[pair]
+    return ports
+
+
+def seen(carried: Carried, split: int) -> np.ndarray:
+    """bool [M]: the edges that messages for the examples of a split (`core.graph.SPLITS`) go along."""
+    if carried.until is None or carried.time is None or split >= len(carried.until):
+        return np.ones(carried.total, bool)
+    return np.asarray(carried.time <= carried.until[split])
+
+
+def of_examples(carried: Carried, what: str, rows: int, nodes: int, kind: DTypeLike) -> sp.csr_matrix:
+    """[rows, n]: 1 at the node where an example starts (`SOURCE`) or ends (`TARGET`)."""
+    m = carried.total
+    end = carried.ends[(SOURCE, TARGET).index(what)]
+    return sp.csr_matrix((np.ones(m, kind), end, np.minimum(np.arange(rows + 1), m)), shape=(rows, nodes))
+
+
+def both_ways(carried: Carried) -> Carried:
+    """With undirected edges listed in both directions."""
+    if carried.directed:
+        return carried
+    back = np.flatnonzero(carried.ends[0] != carried.ends[1])
+    at = np.concatenate([np.arange(carried.total), back])
+    return carried.taken(at, np.concatenate([carried.ends, carried.ends[::-1, back]], 1))
+
+
+class Messages:
+    """The matrices by which messages go along edges: "undirected", both ways alike, "forward" from sources to targets,
+    or "reverse".
+
+    Of undirected edges all three are the same. Messages are sorted by the node that they reach; their number is padded
+    as nodes are (`core.sizes.least_rows`), and none reaches a node from the padding.
+
+    nodes: rows of the graph, padding included. kind: float32 or float64.
+    """
+
+    def __init__(self, carried: Carried, nodes: int, kind: DTypeLike) -> None:
+        self.carried, self.nodes, self.kind = carried, nodes, kind
+        self._made: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+
+    def listed(self, way: str) -> tuple[np.ndarray, np.ndarray]:
+        """int64 [2, m], where each message starts and what it reaches, and int64 [m], the edge that it goes along."""
+        if way not in self._made:
+            index, edge = self.carried.ends, np.arange(self.carried.total)
+            if way == "reverse" and self.carried.directed:
+                index = index[::-1]
+            elif way == "undirected" or not self.carried.directed:
+                back = index[0] != index[1]  # a loop is one message
+                index, edge = np.concatenate([index, index[::-1, back]], 1), np.concatenate([edge, edge[back]])
+            order = np.lexsort((index[0], index[1]))
+            self._made[way] = index[:, order], edge[order]
+        return self._made[way]
+
+    def incoming(self, way: str) -> tuple[np.ndarray, ...]:
+        """The tables of `core.edges.Incoming`."""
+        (source, target), edge = self.listed(way)
+        degree = np.bincount(target, minlength=self.nodes)
+        weight = self.carried.weight
+        strength = degree if weight is None else np.bincount(target, weight[edge], self.nodes)
+        numbers = (own.astype(np.int32) for own in (source, edge))  # half as large, of tens of millions
+        return degree.cumsum() - degree, degree, *numbers, strength.astype(np.float64)
+
+    @cached_property
+    def apart(self) -> "tuple[np.ndarray, np.ndarray | sp.csr_matrix]":
+        """(c float32 [k], S [M, k]): what models read of edges is S + 1 c^T. c is 0 unless that makes S sparse, as if
+        one-hot columns were standardised: nearly all rows have one number, and a product with these would be dense."""
+        read = self.carried.read
+        as_it_is = np.zeros(read.shape[1], np.float32), read
+        if read.shape[1] < WIDE or np.count_nonzero(read) < SPARSE_BELOW * read.size or not read.size:
+            return as_it_is
+        some = read[:: max(1, len(read) // _LOOKED)]
+        usual = np.partition(some, len(some) // 2, axis=0)[len(some) // 2]  # what most rows have, if most have one
+        usual[(read != usual).sum(0) >= (read != 0).sum(0)] = 0
+        rest = sp.csr_matrix(read - usual)
+        return (usual, rest) if rest.nnz < SPARSE_BELOW * read.size else as_it_is
+
+    def of_examples(self, rows: int) -> sp.csr_matrix:
+        """[rows, k]: of the features of edges what `apart` has."""
+        made = sp.csr_matrix(self.apart[1], dtype=self.kind, copy=True)
+        made.resize(rows, made.shape[1])
+        return made
+
+    @property
+    def read(self) -> tuple[np.ndarray, ...]:
+        """The tables of `core.edges.OfEdges`."""
+        carried = self.carried
+        weight = np.ones(carried.total, np.float32) if carried.weight is None else carried.weight
+        return carried.read, weight, carried.ends.T
+
+    def matrix(self, what: str, way: str) -> sp.csr_matrix:
+        """One of the matrices of `KINDS`."""
+        return _MAKERS[what](self, way)
+
+    def _ends(self, way: str, end: int) -> sp.csr_matrix:
+        """[m, n]: 1 at the node where a message starts (0), or that it reaches (1)."""
+        index, _ = self.listed(way)
+        m, rows = index.shape[1], least_rows(index.shape[1])
+        starts = np.minimum(np.arange(rows + 1), m)
+        return sp.csr_matrix((np.ones(m, self.kind), index[end], starts), shape=(rows, self.nodes))
+
+    def _features(self, way: str) -> sp.csr_matrix:
+        """[m, k], of the features of edges what `apart` has."""
+        _, edge = self.listed(way)
+        made = sp.csr_matrix(self.apart[1][edge], dtype=self.kind)
+        made.resize(least_rows(len(edge)), made.shape[1])
+        return made
+
+    def _adjacency(self, way: str, weighted: bool = True) -> sp.csr_matrix:
+        """[n, n]; entry (i, j) is the sum of the weights of the messages from j that reach i, or how many these are."""
+        index, edge = self.listed(way)
+        weight = self.carried.weight if weighted else None
+        values = np.ones(len(edge), self.kind) if weight is None else weight[edge].astype(self.kind)
+        return sp.csr_matrix((values, (index[1], index[0])), shape=(self.nodes, self.nodes))
+
+    def _into(self, way: str) -> sp.csr_matrix:
+        return sp.csr_matrix(self._ends(way, 1).T)
+
+    def _scalers(self, way: str) -> sp.csr_matrix:
+        """[n, 2]: log(d + 1) and 1 / log(d + 1) of d messages that reach a node, at least 1 of the second."""
+        degree = np.bincount(self.listed(way)[0][1], minlength=self.nodes).astype(np.float64)
+        return sp.csr_matrix(np.stack([np.log(degree + 1), 1 / np.log(degree.clip(1) + 1)], 1).astype(self.kind))
+
+
+_MAKERS: dict[str, Callable[[Messages, str], sp.csr_matrix]] = {
+    "from": lambda own, way: own._ends(way, 0),
+    "to": lambda own, way: own._ends(way, 1),
+    "sum": Messages._into,
+    "mean": lambda own, way: mean(own._into(way)),
+    "features": Messages._features,
+    "feature_means": lambda own, way: mean(own._into(way)) @ own._features(way),
+    "scalers": Messages._scalers,
+    "gcn": lambda own, way: normalised(looped(own._adjacency(way))),
+    "gcn_counted": lambda own, way: normalised(looped(own._adjacency(way, False))),
+    "gcn_bare": lambda own, way: normalised(own._adjacency(way)),
+    "gcn_bare_counted": lambda own, way: normalised(own._adjacency(way, False)),
+}
+
+
+@cache
+def kinds() -> dict[str, tuple[str, str]]:
+    """{name of a matrix: what, way}."""
+    return {named(what, way): (what, way) for what in _MAKERS for way in WAYS}
+
+
+def named(what: str, way: str) -> str:
+    """What the operator is called: "edge_sum_forward"."""
+    return f"edge_{what}_{way}"

@@ -1,0 +1,20 @@
+"""Names with values of which a type can say no more: rows of tables, objects of JSON and TOML, settings."""
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+Record: TypeAlias = dict[str, Any]  # a row of a table, or an object of a file
+Values: TypeAlias = Mapping[str, Any]  # the same to read: settings, measurements
+
+
+# ----------------------------------------------------------------------------------------------------
+# Words that are importable without heavy dependencies: what calls are for, what is not part of a message, and names
+# that no client may have.
+
+
+TAKEN = frozenset({"global", "server"})  # in a run's files: of all examples together, and of the server
+
+
+SETUP, TRAINING, EVALUATION, PREDICTION = PURPOSES = ("set-up", "training", "evaluation", "prediction")
+FRAMING = "(names and framing)"
+HELD = "(held)"  # the key of a message that names what its receiver has of the last one

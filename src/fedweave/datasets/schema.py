@@ -1,0 +1,984 @@
+"""What is allowed of data and seldom meant: one class, names that look alike, columns that number the rows. A row index
+says nothing of the examples, however it came into a table.
+"""
+
+import json
+import logging
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import scipy.sparse as sp
+
+from fedweave.core.graph import SPLITS
+from fedweave.core.text import counted
+from fedweave.datasets.base import NO_LOOPS, Dataset, check_loops, note_loops, undirected
+from fedweave.datasets.check import first, refuse, refuse_rows
+from fedweave.datasets.features import apart, by_holder, check_normalise, one_hot, repeated
+from fedweave.datasets.table import (
+    DECIMAL_COMMA,
+    GAPS,
+    NUMERIC,
+    WHOLE,
+    Known,
+    Table,
+    Tables,
+    alike,
+    as_whole,
+    difference,
+    find,
+    is_gap,
+    meant_empty,
+    places,
+    read,
+    refuse_name,
+)
+from fedweave.errors import ConfigError, DataError, Faults
+
+PANDAS = "__index_level_"  # so begin the names of row indexes that pandas writes to Parquet
+UNNAMED = r"Unnamed: 0(\.\d+)*"  # what it calls them that it reads from CSV, where they come first and have no name
+FEWEST = 20  # rows: of fewer, numbers may well be all different and close together
+STEPS = 0.9  # the least share of steps of one, where several tables stand one below the other
+HEAD = 200  # rows by which most columns are told from row numbers
+WHOLE_STEPS = 0.2  # how far from whole numbers of steps gaps may be
+
+
+def is_index(table: Table, column: str) -> bool:
+    """Whether a column without a name of its own is a row index: whole numbers that number the rows or are all
+    different, or text that is; one that pandas names so in Parquet always is."""
+    if column.startswith(PANDAS):
+        return True
+    if not re.fullmatch(UNNAMED, column) and (column.strip() or column != table.columns[0]):
+        return False
+    try:
+        cells = table.data[column].combine_chunks().cast(pa.string())
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return False
+    if len(cells) == 0 or cells.null_count:
+        return False
+    different = len(cells.unique()) == len(cells)
+    if pc.all(pc.match_substring_regex(cells, WHOLE)).as_py():
+        return different or numbers_rows(np.array(cells.to_pylist(), np.float64))
+    return different and not pc.any(pc.match_substring_regex(cells, NUMERIC)).as_py()
+
+
+def numbers_rows(values: np.ndarray) -> bool:
+    """Whether numbers [n] are those of the rows, perhaps scaled: all different and without large gaps in any order, in
+    steps of one but for a few, or whole numbers that only rise."""
+    held = np.unique(values).astype(np.float64)
+    if len(values) < FEWEST or len(held) == 1:
+        return False
+    gaps = np.diff(held)
+    step, blur = gaps.min(), 8 * float(np.finfo(np.float32).eps) * np.abs(held).max()
+    if blur > WHOLE_STEPS * step or (np.abs(gaps / step - np.round(gaps / step)) > WHOLE_STEPS).any():
+        return False
+    different = len(held) == len(values)
+    steps = np.diff(values.astype(np.float64)) / step
+    rising = (steps > 0).all() and not (held % 1).any()
+    dense = (held[-1] - held[0]) / step < 2 * len(values)
+    return bool(different and (dense or rising)) or float((np.abs(steps - 1) < WHOLE_STEPS).mean()) >= STEPS
+
+
+def row_numbers(x: "np.ndarray | sp.csr_matrix") -> np.ndarray:
+    """int64, the columns of features x [n, d] that number the rows."""
+    if x.shape[0] < FEWEST:
+        return np.zeros(0, np.int64)
+    moving = np.flatnonzero((np.diff(_dense(x[:HEAD]), axis=0) != 0).mean(0) >= STEPS)
+    found = [numbers_rows(_dense(x[:, [at]]).ravel()) for at in moving]
+    result: np.ndarray = moving[np.array(found, bool)]
+    return result
+
+
+def _dense(x: "np.ndarray | sp.csr_matrix") -> np.ndarray:
+    return x.toarray() if isinstance(x, sp.csr_matrix) else x
+
+
+LEAST = 5  # examples of a class of which numbers apart from the others' are no chance
+APART = 1000.0  # times the median column's largest number; of the public sets at hand none is beyond 12
+
+
+def odd_features(data: Dataset) -> Iterator[str]:
+    """A sentence for each kind of column that is odd, with the columns' names, or their numbers from 0."""
+    if data.example == "node":
+        yield from _labels_read_off(data.x, data.y, lambda columns: column_names(data, columns), "feature")
+    elif data.example == "edge" and data.carried is not None and data.carried.features is not None:
+        called = data.carried.columns or tuple(map(str, range(data.carried.width)))
+        yield from _labels_read_off(
+            data.carried.features, data.y, lambda columns: _few(called, columns), "edge feature"
+        )
+    largest = _largest(by_holder(data).x)
+    usual = float(np.median(largest[largest > 0])) if (largest > 0).any() else 0.0
+    if usual and len(far := np.flatnonzero(largest > APART * usual)):
+        yield (
+            f"{_columns(data, far)} numbers up to {largest[far].max() / usual:,.0f} times those of the median column, "
+            "which hides the others from a model; scale features, by data.normalise or before"
+        )
+
+
+def _labels_read_off(
+    x: "np.ndarray | sp.csr_matrix", y: np.ndarray, names: Callable[[np.ndarray], str], what: str
+) -> Iterator[str]:
+    """A sentence on the columns that say the same as the label, and one on those that fall into a range for each."""
+    same = repeated(x, y)
+    ranges = np.setdiff1d(apart(x, y, LEAST), same)
+    for columns, how in ((same, "one value for each class"), (ranges, "numbers of which no two classes share a range")):
+        if len(columns):
+            verb = f"{what} {names(columns)} has" if len(columns) == 1 else f"{what}s {names(columns)} have"
+            yield (
+                f"the {verb} {how}, so that a model reads the label off; leave out what is not known before the "
+                "label is"
+            )
+
+
+def _largest(x: "np.ndarray | sp.csr_matrix") -> np.ndarray:
+    """The largest absolute number [d] of each column."""
+    found = abs(x).max(axis=0)
+    return found.toarray()[0] if sp.issparse(found) else np.asarray(found)
+
+
+def column_names(data: Dataset, columns: np.ndarray) -> str:
+    """What the features int64 [m] are called, a party's with it before, or their numbers from 0; of many, the first."""
+    own = {
+        at: f"{p.name}/{name}"
+        for p in data.parties or ()
+        for at, name in zip(p.columns.tolist(), p.names, strict=False)
+    }
+    names = data.columns or tuple(own.get(at, str(at)) for at in range(data.features))
+    return _few(names, columns)
+
+
+def _few(names: Sequence[str], columns: np.ndarray) -> str:
+    """The names at int64 places `columns`; of many, the first."""
+    named = [names[at] for at in columns.tolist()]
+    return ", ".join(named[:5]) + (f" and {len(named) - 5} more" if len(named) > 5 else "")
+
+
+def _columns(data: Dataset, columns: np.ndarray) -> str:
+    """Who they are, and the verb that fits: "the feature age has", for what follows."""
+    shown = column_names(data, columns)
+    return f"the feature {shown} has" if len(columns) == 1 else f"the features {shown} have"
+
+
+_SHOWN = 3  # pairs of names
+
+
+def odd_data(data: Dataset) -> Iterator[str]:
+    """A sentence for each kind of names that look alike, and for columns that number the rows."""
+    kinds = {"classes": data.labels, "groups": data.groups, "owners": data.owners}
+    kinds |= {"kinds of nodes": data.node_kinds, "kinds of edges": data.edge_kinds}
+    for what, names in kinds.items():
+        pairs = list(alike(names))
+        told = ", ".join(f"{one!r} and {two!r} differ in {difference(one, two)}" for one, two in pairs[:_SHOWN])
+        more = f", and {len(pairs) - _SHOWN:,} more pairs" if pairs[_SHOWN:] else ""
+        if pairs:
+            yield f"of the {what}, {told}{more}; are they meant to be different? If not, write them alike in all tables"
+    if len(numbered := row_numbers(data.x)):
+        few, shown = len(numbered) == 1, column_names(data, numbered)
+        yield (
+            f"the feature{'' if few else 's'} {shown} {'numbers' if few else 'number'} the rows, so that a model reads "
+            f"off where in the table an example stands; leave {'it' if few else 'them'} out (ignore in [data]) unless "
+            "the order means something"
+        )
+
+
+UNITS = 1000.0  # from which factor on times of two clients are not in one unit; a day has 86,400 seconds
+
+
+def odd_times(data: Dataset, until: tuple[float, float] | None, held: Mapping[str, np.ndarray]) -> Iterator[str]:
+    """A sentence for each way in which a split by time lacks one unit of time, or edges that are early enough.
+
+    until: the ends of training and of validation; None where the split is not by time. held: the nodes of each client,
+    int64, by its name.
+    """
+    if until is None or data.carried is None or data.carried.time is None or not data.carried.total:
+        return
+    edges, nodes, names = data.carried.time, data.node_time, list(held)
+    if nodes is not None and (nodes.min() > edges.max() or nodes.max() < edges.min()):
+        yield (
+            f"the nodes' times, {_span(nodes)}, and the edges' times, {_span(edges)}, do not overlap; are both in one "
+            "unit? Dates are days since 1970"
+        )
+    holder = np.full(data.nodes, len(names))  # of the nodes of no client, and of edges between two
+    for at, own in enumerate(held.values()):
+        holder[own] = at
+    source, target = holder[data.carried.ends]
+    client = np.where(source == target, source, len(names))
+    for what, times, whose in (("nodes", nodes, holder), ("edges", edges, client)):
+        last = np.zeros(len(names) + 1)
+        np.maximum.at(last, whose, 0.0 if times is None else np.abs(times))
+        last[last == 0] = np.nan
+        if np.nanmax(last[:-1], initial=0) > UNITS * np.nanmin(last[:-1], initial=np.inf):
+            low, high = int(np.nanargmin(last[:-1])), int(np.nanargmax(last[:-1]))
+            told = f"{last[low]:.10g} at {names[low]} and {last[high]:.10g} at {names[high]}"
+            yield f"the {what}' times go up to {told}; are all in one unit? Dates are days since 1970"
+    total, early = (np.bincount(own, minlength=len(names) + 1)[:-1] for own in (client, client[edges <= until[0]]))
+    late = np.flatnonzero((total > 0) & (early == 0))
+    if edges.min() > until[0]:
+        yield (
+            f"no edge is early enough for training: the first is at {edges.min():.10g}, and training ends at "
+            f"{until[0]:.10g}"
+        )
+    elif len(late):
+        verb = "has" if len(late) == 1 else "have"
+        yield (
+            f"{_few(names, late)} {verb} edges, and none that is early enough for training, which ends at "
+            f"{until[0]:.10g}"
+        )
+
+
+def _span(times: np.ndarray) -> str:
+    return f"{times.min():.10g} to {times.max():.10g}"
+
+
+def one_class(data: Dataset) -> Iterator[str]:
+    """A sentence if all labelled examples are of one class."""
+    held = np.unique(data.y[data.y >= 0])
+    if len(held) == 1:
+        label = data.labels[held[0]] if data.labels else held[0]
+        yield (
+            f"all labelled {data.example}s are of one class, {label}: any model that says so is right, and no score "
+            "says anything"
+        )
+
+
+# ----------------------------------------------------------------------------------------------------
+# What the columns of a user's tables of nodes and edges mean (docs/data-format.md), how each is read, and which may
+# have empty cells.
+
+
+OF_EDGES = "edges."
+
+
+def gaps_of(missing: Sequence[str] | None, of_edges: bool) -> list[str]:
+    """Of the names in [data] missing, such as "income" and "edges.fee", the columns of edges, or of nodes."""
+    named = [(name.startswith(OF_EDGES), name.removeprefix(OF_EDGES)) for name in missing or ()]
+    return [name for is_of_edges, name in named if is_of_edges == of_edges]
+
+
+def check_gaps(missing: Sequence[str] | None, categories: Mapping[str, object] | None) -> None:
+    """Refuse columns in [data] missing that are in [data] categories, too.
+
+    Raises:
+        ConfigError: names one.
+    """
+    if both := [name for name in missing or () if name in (categories or {})]:
+        raise ConfigError(f"data: missing names {both[0]!r}, whose empty cells are in none of its categories.")
+
+
+def gaps_filled(table: Table, names: Sequence[str]) -> Table:
+    """With 0 in the cells of these columns that are empty or hold a word for that (`GAPS`), and behind all others a
+    column for each that says where they were.
+
+    Raises:
+        DataError: there is no such column.
+    """
+    data = table.data
+    for name in names:
+        if name not in data.column_names:
+            refuse(
+                table.path,
+                f"there is no column {name!r}, which [data] missing names",
+                "Correct its name.",
+                "column-named",
+            )
+        cells = data[name].combine_chunks()
+        if pa.types.is_dictionary(cells.type):
+            cells = cells.dictionary_decode()
+        if pa.types.is_null(cells.type):
+            cells = cells.cast(pa.float64())
+        gaps = cells.is_null(nan_is_null=True)
+        if pa.types.is_string(cells.type) or pa.types.is_large_string(cells.type):
+            words = pc.utf8_lower(pc.utf8_trim_whitespace(cells))
+            gaps = pc.or_(gaps, pc.is_in(words, pa.array(["", *GAPS], cells.type), skip_nulls=True))
+        zero = pa.scalar("0").cast(cells.type)
+        data = data.set_column(data.column_names.index(name), name, pc.if_else(gaps, zero, cells))
+        data = data.append_column(f"{name} is missing", gaps.cast(pa.uint8()))
+    return replace(table, data=data)
+
+
+def spread(table: Table, known: Sequence[str] = ()) -> Table:
+    """With a column for each place of the columns that hold a list of numbers in every row, but for the `known`: "emb
+    0" and "emb 1" of "emb".
+
+    Raises:
+        DataError: lists differ in length, or one is missing; names file, row and column.
+    """
+    data = table.data
+    for name in (name for name in table.columns if name not in known):
+        cells = data[name].combine_chunks()
+        if not _holds_numbers(cells.type):
+            continue
+        lengths = pc.fill_null(pc.list_value_length(cells), 0).to_numpy(zero_copy_only=False)
+        width, at = int(lengths.max(initial=0)), data.column_names.index(name)
+        _refuse_uneven(table, name, lengths, width)
+        names = [f"{name} {place}" for place in range(width)]
+        if taken := sorted(set(names) & set(data.column_names)):
+            refuse_name(table.path, taken[0])
+        values, data = cells.flatten(), data.remove_column(at)
+        for place, own in enumerate(names):
+            data = data.add_column(at + place, own, values.take(pa.array(np.arange(place, len(values), width))))
+    return replace(table, data=data)
+
+
+def _refuse_uneven(table: Table, name: str, lengths: np.ndarray, width: int) -> None:
+    remedy = "Give lists of one length in every row, or one column for each number."
+    said = lambda row: f"{name!r} holds {lengths[row]} numbers, not {width}"  # noqa: E731
+    refuse_rows(table, lengths != max(width, 1), said, remedy)
+
+
+def _holds_numbers(kind: pa.DataType) -> bool:
+    """Whether a type is one of lists of numbers."""
+    lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    numbers = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
+    return any(is_list(kind) for is_list in lists) and any(is_one(kind.value_type) for is_one in numbers)
+
+
+NODES = ("id", "label", "sens", "split")
+EDGES = ("source", "target")
+Categories = Mapping[str, str | tuple[str, ...]]
+AUTO = "auto"  # in the place of a column's categories: those that rows of training have
+
+_LOG = logging.getLogger(__name__)
+
+
+class Seen(tuple[str, ...]):
+    """Categories that rows of training have: another value, which nobody declared, is in none of them, with a note."""
+
+    __slots__ = ()
+
+
+def seen(table: Table, column: str, rows: np.ndarray | None = None) -> Seen:
+    """The values of a column in the `rows` (bool [rows], all if None), sorted, without words for a gap.
+
+    Raises:
+        DataError: there is no such column, or these rows have no value.
+    """
+    if column not in table.columns:
+        refuse(table.path, f"there is no column {column!r}, which [data] categories names", "Correct its name.")
+    cells = table.texts(column)
+    cells = cells if rows is None else cells.filter(pa.array(rows))
+    values = sorted(text for text in cells.drop_null().unique().to_pylist() if not is_gap(text))
+    if not values:
+        refuse(table.path, f"column {column!r} is empty in every row of training", "Leave it out: ignore in [data].")
+    return Seen(values)
+
+
+def _categories_of(table: Table, column: str, names: str | tuple[str, ...]) -> np.ndarray:
+    """int64 [rows], the places of the column's values in `names`, -1 in none."""
+    if not isinstance(names, Seen):
+        return table.kinds(column, tuple(names), f"categories.{column}")
+    cells = table.texts(column)
+    found: np.ndarray = places(cells, pa.array(names, pa.string())).fill_null(-1).to_numpy(False).astype(np.int64)
+    others = [text for text in cells.filter(pa.array(found < 0)).drop_null().to_pylist() if not is_gap(text)]
+    if others:
+        kinds = [*dict.fromkeys(others)]
+        more = f" and {counted(len(kinds) - 1, 'more value')}" if kinds[1:] else ""
+        said = f"{kinds[0]!r}{more} in {counted(len(others), 'row')}, which no row of training has: in no category"
+        _LOG.warning("note: %s: %s is %s", table.path, column, said)
+    return found
+
+
+def check_columns(
+    table: Table, required: tuple[str, ...], known: tuple[str, ...], closed: bool = False, hint: str = ""
+) -> None:
+    """Refuse a table without `required` columns, with a misspelt one of the `known` or, where it is `closed`, with any
+    other; `hint` says what else would allow it.
+
+    Raises:
+        DataError: names the file, the column and what it has.
+    """
+    found = f"it has {', '.join(table.columns)}"
+    for name in table.columns:
+        if name not in known and name.strip().casefold() in known:
+            refuse(
+                table.path, f"the column name {name!r} is almost {name.strip().casefold()!r}", "Spell it exactly so."
+            )
+    if absent := [name for name in required if name not in table.columns]:
+        what = f"there is no column {' and no column '.join(map(repr, absent))}; {found}"
+        refuse(table.path, what, _naming(table, absent, known), "column-missing")
+    extra = [name for name in table.columns if name not in known] if closed else []
+    ignore = f"ignore = {json.dumps([f'{table.path.stem}.{name}' for name in extra])}"
+    if "weight" in extra:
+        what = "edge weights are not used unless they are named" if hint else "edge weights are not supported"
+        use = 'Say edge_weight = "weight" in [data]' if hint else "Remove the column weight"
+        refuse(table.path, what, f"{use}, or {ignore}; then every edge counts 1.")
+    if extra:
+        remedy = f"Allowed are {', '.join(known)}{f'; {hint}' if hint else ''}; {ignore} leaves out the others."
+        refuse(table.path, f"unknown columns: {', '.join(extra)}", remedy, "column-unknown")
+
+
+def _naming(table: Table, absent: Sequence[str], known: Sequence[str]) -> str:
+    """What to do about columns that are `absent`: others may have their meaning, in their order if as many."""
+    others, parts = [name for name in table.columns if name not in known], table.columns[0].split()
+    if len(table.columns) == 1 and len(parts) > 1:
+        return f"Cells are split by commas: write {','.join(parts)}, and likewise all rows."
+    own = others if len(others) == len(absent) else ["…"] * len(absent)
+    pairs = ", ".join(f"{name} = {json.dumps(of, ensure_ascii=False)}" for name, of in zip(absent, own, strict=True))
+    return f"If columns of another name say it: [data] columns = {{{pairs}}}. See docs/data-format.md for all columns."
+
+
+def ids_of(nodes: Table) -> pa.Array:
+    """The nodes' ids as text, each once.
+
+    Raises:
+        DataError: an id is empty or repeated, or has a blank at an end; names file and row.
+    """
+    ids = nodes.filled("id")
+    nodes.refuse_blanks("id")
+    seen = pc.index_in(ids, ids).to_numpy(zero_copy_only=False)
+    refuse_rows(
+        nodes,
+        seen != np.arange(nodes.rows),
+        lambda row: f"id {ids[row].as_py()!r} is already in row {nodes.place(seen[row])[1]}",
+        "Give every row an id of its own.",
+    )
+    return ids
+
+
+def feature_names(
+    nodes: Table, known: tuple[str, ...] = NODES, categories: Categories | None = None
+) -> tuple[str, ...]:
+    """All columns that mean nothing else, which the `known` do; of a column of `categories` one for each of its
+    values, "job = clerk"."""
+    given = categories or {}
+    return tuple(
+        full
+        for name in nodes.columns
+        if name not in known
+        for full in ([f"{name} = {value}" for value in given[name]] if name in given else [name])
+    )
+
+
+def features_of(
+    nodes: Table, known: tuple[str, ...] = NODES, categories: Categories | None = None, apart: bool = True
+) -> np.ndarray | sp.csr_matrix:
+    """float32 [n, d]: the columns of `feature_names`, sparse where some are of categories.
+
+    apart: False for examples to be predicted, of which a few may well have nearly the same numbers.
+
+    Raises:
+        DataError: a value is not a number, or none of its column's `categories`, or float32 does not keep a column's
+            differences; names file, row and column.
+    """
+    given, faults, columns = categories or {}, Faults(DataError), list[np.ndarray | sp.csr_matrix]()
+    for name in given.keys() - set(nodes.columns):
+        refuse(
+            nodes.path, f"there is no column {name!r}, which [data] categories names", "Add it, or correct its name."
+        )
+    for name in (name for name in nodes.columns if name not in known):
+        with faults:
+            if name in given:
+                columns.append(one_hot(_categories_of(nodes, name, given[name]), len(given[name])))
+            else:
+                columns.append(nodes.numbers(name, apart)[:, None])
+    faults.refuse()
+    if any(isinstance(column, sp.csr_matrix) for column in columns):
+        return sp.csr_matrix(sp.hstack([sp.csr_matrix(column) for column in columns], "csr"))
+    return np.concatenate(columns, 1) if columns else np.empty((nodes.rows, 0), np.float32)
+
+
+def sens_of(nodes: Table, groups: tuple[str, ...] | None = None) -> np.ndarray | None:
+    """int64 [n] sensitive attribute, -1 where the cell is empty; None without the column. Text is a place among
+    `groups`, by default those present, sorted.
+
+    Raises:
+        DataError: a value is neither a whole number from 0 nor one of the groups; names file and row.
+    """
+    if "sens" not in nodes.columns:
+        return None
+    if groups is None:
+        nodes.refuse_gaps("sens", "groups")
+        nodes.refuse_blanks("sens", "groups")
+    named = group_names(nodes, groups)
+    return nodes.kinds("sens", named, "groups") if named else nodes.whole("sens", empty="unknown")
+
+
+def group_names(nodes: Table, groups: tuple[str, ...] | None = None) -> tuple[str, ...]:
+    """What the groups in the column sens are called, in order; () where they are numbers or there is no such column."""
+    if "sens" not in nodes.columns:
+        return ()
+    present = nodes.texts("sens").drop_null()
+    if groups is None and (len(present) == 0 or pc.any(pc.match_substring_regex(present, NUMERIC)).as_py()):
+        return ()
+    return groups or tuple(sorted(present.unique().to_pylist()))
+
+
+def owners_of(table: Table, column: str) -> tuple[str, ...]:
+    """The names in a column that says whose each row is, sorted; a whole number that is written as "7.0" is "7".
+
+    Raises:
+        DataError: a cell is empty or says so in words ("nan"), or a name begins or ends with a blank, which would make
+            a member of its own.
+    """
+    names = as_whole(table.filled(column)).unique().to_pylist()
+    table.refuse_blanks(column)
+    table.refuse_gaps(column)
+    return tuple(sorted(names))
+
+
+def edges_of(edges: Table, ids: pa.Array, loops: str = "refuse") -> np.ndarray:
+    """int64 [2, 2 E]: both directions of every edge between the nodes `ids`, each once.
+
+    Raises:
+        DataError: see `ends_of`.
+    """
+    (source, target), _ = ends_of(edges, ids, loops)
+    return undirected(source, target, len(ids))
+
+
+def ends_of(edges: Table, ids: pa.Array, loops: str = "refuse") -> tuple[np.ndarray, np.ndarray]:
+    """int64 [2, E]: the ends of every edge as places in `ids`, and int64 [E]: its row.
+
+    loops: "refuse", "keep", or "drop", which leaves out edges of a node with itself, and logs how many.
+
+    Raises:
+        DataError: an end is not among the nodes, or both are the same; names file and row.
+    """
+    faults, ends, known = Faults(DataError), list[np.ndarray](), Known(ids)
+    for name in EDGES:
+        cells = edges.filled(name)
+        numbers = places(cells, ids)
+        missing = numbers.is_null().to_numpy(False)
+        remedy = "Add a row with this id to nodes, or remove the edge."
+        with faults:
+            refuse_rows(edges, missing, partial(_no_node, name, cells, known), remedy)
+        ends.append(numbers.fill_null(-1 - len(ends)).to_numpy(zero_copy_only=False))
+    alone = ends[0] == ends[1]
+    if loops == "refuse":
+        with faults:
+            what = "the edge joins {!r} with itself"
+            refuse_rows(edges, alone, lambda row: what.format(ids[int(ends[0][row])].as_py()), NO_LOOPS)
+    faults.refuse()
+    if loops == "keep":
+        return np.stack(ends).astype(np.int64), np.arange(edges.rows)
+    note_loops(int(alone.sum()), edges.rows, edges.path)
+    return np.stack(ends).astype(np.int64)[:, ~alone], np.flatnonzero(~alone)
+
+
+def elsewhere(edges: Table, ids: pa.Array) -> pa.Array:
+    """What edges name as one of their ends that is not among `ids`, each once, in the order in which it occurs.
+
+    Raises:
+        DataError: neither end of an edge is a node; names file and row.
+    """
+    cells = [edges.filled(name) for name in EDGES]
+    absent = [places(own, ids).is_null() for own in cells]
+    neither = np.logical_and(*(own.to_numpy(False) for own in absent))
+    what = "neither {!r} nor {!r} is a node"
+    said = lambda row: what.format(*(own[row].as_py() for own in cells))  # noqa: E731
+    refuse_rows(edges, neither, said, "An edge to another member's node has one end among this one's; remove the edge.")
+    return pc.unique(pa.chunked_array([own.filter(there) for own, there in zip(cells, absent, strict=True)]))
+
+
+def _no_node(name: str, cells: pa.Array, known: Known, row: int) -> str:
+    cell = cells[row].as_py()
+    return f"{name} {cell!r} is no node{known.hint(cell)}"
+
+
+def split_of(examples: Table, y: np.ndarray, example: str = "node") -> np.ndarray:
+    """bool [3, rows]: the train, val and test ones of the column "split"; messages call a row `example`.
+
+    Raises:
+        DataError: a value is no split, or an unlabelled row has one; names file and row.
+    """
+    cells = examples.texts("split")
+    which: np.ndarray = (
+        pc.index_in(cells, pa.array(SPLITS), skip_nulls=True).fill_null(-1).to_numpy(zero_copy_only=False)
+    )
+    unknown = (which < 0) & cells.is_valid().to_numpy(False)
+    remedy = f"Use {', '.join(SPLITS)}, or leave the cell empty."
+    refuse_rows(examples, unknown, lambda row: f"split is {cells[row].as_py()!r}", remedy)
+    what = f"the {example} is in a split but has no label"
+    refuse_rows(examples, (which >= 0) & (y < 0), lambda row: what, "Label it, or leave its split empty.")
+    result: np.ndarray = which == np.arange(len(SPLITS))[:, None]
+    return result
+
+
+# ----------------------------------------------------------------------------------------------------
+# What all data sets of a user's tables have in common: columns under names of their owner's own, and classes. Labels
+# are whole numbers that count classes, or names: other numbers, such as measurements, are neither unless their owner
+# says so.
+
+
+MEANINGS = ("id", "label", "sens", "split", "graph", "source", "target")
+ENDS = ("source", "target")
+_OF_EXAMPLES = ("label", "sens", "split")  # the first table has them, be they nodes, small graphs or edges
+_OF_NODES = {"nodes": ("id", *_OF_EXAMPLES), "edges": ENDS}
+_OF_EDGES = {"nodes": ("id",), "edges": (*ENDS, "id", *_OF_EXAMPLES)}
+_OF_GRAPHS = {"graphs": ("id", *_OF_EXAMPLES), "nodes": ("id", "graph", "label"), "edges": (*ENDS, "label")}
+
+
+def check_naming(columns: Mapping[str, str], ignore: Sequence[str]) -> None:
+    """Refuse a meaning that no column has, and names that are given twice.
+
+    Raises:
+        ConfigError: says which.
+    """
+    if odd := [meaning for meaning in columns if meaning not in MEANINGS]:
+        raise ConfigError(
+            f"data.columns: nothing is called {odd[0]!r}; name columns for {', '.join(MEANINGS)}.",
+            code="config.unknown-key",
+        )
+    names = [*columns.values(), *ignore]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ConfigError(f"data.columns and data.ignore: {twice[0]!r} stands there twice.")
+
+
+def named(
+    tables: Sequence[Table], root: Path, columns: Mapping[str, str], ignore: Sequence[str], lacking: bool = False
+) -> list[Table]:
+    """The tables, of which the first has the examples, without blank rows, with the columns that `columns` {meaning:
+    own name} names called by what they mean, and without those of `ignore`. "edges.weight" in `ignore` is the column of
+    the edges alone. A row index is left out unless `columns` names it.
+
+    lacking: whether names may be in none of the tables.
+
+    Raises:
+        DataError: a name is in none of the tables where it could be, its meaning is there, too, or a column has none.
+    """
+    tables = [table.without(table.blank()) for table in tables]
+    for table in tables:
+        table.refuse_headers()
+    has = "; ".join(f"{table.path.name} has {', '.join(table.columns)}" for table in tables)
+    held = {name for table in tables for name in table.columns}
+    known = held | {_full(table, name) for table in tables for name in table.columns}
+    if absent := [name for name in ignore if name not in known and not lacking]:
+        refuse(
+            root,
+            f"no table has the column {absent[0]!r}, which data.ignore names ({has})",
+            "Correct its name.",
+            "column-named",
+        )
+    meanings: list[dict[str, str]] = [{} for _ in tables]
+    for meaning, own in columns.items():
+        there = _places(tables, meaning, own)
+        if not there and not lacking:
+            which = f"no table that can say a {meaning}" if own in held else "no table"
+            what = f"{which} has the column {own!r}, which data.columns names for {meaning} ({has})"
+            refuse(root, what, "Correct its name.", "column-named")
+        for at in there:
+            meanings[at][own] = meaning
+    return [_named(table, own, ignore) for table, own in zip(tables, meanings, strict=True)]
+
+
+def _places(tables: Sequence[Table], meaning: str, own: str) -> list[int]:
+    """Where the column that its owner calls `own` has the meaning: in all tables whose rows have that, of what is said
+    of examples in the first alone that has it."""
+    of_graphs = any(table.path.stem == "graphs" for table in tables)
+    known = _OF_GRAPHS if of_graphs else _OF_EDGES if tables[0].path.stem == "edges" else _OF_NODES
+    there = [
+        at
+        for at, table in enumerate(tables)
+        if own in table.columns
+        and meaning in known[table.path.stem]
+        # the ends of edges keep their names, whatever else is called so
+        and not (table.path.stem == "edges" and own in ENDS and meaning not in ENDS)
+    ]
+    return there[:1] if meaning in _OF_EXAMPLES else there
+
+
+def _named(table: Table, meaning: Mapping[str, str], ignore: Sequence[str]) -> Table:
+    kept = [name for name in table.columns if not {name, _full(table, name)} & set(ignore)]
+    indexes = [name for name in kept if name not in meaning and is_index(table, name)]
+    kept = [name for name in kept if name not in indexes]
+    for name in indexes if table.path.stem != "edges" else ():
+        level = logging.INFO if name.startswith(PANDAS) else logging.WARNING
+        _LOG.log(level, "note: %s: the column %r is a row index and left out", table.path, name)
+    for own, name in meaning.items():
+        if name in kept and name not in meaning:
+            refuse(
+                table.path,
+                f"data.columns calls {own!r} the {name}, and there is a column {name!r}",
+                f"Leave that one out: ignore = [{name!r}] in [data].",
+                "column-taken",
+            )
+    if nameless := [name for name in kept if not name.strip() and name not in meaning]:
+        refuse_name(table.path, nameless[0])
+    return replace(table, data=table.data.select(kept).rename_columns([meaning.get(name, name) for name in kept]))
+
+
+def _full(table: Table, column: str) -> str:
+    """The column with its table in front, such as "edges.weight"."""
+    return f"{table.path.stem}.{column}"
+
+
+NUMBER = r"^\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*$"
+
+FEW = 1000  # classes, which may be empty as far as there are rows for them
+FILLED = 0.01  # the least share of more classes that has a row
+
+
+def refuse_stray(y: np.ndarray, refuse_at: Callable[[int, str], None]) -> None:
+    """Refuse classes int64 [m], -1 is unlabelled, of which the highest would leave nearly all below it empty; by
+    `refuse_at` with the row and what is wrong.
+
+    Raises:
+        DataError: by `refuse_at`.
+    """
+    classes = int(y.max(initial=-1)) + 1
+    if classes <= len(y) and classes <= FEW:
+        return
+    held = len(np.unique(y[y >= 0]))
+    if classes > len(y) or held < FILLED * classes:
+        row = int(y.argmax())
+        refuse_at(row, f"label {y[row]} would make {classes:,} classes, of which {held:,} occur among {len(y):,} rows")
+
+
+def labels_in(table: Table, key: str) -> pa.Array:
+    """The cells of the column "label" as strings, null where empty; `key` in [data] can list what they are.
+
+    Raises:
+        DataError: the column holds fractions, in a type of numbers; names file and row.
+    """
+    return table.texts("label", _remedy(key))
+
+
+# "[0, 1, 0]", "[0 1 0]", "0;1;0", "3|7", "0,1,0", "0 1 0": one decimal comma is none of them
+SEVERAL = (
+    r"^\s*([\[({]\s*(.*[,;|].*|\d+(\s+\d+)+)\s*[\])}]|\d+(\s*[;|]\s*\d+)+|\d+(\s*,\s*\d+){2,}|\d+(\s+\d+){2,})\s*$"
+)
+
+
+def refuse_several(table: Table, key: str) -> None:
+    """Refuse several targets in one cell of the column "label", where `key` in [data] lists no names: each combination
+    would be a class of its own. Targets are numbers, a list in brackets, or names that other cells hold by themselves.
+
+    Raises:
+        DataError: names file, row and how many there are.
+    """
+    cells = labels_in(table, key)
+    names = set(cells.drop_null().unique().to_pylist())
+    pieces = {name: re.split(r"\s*[,;|]\s*", name) for name in names}
+    odd = [name for name, own in pieces.items() if re.match(SEVERAL, name) or (len(own) > 1 and names.issuperset(own))]
+    bad = np.asarray(pc.is_in(cells, pa.array(odd, pa.string())))
+    if (row := first(bad)) is not None:
+        more = f" (and so are {int(bad.sum()) - 1:,} more of {table.rows:,} {table.counted})" if bad.sum() > 1 else ""
+        remedy = (
+            "An example has one class: keep one target, such as a column of it in the place of label; if such cells "
+            f"are names, list all of them in data.{key}."
+        )
+        table.refuse_at(row, f"label is {cells[row].as_py()!r}, several targets in one cell{more}", remedy)
+
+
+def refuse_numerals(table: Table, key: str) -> None:
+    """Refuse numbers in the column "label" that are not written as whole ones, where `key` in [data] lists no names:
+    each would be a name of its own, next to which 1 and 1.0 are two.
+
+    Raises:
+        DataError: names file, row and how many there are.
+    """
+    cells = labels_in(table, key)
+    forms = "|".join((NUMBER, DECIMAL_COMMA))
+    number, whole = (np.asarray(pc.match_substring_regex(cells, form).fill_null(False)) for form in (forms, WHOLE))
+    bad = number & ~whole
+    if (row := first(bad)) is not None:
+        more = int(bad.sum()) - 1
+        rest = (
+            f" (and so {'are' if more > 1 else 'is'} {more:,} more of {table.rows:,} {table.counted})" if more else ""
+        )
+        what = f"label is {cells[row].as_py()!r}, a number, but not one like 0, 1 or 2{rest}"
+        table.refuse_at(row, what, _remedy(key))
+
+
+def _remedy(key: str) -> str:
+    return (
+        "Round or bin such numbers into whole ones from 0; if they are names, give them as text and list all of them "
+        f"in data.{key}."
+    )
+
+
+@dataclass(frozen=True)
+class Classified:
+    """What all data sets of a user's tables have in common.
+
+    normalise: how features are scaled: auto, none, row, binary, scale, standard or minmax (docs/data-format.md).
+    classes:   number of classes when labels are numbers; None is the largest label + 1.
+    labels:    class names in order when labels are names; None is those present, sorted. Sites that train together must
+               all give the same `classes` or `labels`, since one site may lack a class.
+    favourable: the class, by name or number, whose prediction is the favourable one where groups of people are
+               compared; it becomes class 1 of the two. None is the second of `labels`, without these by alphabet.
+    sens_feature: allow a feature column that says the same as the column sens.
+    columns:   what columns with names of their own mean, such as {label = "diagnosis", sens = "sex"}.
+    ignore:    columns that do not count.
+    unlabelled: a word, or several, that stands in the examples' labels for an empty cell, such as "unknown".
+    groups:    names of the sensitive groups in order when sens is text; None is those present, sorted.
+    categories: columns of text and all their values in order, one feature for each value; an empty cell is in none.
+                "auto" in the place of a list takes the values of the training rows, sorted.
+    loops:     edges of a node with itself: "refuse", "drop", or "keep" where edges carry something.
+    """
+
+    stems: ClassVar[tuple[str, ...]] = ("nodes", "edges")  # of the files, in the order of `Tables`
+
+    normalise: str = "auto"
+    classes: int | None = None
+    labels: tuple[str, ...] | None = None
+    favourable: str | int | None = None
+    sens_feature: bool = False
+    columns: dict[str, str] | None = None
+    ignore: tuple[str, ...] | None = None
+    unlabelled: str | tuple[str, ...] | None = None
+    groups: tuple[str, ...] | None = None
+    loops: str = "refuse"
+    categories: dict[str, str | tuple[str, ...]] | None = None
+
+    def __post_init__(self) -> None:
+        check_normalise(self.normalise)
+        check_naming(self.columns or {}, self.ignore or ())
+        if self.classes is not None and self.labels is not None:
+            raise ConfigError(
+                "data: give classes (labels are numbers) or labels (labels are names), not both.",
+                code="config.conflict",
+            )
+        if self.classes is not None and self.classes < 1:
+            raise ConfigError(f"data: classes = {self.classes} is not allowed; it must be at least 1.")
+        if self.labels is not None and not 0 < len(self.labels) == len(set(self.labels)):
+            raise ConfigError(f"data: labels = {list(self.labels)} is empty or names a class twice.")
+        if self.favourable is not None:
+            self._check_favourable(str(self.favourable))
+        lists: dict[str, str | tuple[str, ...] | None] = {"groups": self.groups}
+        lists |= {f"categories.{own}": names for own, names in (self.categories or {}).items()}
+        for key, names in lists.items():
+            if isinstance(names, str) and names != AUTO:
+                raise ConfigError(
+                    f'data: {key} = "{names}" is no list of values; list all, or say "{AUTO}", those of training rows.',
+                    code="config.value",
+                )
+            if names is not None and not 0 < len(names) == len(set(names)):
+                raise ConfigError(f"data: {key} = {list(names)} is empty or names a value twice.")
+        if both := set(self.labels or ()) & set(self._unlabelled):
+            raise ConfigError(
+                f"data: {min(both)!r} is in labels, so that it is a class, and in unlabelled.", code="config.conflict"
+            )
+        check_loops(self.loops, self.carries)
+
+    def _check_favourable(self, name: str) -> None:
+        if self.classes is not None and (self.classes != 2 or name not in ("0", "1")):
+            raise ConfigError(
+                f"data.favourable = {name!r}: classes are the numbers 0 to {self.classes - 1}. The favourable class is "
+                "one of two: give 0 or 1.",
+                code="config.no-class",
+            )
+        if self.labels is not None and (len(self.labels) != 2 or name != self.labels[1]):
+            raise ConfigError(
+                f"data.favourable = {name!r}: data.labels = {list(self.labels)} says another order. The favourable "
+                "class is the second of two: correct labels, and leave favourable out.",
+                code="config.conflict",
+            )
+
+    def _ordered(self, table: Table) -> tuple[str, ...] | None:
+        """The class names in order, `labels` or two of which the second is `favourable`; None where neither is given,
+        or that is class 1 of numbers.
+
+        Raises:
+            DataError: the labels are not of two classes, one of which is `favourable`.
+        """
+        if self.labels is not None or self.favourable is None:
+            return self.labels
+        name, held = str(self.favourable), table.texts("label").drop_null().unique()
+        whole = pc.all(pc.match_substring_regex(held, WHOLE)).as_py()
+        present = sorted({one.partition(".")[0] for one in held.to_pylist()} if whole else held.to_pylist())
+        if name not in present or len(present) != 2:
+            what = f"data.favourable = {name!r}, and the classes are {', '.join(present)}"
+            refuse(table.path, what, "Name one of two classes.", "no-class")
+        if whole and name == "1" and present[0] == "0":
+            return None
+        return (*(set(present) - {name}), name)
+
+    @property
+    def _unlabelled(self) -> tuple[str, ...]:
+        return (self.unlabelled,) if isinstance(self.unlabelled, str) else self.unlabelled or ()
+
+    @property
+    def carries(self) -> bool:
+        """Whether anything but who is joined to whom counts of edges."""
+        return False
+
+    @property
+    def of_edges(self) -> bool:
+        """Whether edges are the examples."""
+        return False
+
+    def examples(self, tables: Tables) -> Table:
+        """The table of the examples."""
+        return tables.graphs or (tables.edges if self.of_edges else tables.nodes)
+
+    def tables(self, folder: Path, lacking: bool = False) -> Tables:
+        """The tables in a folder, columns called by what they mean.
+
+        lacking: whether columns that are named may be in none of the tables.
+
+        Raises:
+            DataError: a file is missing or refused, or a column that is named is in none.
+        """
+        return self.named(folder, Tables(*(read(find(folder, stem)) for stem in self.stems)), lacking)
+
+    def named(self, root: Path, tables: Tables, lacking: bool = False) -> Tables:
+        """The tables with columns called by what they mean (`named`)."""
+        held = [table for table in tables if table is not None]
+        first_of = next(at for at, table in enumerate(held) if table is self.examples(tables))
+        order = [first_of, *(at for at in range(len(held)) if at != first_of)]
+        found = named([held[at] for at in order], root, self.columns or {}, self.ignore or (), lacking)
+        if "label" in found[0].columns:
+            found[0] = found[0].emptied("label", self._unlabelled)
+        return Tables(*(found[order.index(at)] for at in range(len(held))))
+
+    def names_of(self, table: Table) -> tuple[str, ...]:
+        """What the classes are called; () where labels are numbers."""
+        if "label" not in table.columns:
+            return self.labels or ()
+        if names := self._ordered(table):
+            return names
+        present = table.texts("label").drop_null().unique()
+        whole = pc.all(pc.match_substring_regex(present, WHOLE)).as_py()
+        return () if whole is not False else tuple(sorted(present.to_pylist()))
+
+    def labels_of(self, table: Table, labelled: bool = True) -> tuple[np.ndarray, int]:
+        """Classes int64 [rows], -1 where a label is missing, and how many classes there are; without `labelled`, all
+        may be missing.
+
+        Raises:
+            DataError: a label is not one of the configured ones; names file and row.
+        """
+        there = labelled or "label" in table.columns
+        cells = labels_in(table, "labels") if there else pa.nulls(table.rows, pa.string())
+        present = cells.drop_null()
+        if len(present) == 0 and not labelled:
+            return np.full(table.rows, -1), self.classes or len(self.labels or ())
+        if len(present) == 0:
+            own = (self.columns or {}).get("label", "label")
+            refuse(table.path, f"column {own} is empty in every row", "Label at least one row.")
+        whole, named = pc.match_substring_regex(present, WHOLE), self._ordered(table)
+        if named is None:
+            if pc.all(whole).as_py():
+                return self._numbered(table)
+            table.refuse_gaps("label", "labels")
+            table.refuse_blanks("label", "labels")
+        if self.classes is not None and named is None:
+            table.whole("label", empty="unlabelled")  # says which label is no number
+        if named is None:
+            refuse_several(table, "labels")
+            refuse_numerals(table, "labels")
+        if named is None and pc.any(whole).as_py():
+            names = present.filter(pc.invert(whole))
+            what = f"some labels are numbers, others are names ({names[0]})"
+            refuse(table.path, what, f"Use one kind in column label. {meant_empty(names[0].as_py())}")
+        classes = named or tuple(sorted(present.unique().to_pylist()))
+        odd = sorted(set(present.unique().to_pylist()) - set(classes))
+        remedy = f"Correct it or add it to labels. {meant_empty(*odd[:1])}"
+        return table.among("label", cells, classes, remedy), len(classes)
+
+    def _numbered(self, table: Table) -> tuple[np.ndarray, int]:
+        y = table.whole("label", empty="unlabelled")
+        if self.classes is None:
+            refuse_stray(y, lambda row, what: table.refuse_at(row, what, "Number the classes from 0, without gaps."))
+            return y, int(y.max()) + 1
+        if (row := first(y >= self.classes)) is not None:
+            what = f"label {y[row]} is not in 0..{self.classes - 1}"
+            table.refuse_at(row, what, "Correct it or raise classes.")
+        return y, self.classes

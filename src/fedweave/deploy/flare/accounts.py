@@ -1,0 +1,161 @@
+"""What has left a site over all its runs, counted in one place that concurrent jobs share: its journals."""
+
+import fcntl
+import logging
+import os
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TextIO
+
+from fedweave.core.ledger import Entry
+from fedweave.core.tree import Tree, leaves
+from fedweave.deploy.flare.chain import Chain
+from fedweave.deploy.flare.folder import private_file, private_folder
+from fedweave.deploy.flare.journal import Journal, append_note, journal_path, read_journal
+from fedweave.deploy.flare.policy import Spent
+from fedweave.deploy.flare.requests import Request, described
+from fedweave.errors import CallRefused, FedweaveError, StepFailed
+
+NO_RUN = "no-run"  # the journal of refusals outside of any run; no run has such a name
+_LONGEST = 500  # characters of a reason
+
+
+class Accounts:
+    """The sum of a site's journals, those that other jobs are writing included; nothing is written before `open`.
+
+    Every job of the site adds to its own journal under one lock, after it has read what the others added to theirs, so
+    that all their entries are one `chain`. lost: see `sitefile.Rules`.
+    spent: the sum, as of the last time that the journals were read. replies: {journal: {step: how often it replied}}.
+    pins: {journal: with which configuration its run began (`requests.pin`)}. damaged: {journal: lines that no one can
+    read}.
+    """
+
+    def __init__(self, folder: Path, lost: Iterable[str] = ()) -> None:
+        self.chain = Chain(lost)
+        self._of, self._folder = folder, journal_path(folder, "").parent
+        self._lock: TextIO | None = None
+        self._read: dict[str, int] = {}
+        self.spent, self.damaged = Spent(), dict[str, int]()
+        self.replies, self.pins = defaultdict[str, Counter[str]](Counter), dict[str, str]()
+
+    @contextmanager
+    def open(self, own: Journal | None = None) -> Iterator[None]:
+        """Keep the site's other jobs from counting and sending; what this job writes meanwhile goes to `own`.
+
+        Raises:
+            CallRefused: another job has joined the run of `own` since this one did.
+        """
+        if self._lock is None:
+            private_folder(self._folder)
+            self._lock = _lock(self._of)
+        with _held(self._lock):
+            joined = self.catch_up()
+            if own is not None and own.path.name in joined:
+                raise CallRefused(f"another job has joined the run {own.path.stem} since this one did")
+            try:
+                yield
+            finally:
+                if own is not None:
+                    self.skip(own)
+
+    def skip(self, journal: Journal) -> None:
+        """What stands in `journal` now is counted, or this job's own."""
+        self._read[journal.path.name] = os.path.getsize(journal.path)
+
+    def count(self, journal: Journal) -> None:
+        """Count the entry that `journal` recorded last."""
+        self._add(journal.path.name, journal.last)
+
+    def _add(self, name: str, entry: Entry) -> None:
+        self.spent = self.spent.after_entry(entry)
+        self.replies[name][entry.step] += entry.direction == "up"
+
+    def repeated(self, pin: str) -> Counter[str]:
+        """{step: how often it has replied} in all runs that began with that configuration."""
+        return sum((self.replies[name] for name, own in self.pins.items() if own == pin), Counter[str]())
+
+    def catch_up(self) -> list[str]:
+        """Count what is new in the journals; those in which a job that joins is among it."""
+        if not self._folder.is_dir():
+            return []
+        with os.scandir(self._folder) as found:  # in every call of a step: quicker than a glob
+            sizes = {entry.name: entry.stat().st_size for entry in found if entry.name.endswith(".jsonl")}
+        return [name for name in sorted(sizes) if sizes[name] > self._read.get(name, 0) and self._count_new(name)]
+
+    def _count_new(self, name: str) -> bool:
+        records = read_journal(self._folder / name, self._read.get(name, 0))
+        self._read[name] = records.end
+        self.chain.add(records.links)
+        for entry in records.entries:
+            self._add(name, entry)
+        joined = [note for note in records.notes if note["note"] == "joined"]
+        if joined:
+            self.pins.setdefault(name, str(joined[0].get("pin", "")))
+        if records.damaged:
+            self.damaged[name] = self.damaged.get(name, 0) + len(records.damaged)
+        return bool(joined)
+
+
+def _lock(folder: Path) -> TextIO:
+    return open(journal_path(folder, "").parent / ".lock", "a", opener=private_file)
+
+
+@contextmanager
+def _held(lock: TextIO) -> Iterator[None]:
+    """The system frees the lock of a killed process."""
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        fcntl.flock(lock, fcntl.LOCK_UN)
+
+
+@contextmanager
+def locked_ledgers(folder: Path) -> Iterator[None]:
+    """Keep all others from writing journals of the site in `folder`."""
+    private_folder(journal_path(folder, "").parent)
+    with _lock(folder) as lock, _held(lock):
+        yield
+
+
+def note_refusal(folder: Path, run: str, asked: str, why: str, code: str = FedweaveError.code) -> None:
+    """Write into the journal of a run, or of none, that the site refused what was `asked`; code: the error's."""
+    with locked_ledgers(folder):
+        append_note(journal_path(folder, run or NO_RUN), "refused", asked=asked, why=why[:_LONGEST], code=code)
+
+
+class CallLog:
+    """Writes into the owner's log what the site does in a job, a line for each call: which run, who submitted it, what
+    was asked for, which keys left and their bytes.
+
+    name: the site's. submitter: who submitted the job, as the server says.
+    """
+
+    def __init__(self, name: str, submitter: str) -> None:
+        self.log = logging.getLogger(f"fedweave.site.{name}")
+        self._submitter, self._left = submitter or "nobody named", list[str]()
+
+    def left(self, reply: Tree, size: int, to: Sequence[str]) -> None:
+        """A message of the call that is under way has left: to the server, or `to` each of some peers."""
+        keys = ", ".join(dict.fromkeys(path.split("/")[0] for path, _ in leaves(reply))) or "no key"
+        self._left.append(f"{keys}{' to ' * bool(to)}{', '.join(to)} ({size:,} bytes)")
+
+    def done(self, run: str, asked: Request) -> None:
+        """The call is answered."""
+        self.log.info("%s: left %s", self._told(run, described(asked)), "; ".join(self._left) or "nothing")
+        self._left = []
+
+    def refused(self, folder: Path, run: str, asked: Request | None, error: Exception) -> None:
+        """The site in `folder` takes no further part in the job; in the run's journal, too."""
+        what = "a request of no known form" if asked is None else described(asked)
+        expected = isinstance(error, FedweaveError) and not isinstance(error, StepFailed)
+        self.log.error("%s [%s]", error, self._told(run, what), exc_info=None if expected else error)
+        code = error.code if isinstance(error, FedweaveError) else FedweaveError.code
+        with suppress(OSError):  # a full disk must not keep the server from hearing of it
+            why = f"{type(error).__name__}: {error}"
+            note_refusal(folder, run, what, why if expected else f"an error of the program ({why})", code)
+
+    def _told(self, run: str, what: str) -> str:
+        return f"run {run or 'none'} of {self._submitter}, {what}"

@@ -1,0 +1,646 @@
+"""Which configurations a site takes from a server: what it names is judged before any of it is looked up. What the
+owner tightens in the policy while a run is under way holds from the next call on, what is loosened from the next job
+on.
+"""
+
+import ast
+import inspect
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from functools import cache, partial
+from itertools import accumulate
+from pathlib import Path
+from types import MethodType
+from typing import Any, TypeAlias, TypeVar
+
+from fedweave.algorithms import ALGORITHMS, PARTS
+from fedweave.algorithms.fedavg import FedAvg
+from fedweave.algorithms.parts.composition import MadeOfParts
+from fedweave.algorithms.scoring import HISTOGRAM, MEAN
+from fedweave.core import plugins
+from fedweave.core.algorithm import (
+    Algorithm,
+    Calls,
+    LimitsRounds,
+    TakesQuorum,
+    TakesSome,
+    capabilities,
+    check_rounds,
+)
+from fedweave.core.federation import Step, StepInfo, is_step, step_info, step_name
+from fedweave.core.mechanism import LDP, Account, Applied, Gaussian, Mechanism, release_of
+from fedweave.core.plugins import is_file
+from fedweave.core.tree import nest
+from fedweave.datasets.base import EXCHANGE, Dataset
+from fedweave.datasets.features import AUTO
+from fedweave.deploy.flare.alignment import CLAIMING, MEETING
+from fedweave.deploy.flare.alignment import INFO as SHARING
+from fedweave.deploy.flare.holdings import JOINING
+from fedweave.deploy.flare.policy import (
+    SCORES,
+    PolicyViolation,
+    Spent,
+    check_evaluations,
+    check_reply,
+    check_summed,
+    covers,
+    least_told,
+)
+from fedweave.deploy.flare.requests import RESERVED
+from fedweave.deploy.flare.scores import COUNTED, scoring_of, scoring_steps
+from fedweave.deploy.flare.sitefile import SITE_FILE, Rules, SiteData, read_site_file
+from fedweave.errors import CallRefused, ConfigError, UserError
+from fedweave.experiment import requirements
+from fedweave.experiment.config import Choice, Config, Document, General, own_parameters, registry, resolve
+from fedweave.experiment.config.toml import check_name, nearest
+from fedweave.experiment.rounds import evaluated
+from fedweave.metrics import classification, groups
+from fedweave.models import MODELS
+from fedweave.models.edges import model_for
+from fedweave.partition.external import ADDING
+
+# ----------------------------------------------------------------------------------------------------
+# Which keys of replies an algorithm that is installed here may send, so that a policy can be held against them.
+
+
+def spelled(files: Iterable[Path]) -> frozenset[str]:
+    """Texts, names of functions, of keywords and of classes in these Python files, and "Class.function" of all classes
+    with all functions of one file: a step may be inherited.
+
+    Raises:
+        ConfigError: names a file that cannot be read as Python.
+    """
+    found: set[str] = set()
+    for file in files:
+        try:
+            tree = ast.parse(file.read_bytes())
+        except (OSError, SyntaxError, ValueError) as error:
+            raise ConfigError(f"{file} cannot be read as Python: {error}; mend it, or take it out") from error
+        found |= _names(tree)
+    return frozenset(found)
+
+
+def of_packages() -> tuple[Path, ...]:
+    """The files of the algorithms and parts that installed packages announce."""
+    kinds = [kind for section in ("algorithm", "part") for kind in plugins.announced(section).values()]
+    return tuple(Path(inspect.getfile(kind)) for kind in kinds)
+
+
+def _names(tree: ast.Module) -> set[str]:
+    texts, functions, classes = set[str](), set[str](), set[str]()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Constant(value=str(text)):
+                texts.add(text)
+            case ast.keyword(arg=str(name)):
+                texts.add(name)
+            case ast.FunctionDef(name=name):
+                functions.add(name)
+            case ast.ClassDef(name=name):
+                classes.add(name)
+    return texts | functions | classes | {f"{kind}.{name}" for kind in classes for name in functions}
+
+
+# Leaves of `COUNTED`; not all are declared apart.
+_SCORES = (*classification.COUNTED, *groups.COUNTED, MEAN, HISTOGRAM)
+
+
+def read_checked(path: Path) -> tuple[SiteData, Rules]:
+    """A site's file (`sitefile.read_site_file`), whose policy names only algorithms and keys that there are: a rule for
+    another would protect nothing.
+
+    Raises:
+        ConfigError: it cannot be read, or is not valid; names the key and what is.
+    """
+    data, rules = read_site_file(path)
+    _check_listed(path, rules)
+    others = _spelled_outside(path, rules)
+    for step in rules.calls:
+        if not _of_outside(step, others):
+            check_name(f"{path}: policy.calls", step, known_steps())
+    named = {"deny": rules.deny, "mixup": rules.mixup, "noise": rules.noise, "secure_sum": rules.secure_sum}
+    for rule, keys in (named | {"unbounded": rules.unbounded}).items():
+        for key in keys:
+            if key.split("/")[0] not in others and (wrong := _unknown(key)):
+                raise ConfigError(f"{path}: policy.{rule}: {wrong}", code="config.policy")
+    return data, rules
+
+
+def _spelled_outside(path: Path, rules: Rules) -> frozenset[str]:
+    """What plug-ins of the policy's files and of installed packages may call their keys and steps."""
+    listed = [Path(file).expanduser() for file in rules.files]
+    for file in listed:
+        if not file.is_file():
+            raise ConfigError(
+                f"{path}: policy.files: there is no file {file}; correct its path, or take it out",
+                code="config.no-file",
+            )
+    try:
+        return spelled([*listed, *of_packages()])
+    except ConfigError as error:
+        raise ConfigError(f"{path}: policy.files: {error}", code="config.code") from error
+
+
+def _of_outside(step: str, others: frozenset[str]) -> bool:
+    """Whether a file from outside has that step, or the class that inherits it."""
+    kind, dot, name = step.rpartition(".")
+    return step in others or (bool(dot) and kind in others and name in known_steps())
+
+
+def _check_listed(path: Path, rules: Rules) -> None:
+    """Algorithms and parts that the policy lists; one of a file is not looked up, because that would run the file."""
+    if rules.parts and not rules.algorithms:
+        raise ConfigError(
+            f"{path}: policy.parts: without policy.algorithms any part may run; list both, or leave this out"
+        )
+    for rule, kind, names in (("algorithms", "algorithm", rules.algorithms), ("parts", "part", rules.parts)):
+        for name in names:
+            if not is_file(name):
+                check_name(f"{path}: policy.{rule}", name, registry(kind))
+
+
+def _unknown(key: str) -> str:
+    """Why nothing that is sent has that key; "" if something has."""
+    if not any(_within(key, sent) or _within(sent, key) for sent in known()):
+        heads = sorted({sent.split("/")[0] for sent in known()})
+        return f"no algorithm sends {key!r}; they send {', '.join(heads)}.{nearest(key, heads)}"
+    head, below, name = key.partition("/")
+    if below and head in COUNTED and name.split("/")[0] not in _SCORES:
+        return f"no algorithm sends {key!r}; below {head} there are {', '.join(_SCORES)}.{nearest(name, _SCORES)}"
+    return ""
+
+
+@cache
+def known_steps() -> tuple[str, ...]:
+    """What `policy.calls` may name: every step by its own name, and with that of its algorithm or part; and jobs."""
+    steps = {step_name(step) for name, kind in ALGORITHMS.items() for step in _steps(_made(name, kind))}
+    steps |= {step_name(step) for kind in PARTS.values() for step in kind().setup}
+    jobs = ("join", "blind", "align", "pad", "match", "exchange", "take")
+    return (*jobs, *sorted({*steps, *(name.rpartition(".")[2] for name in steps)}))
+
+
+@cache
+def known() -> frozenset[str]:
+    """All declared keys of replies, of algorithms and parts with their default settings."""
+    found = {*JOINING, *MEETING, *CLAIMING, *ADDING}
+    for name, kind in ALGORITHMS.items():
+        for step in _steps(_made(name, kind)):
+            found |= step_info(step).sends.keys()
+    for part in (kind() for kind in PARTS.values()):
+        found |= StepInfo.of(part.sends).sends.keys()
+        for step in part.setup:
+            found |= step_info(step).sends.keys()
+    return frozenset(found)
+
+
+def _within(path: str, key: str) -> bool:
+    return f"{path}/".startswith(f"{key}/")
+
+
+def _made(name: str, kind: Callable[[object], object]) -> object:
+    """An algorithm of that name with its defaults and the first model that it takes."""
+    for model in MODELS.values():
+        try:
+            return kind(model().build(4, 2))
+        except (ValueError, TypeError):
+            continue
+    raise ConfigError(f"{name} takes no model with its default settings, so that what it sends is not known")
+
+
+def _steps(algorithm: object) -> list[Step]:
+    places = [algorithm, *(algorithm.composed.values() if isinstance(algorithm, MadeOfParts) else ())]
+    return [MethodType(own, place) for place in places for own in _members(place) if callable(own) and is_step(own)]
+
+
+def _members(place: object) -> Iterable[object]:
+    """What a class has by each name, as its own or inherited."""
+    return {name: own for kind in reversed(type(place).__mro__) for name, own in vars(kind).items()}.values()
+
+
+# ----------------------------------------------------------------------------------------------------
+# What a site's policy refuses of a run for certain, known before any of it is done.
+
+
+def check_declared(rules: Rules, calls: Calls, labels: bool, sites: int) -> None:
+    """Refuse a run of that many sites that could not end, before anything of it leaves.
+
+    labels: whether the site has any.
+
+    Raises:
+        PolicyViolation: names every rule, key and step that sends it.
+    """
+    found = refusals(rules, calls, labels, sites)
+    if reasons := [f"{why}, and {sender} sends it" for why, sender, certain in found if certain]:
+        raise PolicyViolation(". ".join(reasons))
+
+
+def refusals(rules: Rules, calls: Calls, labels: bool, sites: int) -> Iterator[tuple[str, str, bool]]:
+    """Why a rule refuses a key, the step that declares to send it, and whether it sends it on all data: of evaluations
+    only "own" is."""
+    told = _declared(rules, calls, labels)
+    for step in dict.fromkeys(calls.setup + calls.round + calls.evaluation):
+        if step in calls.labelled and not labels:
+            continue
+        for key, why in refused(rules, told(step), sites).items():
+            yield why, step_name(step), step not in calls.evaluation or key == SCORES
+
+
+def check_told(rules: Rules, info: StepInfo, sites: int) -> None:
+    """Refuse what a job of that many sites has them send before its first step.
+
+    Raises:
+        PolicyViolation: names every rule and key.
+    """
+    if reasons := refused(rules, info, sites):
+        raise PolicyViolation(". ".join(reasons.values()))
+
+
+def refused(rules: Rules, info: StepInfo, sites: int) -> dict[str, str]:
+    """{key: why} of what a step declares to send and a policy refuses, without what is below such a key."""
+    found: dict[str, str] = {}
+    for key in sorted(info.sends):
+        if any(key.startswith(f"{above}/") for above in found):
+            continue
+        try:
+            check_reply(rules, Spent(), nest({key: 0.0}), 0, info)
+            check_summed(rules, key, info, sites)
+        except PolicyViolation as error:
+            found[key] = str(error)
+    return found
+
+
+def needs_all(config: Config, algorithm: object) -> bool:
+    """Whether every site takes part in every round, so that a run ends without one."""
+    called = algorithm.participation if isinstance(algorithm, TakesSome) else 1.0
+    replying = algorithm.quorum if isinstance(algorithm, TakesQuorum) else 1.0
+    everyone = min(called, replying, config.engine.values.get("quorum", 1.0)) >= 1
+    return everyone or capabilities(config.algorithm.kind).vertical
+
+
+def overspent(rules: Rules, spent: Spent, calls: Calls, general: General, done: int = -1, labels: bool = True) -> str:
+    """In which round of a run that goes on after round `done`, -1 if it begins, the cap on ε would be exceeded, in a
+    sentence; "" if in none.
+
+    It goes by what the steps declare; a key without a bound is refused apart from this, and what is drawn once for good
+    may be what has been drawn before. labels: whether the site has any.
+    """
+    rounds = range(max(done, 0) + 1, general.rounds + 1)
+    if rules.epsilon is None or not rounds:
+        return ""
+    judged = [evaluated(round, general.rounds, general.eval_every) for round in rounds]
+    steps = [(*calls.round, *(calls.evaluation if due else ())) for due in judged]
+    steps[0] = (*(calls.setup if done < 0 else ()), *steps[0])
+    asked = [tuple(step for step in some if labels or step not in calls.labelled) for some in steps]
+    told = _declared(rules, calls, labels)
+    reached = list(accumulate(asked, partial(_after, told), initial=spent))[1:]
+
+    def cost(one: Spent) -> float:
+        return one.epsilon(rules.delta)
+
+    if cost(reached[-1]) <= rules.epsilon:
+        return ""
+    round = rounds[bisect_right(reached, rules.epsilon, key=cost)]
+    apart = ", apart from what left without a bound" if spent.account.cost.unbounded else ""
+    return (
+        f"policy.epsilon: ε = {cost(spent):.4g} of {rules.epsilon:g} is spent at δ = {rules.delta:g}{apart}, so that a "
+        f"run that begins now would lose the site in round {round:,} of {general.rounds:,}"
+    )
+
+
+def unjudged(
+    rules: Rules, spent: Spent, algorithm: object, calls: Calls, general: General, sites: int, done: int = -1
+) -> None:
+    """Refuse a run between so many `sites` that goes on after round `done`, -1 if it begins, and has more evaluations
+    than the policy leaves: each model that is scored, or tried, is one.
+
+    Raises:
+        PolicyViolation: says how many.
+    """
+    rounds = range(max(done, 0) + 1, general.rounds + 1)
+    planned = sum(evaluated(round, general.rounds, general.eval_every) for round in rounds)
+    tried = models_tried(algorithm, sites, rounds)
+    check_evaluations(rules, spent, planned * len(scoring_steps(calls)) + tried)
+
+
+def models_tried(algorithm: object, sites: int, rounds: Sequence[int]) -> int:
+    """How many models an algorithm has that many sites try in these rounds, at most (`algorithms.score_sums`)."""
+    return algorithm.composed.queries(sites, rounds) if isinstance(algorithm, FedAvg) else 0
+
+
+def conditions(
+    rules: Rules,
+    config: Config,
+    algorithm: object,
+    calls: Calls,
+    sites: int,
+    spent: Spent,
+    replied: Mapping[str, int],
+    done: int = -1,
+) -> tuple[Callable[[], None], ...]:
+    """What must hold of what a run is yet to ask for that goes on after round `done`, -1 if it begins.
+
+    replied: how often each step has in runs of the same configuration. Each raises PolicyViolation where it does not.
+    """
+    most, left = targeted(algorithm, calls), config.general.rounds - max(done, 0)
+    return (
+        partial(unjudged, rules, spent, algorithm, calls, config.general, sites, done),
+        partial(check_target, rules, most, replied, left),
+    )
+
+
+def _declared(rules: Rules, calls: Calls, labels: bool) -> Callable[[Step], StepInfo]:
+    """What a step declares, scores as the policy lets them leave."""
+    scoring = scoring_of(rules, calls, labels)
+
+    def told(step: Step) -> StepInfo:
+        info = step_info(step)
+        return scoring.foretold(info) if step in calls.evaluation else info
+
+    return told
+
+
+def _after(told: Callable[[Step], StepInfo], before: Spent, steps: tuple[Step, ...]) -> Spent:
+    for step in steps:
+        declared = told(step).sends.items()
+        applied = (Applied(key, _anew(before.account, own.mechanisms)) for key, own in declared)
+        before = before.after(0, [one for one in applied if one.mechanisms])
+    return before
+
+
+def _anew(account: Account, mechanisms: tuple[Mechanism, ...]) -> tuple[Mechanism, ...]:
+    """Those that are not of a draw that may be in the account already."""
+    drawn = {_unmarked(own) for _, own in account.released}
+    return tuple(own for own in mechanisms if not release_of(own) or own not in drawn)
+
+
+def _unmarked(own: Mechanism) -> Mechanism:
+    """A mechanism as its step declares it (`site.steps.with_fingerprints`)."""
+    return replace(own, release=own.release.partition(":")[0]) if isinstance(own, LDP | Gaussian) else own
+
+
+def targeted(algorithm: object, calls: Calls) -> dict[str, int]:
+    """{step that sends something with noise: how often it may reply} of an algorithm with a target; {} of others."""
+    most = algorithm.most_rounds if isinstance(algorithm, LimitsRounds) else None
+    return {} if most is None else {step_name(step): most for step in calls.round if _noised(step)}
+
+
+def _noised(step: Step) -> bool:
+    return any(isinstance(one, Gaussian) for own in step_info(step).sends.values() for one in own.mechanisms)
+
+
+def check_target(rules: Rules, most: Mapping[str, int], done: Mapping[str, int], left: int) -> None:
+    """Refuse `left` more replies of steps that have replied as often as is `done` in runs of the same configuration.
+
+    Raises:
+        PolicyViolation: says how many rounds are left.
+    """
+    for step, allowed in most.items():
+        replied = done.get(step, 0)
+        if not rules.repeats and replied + left > allowed:
+            raise PolicyViolation(
+                f"policy.repeats: the target ε is for {allowed} replies of {step}; {replied} have left in runs of this "
+                f"configuration, rounds that were done again among them, and {left} more do not fit. Lower rounds by "
+                f"{replied + left - allowed} or more, or let the target be exceeded: policy.repeats = true"
+            )
+
+
+def suited(config: Config, data: Dataset, width: int, scaling: str) -> Algorithm:
+    """The algorithm with a model for a site's `data`, whose features are `width` columns and scaled so.
+
+    Raises:
+        ConfigError, UserError: one of them is for other data, for fewer rounds, or for features not scaled.
+    """
+    carried = None if capabilities(config.algorithm.kind).vertical else data.carried  # nobody there reads it
+    model = model_for(config.model.make(), carried, width, data.classes)
+    requirements.check_examples(config, data)
+    requirements.check_pooling(config, data, model)
+    requirements.check_edges(config, model)
+    algorithm: Algorithm = config.algorithm.make(model)
+    timed = carried is not None and carried.until is not None
+    requirements.check_sampling(config, data, [data.nodes], timed, model, algorithm)
+    check_rounds(algorithm, config.general.rounds)
+    scaling = "none" if scaling == AUTO and data.scaling == "none" else scaling  # it found nothing to scale
+    requirements.check_scaling(scaling, algorithm, ("example", "node"))
+    return algorithm
+
+
+T = TypeVar("T")
+_Bounds: TypeAlias = Mapping[str, float]
+
+
+def admitted(rules: Rules, document: Document) -> Config:
+    """The configuration in a server's `document`, if the site's policy lets it run.
+
+    Raises:
+        PolicyViolation: it names a Python file, an algorithm or a part that the policy does not. ConfigError: it is not
+            valid.
+    """
+    check_files(rules, document)
+    config = resolve(document)
+    check_algorithm(rules, config.algorithm)
+    return config
+
+
+def check_sites(rules: Rules, name: str, sites: Sequence[str]) -> None:
+    """Refuse the sites that a server names for a run, as the site `name` hears them.
+
+    Raises:
+        CallRefused: they are not this one and others, each once; or one of them is no site but has a certificate, with
+            which it could be in a secure sum. PolicyViolation: they are too few, or one is none of the owner's list.
+    """
+    if name not in sites or len(set(sites)) < len(sites):
+        raise CallRefused("the sites that the server names are not this one and others, each once")
+    if own := sorted(RESERVED & set(sites)):
+        raise CallRefused(f"the server names {', '.join(own)} as a site, which is no member of any project")
+    check_members(rules, name, sites)
+
+
+def check_exchange(rules: Rules, data: SiteData, config: Config, sites: int) -> None:
+    """Refuse a job of that many sites over edges to other sites' nodes unless the site's own file is for that, too; and
+    any other, where its file is for that.
+
+    Raises:
+        ConfigError: the two differ. PolicyViolation: the policy does not allow it.
+    """
+    if (wanted := config.external == EXCHANGE) != (data.external == EXCHANGE):
+        job = "exchanges" if wanted else "does not exchange"
+        raise ConfigError(
+            f"data.external: the job {job} over edges to other sites' nodes, and site.toml says {data.external!r}; "
+            f'[data] external = "{EXCHANGE}" is to stand in the experiment and in every site.toml, or in none.'
+        )
+    if wanted:
+        least_told(rules)
+        check_told(rules, SHARING, sites)
+
+
+def check_members(rules: Rules, name: str, sites: Sequence[str]) -> None:
+    """Refuse a run of fewer sites than the policy of the site `name` allows, or of others.
+
+    Raises:
+        PolicyViolation: says how many, or names them.
+    """
+    if len(sites) < rules.min_sites:
+        raise PolicyViolation(f"policy.min_sites: the run is of {len(sites)}, and {rules.min_sites} are needed")
+    if rules.members and (odd := [site for site in sites if site not in (name, *rules.members)]):
+        raise PolicyViolation(
+            f"policy.members: {', '.join(odd)} is in the run and not on the owner's list; add its certificate's "
+            "fingerprint there once you know that it is who it says"
+        )
+
+
+def check_of_sites(algorithm: Choice) -> None:
+    """Refuse an algorithm that needs what no site has or gives.
+
+    Raises:
+        UserError: names it and what to do.
+    """
+    needs = capabilities(algorithm.kind)
+    if needs.pooled:
+        raise UserError(
+            f"{algorithm.name} pools all data at one place, which no site allows; choose another.",
+            code="user.pools",
+        )
+    if needs.ids:
+        raise UserError(
+            f"{algorithm.name} needs to know which nodes of other sites a site's nodes are connected to, which no site "
+            "knows; run it with engine.name = 'simulation', or choose another.",
+            code="user.neighbours-unknown",
+        )
+
+
+def check_files(rules: Rules, document: Document) -> None:
+    """Refuse a document that names a plug-in by a file, "file.py:Name", that `policy.files` does not: to look it up is
+    to run it.
+
+    Raises:
+        PolicyViolation: names the file and what to do.
+    """
+    allowed = {Path(file).expanduser().resolve() for file in rules.files}
+    for file in plugins.files_in(document):
+        if file not in allowed:
+            raise PolicyViolation(
+                f"policy.files: the job names {file}, which this site would run; its owner can list it there, or "
+                "install a package that announces the plug-in (docs/extending.md)"
+            )
+
+
+def check_algorithm(rules: Rules, algorithm: Choice) -> None:
+    """Refuse a job whose algorithm is not allowed: where the policy lists algorithms, one means itself without further
+    parts, which could make any other of it, unless the policy lists these, too.
+
+    Raises:
+        PolicyViolation: names the algorithm, or the part and what to do.
+    """
+    if not rules.algorithms:
+        return
+    if algorithm.name not in _named(rules.algorithms):
+        listed = ", ".join(rules.algorithms)
+        raise PolicyViolation(
+            f"policy.algorithms: {algorithm.name} is not among {listed}. Run one of these, or have the site's owner "
+            "review it and add it."
+        )
+    allowed = _named(rules.parts)
+    for part in _added(algorithm):
+        if part not in allowed:
+            raise PolicyViolation(
+                f"policy.parts: the job has {algorithm.name} with the part {part}, and may have it by itself alone "
+                f'(policy.algorithms). If you have reviewed the part: policy.parts = ["{part}"]'
+            )
+
+
+def _named(listed: tuple[str, ...]) -> set[str]:
+    """Plug-ins as a policy lists them, under the names that a configuration keeps of them."""
+    return {plugins.absolute(name) if plugins.is_file(name) else name for name in listed}
+
+
+def _added(algorithm: Choice) -> list[str]:
+    """The names of the parts that an algorithm does not have by default."""
+    own = own_parameters(algorithm.kind).get("parts")
+    kinds = {type(part) for part in own.default} if own is not None and isinstance(own.default, tuple) else set()
+    chosen = [part for part in algorithm.values.get("parts", ()) if isinstance(part, Choice)]
+    return [part.name for part in chosen if part.kind not in kinds]
+
+
+class PolicyFile:
+    """The policy in a site's folder, looked at again whenever its file has changed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / SITE_FILE
+        self._seen = self._mark()
+
+    def news(self) -> Rules | None:
+        """The rules as they are now, if the file has changed since the last look; else None.
+
+        Raises:
+            ConfigError: the file is gone, or is not valid any more: what its owner wants cannot be known.
+        """
+        mark = self._mark()
+        if mark == self._seen:
+            return None
+        rules = read_checked(self._path)[1]
+        self._seen = mark
+        return rules
+
+    def _mark(self) -> tuple[int, ...]:
+        try:
+            stat = self._path.stat()
+        except FileNotFoundError:
+            return ()
+        return stat.st_mtime_ns, stat.st_size, stat.st_ino
+
+
+def stricter(before: Rules, now: Rules) -> Rules:
+    """Rules that forbid what either forbids. What is judged as a job begins (`algorithms`, `parts`, `files`, `members`)
+    is that of `now`, by which a job has to be judged again; `lost` is of entries that are looked for then alone."""
+    found = {name: combine(vars(before)[name], vars(now)[name]) for name, combine in _STRICTER.items()}
+    return replace(now, **found)
+
+
+def changed(before: Rules, now: Rules) -> tuple[list[str], list[str]]:
+    """The names of the rules that are tightened, and of those that are loosened in whole or in part."""
+    was, new, both = vars(before), vars(now), vars(stricter(before, now))
+    odd = [own.name for own in fields(Rules) if was[own.name] != new[own.name]]
+    tightened = [name for name in odd if name not in _STRICTER or both[name] != was[name]]
+    return tightened, [name for name in odd if name in _STRICTER and both[name] != new[name]]
+
+
+def _both(before: Iterable[T], now: Iterable[T]) -> tuple[T, ...]:
+    return tuple(dict.fromkeys((*before, *now)))
+
+
+def _common(before: tuple[str, ...], now: tuple[str, ...]) -> tuple[str, ...]:
+    """The keys that are, or are below, one of either."""
+    kept = [key for key in now if any(covers(own, key) for own in before)]
+    return _both(kept, [key for key in before if any(covers(own, key) for own in now)])
+
+
+def _least(before: float | None, now: float | None) -> float | None:
+    return min((own for own in (before, now) if own is not None), default=None)
+
+
+def _of_each(choose: Callable[[float, float], float]) -> Callable[[_Bounds, _Bounds], _Bounds]:
+    def combine(before: _Bounds, now: _Bounds) -> _Bounds:
+        return {**before, **now} | {key: choose(before[key], now[key]) for key in before.keys() & now.keys()}
+
+    return combine
+
+
+def _all(before: bool, now: bool) -> bool:
+    return before and now
+
+
+def _fewest(before: bool | int, now: bool | int) -> bool | int:
+    """Nothing, or only sums of as many nodes as both ask for."""
+    return max(before, now) if before and now else False
+
+
+_STRICTER: dict[str, Callable[..., Any]] = (
+    dict.fromkeys(("deny", "secure_sum"), _both)
+    | dict.fromkeys(("unbounded", "measures"), _common)
+    | dict.fromkeys(("mixup", "noise"), _of_each(max))
+    | dict.fromkeys(("partial_sums", "repeats", "true_labels"), _all)
+    | dict.fromkeys(("epsilon", "delta", "bytes", "max_ids", "max_change", "score_epsilon", "evaluations"), _least)
+    | dict.fromkeys(("min_nodes", "min_sites", "min_summed", "round_scores"), max)
+    | {"calls": _of_each(min), "exchange": _fewest}
+)

@@ -1,0 +1,506 @@
+"""What a party of a vertical federation holds, at first all its nodes, and how the parties find those that all of them
+have without telling the server an id: the protocol of `privacy.intersection` on trees and requests.
+
+The sites send their ids blinded; the server hands every list around, turn by turn, so that each of the others blinds it
+once; then it compares, and tells each site at which places of its own list the ids are that all have. Every site sorts
+these ids as text, and all number their nodes alike, as the dataset "parties" does.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedweave.core.federation import Declaration, Sends, StepInfo
+from fedweave.core.replies import Replies
+from fedweave.core.tree import Tree
+from fedweave.core.types import Record
+from fedweave.datasets import npz
+from fedweave.datasets.base import BARE, Dataset, Outside, beside, ends_at, ways
+from fedweave.datasets.check import refuse
+from fedweave.datasets.features import compact, normalise, of_party, without_sens
+from fedweave.datasets.parties import read_party, restricted
+from fedweave.deploy.flare.holdings import (
+    HASH,
+    WIDTH,
+    Holdings,
+    LabelVersion,
+    check_meant,
+    check_split,
+    marks,
+    numbered,
+    require,
+    tables,
+)
+from fedweave.deploy.flare.policy import least_told
+from fedweave.deploy.flare.requests import Join
+from fedweave.deploy.flare.sitefile import IDS_KEY, Rules, SiteData, read_secret
+from fedweave.deploy.flare.sums import data, tensor
+from fedweave.errors import CallRefused, FedweaveError, UserError
+from fedweave.experiment.graphs import graph_of
+from fedweave.partition.base import hashed
+from fedweave.partition.external import (
+    ADDING,
+    HEARS,
+    SUMS,
+    TELLERS,
+    TOTALS,
+    columns_told,
+    means,
+    own_holder,
+    terms,
+    words,
+)
+from fedweave.privacy.aggregation import read_identity
+from fedweave.privacy.intersection import WIDTH as POINT
+from fedweave.privacy.intersection import Opening, Party, common, digest
+
+MEETING: Declaration = {
+    "features": Sends("how many features the party has", within=WIDTH),
+    "classes": Sends("how many classes the data has", within=WIDTH),
+    "ids": "how many nodes the party has and how many it shares with others: blinded ids, of which the server cannot "
+    "tell what they are",
+    "signed": "the site's certificate and its signature on its list of blinded ids",
+}
+TOLD = {
+    "width": "how many features the party has that has most",
+    "common": "at which places of its list the ids are that all parties have",
+    "openings": "how many ids each party has, signed",
+    "ids": "another party's ids, blinded by others",
+    "signature": "a signature on them",
+    "motifs": "how long the longest list of motifs is that any site has, in blocks of 32",
+}
+BLINDING = StepInfo.of(
+    {"ids": "another party's ids, blinded by this one too", "signature": "the site's signature on them"},
+    ragged=True,
+    hears=TOLD,
+)
+Ask: TypeAlias = Callable[[int, Mapping[str, Tree]], Replies]  # turn, {site: message}
+
+
+def opening_tree(opening: Opening) -> Tree:
+    """What a site sends of it besides the list, which says the rest."""
+    told = {"certificate": opening.certificate, "nonce": opening.nonce, "signature": opening.signature}
+    return {key: tensor(value) for key, value in told.items()}
+
+
+def no_opening() -> Tree:
+    """Of a site without ids."""
+    return dict.fromkeys(("certificate", "nonce", "signature"), torch.empty(0, dtype=torch.uint8, device="cpu"))
+
+
+def read_openings(told: object) -> dict[str, Opening]:
+    """What the server relays of all sites.
+
+    Raises:
+        CallRefused: it is not of this form.
+    """
+    try:
+        if not isinstance(told, dict):
+            raise TypeError("it is no table")
+        return {
+            site: Opening(
+                data(own["certificate"]),
+                data(own["nonce"]),
+                int(own["size"]),
+                data(own["digest"]),
+                data(own["signature"]),
+            )
+            for site, own in told.items()
+        }
+    except (KeyError, TypeError, ValueError) as error:
+        raise CallRefused("alignment: what is said of the lists is not of fedweave's form") from error
+
+
+def meet(replies: Replies, ask: Ask) -> dict[str, Tree]:
+    """{site: what the server tells it}: the "width" of the widest features and, where tables have ids, the places of
+    the "common" ones in its list.
+
+    ask: has every site blind the list that it is sent.
+
+    Raises:
+        UserError: parties keep back what is needed, only some of them have ids, or no id is common. FedweaveError: what
+            came are no blinded ids.
+    """
+    told = {site: replies[site] for site in replies.clients}
+    if silent := [site for site, reply in told.items() if reply["features"] < 1]:
+        raise UserError(f"{', '.join(silent)}: the policy keeps back `features`, without which no model can be built.")
+    width = widest(replies)
+    lists = {site: points_of(site, reply["ids"]) for site, reply in told.items()}
+    if not any(map(len, lists.values())):
+        return {site: {"width": width} for site in told}  # an .npz file has no ids; its nodes are in the common order
+    if silent := [site for site, own in lists.items() if not len(own)]:
+        raise UserError(
+            f"{', '.join(silent)}: no ids came from there, but from the other sites. Every site needs a folder of "
+            "tables as its [data] path (an .npz file has no ids), and a policy that does not deny `ids`."
+        )
+    sizes = ", ".join(f"{site} has {len(own)}" for site, own in lists.items())
+    found = common({site: own.numpy() for site, own in blinded(lists, told, ask).items()})
+    if not all(map(len, found.values())):
+        raise UserError(
+            f"no id is common to all sites ({sizes}). The same ids must be written alike everywhere, and every site "
+            "needs the same ids.key."
+        )
+    return {site: {"width": width, "common": torch.from_numpy(places)} for site, places in found.items()}
+
+
+def widest(replies: Replies) -> int:
+    """How many features the party has that has most."""
+    return max(int(replies[site]["features"]) for site in replies.clients)
+
+
+def blinded(lists: dict[str, Tensor], told: Mapping[str, Tree], ask: Ask) -> dict[str, Tensor]:
+    """The lists, once every site has blinded every one; what each `told` of its own is "signed".
+
+    Raises:
+        FedweaveError: what came are no blinded ids.
+    """
+    sites = list(lists)
+    openings = {
+        site: told[site]["signed"] | {"size": len(own), "digest": tensor(digest(own.numpy()))}
+        for site, own in lists.items()
+    }
+    signatures = {site: told[site]["signed"]["signature"] for site in sites}
+    for turn in range(1, len(sites)):
+        owner = {site: sites[at - turn] for at, site in enumerate(sites)}
+        more = {"openings": openings} if turn == 1 else {}
+        sent = {site: {"ids": lists[of], "signature": signatures[of]} | more for site, of in owner.items()}
+        replies = ask(turn, sent)
+        for site, of in owner.items():
+            before, lists[of] = len(lists[of]), points_of(site, replies[site]["ids"])
+            signatures[of] = replies[site]["signature"]
+            if len(lists[of]) != before:
+                raise FedweaveError(
+                    f"{site}: it was to blind {before} ids, and sent {len(lists[of])}.", code="reply.blinded"
+                )
+    return lists
+
+
+def points_of(site: str, ids: object) -> Tensor:
+    """The list uint8 [n, 32] that a site sent.
+
+    Raises:
+        FedweaveError: it is of another form.
+    """
+    if not isinstance(ids, Tensor) or ids.dtype != torch.uint8 or ids.shape[1:] != (POINT,):
+        raise FedweaveError(
+            f"{site}: what came from there are no blinded ids; install the same fedweave everywhere.",
+            code="reply.blinded",
+        )
+    return ids
+
+
+@dataclass(frozen=True)
+class PartyData:
+    """A site's data before it has met the others.
+
+    data: features not yet scaled; there may be no labels; without ids, the nodes are in the common order already.
+    meeting: where it finds the nodes that all have, if there are ids. columns: what the features are called, where they
+    have names. scaling: of the features, over the common nodes.
+    """
+
+    path: Path
+    data: Dataset
+    meeting: Party | None
+    columns: tuple[str, ...]
+    scaling: str
+
+    def greeting(self) -> Tree:
+        """What it says to the server (`alignment.MEETING`), once."""
+        sizes = {"features": self.data.features, "classes": self.data.classes}
+        if self.meeting is None:
+            return sizes | {"ids": torch.empty(0, POINT, dtype=torch.uint8, device="cpu"), "signed": no_opening()}
+        points, opening = self.meeting.open(self.data.ids)
+        return sizes | {"ids": torch.from_numpy(points), "signed": opening_tree(opening)}
+
+    def align(self, told: Tree, dtype: torch.dtype) -> Holdings:
+        """Its share of the common nodes, as wide as the widest party's, once the server has `told` (`alignment.meet`).
+
+        Raises:
+            FedweaveError: what the server told cannot be.
+        """
+        if told["width"] < self.data.features:
+            raise FedweaveError(f"the server says that no party has more than {told['width']} features; this one has.")
+        if told["width"] > WIDTH.most:
+            raise FedweaveError(f"the server asks for {told['width']:,} features; {WIDTH.most:,} are allowed.")
+        data, rows = self.data, np.arange(self.data.nodes)
+        if self.meeting is not None:
+            common = self.meeting.rows(told["common"].tolist())
+            rows = np.array(sorted(common, key=lambda row: self.data.ids[row]), np.int64)
+            data = restricted(data, rows)
+        data = replace(data, x=normalise(compact(data.x), self.scaling, self.path.name))
+        graph, version = graph_of(data, told["width"], dtype), LabelVersion.of(self.data, rows)
+        # At every party the same, also where one has a label for some of the nodes alone.
+        masks = torch.zeros_like(graph.masks)
+        masks[:, : data.nodes] = torch.from_numpy(np.asarray(data.public, bool))
+        graph = graph._replace(masks=masks)
+        apart = self.data.nodes - len(rows)
+        return Holdings(graph, None, replace(data, columns=()), version=version, apart=apart)
+
+    def marks(self, kept: Dataset) -> Record:
+        """See `holdings.marks`, of the `kept` nodes."""
+        return marks(replace(kept, columns=self.columns), self.scaling)
+
+    def kept(self, kept: Dataset) -> str:
+        """For the owner, what is left of its data."""
+        nodes, edges = (
+            f"{now:,} of {before:,} {what}"
+            for what, now, before in (
+                ("nodes", kept.nodes, self.data.nodes),
+                ("edges", kept.edges.shape[1] // 2, self.data.edges.shape[1] // 2),
+            )
+        )
+        return f"the parties have {nodes} in common, and {edges} join them"
+
+
+def _hashed(path: Path, data: Dataset, shares: tuple[float, float, float], key: bytes) -> np.ndarray:
+    """The split by a keyed hash of each id, of nodes without a label as of others: it tells nothing of who has one.
+
+    Raises:
+        DataError: the nodes have no ids, or a split of their own.
+    """
+    if not data.ids:
+        refuse(path, "its nodes have no ids, and data.split = 'hash' goes by them", "Give ids, or take tables.")
+    if data.public is not None:
+        said = "it has a split, and site.toml says data.split = 'hash'"
+        refuse(path, said, "Leave out the column split, or data.split.", "split-twice")
+    return hashed(data.ids, shares, key)
+
+
+def read_own(
+    site: SiteData, folder: Path, run: str, sites: Sequence[str], name: str, members: Mapping[str, str]
+) -> PartyData:
+    """Read what `site.toml` names, for a vertical algorithm in a `run` of these `sites`, of which it is that `name`.
+
+    members: see `sitefile.Rules`.
+
+    Raises:
+        DataError: a file is absent or refused, or has no split. ConfigError: there is no key for the ids, or
+            no certificate.
+    """
+    path = require(folder / site.path)
+    if path.is_dir():
+        data, columns = read_party(path, tables(site))
+    else:
+        data = without_sens(npz.read(path, path.stem, labelled=False, loops=site.loops), path, site.sens_feature)
+        data, columns = numbered(path, data, site), data.columns
+    check_meant(path, site)
+    if data.graph_of is not None:
+        refuse(path, "these are small graphs", "A party of a vertical run brings one graph.")
+    key = read_secret(folder / IDS_KEY) if data.ids else b""
+    if site.split == HASH:
+        data = replace(data, public=_hashed(path, data, site.shares, key))
+    check_split(path, data)
+    meeting = Party(name, read_identity(folder, members), run, tuple(sites), key) if data.ids else None
+    return PartyData(path, data, meeting, columns, of_party(site.normalise))
+
+
+# ----------------------------------------------------------------------------------------------------
+# How sites tell each other of the nodes at their ends of edges, before training (`partition.external`): the server
+# learns neither an id nor a number. Every site sends its own ids and those that its edges lead to, blinded
+# (`privacy.intersection`), and says which of the points are of nodes that it holds. The server hands the lists
+# around, compares them, and numbers the nodes that one site holds and others have edges to. Of each of these a site
+# adds up its own nodes' features, pads them with what the key of the ids and the id itself make, so that they can be
+# read by who knows both, and sends them as its term of a secure sum of all sites. The server opens the sum and sends
+# every site the rows of the nodes that it holds.
+
+
+CLAIMING: Declaration = {
+    "ids": "how many nodes the site has, how many others its edges lead to, and which of the points stand on other "
+    "sites' lists, too: blinded ids, of which the server cannot tell what they are",
+    "owned": "which of the blinded ids are of nodes that it holds",
+    "signed": "the site's certificate and its signature on its list of blinded ids",
+}
+HEARD = TOLD | HEARS | {"places": "at which places of its list the ids are that some site holds and others name"}
+INFO = StepInfo.of(ADDING, True, hears=HEARD)
+
+
+@dataclass
+class Exchange:
+    """A site's part in one exchange.
+
+    data: its own, not scaled, with columns that are to be filled (`partition.external.alone`). told: of how many of the
+    first columns it tells sums. meeting: where it finds common ids. least: the fewest of its nodes of which it tells a
+    sum. scaling: of the features once there are all.
+    """
+
+    data: Dataset
+    told: int
+    meeting: Party
+    least: int
+    scaling: str
+    _slots: int = -1
+    _own: dict[int, int] = field(default_factory=dict)  # {slot: the node that it is of}
+    _other: dict[int, int] = field(default_factory=dict)  # {slot: place among the names elsewhere}
+
+    def greeting(self) -> Tree:
+        """What it says of its ids (`CLAIMING`), once."""
+        points, opening = self.meeting.open([*self.data.called, *self._outside.names])
+        owned = torch.tensor([row < self.data.nodes for row in self.meeting.order], device="cpu")
+        return {"ids": torch.from_numpy(points), "owned": owned, "signed": opening_tree(opening)}
+
+    def match(self, told: Tree) -> None:
+        """Take the numbers that the server gave to its nodes, and to those that its edges lead to.
+
+        Raises:
+            CallRefused: they cannot be.
+        """
+        places, numbers, count = _listed(told.get("places")), _listed(told.get("slots")), told.get("count")
+        rows = self.meeting.rows(places) if places else []
+        if type(count) is not int or len(rows) != len(numbers) or len(set(numbers)) < len(numbers):
+            raise CallRefused("exchange: the server gives two nodes one number, or a node none")
+        if self._slots >= 0 or any(not 0 <= number < count for number in numbers):
+            raise CallRefused("exchange: the server numbers nodes twice, or beyond what it counts")
+        named = dict(zip(numbers, rows, strict=True))
+        self._slots, n = count, self.data.nodes
+        self._own = {slot: row for slot, row in named.items() if row < n}
+        self._other = {slot: row - n for slot, row in named.items() if row >= n}
+
+    def add(self, told: Tree, sites: int) -> Tree:
+        """Its term of the sum: what it tells of each of the numbered nodes, of which that many `sites` tell.
+
+        Raises:
+            CallRefused: they are not numbered yet, or are others. DataError: a number is too large for the sum.
+        """
+        if self._slots < 0 or told != {"slots": self._slots}:
+            raise CallRefused("exchange: the server asks for sums of other nodes than it has numbered")
+        n, names = self.data.nodes, self._outside.names
+        slot = np.full(len(names), -1)
+        slot[list(self._other.values())] = list(self._other)
+        made = np.zeros((self._slots, TELLERS + self.width), np.int64)
+        if self._other:
+            ends = ends_at(self._outside.carried, own_holder(n, self._outside))
+            ends = ends._replace(far=slot[ends.far - n])
+            form = self._slots, len(ways(self._outside.carried.directed))
+            found = terms(self.data.x[:, : self.told], ends.only(ends.far >= 0), form, self.least)
+            made[:, TELLERS:] = words(found, sites)
+        padded = made.view(np.uint64)
+        for at, place in self._other.items():
+            if made[at].any():
+                pad, weights = self._pad(names[place])
+                padded[at, :TELLERS] = np.uint64(1) + padded[at] @ weights
+                padded[at] += pad
+        return {SUMS: torch.from_numpy(made)}
+
+    def take(self, told: Tree, sites: int) -> Dataset:
+        """The data with what others told of its nodes, scaled.
+
+        Raises:
+            CallRefused: what the server `told` is not what others told of these nodes.
+        """
+        total = told.get(TOTALS)
+        if not isinstance(total, torch.Tensor) or total.shape != (len(self._own), TELLERS + self.width):
+            raise CallRefused("exchange: what the server tells are not the sums of this site's nodes")
+        rows = [self._own[slot] for slot in sorted(self._own)]
+        plain = np.zeros((self.data.nodes, self.width), np.int64)
+        for row, of in zip(rows, total.numpy(), strict=True):
+            plain[row] = self._opened(row, of, sites)
+        heard = means(plain, len(ways(self._outside.carried.directed)))
+        x = beside(self.data.x[:, : -self.width], heard)
+        return replace(self.data, x=normalise(x, self.scaling, self.data.name))
+
+    def _opened(self, row: int, total: np.ndarray, sites: int) -> np.ndarray:
+        """int64 [width]: what others told of a node, without their pads."""
+        (pad, weights), given = self._pad(self.data.called[row]), total.view(np.uint64)
+        for tellers in range(sites):
+            opened = given - np.uint64(tellers) * pad
+            if (opened[:TELLERS] - opened @ weights == tellers).all():
+                return opened[TELLERS:].view(np.int64)
+        raise CallRefused("exchange: what the server tells of a node was not told of it")
+
+    def _pad(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+        """uint64 [1 + w], twice: the pad of a row that tells of a node, and by what its values are checked."""
+        pad, weights = self.meeting.pad(name, 2 * (TELLERS + self.width)).reshape(2, -1)
+        return pad, weights * (np.arange(len(weights)) >= TELLERS)
+
+    @property
+    def width(self) -> int:
+        """How many columns are to be filled: for each direction, the number of neighbours and their means."""
+        return len(ways(self._outside.carried.directed)) * (1 + self.told)
+
+    @property
+    def _outside(self) -> Outside:
+        return self.data.outside or Outside(BARE, ())
+
+
+def _listed(given: object) -> list[int]:
+    if not isinstance(given, torch.Tensor) or given.dtype != torch.int64 or given.dim() != 1:
+        raise CallRefused("exchange: what the server numbers are no places of a list")
+    return [int(one) for one in given]
+
+
+def entered(folder: Path, asked: Join, name: str, rules: Rules, whole: Dataset, scaling: str) -> Exchange:
+    """The part of the site `name` in what a job exchanges over edges of its data, features not scaled.
+
+    Raises:
+        ConfigError: there is no key for the ids, or no certificate. PolicyViolation: the policy does not allow it.
+    """
+    identity, key = read_identity(folder, rules.members), read_secret(folder / IDS_KEY)
+    meeting = Party(name, identity, asked.run, tuple(asked.sites), key)
+    return Exchange(whole, columns_told(whole), meeting, least_told(rules), scaling)
+
+
+def matched(replies: Replies, ask: Ask) -> tuple[int, dict[str, Tree], dict[str, torch.Tensor]]:
+    """How many nodes one site holds and others have edges to; {site: what it is told of their numbers}; {site: the
+    numbers of those that it holds, rising}.
+
+    ask: has every site blind the list that it is sent.
+
+    Raises:
+        UserError: two sites hold one node, or no site has an edge to another's. FedweaveError: what came are no blinded
+            ids.
+    """
+    told = {site: replies[site] for site in replies.clients}
+    lists = {site: points_of(site, reply["ids"]) for site, reply in told.items()}
+    if silent := [site for site, own in lists.items() if not len(own) or len(own) != len(told[site]["owned"])]:
+        raise UserError(
+            f"{', '.join(silent)}: no ids came from there, without which nothing can be exchanged over edges: a policy "
+            "must not deny `ids`, and data needs them."
+        )
+    points = {site: [point.tobytes() for point in own.numpy()] for site, own in blinded(lists, told, ask).items()}
+    owned = {site: told[site]["owned"].bool().tolist() for site in points}
+    holders = _holders(points, owned)
+    named = {point for site in points for point, own in zip(points[site], owned[site], strict=True) if not own}
+    numbers = {point: number for number, point in enumerate(sorted(named & holders.keys()))}
+    if not numbers:
+        raise UserError(
+            "no site has an edge to a node that another holds. The same ids must be written alike everywhere, and "
+            "every site needs the same ids.key."
+        )
+    sent, held = dict[str, Tree](), dict[str, torch.Tensor]()
+    for site, own in points.items():
+        places = [at for at, point in enumerate(own) if point in numbers]
+        slots = [numbers[own[at]] for at in places]
+        pair = {
+            "places": torch.tensor(places, dtype=torch.int64, device="cpu"),
+            "slots": torch.tensor(slots, dtype=torch.int64, device="cpu"),
+        }
+        sent[site] = pair | {"count": len(numbers)}
+        mine = sorted(slot for at, slot in zip(places, slots, strict=True) if owned[site][at])
+        held[site] = torch.tensor(mine, dtype=torch.int64, device="cpu")
+    return len(numbers), sent, held
+
+
+def _holders(points: Mapping[str, list[bytes]], owned: Mapping[str, list[bool]]) -> dict[bytes, str]:
+    """{point of a node: the site that says that it holds it}.
+
+    Raises:
+        UserError: two sites say so.
+    """
+    found, twice = dict[bytes, str](), dict[frozenset[str], int]()
+    for site, own in points.items():
+        for point, is_own in zip(own, owned[site], strict=True):
+            if is_own and found.setdefault(point, site) != site:
+                pair = frozenset((site, found[point]))
+                twice[pair] = twice.get(pair, 0) + 1
+    if twice:
+        pairs = "; ".join(f"{' and '.join(sorted(pair))}: {count:,}" for pair, count in twice.items())
+        raise UserError(
+            f"two sites say that they hold the same nodes ({pairs}), and what others know of a node is for one alone. "
+            "Have their owners find out whose they are; nothing has been exchanged."
+        )
+    return found

@@ -1,0 +1,549 @@
+"""What a site's journals say to its owner, also in words: what was asked, what left, what it cost, what was refused."""
+
+import base64
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import TypeAdapter, ValidationError
+
+from fedweave.core.ledger import Ledger
+from fedweave.core.plugins import files_in, label
+from fedweave.core.text import counted
+from fedweave.core.types import EVALUATION, FRAMING, SETUP, TRAINING, Record
+from fedweave.deploy.flare.accounts import NO_RUN
+from fedweave.deploy.flare.admission import changed
+from fedweave.deploy.flare.folder import SITE_FILE, About, read_about
+from fedweave.deploy.flare.journal import Records, journal_path, journals, now, read_journal
+from fedweave.deploy.flare.policy import Spent, covers, replies_of
+from fedweave.deploy.flare.requests import pin, versions
+from fedweave.deploy.flare.sitefile import Rules, read_site_file
+from fedweave.errors import CallRefused, ConfigError, UserError, listed
+from fedweave.experiment.config import Document as ConfigDocument
+from fedweave.experiment.runs.files import read, write
+from fedweave.report.compliance import FOOT, moved, sent
+from fedweave.report.document import Document, Section, grid
+from fedweave.report.ledger import SERVER, Flow, called, flows, period
+from fedweave.report.listing import meanings
+
+if TYPE_CHECKING:
+    from fedweave.privacy.aggregation import Authority, Identity
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a site's journal says of one run. joined, lists, aligned, policy, refused, cut: its notes
+    (`journal.Journal.note`). ledger: what left (`core.ledger.SCHEMA`). damaged: lines that cannot be read."""
+
+    name: str
+    joined: tuple[Record, ...]
+    lists: tuple[Record, ...]
+    aligned: tuple[Record, ...]
+    policy: tuple[Record, ...]
+    refused: tuple[Record, ...]
+    cut: tuple[Record, ...]
+    ledger: pa.Table
+    damaged: int
+
+    @cached_property
+    def flows(self) -> tuple[Flow, ...]:
+        """What left, a kind of messages each."""
+        return tuple(flows(self.ledger))
+
+    @property
+    def heading(self) -> str:
+        """Which run, of which algorithm, and since when."""
+        first = self.joined[0] if self.joined else {}
+        since = str(first.get("at", ""))[:16].replace("T", " ")
+        told = (self.name, label(str(first.get("algorithm", ""))), f"since {since} UTC" if since else "")
+        return ", ".join(filter(None, told))
+
+
+@dataclass(frozen=True)
+class Audit:
+    """All runs of a site, and what has left it altogether, also as a ledger (`core.ledger.SCHEMA`). rules: the site's
+    policy as it is now, at whose δ costs are stated."""
+
+    runs: tuple[Run, ...]
+    spent: Spent
+    rules: Rules
+    ledger: pa.Table
+
+
+def audit(folder: Path) -> Audit:
+    """What the journals of the site in `folder` hold.
+
+    Raises:
+        UserError: there are none, or its site.toml is not valid. FedweaveError: one is of a later version of fedweave.
+    """
+    found = {path.stem: read_journal(path) for path in journals(folder)}
+    if not found:
+        with suppress(FileNotFoundError):
+            folder.stat()  # says what a look for files does not: a name that is too long, a closed folder
+        raise UserError(f"{folder} holds no journal: give the folder of a site that has taken part in a run.")
+    spent = Spent.of(entry for records in found.values() for entry in records.entries)
+    rules = read_site_file(folder / SITE_FILE)[1] if (folder / SITE_FILE).exists() else Rules()
+    runs = [_run(name, records) for name, records in found.items()]
+    runs.sort(key=lambda run: str(run.joined[0].get("at")) if run.joined else "")
+    return Audit(tuple(runs), spent, rules, _table(found.values()))
+
+
+def _run(name: str, records: Records) -> Run:
+    def notes(kind: str) -> tuple[Record, ...]:
+        return tuple(note for note in records.notes if note["note"] == kind)
+
+    title = "outside of any run" if name == NO_RUN else name
+    told = (notes("joined"), notes("lists"), notes("aligned"), notes("policy"), notes("refused"), notes("cut"))
+    return Run(title, *told, _table([records]), len(records.damaged))
+
+
+def _table(records: Iterable[Records]) -> pa.Table:
+    ledger = Ledger()
+    for one in records:
+        for entry in one.entries:
+            ledger.add(entry)
+    return ledger.table()
+
+
+def compare(folder: Path, run: str, ledger: pa.Table) -> tuple[list[str], list[str]]:
+    """Messages of set-up, training and evaluation that the `ledger` of a run has of the site in `folder` and the site's
+    journal has not, and those that only the journal has; one that either describes or protects otherwise is in both.
+
+    run: the run's number. ledger: `core.ledger.SCHEMA`, as whoever started the run has it.
+
+    Raises:
+        UserError: the site has no journal of the run, or the ledger is of another member alone.
+    """
+    path = journal_path(folder, run)
+    if not path.exists():
+        raise UserError(f"{folder} has taken no part in the run {run}: there is no {path}.")
+    own = _table([read_journal(path)])
+    names = {*own["client"].to_pylist()} or {folder.resolve().name}  # of a site that sent nothing, or lost its journal
+    stated_of = {*ledger["client"].to_pylist()}
+    if len(stated_of) == 1 and not stated_of & names:
+        raise UserError(f"that ledger is of {stated_of.pop()} alone: it is another member's copy. Ask for your own.")
+    sent, stated = (Counter(map(_message, _in_rounds(table, names))) for table in (own, ledger))
+    return sorted(map(_worded, stated - sent)), sorted(map(_worded, sent - stated))
+
+
+def joined_with(folder: Path, run: str, document: ConfigDocument, sites: list[str]) -> bool | None:
+    """Whether `document` is the configuration with which the site in `folder` joined the run of these `sites`; None if
+    the site cannot tell: it joined with plug-ins, or before journals had fingerprints.
+
+    What a run may change, such as its rounds, is in no fingerprint (`requests.pin`).
+    """
+    joined = next((note for note in read_journal(journal_path(folder, run)).notes if note["note"] == "joined"), {})
+    if any(files_in(document)) or not {"pin", *versions({})} <= joined.keys():
+        return None
+    releases = {name: str(joined[name]) for name in versions({})}
+    return bool(joined["pin"] == pin(document, sites, releases))
+
+
+def _in_rounds(ledger: pa.Table, names: set[str]) -> list[Record]:
+    """What left these clients in steps of the algorithm; journals count jobs' other calls, such as "(join)", in ways of
+    their own."""
+    rows = ledger.filter(pc.field("direction") != "down").to_pylist()
+    asked = [row for row in rows if row["client"] in names and not row["step"].startswith("(")]
+    return [row for row in asked if row["purpose"] in (SETUP, TRAINING, EVALUATION)]
+
+
+def _message(row: Record) -> tuple[object, ...]:
+    words = row["mechanism"], row["reveals"]
+    return row["round"], row["step"], row["key"], row["shape"], row["bytes"], row["to"], *words
+
+
+def _worded(message: tuple[object, ...]) -> str:
+    round, step, key, _, size, to, mechanism, reveals = message
+    told = f" ({reveals}; protection: {mechanism})" if reveals else ""
+    return f"round {round}: {step}: {key}, {size:,} bytes{f' to {to}' if to else ''}{told}"
+
+
+def asked(run: Run) -> list[str]:
+    """What was asked in a run, and by whom."""
+    told = []
+    for note in run.joined:
+        where = "from the start" if note.get("after") == -1 else f"from round {note.get('after')}"
+        versions = f"fedweave {note.get('fedweave')}, torch {note.get('torch')}"
+        config = f"configuration {str(note.get('pin'))[:12]}"
+        what = f"the server began {job(note)}, {where}: {note.get('algorithm')}, {config}, {versions}"
+        told.append(f"{note['at']}  {what}; {by_whom(note)}, {what_for(note)}")
+    for note in run.lists:
+        counts = ", ".join(f"{site} {count}" for site, count in dict(note.get("counts") or {}).items())
+        told.append(f"{note['at']}  ids on the lists that were compared: {counts}")
+    for note in run.aligned:
+        kept = f"{note.get('common')} of the site's {note.get('own')} nodes"
+        told.append(f"{note['at']}  the server named {kept} as common to all")
+    return [*told, *(f"{at}  the owner changed the policy: {said}" for at, said in changes([run]))]
+
+
+def job(note: Record) -> str:
+    """What kind of job a site joined."""
+    return "prediction" if note.get("predict") else "training"
+
+
+def by_whom(note: Record) -> str:
+    """Who asked for a job, as the request says it, and with whose certificate it was submitted, as the server says."""
+    named, submitter = (str(note.get(key) or "") for key in ("requester", "submitter"))
+    said = f"asked by {named}" if named else "the request does not say who asked"
+    return f"{said} (submitted, as the server says, with the certificate of {submitter})" if submitter else said
+
+
+def what_for(note: Record) -> str:
+    """What a job was for, as the request says it."""
+    return f"for: {note['purpose']}" if note.get("purpose") else "with no purpose stated"
+
+
+def changes(runs: Iterable[Run]) -> list[tuple[str, str]]:
+    """(when, what) of changes of the policy, by time: while a job ran, and from one job to the next."""
+    found, before = list[tuple[str, str]](), None
+    for run in runs:
+        for note in run.policy:
+            of = {what: ", ".join(map(str, note.get(what) or ())) for what in ("tightened", "loosened")}
+            ends = {"tightened": "tightened", "loosened": "loosened, which holds from the next job on"}
+            said = "; ".join(f"{of[what]} {ends[what]}" for what in ends if of[what])
+            found.append((str(note["at"]), said or "to the same rules"))
+    for at, after in sorted(
+        ((str(one["at"]), _rules(one)) for run in runs for one in run.joined), key=lambda it: it[0]
+    ):
+        if before is not None and after is not None and (odd := changed(before, after)) != ([], []):
+            ways = zip(odd, ("tightened", "loosened"), strict=True)
+            said = "; ".join(f"{', '.join(of)} {way}" for of, way in ways if of)
+            found.append((at, f"{said} since the job before"))
+        before = after or before
+    return sorted(found)
+
+
+def _rules(note: Record) -> Rules | None:
+    """The rules that a job began under; None of an earlier version, which did not say."""
+    with suppress(KeyError, ConfigError):
+        return Rules.read(note["policy"])
+    return None
+
+
+def refused(run: Run) -> list[str]:
+    """Refusals and damage in a run."""
+    told = [f"{note['at']}  refused {note.get('asked')}: {note.get('why')}" for note in run.refused]
+    if run.cut:
+        cut, values = (sum(note[key] for note in run.cut) for key in ("cut", "values"))
+        first = min(note["round"] for note in run.cut)
+        told.append(
+            f"{cut:,} of {values:,} values were cut to the bound of {counted(len(run.cut), 'secure sum')}, the first "
+            f"in round {first}: the sums had less than what was computed here"
+        )
+    if run.damaged:
+        told.append(f"{counted(run.damaged, 'damaged line')}: what is said there to have left is counted nowhere")
+    return told
+
+
+def in_all(found: Audit) -> str:
+    """What has left over all runs, and its ε."""
+    cost, without = found.spent.account.cost, "left without noise, and nothing limits what it tells"
+    told = f"all runs: {found.spent.bytes:,} bytes have left"
+    if cost.unbounded and not (cost.epsilon or cost.squared_mu):
+        return f"{told}; no ε follows: it {without}"
+    bounded = f"{found.spent.epsilon(found.rules.delta):.4g}"
+    if cost.unbounded:
+        return f"{told}; of what had noise ε is {bounded} at δ = {found.rules.delta:g}; the rest {without}"
+    return f"{told}; their ε is {bounded} at δ = {found.rules.delta:g}"
+
+
+def caps(found: Audit) -> list[str]:
+    """How much of what the policy allows is spent, a line for each cap."""
+    rules, spent, told = found.rules, found.spent, []
+    if rules.epsilon is not None:
+        now = f"{spent.epsilon(rules.delta):.4g} is spent at δ = {rules.delta:g}"
+        told.append(f"of policy.epsilon = {rules.epsilon:g}, {now}{free(found)}")
+    if rules.bytes is not None:
+        told.append(f"of policy.bytes = {rules.bytes:,}, {spent.bytes:,} are spent")
+    return told
+
+
+def free(found: Audit) -> str:
+    """What a cap on ε does not hold for, as the end of a sentence: what may leave without a bound, and what has left,
+    mostly before there was a cap, that the policy would not let leave now."""
+    sent = [one for run in found.runs for one in run.flows if one.direction != "down" and one.key != FRAMING]
+    bare = [one for one in sent if one.account.cost.unbounded]
+    loose = sorted({called(one) for one in bare if not any(covers(key, one.key) for key in found.rules.unbounded)})
+    held = [*found.rules.unbounded, *([f"what has left without a bound: {', '.join(loose)}"] if loose else [])]
+    return f"; it does not hold for {', '.join(held)}" if held else ""
+
+
+# ----------------------------------------------------------------------------------------------------
+# A site's compliance report: for whoever answers for its data, what left, for whom and what for, under which rules.
+# Sites, the server and administrators sign such reports with the keys of their certificates; signatures are kept as
+# JSON.
+
+
+KIND = "fedweave compliance report"
+_SAID = (
+    "Each signature is of the SHA-256 of this report's contents, by the key of the certificate whose fingerprint is "
+    "shown. fedweave compliance REPORT.json checks that, and with --authority that the project's authority issued the "
+    "certificate to that member. Without it, compare fingerprints with those that owners name."
+)
+
+
+@dataclass(frozen=True)
+class Signature:
+    """Who signed, with which certificate (DER), when, and the signature itself; bytes in base64."""
+
+    name: str
+    certificate: str
+    at: str
+    signature: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """A document with its signatures."""
+
+    document: Document
+    signatures: tuple[Signature, ...] = ()
+    kind: str = KIND
+
+    def signed(self, folder: Path) -> "Report":
+        """The same with a signature by the key in a `folder` of a project, in place of an earlier one by the same.
+
+        Raises:
+            ConfigError: the folder has no certificate and key.
+        """
+        from fedweave.privacy.aggregation import read_identity
+
+        own, at = read_identity(folder), now()
+        name = own.name
+        made = own.sign(_signed_message(self.document, name, at))
+        found = Signature(name, _text(own.certificate), at, _text(made))
+        for other in self.signatures:
+            _check(other, self.document, own)
+        return replace(self, signatures=(*(one for one in self.signatures if one.name != name), found))
+
+    def shown(self) -> Document:
+        """The document with its number, digest and signatures."""
+        digest = self.document.digest
+        number = f"CR-{digest[:12].upper()}"
+        rows = [
+            {
+                "who": one.name,
+                "when (UTC)": one.at[:16].replace("T", " "),
+                "certificate, SHA-256": sha256(_bytes(one.certificate)).hexdigest(),
+                "signature, first digits": _bytes(one.signature).hex()[:32],
+            }
+            for one in self.signatures
+        ]
+        text = (_SAID,) if rows else ("Nobody has signed this report: --sign FOLDER does, with the key in the folder.",)
+        last = Section("Signatures", text, grid=grid(rows, tuple(rows[0]) if rows else ()), code=(f"SHA-256 {digest}",))
+        facts = (("number", number), *self.document.facts)
+        return replace(self.document, number=number, facts=facts, sections=(*self.document.sections, last))
+
+
+def write_report(path: Path, report: Report) -> None:
+    """Write a report as JSON, in the place of another one alone.
+
+    Raises:
+        UserError: the file is something else.
+    """
+    if path.exists():
+        _unchecked(path)
+    text = json.dumps(asdict(report), indent=1, ensure_ascii=False)
+    write(path, lambda file: file.write(text.encode() + b"\n"))
+
+
+def read_report(path: Path, authority: Path | None = None) -> Report:
+    """A report, whose signatures are checked; authority: a folder with the certificate of whoever must have issued the
+    signers' (rootCA.pem), and the list of revoked ones if there is one (revoked.pem).
+
+    Raises:
+        UserError: the file is none, or a signature is not of what it says, or not by a certificate of that authority.
+    """
+    from fedweave.privacy.aggregation import read_root
+
+    found, root = _unchecked(path), None if authority is None else read_root(authority)
+    for one in found.signatures:
+        _check(one, found.document, root)
+    return found
+
+
+def _unchecked(path: Path) -> Report:
+    try:
+        found: Report = TypeAdapter(Report).validate_json(read(path))
+        if found.kind != KIND:
+            raise ValueError("it says to be of another kind")
+    except (ValidationError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} is no report that `fedweave compliance` wrote ({type(error).__name__}).") from error
+    return found
+
+
+def _check(one: Signature, document: Document, by: "Identity | Authority | None") -> None:
+    """See whether a signature fits the document, by a certificate that was valid when it was made."""
+    from fedweave.privacy.aggregation import CHANGED, Identity, check_signed
+
+    try:
+        made, certificate, at = _bytes(one.signature), _bytes(one.certificate), datetime.fromisoformat(one.at)
+        told = one.name, certificate, made, _signed_message(document, one.name, one.at)
+        by.check(*told, at) if isinstance(by, Identity) else check_signed(*told, by, at)
+    except (CallRefused, ValueError) as error:
+        changed = not isinstance(error, CallRefused) or error.code == CHANGED
+        why = f": the report was changed after {one.name} had signed it" if changed else ""
+        raise UserError(f"{error}{why}; ask for it again.") from error
+
+
+def _signed_message(document: Document, name: str, at: str) -> bytes:
+    return json.dumps([KIND, document.digest, name, at]).encode()
+
+
+def _text(content: bytes) -> str:
+    return base64.b64encode(content).decode()
+
+
+def _bytes(text: str) -> bytes:
+    return base64.b64decode(text, validate=True)
+
+
+_ALWAYS = ("epsilon", "bytes", "min_nodes", "min_sites")  # rules that are named also where nobody has set them
+_STATED = ("requester", "purpose", "submitter")
+
+
+def of_site(folder: Path, run: str = "") -> Document:
+    """The report of the site in `folder`, of all its runs or of one.
+
+    Raises:
+        UserError: it took no part in any, or in none of that number (see `audit.audit`).
+    """
+    found = audit(folder)
+    about = read_about(folder / SITE_FILE) if (folder / SITE_FILE).exists() else About()
+    runs = [one for one in found.runs if not run or one.name == run]
+    if not runs:
+        raise UserError(
+            f"{folder} took no part in a run {run!r}; it did in {listed([one.name for one in found.runs])}."
+        )
+    ledger = runs[0].ledger if run else found.ledger
+    kinds, name = flows(ledger), folder.resolve().name
+    notes = [note for one in runs for note in one.joined]
+    begun = [one for one in runs if one.joined or one.flows]
+    times = [str(note["at"]) for one in runs for note in (*one.joined, *one.refused)]
+    others = sorted({str(site) for note in notes for site in note.get("sites", ())} - {name})
+    called = {who: about.parties[who] for who in (*others, SERVER) if who in about.parties}
+    size = moved(kinds)
+    readers = sorted({name for one in kinds if one.direction != "down" for name in one.receivers})
+    return Document(
+        title=f"What left {about.legal_name or name}",
+        facts=tuple(_facts(name, about, called, others, notes, period(ledger, times), run).items()),
+        lead=(
+            f"{size} left the site in {sum(bool(one.flows) for one in runs):,} of {counted(len(begun), 'run')}, to "
+            f"{listed([called.get(who, f'the {who}' if who == SERVER else who) for who in readers])} and nobody else: "
+            "the site's own journals, written before anything is sent, show no other message."
+            if size
+            else "Nothing has left the site.",
+        ),
+        sections=(
+            sent(kinds, len(others) + 1, called),
+            _asked(runs),
+            _spent(found),
+            _policy(found.rules),
+            _changes(runs),
+            _refused(runs),
+        ),
+        foot=FOOT,
+    )
+
+
+def _facts(
+    name: str, about: About, called: Record, others: list[str], notes: list[Record], period: str, run: str
+) -> dict[str, str]:
+    """Whose site, which runs, when, and who asked what for."""
+    stated = {key: listed(sorted({str(note[key]) for note in notes if note.get(key)})) for key in _STATED}
+    by = [
+        stated["requester"] or "not stated",
+        *([f"as the server says, with the certificate of {stated['submitter']}"] if stated["submitter"] else []),
+    ]
+    owner = f"{about.legal_name} (site {name})" if about.legal_name else f"site {name}; its site.toml has no legal_name"
+    server = [f"{called[SERVER]} (the server)"] if SERVER in called else []
+    return {
+        "of": owner,
+        **({"contact": about.contact} if about.contact else {}),
+        "run": run or "all runs of the site",
+        "period": period,
+        "asked by": "; ".join(by),
+        "purpose": stated["purpose"] or "not stated",
+        "other parties": listed([*server, *(f"{called[one]} (site {one})" if one in called else one for one in others)])
+        or "not noted",
+    }
+
+
+def _asked(runs: list[Run]) -> Section:
+    rows = [
+        {
+            "when (UTC)": str(note["at"])[:16].replace("T", " "),
+            "run": run.name,
+            "what": f"{job(note)}, {note.get('algorithm')}",
+            "asked by": str(note.get("requester") or "not stated"),
+            "purpose": str(note.get("purpose") or "not stated"),
+            "configuration": str(note.get("pin"))[:12],
+            "software": f"fedweave {note.get('fedweave')}, torch {note.get('torch')}",
+        }
+        for run in runs
+        for note in run.joined
+    ]
+    text = (
+        "The configuration is named by the first digits of its SHA-256, software by its version and its files' digest."
+    )
+    return Section("What was asked", (text,), grid=grid(rows, tuple(rows[0]) if rows else ()))
+
+
+def _spent(found: Audit) -> Section:
+    """What all runs together have spent, and what the policy leaves."""
+    rules, spent, cost = found.rules, found.spent, found.spent.account.cost
+    epsilon, form = spent.epsilon(rules.delta), "{:.4g}".format
+    rows = [_row(f"ε at δ = {rules.delta:g}", epsilon, rules.epsilon, form), _row("bytes", spent.bytes, rules.bytes)]
+    rows.append(_row("evaluations whose scores left", spent.evaluations, rules.evaluations))
+    rows += [_row(f"replies of {step}", replies_of(spent, step), most) for step, most in rules.calls.items()]
+    if cost.unbounded and not epsilon:
+        rows[0]["spent"] = "none holds"
+    text = "Over all runs of the site, as its policy counts."
+    if cost.unbounded:
+        held = free(found) if rules.epsilon is not None else ""
+        text += f" The ε is of what left with noise; of the rest nothing limits what it tells{held}."
+    return Section("What it cost, and what is left", (text,), grid=grid(rows, ("what",)))
+
+
+def _row(what: str, spent: float, most: float | None, form: Callable[[float], str] = "{:,}".format) -> dict[str, str]:
+    left = "no cap" if most is None else form(max(0, most - spent))
+    return {"what": what, "spent": form(spent), "allowed": "no cap" if most is None else form(most), "left": left}
+
+
+def _policy(rules: Rules) -> Section:
+    """The rules in force."""
+    shown, meant = {name: vars(rules)[name] for name in _ALWAYS} | rules.plain(), meanings(Rules)
+    rows = [
+        {"rule": name, "value": _value(own), "what it means": re.sub(r" \(?`[^`]*`\)?", "", meant[name])}
+        for name, own in shown.items()
+    ]
+    digest = sha256(json.dumps(rules.plain(), sort_keys=True).encode()).hexdigest()
+    text = f"Enforced by the site itself before anything is sent. SHA-256 of what is set: {digest}."
+    return Section("Policy in force", (text,), grid=grid(rows, ("rule", "value", "what it means")))
+
+
+def _value(own: object) -> str:
+    if isinstance(own, dict):
+        return ", ".join(f"{key} = {value}" for key, value in own.items())
+    return ", ".join(map(str, own)) if isinstance(own, list | tuple) else "not set" if own is None else f"{own:,}"
+
+
+def _changes(runs: list[Run]) -> Section:
+    rows = [{"when (UTC)": at[:16].replace("T", " "), "what": said} for at, said in changes(runs)]
+    text = () if rows else ("The journals note no change of the policy.",)
+    return Section("Changes of the policy", text, grid=grid(rows, ("when (UTC)", "what")))
+
+
+def _refused(runs: list[Run]) -> Section:
+    lines = tuple(line for run in runs for line in refused(run))
+    return Section("What was refused", () if lines else ("Nothing was refused.",), lines)

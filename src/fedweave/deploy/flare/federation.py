@@ -1,0 +1,517 @@
+"""A `Federation` whose clients are sites at the other end of a link."""
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from fedweave.core.algorithm import Engine
+from fedweave.core.federation import Call, Declaration, Sends, Sent, StepInfo
+from fedweave.core.graph import SPLITS, TRAIN, VAL, Graph
+from fedweave.core.ledger import Entry, Ledger, line
+from fedweave.core.replies import Batch, Replies, as_row
+from fedweave.core.text import counted
+from fedweave.core.tree import Tree, map_leaves
+from fedweave.core.types import PREDICTION, SETUP, Record, Values
+from fedweave.datasets.base import EXCHANGE
+from fedweave.datasets.check import refuse
+from fedweave.deploy.flare.alignment import BLINDING, CLAIMING, HEARD, MEETING, Ask, matched, meet
+from fedweave.deploy.flare.alignment import INFO as SHARING
+from fedweave.deploy.flare.chain import Heads, behind, heads_in
+from fedweave.deploy.flare.holdings import FLAGS, JOINING, OF_EDGES, fingerprint, global_test, longest, without
+from fedweave.deploy.flare.peers import (
+    WRITTEN,
+    DataVersions,
+    Faults,
+    Inspector,
+    Receipt,
+    Relayed,
+    read_faults,
+    read_note,
+)
+from fedweave.deploy.flare.requests import Link, encoded, pin, versions
+from fedweave.deploy.flare.scores import as_arrived, read_scoring
+from fedweave.deploy.flare.sitefile import SiteData
+from fedweave.deploy.flare.sums import NO_KEYS, Sums
+from fedweave.engines.calls import Keys, called, check_quorum, check_way, receivers, sources, with_test
+from fedweave.engines.messages import LastSent, Messages, check_alike
+from fedweave.errors import FedweaveError, UserError
+from fedweave.experiment.config import Document
+from fedweave.metrics.selection import Flagging
+from fedweave.partition.external import ADD, SUMS, TOTALS
+from fedweave.privacy.aggregation import Authority
+
+# ----------------------------------------------------------------------------------------------------
+# What all sites of a federation have to say alike when they join, and the graphs that the server itself holds.
+
+
+_NAMED = {"labels": ("names", "classes"), "groups": ("groups", "groups of sens")}  # of an experiment's [data]
+
+
+def common_number(replies: Replies, key: str) -> int:
+    """The number that all sites say.
+
+    Raises:
+        UserError: they say different ones, or one keeps it back; names each.
+    """
+    found = {site: replies[site][key] for site in replies.clients}
+    if silent := [site for site, value in found.items() if value == -1]:
+        raise UserError(
+            f"{', '.join(silent)} keeps back {_said(key)} (see [policy] in site.toml), without which no model "
+            "can be built."
+        )
+    if len(set(found.values())) > 1:
+        each = ", ".join(f"{site}: {value}" for site, value in found.items())
+        raise UserError(f"the sites differ in {_said(key)}: {each}; they must agree (see site.toml).")
+    return int(next(iter(found.values())))
+
+
+def _said(key: str) -> str:
+    told = JOINING[key]
+    return f"`{key}` ({told.reveals if isinstance(told, Sends) else told})"
+
+
+def common_form(replies: Replies) -> dict[str, int | bool]:
+    """What models are fitted to of all sites' edges (`Dataset.edge_form`); directed unless one says
+    that its own are not.
+
+    Raises:
+        UserError: see `common_number`.
+    """
+    form: dict[str, int | bool] = {own: common_number(replies, key) for key, own in OF_EDGES.items()}
+    return form | {"directed": all(replies[site]["directed"] != 0 for site in replies.clients)}
+
+
+def check_names(replies: Replies) -> None:
+    """Refuse sites whose classes, features, or nodes' and edges' kinds, have names, but not the same in the same order:
+    class 0 would be another at each."""
+    for key, what, remedy in (
+        ("names", "classes", "write the same labels = [...] into every site.toml"),
+        ("kinds", "categories, or labels of nodes and edges", "write the same lists into every site.toml"),
+        ("groups", "groups of sens", "write the same groups = [...] into every site.toml, group_names into an .npz"),
+        ("columns", "features", "give all data the same columns in the same order"),  # categories are among them
+    ):
+        names = {site: replies[site][key] for site in replies.clients if replies[site][key] > 0}
+        first = next(iter(names), "")
+        if odd := [site for site in names if names[site] != names[first]]:
+            raise UserError(
+                f"the {what} of {', '.join(odd)} have other names, or another order of them, than those of {first}; "
+                f"{remedy}.",
+                code="user.names-differ",
+            )
+
+
+def confirmed(replies: Replies, told: Values) -> tuple[dict[str, tuple[str, ...]], list[str]]:
+    """{"labels", "groups": the names that an experiment's [data], `told`, gives to classes and groups}, () where a site
+    has none or others; and notes on those that are not the sites'.
+
+    Sites send fingerprints of names alone, so whoever knows the names can say them, and nobody learns others.
+    """
+    found, notes = dict[str, tuple[str, ...]](), []
+    for setting, (key, what) in _NAMED.items():
+        names = tuple(told.get(setting) or ())
+        alike = all(replies[site][key] == fingerprint(names) for site in replies.clients)
+        found[setting] = names if alike else ()
+        if names and not alike:
+            notes.append(
+                f"the experiment calls the {what} {', '.join(names)}, and not every site does; results number them"
+            )
+    return found, notes
+
+
+def uncompared(named: Values) -> str:
+    """A note on the sites without names of columns, which others have; "" where there is none.
+
+    named: {site: whether it says what its columns are called}.
+    """
+    without = [site for site, has in named.items() if not has]
+    if len(without) in (0, len(named)):
+        return ""
+    return (
+        f"the columns of {', '.join(without)} could not be compared with the others', for they come without names "
+        "(an .npz says them as feature_names): see to it that they are the same, in the same order"
+    )
+
+
+def misshapen(replies: Replies) -> dict[str, str]:
+    """{site: what is wrong} of those that do not say of three splits, or of each class, how many examples they have."""
+    told = {site: replies[site] for site in replies.clients if "split" in replies[site]}  # not where models predict
+    forms = {site: (len(own["split"]), len(own["labels"])) for site, own in told.items()}
+    return {
+        site: f"it tells of {splits} splits and {classes} classes"
+        for site, (splits, classes) in forms.items()
+        if splits not in (0, len(SPLITS)) or classes not in (0, told[site]["classes"])
+    }
+
+
+def unlike(replies: Replies, wanted: float) -> dict[str, str]:
+    """{site: what it said} of those whose numbers of features and classes, or what models read of edges, are not most
+    others'; empty where no most agree, or fewer than `wanted`."""
+    forms = {site: tuple(replies[site][key] for key in ("features", "classes", *OF_EDGES)) for site in replies.clients}
+    (form, votes), *_ = Counter(forms.values()).most_common(1)
+    if votes == len(forms) or 2 * votes <= len(forms) or votes < wanted:
+        return {}
+    return {
+        site: f"its data has {_shaped(own, own[2:] != form[2:])}, most others' {_shaped(form, own[2:] != form[2:])}"
+        for site, own in forms.items()
+        if own != form
+    }
+
+
+def _shaped(form: Sequence[int], of_edges: bool) -> str:
+    features, classes, width, weighted, examples = form
+    told = f"{counted(features, 'feature')} and {counted(classes, 'class')}"
+    if not of_edges:
+        return told
+    more = f", {'edges' if examples == 1 else 'nodes or graphs'} as examples and edges with {counted(width, 'feature')}"
+    return f"{told}{more}{' and weights' if weighted == 1 else ''}"
+
+
+TEST_FILE = "test.npz"
+# What the server may hold besides the global test graph: the mask of labelled nodes where the file has no split.
+ROLES = {"public": TRAIN, "validation": VAL, "proxy": TRAIN}
+
+
+def server_test(folder: Path, dtype: torch.dtype, ports: bool = False) -> Graph | None:
+    """The global test graph in the server's `folder`, if there is one. ports: whether models read those of edges."""
+    path = folder / TEST_FILE
+    return global_test(path, _about(TEST_FILE), dtype, ports=ports) if path.exists() else None
+
+
+def server_graphs(folder: Path, dtype: torch.dtype, ports: bool = False) -> dict[str, Graph]:
+    """{role: graph} of what the server's `folder` holds besides the global test graph: public.npz and so on."""
+    found = {role: folder / f"{role}.npz" for role in ROLES}
+    return {r: global_test(at, _about(at.name), dtype, ROLES[r], ports) for r, at in found.items() if at.exists()}
+
+
+def _about(name: str) -> SiteData:
+    """How the server reads a file; whether the sensitive attribute may be a feature is for the sites to say."""
+    return SiteData(name, normalise="none", sens_feature=True, loops="keep")
+
+
+def check_agreement(folder: Path, graphs: Mapping[str, Graph], features: int, classes: int) -> None:
+    """Refuse a graph of the server's `folder` that no model of the sites' data is for.
+
+    graphs: {role: graph}, the global test graph as "test".
+
+    Raises:
+        DataError: one has another number of features, or a label beyond the classes; names the file.
+    """
+    for role, graph in graphs.items():
+        path, width, most = folder / f"{role}.npz", graph.x.shape[1], int(graph.y.max())
+        if width != features:
+            what = f"it has {counted(width, 'feature')}, but the sites' data {features:,}"
+            refuse(path, what, "Write it with the sites' columns in their order, or remove it.")
+        if most >= classes:
+            what = f"it has the label {most}, but the sites' classes are 0 to {classes - 1}"
+            refuse(path, what, "Number the classes as the sites do.")
+
+
+JOIN, BLIND, ALIGN, PAD = "(join)", "(blind)", "(align)", "(pad)"
+
+
+class Flare(Engine):
+    """Every client is a site with a process, a graph and a private state of its own.
+
+    clients: names of the sites, in the order of the project. quorum: a call goes on with this share of the called sites
+    where the algorithm asks for more; None: all are needed, and no setting changes that. ledger: keeps what really
+    happened, also over restarts. root: see `sums.Sums`. resend: send again what sites have from the message
+    before. heads: the last entries of the sites' accounts, also of earlier runs.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        sites: Sequence[str],
+        *,
+        ledger: Ledger,
+        seed: int = 0,
+        dtype: torch.dtype = torch.float32,
+        test: Graph | None = None,
+        held: Mapping[str, Graph] | None = None,
+        quorum: float | None = None,
+        limit: int = 512_000_000,
+        root: Authority | None = None,
+        resend: bool = True,
+        heads: Heads | None = None,
+    ) -> None:
+        self.clients, self.classes, self.dtype, self.test, self.ledger = tuple(sites), 0, dtype, test, ledger
+        self.device = torch.device("cpu")
+        self.held = with_test(held or {}, test)
+        self._link, self._fixed, self._inspector = link, quorum is None, Inspector(limit)
+        self._quorum = 1.0 if quorum is None else quorum
+        self._keys, self._last = Keys(seed), LastSent(resend)
+        self._out: dict[str, str] = {}
+        self._saved = self._snapshot = -1
+        # apart: {party: nodes on its list, and those of them that all have}
+        self._pin, self.apart = "", dict[str, tuple[int, int]]()
+        self._faults, self._wrote = Faults(), set[str]()
+        self._versions, self._heads = DataVersions(), heads or Heads()
+        self._sums = Sums(self._ask, self.clients, root=root, ledger=ledger)
+        self.begin(0)
+
+    def begin(self, round: int) -> None:
+        """Start a round; what was saved before is safe now, so that the sites may forget what led to it."""
+        self.round, self._calls, self._saved = round, 0, self._snapshot
+        self._versions.begin()
+        self._keys.begin(round)
+
+    def key(self, purpose: str) -> Tensor:
+        """The server's randomness in this round for `purpose`."""
+        return self._keys.server(purpose)
+
+    def join(
+        self,
+        document: Document,
+        run: str,
+        after: int,
+        vertical: bool = False,
+        predict: bool = False,
+        data: Tree | None = None,
+        flags: Flagging | None = None,
+    ) -> Replies:
+        """Tell every site what is to be run, and after which round; each replies with what it holds (`JOINING`), and
+        learns how long lists are that all hold alike (`lengths`).
+
+        vertical: the sites are parties with features of their own: they meet first (`alignment`), and reply with what
+        they hold of the nodes that all have. predict: these are for the finished run's models to predict. data: the
+        versions of the sites' data then (`snapshot_data`); a site that has an older one cannot join. flags: by what
+        they flag what is predicted; None leaves it to each.
+
+        Raises:
+            ClientsMissing: fewer than the quorum could join. UserError: the parties do not fit together.
+        """
+        more = {"round": after, "predict": predict}
+        sites, here = list(self.clients), self._open(self.clients)
+        self.ledger.purpose = PREDICTION if predict else SETUP
+        self._fixed |= predict  # a finished run's settings stay as they are
+        known = {"data": data or {}, "heads": self._heads.plain(sites), "versions": versions(document)}
+        about = {"sites": sites} | known | more
+        request = {"kind": "join", "run": run, "document": document} | about
+        self._pin, self._sums.run = pin(document, sites), run
+        exchange = not vertical and document.get("data", {}).get("external") == EXCHANGE
+        tells = MEETING if vertical else {**JOINING, **CLAIMING} if exchange else JOINING
+        replies = self._arrive(JOIN, tells, request, dict.fromkeys(here, {} if flags is None else flags._asdict()))
+
+        def ask(turn: int, sent: Mapping[str, Tree]) -> Replies:
+            return self._arrive(BLIND, BLINDING.sends, {"kind": "blind", "turn": turn, "pin": self._pin} | more, sent)
+
+        if not vertical:
+            odd = unlike(replies, self._quorum * len(self.clients))  # who cannot be left out is refused by the server
+            replies = self._left_out(replies, odd)
+            if exchange:
+                self._exchange(replies, more, ask)
+            return self._padded(replies, more)
+        met = meet(replies, ask)
+        self.apart = {site: (len(replies[site]["ids"]), len(own.get("common", ()))) for site, own in met.items()}
+        return self._arrive(ALIGN, JOINING, {"kind": "align", "pin": self._pin} | more, met)
+
+    def _arrive(self, name: str, tells: Declaration, request: Record, sent: Mapping[str, Tree]) -> Replies:
+        info = StepInfo.of(tells, True, hears=HEARD | FLAGS)
+        replies, _ = self._call(name, info, request, encoded(sent), sent, self.clients)
+        if "split" in tells:
+            replies = self._left_out(replies, misshapen(replies))
+        check_quorum(name.strip("()"), self._quorum, len(self.clients), replies.missing, self._fixed)
+        return replies
+
+    def _exchange(self, replies: Replies, more: Record, ask: Ask) -> None:
+        """Have the sites tell each other of the nodes that their edges lead to (`parties.exchange`)."""
+        count, sent, held = matched(replies, ask)
+        request, told, everyone = {"pin": self._pin} | more, {"slots": count}, list(sent)
+        self._arrive("(match)", {}, request | {"kind": "match"}, sent)
+        message = dict.fromkeys(everyone, told)
+        about = {"kind": ADD, "step": ADD, "again": 0, "sum": self._sums.prepare(ADD, SHARING, everyone)} | request
+        arrived, notes = self._call(f"({ADD})", SHARING, about, encoded(message), message, everyone)
+        total = self._sums.opened(ADD, SHARING, about, arrived, told, notes).total(SUMS)
+        rows = {site: {TOTALS: total[own]} for site, own in held.items()}
+        self._arrive("(take)", {}, request | {"kind": "take"}, rows)
+
+    def _left_out(self, replies: Replies, odd: Mapping[str, str]) -> Replies:
+        self._out |= odd
+        self._count(odd, odd)
+        return without(replies, odd)
+
+    def _padded(self, replies: Replies, more: Record) -> Replies:
+        """Without the sites that are lost on the way to agreeing, where there is something to agree on."""
+        sizes = longest(replies)
+        if not sizes:
+            return replies
+        here = self._arrive(PAD, {}, {"kind": "pad", "pin": self._pin} | more, dict.fromkeys(replies.clients, sizes))
+        return without(replies, {site: why for site, why in here.missing.items() if site in replies.clients})
+
+    def answer(self, call: Call) -> Replies:
+        """See `core.federation.Federation`; a site whose step fails or whose reply is refused counts as missing. Of
+        data that is replaced the server learns the version alone."""
+        replies, notes = self._answer(call)
+        if call.way == "replace_data":
+            self._versions.note(notes)
+        return replies
+
+    def _answer(self, call: Call) -> tuple[Replies, dict[str, str]]:
+        name, info, received = call.name, call.info, call.received
+        check_way(name, info, call.way)
+        chosen = called(name, receivers(name, call.clients, received), self.place, call.quorum)
+        request = self._request("step" if call.way == "map" else "replace", name)
+        if received is not None:
+            request["received"] = cast(Relayed, received).plain(chosen)
+        messages, here = Messages(name, call.shared, call.each, chosen, self.clients), self._open(chosen)
+        if info.sums:
+            check_alike(name, messages)
+            request["sum"] = self._sums.prepare(name, info, here)
+            here = request["sum"]["peers"]
+        replies, notes = self._step(request, info, messages, chosen, here)
+        self._wrote |= {site for site, note in notes.items() if read_note(note).get(WRITTEN) is True}
+        if received is not None:
+            for site, note in notes.items():
+                self._faults.update(read_faults(note, received.sources[site]).items())
+        check_quorum(name, min(call.quorum, self._quorum), len(chosen), replies.missing, self._fixed)
+        if info.sums:
+            replies = self._sums.opened(name, info, request, replies, messages.common(), notes)
+        return replies, notes
+
+    def _ask(self, name: str, info: StepInfo, request: Record, sent: Mapping[str, Tree]) -> Replies:
+        """One exchange besides the steps (`sums.Sums`); equal messages are sent as one."""
+        blobs = encoded({site: sent[site] for site in self._open(list(sent))})
+        asked = {"kind": name, "pin": self._pin, "round": self.round} | request
+        return self._call(f"({name})", info, asked, blobs, sent, list(sent))[0]
+
+    def deliver(self, call: Call) -> Sent:
+        """See `core.federation.Federation`; the server relays what it cannot read."""
+        name, info, to, found = call.name, call.info, call.to, sources(call.name, call.to, self.place)
+        check_way(name, info, call.way)
+        chosen = called(name, list(to), self.place, call.quorum)
+        request, here, number = self._request("send", name), self._open(chosen), self._calls
+        request["to"] = {site: [peer for peer in to[site] if peer in here] for site in here}
+        messages = Messages(name, call.shared, call.each, chosen, self.clients)
+        replies, notes = self._step(request, StepInfo({}, True, hears=info.hears), messages, chosen, here)
+        missing, good = dict(replies.missing), []
+        for site in replies.clients:
+            try:
+                receipt = Receipt.read(notes[site], info, request["to"][site])
+            except FedweaveError as error:
+                missing[site] = str(error)
+                self._count({site: str(error)}, {site: str(error)})
+                continue
+            good.append(site)
+            self._note(receipt, (self.round, number, name, site), request["to"][site], info)
+        check_quorum(name, min(call.quorum, self._quorum), len(chosen), missing, self._fixed)
+        ordered = {site: missing[site] for site in chosen if site in missing}
+        return Relayed(name, tuple(good), ordered, found, request["again"])
+
+    def _note(self, receipt: Receipt, where: tuple[int, int, str, str], to: Sequence[str], info: StepInfo) -> None:
+        """Meter what a site sent to others, as its receipt says."""
+        round, call, name, site = where
+        peers = tuple(peer for peer in to if peer not in receipt.lost)
+        keys = tuple(line(*key, info) for key in receipt.keys)
+        if peers:
+            self.ledger.enter(Entry(round, call, name, (site,) * len(peers), "peer", keys, receipt.size, 0.0, peers))
+
+    def _request(self, kind: str, name: str) -> Record:
+        again = self._keys.occurrence(name)
+        call = {"round": self.round, "again": again, "saved": self._saved}
+        return {"kind": kind, "pin": self._pin, "step": name} | call
+
+    def _step(
+        self,
+        request: Record,
+        info: StepInfo,
+        messages: Messages,
+        chosen: Sequence[str],
+        here: Sequence[str],
+    ) -> tuple[Replies, dict[str, str]]:
+        """One call of a step on those of the `chosen` sites that are `here`; replies and notes."""
+        several, common = messages.each or messages.rows.clients, messages.common()
+        whole = {site: messages.one(site) if several else common for site in here}
+        sent = self._last.shortened(whole)
+        replies, notes = self._call(request["step"], info, request, encoded(sent), sent, chosen, whole)
+        self._last.note(whole, replies.clients)
+        return replies, notes
+
+    def _open(self, chosen: Sequence[str]) -> list[str]:
+        closed = self._out | self._link.unreachable()
+        return [site for site in chosen if site not in closed]
+
+    def _call(
+        self,
+        name: str,
+        info: StepInfo,
+        request: Record,
+        blobs: Mapping[str, bytes],
+        sent: Mapping[str, Tree],
+        chosen: Sequence[str],
+        whole: Mapping[str, Tree] | None = None,
+    ) -> tuple[Replies, dict[str, str]]:
+        """One exchange, metered: what goes down when it goes, what comes up when it has come; and the sites' notes.
+
+        whole: the messages of which only what sites lack is `sent`.
+        """
+        where, closed = (self.round, self._calls, name), self._out | self._link.unreachable()
+        missing = {site: closed.get(site, NO_KEYS) for site in chosen if site in closed or site not in blobs}
+        for site in blobs:
+            self.ledger.record(*where, (site,), "down", sent.get(site, {}), 0.0, info.message)
+        answers, lost = self._link.exchange(json.dumps(request), blobs) if blobs else ({}, {})
+        missing |= lost
+        for site, answer in answers.items():
+            if answer.refusal:
+                missing[site] = answer.refusal
+                if answer.final:
+                    self._out[site] = answer.refusal
+        arrived = {site: answer.blob for site, answer in answers.items() if not answer.refusal}
+        good, refused = self._inspector.accept(name, info, whole or sent, arrived)
+        missing |= refused
+        said = {site: heads_in(answers[site].heads) for site in good}
+        if odd := behind(said):
+            good = {site: tree for site, tree in good.items() if site not in odd}
+            missing |= odd
+            self._out |= odd
+        self._heads.note({site: said[site][site] for site in good if site in said[site]})
+        for site in (here := [site for site in chosen if site in good]):
+            told = as_arrived(info, good[site], read_scoring(answers[site].note))
+            self.ledger.record(*where, (site,), "up", good[site], answers[site].seconds, told)
+        self._calls += 1
+        self._count(missing, refused)
+        batches = [Batch((at,), map_leaves(as_row, good[site])) for at, site in enumerate(here)]
+        replies = Replies(here, batches, {site: missing[site] for site in chosen if site in missing})
+        return replies, {site: answers[site].note for site in here}
+
+    def _count(self, missing: Mapping[str, str], refused: Mapping[str, str]) -> None:
+        self._faults.note(self.round, missing, refused)
+        self._faults.update({(site, "late"): times for site, times in self._link.late.items()})
+        self._link.late.clear()
+
+    def faults(self) -> dict[tuple[str, str], int]:
+        """{(site, "missing" | "refused" | "late"): calls} since the last time that this was asked."""
+        return self._faults.taken()
+
+    def unwritten(self, wanted: Sequence[str]) -> dict[str, str]:
+        """{site: why} of those of the `wanted` sites that have not said that they wrote predictions; "" where they took
+        part and had no model to predict with."""
+        return {site: self._faults.reasons.get(site, "") for site in wanted if site not in self._wrote}
+
+    def snapshot(self) -> Tree:
+        """The round alone: the sites keep their states themselves."""
+        self._snapshot = self.round
+        return {"round": self.round}
+
+    def snapshot_data(self) -> Tree:
+        """The versions of the sites' data; the sites keep the data itself."""
+        return self._versions.plain()
+
+    def before_round(self) -> tuple[Tree, Tree]:
+        """What `snapshot` and `snapshot_data` gave before the round under way; the sites can still go back to that."""
+        return {"round": self.round - 1}, self._versions.plain(before=True)
+
+    def restore(self, tree: Tree, data: Tree | None = None) -> None:
+        """Continue after the round of `tree`, to which the sites went back when they joined.
+
+        Raises:
+            FedweaveError: `tree` is the checkpoint of a simulation.
+        """
+        if tree.keys() != {"round"}:
+            raise FedweaveError("this checkpoint is of a simulation; start the run at the sites in a new --out.")
+        self._snapshot = int(tree["round"])
+        self._versions.restore(data or {})

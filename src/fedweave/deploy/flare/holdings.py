@@ -1,0 +1,493 @@
+"""What a site holds: its graph, read from its own files and checked there."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from fedweave.core import random
+from fedweave.core.federation import Declaration, Sends
+from fedweave.core.graph import DTYPES, TEST, Graph, make_graph
+from fedweave.core.ranges import Whole
+from fedweave.core.replies import Batch, Replies, as_row
+from fedweave.core.sizes import agreed, least_rows
+from fedweave.core.text import counted
+from fedweave.core.tree import Tree, map_leaves
+from fedweave.core.types import Record
+from fedweave.datasets import npz
+from fedweave.datasets.base import EXCHANGE, REFUSE, Dataset
+from fedweave.datasets.check import first, refuse
+from fedweave.datasets.features import (
+    AUTO,
+    OVER_NODES,
+    by_holder,
+    compact,
+    content,
+    rescaled,
+    scaled_by_holders,
+    without_sens,
+)
+from fedweave.datasets.folder import Folder, GraphFolder, check_named, is_of_graphs
+from fedweave.datasets.schema import refuse_stray
+from fedweave.datasets.tables import Carrying, as_edges, scaled, scaled_like
+from fedweave.deploy.flare.sitefile import Rules, SiteData
+from fedweave.errors import CallRefused, ConfigError, DataError, FedweaveError, UserError
+from fedweave.experiment.build import scaled_until
+from fedweave.experiment.config import Config
+from fedweave.experiment.graphs import graph_of
+from fedweave.experiment.runs.data_form import Form
+from fedweave.models.blocks import fitted, has_ports, ported
+from fedweave.partition.divided import Divided
+from fedweave.partition.external import alone, check_inside
+
+HASH = "hash"  # of `SiteData.split`
+
+
+class LabelVersion(NamedTuple):
+    """A site's labels as they are: a fingerprint of all that it has, by its nodes' ids, and where those of a run are
+    among them (`core.federation.Lasting`)."""
+
+    fingerprint: bytes
+    places: np.ndarray
+    held: int
+
+    @classmethod
+    def of(cls, data: Dataset, rows: np.ndarray) -> "LabelVersion":
+        """Of `data`, of whose examples a run has the `rows` int64 [m]; whatever the order in which a file lists
+        examples that have ids."""
+        order = sorted(range(data.examples), key=lambda row: data.ids[row]) if data.ids else [*range(data.examples)]
+        told = [[data.ids[row] for row in order] if data.ids else [], data.y[order].tolist(), data.classes]
+        digest = hashlib.blake2b(json.dumps(told).encode()).digest()
+        return cls(digest, np.argsort(order)[rows], data.examples)
+
+    @classmethod
+    def of_rows(cls, y: np.ndarray) -> "LabelVersion":
+        """Of the labels y int64 [n] of a run's examples, which have changed since they were loaded."""
+        return cls(hashlib.blake2b(y.tobytes()).digest(), np.arange(len(y)), len(y))
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """A site's graph and the global test graph, as models see them, the site's data as read, and the names of what its
+    features stand for (`kinds`), where they have names. version: of its labels, where noise on these may be drawn.
+    whole: the data with features not scaled, where more is to be heard of its nodes (`parties.exchange`). apart: a
+    party's nodes that not all parties have, which are none of these."""
+
+    graph: Graph
+    test: Graph | None
+    data: Dataset
+    kinds: tuple[str, ...] = ()
+    version: LabelVersion | None = None
+    whole: Dataset | None = None
+    apart: int = 0
+
+    @property
+    def features(self) -> int:
+        """Number of features."""
+        return self.data.features
+
+    @property
+    def classes(self) -> int:
+        """Number of classes of the whole federation."""
+        return self.data.classes
+
+
+def hold(site: SiteData, folder: Path, config: Config, noted: Form | None = None) -> Holdings:
+    """Read what `site.toml` names. noted: the form of what a run was trained on whose models are to predict; features
+    of edges are scaled as they were then, for there may be others now.
+
+    Raises:
+        DataError: a file is absent or refused, has no split, or the two graphs do not fit together.
+    """
+    dtype = DTYPES[config.engine.values["dtype"]]
+    whole = across(folder / site.path, site) if site.external == EXCHANGE else None
+    data, model = own_graph(site, folder, whole, noted), config.model.make()
+    data = ported(data, fitted(model, data.carried))
+    test = common_test(site, folder, data.features, dtype, has_ports(model))
+    version = LabelVersion.of(data, np.arange(data.examples))
+    return Holdings(graph_of(data, data.features, dtype), test, data, kinds_of(site), version, whole)
+
+
+def own_graph(site: SiteData, folder: Path, whole: Dataset | None = None, noted: Form | None = None) -> Dataset:
+    """The graph, or the small graphs, that a site trains on; whole: where it has been read, its features not scaled;
+    noted: see `hold`; by its numbers features are scaled that "auto" scales.
+
+    Raises:
+        DataError: it is absent or refused, or has no split. ConfigError: `site.toml` says of it what means nothing.
+    """
+    path = folder / site.path
+    check_meant(path, site)
+    if site.split == HASH:
+        raise ConfigError(
+            f"data.split = {HASH!r}: it is of a party of a vertical run. Give the data a column split, or set "
+            "train_until and val_until."
+        )
+    scaling = noted.edges["scaling"] if noted is not None and noted.edges is not None else {}
+    like = site.edge_normalise in OVER_NODES and "shift" in scaling
+    site = replace(site, edge_normalise="none") if like else site
+    as_then = noted.scaling if noted is not None and whole is None and site.normalise == AUTO else {}
+    site = replace(site, normalise="none") if "shift" in as_then else site
+    data = read_graph(path, site) if whole is None else _scaled(whole, site)
+    check_split(path, data)
+    if "shift" in as_then:
+        data = replace(data, x=rescaled(data.x, **as_then))
+    if like and data.carried is not None:
+        pairs = tuple((shift, by or 0.0) for shift, by in zip(scaling["shift"], scaling["divisor"], strict=True))
+        data = replace(data, carried=scaled_like(data.carried, data.carried._replace(scaling=pairs), scaling["how"]))
+    return data
+
+
+def kinds_of(site: SiteData) -> tuple[str, ...]:
+    """What the site's file names in an order that all sites must share, besides the classes and groups."""
+    lists = {"node_labels": site.node_labels, "edge_labels": site.edge_labels}
+    lists |= {f"category {column}": tuple(values) for column, values in sorted((site.categories or {}).items())}
+    return tuple(f"{what} {name}" for what, names in lists.items() for name in names or ())
+
+
+def check_meant(path: Path, site: SiteData) -> None:
+    """Refuse keys of `site.toml` that mean nothing for the kind of data at `path`, or contradict each other.
+
+    Raises:
+        ConfigError: names them.
+    """
+    if site.classes is not None and site.labels is not None:
+        raise ConfigError(
+            "data: classes (labels are numbers) and labels (their names) are both given; leave one out of site.toml."
+        )
+    of_graphs = ("node_labels", "edge_labels", "degrees")
+    kind = "npz" if not path.is_dir() else "graphs" if is_of_graphs(path) else "nodes"
+    if site.external != REFUSE and kind == "graphs":
+        raise ConfigError(f"data.external: means nothing where {path} holds small graphs; leave it out of site.toml.")
+    of_time = ("node_time", "train_until", "val_until")
+    of_edges = ("directed", "edge_features", "edge_weight", "edge_time", "missing", "node_time")
+    of_tables = ("categories", "groups", "columns", "ignore", "unlabelled", *of_edges)
+    odd = {"npz": (*of_tables, *of_graphs), "graphs": of_time, "nodes": of_graphs}[kind]
+    odd = odd if site.task == "nodes" or kind != "graphs" else (*odd, "task")
+    if given := [key for key in odd if vars(site)[key] not in (None, False)]:
+        raise ConfigError(f"data.{given[0]}: means nothing where {path} holds {kind}; leave it out of site.toml.")
+
+
+def tables(site: SiteData) -> Folder:
+    """How a folder with nodes and edges is read."""
+    return Folder(**_said(site), external=site.external, task=site.task, node_time=site.node_time)
+
+
+def _said(site: SiteData) -> Record:
+    """What the site says of tables of any kind."""
+    known = vars(site)  # all but `favourable`: sites agree on the order of their labels
+    return {field.name: known[field.name] for field in fields(Carrying) if field.name in known}
+
+
+def marks(data: Dataset, scaling: str) -> Record:
+    """What must be the same when a run's models predict: features, classes and scaling and, if features are scaled over
+    them, the nodes; and when it resumes: all of the data."""
+    scaled = json.dumps([data.nodes, *data.ids]) if scaling in OVER_NODES else ""
+    return {
+        "features": list(data.columns) or data.features,
+        "features of edges": list(data.carried.columns)
+        if data.carried is not None and data.carried.columns
+        else data.edge_features,
+        "classes": list(data.labels) or data.classes,
+        "scaling": scaling,
+        "scaled over nodes": hashlib.sha256(scaled.encode()).hexdigest(),
+        "data": content(data),
+    }
+
+
+def read_graph(path: Path, site: SiteData) -> Dataset:
+    """The graph, or the small graphs, in an .npz file or a folder of tables.
+
+    Raises:
+        DataError: it is absent or refused, or has a label beyond `site.class_count`.
+        ConfigError: small graphs have labels that are names, and no order of these that all sites could share.
+    """
+    if site.external != REFUSE:
+        return _scaled(across(path, site), site)
+    data = _read(path, site)
+    check_inside(data)
+    return data
+
+
+def across(path: Path, site: SiteData) -> Dataset:
+    """The graph at `path`, features not scaled, with columns made of its edges to nodes that it does not have.
+
+    Raises:
+        DataError, ConfigError: see `read_graph`; or nothing says by what ids others know its nodes.
+    """
+    data = _read(path, replace(site, normalise="none"))
+    if not data.called and site.external == EXCHANGE:
+        refuse(path, "its nodes have no ids, by which other sites could know them", "Give ids, or take tables.")
+    return alone(data, site.external)
+
+
+def _scaled(data: Dataset, site: SiteData) -> Dataset:
+    return by_holder(scaled_by_holders(data, site.normalise, data.name))
+
+
+def _read(path: Path, site: SiteData) -> Dataset:
+    """What the file or folder itself holds, divided by time where `site` says so: in the place of its own split, and
+    with features of edges scaled by those that training sees."""
+    if not site.timed:
+        return _undivided(path, site)
+    data = _undivided(path, replace(site, edge_normalise="none"))
+    by_time = Divided(split="time", train_until=site.train_until, val_until=site.val_until)
+    [part] = by_time.divided(data, [np.arange(data.nodes)], 0)
+    timed = None if data.carried is None else data.carried._replace(until=part.until)
+    return scaled_until(replace(data, public=part.masks, carried=timed), site.edge_normalise, part.until)
+
+
+def _undivided(path: Path, site: SiteData) -> Dataset:
+    if require(path).is_dir():
+        if not is_of_graphs(path):
+            return by_holder(tables(site).load(path, 0))
+        of_graphs = {name: vars(site)[name] for name in ("node_labels", "edge_labels", "degrees")}
+        kind = GraphFolder(**_said(site), **of_graphs)
+        check_named(path, kind)
+        return by_holder(kind.load(path, 0))
+    data = without_sens(npz.read(path, path.stem, loops=site.loops), path, site.sens_feature)
+    data = as_edges(data) if site.task == "edges" and data.example != "edge" else data
+    data = numbered(path, data, site)
+    if site.class_count is None:
+        remedy = "Number the classes from 0, without gaps."
+        refuse_stray(data.y, lambda row, what: refuse(path, f"y, row {row}: {what}", remedy))
+    carried = None if data.carried is None else scaled(data.carried, site.edge_normalise, path)
+    return _scaled(replace(data, x=compact(data.x), carried=carried), site)
+
+
+def require(path: Path) -> Path:
+    """Return `path` if it exists, else raise DataError."""
+    if not path.exists():
+        raise DataError(f"{path} does not exist. Name the site's data as [data] path in site.toml.")
+    return path
+
+
+def numbered(path: Path, data: Dataset, site: SiteData) -> Dataset:
+    """The data of `path` with the number of classes of the whole federation, and their names, if `site.toml` says them.
+
+    Raises:
+        DataError: a label is beyond it, or the file has other names.
+    """
+    classes = site.class_count
+    if data.labels and (classes or len(data.labels), site.labels or data.labels) != (len(data.labels), data.labels):
+        said = f"label_names are {', '.join(data.labels)}, and site.toml says other labels or classes"
+        refuse(path, said, "Number the classes as site.toml does, or leave both out of it.")
+    if classes is not None and (row := first(data.y >= classes)) is not None:
+        what = f"y, row {row}: label {data.y[row]} is not in 0..{classes - 1}"
+        refuse(path, what, "Correct it or raise data.classes.")
+    return data if classes is None else replace(data, classes=classes, labels=site.labels or data.labels)
+
+
+def check_split(path: Path, data: Dataset) -> None:
+    """Raise DataError if the data of `path` has no split."""
+    if data.public is None:
+        remedy = f"Say of each {data.example} whether it is in train, val or test (a column split)"
+        by_time = "" if data.example == "graph" else ", or until when they are (data.train_until and val_until)"
+        refuse(path, "the graph has no split", f"{remedy}{by_time}.")
+
+
+def global_test(path: Path, site: SiteData, dtype: torch.dtype, use: int = TEST, ports: bool = False) -> Graph:
+    """The global test graph, or graphs, with the split or, if there is none, every labelled example in the TEST mask,
+    or that of another `use`. Where a site makes columns of edges to nodes elsewhere, it has all columns, scaled.
+    ports: whether models read those of its edges.
+
+    Raises:
+        DataError: see `read_graph`.
+    """
+    site = replace(site, train_until=None, val_until=None)
+    data = read_graph(path, site if site.external == REFUSE else replace(site, external=REFUSE, normalise="none"))
+    masks = np.zeros((3, data.examples), bool)
+    masks[use] = data.y >= 0
+    masks = masks if data.public is None else data.public
+    carried = None if data.carried is None else data.carried._replace(ports=ports)
+    return make_graph(data.x, data.edges, data.y, masks, data.sens, dtype, graph_of=data.graph_of, carried=carried)
+
+
+def common_test(site: SiteData, folder: Path, features: int, dtype: torch.dtype, ports: bool = False) -> Graph | None:
+    """The global test graph that `site.toml` names, if it does, of so many `features` as the site's own data.
+
+    Raises:
+        DataError: see `global_test`; or it has another number of features.
+    """
+    if site.test is None:
+        return None
+    test = global_test(folder / site.test, site, dtype, ports=ports)
+    if test.x.shape[1] != features:
+        what = f"it has {counted(test.x.shape[1], 'feature')}, the site's data {features:,}"
+        refuse(folder / site.test, what, "Use the same columns.")
+    return test
+
+
+def fitting(marks: Record) -> Record:
+    """Of the `marks` (`holdings.marks`) those that a run's models need to be as they were in training."""
+    return {what: mark for what, mark in marks.items() if what != "data"}
+
+
+def check_as_before(path: Path, run: str, marks: Record) -> None:
+    """Compare the `marks` of a site's data with those in the file `path`, of when the `run` began.
+
+    Raises:
+        FedweaveError: one is another; says what to bring back. Or the file is damaged.
+    """
+    before = _marks_before(path)
+    if odd := [what for what in marks if what in before and marks[what] != before[what]]:
+        was = before[odd[0]]
+        remedy = {
+            "data": "Bring back the data that the run began with, or start a new run.",
+            "features": f"Give the columns {was}, in this order.",
+            "features of edges": f"Give edges the features {was}, in this order.",
+            "classes": f"Say {'labels' if isinstance(was, list) else 'classes'} = {was} in site.toml.",
+            "scaling": f"Say normalise = {was!r} in site.toml.",
+            "scaled over nodes": "Scale the features yourself and train with normalise = 'none' in site.toml.",
+        }
+        raise FedweaveError(f"{odd[0]}: not as in the run {run}. {remedy[odd[0]]}")
+
+
+def _marks_before(path: Path) -> Record:
+    try:
+        found = json.loads(path.read_bytes())
+        if not isinstance(found, dict):
+            raise TypeError("it holds no table")
+    except (ValueError, TypeError, RecursionError) as error:
+        raise FedweaveError(f"{path} is damaged ({error}). Bring it back, or start a new run.") from error
+    return found
+
+
+# ----------------------------------------------------------------------------------------------------
+# What a site says of its data when it joins a run, and what of that its policy keeps back. Sites come to lists of the
+# same length, such as of motifs, where an algorithm has every client hold one: each says how long its own is, in
+# whole blocks (`core.sizes.agreed`), and the server tells all of them the longest. Nothing of what a list holds is
+# said, and no site learns of another's.
+
+
+SIZES = "sizes"
+LENGTH = Whole(-1, 1 << 17)  # every site pads its list to that length. -1: kept back
+TELLS = Sends("how long its lists are that all sites pad alike, such as of motifs, in blocks of 32", within=LENGTH)
+
+
+def said(needed: Mapping[str, int]) -> Tree:
+    """What a site says of the lists that it `needed`; nothing where there are none."""
+    return {SIZES: agreed([needed])} if needed else {}
+
+
+def longest(replies: Replies) -> Tree:
+    """What the server tells the sites: for each list, the longest; {} where there is nothing to agree on.
+
+    Raises:
+        UserError: a site keeps back how long its own is.
+    """
+    told = {site: replies[site].get(SIZES, {}) for site in replies.clients}
+    if silent := [site for site, own in told.items() if -1 in own.values()]:
+        raise UserError(
+            f"{', '.join(silent)}: the policy keeps back `{SIZES}`, without which the sites' lists cannot be of one "
+            "length; allow it, or choose an algorithm that needs none."
+        )
+    return agreed(told.values())
+
+
+def checked(told: Tree, needed: Mapping[str, int]) -> dict[str, int]:
+    """The sizes that the server `told`, as a site takes them.
+
+    Raises:
+        CallRefused: they are not those of the site's lists, too short for them, or longer than any may be.
+    """
+    if told.keys() != needed.keys():
+        raise CallRefused("the server tells the lengths of other lists than the site's algorithm has")
+    for name, own in needed.items():
+        size = told[name]
+        if type(size) is not int or not own <= size <= LENGTH.most or size != least_rows(size):
+            raise CallRefused(f"the server tells {size!r} as the length of {name}, which cannot be")
+    return dict(told)
+
+
+def without(replies: Replies, odd: Mapping[str, str]) -> Replies:
+    """The replies without those of the `odd` sites, which are missing for these reasons."""
+    here = [site for site in replies.clients if site not in odd]
+    batches = [Batch((at,), map_leaves(as_row, replies[site])) for at, site in enumerate(here)]
+    return Replies(here, batches, {**replies.missing, **odd})
+
+
+WIDTH = Whole(-1, 1 << 17)  # columns or classes; every site makes a model of that width. -1: kept back
+JOINING: Declaration = {
+    "features": Sends("how many features the data has", within=WIDTH),
+    "classes": Sends("how many classes the data has", within=WIDTH),
+    "edge_features": Sends("how many features edges have", within=WIDTH),
+    "edge_weights": Sends("whether edges have weights", within=Whole(-1, 1)),
+    "of_edges": Sends("whether the examples are edges", within=Whole(-1, 1)),
+    "directed": Sends("whether edges have directions", within=Whole(-1, 1)),
+    "names": "a fingerprint of the classes' names in their order; 0 if they are numbers",
+    "columns": "a fingerprint of the features' names in their order; 0 if they are numbers",
+    "kinds": "a fingerprint of the names of categories, and of nodes' and edges' labels; 0 if there are none",
+    "groups": "a fingerprint of the names of the sensitive groups in their order; 0 if they are numbers",
+    "nodes": Sends("how many nodes the site holds", within=Whole(-1)),
+    "edges": Sends("how many edges the site holds", within=Whole(-1)),
+    "split": Sends("how many examples it trains, validates and tests on", within=Whole()),
+    "labels": Sends("how many examples of each class it has", within=Whole()),
+    SIZES: TELLS,
+}
+OF_EDGES = {
+    "edge_features": "features",
+    "edge_weights": "weighted",
+    "of_edges": "examples",
+}  # key: of `Dataset.edge_form`
+# What the server tells where a finished run's models predict.
+FLAGS = {
+    "positive": "which class is looked for",
+    "threshold": "from which probability on an example is flagged, chosen on all members' validation examples",
+}
+# What says how the data is made up, and nothing of a record in it.
+FORM = ("features", "classes", *OF_EDGES, "directed", "names", "columns", "kinds", "groups")
+
+
+def fingerprint(labels: Sequence[str]) -> int:
+    """A number that other names, or the same in another order, hardly share; 0 for numbered classes."""
+    return random.word(json.dumps(list(labels))) if labels else 0
+
+
+def describe(holdings: Holdings, deny: Sequence[str]) -> Tree:
+    """What the site says of its data when it joins: counts (`JOINING`), -1 or empty for those that it keeps back."""
+    data, masks = holdings.data, holdings.graph.masks
+    told = {
+        "features": data.features,
+        "classes": data.classes,
+        **{key: int(data.edge_form[own]) for key, own in OF_EDGES.items()},
+        "directed": int(data.edge_form["directed"]),
+        "names": fingerprint(data.labels),
+        "columns": fingerprint((*data.columns, *(() if data.carried is None else data.carried.columns))),
+        "kinds": fingerprint(holdings.kinds),
+        "groups": fingerprint(data.groups),
+        "nodes": data.nodes,
+        "edges": data.edges.shape[1] // 2,
+        "split": masks.sum(1),
+        "labels": torch.bincount(holdings.graph.y[holdings.graph.y >= 0], minlength=data.classes),
+    }
+    return kept_back(told, deny)
+
+
+def withheld(rules: Rules) -> tuple[str, ...]:
+    """The keys that a site with these rules keeps back when it joins: what it denies, how many examples each class has
+    unless it tells that and, under a cap on ε, all counts."""
+    counts = [key for key in JOINING if key not in (*FORM, *rules.unbounded)] if rules.epsilon is not None else []
+    labels = () if "classes" in rules.measures else ("labels",)
+    return tuple(dict.fromkeys((*rules.deny, *labels, *counts)))
+
+
+def kept_back(told: Tree, deny: Sequence[str]) -> Tree:
+    """`told` with -1 or nothing for the keys that the site's policy denies."""
+    return {key: _hidden(leaf) if key in deny else leaf for key, leaf in told.items()}
+
+
+def as_kept_back(sends: Declaration, deny: Sequence[str]) -> Declaration:
+    """What `kept_back` gives away, for ledgers: of the keys in `deny` nothing."""
+    whole = {key: own if isinstance(own, Sends) else Sends(own) for key, own in sends.items()}
+    return {key: replace(own, reveals="nothing: kept back") if key in deny else own for key, own in whole.items()}
+
+
+def _hidden(leaf: object) -> object:
+    if isinstance(leaf, dict):
+        return {key: _hidden(below) for key, below in leaf.items()}
+    return leaf[:0] if isinstance(leaf, torch.Tensor) else -1

@@ -1,0 +1,191 @@
+"""A ledger that forgets nothing: every entry is on disk before the run goes on."""
+
+import json
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+from pydantic import TypeAdapter
+
+from fedweave.core.ledger import Entry, Ledger, Line
+from fedweave.core.mechanism import read_applied
+from fedweave.core.types import Record, Values
+from fedweave.deploy.flare.chain import Chain, Head, Link
+from fedweave.deploy.flare.folder import private_file, private_folder
+from fedweave.errors import FedweaveError
+from fedweave.experiment.runs.files import plain_errors
+from fedweave.experiment.runs.files import read as content
+
+_ENTRY, _MOST = TypeAdapter(Entry), 2**53
+_NOTED: dict[str, dict[str, type]] = {  # what notes must have
+    "saved": {"round": int},
+    "lists": {"counts": dict},
+    "cut": {"round": int, "cut": int, "values": int},
+}
+LATEST = 2.0**37  # seconds since 1970: later than any time that a calendar here can write
+
+
+class Journal(Ledger):
+    """A `Ledger` kept in a file of JSON lines.
+
+    What crossed a wire cannot be taken back, so what was recorded after the last checkpoint stays when a run resumes:
+    rounds that are done again stand twice. last: the entry recorded last. notes: what else the file said when it was
+    opened. chain: of the site that keeps it, in which each entry is linked; None at a server.
+    """
+
+    last: Entry
+    chain: Chain | None = None
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        private_folder(path.parent)
+        records = read_journal(path)
+        for entry in records.entries:
+            super().add(entry)
+        self.path, self.notes = path, records.notes
+        self.latest = max((entry.round for entry in records.entries), default=0)
+        _end_last_line(path)
+        self._file = open(path, "a", encoding="utf-8", opener=private_file)  # noqa: SIM115
+
+    def add(self, entry: Entry) -> None:
+        """See `Ledger.add`; the entry is on the disk when this returns, and outlasts a loss of power."""
+        super().add(entry)
+        self.last = entry
+        if self.chain is None:
+            self._write(vars(entry))
+        else:
+            link = {"number": self.chain.head.number + 1, "before": self.chain.head.hash}
+            self.chain.after(self._write(vars(entry) | link))
+        with plain_errors(self.path):
+            os.fsync(self._file.fileno())
+
+    def note(self, kind: str, **fields: object) -> None:
+        """Write down what is no entry, with the time; it outlasts the process and, once an entry follows, power."""
+        self._write({"note": kind, "at": now(), **fields})
+
+    def _write(self, fields: Values) -> bytes:
+        line = json.dumps(fields, ensure_ascii=False)
+        with plain_errors(self.path):
+            self._file.write(line + "\n")
+            self._file.flush()
+        return line.encode()
+
+    def restore(self, table: pa.Table) -> None:
+        """Nothing to do: the file has all rows of `table` and those after it."""
+
+
+class Records(NamedTuple):
+    """What a journal's file holds: entries, other notes (`Journal.note`), the numbers of damaged lines, the byte
+    behind the last whole line, and the entries' links in the site's chain, where they have one."""
+
+    entries: list[Entry]
+    notes: list[Record]
+    damaged: list[int]
+    end: int
+    links: list[Link]
+
+
+def journal_path(folder: Path, run: str) -> Path:
+    """Where the server or a site in `folder` keeps the journal of a run."""
+    return folder / "ledgers" / f"{run}.jsonl"
+
+
+def journals(folder: Path) -> list[Path]:
+    """The journals of all runs that the server or a site in `folder` took part in."""
+    return sorted(journal_path(folder, "*").parent.glob("*.jsonl"))
+
+
+def last_epoch(journal: Journal) -> int:
+    """The last epoch of keys for secure sums in a journal as it was opened; -1 if there was none."""
+    epochs = (note.get("epoch") for note in journal.notes if note["note"] == "epoch")
+    return max((epoch for epoch in epochs if isinstance(epoch, int)), default=-1)
+
+
+def now() -> str:
+    """The time, for a note."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def append_note(path: Path, kind: str, **fields: object) -> None:
+    """As `Journal.note`, in a file that nobody has open; on the disk when this returns."""
+    _end_last_line(path)
+    with open(path, "a", encoding="utf-8", opener=private_file) as file:
+        file.write(json.dumps({"note": kind, "at": now(), **fields}) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def entries(path: Path) -> list[Entry]:
+    """The entries in a journal's file (see `read`)."""
+    return read_journal(path).entries
+
+
+def read_journal(path: Path, start: int = 0) -> Records:
+    """What a journal's file holds from byte `start` on; a last line that is half-written is skipped.
+
+    Raises:
+        FedweaveError: a line states a mechanism that is not known here; names file and line.
+    """
+    if not path.exists():
+        return Records([], [], [], 0, [])
+    whole = content(path, start)
+    records = Records([], [], [], start + whole.rfind(b"\n") + 1, [])
+    for number, text in enumerate(whole.split(b"\n")[:-1], 1):
+        try:
+            fields = json.loads(text) if text else {"note": ""}
+            if "note" in fields:
+                records.notes.append(_note(fields))
+                continue
+            entry, link = _entry(text, fields), _link(text, fields)
+            records.entries.append(entry)
+            records.links.extend(link)
+        except FedweaveError as error:
+            raise FedweaveError(f"{path}, line {number}: {error}") from error
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            records.damaged.append(number)
+    return records
+
+
+def _note(fields: Record) -> Record:
+    if not all(isinstance(fields[key], str) for key in ("note", "at") if fields["note"]):
+        raise TypeError("a note's kind and time are words")
+    for key, kind in _NOTED.get(fields["note"], {}).items():
+        if type(fields[key]) is not kind:
+            raise TypeError(f"{key} is no {kind.__name__}")
+    json.dumps(fields, ensure_ascii=False).encode()  # half a character is none
+    return fields
+
+
+def _entry(text: bytes, fields: Record) -> Entry:
+    entry = _ENTRY.validate_json(text, strict=True)
+    sizes, places = [entry.size, *(own.bytes for own in entry.keys)], (entry.round, entry.call)
+    if not all(0 <= size < _MOST for size in sizes) or not all(abs(place) < 2**31 for place in places):
+        raise ValueError("sizes, rounds and calls are numbers that fit")
+    if not (0 <= entry.at < LATEST and 0 <= entry.seconds < LATEST):
+        raise ValueError("a time is a number of seconds")
+    if entry.direction not in ("up", "down", "peer") or len(entry.to) not in (0, len(entry.clients)):
+        raise ValueError("a message goes up, down, or to peers, one for each client")
+    if any(len(own) != len(Line._fields) for own in fields["keys"]):
+        raise ValueError("of every key it says all that there is to say")
+    for own in entry.keys:
+        if own.applied is not None:
+            read_applied(own.applied)
+    return entry
+
+
+def _link(text: bytes, fields: Record) -> list[Link]:
+    if "number" not in fields:  # of a server, or of a version without
+        return []
+    number, before = fields["number"], fields["before"]
+    if type(number) is not int or not 0 < number < 10**15 or not isinstance(before, str):
+        raise ValueError("an entry's number counts, and what is before it is a hash")
+    return [Link(Head.of(number, text), before)]
+
+
+def _end_last_line(path: Path) -> None:
+    if path.exists():
+        whole = path.read_bytes()
+        with open(path, "rb+") as file:
+            file.truncate(whole.rfind(b"\n") + 1)

@@ -1,0 +1,535 @@
+"""A site's side of a job: its own data, state, secret and policy. Nothing here knows how calls travel."""
+
+import dataclasses
+import hashlib
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from fedweave.algorithms.scoring import TRIED
+from fedweave.core import random
+from fedweave.core.algorithm import capabilities
+from fedweave.core.federation import Client, Declaration, Lasting, Step, StepInfo, step_info
+from fedweave.core.graph import DTYPES
+from fedweave.core.mechanism import Mechanism, release_of
+from fedweave.core.tree import Tree, check, decode, encode, leaves, to
+from fedweave.core.types import PREDICTION, SETUP, TRAINING
+from fedweave.datasets.base import Dataset
+from fedweave.deploy.flare.accounts import CallLog
+from fedweave.deploy.flare.admission import (
+    PolicyFile,
+    admitted,
+    check_exchange,
+    check_sites,
+    check_target,
+    read_checked,
+)
+from fedweave.deploy.flare.alignment import (
+    BLINDING,
+    CLAIMING,
+    MEETING,
+    Exchange,
+    PartyData,
+    entered,
+    read_openings,
+    read_own,
+)
+from fedweave.deploy.flare.alignment import INFO as SHARING
+from fedweave.deploy.flare.chain import told_heads
+from fedweave.deploy.flare.federation import ALIGN, BLIND, JOIN
+from fedweave.deploy.flare.folder import LOG, SITE_FILE, read_about
+from fedweave.deploy.flare.holdings import (
+    FORM,
+    JOINING,
+    Holdings,
+    LabelVersion,
+    as_kept_back,
+    describe,
+    hold,
+    kept_back,
+    marks,
+    said,
+    withheld,
+)
+from fedweave.deploy.flare.participation import Participation
+from fedweave.deploy.flare.peers import HEARD, WRITTEN, Post, Receipt
+from fedweave.deploy.flare.policy import (
+    PolicyViolation,
+    check_aligned,
+    check_calls,
+    check_lists,
+    check_reply,
+    check_summed,
+    least_told,
+)
+from fedweave.deploy.flare.predicted import leave, note_form, noted_form, read_flags, set_aside
+from fedweave.deploy.flare.requests import (
+    FORBIDDEN,
+    MISTAKEN,
+    Add,
+    Agree,
+    Answer,
+    Blind,
+    Call,
+    Join,
+    Open,
+    Request,
+    Settle,
+    check_versions,
+    described,
+    read_request,
+)
+from fedweave.deploy.flare.scores import models_scored
+from fedweave.deploy.flare.sitefile import SECRET, Rules, read_secret
+from fedweave.deploy.flare.sums import data, tensor
+from fedweave.engines.calls import Watched, check_declared, check_permanent, check_way, find_step, of_client
+from fedweave.engines.data import taken
+from fedweave.engines.devices import CPU, chosen
+from fedweave.engines.messages import INFO, fingerprint
+from fedweave.errors import CallRefused, DiskFull, FedweaveError, StepFailed, raised_at
+from fedweave.experiment.graphs import graph_of
+from fedweave.ops import hashing
+from fedweave.partition.external import ADD, SUMS
+
+# ----------------------------------------------------------------------------------------------------
+# How a site answers what is asked after it has joined: before the first step it finds common nodes with others,
+# agrees on lengths, and tells and hears of nodes at the ends of edges; then it runs steps, with what it finds of
+# other sites, its own privacy noise, and releases that are as before.
+
+
+def client_on(device: torch.device, job: Participation, state: Tree, key: Tensor, secret_file: Path) -> Client:
+    """What a step sees, on the device where the site's steps run; all else of a job stays on the host."""
+    drawn, test = lasting(secret_file, job.labels), job.found.test if isinstance(job.found, Holdings) else None
+    if drawn is not None:
+        drawn = drawn._replace(key=drawn.key.to(device), places=drawn.places.to(device))
+    given = to(state, device), key.to(device), noise_key(secret_file).to(device)
+    return Client(job.graph_on(device), *given, None if test is None else test.to(device), lasting=drawn)
+
+
+def carry_out(name: str, step: Step, client: Client, message: Tree) -> Tree:
+    """What a step replies.
+
+    Raises:
+        StepFailed: it could do nothing with the data and the message. CallRefused: it wrote into the data.
+    """
+    watched = Watched(client.graph, client.test)
+    try:
+        reply = step(client, message)
+    except FedweaveError:
+        raise
+    except Exception as error:
+        raise StepFailed(f"step {name} failed{raised_at(error)}: {type(error).__name__}: {error}") from error
+    watched.refuse_changes(name, "this site", CallRefused)  # which the server hears: it tells nothing of the data
+    return reply
+
+
+def read_received(job: Participation, asked: Call, site: str, log: logging.Logger) -> tuple[Tree, dict[str, str]]:
+    """What the step that is `asked` for finds of its peers at `site`, and {peer: "missing" or "refused"} of those who
+    left nothing of use."""
+    of = asked.received
+    if of is None:
+        return {}, {}
+    info, call = step_info(find_step(job.algorithm, of.step)), (asked.round, of.again)
+    message, faults, refused = job.inbox.open(of.step, info, call, of.sources[site], of.clients)
+    for peer, why in refused.items():
+        log.error("what %s sent is of no use: %s", peer, why)
+    return message, faults
+
+
+def with_fingerprints(step: str, info: StepInfo, reply: Tree, state: Tree) -> StepInfo:
+    """`info` with every release id followed by a fingerprint of the entry of `state` that it names.
+
+    What a site draws again, because it went back to an earlier state or in another run, is so another release.
+
+    Raises:
+        FedweaveError: the state has no such entry.
+    """
+    check_permanent(step, info, reply, state)
+    permanent = {key: own for key, own in info.sends.items() if any(map(release_of, own.mechanisms))}
+
+    def marked(mechanism: Mechanism) -> Mechanism:
+        name = release_of(mechanism)
+        if not name or name not in state:
+            return mechanism
+        mark = hashlib.blake2b(encode({name: state[name]}), digest_size=16).hexdigest()
+        return dataclasses.replace(mechanism, release=f"{name}:{mark}")  # type: ignore[arg-type]
+
+    found = {
+        key: dataclasses.replace(own, mechanism=tuple(map(marked, own.mechanisms))) for key, own in permanent.items()
+    }
+    return dataclasses.replace(info, sends={**info.sends, **found})
+
+
+def noise_key(path: Path) -> Tensor:
+    """A secret key for privacy noise (`ops.secret`) from the site's own secret and fresh entropy: nobody else can
+    compute it, not even from noise that left, and no two calls share it.
+
+    Raises:
+        ConfigError: there is no secret, or others can read it.
+    """
+    key = read_secret(path)
+    return hashing.from_bytes(hashlib.blake2b(os.urandom(32), key=key, digest_size=64).digest())
+
+
+def lasting(path: Path, version: LabelVersion | None) -> Lasting | None:
+    """What noise on labels is drawn from, in every run the same: from the site's own secret, and of the labels as they
+    are; None where nothing says which these are.
+
+    Raises:
+        ConfigError: as `noise_key`.
+    """
+    if version is None:
+        return None
+    key = hashlib.blake2b(b"labels" + version.fingerprint, key=read_secret(path), digest_size=64).digest()
+    return Lasting(hashing.from_bytes(key), torch.from_numpy(version.places), version.held)
+
+
+def answered(
+    job: Participation, asked: Blind | Settle, told: Tree, log: logging.Logger
+) -> tuple[str, Tree, Declaration]:
+    """What the call is named, what the site says, and what that reveals.
+
+    Raises:
+        CallRefused: it is not the time for that, or what the site is `told` cannot be. PolicyViolation: the policy does
+            not allow it.
+    """
+    check_begun(job, asked)
+    if isinstance(asked, Blind):
+        return BLIND, _blinded(job, asked.turn, told), BLINDING.sends
+    if asked.kind == "align":
+        return ALIGN, _aligned(job, told, log), JOINING
+    if asked.kind == "pad":
+        job.pad(told)
+    elif asked.kind == "match":
+        _exchange(job).match(told)
+    else:
+        _take(job, _exchange(job).take(told, len(job.asked.sites)))
+    return f"({asked.kind})", {}, {}
+
+
+def added(job: Participation, asked: Add, told: Tree) -> Tree:
+    """What the site tells of the nodes that its edges lead to, not masked yet.
+
+    Raises:
+        CallRefused, PolicyViolation: see `answered`.
+    """
+    check_begun(job, asked)
+    check_summed(job.rules, SUMS, SHARING, len(job.asked.sites))
+    return _exchange(job).add(told, len(job.asked.sites))
+
+
+def check_begun(job: Participation, asked: Add | Blind | Settle) -> None:
+    """Raise CallRefused unless the call is of the job that the site has joined."""
+    if (asked.round, asked.predict) != job.begun:
+        raise CallRefused(f"{described(asked)} is asked for once, right after a site has joined, for that job alone")
+
+
+def _exchange(job: Participation) -> Exchange:
+    """Its part in the exchange that is under way, which its policy may have narrowed since it began: sums of as many
+    nodes as that and the experiment ask for."""
+    if job.exchange is None:
+        raise CallRefused("exchange: sites tell each other of nodes once, right after they have joined")
+    job.exchange.least = max(job.config.external_least, least_told(job.rules))
+    return job.exchange
+
+
+def _take(job: Participation, made: Dataset) -> None:
+    """Go on with the data to which others have told what they know of its nodes."""
+    found, dtype = job.found, DTYPES[job.config.engine.values["dtype"]]
+    if not isinstance(found, Holdings):
+        raise CallRefused("exchange: a party of a vertical federation has no edges to others' nodes")
+    job.exchange = None
+    job.take_up(replace(found, graph=graph_of(made, made.features, dtype), data=made, whole=None))
+
+
+def _blinded(job: Participation, turn: int, told: Tree) -> Tree:
+    """A turn with another site's ids (`privacy.intersection`); how long all lists are is in the journal, and the policy
+    may bound it."""
+    held = job.found if isinstance(job.found, PartyData) else job.exchange
+    meeting = None if held is None else held.meeting
+    if meeting is None or "ids" in job.rules.deny:
+        raise CallRefused("alignment: only a site that sends ids blinds others'")
+    if turn == 1:
+        meeting.hear(read_openings(told.get("openings")))
+        check_lists(job.rules, {site: count for site, count in meeting.counts.items() if site != meeting.name})
+        with job.accounts.open(job.ledger):
+            job.ledger.note("lists", counts=meeting.counts)
+    points = told.get("ids")
+    if not isinstance(points, Tensor) or points.dtype != torch.uint8:
+        raise CallRefused("alignment: what is to be blinded is no list of ids")
+    blinded, signature = meeting.blind(turn, points.numpy(), data(told.get("signature")))
+    return {"ids": torch.from_numpy(blinded), "signature": tensor(signature)}
+
+
+def _aligned(job: Participation, told: Tree, log: logging.Logger) -> Tree:
+    """Keep of a party's nodes those that all parties have."""
+    found = job.found
+    if not isinstance(found, PartyData):
+        raise CallRefused("a party of a vertical federation aligns its nodes once, right after it has joined")
+    if found.meeting is not None:
+        check_aligned(job.rules, len(told["common"]))
+    holdings = found.align(told, DTYPES[job.config.engine.values["dtype"]])
+    if found.data.ids:
+        with job.accounts.open(job.ledger):
+            job.ledger.note("aligned", common=holdings.data.nodes, own=found.data.nodes)
+        log.info("%s", found.kept(holdings.data))
+    job.check_marks(found.marks(holdings.data))
+    job.begin(holdings, told["width"])
+    return describe(holdings, withheld(job.rules))
+
+
+_WAYS = {"step": "map", "send": "send", "replace": "replace_data"}  # what asks for a step, by the kind of a request
+_OWNER = f"its owner finds the reason in {LOG} in the site's folder"
+
+
+class Member:
+    """Answers the server's calls, one at a time, and takes what other sites send at any time.
+
+    folder: the site's. post: carries what the site sends to others. Every call and every error is written to the
+    owner's log; the server hears the reason of an error only where it tells nothing of the data. submitter: with
+    whose certificate the job was submitted, as the server says.
+    """
+
+    def __init__(self, folder: Path, name: str, post: Post, submitter: str = "") -> None:
+        self._folder, self._name, self._submitter = folder, name, submitter
+        self._post, self._lock = post, threading.Lock()
+        self._job: Participation | None = None
+        self._joined, self._stopped = False, ""
+        self._device, self._flags = torch.device(CPU), read_flags({})
+        self._calls = CallLog(name, submitter)
+        self._log = self._calls.log
+
+    def answer(self, request: str, blob: bytes) -> Answer:
+        """Do what `request` asks for (`requests`)."""
+        with self._lock:
+            began = time.perf_counter()
+            if self._stopped:
+                return Answer(refusal=self._stopped, final=True)
+            asked: Request | None = None
+            try:
+                asked = read_request(request)
+                reply, note = self._reply(asked, blob)
+                self._calls.done(self._run_of(asked), asked)
+                return Answer(reply, time.perf_counter() - began, note=note, heads=self._heads(asked))
+            except PolicyViolation as error:
+                self._stopped = f"{FORBIDDEN}: {error}"
+                return self._refused(asked, error)
+            except CallRefused as error:
+                self._stopped = f"the site refuses it: {error}"
+                return self._refused(asked, error)
+            except Exception as error:  # whatever fails here fails this site alone, and says nothing of its data
+                reason = error.__cause__ if isinstance(error, StepFailed) else error
+                known = isinstance(reason, FedweaveError) and not isinstance(reason, DiskFull)
+                self._stopped = f"{MISTAKEN if known else 'it failed'} ({type(reason).__name__}); {_OWNER}"
+                return self._refused(asked, error)
+
+    def _run_of(self, asked: Request | None) -> str:
+        return asked.run if isinstance(asked, Join) else self._job.run if self._job else ""
+
+    def _heads(self, asked: Request) -> str:
+        job = self._job
+        return told_heads(self._folder, self._name, job.accounts.chain.head, asked) if job else ""
+
+    def accept(self, sender: str, label: str, blob: bytes) -> str:
+        """Keep what the site `sender` sent until a step wants it; returns why not, or nothing.
+
+        Without the lock of `answer`: two sites that send to each other would wait for each other.
+        """
+        try:
+            of, job = json.loads(label), self._job
+            if job is None or job.run != of["run"]:
+                raise FedweaveError("the site takes no part in that run")
+            find_step(job.algorithm, of["step"])
+            job.inbox.put(sender, of["step"], (int(of["round"]), int(of["again"])), blob)
+        except Exception as error:  # whatever a peer sends, it is that peer's fault alone
+            self._log.error("refused what %s sent: %s", sender, error)
+            return "it was refused"
+        return ""
+
+    def _reply(self, asked: Request, blob: bytes) -> tuple[bytes, str]:
+        if isinstance(asked, Join):
+            return self._join(asked, blob), ""
+        if self._job is None:
+            raise CallRefused(f"{described(asked)} was asked for before the site had joined the job")
+        if asked.pin != self._job.pin:
+            raise CallRefused(f"{described(asked)} carries another configuration than the one that the site has joined")
+        self._job.renew()
+        told = decode(blob, self._job.limit)
+        if isinstance(asked, Agree | Open):
+            return self._prepare(self._job, asked, told), ""
+        if isinstance(asked, Add):
+            return self._add(self._job, asked, told)
+        if not isinstance(asked, Call):
+            return self._tell(asked.round, *answered(self._job, asked, told, self._log)), ""
+        return self._step(asked, told)
+
+    def _refused(self, asked: Request | None, error: Exception) -> Answer:
+        """Tell the owner why the site takes no further part in the job."""
+        self._calls.refused(self._folder, self._run_of(asked), asked, error)
+        return Answer(refusal=self._stopped, final=True)
+
+    def _join(self, asked: Join, blob: bytes) -> bytes:
+        if self._joined:
+            raise CallRefused("a job joins once")
+        self._joined = True
+        set_aside(self._folder, asked.run)
+        check_versions(asked.versions, {})  # another release's document could mean something else
+        policy = PolicyFile(self._folder)  # before it is read: what changes while the data is loaded is news
+        data, rules = read_checked(self._folder / SITE_FILE)
+        self._device = chosen(read_about(self._folder / SITE_FILE).device, where="site.device")
+        config = admitted(rules, asked.document)
+        check_versions(asked.versions, asked.document)  # files that the policy allows to be read
+        if config.engine.name != "flare":
+            raise CallRefused("the server names another engine than that of sites")
+        check_sites(rules, self._name, asked.sites)
+        if config.engine.values["threads"]:
+            torch.set_num_threads(config.engine.values["threads"])
+        vertical = capabilities(config.algorithm.kind).vertical
+        check_exchange(rules, data, config, len(asked.sites))
+        found = (
+            read_own(data, self._folder, asked.run, asked.sites, self._name, rules.members)
+            if vertical
+            else hold(data, self._folder, config, noted_form(asked, self._folder))
+        )
+        who = data.random_id or self._name, self._name, self._submitter
+        job = self._job = Participation(self._folder, asked, config, found, rules, policy, *who)
+        self._warn(job)
+        self._flags = read_flags(decode(blob, job.limit)) if asked.predict and blob else None
+        job.go_back()
+        job.check_version(asked.data[self._name].version if self._name in asked.data else 0)
+        if isinstance(found, Holdings):
+            job.check_marks(marks(found.data, data.normalise))
+            note_form(asked, data, self._folder, found.data)
+            if found.whole is not None:
+                job.exchange = entered(self._folder, asked, self._name, rules, found.whole, data.normalise)
+            job.begin(found, found.features, data.normalise)
+            told = describe(found, withheld(rules)) | kept_back(said(job.needed), withheld(rules))
+            if asked.predict:  # how many new records there are is the site's own affair
+                told = {key: told[key] for key in FORM}
+            if job.exchange is None:
+                return self._tell(asked.round, JOIN, told, JOINING)
+            told |= kept_back(job.exchange.greeting(), withheld(rules))
+            return self._tell(asked.round, JOIN, told, {**JOINING, **CLAIMING})
+        return self._tell(asked.round, JOIN, kept_back(found.greeting(), withheld(rules)), MEETING)
+
+    def _warn(self, job: Participation) -> None:
+        """Say which lines of the site's journals count for nothing."""
+        for name, lines in job.accounts.damaged.items():
+            self._log.warning("ledgers/%s: damaged lines: %d; what they say has left is counted no more", name, lines)
+
+    def _prepare(self, job: Participation, asked: Agree | Open, told: Tree) -> bytes:
+        """What secure sums need besides the terms; no policy speaks of it."""
+        if asked.round and job.ledger.purpose == SETUP:  # before the first step of training
+            job.ledger.purpose = TRAINING
+        info, reply = INFO[asked.kind], job.prepare_sum(asked, told)
+        return self._send(asked.round, f"({asked.kind})", reply, info, job.rules.freed(info.sends))
+
+    def _add(self, job: Participation, asked: Add, told: Tree) -> tuple[bytes, str]:
+        """Tell, in a secure sum, of the nodes that edges lead to (`parties.exchange`)."""
+        reply, heard = added(job, asked, told), fingerprint(told)
+        reply = job.masking.masked(asked, SHARING, heard, reply)
+        return self._send(asked.round, f"({ADD})", reply, SHARING), json.dumps({HEARD: heard})
+
+    def _tell(self, round: int, name: str, told: Tree, sends: Declaration) -> bytes:
+        """What the site says of itself, from which its policy has already taken what it denies."""
+        if self._job is None:
+            raise CallRefused("nothing may leave before the site has joined a job")
+        self._job.ledger.purpose = PREDICTION if self._job.asked.predict else SETUP
+        kept = withheld(self._job.rules)
+        free = self._job.rules.freed((*FORM, "signed", "signature", *kept))
+        return self._send(round, name, told, StepInfo.of(as_kept_back(sends, kept), ragged=True), free)
+
+    def _step(self, asked: Call, told: Tree) -> tuple[bytes, str]:
+        """The reply to the server, and the note that goes with it."""
+        job = self._job
+        if job is None or not job.ready or not isinstance(job.found, Holdings):
+            raise CallRefused(f"{described(asked)} was asked for before the site had joined the job")
+        step = find_step(job.algorithm, asked.step)
+        info = step_info(step)
+        check_way(asked.step, info, _WAYS[asked.kind])
+        job.order.admit(asked.step, asked.round, asked.again)
+        job.ledger.purpose = job.order.purpose
+        message = job.last.whole(told)
+        job.enter(asked, message)
+        job.keys.begin(asked.round)
+        call = job.keys.step(asked.step, asked.again)
+        key = of_client(call, "client", torch.tensor(random.word(job.random_id), device="cpu"))
+        own = job.memory.begun(info)
+        client = client_on(self._device, job, own, key, self._folder / SECRET)
+        received, faults = read_received(job, asked, self._name, self._log)
+        scoring = job.scoring_of(step)
+        draws = scoring.show(client, job.classes)
+        with torch.no_grad():
+            reply = carry_out(asked.step, step, client, to(message | received, self._device))
+            made = taken(reply, info)
+            check(reply, f"the reply of {asked.step}")
+            check(client.state, f"the state that {asked.step} keeps")
+        reply, client.state, draws = (to(tree, CPU) for tree in (reply, client.state, draws))
+        if job.asked.predict and reply and not capabilities(job.config.algorithm.kind).predicts:
+            raise CallRefused(f"{described(asked)}: where a finished run's models predict, nothing is sent")
+        reply, info, noted = scoring.left(reply, info, job.classes)
+        info = with_fingerprints(asked.step, info, reply, client.state | draws)
+        heard = job.heard(asked, info, message)
+        noted |= faults | (job.replace(made, asked, info.columns) if info.replaces_data else {})
+        if info.sums:
+            noted[HEARD] = heard
+            reply = job.masking.masked(asked, info, heard, reply)
+        if asked.kind == "send":
+            sent, note = self._deliver(job, asked, reply, info)
+        else:
+            sent, note = self._send(asked.round, asked.step, reply, info), ""
+        if leave(job, self._name, client.state, self._log, self._flags):
+            noted[WRITTEN] = True
+        job.memory.keep(client.state, heard, info)
+        return sent, note or json.dumps(noted)
+
+    def _deliver(self, job: Participation, asked: Call, reply: Tree, info: StepInfo) -> tuple[bytes, str]:
+        """Send the reply to the peers that the server named; what the server gets is empty, with a receipt."""
+        name, peers = asked.step, asked.to[self._name]
+        if not set(peers) <= set(job.asked.sites) - {self._name}:
+            raise CallRefused(f"{described(asked)} names peers that are no other sites of the run")
+        blob = self._send(asked.round, name, reply, info, to=peers)
+        receipt = Receipt.of(job.ledger.last, {})
+        job.inbox.note_own(name, (asked.round, asked.again), decode(blob, job.limit))
+        if peers:
+            label = json.dumps({"run": job.run, "step": name, "round": asked.round, "again": asked.again})
+            receipt = receipt._replace(lost=self._post(peers, label, blob, job.patience))
+        return self._send(asked.round, name, {}, info), receipt.note()
+
+    def _send(
+        self,
+        round: int,
+        name: str,
+        reply: Tree,
+        info: StepInfo,
+        rules: Rules | None = None,
+        to: Sequence[str] | None = None,
+    ) -> bytes:
+        """The reply as it may leave, to the server or to peers, noted in the site's own ledger.
+
+        info: what the site's own algorithm declares; nothing that is said of the reply comes from the request.
+        """
+        check_declared(name, info, (path for path, _ in leaves(reply)))
+        job, blob = self._job, encode(reply)
+        if job is None:
+            raise CallRefused("nothing may leave before the site has joined a job")
+        copies, way = (1, "up") if to is None else (len(to), "peer")
+        with job.accounts.open(job.ledger):
+            check_calls(job.rules, job.accounts.spent, name, models_scored(info, reply))
+            if TRIED in reply:
+                job.order.count_tried(len(reply[TRIED]))
+            if name in job.target:
+                check_target(job.rules, job.target, job.accounts.repeated(job.pin), 1)
+            check_reply(rules or job.rules, job.accounts.spent, reply, copies * len(blob), info)
+            job.ledger.record(round, 0, name, (self._name,) * copies, way, reply, 0.0, info, to or ())
+            job.accounts.count(job.ledger)
+        self._calls.left(reply, copies * len(blob), to or ())
+        return blob

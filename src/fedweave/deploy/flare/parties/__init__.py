@@ -1,1 +1,0 @@
-"""Parties of a vertical federation: who they are, which nodes all have, what they have to say alike."""

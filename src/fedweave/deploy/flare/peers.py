@@ -1,0 +1,371 @@
+"""What passes from site to site: parcels on their way to a step, the receipt that the server gets instead, and whatever
+else a site notes beside its reply.
+"""
+
+import json
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from statistics import median_low
+from typing import NamedTuple, Protocol
+
+from torch import Tensor
+
+from fedweave.core.federation import Sent, StepInfo
+from fedweave.core.ledger import Entry
+from fedweave.core.tree import Tree, decode, leaves, not_finite, numbers
+from fedweave.core.types import Record
+from fedweave.engines.calls import check_declared
+from fedweave.engines.messages import peer_messages
+from fedweave.errors import NOT_FINITE, FedweaveError, ReplyRefused
+from fedweave.ops.touched import Sparsified
+
+# ----------------------------------------------------------------------------------------------------
+# What the server checks of a reply on arrival, and who was asked and gave nothing of use.
+
+
+Structure = tuple[tuple[str, str], ...]
+FAR = 1e6  # a model whose weights differ from others' by more is of no use to anybody
+
+
+class Inspector:
+    """Checks replies; remembers the structure that most replies to each step had."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._known: dict[str, Structure] = {}
+        self._usual: dict[tuple[str, str], float] = {}
+
+    def accept(
+        self,
+        step: str,
+        info: StepInfo,
+        sent: Mapping[str, Tree],
+        blobs: Mapping[str, bytes],
+        like: Tree | None = None,
+    ) -> tuple[dict[str, Tree], dict[str, str]]:
+        """The replies {site: tree} that may be used, and {site: reason} of those that are refused.
+
+        A reply must be in the documented encoding and within the size limit, hold declared names only, be finite, and
+        have the ranges and forms that the step declares (`Sends.within`, `Sends.like`). Unless the step is ragged, what
+        it has in common with the message `sent` must have the same shape and dtype, and the rest the same as `like` or,
+        without it, as at most other sites, apart from the number of rows where the step declares one per node. Where no
+        reply has the message's shapes, the step is one that changes them, and other sites alone count. Numbers without
+        a declared range must not be larger than most other sites' (or `like`) by more than `FAR`.
+        """
+        good: dict[str, Tree] = {}
+        refused: dict[str, str] = {}
+        for site, blob in blobs.items():
+            try:
+                tree = self._read(step, info, blob)
+                if fault := _beyond(info, sent.get(site, {}), tree):
+                    raise ReplyRefused(fault)
+                good[site] = tree
+            except ReplyRefused as error:
+                refused[site] = f"its reply was refused: {error}"
+        changed = {} if info.ragged else {site: _changes(sent.get(site, {}), good[site]) for site in good}
+        if len(good) == 1 or not all(changed.values()):
+            for site in [site for site, what in changed.items() if what]:
+                del good[site]
+                refused[site] = f"its reply was refused: {changed[site]}"
+        forms = {site: _structure(tree, info) for site, tree in good.items()}
+        common = self._settle(step, forms) if like is None else _structure(like, info)
+        for site, form in forms.items():
+            if common is None or form != common:
+                del good[site]
+                refused[site] = f"its reply was refused: {_difference(form, common)}"
+        for site, fault in self._far(step, info, good, like).items():
+            del good[site]
+            refused[site] = f"its reply was refused: {fault}"
+        return good, refused
+
+    def _read(self, step: str, info: StepInfo, blob: bytes) -> Tree:
+        if len(blob) > self._limit:
+            raise ReplyRefused(f"{len(blob)} bytes exceed the limit of {self._limit} (engine.reply_mb)")
+        tree = decode(blob, self._limit)
+        check_declared(step, info, (path for path, _ in leaves(tree)))
+        if path := not_finite(tree):
+            raise ReplyRefused(f"{path} {NOT_FINITE}")
+        return tree
+
+    def _settle(self, step: str, forms: Mapping[str, Structure]) -> Structure | None:
+        """The structure that replies of `step` must have; None if no majority settles it.
+
+        Several replies settle it among themselves; a single one is held against what was settled before.
+        """
+        if forms and (len(forms) > 1 or step not in self._known):
+            (form, votes), *_ = Counter(forms.values()).most_common(1)
+            if 2 * votes > len(forms):
+                self._known[step] = form
+        return self._known.get(step)
+
+    def _far(self, step: str, info: StepInfo, trees: Mapping[str, Tree], like: Tree | None) -> dict[str, str]:
+        """{site: which key} of those whose numbers are much larger than others'.
+
+        The usual size is the lower median of all, at least 1; a single reply is held against the last one's.
+        """
+        sizes = {site: _largest(tree, info) for site, tree in trees.items()}
+        known = [] if like is None else [_largest(like, info)]
+        found: dict[str, str] = {}
+        for key in {key for own in sizes.values() for key in own}:
+            usual = median_low([own.get(key, 0.0) for own in (*sizes.values(), *known)])
+            if len(sizes) + len(known) == 1:
+                usual = self._usual.get((step, key), usual)
+            limit = FAR * max(1.0, usual)
+            far = {site: own[key] for site, own in sizes.items() if own.get(key, 0.0) > limit}
+            found |= {site: f"{key} reaches {most:g}, where {usual:g} is usual" for site, most in far.items()}
+            self._usual[step, key] = usual
+        return found
+
+
+def _changes(message: Tree, reply: Tree) -> str:
+    """Which leaf of a reply has another shape or dtype than the message's of that name; empty if none has."""
+    sent = {path: leaf for path, leaf in leaves(message) if isinstance(leaf, Tensor)}
+    found = ((path, _form(leaf), _form(sent[path])) for path, leaf in leaves(reply) if path in sent)
+    return next((f"{path} is {form}, not {like}" for path, form, like in found if form != like), "")
+
+
+def _beyond(info: StepInfo, message: Tree, reply: Tree) -> str:
+    """Which leaf of a reply is beyond its declared range, or not of the declared form; empty if none is."""
+    sent = {path: leaf for path, leaf in leaves(message) if isinstance(leaf, Tensor | Sparsified)}
+    for path, leaf in leaves(reply):
+        key = info.covering(path) or path
+        told = info.sends[key]
+        if told.within is not None and (fault := told.within.fault(path, leaf)):
+            return fault
+        of = sent.get(told.like + path.removeprefix(key)) if told.like else None
+        if of is not None and key in info.sums and leaf.shape == of.shape:
+            continue  # words in the place of numbers
+        if of is not None and _form(leaf) != (form := _form(of)):
+            return f"{path} is {_form(leaf)}, not {form}"
+    return ""
+
+
+def _largest(tree: Tree, info: StepInfo) -> dict[str, float]:
+    """{declared key: the largest magnitude of its floating-point numbers} of those without a range."""
+    found: dict[str, float] = {}
+    for path, leaf in numbers(tree):
+        key = info.covering(path) or path
+        if leaf.numel() and not info.sends[key].within:
+            least, most = leaf.aminmax()
+            found[key] = max(found.get(key, 0.0), -float(least), float(most))
+    return found
+
+
+def _structure(tree: Tree, info: StepInfo) -> Structure:
+    nodes = {path for path, _ in leaves(tree) if path.split("/")[0] in info.per_node}
+    return tuple((path, _form(leaf, info.ragged, path in nodes)) for path, leaf in leaves(tree))
+
+
+def _form(leaf: object, ragged: bool = False, per_node: bool = False) -> str:
+    if not isinstance(leaf, Tensor | Sparsified):
+        return type(leaf).__name__
+    shape = f"{len(leaf.shape)}-d" if ragged else str(list(leaf.shape))
+    if per_node and not ragged:
+        shape = f"[nodes{''.join(f', {size}' for size in leaf.shape[1:])}]" if len(leaf.shape) else "0-d"
+    return f"{shape} {str(leaf.dtype).removeprefix('torch.')}"
+
+
+def _difference(form: Structure, common: Structure | None) -> str:
+    if common is None:
+        return "the sites disagree on its structure, and no majority settles it"
+    ours, theirs = dict(form), dict(common)
+    names = [name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)]
+    parts = [f"{name} is {ours.get(name, 'absent')}, not {theirs.get(name, 'absent')}" for name in names[:3]]
+    return "; ".join(parts) or "its keys are in another order"
+
+
+class Faults:
+    """The faults of sites since they were last taken, each (site, "missing" | "refused" | "late")."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self.reasons: dict[str, str] = {}  # why each site was last missing
+        self._log = logging.getLogger("fedweave.server")
+
+    def note(self, round: int, missing: Mapping[str, str], refused: Mapping[str, str]) -> None:
+        """{site: why} of those whose replies a call lacks, and of those among them that sent something of no use."""
+        self._counts.update((site, "missing") for site in missing)
+        self._counts.update((site, "refused") for site in refused)
+        for site, why in {**missing, **refused}.items():
+            if site in refused or self.reasons.get(site) != why:  # who stays away is named once, not at every call
+                self._log.warning("round %d: %s is left out: %s", round, site, why)
+        self.reasons |= missing
+
+    def update(self, found: Mapping[tuple[str, str], int] | Iterable[tuple[str, str]]) -> None:
+        """Count more faults, once each or as often as `found` says, of which there is no reason."""
+        self._counts.update(found)
+
+    def taken(self) -> dict[tuple[str, str], int]:
+        """How many of each there are, which then count no more."""
+        found, self._counts = dict(self._counts), Counter()
+        return found
+
+
+_LONGEST = 1 << 20  # characters of a note
+_MOST = 1 << 53  # bytes, versions
+VERSION, HEARD, SCORED, WRITTEN = "(data)", "(heard)", "(scores)", "(written)"  # keys of a note
+
+
+class Post(Protocol):
+    """Carries parcels to peers, sealed so that nobody on the way can read them."""
+
+    def __call__(self, peers: Sequence[str], label: str, blob: bytes, seconds: float) -> dict[str, str]:
+        """Deliver a blob under its label within `seconds`; {peer: why} of those that did not take it."""
+        ...
+
+
+@dataclass(frozen=True)
+class Relayed(Sent):
+    """What a server knows of parcels that it relayed. again: how often the step ran in the round before."""
+
+    again: int
+
+    def plain(self, chosen: Sequence[str]) -> Record:
+        """What the `chosen` sites need to know of it."""
+        of = {site: self.sources[site] for site in chosen}
+        return {"step": self.step, "again": self.again, "sources": of, "clients": self.clients}
+
+
+class Receipt(NamedTuple):
+    """What the server learns of a delivery: key, shape and bytes of each leaf, bytes of the whole, and {peer: why} of
+    those that it did not reach."""
+
+    keys: tuple[tuple[str, str, int], ...]
+    size: int
+    lost: Mapping[str, str]
+
+    @classmethod
+    def of(cls, entry: Entry, lost: Mapping[str, str]) -> "Receipt":
+        """From the site's own ledger."""
+        return cls(tuple((key, shape, size) for key, shape, size, *_ in entry.keys), entry.size, lost)
+
+    def note(self) -> str:
+        """For the wire."""
+        return json.dumps(self._asdict())
+
+    @classmethod
+    def read(cls, note: str, info: StepInfo, peers: Sequence[str]) -> "Receipt":
+        """Undo `note`.
+
+        Raises:
+            FedweaveError: it is not of this form, or names keys that the step does not declare.
+        """
+        try:
+            given = _parsed(note)
+            keys = tuple((str(key), str(shape), int(size)) for key, shape, size in given["keys"])
+            receipt = cls(keys, int(given["size"]), {p: str(why)[:200] for p, why in given["lost"].items()})
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+            raise FedweaveError(
+                f"its receipt is not of fedweave's form ({type(error).__name__})", code="peer.receipt"
+            ) from error
+        sizes = [size for *_, size in receipt.keys]
+        if not sum(sizes) <= receipt.size < _MOST or min(sizes, default=0) < 0 or not set(receipt.lost) <= set(peers):
+            raise FedweaveError("its receipt contradicts itself", code="peer.receipt")
+        if undeclared := [key for key, *_ in receipt.keys if info.covering(key) is None]:
+            raise FedweaveError(
+                f"its receipt names {undeclared[:5]}, which the step does not declare", code="peer.receipt"
+            )
+        return receipt
+
+
+class Inbox:
+    """A site's parcels, unopened until the step that wants them, and what the site itself sent last.
+
+    A later parcel of the same sender and step replaces an earlier one, so that no peer can fill the memory.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit, self._inspector = limit, Inspector(limit)
+        self._parcels: dict[tuple[str, str], tuple[tuple[int, int], bytes]] = {}
+        self._own: dict[str, tuple[tuple[int, int], Tree]] = {}
+
+    def note_own(self, step: str, call: tuple[int, int], reply: Tree) -> None:
+        """Remember what the site sends in `call` (round, occurrence) of `step`."""
+        self._own[step] = call, reply
+
+    def put(self, sender: str, step: str, call: tuple[int, int], blob: bytes) -> None:
+        """Keep a parcel.
+
+        Raises:
+            FedweaveError: it exceeds the limit.
+        """
+        if len(blob) > self._limit:
+            raise FedweaveError(f"{len(blob)} bytes exceed the limit of {self._limit} (engine.reply_mb)")
+        self._parcels[sender, step] = call, blob
+
+    def open(
+        self, step: str, info: StepInfo, call: tuple[int, int], sources: Sequence[str], here: Sequence[str]
+    ) -> tuple[Tree, dict[str, str], dict[str, str]]:
+        """The part of a message that `sources` sent, as far as they are `here`; {peer: "missing" or "refused"} of those
+        who are but left nothing of use, and {peer: why} of the refused.
+
+        A parcel is held against what the site itself sent, as the server holds replies against each other.
+
+        Raises:
+            FedweaveError: the site did not send in that call.
+        """
+        made, own = self._own.get(step, (None, {}))
+        if made != call:
+            raise FedweaveError(f"the site is to receive what {step} sent in a call in which it sent nothing itself")
+        parcels = {peer: self._parcels.get((peer, step)) for peer in sources if peer in here}
+        blobs = {peer: parcel[1] for peer, parcel in parcels.items() if parcel is not None and parcel[0] == call}
+        trees, refused = self._inspector.accept(step, info, {}, blobs, like=own)
+        faults = {peer: "refused" if peer in blobs else "missing" for peer in parcels if peer not in trees}
+        return peer_messages(own, sources, trees), faults, refused
+
+
+def read_note(note: str) -> Record:
+    """What a site notes beside its reply, by key (`VERSION` and so on); {} from a note of another form."""
+    with suppress(ValueError):
+        return _parsed(note)
+    return {}
+
+
+def read_faults(note: str, peers: Sequence[str]) -> dict[str, str]:
+    """{peer: "missing" or "refused"} as a site says it of `peers`."""
+    told = read_note(note).items()
+    return {peer: what for peer, what in told if peer in peers and what in ("missing", "refused")}
+
+
+def read_version(note: str, before: int) -> int:
+    """The version of a site's data that it notes (`VERSION`), which can only rise; `before` from a note without one."""
+    version = read_note(note).get(VERSION, before)
+    return version if isinstance(version, int) and before < version < _MOST else before
+
+
+def _parsed(note: str) -> Record:
+    if len(note) > _LONGEST:
+        raise ValueError(f"{len(note)} characters")
+    try:
+        found = json.loads(note)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    if not isinstance(found, dict):
+        raise ValueError("it is no table")
+    return found
+
+
+class DataVersions:
+    """The versions that sites told after steps that made data (`Flare.replace_data`); of other sites none is known."""
+
+    def __init__(self) -> None:
+        self._now, self._before = dict[str, int](), dict[str, int]()
+
+    def begin(self) -> None:
+        """A round starts."""
+        self._before = dict(self._now)
+
+    def note(self, notes: Mapping[str, str]) -> None:
+        """Read what came with the sites' replies."""
+        self._now |= {site: read_version(note, self._now.get(site, 0)) for site, note in notes.items()}
+
+    def plain(self, before: bool = False) -> Tree:
+        """For a checkpoint; `before`: as they were when the round under way started."""
+        return {site: {"version": version} for site, version in (self._before if before else self._now).items()}
+
+    def restore(self, tree: Tree) -> None:
+        """Continue with those of a checkpoint."""
+        self._now = {site: int(kept["version"]) for site, kept in tree.items()}

@@ -1,1 +1,0 @@
-"""What a site allows: its policy, held against what is asked."""

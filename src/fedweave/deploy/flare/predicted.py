@@ -1,0 +1,160 @@
+"""What a site keeps of a run for its owner alone: the form of its data, which says what columns and classes are called
+and how they are scaled, and what a finished run's models predict; and who is to have that in the end.
+"""
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor
+
+from fedweave.algorithms.deployment import deployable
+from fedweave.core.algorithm import capabilities
+from fedweave.core.graph import VAL
+from fedweave.core.text import counted
+from fedweave.core.tree import Tree
+from fedweave.datasets.base import Dataset
+from fedweave.datasets.features import BY_NODES
+from fedweave.deploy.flare.admission import read_checked
+from fedweave.deploy.flare.holdings import FLAGS, Holdings, read_graph
+from fedweave.deploy.flare.participation import RUNS, Participation
+from fedweave.deploy.flare.requests import Join, mendable
+from fedweave.deploy.flare.sitefile import SITE_FILE, SiteData
+from fedweave.errors import CallRefused, FedweaveError, UserError
+from fedweave.experiment.runs.data_form import Form, read_form, write_form
+from fedweave.experiment.runs.data_form import form_of as form_of_data
+from fedweave.experiment.runs.files import EARLIER, PREDICTIONS, write_table
+from fedweave.experiment.runs.predictions import Predicted, ends_of, predictions_table, probabilities
+from fedweave.export.source import HANDED_OUT
+from fedweave.metrics.ranking import by_validation
+from fedweave.metrics.selection import OF_POSITIVE, Flagging, Judging
+
+_MOST = math.nextafter(1, 2)  # from which on nothing is flagged
+
+
+def form_at(site: SiteData, folder: Path, data: Dataset | None = None) -> Form:
+    """The form of what a site trains on; data: that, if it has been read.
+
+    Raises:
+        DataError: it is absent or refused.
+    """
+    if data is None or site.normalise in BY_NODES:
+        data = read_graph(folder / site.path, replace(site, normalise="none"))
+    handed_out = site.random_id is not None and site.normalise == "none"
+    edges = HANDED_OUT if site.random_id is not None and site.edge_normalise == "none" else site.edge_normalise
+    return form_of_data(data, HANDED_OUT if handed_out else site.normalise, data.x, edges)
+
+
+def note_form(asked: Join, site: SiteData, folder: Path, data: Dataset) -> None:
+    """Keep the form of the `data` that a site trains on in the run's folder there; what it predicts has the same."""
+    if not asked.predict:
+        write_form(folder / RUNS / asked.run, form_at(site, folder, data))
+
+
+def noted_form(asked: Join, folder: Path) -> Form | None:
+    """That form, where the models of the run are to predict."""
+    return read_form(folder / RUNS / asked.run) if asked.predict else None
+
+
+def form_of(site: Path, run: str = "") -> Form:
+    """The form of the data in a site's folder, as the site noted it of the `run` of that number, or as it is now.
+
+    Raises:
+        ConfigError: it has no valid `site.toml`. DataError: nothing was noted, and the data is absent or refused.
+    """
+    about, _ = read_checked(site / SITE_FILE)
+    return (read_form(site / RUNS / run) if run else None) or form_at(about, site)
+
+
+def set_aside(folder: Path, run: str) -> None:
+    """Rename what models of the `run` predicted earlier at the site in `folder`: the model is about to be another, or
+    the data, and the file must not be taken for the new one if none comes."""
+    path = folder / RUNS / run / PREDICTIONS
+    if path.exists():
+        path.replace(path.with_name(EARLIER))
+
+
+def leave(job: Participation, site: str, state: Tree, log: logging.Logger, flags: Flagging | None = None) -> bool:
+    """Take out of a client's state what a step left there for the owner, a "prediction" or a "model", and write what is
+    predicted into the run's folder; whether there was anything. flags: by what all sites flag, if that is known."""
+    found: Tensor | None = state.pop("prediction", None)
+    if (model := state.pop("model", None)) is not None:
+        found = probabilities(deployable(job.algorithm).net, model, job.graph)
+    if found is None:
+        return False
+    path, data = job.folder / RUNS / job.run / PREDICTIONS, job.found.data
+    used = (
+        None if data.public is None else np.asarray(data.public) & (np.asarray(data.y) >= 0)
+    )  # as far as there are labels
+    own = Predicted(site, found, np.arange(data.examples), used)
+    flagging = flags or flagged(job.config.evaluation, data, found)
+    write_table(path, predictions_table([own], data.ids, data.labels, data.example, data.y, flagging, ends_of(data)))
+    apart = job.found.apart if isinstance(job.found, Holdings) else 0
+    without = f"; {unscored(apart, data.examples + apart)}" if apart else ""
+    log.info("%d predictions: %s%s", data.examples, path, without)
+    return True
+
+
+def unscored(apart: int, nodes: int, of: str = "") -> str:
+    """That `apart` of a party's `nodes` get no score, and why. of: whose, where it is not plain."""
+    return f"{apart:,} of {nodes:,} nodes{of} get no score: not all parties have them (ids must be written alike)"
+
+
+def read_flags(told: Tree) -> Flagging | None:
+    """By what all sites flag, as the server `told`; None where it did not.
+
+    Raises:
+        CallRefused: that is no class of two, or no probability.
+    """
+    if isinstance(told, dict) and not told:
+        return None
+    positive, threshold = (told.get(key) if isinstance(told, dict) else None for key in FLAGS)
+    if (
+        type(positive) is not int
+        or type(threshold) is not float
+        or not (0 <= positive <= 1 and 0 <= threshold <= _MOST)
+    ):
+        raise CallRefused("the server tells a class or a threshold by which nothing can be flagged")
+    return Flagging(positive, threshold)
+
+
+def flagged(judging: Judging, data: Dataset, found: Tensor) -> Flagging | None:
+    """Which examples of its own a site flags, by its own validation examples, where no threshold of all sites' is known
+    (`Flare.join`); None where no class is looked for.
+
+    found: probabilities [e, 2].
+    """
+    asked = judging.metric in OF_POSITIVE or judging.positive is not None or judging.threshold != "auto"
+    if data.classes != 2 or not asked:
+        return None
+    val, p = np.asarray(data.public)[VAL], found[: data.examples].cpu().numpy()
+    return by_validation(judging.of(data.labels, data.classes), {}, p[val], data.y[val])
+
+
+def predicting(algorithm: object, state: Tree, sites: Sequence[str]) -> list[str]:
+    """Those of the `sites` that predict with a finished run: all, or of a vertical run's parties those with labels."""
+    return [site for site in sites if not capabilities(algorithm).predicts or state["holders"][site]]
+
+
+def check_written(wanted: Sequence[str], lacking: Mapping[str, str]) -> None:
+    """Refuse to call a prediction done that not all `wanted` sites have written.
+
+    lacking: {site: why} of those that have not (`Flare.unwritten`).
+
+    Raises:
+        UserError: those who started the job, or own a site, can mend it; FedweaveError: they cannot.
+    """
+    if not lacking:
+        return
+    named = "; ".join(
+        f"{site}: {why.removesuffix('.') or 'it never trained, and has no such model'}" for site, why in lacking.items()
+    )
+    others = ", ".join(site for site in wanted if site not in lacking)
+    kind = UserError if mendable(lacking.values()) or "" in lacking.values() else FedweaveError
+    raise kind(
+        f"{len(lacking)} of {counted(len(wanted), 'site')} wrote no predictions. {named}. "
+        f"{f'Those of {others} are written. ' if others else ''}Put it right and predict again."
+    )

@@ -1,0 +1,311 @@
+"""A project's folders: certificates and keys for mutual TLS, made with NVFlare's own provisioning."""
+
+import contextlib
+import io
+import json
+import re
+import secrets
+import shutil
+import tempfile
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from nvflare.lighter.constants import CtxKey
+from nvflare.lighter.entity import Participant, Project
+from nvflare.lighter.impl.cert import CertBuilder
+from nvflare.lighter.impl.signature import SignatureBuilder
+from nvflare.lighter.impl.static_file import StaticFileBuilder
+from nvflare.lighter.impl.workspace import WorkspaceBuilder
+from nvflare.lighter.provisioner import Provisioner
+from nvflare.lighter.utils import load_crt
+from nvflare.private.fed.utils.identity_utils import get_cn_from_cert
+
+from fedweave.core.types import Record
+from fedweave.deploy.flare.folder import replace_private
+from fedweave.deploy.flare.requests import ADMIN, AUTHORITY, RESERVED, SERVER
+from fedweave.deploy.flare.sitefile import IDS_KEY, SECRET
+from fedweave.errors import FedweaveError, UserError
+
+PROJECT = "fedweave"
+USER = "admin@fedweave.org"
+STATE = "cert.json"  # in the authority's folder: its key and certificate
+ISSUED = "issued.json"  # beside it: {"name", "serial", "until"} of each certificate that it has signed
+BEFORE = timedelta(days=1)  # for which certificates are valid before they are made: other clocks may be slow
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+_WORD = r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?"
+_HOST = re.compile(rf"{_WORD}(\.{_WORD})*")  # what NVFlare takes
+# The rights that a site grants to whoever submits a job; "byoc" is code that travels with a job.
+_RIGHTS = {
+    "submit_job": "any",
+    "clone_job": "none",
+    "manage_job": "n:submitter",
+    "download_job": "n:submitter",
+    "view": "any",
+    "operate": "any",
+    "shell_commands": "none",
+    "app_command": "n:submitter",
+    "byoc": "none",
+    "server-predeployed-flwr": "none",
+}
+# What a job may name; a module would allow every function in it.
+_OF_JOBS = {
+    "server": ["fedweave.deploy.flare.server.Server", "nvflare.collab.runtime.controller.CollabController"],
+    "client": ["fedweave.deploy.flare.site.Site", "nvflare.collab.runtime.executor.CollabExecutor"],
+}
+_LAUNCHER = "fedweave.deploy.flare.doorkeeper.SiteLauncher"
+_MOVED = {  # where classes were in earlier versions
+    "fedweave.deploy.flare.site.launcher.SiteLauncher": _LAUNCHER,
+    "fedweave.deploy.flare.launcher.SiteLauncher": _LAUNCHER,
+    "fedweave.deploy.flare.site.doorkeeper.SiteLauncher": _LAUNCHER,
+    "fedweave.deploy.flare.site.site.Site": _OF_JOBS["client"][0],
+    "fedweave.deploy.flare.server.server.Server": _OF_JOBS["server"][0],
+}
+_MODULES = ("fedweave.deploy.flare.", "nvflare.collab.runtime.")  # what earlier versions allowed
+# The connection between a member's own processes, which NVFlare leaves in clear: with certificates, on loopback alone.
+_INSIDE = {"internal": {"scheme": "tcp", "resources": {"host": "localhost", "connection_security": "mtls"}}}
+
+
+def check_names(sites: Sequence[str]) -> None:
+    """Refuse names that cannot be sites.
+
+    Raises:
+        UserError: a name is reserved, repeated or not of the form; or there is none.
+    """
+    bad = [name for name in sites if not is_name(name)]
+    if bad or not sites or len(set(sites)) < len(sites):
+        raise UserError(
+            f"--sites {','.join(sites)}: {', '.join(bad) or 'no site, or one named twice'}. A site's name has a-z, 0-9 "
+            f"and '-', 63 at most, begins with no '-', is unique and not one of {', '.join(sorted(RESERVED))}."
+        )
+
+
+def is_name(name: str) -> bool:
+    """Whether a site can have that name."""
+    return bool(_NAME.fullmatch(name)) and name not in RESERVED
+
+
+def check_host(host: str) -> None:
+    """Refuse what no server's machine can be reached under.
+
+    Raises:
+        UserError: it is neither a host's name nor an IPv4 address.
+    """
+    if not _HOST.fullmatch(host):
+        raise UserError(
+            f"--host {host}: give the name of the server's machine, such as fl.example.org, or its IPv4 address: "
+            "letters, digits, '-' and dots, without https:// before it; the port is given by --port."
+        )
+
+
+README = "readme.txt"  # NVFlare's own tells to start the process another way
+_ABOUT = """\
+This folder is {name}'s own part of a fedweave federation. Nobody else should have it: startup/ holds a private key.
+
+Put it and project.json, which came with it, into a directory {directory}, install fedweave, and beside {directory}:
+
+    fedweave sites check {directory}                  # looks for faults and starts nothing
+    fedweave sites start {directory} --only {name}
+    fedweave sites stop {directory} --only {name}
+
+docs/deployment.md of fedweave says more, of site.toml and policies, too.
+"""
+
+
+def provision(directory: Path, sites: Sequence[str], host: str, port: int) -> None:
+    """Write `directory`/{server, admin, authority, one folder per site}, each for the host that it names.
+
+    host, port: where the server listens. authority: the certificate authority's key; keep it offline.
+
+    Raises:
+        UserError: the directory is used, or a name or the host is not allowed.
+        FedweaveError: NVFlare's provisioning failed.
+    """
+    check_names(sites)
+    check_host(host)
+    if directory.exists() and any(directory.iterdir()):
+        raise UserError(f"{directory} is not empty. Choose another directory; a project is provisioned once.")
+    with tempfile.TemporaryDirectory() as scratch:
+        made = _made(Path(scratch), _project(sites, host, port))
+        _make(directory)
+        for name in (SERVER, *sites):
+            shutil.move(made / name, directory / name)
+            _restrict(directory / name)
+            for script in (directory / name / "startup").glob("*.sh"):
+                script.unlink()  # they start NVFlare's own client, which does more for others than `doorkeeper`
+            (directory / name / README).write_text(_ABOUT.format(name=name, directory=directory.name))
+        shutil.move(made / USER, directory / ADMIN)
+        (directory / ADMIN).chmod(0o700)
+        _allow_storage(directory / SERVER)
+        shutil.move(made.parent / "state", directory / AUTHORITY)
+        _keep_authority(directory / AUTHORITY)
+    common = secrets.token_hex(32)
+    for name in sites:
+        _write_secret(directory / name / SECRET, secrets.token_hex(32))  # the site's entropy for its privacy noise
+        _write_secret(directory / name / IDS_KEY, common)  # see `alignment`
+
+
+def _keep_authority(folder: Path) -> None:
+    """Leave the authority's own key and certificate in its folder, for its owner alone: nobody keeps others' keys."""
+    told = json.loads((folder / STATE).read_text())
+    (folder / STATE).unlink()
+    keep(folder / STATE, {name: told[name] for name in ("root_cert", "root_pri_key")})
+    folder.chmod(0o700)
+    for path in sorted(folder.parent.glob("*/startup/*.crt")):
+        made = load_crt(path)
+        note_issued(folder, get_cn_from_cert(made), made.serial_number, made.not_valid_after_utc)
+
+
+def keep(path: Path, content: object) -> None:
+    """Replace a file of the authority's as a whole by one that its owner alone can read."""
+    replace_private(path, json.dumps(content).encode())
+
+
+def note_issued(authority: Path, name: str, serial: int, until: datetime) -> None:
+    """Remember a certificate of that name in the authority's folder, for `sites revoke`."""
+    path = authority / ISSUED
+    before = json.loads(path.read_text()) if path.exists() else []
+    keep(path, [*before, {"name": name, "serial": f"{serial:x}", "until": f"{until:%Y-%m-%d}"}])
+
+
+def _make(directory: Path) -> None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / ADMIN).mkdir()
+        (directory / ADMIN).rmdir()
+    except OSError as error:
+        raise UserError(
+            f"{directory} cannot be written ({error.strerror}). Choose another directory.", code="user.unwritable"
+        ) from error
+
+
+def _write_secret(path: Path, digits: str) -> None:
+    """A file that only its owner can read."""
+    path.touch(mode=0o600)
+    path.write_text(digits + "\n")
+
+
+def _project(sites: Sequence[str], host: str, port: int) -> Project:
+    project = Project(PROJECT, "", props={"api_version": 4, "gen_scripts": True})
+    server = {"fed_learn_port": port, "admin_port": port, "default_host": host, "host_names": [host]}
+    project.add_participant(Participant("server", SERVER, PROJECT, props=server))
+    for name in sites:
+        project.add_participant(Participant("client", name, name.replace("-", "_")))
+    project.add_participant(Participant("admin", USER, PROJECT, props={"role": "project_admin"}))
+    return project
+
+
+class _Certificates(CertBuilder):
+    """NVFlare's, which are valid from when they are made, so that no slower clock takes them."""
+
+    @staticmethod
+    def _generate_cert(*about: object, not_valid_before: datetime | None = None, **more: object) -> object:
+        first = (not_valid_before or datetime.now(UTC)) - BEFORE
+        return CertBuilder._generate_cert(*about, not_valid_before=first, **more)
+
+
+def issued(name: str, root: object, key: object, hosts: Sequence[str] = ()) -> Any:
+    """A certificate of the public `key` of the member `name`, signed with the authority's `root` key, of the form that
+    provisioning gives them. hosts: of a server's machine."""
+    org = PROJECT if name in (SERVER, USER) else name.replace("-", "_")
+    more: Record = {"server_default_host": hosts[0], "server_additional_hosts": list(hosts)} if hosts else {}
+    if name == USER:
+        more["role"] = "project_admin"
+    return _Certificates._generate_cert(name, org, PROJECT, root, key, **more)
+
+
+def _made(scratch: Path, project: Project) -> Path:
+    template = ["master_template.yml"]
+    builders = [
+        WorkspaceBuilder(template),
+        StaticFileBuilder(config_folder="config"),
+        _Certificates(),
+        SignatureBuilder(),
+    ]
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        ctx = Provisioner(str(scratch), builders).provision(project)
+    if ctx.get(CtxKey.BUILD_ERROR):
+        raise FedweaveError(f"NVFlare could not provision the project: {said.getvalue().strip()}")
+    return Path(ctx[CtxKey.CURRENT_PROD_DIR])
+
+
+def _restrict(folder: Path) -> None:
+    """Let jobs use fedweave's and NVFlare's Collab classes only, and bring no code."""
+    rights = {"format_version": "1.0", "permissions": dict.fromkeys(("project_admin", "org_admin", "lead"), _RIGHTS)}
+    _write(folder / "local/authorization.json", rights)
+    resources = json.loads((folder / "local/resources.json.default").read_text())
+    resources["class_list_enforcement_mode"] = "enforce"
+    if "allow_log_streaming" in resources:  # of a site: its logs could tell of its data, and stay at home
+        resources["allow_log_streaming"] = False
+        resources["components"] = [c for c in resources["components"] if c["id"] != "site_log_streamer"]
+        for component in resources["components"]:
+            if component["id"] == "process_launcher":
+                component["path"] = _LAUNCHER
+    resources["class_allow_list"] = [*_OF_JOBS[kind(folder)], *_component_paths(resources["components"])]
+    _write(folder / "local/resources.json", resources)
+    close_inside(folder)
+    (folder / "startup").chmod(0o700)
+    folder.chmod(0o700)
+
+
+def kind(folder: Path) -> str:
+    """What a member's folder is of: "server" or "client"."""
+    return "server" if (folder / "startup/fed_server.json").exists() else "client"
+
+
+def limit_classes(folder: Path) -> None:
+    """Let jobs name the two classes that they need, where an earlier version let them name whole modules, and name all
+    classes by where they are now."""
+    path = folder / "local/resources.json"
+    if not path.exists():
+        return  # NVFlare names it where it starts
+    before = path.read_text()
+    resources = json.loads(before)
+    listed = [_MOVED.get(name, name) for name in resources["class_allow_list"]]
+    if any(module in listed for module in _MODULES):
+        listed = [*_OF_JOBS[kind(folder)], *(name for name in listed if name not in _MODULES)]
+    resources["class_allow_list"] = listed
+    for component in resources.get("components", ()):
+        if "path" in component:
+            component["path"] = _MOVED.get(component["path"], component["path"])
+    if resources != json.loads(before):
+        _write(path, resources)
+
+
+def close_inside(folder: Path) -> None:
+    """Have the processes of a member speak with each other over mutual TLS, unless its owner has said how."""
+    path = folder / "local/comm_config.json"
+    if not path.exists():
+        path.parent.mkdir(exist_ok=True)
+        _write(path, _INSIDE)
+
+
+def settle(server: Path) -> None:
+    """Have the server keep its jobs in its own folder, wherever that has been moved to."""
+    path, where = server / "local/resources.json", server.resolve()
+    resources = json.loads(path.read_text())
+    resources["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"] = str(where / "snapshots")
+    for component in resources["components"]:
+        if component["id"] == "job_manager":
+            component["args"]["uri_root"] = str(where / "jobs")
+    _write(path, resources)
+
+
+def _allow_storage(server: Path) -> None:
+    path = server / "local/resources.json"
+    resources = json.loads(path.read_text())
+    persistor = resources["snapshot_persistor"]
+    resources["class_allow_list"] += [persistor["path"], persistor["args"]["storage"]["path"]]
+    resources["servers"][0]["heart_beat_timeout"] = 30
+    _write(path, resources)
+
+
+def _component_paths(components: Sequence[Record]) -> list[str]:
+    return [component["path"] for component in components]
+
+
+def _write(path: Path, content: object) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n")

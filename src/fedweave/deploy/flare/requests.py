@@ -1,0 +1,271 @@
+"""The form of what a server asks of a site, the fingerprint of what both agreed to, and what comes back."""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple, Protocol, TypeAlias
+
+import torch
+from pydantic import Field, TypeAdapter, ValidationError
+
+import fedweave
+from fedweave.core.plugins import digests
+from fedweave.core.tree import Tree, encode
+from fedweave.core.types import TAKEN, Record
+from fedweave.deploy.flare.sitefile import HEAD
+from fedweave.errors import CallRefused
+from fedweave.experiment.config import Document, flat
+from fedweave.experiment.runs.resuming import may_change
+from fedweave.ops.tape import once
+
+# How refusals begin that the site's owner, or who started the job, can mend.
+MISTAKEN, FORBIDDEN = "its data or settings were refused", "the policy of the site forbids it"
+
+
+def mendable(refusals: Iterable[str]) -> bool:
+    """Whether a site's owner, or who started the job, can mend one of the reasons why sites gave nothing."""
+    return any(why.startswith((MISTAKEN, FORBIDDEN)) for why in refusals)
+
+
+class Answer(NamedTuple):
+    """What a site sent: the encoded reply and the seconds that it took there; or why there is none."""
+
+    blob: bytes = b""
+    seconds: float = 0.0
+    refusal: str = ""
+    final: bool = False  # the site takes no further part in this job
+    note: str = ""  # of what passed between sites: a receipt (`peers.Receipt`), or peers that left nothing of use
+    heads: str = ""  # the last entry of its accounts and, as it joins, those of others that it knows of (`chain`)
+
+
+class Link(Protocol):
+    """Carries calls to sites."""
+
+    late: Counter[str]
+    """Replies of each site that came after their call was over, and were dropped."""
+
+    def unreachable(self) -> dict[str, str]:
+        """{site: why} of the sites that no call can reach now."""
+        ...
+
+    def exchange(self, request: str, blobs: Mapping[str, bytes]) -> tuple[dict[str, Answer], dict[str, str]]:
+        """Send `request` and a blob to each site; the answers in time, and {site: why} of those without one."""
+        ...
+
+
+def encoded(sent: Mapping[str, Tree]) -> dict[str, bytes]:
+    """{site: the bytes of its message}; a message that several get is the same bytes object for all of them."""
+    return once(encode, sent)
+
+
+ADMIN, SERVER, AUTHORITY = "admin", "server", "authority"
+RESERVED = TAKEN | {ADMIN, SERVER, AUTHORITY}  # the last are whom provisioning gives folders or certificates, too
+
+_Count = Annotated[int, Field(ge=0, lt=2**31)]
+_Epoch = Annotated[int, Field(ge=0, lt=2**53)]
+_Mark = Annotated[int, Field(ge=-1, lt=2**31)]  # a round, -1 before the first
+_Name = Annotated[str, Field(pattern=r"^[\w.-]{1,200}$")]
+_Head = Annotated[str, Field(pattern=HEAD)]
+_Run = Annotated[str, Field(pattern=r"^[A-Za-z0-9]{1,64}$")]  # it names a folder
+
+
+@dataclass(frozen=True)
+class Version:
+    """Of a site's data."""
+
+    version: _Count
+
+
+@dataclass(frozen=True)
+class Join:
+    """Take part in a run of these sites, from the state after `round`; with `predict`, for its models to predict.
+
+    data: the versions of the sites' data then. heads: the last entries of sites' accounts that the server knows of
+    (`chain.Head`).
+    """
+
+    kind: Literal["join"]
+    run: _Run
+    document: Record
+    round: _Mark
+    sites: list[_Name]
+    versions: dict[str, str]
+    predict: bool = False
+    data: dict[_Name, Version] = field(default_factory=dict)
+    heads: dict[_Name, _Head] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Blind:
+    """Blind the ids of the party that is `turn` places before this one (`privacy.intersection`)."""
+
+    kind: Literal["blind"]
+    pin: str
+    round: _Mark
+    turn: _Count
+    predict: bool = False
+
+
+@dataclass(frozen=True)
+class Settle:
+    """Keep the nodes that all parties have ("align"); pad lists to the lengths that the sites have agreed on ("pad");
+    take numbers of the nodes that edges between sites lead to ("match"), or what others told of those ("take",
+    `parties.exchange`)."""
+
+    kind: Literal["align", "pad", "match", "take"]
+    pin: str
+    round: _Mark
+    predict: bool = False
+
+
+@dataclass(frozen=True)
+class Received:
+    """Which call left what a step is to find of its peers."""
+
+    step: _Name
+    again: _Count
+    sources: dict[_Name, list[_Name]]
+    clients: list[_Name]
+
+
+@dataclass(frozen=True)
+class Sum:
+    """Which sites' replies are added up, and with which keys (`privacy.aggregation`)."""
+
+    epoch: _Epoch
+    slot: _Count
+    peers: list[_Name]
+
+
+@dataclass(frozen=True)
+class Agree:
+    """Advertise keys of a new epoch for secure sums of what a step replies, or deal shares to those who have."""
+
+    kind: Literal["advertise", "share"]
+    pin: str
+    round: _Count
+    step: _Name
+    epoch: _Epoch
+
+
+@dataclass(frozen=True)
+class Open:
+    """Sign whose terms a secure sum has, or reveal what opens it. survivors: of the `peers`, those who sent a term."""
+
+    kind: Literal["survivors", "reveal"]
+    pin: str
+    round: _Count
+    epoch: _Epoch
+    slot: _Count
+    peers: list[_Name]
+    survivors: list[_Name]
+
+
+@dataclass(frozen=True)
+class Call:
+    """Run a step for the `again`-th further time in a round. saved: the round of the server's last checkpoint. to: the
+    peers that each site sends to. sum: that of what is replied, where the step declares one."""
+
+    kind: Literal["step", "send", "replace"]
+    pin: str
+    step: _Name
+    round: _Count
+    again: _Count
+    saved: _Mark
+    to: dict[_Name, list[_Name]] = field(default_factory=dict)
+    received: Received | None = None
+    sum: Sum | None = None
+
+
+@dataclass(frozen=True)
+class Add:
+    """Tell, in a secure sum, of the nodes that edges lead to."""
+
+    kind: Literal["exchange"]
+    pin: str
+    step: _Name
+    round: _Mark
+    again: _Count
+    sum: Sum
+    predict: bool = False
+
+
+Request: TypeAlias = Join | Blind | Settle | Add | Call | Agree | Open
+_REQUEST: TypeAdapter[Request] = TypeAdapter(Annotated[Request, Field(discriminator="kind")])
+
+
+def read_request(text: str) -> Request:
+    """What a server asks for, every number and name of the right kind; what no form has is left out.
+
+    Raises:
+        CallRefused: it is of no such form; names the field.
+    """
+    try:
+        return _REQUEST.validate_json(text, strict=True)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        where = ".".join(map(str, problem["loc"][1:])) or "kind"
+        raise CallRefused(f"the request is not of fedweave's form: {where}: {problem['msg']}") from error
+    except (ValueError, TypeError, RecursionError) as error:
+        raise CallRefused(f"the request is not of fedweave's form ({type(error).__name__})") from error
+
+
+def described(asked: Request) -> str:
+    """A request in words, for the owner."""
+    if isinstance(asked, Open):
+        return f"{asked.kind} of a secure sum, slot {asked.slot} of epoch {asked.epoch}"
+    if isinstance(asked, Agree):
+        return f"{asked.kind} for secure sums of {asked.step}, epoch {asked.epoch}"
+    if not isinstance(asked, Call):
+        return asked.kind
+    return f"{asked.kind} {asked.step}, occurrence {asked.again + 1} in round {asked.round}"
+
+
+@cache
+def release() -> str:
+    """The version of fedweave that runs here, and the digest of its files, of which a version has one set alone."""
+    return f"{version('fedweave')}, files {digest_of(Path(fedweave.__file__).parent)}"
+
+
+def digest_of(package: Path) -> str:
+    """A digest of a package's modules alone: other files differ with the way in which it was installed."""
+    told = hashlib.sha256()
+    files = {path.relative_to(package).as_posix(): path for path in package.rglob("*.py")}
+    for name in sorted(files):
+        told.update(json.dumps([name, hashlib.sha256(files[name].read_bytes()).hexdigest()]).encode())
+    return told.hexdigest()[:16]
+
+
+def versions(document: Document) -> dict[str, str]:
+    """What a server and its sites must have alike: the `release` of fedweave, the version of torch, and the files of
+    plug-ins that a configuration names."""
+    releases = {"fedweave": release(), "torch": torch.__version__.partition("+")[0]}
+    return releases | digests(document)
+
+
+def check_versions(theirs: dict[str, str], document: Document) -> None:
+    """Refuse a server with other versions, or with other files of the plug-ins that a `document` names.
+
+    Raises:
+        CallRefused: names both.
+    """
+    own = versions(document)
+    if odd := [name for name in own if theirs.get(name) != own[name]]:
+        name, same = odd[0], "file" if odd[0].endswith(".py") else "versions"
+        raise CallRefused(
+            f"the site has {name} {own[name][:40]}, the server {theirs.get(name, 'none')[:40]}. Install the same "
+            f"{same} at the server and at all sites."
+        )
+
+
+def pin(document: Document, sites: list[str], releases: dict[str, str] | None = None) -> str:
+    """A fingerprint of a run's sites, of the versions and plug-ins here, or of the `releases` given, and of all
+    settings that a run keeps for as long as it lasts (`experiment.runs.resuming.may_change`)."""
+    kept = {key: value for key, value in flat(document).items() if not may_change(key)}
+    told = json.dumps([kept, sites, versions(document) if releases is None else releases], sort_keys=True)
+    return hashlib.sha256(told.encode()).hexdigest()

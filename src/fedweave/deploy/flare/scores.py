@@ -1,0 +1,237 @@
+"""Scores as a site lets them leave: which measures, how coarse, and of which labels."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from itertools import chain
+from types import MethodType
+
+import torch
+from torch import Tensor
+
+from fedweave.algorithms.scoring import MEAN, TRIED
+from fedweave.algorithms.vertical.party import DRAWN, LabelRelease
+from fedweave.core.algorithm import Calls, JudgesReceived
+from fedweave.core.federation import Client, Step, StepInfo, step_info
+from fedweave.core.mechanism import LDP, Derived, SecureSum
+from fedweave.core.tree import Tree, leaves, nest
+from fedweave.core.types import Record
+from fedweave.deploy.flare.peers import SCORED, read_note
+from fedweave.deploy.flare.sitefile import FINE, Rules
+from fedweave.privacy.mechanisms import kept_probability
+
+LABELS = "labels"  # what a site tells of them as it joins
+COUNTED = ("own", "trained", "global_test")  # what holds pairs of `metrics.classification`
+_OWN, _, _PUBLIC = COUNTED
+_PLAIN = "accuracy"  # what is counted, and not by class or group
+# What is counted by these; of all others `measures` names each by itself.
+_CLASSES = "classes"
+_BY_CLASS = ("f1", "classes", "groups", "macro_f1", "recall", "precision", "f1_positive")
+NOTHING = "nothing: zeros in place of losses, of what is counted by class or group, and of whatever else it measures"
+_OF_DRAWN = ("labels of randomised response with", "a model that knows labels by randomised response alone, with")
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """How a site lets scores leave.
+
+    step:     hits and examples leave as multiples of it; above 1 nothing else does.
+    measures: those of `FINE` that leave. A server that chooses what is scored reads dozens of labels off one of them.
+    epsilon:  scores are of labels that randomised response with this ε has drawn, hits corrected for what it changes,
+              and nothing else leaves; None: of labels as they are.
+    bounded:  those of `COUNTED` of which hits leave then: models that depend on labels by that draw alone, or by what
+              left before.
+    in_sum:   the measures that leave where scores are in a secure sum.
+    """
+
+    step: int = 1
+    measures: tuple[str, ...] = ()
+    epsilon: float | None = None
+    bounded: tuple[str, ...] = COUNTED
+    in_sum: tuple[str, ...] = ()
+
+    def show(self, client: Client, classes: int) -> Tree:
+        """Have the client's step see labels as they are drawn, once for good; returns the entry of a state that says
+        which draw it is (`site.steps.with_fingerprints`), {} of labels as they are.
+
+        A party that trains on labels of the same ε sees the same ones.
+        """
+        if self.epsilon is None:
+            return {}
+        release, own = LabelRelease(self.epsilon), replace(client, state={})
+        release.draw(own)
+        client.graph = client.graph._replace(y=release.seen(client.graph.y, classes, release.kept(own)))
+        return {DRAWN: own.state[DRAWN]}
+
+    def left(self, reply: Tree, info: StepInfo, classes: int) -> tuple[Tree, StepInfo, Record]:
+        """A scoring step's reply as it may leave, what is declared of it, and what the site notes beside it."""
+        said = replace(self, measures=self.in_sum) if info.sums else self
+        if not said.changes:
+            return reply, info, {}
+        shown = said.leave(reply, classes, info)
+        return shown, said.declared(info, [path for path, _ in leaves(shown)]), {SCORED: asdict(said)}
+
+    def leave(self, reply: Tree, classes: int, info: StepInfo | None = None) -> Tree:
+        """A scoring step's reply, with zeros in place of what does not leave: of no examples in pairs. info: of the
+        step, where its reply may be words of a sum."""
+        ones = {path: 1 if info is None else _one(info, path) for path, _ in leaves(reply)}
+        return nest({path: self._shown(path, leaf, classes, ones[path]) for path, leaf in leaves(reply)})
+
+    def declared(self, info: StepInfo, paths: list[str]) -> StepInfo:
+        """`info` with what is revealed of the `paths` of a reply that may `leave`, and by which mechanism."""
+        sends, first = dict(info.sends), next((path for path in paths if self._leaves(path)), "")
+        drawn = () if self.epsilon is None else (LDP(self.epsilon, "label", DRAWN, one_draw=True),)
+        for path in paths:
+            own = info.sends[info.covering(path) or path.split("/")[0]]
+            hides = tuple(one for one in own.mechanisms if isinstance(one, SecureSum))
+            if not self._leaves(path):
+                mechanism = (*((Derived(first),) if first else drawn), *hides) if drawn else own.mechanism
+                sends[path] = replace(own, reveals=NOTHING, mechanism=mechanism)
+            elif self.coarse:
+                told = "how many hits and examples" + (f", as multiples of {self.step}" if self.step > 1 else "")
+                told += f", by {_OF_DRAWN[path.startswith(_PUBLIC)]} ε = {self.epsilon:g}" if self.epsilon else ""
+                sends[path] = replace(own, reveals=told, mechanism=(*drawn, *hides) if drawn else own.mechanism)
+        return replace(info, sends=sends)
+
+    def foretold(self, info: StepInfo) -> StepInfo:
+        """`info` of a scoring step as `declared` of what it may reply, whose leaves nobody knows yet."""
+        keys = [key for key in info.sends if key in COUNTED]
+        if self.epsilon is None or not keys:
+            return info
+        found = self.declared(info, [f"{key}/{_PLAIN}" for key in keys]).sends
+        zeros = (Derived(f"{keys[0]}/{_PLAIN}"),)
+        shown = {
+            key: found[f"{key}/{_PLAIN}"] if key in COUNTED else replace(own, mechanism=zeros)
+            for key, own in info.sends.items()
+        }
+        return replace(info, sends=shown)
+
+    @property
+    def coarse(self) -> bool:
+        """Whether hits are all that leaves."""
+        return self.step > 1 or self.epsilon is not None
+
+    def leaving(self, sums: bool) -> tuple[str, ...]:
+        """The measures of `FINE` that leave, whether in `sums` or not; () where hits are all that does."""
+        return () if self.coarse else self.in_sum if sums else self.measures
+
+    @property
+    def changes(self) -> bool:
+        """Whether it changes what an algorithm replies."""
+        return self.coarse or {*self.measures} != {*FINE}
+
+    def _leaves(self, path: str) -> bool:
+        key = path.partition("/")[0]
+        if self.coarse:
+            return _is_hits(path) and (self.epsilon is None or key in self.bounded)
+        first, _, rest = path.partition("/")[2].partition("/")
+        name = rest if first == MEAN else first
+        return key not in COUNTED or (_CLASSES if name in _BY_CLASS else name) in {_PLAIN, *self.measures}
+
+    def _shown(self, path: str, leaf: Tensor, classes: int, one: int) -> Tensor:
+        if not self._leaves(path):
+            return torch.zeros_like(leaf)
+        if self.epsilon is not None and not path.startswith(_PUBLIC):  # whose labels are nobody's, and never drawn
+            leaf = _corrected(leaf, kept_probability(self.epsilon, classes), classes)
+        if self.step == 1:
+            return leaf
+        step = self.step * one
+        coarse = (leaf.double() / step).round() * step
+        return (coarse * (coarse[:, 1:] > 0)).to(leaf.dtype)  # no examples have no hits
+
+
+AS_THEY_ARE = Scoring(measures=FINE, in_sum=FINE)
+
+
+def is_scoring(info: StepInfo) -> bool:
+    """Whether a step declares scores, and no more than prepares them."""
+    return any(key in COUNTED for key in info.sends)
+
+
+def models_scored(info: StepInfo, reply: Tree) -> int:
+    """Of how many models a reply has scores: an evaluation each."""
+    return len(reply.get(TRIED, ())) + int(is_scoring(info) and bool(reply))
+
+
+def scoring_steps(calls: Calls) -> tuple[Step, ...]:
+    """The steps of an evaluation that declare scores."""
+    return tuple(step for step in calls.evaluation if is_scoring(step_info(step)))
+
+
+def as_arrived(info: StepInfo, reply: Tree, said: Scoring | None) -> StepInfo:
+    """`info` with what a reply reveals whose site `said` how its scores leave; `info` itself where it is not so."""
+    if said is None or not is_scoring(info):
+        return info
+    paths = [path for path, _ in leaves(reply)]
+    if info.sums:  # whose words are noise, zeros too
+        return said.declared(info, paths)
+    if any(leaf.any() for path, leaf in leaves(reply) if not said._leaves(path)):
+        return info
+    hits = [leaf for path, leaf in leaves(reply) if _is_hits(path)]
+    if said.step > 1 and any(not torch.equal(leaf, (leaf / said.step).round() * said.step) for leaf in hits):
+        return info
+    return said.declared(info, paths)
+
+
+def _is_hits(path: str) -> bool:
+    key, *name = path.split("/")
+    return key in COUNTED and name == [_PLAIN]
+
+
+def _one(info: StepInfo, path: str) -> int:
+    """What stands for 1 in a leaf of a reply: words of a sum have binary digits behind the point."""
+    declared = info.sends[info.covering(path) or path.split("/")[0]]
+    return max((1 << own.fraction for own in declared.mechanisms if isinstance(own, SecureSum)), default=1)
+
+
+def _label_draws(calls: Calls) -> list[LDP]:
+    """What bounds labels, in an algorithm that sends nothing of them but what it has drawn."""
+    sends = chain.from_iterable(step_info(step).sends.values() for step in calls.all)
+    return [own for sent in sends for own in sent.mechanisms if isinstance(own, LDP) and own.per == "label"]
+
+
+def _corrected(pairs: Tensor, kept: float, classes: int) -> Tensor:
+    """Hits on labels as they are, as the hits on drawn ones let them be estimated without bias, within 0 and the number
+    of examples. pairs: float64 [S, 2]; kept: the probability with which a draw leaves a label as it is."""
+    hits, examples = pairs.unbind(1)
+    other = (1 - kept) / (classes - 1) if classes > 1 else 0.0
+    true = hits if kept <= other else (hits - other * examples) / (kept - other)
+    found = torch.stack([true.clamp(min=0).minimum(examples), examples], 1)
+    return found if pairs.is_floating_point() else found.round().to(pairs.dtype)
+
+
+def scoring_of(rules: Rules, calls: Calls, labels: bool) -> Scoring:
+    """What a site's policy says of the scores of an algorithm with these calls. labels: whether it has any to draw.
+
+    Labels that the algorithm has drawn for training cost nothing more when scores are of them, too.
+    """
+    drawn = [] if rules.true_labels else [own.epsilon for own in _label_draws(calls)]
+    asked = [] if rules.score_epsilon is None else [rules.score_epsilon]
+    epsilon = min((*drawn, *asked), default=None) if labels else None
+    bounded = COUNTED if _label_draws(calls) else (_OWN, _PUBLIC) if _of_received(scoring_steps(calls)) else ()
+    named, in_sum = {*rules.measures}, {*rules.measures, _CLASSES}
+    if LABELS in rules.deny:  # others tell how many
+        named, in_sum = named & {"loss"}, in_sum & {"loss"}
+    return Scoring(rules.round_scores, tuple(sorted(named)), epsilon, bounded, tuple(sorted(in_sum)))
+
+
+def _of_received(steps: Iterable[Step]) -> bool:
+    """Whether what they score is what the server sent, of an algorithm that says so."""
+    owners = [step.__self__ if isinstance(step, MethodType) else None for step in steps]
+    return all(isinstance(own, JudgesReceived) and own.judges_received for own in owners)
+
+
+def read_scoring(note: str) -> Scoring | None:
+    """How a site notes that its scores leave; None where it says nothing of that, or what cannot be."""
+    said = read_note(note).get(SCORED)
+    try:
+        if not isinstance(said, dict):
+            return None
+        step, measures, epsilon = said["step"], said["measures"], said["epsilon"]
+        right = isinstance(step, int) and 1 <= step < 1 << 53 and isinstance(measures, list)
+        right &= epsilon is None or (isinstance(epsilon, float | int) and 0 < epsilon < math.inf)
+        bounded = said.get("bounded", COUNTED)
+        right &= isinstance(bounded, list | tuple)
+        return Scoring(step, tuple(map(str, measures)), epsilon, tuple(map(str, bounded))) if right else None
+    except (KeyError, TypeError):
+        return None

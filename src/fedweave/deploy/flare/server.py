@@ -1,0 +1,506 @@
+"""The server's side of a job: the same run as `fedweave run`, on a federation of sites."""
+
+import contextlib
+import io
+import json
+import logging
+import re
+import shutil
+import signal
+import tempfile
+import time
+import tomllib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+import torch
+from nvflare.collab import collab
+from nvflare.collab.runtime.controller import CollabController
+from nvflare.collab.runtime.executor import CollabExecutor
+from nvflare.fuel.flare_api.api_spec import InvalidTarget, NoClientsAvailable
+from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
+from nvflare.job_config.api import FedJob
+
+from fedweave.algorithms.deployment import Which, deployable
+from fedweave.core.algorithm import Algorithm, PredictsJointly, capabilities
+from fedweave.core.graph import DTYPES
+from fedweave.core.ledger import Ledger
+from fedweave.core.replies import Replies
+from fedweave.core.types import Record
+from fedweave.deploy.flare.admission import check_of_sites
+from fedweave.deploy.flare.alignment import widest
+from fedweave.deploy.flare.chain import HEADS, Heads
+from fedweave.deploy.flare.federation import (
+    Flare,
+    check_agreement,
+    check_names,
+    common_form,
+    common_number,
+    confirmed,
+    server_graphs,
+    server_test,
+    uncompared,
+)
+from fedweave.deploy.flare.folder import LOG, log_to
+from fedweave.deploy.flare.journal import Journal, journal_path
+from fedweave.deploy.flare.link import CollabLink
+from fedweave.deploy.flare.participation import RUNS
+from fedweave.deploy.flare.predicted import check_written, predicting, unscored
+from fedweave.deploy.flare.provision import USER
+from fedweave.deploy.flare.requests import ADMIN, Link, mendable
+from fedweave.deploy.flare.site import Site
+from fedweave.errors import ClientsMissing, FedweaveError, UserError
+from fedweave.experiment.config import Config, Document, dumps, resolve
+from fedweave.experiment.requirements import check_own_models
+from fedweave.experiment.runs.checkpoint import Checkpoint, Ready, When
+from fedweave.experiment.runs.files import CHECKPOINT, LEDGER, SUMMARY, read_summary, write_table
+from fedweave.experiment.runs.resuming import Interrupted, Stop
+from fedweave.experiment.runs.run import RunBackend, run
+from fedweave.metrics.measured import METRICS_SCHEMA
+from fedweave.metrics.selection import THRESHOLD, Flagging, flagging, of_best
+from fedweave.models.blocks import has_ports
+from fedweave.models.edges import model_told
+from fedweave.privacy.aggregation import STARTUP, Authority, read_root
+
+RESULT, TOPIC = "fedweave", "fedweave"  # the folder of a job's results, and of messages to a running job
+
+_WHEN: dict[str, When] = {"last": "last", "best": "best"}
+_MODELS: dict[str, Which] = {"global": "global", "personal": "personal", "trained": "trained"}
+RECENT = 20  # rounds that a watcher is told of at once
+
+
+@dataclass
+class Progress:
+    """What the server tells whoever watches the job (a `experiment.runs.run.RunObserver`).
+
+    after: the round after which the job began. again: how many rounds after that one had begun in an earlier job; what
+    left the sites in them leaves once more. waiting: the sites that owe an answer now. recent: round, seconds, summary
+    and bytes so far by direction of the last rounds, for who asks less often than rounds end.
+    """
+
+    status: str = "starting"  # then "running", "done", "stopped" or "failed"
+    round: int = 0
+    rounds: int = 0
+    seconds: float = 0.0
+    summary: dict[str, float] | None = None
+    after: int = 0
+    again: int = 0
+    waiting: tuple[str, ...] = ()
+    lost: dict[str, str] | None = None
+    error: str = ""
+    mistake: bool = False  # whether the error is the user's
+    note: str = ""  # on what the sites hold
+    recent: list[Record] = field(default_factory=list)
+
+    link: CollabLink | None = None
+    ledger: Ledger | None = None
+
+    def begin(self, config: Config, built: Ready, directory: Path, done: int) -> None:
+        """Training is about to start."""
+        self.status, self.round, self.rounds, self.after = "running", done, config.general.rounds, done
+        self.ledger, self.note = built.fed.ledger, built.note  # the data of a simulation is one
+        self.again = max(0, self.ledger.latest - done)
+
+    def step(self, reached: Checkpoint) -> None:
+        """A round is done."""
+        self.round, self.seconds, self.summary = reached.round, reached.seconds, dict(reached.summary)
+        self.lost = {} if self.link is None else self.link.lost
+        told = {
+            "round": self.round,
+            "seconds": self.seconds,
+            "summary": self.summary,
+            "bytes": {} if self.ledger is None else self.ledger.sizes(),
+        }
+        self.recent = [*self.recent, told][-RECENT:]
+
+    def stopping(self, number: int) -> None:
+        """The round is being finished."""
+
+    def end(self) -> None:
+        """Training is over."""
+
+    def plain(self) -> Record:
+        """For the wire."""
+        self.waiting = () if self.link is None else self.link.owing
+        return {key: value for key, value in self.__dict__.items() if key not in ("link", "ledger")}
+
+
+@dataclass(frozen=True)
+class DataOfSites:
+    """What is known of the sites' data together (compare `datasets.base.Dataset`)."""
+
+    name: str
+    features: int
+    classes: int
+    edge_form: dict[str, int | bool]
+    labels: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Joined:
+    """What a run needs (compare `experiment.build.Built`), from sites that told what they hold."""
+
+    algorithm: Algorithm
+    fed: Flare
+    replies: Replies
+    data: DataOfSites
+    note: str = ""  # on what could not be compared
+
+    def close(self) -> None:
+        """Nothing: the sites' processes go on."""
+
+
+class Server:
+    """The server's object of a job.
+
+    run: names the run's folder at the server and at every site. sites: all sites of the project, in order. document:
+    the configuration as TOML, for NVFlare would take its tables for components. predict: have the finished run's models
+    predict instead of training them: which ones (`algorithms.deployment.Which`; of a vertical run it does not matter),
+    "@" and after which round (`experiment.runs.checkpoint.When`).
+    """
+
+    def __init__(self, run: str, sites: Sequence[str], document: str, predict: str = "") -> None:
+        self.run, self.sites, self.document, self.predict = run, list(sites), document, predict
+
+    @collab.main
+    def main(self) -> None:
+        """Run, and leave the run's files where NVFlare collects a job's results."""
+        root = Path(collab.workspace.get_root_dir())
+        folder, results = root / RUNS / self.run, Path(collab.workspace.get_run_dir(collab.fl_ctx.get_job_id()))
+        log_to(root / LOG)
+        progress, stop = Progress(), Stop(lambda number: None)
+        collab.fl_ctx.get_engine().register_app_command(TOPIC, _command, progress, stop)
+        try:
+            config = resolve(tomllib.loads(self.document))
+            progress.link = CollabLink(config.engine.values["timeout"])
+            build = partial(self._join, root=root, folder=folder, link=progress.link)
+            if self.predict:
+                progress.note = _predict(partial(build, config), folder, self.predict)
+            else:
+                run(config, folder, progress, True, backend(build, stop, root))
+            progress.status = "done"
+        except Interrupted:
+            progress.status = "stopped"
+        except FedweaveError as error:
+            progress.status, progress.error, progress.mistake = "failed", str(error), mistaken(error)
+        except Exception as error:
+            logging.getLogger("fedweave.server").exception("the run failed")
+            what = f"{type(error).__name__}: {error}"
+            progress.status, progress.error = "failed", f"the run failed at the server ({what}); see its {LOG}."
+        finally:
+            _collect(folder, results / RESULT, progress)
+            if progress.link is not None:
+                progress.link.close()
+
+    def _join(self, config: Config, root: Path, folder: Path, link: CollabLink) -> Joined:
+        """The algorithm and the federation, from what the sites say that they hold."""
+        values = config.engine.values
+        if values["threads"]:
+            torch.set_num_threads(values["threads"])
+        needs = capabilities(config.algorithm.kind)
+        check_of_sites(config.algorithm)
+        # No party can do without the others' columns; where each site predicts alone, none waits for another.
+        quorum = None if needs.vertical else 0.0 if self.predict else values["quorum"]
+        more = Journal(journal_path(root, self.run)), quorum, read_root(root / STARTUP), Heads(root / HEADS)
+        fed = federation(config, root, link, self.sites, *more)
+        checkpoint = folder / CHECKPOINT
+        reached = Checkpoint.load(checkpoint) if checkpoint.exists() else Checkpoint(round=-1)
+        flags = flagging_known(config, folder / SUMMARY, _asked(self.predict)[1]) if self.predict else None
+        after = reached.round
+        replies = fed.join(config.plain(), self.run, after, needs.vertical, bool(self.predict), reached.data, flags)
+        features = widest(replies) if needs.vertical else common_number(replies, "features")
+        fed.classes = common_number(replies, "classes")
+        form = {} if needs.vertical else common_form(replies)
+        check_names(replies)
+        if not needs.vertical:
+            check_agreement(root, fed.held, features, fed.classes)
+        algorithm = config.algorithm.make(model_told(config.model.make(), form, features, fed.classes))
+        check_own_models(config.own, algorithm, self.sites, config.algorithm.name)
+        names, unsure = confirmed(replies, config.data.values)
+        data = DataOfSites(config.data.name, features, fed.classes, form, **names)
+        named = {} if needs.vertical else {site: replies[site]["columns"] > 0 for site in replies.clients}
+        return Joined(algorithm, fed, replies, data, "; ".join(filter(None, (uncompared(named), *unsure))))
+
+
+def federation(
+    config: Config,
+    root: Path,
+    link: Link,
+    sites: Sequence[str],
+    ledger: Ledger,
+    quorum: float | None = None,
+    authority: Authority | None = None,
+    heads: Heads | None = None,
+) -> Flare:
+    """The federation of these sites at the server, with the graphs that its folder `root` holds; see `Flare`.
+
+    Raises:
+        DataError: a file of these is refused.
+    """
+    values, ports = config.engine.values, has_ports(config.model.make())
+    dtype = DTYPES[values["dtype"]]
+    return Flare(
+        link,
+        sites,
+        ledger=ledger,
+        seed=config.general.seed,
+        dtype=dtype,
+        test=server_test(root, dtype, ports),
+        held=server_graphs(root, dtype, ports),
+        quorum=quorum,
+        limit=int(values["reply_mb"] * 1e6),
+        root=authority,
+        resend=values["resend"],
+        heads=heads,
+    )
+
+
+def backend(build: Callable[[Config], Joined], stop: Stop, root: Path = Path()) -> RunBackend:
+    """Where a run of sites takes what it needs; root: the server's folder, which has its files of earlier runs."""
+
+    def earlier(number: str) -> Path:
+        if not re.fullmatch(r"[A-Za-z0-9]{1,64}", number):
+            raise UserError(f"init_from: {number!r} is no number of a run between sites.", code="init.run")
+        return root / RUNS / number
+
+    return RunBackend(build, _held, _noted, stop, source=lambda built: {}, before=Flare.before_round, earlier=earlier)
+
+
+def _predict(build: Callable[[], Joined], folder: Path, asked: str) -> str:
+    """Prediction with the models of the finished run in `folder`, joint or at each site, as it is `asked` (`Server`);
+    what left the sites is added to its ledger. Returns what is to be noted on parties' nodes without a score.
+
+    Raises:
+        UserError: there is none. FedweaveError: a site that was to predict did not; names each, and those that did.
+    """
+    if not (folder / SUMMARY).exists():
+        raise UserError("the server has no finished run of that number. Finish it with `fedweave sites run --resume`.")
+    which, when = _asked(asked)
+    chosen = Checkpoint.load(folder / CHECKPOINT).at(when)
+    built, reached = build(), Checkpoint.load(folder / CHECKPOINT)
+    built.fed.restore(reached.fed)
+    built.fed.begin(reached.round)
+    try:
+        if isinstance(built.algorithm, PredictsJointly):
+            built.algorithm.predict(chosen.state, built.fed)
+        else:
+            deployable(built.algorithm).deploy(chosen.state, built.fed, which)
+        wanted = predicting(built.algorithm, reached.state, built.fed.clients)
+        check_written(wanted, built.fed.unwritten(wanted))
+    finally:
+        write_table(folder / LEDGER, built.fed.ledger.table())
+    listed = {site: own for site, own in built.fed.apart.items() if site in wanted and own[0] > own[1]}
+    return "; ".join(unscored(nodes - common, nodes, f" of {site}") for site, (nodes, common) in listed.items())
+
+
+def _asked(predict: str) -> tuple[Which, When]:
+    """Which models are to predict, and after which round (`Server`)."""
+    which, _, when = predict.partition("@")
+    return _MODELS.get(which, "personal"), _WHEN.get(when, "last")
+
+
+def flagging_known(config: Config, path: Path, when: When) -> Flagging | None:
+    """By what all sites flag: the class looked for and the threshold of all validation examples, as sums of scores gave
+    them in the run whose summary is at `path`; None where they did not."""
+    told = read_summary(path)
+    metrics = of_best(told["metrics"]) if when == "best" else told["metrics"]
+    if metrics.get(THRESHOLD) is None or told["class_count"] != 2:
+        return None
+    labels = tuple(told.get("classes") or config.data.values.get("labels") or ())
+    return flagging(config.evaluation.of(labels, 2), metrics)
+
+
+def mistaken(error: FedweaveError) -> bool:
+    """Whether those who started the job, or own a site, can mend it."""
+    return isinstance(error, UserError) or mendable(error.missing.values() if isinstance(error, ClientsMissing) else ())
+
+
+def _command(topic: str, data: object, fl_ctx: object, progress: Progress, stop: Stop) -> Record:
+    """What a watcher may ask of a running job: how far it is, and to stop after the round."""
+    if isinstance(data, dict) and data.get("stop"):
+        stop.signal = signal.SIGTERM
+    return progress.plain()
+
+
+def _held(built: Joined) -> Record:
+    """partition.parquet of a federation: what the sites said; edges to others' nodes nobody can know."""
+    replies = built.replies
+    told = [replies[site] for site in replies.clients]
+    columns: Record = {
+        "client": list(replies.clients),
+        "nodes": [_told(reply["nodes"]) for reply in told],
+        "edges_kept": [_told(reply["edges"]) for reply in told],
+        "edges_cut": pa.nulls(len(told), pa.int64()),
+    }
+    for at, name in enumerate(("train", "val", "test")):
+        columns[name] = [int(reply["split"][at]) if len(reply["split"]) else None for reply in told]
+    columns["labels"] = [reply["labels"].tolist() or None for reply in told]
+    parties = capabilities(built.algorithm).vertical
+    return columns | ({"features": [reply["features"] for reply in told]} if parties else {})
+
+
+def _told(count: int) -> int | None:
+    return None if count < 0 else count
+
+
+def _noted(fed: Flare, round: int) -> pa.Table | None:
+    """Rows that name the sites that were missing, refused or late in a round, with the number of calls."""
+    found = fed.faults()
+    if not found:
+        return None
+    rows = [(round, site, "train", what, float(times)) for (site, what), times in sorted(found.items())]
+    columns = [list(column) for column in zip(*rows, strict=True)]
+    return pa.table([pa.array(c, f.type) for c, f in zip(columns, METRICS_SCHEMA, strict=True)], METRICS_SCHEMA)
+
+
+def _collect(folder: Path, results: Path, progress: Progress) -> None:
+    if folder.is_dir():
+        shutil.copytree(folder, results, ignore=shutil.ignore_patterns(".lock", "*.tmp"))
+    results.mkdir(parents=True, exist_ok=True)
+    (results / "progress.json").write_text(json.dumps(progress.plain()))
+
+
+# ----------------------------------------------------------------------------------------------------
+# The administrator's side: a job of configuration alone, who is connected, watching it, and fetching what it left.
+
+
+_POLL = 0.5  # seconds between two looks at a job
+_COMMAND_SECONDS = 10.0
+
+
+class Admin:
+    """A session with the project's server."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def listed(self) -> set[str]:
+        """Names of the sites in the server's own list, which keeps dead ones for half a minute."""
+        with _asking():
+            return {site.name for site in self._session.get_connected_client_list()}
+
+    def connected(self, among: Sequence[str] | None = None) -> list[str]:
+        """Names of the sites, or of those `among` them, that answer the server now."""
+        listed = self.listed()
+        with _asking():
+            asked = sorted(listed if among is None else listed.intersection(among))
+            try:
+                told = self._session.get_client_job_status(asked) if asked else []
+            except (InvalidTarget, NoClientsAvailable):  # the list has been put right since
+                told = []
+        return sorted({site["client_name"] for site in told or [] if site["status"] != "no_reply"})
+
+    def wait_for(self, sites: Sequence[str], seconds: float) -> list[str]:
+        """Wait until `sites` are connected, `seconds` at most; returns those that are."""
+        deadline = time.monotonic() + seconds
+        while True:
+            connected = self.connected()
+            here = [site for site in sites if site in connected]
+            if len(here) == len(sites) or time.monotonic() >= deadline:
+                return here
+            time.sleep(_POLL)
+
+    def submit(self, run: str, sites: Sequence[str], document: Document, predict: str = "") -> str:
+        """Start a job of the run (see `server.Server`); returns its number."""
+
+        with tempfile.TemporaryDirectory() as folder, _asking():
+            return str(self._session.submit_job(str(write_job(Path(folder), run, sites, document, predict))))
+
+    def progress(self, job: str, stop: bool = False) -> Record | None:
+        """How far a running job is (`server.Progress`), asking it to stop after the round; None if it cannot say."""
+        try:
+            with _quiet():
+                return dict(self._session.do_app_command(job, TOPIC, {"stop": stop}))
+        except Exception:  # not started, just ended, or on its way: NVFlare raises various kinds
+            return None
+
+    def over(self, job: str) -> str | None:
+        """NVFlare's word for how the job ended; None while it has not."""
+        with _asking():
+            status = self._session.get_job_status(job)
+        return str(status) if str(status).startswith("FINISHED") else None
+
+    def abort(self, job: str) -> None:
+        """End a job at once."""
+        with contextlib.suppress(Exception), _quiet():
+            self._session.abort_job(job)
+
+    def fetch(self, job: str, into: Callable[[Path], None]) -> Record | None:
+        """Call `into` with the folder of what a job left; returns its last progress, None if it left none."""
+        with tempfile.TemporaryDirectory() as folder:
+            with _asking():
+                where = Path(self._session.download_job_result(job, folder))
+            found = sorted(where.rglob(f"{RESULT}/progress.json"))
+            if not found:
+                return None
+            into(found[0].parent)
+            return dict(json.loads(found[0].read_text()))
+
+
+@contextmanager
+def logged_in(project: Path, seconds: float) -> Iterator[Admin]:
+    """A session with the server of the project in `project`, by the administrator's folder there.
+
+    Raises:
+        FedweaveError: the server does not answer.
+    """
+    try:
+        with _quiet():
+            session = new_secure_session(USER, str((project / ADMIN).resolve()), timeout=seconds)
+    except Exception as error:
+        raise FedweaveError(
+            f"the server of {project} does not answer ({error}). Start it with `fedweave sites start {project}`."
+        ) from error
+    try:
+        session.set_timeout(_COMMAND_SECONDS)
+        yield Admin(session)
+    finally:
+        with contextlib.suppress(Exception), _quiet():
+            session.close()
+
+
+@contextmanager
+def _asking() -> Iterator[None]:
+    """Ask the server something.
+
+    Raises:
+        FedweaveError: it does not answer, or refuses.
+    """
+    try:
+        with _quiet():
+            yield
+    except FedweaveError:
+        raise
+    except Exception as error:  # NVFlare's errors have no base of their own
+        raise FedweaveError(
+            f"the server does not answer or refuses ({type(error).__name__}: {error}). See `fedweave sites status`; "
+            "a run continues with --resume."
+        ) from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """NVFlare's client prints what it does."""
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        yield
+
+
+SYNC_SECONDS = 120  # for all sites' processes to start
+
+
+def write_job(folder: Path, run: str, sites: Sequence[str], document: Document, predict: str = "") -> Path:
+    """Write a job's folder below `folder`; it names classes of the installed packages and holds no code."""
+    job = FedJob(name=f"fedweave-{run}", min_clients=1)
+    job.job.set_app_packages(["fedweave", "nvflare"])
+    server = job.to_server(Server(run, sites, dumps(document), predict), "_server")
+    job.to_server(CollabController(server_obj_id=server, sync_task_timeout=SYNC_SECONDS), id="controller")
+    site = job.to_clients(Site(), id="_client")
+    job.to_clients(CollabExecutor(client_obj_id=site), id="executor", tasks=["*"])
+    job.export_job(str(folder))
+    result: Path = folder / job.name
+    return result

@@ -1,1 +1,0 @@
-"""The server of a federation of sites, and its administrator."""

@@ -1,1 +1,0 @@
-"""A site: its data, its state, its part in a run, its process."""

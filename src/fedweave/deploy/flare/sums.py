@@ -1,0 +1,357 @@
+"""The server's part in secure sums: it has sites agree on keys, and opens what they have masked."""
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedweave.core.federation import StepInfo
+from fedweave.core.ledger import Ledger
+from fedweave.core.replies import Batch, Replies, as_row
+from fedweave.core.tree import Tree, leaves, map_leaves, nest
+from fedweave.core.types import Record, Values
+from fedweave.deploy.flare.journal import Journal, last_epoch
+from fedweave.deploy.flare.peers import HEARD, read_note
+from fedweave.deploy.flare.requests import Add, Agree, Call, Open
+from fedweave.engines.messages import INFO, SEED, SHARE, fingerprint
+from fedweave.errors import CallRefused, ClientsMissing, FedweaveError, told_diverged
+from fedweave.privacy.aggregation import (
+    Advert,
+    Answers,
+    Authority,
+    Group,
+    Participant,
+    Use,
+    advertised,
+    check_signed,
+    leftover,
+    read_identity,
+    survived,
+)
+from fedweave.privacy.secure_sum import BEYOND, FixedPoint, diverged
+
+# ----------------------------------------------------------------------------------------------------
+# A site's part in secure sums: `privacy.aggregation` on trees, requests and the site's journal.
+
+
+class Masking:
+    """The secure sums of one job at one site.
+
+    folder: the site's. ledger: of the run; it remembers which epochs there have been. members: see `sitefile.Rules`.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        run: str,
+        sites: Sequence[str],
+        ledger: Journal,
+        members: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self.members = members
+        self._folder, self._name, self._run, self._sites, self._ledger = folder, name, run, tuple(sites), ledger
+        self._last, self._log = last_epoch(ledger), logging.getLogger(f"fedweave.site.{name}")
+        self._participant: Participant | None = None
+
+    def agree(self, asked: Agree, info: StepInfo, told: Tree) -> Tree:
+        """Advertise the keys of a new epoch, or deal shares to those who have.
+
+        info: of the step that the epoch's sums are for.
+
+        Raises:
+            CallRefused: the epoch has been before, or what is asked is out of turn.
+        """
+        if asked.kind == "advertise":
+            if asked.epoch <= self._last:
+                raise CallRefused(f"secure sum: epoch {asked.epoch} is not after {self._last}, the last one")
+            group = Group(self._run, asked.epoch, self._sites, needed(info, asked.step, self._sites))
+            self._ledger.note("epoch", epoch=asked.epoch)
+            self._last = asked.epoch
+            self._participant = Participant(self._name, read_identity(self._folder, self.members), group)
+            return advert_tree(self._participant.advertise())
+        dealt = self._of(asked.epoch).share({site: read_advert(tree) for site, tree in told["adverts"].items()})
+        group = self._of(asked.epoch).group
+        here = [site for site in group.sites if site in told["adverts"]]
+        rows = [dealt.get(site, [bytes(SHARE)] * group.slots) for site in here]
+        return {"shares": torch.stack([torch.stack([tensor(letter) for letter in row]) for row in rows])}
+
+    def masked(self, asked: Call | Add, info: StepInfo, heard: str, reply: Tree) -> Tree:
+        """The reply with what it has for a sum masked; heard: the fingerprint of what it was made of (`Memory.heard`).
+
+        Raises:
+            CallRefused: the sum is not prepared, or would be of too few. FedweaveError: what is to be added up are no
+                words of the declared size.
+        """
+        paths = sorted(path for path, _ in leaves(reply) if info.covering(path) in info.sums)
+        if not paths:
+            return reply
+        if asked.sum is None:
+            raise CallRefused(f"{', '.join(paths[:3])} may leave in a secure sum alone, and the server names none")
+        participant = self._of(asked.sum.epoch)
+        if participant.group.needed != needed(info, asked.step, self._sites):
+            raise CallRefused(f"secure sum: epoch {asked.sum.epoch} was agreed on for sums of another number of sites")
+        flat = dict(leaves(reply))
+        for path in paths:
+            words = FixedPoint.of(info.sums[str(info.covering(path))])
+            if not isinstance(flat[path], Tensor) or flat[path].dtype != words.dtype:
+                raise FedweaveError(f"{path} is to be words of {words.bits} bits, for it is declared in a secure sum")
+            if diverged(flat[path]):
+                raise FedweaveError(told_diverged(path), code="diverged")
+            flat[path] = flat[path].contiguous().clone()
+        self._tell_cut(asked, int(flat.get(BEYOND, 0)), _numbers(flat, paths, info))
+        use = Use(asked.sum.slot, (asked.round, asked.step, asked.again), tuple(asked.sum.peers), heard)
+        participant.mask(use, [unsigned(flat[path]) for path in paths])
+        return nest(flat)
+
+    def _tell_cut(self, asked: Call | Add, cut: int, values: int) -> None:
+        """Say at the site, and to nobody else, how many of its numbers a sum has not as they were."""
+        if cut:
+            self._ledger.note("cut", round=asked.round, step=asked.step, cut=cut, values=values)
+            told = "round %d: %d of %d values of %s were cut to the bound of the secure sum"
+            self._log.warning(told, asked.round, cut, values, asked.step)
+
+    def open(self, asked: Open, told: Tree) -> Tree:
+        """Sign whose terms a sum has, or reveal what opens it."""
+        participant = self._of(asked.epoch)
+        if asked.kind == "survivors":
+            return {"signature": tensor(participant.sign(asked.slot, asked.survivors))}
+        signatures, letters = (
+            {site: data(leaf) for site, leaf in told.get(key, {}).items()} for key in ("signatures", "letters")
+        )
+        answers = participant.reveal(asked.slot, signatures, letters)
+        rows = [answers.shares.get(site, {}).get(self._name, bytes(SEED)) for site in asked.peers]
+        return {"mask": tensor(answers.mask[self._name]), "shares": torch.stack([tensor(row) for row in rows])}
+
+    def _of(self, epoch: int) -> Participant:
+        if self._participant is None or self._participant.group.epoch != epoch:
+            raise CallRefused(f"secure sum: the site has advertised no keys of epoch {epoch} in this job")
+        return self._participant
+
+
+def _numbers(flat: Mapping[str, Tensor], paths: Sequence[str], info: StepInfo) -> int:
+    """How many real numbers a sum is of; words without a fraction are counts."""
+    return sum(flat[path].numel() for path in paths if info.sums[str(info.covering(path))].fraction)
+
+
+def needed(info: StepInfo, step: str, sites: Sequence[str]) -> int:
+    """Of how many of all sites the sums of a step are at least.
+
+    Raises:
+        CallRefused: nothing of it is in a sum.
+    """
+    if not info.sums:
+        raise CallRefused(f"secure sum: nothing that {step} sends is in one")
+    return max(own.needed(len(sites)) for own in info.sums.values())
+
+
+def tensor(blob: bytes) -> Tensor:
+    """Bytes as a leaf."""
+    return torch.frombuffer(bytearray(blob), dtype=torch.uint8)
+
+
+def data(leaf: object) -> bytes:
+    """Undo `tensor`."""
+    if not isinstance(leaf, Tensor) or leaf.dtype != torch.uint8:
+        raise CallRefused("secure sum: what is to be bytes is none")
+    return leaf.contiguous().cpu().numpy().tobytes()
+
+
+def unsigned(words: Tensor) -> np.ndarray:
+    """int32 or int64 words as unsigned ones, in the same memory."""
+    return words.cpu().numpy().view(np.uint32 if words.dtype == torch.int32 else np.uint64)
+
+
+def advert_tree(advert: Advert) -> Tree:
+    """For the wire."""
+    keys = torch.stack([tensor(key) for key in advert.keys])
+    return {"certificate": tensor(advert.certificate), "keys": keys, "signature": tensor(advert.signature)}
+
+
+def read_advert(tree: Tree) -> Advert:
+    """Undo `advert_tree`.
+
+    Raises:
+        CallRefused: it is not of this form.
+    """
+    try:
+        keys = tuple(data(row) for row in tree["keys"])
+        return Advert(data(tree["certificate"]), keys, data(tree["signature"]))
+    except (KeyError, TypeError) as error:
+        raise CallRefused("secure sum: an advertisement is not of fedweave's form") from error
+
+
+def read_answers(site: str, tree: Tree, peers: Sequence[str]) -> Answers:
+    """What a site revealed; a share of zeros alone is none."""
+    shares = {peer: data(row) for peer, row in zip(peers, tree["shares"], strict=True)}
+    return Answers({site: data(tree["mask"])}, _held(shares, site))
+
+
+def _held(shares: Mapping[str, bytes], holder: str) -> dict[str, dict[str, bytes]]:
+    return {peer: {holder: share} for peer, share in shares.items() if any(share)}
+
+
+Ask: TypeAlias = Callable[[str, StepInfo, Record, Mapping[str, Tree]], Replies]
+_NOTHING: Tree = {}
+NO_KEYS = "it has agreed on no keys for secure sums"
+
+
+@dataclass
+class Sums:
+    """The secure sums of one job.
+
+    ask: one exchange: its name, what may be replied, the request and {site: message}. sites: all of the run. root: the
+    authority, if the server knows it: what a site has not signed would make all others refuse. ledger: of the run;
+    where it is kept, it remembers the last epoch, after which the next one is even if the clock was set back.
+    """
+
+    ask: Ask
+    sites: tuple[str, ...]
+    run: str = ""
+    root: Authority | None = None
+    ledger: Ledger = field(default_factory=Ledger)
+    _group: Group | None = None
+    _adverts: dict[str, Advert] = field(default_factory=dict)
+    _letters: dict[str, torch.Tensor] = field(default_factory=dict)
+    _used: int = 0
+
+    def prepare(self, step: str, info: StepInfo, here: Sequence[str]) -> Record:
+        """What the request of a step says of the sum of its replies: which sites it is of, and which slot is theirs.
+
+        Sites agree on new keys when the slots are used up, or when one that is called has none.
+
+        Raises:
+            ClientsMissing: too few of those that are `here` have keys.
+        """
+        least = needed(info, step, self.sites)
+        group = self._group
+        fits = group is not None and group.needed == least and self._used < group.slots
+        if not fits or not set(here) <= set(self._letters):
+            group = self._agree(step, least, here)
+        self._used += 1
+        peers = [site for site in here if site in self._letters]
+        if group is None or len(peers) < least:
+            raise ClientsMissing(step, self._missing(here), least, len(here))
+        return {"epoch": group.epoch, "slot": self._used - 1, "peers": peers}
+
+    def _missing(self, here: Sequence[str]) -> dict[str, str]:
+        absent = [site for site in self.sites if site not in here]
+        return dict.fromkeys(absent, "it is not there") | dict.fromkeys(
+            [site for site in here if site not in self._letters], NO_KEYS
+        )
+
+    def _agree(self, step: str, least: int, here: Sequence[str]) -> Group:
+        """Rounds 0 and 1 of figure 4 in Bonawitz et al. 2017."""
+        kept = self.ledger if isinstance(self.ledger, Journal) else None
+        last = self._group.epoch if self._group is not None else last_epoch(kept) if kept is not None else -1
+        group = self._group = Group(self.run, max(last + 1, time.time_ns() // 1_000_000), self.sites, least)
+        if kept is not None:
+            kept.note("epoch", epoch=group.epoch)
+        self._used, self._letters = 0, {}
+        request = {"step": step, "epoch": group.epoch}
+        told = self.ask("advertise", INFO["advertise"], request, dict.fromkeys(here, _NOTHING))
+        self._adverts = {site: own for site in told.clients if (own := self._advert(site, told[site], group))}
+        if len(self._adverts) < least:
+            raise ClientsMissing(step, self._missing(here) | told.missing, least, len(here))
+        message = {"adverts": {site: told[site] for site in self._adverts}}
+        dealt = self.ask("share", INFO["share"], request, dict.fromkeys(self._adverts, message))
+        form = (len(self._adverts), group.slots, SHARE)
+        shares = {site: dealt[site].get("shares") for site in dealt.clients}
+        self._letters = {site: own for site, own in shares.items() if own is not None and _is_bytes(own, form)}
+        return group
+
+    def _advert(self, site: str, tree: Tree, group: Group) -> Advert | None:
+        """What a site has advertised; None if it has not signed it."""
+        with suppress(CallRefused):
+            own = read_advert(tree)
+            if len(own.keys) == group.slots + 1:
+                check_signed(site, own.certificate, own.signature, advertised(group, site, own.keys), self.root)
+                return own
+        return None
+
+    def _signature(self, site: str, tree: Tree, message: bytes) -> bool:
+        """Whether a site has signed the list of survivors."""
+        with suppress(CallRefused):
+            check_signed(site, self._adverts[site].certificate, data(tree.get("signature")), message, self.root)
+            return True
+        return False
+
+    def opened(
+        self,
+        step: str,
+        info: StepInfo,
+        request: Values,
+        replies: Replies,
+        heard: Tree,
+        notes: Mapping[str, str],
+    ) -> Replies:
+        """The replies such that their `total` is the sum of the terms; no single one says anything.
+
+        request: of the terms, with what `prepare` gave as "sum". heard: what all were told with it. notes: of each
+        site, which says what its term was made of (`Memory.heard`).
+
+        Raises:
+            ClientsMissing: too few are left. FedweaveError: what sites revealed does not belong together, or they were
+                told other things.
+        """
+        group = self._group
+        if group is None or len(replies) < group.needed:
+            least = needed(info, step, self.sites)
+            raise ClientsMissing(step, dict(replies.missing), least, len(replies) + len(replies.missing))
+        survivors = list(replies.clients)
+        said = {site: str(read_note(notes[site]).get(HEARD, "")) for site in survivors}
+        made_of = fingerprint(heard) if info.stateless else _alike(step, said)
+        sum, where = request["sum"], (request["round"], step, request["again"])
+        about = {key: sum[key] for key in ("epoch", "slot", "peers")} | {"survivors": survivors}
+        signed = self.ask("survivors", INFO["survivors"], about, dict.fromkeys(survivors, _NOTHING))
+        use = Use(sum["slot"], where, tuple(sum["peers"]), made_of)
+        message = survived(group, use, survivors)
+        good = [site for site in signed.clients if self._signature(site, signed[site], message)]
+        signatures = {site: signed[site]["signature"] for site in good}
+        if len(signatures) < group.needed:
+            raise ClientsMissing(step, signed.missing, group.needed, len(survivors))
+        letters = {site: self._letters_to(site, sum) for site in signatures}
+        told = self.ask(
+            "reveal",
+            INFO["reveal"],
+            about,
+            {site: {"signatures": signatures, "letters": letters[site]} for site in signatures},
+        )
+        good = [site for site in told.clients if _is_bytes(told[site].get("shares"), (len(sum["peers"]), SEED))]
+        answers = [read_answers(site, told[site], sum["peers"]) for site in good]
+        first = replies[survivors[0]]
+        paths = sorted(path for path, _ in leaves(first) if info.covering(path) in info.sums)
+        flat = dict(leaves(first)) | {path: dict(leaves(first))[path].clone() for path in paths}
+        leftover([unsigned(flat[path]) for path in paths], group, use, survivors, answers, self._adverts)
+        trees = [nest(flat), *(replies[site] for site in survivors[1:])]
+        batches = [Batch((at,), map_leaves(as_row, tree)) for at, tree in enumerate(trees)]
+        return Replies(survivors, batches, replies.missing, info.sums)
+
+    def _letters_to(self, site: str, sum: Values) -> Tree:
+        """What the other sites have sealed for one, of one slot."""
+        at = list(self._adverts).index(site)
+        return {peer: self._letters[peer][at, sum["slot"]] for peer in sum["peers"] if peer != site}
+
+
+def _alike(step: str, heard: Mapping[str, str]) -> str:
+    """What all sites heard."""
+    first, *_ = heard
+    if odd := [site for site in heard if heard[site] != heard[first]]:
+        raise FedweaveError(
+            f"{step} is in a secure sum, but {', '.join(odd)} were told other things than {first}, now or before, so "
+            "that nobody can open it. All must be told the same, from the first round on; start the run anew.",
+            code="sum.told-differently",
+        )
+    return heard[first]
+
+
+def _is_bytes(leaf: object, form: tuple[int, ...]) -> bool:
+    return isinstance(leaf, torch.Tensor) and leaf.dtype == torch.uint8 and leaf.shape == form

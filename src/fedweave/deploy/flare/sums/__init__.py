@@ -1,1 +1,0 @@
-"""Secure sums between sites: the server's part and a site's."""

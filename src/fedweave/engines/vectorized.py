@@ -1,0 +1,528 @@
+"""The stacked inputs and outputs of a step that runs for a whole batch of clients at once."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
+from itertools import count, islice
+from operator import itemgetter
+from typing import Any, NamedTuple, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import vmap
+from torch.utils import _pytree as pytree
+
+from fedweave.core import random
+from fedweave.core.federation import Client
+from fedweave.core.graph import Graph
+from fedweave.core.sizes import fillings
+from fedweave.core.tree import Tree, check, leaves, nest
+from fedweave.engines.calls import Watched, check_permanent, of_client, refuse_changes
+from fedweave.engines.data import CurrentGraphs
+from fedweave.engines.engine import Ran, Work
+from fedweave.engines.loop import Loop
+from fedweave.engines.states import Group, Leaves, MemoryIsolation, Readers, States
+from fedweave.errors import ConfigError, OutOfMemory, ReplyRefused, StepFailed, out_of_memory, raised_at
+from fedweave.learn.fitting import share_again
+from fedweave.ops.recording import Form, Lasting, Recordings, When, form_of, recorder_for, traced
+from fedweave.ops.sparse import Sparse, StackedCsr
+from fedweave.ops.tape import once
+from fedweave.ops.touched import STACKED, Sparsified, TouchedRows, materialize_stacked
+
+
+class Flat(NamedTuple):
+    """Operands: their leaves, how these are put together again, where each has the clients' axis, and of each what must
+    be alike wherever a recording is played."""
+
+    leaves: list[Any]
+    whole: Callable[[list[Any]], Any]
+    dims: tuple[Any, ...]
+    forms: tuple[Any, ...]
+    paths: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, found: object, own: bool) -> "Flat":
+        """Of what each client has for its `own`, or all have alike."""
+        flat, spec = pytree.tree_flatten(found)
+        dims = batch_dims(found) if own else (None,) * len(flat)
+        return cls(flat, partial(pytree.tree_unflatten, treespec=spec), dims, tuple(map(form_of, flat)))
+
+    @classmethod
+    def alone(cls, tensor: Tensor) -> "Flat":
+        """Of one tensor that all have alike."""
+        return cls([tensor], itemgetter(0), (None,), (form_of(tensor),))
+
+    @classmethod
+    def of_leaves(cls, found: Mapping[str, Any], own: bool) -> "Flat":
+        """Of the tree with these leaves by their paths, which put it together in a fraction of the time."""
+        layout, flat, each = *Layout.of(found), 0 if own else None
+        dims = [each if isinstance(leaf, Tensor) else None for leaf in flat]
+        for at in layout.shared:
+            dims[at] = None
+        return cls(flat, layout.tree, tuple(dims), tuple(map(form_of, flat)), tuple(layout.kinds))
+
+
+class Layout:
+    """How the leaves of trees lie in a list, and what is no tensor of partly stored or sparsified ones.
+
+    kinds: {path: how}. shared: where in the list is what all clients of a batch have alike.
+    """
+
+    def __init__(self, kinds: dict[str, Callable[[Iterator[Any]], Any]], shared: list[int]) -> None:
+        self.kinds, self.shared = kinds, shared
+
+    @classmethod
+    def of(cls, found: Mapping[str, Any]) -> tuple["Layout", list[Any]]:
+        """The layout of leaves by path, and the list."""
+        kinds, flat, shared = dict[str, Callable[[Iterator[Any]], Any]](), list[Any](), list[int]()
+        for path, leaf in found.items():
+            if isinstance(leaf, TouchedRows):
+                kinds[path] = partial(_touched, matrix=leaf.matrix)
+                shared.append(len(flat))
+                flat += leaf.rest, leaf.rows, leaf.values
+            elif isinstance(leaf, Sparsified):
+                kinds[path] = _sparsified
+                flat.append(leaf.dense)
+            else:
+                kinds[path] = next
+                flat.append(leaf)
+        return cls(kinds, shared), flat
+
+    def leaves(self, flat: Iterable[Any]) -> dict[str, Any]:
+        """{path: leaf}."""
+        rest = iter(flat)
+        return {path: kind(rest) for path, kind in self.kinds.items()}
+
+    def tree(self, flat: Iterable[Any]) -> Tree:
+        """The tree."""
+        return nest(self.leaves(flat))
+
+
+def _touched(rest: Iterator[Any], matrix: object) -> TouchedRows:
+    return TouchedRows(next(rest), next(rest), next(rest), matrix)
+
+
+def _sparsified(rest: Iterator[Any]) -> Sparsified:
+    return Sparsified(next(rest))
+
+
+def run_batch(work: Work, parts: Sequence[Flat], operands: tuple[Any, ...]) -> list[Any]:
+    """Layouts of the reply and the state, and the leaves of both, stacked; `operands` are the leaves of the `parts`:
+    (graph, the word of its id), its state, its own message, the call's key, the shared message, and (test graph,
+    members).
+
+    Raises:
+        StepFailed: the step draws from NumPy's own generator. This is not called where a recording is played, so that
+            only steps computed as written pay for the look (0.1 ms).
+    """
+    form, before = Form(), _drawn()
+
+    def one(*flat: Any) -> tuple[Tensor, ...]:
+        rest = iter(flat)
+        (graph, me), state, mine, call, shared, (test, members) = (
+            part.whole(list(islice(rest, len(part.leaves)))) for part in parts
+        )
+        key, secret = of_client(call, "client", me), of_client(call, "secret", me)
+        view = Client(graph, state, key, secret, test, members=members)
+        reply = check(work.step(view, shared | mine), f"the reply of {work.name}")
+        kept = check(view.state, f"the state that {work.name} keeps")
+        check_permanent(work.name, work.info, reply, kept)
+        return form.flat((reply, kept))
+
+    dims = tuple(dim for part in parts for dim in part.dims)
+    found = form.whole(vmap(one, in_dims=dims)(*operands))
+    if _drawn() != before:
+        raise StepFailed(
+            f"step {work.name} draws from NumPy's own generator: in a batch that is one draw for all clients, and the "
+            "same again each time a recording is played. Draw from client.key, in a part ctx.client.key "
+            "(fedweave.core.random.uniform(key, shape), normal, …)."
+        )
+    trees = pytree.tree_map(_without_matrix, found, is_leaf=_partly_stored)
+    (reply, answered), (state, left) = (Layout.of(dict(leaves(tree))) for tree in trees)
+    return [reply, state, len(answered), *answered, *left]
+
+
+def told_memory(step: str, clients: int, device: torch.device, error: Exception) -> str:
+    """The message where memory is not enough for so many clients at once."""
+    asked = next(iter(str(error).strip().splitlines()), "no more is given")
+    where = f"the memory of {device}" if device.type == "cuda" else "this machine's memory"
+    if clients == 1:
+        return f"step {step}: {where} is not enough for one client ({asked}). Take smaller data or a smaller model."
+    return (
+        f"step {step}: {where} is not enough for {clients:,} clients at once ({asked}). Set engine.chunk to "
+        f"{clients // 2} or less."
+    )
+
+
+def remedy(error: Exception) -> str:
+    """What to do about a step that failed for a batch alone, as far as PyTorch's message tells."""
+    if ".item()" in str(error) or "control flow" in str(error):
+        return (
+            "Leave out .item(), int(), float() and `if` on tensors (torch.where chooses between two values), mark a "
+            "step of your own @on_client(…, ragged=True), or set engine.mode = 'loop', which is slower."
+        )
+    return "Mark it @on_client(…, ragged=True) if its shapes depend on data, or set engine.mode = 'loop'."
+
+
+def stacked_states(kept: States, group: Group, graphs: Graph, copy: bool) -> Leaves:
+    """The states of a batch, stacked; leaves that are `TouchedRows` refer to the batch's own matrix."""
+    states, known = kept.many(group, copy), (matrix_of(graphs), None)
+    stale = any(isinstance(leaf, TouchedRows) and leaf.matrix not in known for leaf in states.values())
+    if kept.together(group) and not stale:
+        return states
+    whole = nest({path: materialize_stacked(leaf) for path, leaf in states.items()})
+    return dict(leaves(share_again(whole, graphs)))
+
+
+def batch_dims(inputs: object) -> tuple[int | None, ...]:
+    """`in_dims` of the leaves that each client has for itself: 0 for tensors, None for the rest."""
+    flat = pytree.tree_leaves(inputs, is_leaf=_partly_stored)
+    if not any(map(_partly_stored, flat)):
+        return tuple(0 if isinstance(leaf, Tensor) else None for leaf in flat)
+
+    def dim(leaf: object) -> Any:
+        return STACKED if isinstance(leaf, TouchedRows) else 0 if isinstance(leaf, Tensor) else None
+
+    dims = pytree.tree_map(dim, inputs, is_leaf=_partly_stored)
+    return tuple(pytree.tree_leaves(dims))
+
+
+def _partly_stored(leaf: object) -> bool:
+    return isinstance(leaf, TouchedRows)
+
+
+def matrix_of(graphs: Graph) -> StackedCsr | None:
+    """The features of a batch, if they are sparse."""
+    return graphs.x.blocks if isinstance(graphs.x, Sparse) else None
+
+
+def _drawn() -> Any:
+    """Something else after each draw from NumPy's own generator; nothing is drawn here."""
+    state = np.random.get_state()  # noqa: NPY002
+    return (state[1].tobytes(), *state[2:]) if isinstance(state, tuple) else repr(state)
+
+
+def _without_matrix(leaf: object) -> Any:
+    """Only whether there is a matrix, because a recording must not hold the matrix of the batch it was made with."""
+    if not isinstance(leaf, TouchedRows):
+        return leaf
+    return TouchedRows(leaf.rest, leaf.rows, leaf.values, leaf.matrix is not None)
+
+
+def settled(leaf: Any, clients: int, matrix: StackedCsr | None) -> Any:
+    """A stacked leaf of the first clients of a batch, without those that it was filled up with. What of it all clients
+    share, which `vmap` repeats, is kept once, with the batch's own matrix."""
+    if isinstance(leaf, Tensor):
+        return leaf if leaf.shape[0] == clients else leaf[:clients]
+    if not isinstance(leaf, TouchedRows):
+        return leaf
+    if len(leaf.rows) == clients:
+        return TouchedRows(leaf.rest[0], leaf.rows, leaf.values, matrix if leaf.matrix else None)
+    return TouchedRows(leaf.rest[0], leaf.rows[:clients], leaf.values[:clients])
+
+
+# Padded rows run at once when the user names no chunk: with hidden sizes of some hundred, well under a gigabyte.
+_ROWS_AT_ONCE = 1 << 16
+# Numbers that a padded row takes besides its features on a GPU, and weights of a client of each feature: what layers of
+# some hundred units, their gradients and an optimiser keep. An estimate: where it is wrong, `chunk` is the remedy.
+_PER_ROW, _PER_FEATURE = 8192, 1024
+_CPU = torch.device("cpu")
+# Bytes, by the same estimate, beyond which a larger batch is no faster: the kernels of 8,000 clients of 50 nodes keep a
+# card at work. What runs at once is then a smaller part of what all clients' data and states take.
+_ENOUGH = 16 << 30
+_SHARE = 4  # a part of a GPU's free memory is for the clients that run at once, and one for stacked batches
+_KEPT = 64  # plans kept for reuse; every full round uses the same one
+_BYTES_KEPT = 1 << 30  # stacked batches kept for reuse
+_ENTRY = 24  # bytes of an entry of a sparse matrix, stacked and with its transpose
+
+
+class Batches:
+    """Plans batches and keeps their stacked graphs.
+
+    graphs: the clients' current ones; call `renew` when one has changed. device: where stacked graphs lie.
+    own: see `Loop`.
+    """
+
+    def __init__(
+        self,
+        graphs: CurrentGraphs,
+        chunk: int,
+        device: torch.device = _CPU,
+        own: Mapping[str, object] | None = None,
+    ) -> None:
+        self._graphs, self._chunk, self._device, self._own = graphs, chunk, device, own or {}
+        self._room = torch.cuda.mem_get_info(device)[0] // _SHARE if device.type == "cuda" else None
+        self._kept = self._room or _BYTES_KEPT
+        self._plans: OrderedDict[tuple[str, ...], list[tuple[str, ...]]] = OrderedDict()
+        self._stacked: OrderedDict[tuple[str, ...], tuple[int, Graph]] = OrderedDict()
+        self._sizes: dict[int, int] = {}  # bytes, by version
+        self._last = 0  # version
+        numbers = count()  # one for each algorithm that clients have, of which there may be as many as clients
+        self._kind = once(lambda _: next(numbers), self._own)
+
+    def plan(self, clients: Sequence[str]) -> list[tuple[str, ...]]:
+        """Split `clients` into batches, each in client order."""
+        wanted = tuple(clients)
+        if wanted not in self._plans:
+            self._plans[wanted] = self._split(wanted)
+            while len(self._plans) > _KEPT:
+                self._plans.popitem(last=False)
+        return self._plans[wanted]
+
+    def graph(self, batch: tuple[str, ...]) -> tuple[int, Graph]:
+        """A version, which no other stack has had or will have, and the clients' graphs, stacked."""
+        if batch not in self._stacked:
+            graph = self._graphs.stacked(batch).to(self._device)
+            self._last += 1
+            self._stacked[batch], self._sizes[self._last] = (self._last, graph), _bytes(graph)
+            while len(self._stacked) > 1 and sum(self._sizes.values()) > self._kept:
+                _, (old, _) = self._stacked.popitem(last=False)
+                del self._sizes[old]
+        self._stacked.move_to_end(batch)
+        return self._stacked[batch]
+
+    def renew(self, clients: Collection[str]) -> None:
+        """Forget what was computed from the data of `clients`, which has changed."""
+        self._plans.clear()
+        for batch in [batch for batch in self._stacked if not set(clients).isdisjoint(batch)]:
+            del self._sizes[self._stacked.pop(batch)[0]]
+
+    def _split(self, clients: tuple[str, ...]) -> list[tuple[str, ...]]:
+        batches: list[tuple[str, ...]] = []
+        sizes = [(*self._graphs.rows(client), self._kind.get(client)) for client in clients]
+        for size in dict.fromkeys(sizes):
+            alike = tuple(client for client, own in zip(clients, sizes, strict=True) if own == size)
+            most = self.most(alike[0])
+            if self._room is not None and not self._chunk:  # batches of one size share recordings and their buffers
+                most = -(-len(alike) // -(-len(alike) // most))
+            batches += [alike[start : start + most] for start in range(0, len(alike), most)]
+        return batches
+
+    def most(self, client: str) -> int:
+        """How many clients of the size of this one run at once."""
+        if self._chunk:
+            return self._chunk
+        if self._room is None:
+            return max(1, _ROWS_AT_ONCE // self._graphs.rows(client)[0])
+        graph = self._graphs[client]
+        features = graph.x.shape[1]
+        stored = 0 if isinstance(graph.x, Sparse) else 2 * features
+        numbers = graph.nodes * (stored + _PER_ROW) + features * _PER_FEATURE
+        return max(1, min(self._room, _ENOUGH) // (numbers * graph.x.dtype.itemsize))
+
+
+def _bytes(graph: Graph) -> int:
+    tensors = [graph.x, graph.y, graph.masks, graph.real, *graph.extra.values()]
+    entries = graph.own_edges.cache.entries
+    if isinstance(graph.x, Sparse):
+        entries += sum(map(len, graph.x.blocks.values))
+    plain = sum(tensor.numel() * tensor.element_size() for tensor in tensors if isinstance(tensor, Tensor))
+    result: int = plain + entries * _ENTRY
+    return result
+
+
+# ----------------------------------------------------------------------------------------------------
+# The fast path: each step is called once for a whole batch of clients, and repeated steps are recorded.
+
+
+_GROUPS = 256  # of clients called together, whose ids are kept
+
+
+class Vectorised(Loop):
+    """Clients of one process, those of one size and model together. Ragged steps, and messages that cannot be
+    stacked, are calls of single clients as in `Loop`.
+
+    chunk:  clients run at once; 0 chooses by memory.
+    record: when repeated steps are recorded, which changes no number: "auto" from the second time on, "always" from
+            the first, "never".
+    """
+
+    def __init__(
+        self,
+        graphs: Mapping[str, Graph],
+        *,
+        classes: int,
+        test: Graph | None = None,
+        members: Mapping[str, Tensor] | None = None,
+        own: Mapping[str, object] | None = None,
+        device: torch.device | None = None,
+        chunk: int = 0,
+        record: When = "auto",
+    ) -> None:
+        if record not in get_args(When):
+            raise ConfigError(
+                f"engine record {record!r} is unknown; choose one of {', '.join(get_args(When))}.",
+                code="config.unknown-name",
+            )
+        super().__init__(graphs, classes=classes, test=test, members=members, own=own, device=device)
+        self._batches, self._readers = Batches(self.data.graphs, chunk, self.device, self._own), Readers()
+        self._group_ids: dict[Group, Tensor] = {}
+        self._flats: dict[int, Flat] = {}  # by the batch's version
+        self._seen: set[int] = set()
+        self._all = Flat.of((self.test, self._members), False)
+        self._called: dict[str, int] = {}  # how many, by each step's last call
+        self.recordings = Recordings(record, recorder_for(self.device))
+
+    def run(self, work: Work, clients: Sequence[str]) -> Iterator[Ran]:
+        """See `Executor`."""
+        if work.info.ragged:
+            yield from super().run(work, clients)
+            return
+        places = _Places(clients)
+        as_before = self._called.get(work.name, len(clients)) == len(clients)
+        self._called[work.name] = len(clients)
+        for batch in self._batches.plan(clients):
+            alike = as_before and len(batch) == len(clients)
+            for group, size in self._parts(batch, alike or len(clients) == len(self.clients)):
+                if work.messages.ragged(group):
+                    for client in group:
+                        yield self._timed(self._alone, work, (client,), places.of((client,)))
+                else:
+                    together = partial(self._together, size=size)
+                    with self.recordings.used():
+                        ran = self._timed(together, work, group, places.of(group))
+                    yield ran
+
+    def _parts(self, batch: Group, lasting: bool) -> Iterator[tuple[Group, int]]:
+        """A batch in parts whose states can be stacked, and how many clients each is filled up to. How many of a sample
+        are of one size, and were called before, is another number in every round; recordings hold for one number.
+
+        lasting: the batch has as many clients in the next call of the step.
+        """
+        parts = self._states.split(batch)
+        for part in parts:
+            if lasting and len(parts) == 1:
+                yield part, len(part)
+                continue
+            at = 0
+            for filled, size in fillings(len(part), self.data.graphs.rows(part[0])[0], self._batches.most(part[0])):
+                yield part[at : at + filled], size
+                at += filled
+
+    def _together(self, work: Work, group: Group, size: int) -> Tree:
+        """One call for all clients of a batch, filled up with its last client to a `size`."""
+        work = self._of(work, group[0])
+        messages, called = work.messages, group
+        group += (group[-1],) * (size - len(group))
+        ids = self._ids_of(group)
+        (version, graphs), mine = self._batches.graph(group), messages.stacked(group)
+        states: Leaves = {}
+        if not work.info.stateless:
+            states = stacked_states(self._states, group, graphs, copy=work.step not in self._readers)
+        batch, private = self._flat(version, (graphs, ids)), Flat.of_leaves(states, True)
+        told, shared = Flat.of_leaves(dict(leaves(mine)), True), Flat.of_leaves(messages.common_leaves, False)
+        parts = (batch, private, told, Flat.alone(work.key), shared, self._all)
+        operands = [leaf for part in parts for leaf in part.leaves]
+        partly = tuple(isinstance(leaf, TouchedRows) and leaf.matrix is not None for leaf in states.values())
+        try:
+            form, kept, answered, *found = traced(
+                partial(self._computed, work, parts, (graphs, states), f"clients {group[0]!r} to {group[-1]!r}"),
+                (work.step,),
+                (private.paths, told.paths, shared.paths, partly),
+                graphs.roots if self.test is None else graphs.roots + self.test.roots,
+                operands,
+                self._lasting(version, len(batch.leaves), len(operands)),
+                tuple([form for part in parts for form in part.forms]),
+            )
+        except (ReplyRefused, StepFailed):
+            raise
+        except Exception as error:
+            if out_of_memory(error):
+                raise OutOfMemory(told_memory(work.name, size, self.device, error)) from error
+            self._find_culprit(work, called)
+            raise StepFailed(
+                f"step {work.name} failed when vectorised over clients {group[0]!r} to {group[-1]!r}, though not on "
+                f"any of them alone{raised_at(error)}: {type(error).__name__}: "
+                f"{str(error).rstrip('.')}. {remedy(error)}"
+            ) from error
+        shown = [*batch.leaves, *shared.leaves, *told.leaves]
+        reply, state = form.leaves(found[:answered]), kept.leaves(found[answered:])
+        return self._kept(called, None if work.info.apart else state, reply, matrix_of(graphs), shown)
+
+    def _computed(
+        self, work: Work, parts: Sequence[Flat], given: tuple[Graph, Leaves], whose: str, *operands: Any
+    ) -> list[Any]:
+        """`run_batch`, and whether the step wrote into what it was given, graphs and states. A recording that is played
+        writes into no more than the step did."""
+        (graphs, states), messages = given, work.messages
+        before, held, watched = messages.versions(), self._readers.versions(states), Watched(graphs, self.test)
+        found = run_batch(work, parts, operands)
+        refuse_changes(work.name, before, messages)
+        watched.refuse_changes(work.name, whose)
+        self._readers.note(work.step, states, held)
+        return found
+
+    def _ids_of(self, group: Group) -> Tensor:
+        """What each client's randomness is made of, int64 [P]."""
+        if group not in self._group_ids:
+            if len(self._group_ids) >= _GROUPS:
+                self._group_ids.clear()
+            self._group_ids[group] = torch.tensor([random.word(client) for client in group], device=self.device)
+        return self._group_ids[group]
+
+    def _lasting(self, version: int, own: int, operands: int) -> Lasting:
+        """A batch's `own`, which come first, and what all batches are told of the data, which comes last."""
+        return Lasting(version, frozenset((*range(own), *range(operands - len(self._all.leaves), operands))))
+
+    def _flat(self, version: int, batch: object) -> Flat:
+        """A batch's graphs and who they are of, kept from the second time on: samples come only once."""
+        if version in self._flats:
+            return self._flats[version]
+        found = Flat.of(batch, True)
+        if version in self._seen:
+            self._flats[version] = found
+        self._seen.add(version)
+        if max(len(self._seen), len(self._flats)) > _GROUPS:
+            self._seen.clear()
+            self._flats.clear()
+        return found
+
+    def _kept(
+        self,
+        group: Group,
+        state: Mapping[str, Any] | None,
+        reply: Mapping[str, Any],
+        matrix: StackedCsr | None,
+        shown: Sequence[object],
+    ) -> Tree:
+        """Keep what the batch left, by path, unless its states stay as they were, in memory of its own; its replies.
+        matrix: of its features. shown: what its clients were shown."""
+        own, count = MemoryIsolation(shown, self.recordings.captures), len(group)
+        kept, sent = (
+            {path: own.copy(settled(leaf, count, matrix)) for path, leaf in found.items()}
+            for found in (state or {}, reply)
+        )
+        if state is not None:
+            self._states.put(group, kept)
+        return nest(sent)
+
+    def _find_culprit(self, work: Work, group: Group) -> None:
+        """Raise the loop's error, which names the one client at fault, if the loop fails too."""
+        kept = self._states
+        try:
+            for client in group:
+                self._states = kept.copy()
+                self._alone(work, (client,))
+        finally:
+            self._states = kept
+
+    def _renew(self, clients: Sequence[str]) -> None:
+        self._batches.renew(clients)
+        self._flats.clear()
+
+
+class _Places:
+    """Where clients stand among all that were called; of thousands that are all of these, without a look at each."""
+
+    def __init__(self, clients: Sequence[str]) -> None:
+        self._clients = tuple(clients)
+
+    def of(self, group: Group) -> tuple[int, ...]:
+        if group == self._clients:
+            return tuple(range(len(group)))
+        return tuple(map(self._place.__getitem__, group))
+
+    @cached_property
+    def _place(self) -> dict[str, int]:
+        return dict(zip(self._clients, range(len(self._clients)), strict=True))

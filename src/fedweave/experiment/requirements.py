@@ -1,0 +1,313 @@
+"""What an algorithm and a model demand of data, a partition and each other, checked before anything is computed."""
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import numpy as np
+import torch
+
+from fedweave.algorithms.deployment import Deployable, deployable
+from fedweave.algorithms.fedavg import FedAvg
+from fedweave.algorithms.participation import drawn
+from fedweave.algorithms.parts import SampledCrossEntropy
+from fedweave.algorithms.parts.composition import MadeOfParts
+from fedweave.algorithms.parts.part import ONE_WIDTH, WIDTHS
+from fedweave.core import edge_attributes as carrying
+from fedweave.core import model as models
+from fedweave.core import random
+from fedweave.core.algorithm import Capabilities, DeclaresCalls, capabilities, needs
+from fedweave.core.federation import step_info
+from fedweave.core.graph import Graph
+from fedweave.core.mechanism import LDP, Gaussian
+from fedweave.core.model import Model
+from fedweave.core.text import counted
+from fedweave.core.types import Values
+from fedweave.datasets.base import Dataset
+from fedweave.datasets.features import BY_NODES, amounts
+from fedweave.errors import ConfigError, listed
+from fedweave.experiment.config import Config, parameters, registry
+from fedweave.experiment.config.plugins import CODE, OwnModels
+from fedweave.metrics.groups import check_groups
+from fedweave.models import blocks
+from fedweave.ops.tape import once
+from fedweave.partition.base import Partition, client_ids
+from fedweave.sampling.neighborhoods import bytes_of
+
+# ----------------------------------------------------------------------------------------------------
+# Whether a machine's memory can hold what a run is about to draw.
+
+
+def check_memory(algorithm: object, model: Model, nodes: Sequence[int], engine: Values) -> None:
+    """Refuse sampled neighbourhoods that memory cannot hold.
+
+    nodes: how many each client has. engine: the settings of [engine], which say how many clients run at once.
+
+    Raises:
+        ConfigError: says about how much they take, and what to lower.
+    """
+    parts = algorithm.composed.values() if isinstance(algorithm, MadeOfParts) else ()
+    together = 1 if engine.get("mode") == "loop" else int(engine.get("chunk", 0))
+    largest = sorted(nodes, reverse=True)[: together or None]
+    for sampler in (part.sampler for part in parts if isinstance(part, SampledCrossEntropy)):
+        need = sum(bytes_of(model, sampler, count, getattr(algorithm, "local_steps", 1)) for count in largest)
+        if need > (there := _memory()):
+            raise ConfigError(
+                f"algorithm.parts: sampled_cross_entropy with batch = {sampler.batch} and fan_out = {sampler.fan_out} "
+                f"draws about {need / 1e9:,.0f} GB for {counted(len(largest), 'client')} at once, and this machine has "
+                f"{there / 1e9:,.0f} GB. Lower fan_out, batch, local_steps or model.layers, or set engine.chunk.",
+                code="config.memory",
+            )
+
+
+def _memory() -> float:
+    """Bytes that this machine has; inf where it does not say."""
+    try:
+        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    except (AttributeError, OSError, ValueError):
+        return float("inf")
+
+
+def check_labels_and_nodes(config: Config, data: Dataset, partition: Partition) -> None:
+    """Refuse data that lacks what the algorithm needs: one that trains on every client's labels would take withheld
+    ones for a class, and one over vertical clients add up rows of different nodes."""
+    check_examples(config, data)
+    kind = capabilities(config.algorithm.kind)
+    if kind.vertical:
+        _check_same_nodes(config, partition)
+    if not kind.vertical and not all(part.labels for part in partition.parts):
+        labels = config.partition.values.get("labels")
+        raise ConfigError(
+            f"algorithm {config.algorithm.name!r} needs labels at every client, but partition.labels = {labels!r} "
+            "withholds some; set it to 'all', or choose an algorithm for vertically split data."
+        )
+
+
+def _check_same_nodes(config: Config, partition: Partition) -> None:
+    first, *others = partition.parts
+    if all(np.array_equal(part.nodes, first.nodes) for part in others):
+        return
+    named = zip(client_ids(len(partition.parts), partition.names), partition.parts, strict=True)
+    sizes = [f"{client} {len(part.nodes):,}" for client, part in named]
+    told = ", ".join(sizes[:3]) + (f" and {len(sizes) - 3} more clients theirs" if len(sizes) > 3 else "")
+    raise ConfigError(
+        f"algorithm {config.algorithm.name!r} needs clients with the same nodes, but partition "
+        f"{config.partition.name!r} gives each its own ({told}); set partition.name = 'vertical' or 'parties', or "
+        "choose an algorithm for clients with nodes of their own."
+    )
+
+
+def check_columns(config: Config, partition: Partition, algorithm: object) -> None:
+    """Refuse clients with columns of their own whose messages a horizontal algorithm would add up."""
+    kind, apart = capabilities(config.algorithm.kind), any(part.columns is not None for part in partition.parts)
+    if not apart or kind.vertical or kind.pooled or not isinstance(algorithm, DeclaresCalls):
+        return
+    if any(step_info(step).sends for step in algorithm.calls(len(partition.parts)).round):
+        raise ConfigError(
+            f"algorithm {config.algorithm.name!r} would take each client's first column for the same, and so on, but "
+            f"partition {config.partition.name!r} gives clients different ones; choose an algorithm for vertically "
+            "split data, such as glasu or standalone, or local, which adds nothing up."
+        )
+
+
+def check_examples(config: Config, data: Dataset) -> None:
+    """Raise ConfigError unless the examples are what the algorithm needs."""
+    if capabilities(config.algorithm.kind).graph_level and data.example != "graph":
+        raise ConfigError(
+            f"algorithm {config.algorithm.name!r} needs small graphs as examples, but those of {data.name} are "
+            f"{data.example}s; choose data such as 'proteins' (see `fedweave list datasets`)."
+        )
+    check_nodes(config, data, capabilities(config.algorithm.kind))
+
+
+def check_nodes(config: Config, data: Dataset, asked: Capabilities) -> None:
+    """Raise ConfigError where an algorithm that asks for nodes as examples has others."""
+    if asked.nodes and data.example != "node":
+        raise ConfigError(
+            f"algorithm {config.algorithm.name!r} is about nodes and their neighbours, but the examples of {data.name} "
+            f"are {data.example}s; take fedavg, or another of its family, or local.",
+            code="config.node-algorithm",
+        )
+
+
+def check_sampling(
+    config: Config, data: Dataset, nodes: Sequence[int], timed: bool, model: Model, algorithm: object
+) -> None:
+    """Raise ConfigError where the algorithm asks for nodes as examples and has others; where it samples more around the
+    clients' `nodes` than memory holds; where messages depend on time, and it goes by neighbours whenever they are some;
+    and where the model marks the seeds of sampled neighbourhoods, and none are sampled."""
+    if timed and needs(algorithm).nodes:
+        raise ConfigError(
+            f"algorithm {config.algorithm.name!r} is about nodes and their neighbours at all times, but split = 'time' "
+            "holds back later edges; take fedavg, or another of its family, or split = 'random'."
+        )
+    check_nodes(config, data, needs(algorithm))
+    check_memory(algorithm, model, nodes, config.engine.values)
+    if not any(layer.judged for layer in model):
+        return
+    parts = algorithm.composed if isinstance(algorithm, MadeOfParts) else {}
+    sampled = any(isinstance(part, SampledCrossEntropy) for part in parts.values())
+    whole = [name for name, part in parts.items() if part.needs.whole_graphs]
+    if whole or not sampled:
+        reads = f"its part {whole[0]!r}" if sampled else f"algorithm {config.algorithm.name!r}"
+        remedy = "take an algorithm without that part" if sampled else "set algorithm.parts = ['sampled_cross_entropy']"
+        raise ConfigError(
+            f"model.ego_ids = true marks the nodes around which neighbourhoods are sampled, and {reads} reads whole "
+            f"graphs; {remedy}, or leave model.ego_ids out.",
+            code="config.whole-graphs",
+        )
+
+
+UNTESTED = (
+    "no client has a test example and there is no global test set: the model is trained, and nothing says how good it "
+    "is. Mark test examples (a column split), or give partition.test a share."
+)
+
+
+def check_trained(train: Sequence[int | None]) -> None:
+    """Raise ConfigError where nobody would train: numbers of training examples by client, None where one does not
+    say."""
+    if None not in train and not sum(filter(None, train)):
+        raise ConfigError(
+            "no client has a labelled training example, so that nobody would train, and every score would be of a "
+            "model with random weights. Mark training examples (a column split), or give partition.train a share."
+        )
+
+
+def untested(test: Sequence[int | None], judged: bool) -> str:
+    """What to say before a run in which nobody is tested, which is allowed, since its model may be all that is wanted;
+    "" otherwise. test: numbers of test examples by client. judged: whether there is a global test set."""
+    return UNTESTED if not judged and None not in test and not sum(filter(None, test)) else ""
+
+
+def scales(data: Dataset, config: Config) -> str:
+    """How features of nodes are scaled by other nodes, "none" where "auto" finds nothing to scale."""
+    how: str = config.data.values.get("normalise", "none")
+    return "none" if data.scaling != "none" and not len(amounts(data.x)) else how
+
+
+def check_scaling(how: str, algorithm: object, records: Sequence[str]) -> None:
+    """Refuse to scale features by numbers over all examples where ε is of one of them: it moves all the others, too.
+
+    how: the scaling of the features (`datasets.features.normalise`). records: what ε may be of (`mechanism.LDP.per`).
+
+    Raises:
+        ConfigError: names the scaling and what to take instead.
+    """
+    if how not in BY_NODES or not isinstance(algorithm, DeclaresCalls):
+        return
+    declared = (own for step in algorithm.calls(2).all for own in step_info(step).sends.values())
+    mechanisms = (one for own in declared for one in own.mechanisms)
+    bounded = {one.per for one in mechanisms if isinstance(one, Gaussian | LDP)} & set(records)
+    if bounded:
+        raise ConfigError(
+            f"normalise = {how!r} scales each {min(bounded)} by numbers over all of them, so that its ε, which is of "
+            f"one {min(bounded)}, would not hold; take 'none' or 'row', and scale the features by public numbers before"
+        )
+
+
+def check_people(config: Config, data: Dataset, algorithm: object) -> None:
+    """Raise ConfigError or DataError unless the data says of which group people are, where that is needed."""
+    if not needs(algorithm).sens:
+        return
+    if data.sens is None:
+        raise ConfigError(
+            f"algorithm {config.algorithm.name!r} needs a sensitive attribute, but {data.name} has none; add the "
+            f"column `sens` to its table of {data.example}s (the array `sens` to an .npz), or choose published data "
+            "that has one (`fedweave list datasets`), or an algorithm or parts that need none.",
+            code="config.no-sens",
+        )
+    check_groups(data.classes, data.sens, data.name, data.groups)
+
+
+def check_edges(config: Config, model: Model) -> None:
+    """Raise ConfigError where clients share nodes, of whose neighbours they see samples, and the model reads what edges
+    carry."""
+    if capabilities(config.algorithm.kind).vertical and any(layer.operator in carrying.kinds() for layer in model):
+        raise ConfigError(
+            f"algorithm {config.algorithm.name!r} samples neighbours and does not have what edges carry, which model "
+            f"{config.model.name!r} reads; choose model sage, or gcn with weighted = false and directed = 'none'.",
+            code="config.edge-model",
+        )
+
+
+def check_own_models(
+    own: OwnModels | Mapping[str, Model], algorithm: object, members: Sequence[str], called: str
+) -> None:
+    """Raise ConfigError where members have models of their own and the algorithm, which is `called` so, shares weights,
+    or one that is named is not there."""
+    named = own.members if isinstance(own, OwnModels) else own
+    if unknown := [name for name in named if name not in members]:
+        raise ConfigError(
+            f"model.members: there is no member {listed(unknown)}; the members are {listed(members)}.", code=CODE
+        )
+    if own and not (isinstance(algorithm, Deployable) and algorithm.any_models):
+        raise ConfigError(
+            f"model.members, model.each: with algorithm {called!r} members share weights, so that all "
+            "have one model; leave these out, or choose fedproto, fedtgp or local.",
+            code=CODE,
+        )
+
+
+def check_ports(config: Config, own: object) -> None:
+    """Raise ConfigError unless a member's own model numbers ports as [model] does: all have the same data."""
+    if blocks.has_ports(own) != config.model.values.get("ports", False):
+        raise ConfigError("model.members, model.each: ports = true is for all members' models or for none.", code=CODE)
+
+
+def check_widths(algorithm: object, own: Mapping[str, object], graphs: Mapping[str, Graph]) -> None:
+    """Raise ConfigError unless what the last layers of all clients' models read is of one width, where prototypes of it
+    are compared. own: {client: its own algorithm}."""
+    if not own or not isinstance(algorithm, FedAvg):
+        return
+    least = min(graphs.values(), key=lambda graph: graph.nodes).to(torch.device("cpu"))
+    widths = dict[int, str]()
+    each = {client: own.get(client, algorithm) for client in graphs}
+    for client, width in once(partial(_width, graph=least), each).items():
+        widths.setdefault(width, client)
+    if len(widths) > 1:
+        told = ", ".join(f"{width} at {client}" for width, client in widths.items())
+        raise ConfigError(f"model: {ONE_WIDTH}; they are {told}.", code=WIDTHS)
+
+
+def _width(algorithm: object, graph: Graph) -> int:
+    """Of the embeddings that the last layer of its model reads."""
+    net = deployable(algorithm).net
+    with torch.no_grad():
+        return int(models.embedded(net, models.init(net, random.key(0), graph.x.dtype), graph).shape[1])
+
+
+def check_pooling(config: Config, data: Dataset, model: Model) -> None:
+    """Raise ConfigError unless the model has one row of results per example."""
+    if models.example(model) == data.example:
+        return
+    own = f"model {config.model.name!r} with pool = {config.model.values.get('pool', 'none')!r}"
+    if data.example != "graph":
+        raise ConfigError(
+            f"{own} pools small graphs, but the examples of {data.name!r} are {data.example}s; "
+            "set model.pool = 'none'.",
+            code="config.pooling",
+        )
+    pooling = [name for name, kind in registry("model").items() if "pool" in parameters("model", kind)]
+    raise ConfigError(
+        f"{own} has a result for each node, but the examples of {data.name!r} are graphs; set model.pool = 'sum' or "
+        f"'mean', with model.name one of {', '.join(pooling)}."
+    )
+
+
+def judged(config: Config, clients: Sequence[str]) -> tuple[str, ...]:
+    """Whom evaluations call: as many clients as [evaluation] clients says, the same in every round of a run; () for
+    all.
+
+    Raises:
+        ConfigError: the parties of a vertical algorithm cannot be judged apart.
+    """
+    most = config.evaluation.clients
+    if not 0 < most < len(clients):
+        return ()
+    if capabilities(config.algorithm.kind).vertical:
+        raise ConfigError(
+            "evaluation.clients: parties of a vertical run predict jointly; set it to 0, which is all",
+            code="config.sampled",
+        )
+    return tuple(drawn(tuple(clients), random.fold(random.key(config.general.seed), "evaluation"), most))

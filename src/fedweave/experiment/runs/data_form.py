@@ -1,0 +1,351 @@
+"""What a run's data calls its columns and classes, and how it is scaled: one record, whatever the data came as.
+
+It is kept in the run's directory, and `predict` and `export` go by it.
+"""
+
+import json
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import scipy.sparse as sp
+
+from fedweave import datasets
+from fedweave.core.edge_attributes import Carried
+from fedweave.core.types import Record
+from fedweave.datasets import features as contents
+from fedweave.datasets import npz, tu
+from fedweave.datasets.base import EXCHANGE, REFUSE, Dataset
+from fedweave.datasets.check import first, refuse
+from fedweave.datasets.features import BY_NODES, compact, rescaled, scaling
+from fedweave.datasets.folder import Folder, GraphFolder, Members
+from fedweave.datasets.lookup import found, tu_names
+from fedweave.datasets.schema import AUTO, OF_EDGES, Seen
+from fedweave.datasets.table import find, read
+from fedweave.datasets.tables import SETTINGS, scaled_like
+from fedweave.errors import DataError
+from fedweave.experiment.build import prepared, seen_by
+from fedweave.experiment.config import Config
+from fedweave.experiment.runs.files import COLUMNS, damaged, read_table, write_table
+from fedweave.partition.base import Partition
+from fedweave.partition.client_data import of_typical
+from fedweave.partition.external import alone
+
+_ABOUT = b"form"  # metadata of the table: JSON of what is not of a single column
+
+
+@dataclass(frozen=True)
+class Form:
+    """What data a model wants.
+
+    columns, labels: names of the features and of the classes in order; () where they have none, or where sites alone
+    know them. example: "node", "graph" or "edge". scaling: of the features, "how", and where that depends on the run's
+    nodes "shift" and "divisor" of every column, the latter None for those that become 0. edges: what they carry,
+    `Dataset.edge_form` and, where they are known, their features' "columns" and "scaling"; None where they carry
+    nothing.
+    """
+
+    features: int
+    classes: int
+    columns: Sequence[str]
+    labels: Sequence[str]
+    example: str
+    scaling: Record
+    edges: Record | None = None
+
+
+def form_of(data: Dataset, how: str, raw: object = None, edges: str = "none") -> Form:
+    """The form of `data`, which is scaled as `how` says, and features of its edges as `edges`; raw: its features [n, d]
+    as they were before, where that depends on the nodes."""
+    names = contents.names(data)
+    known = () if all(map(contents.is_unnamed, names)) else names
+    own = None if data.carried is None else {**data.edge_form, **_of_edges(data.carried, edges)}
+    return Form(data.features, data.classes, known, data.labels, data.example, numbers(raw, how), own)
+
+
+def _of_edges(carried: Carried, how: str) -> Record:
+    shift, divisor = ([pair[at] for pair in carried.scaling] for at in range(2))
+    scaling = {"how": how} | ({"shift": shift, "divisor": [one or None for one in divisor]} if shift else {})
+    return {"columns": list(carried.columns), "scaling": scaling}
+
+
+def numbers(x: object, how: str) -> Record:
+    """`Form.scaling` of features x [n, d], as they are."""
+    if how not in BY_NODES:
+        return {"how": how}
+    return told(how, *scaling(x, how))
+
+
+def told(how: str, shift: np.ndarray, divisor: np.ndarray) -> Record:
+    """`Form.scaling` by these numbers."""
+    finite = [value if math.isfinite(value) else None for value in divisor.tolist()]
+    return {"how": how, "shift": shift.tolist(), "divisor": finite}
+
+
+def form_of_config(config: Config, data: Dataset, partition: Partition) -> Form:
+    """The form of the `data` that a configuration names. Where every client of the `partition` scales by its own nodes,
+    the numbers are a typical client's (`of_typical`)."""
+    how = config.data.values.get("normalise", "none")
+    of_edges = config.data.values.get("edge_normalise", "none")
+    if data.scaling != "none":
+        seen = seen_by(config.algorithm, partition, data)
+        return replace(form_of(data, "none", None, of_edges), scaling=told(data.scaling, *of_typical(data, seen)))
+    return form_of(data, how, unscaled(config) if how in BY_NODES else None, of_edges)
+
+
+def unscaled(config: Config) -> np.ndarray | sp.csr_matrix:
+    """The features of the run's data as they are."""
+    if config.external != "refuse":
+        return prepared(config, with_scaling=False)[0].x
+    raw = {**config.data.values, "normalise": "none"}
+    return datasets.load(config.data.name, path=config.folder, seed=config.general.seed, **raw).x
+
+
+def write_form(directory: Path, form: Form) -> None:
+    """Write columns.parquet: a row for each column, its name, kind and value (`datasets.contents`), shift, divisor."""
+    columns = [contents.column(name) for name in form.columns or contents.unnamed(0, form.features)]
+    empty = [None] * form.features
+    table = pa.table(
+        {
+            "column": pa.array([own.name for own in columns], pa.string()),
+            "kind": pa.array([own.kind for own in columns], pa.string()),
+            "value": pa.array([None if own.kind == "number" else own.value for own in columns], pa.string()),
+            **{key: pa.array(form.scaling.get(key, empty), pa.float64()) for key in ("shift", "divisor")},
+        }
+    )
+    about = {"classes": form.classes, "labels": list(form.labels), "example": form.example, "how": form.scaling["how"]}
+    about |= {} if form.edges is None else {"edges": form.edges}
+    write_table(directory / COLUMNS, table.replace_schema_metadata({_ABOUT: json.dumps(about)}))
+
+
+def read_form(directory: Path) -> Form | None:
+    """The form of the data of the run in `directory`; None where an earlier version made it.
+
+    Raises:
+        FedweaveError: the file is damaged.
+    """
+    path = directory / COLUMNS
+    if not path.exists():
+        return None
+    table = read_table(directory, COLUMNS)
+    try:
+        about = json.loads((table.schema.metadata or {})[_ABOUT])
+        names, how = table["column"].to_pylist(), about["how"]
+        held = {key: table[key].to_pylist() for key in ("shift", "divisor")} if how in BY_NODES else {}
+        known = () if all(map(contents.is_unnamed, names)) else tuple(names)
+        labels, example = tuple(map(str, about["labels"])), about["example"]
+        if example not in ("node", "graph", "edge") or len(labels) not in (0, about["classes"]):
+            raise ValueError(f"it is of {example}s of {about['classes']} classes, of which {len(labels)} have names")
+        scaling = {"how": how, **held}
+        return Form(len(names), about["classes"], known, labels, example, scaling, about.get("edges"))
+    except (ValueError, KeyError, TypeError) as error:
+        raise damaged(path, f"{type(error).__name__} {error}") from error
+
+
+# ----------------------------------------------------------------------------------------------------
+# New nodes or graphs in whatever form they come, as the data of a finished run: its columns, classes and scaling.
+
+
+_LOG = logging.getLogger(__name__)
+# Settings by which new tables are read, too.
+_OF_EDGES = tuple(name for name in SETTINGS if name != "edge_normalise")
+_OF_TABLES = (
+    "categories",
+    "groups",
+    "owner",
+    "node_time",
+    "columns",
+    "ignore",
+    "unlabelled",
+    "loops",
+    "task",
+    *_OF_EDGES,
+)
+_ENCODED = ("label", "degree")  # kinds of columns that nodes of small graphs have without being told
+
+
+@dataclass(frozen=True)
+class Before:
+    """What a run was trained on: its configuration, its form as noted, and its data as read again."""
+
+    config: Config
+    form: Form
+    data: Dataset
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """What its columns go by."""
+        return self.form.columns or contents.unnamed(0, self.form.features)
+
+
+def like(before: Before, path: Path) -> Dataset:
+    """The new nodes or graphs at `path`, a folder of tables, of members or in the TU layout, or an .npz file, in the
+    form of the run's: the same features in the same order, scaled by what they were then, and the same classes.
+
+    Raises:
+        DataError: the data is refused, or has other features or classes; names the column and the remedy.
+    """
+    try:
+        data = _read(before, path)
+    except DataError as error:
+        about = "New examples are read by the [data] settings of the run, which stay as they are."
+        raise DataError(f"{error}\n{about}", code="data.unlike") from error
+    _check_example(data.example, before, path)
+    if before.config.external != REFUSE:
+        data = alone(data, before.config.external)
+    if before.config.external == EXCHANGE:
+        _LOG.warning("note: %s: what other members know of new nodes is not asked for here; it counts as nothing", path)
+    return replace(
+        data,
+        x=compact(rescaled(compact(_matched(data, before, path)), **before.form.scaling)),
+        y=_classes(data, before.form, path),
+        carried=_carried(data, before, path),
+        classes=before.form.classes,
+        labels=tuple(before.form.labels),
+        columns=tuple(before.columns),
+        public=np.zeros((3, data.examples), bool),
+    )
+
+
+def _carried(data: Dataset, before: Before, path: Path) -> Carried | None:
+    """What the edges of `data` carry, features in the order and scaling of those `before`.
+
+    Raises:
+        DataError: they carry other things.
+    """
+    was, now = before.data.carried, data.carried
+    if was is None or (now is None and not was.width and was.weight is None):
+        return None
+    wanted = f"Give edges with {', '.join(was.columns) or f'{was.width} features'}, as the run's have"
+    if now is None or now.width != was.width or (was.weight is None) != (now.weight is None):
+        refuse(path, "edges carry other things than those that the run was trained on", wanted)
+    if was.columns and now.columns and was.columns != now.columns:
+        if sorted(was.columns) != sorted(now.columns):
+            refuse(path, f"the features of edges are {', '.join(now.columns)}", wanted)
+        order = [now.columns.index(name) for name in was.columns]
+        features = None if now.features is None else np.ascontiguousarray(now.features[:, order])
+        now = now._replace(features=features, columns=was.columns)
+    return scaled_like(now._replace(ports=was.ports), was, before.config.data.values.get("edge_normalise", "none"))
+
+
+def _read(before: Before, path: Path) -> Dataset:
+    """The data at `path`, which need not be labelled; tables with the classes and kinds that were known before."""
+    form, (_, kinds) = before.form, found(path, ())
+    if "npz" in kinds:
+        loops = "refuse" if before.data.carried is None else "keep"
+        return npz.read(path, path.stem, labelled=False, loops=loops)
+    if "tu" in kinds:
+        attributes = any(name.startswith("attribute ") for name in before.columns)
+        return tu.read(path, tu_names(path)[0], attributes, labelled=False)
+    named: Record = {"labels": tuple(form.labels)} if form.labels else {"classes": form.classes}
+    of_graphs = "graphs" in kinds or (form.example == "graph" and not kinds)
+    _check_example("graph" if of_graphs else "edge" if form.example == "edge" else "node", before, path)
+    kind = GraphFolder if of_graphs else Members if "parties" in kinds else Folder
+    taken = {own.name for own in fields(kind)}
+    own = {name: value for name, value in before.config.data.values.items() if name in _OF_TABLES and name in taken}
+    if "external" in taken:
+        own["external"] = before.config.external
+    if kind is Members and (owner := own.pop("owner", None)):  # a column that its folders stand in for
+        own["ignore"] = (*(own.get("ignore") or ()), owner)
+    if own.get("categories"):
+        own["categories"] = {of: _seen(of, values, before) for of, values in own["categories"].items()}
+    elif any(path.glob("nodes.*")):
+        own["categories"] = _categories(before.columns, read(find(path, "nodes")).columns)
+    encoded = _encoded(before) if kind is GraphFolder else {}
+    return kind(sens_feature=True, **named, **encoded, **own).load(path, 0, labelled=False)
+
+
+def _seen(of: str, values: object, before: Before) -> object:
+    """The categories of a column, those that were taken from training rows as the run's columns say them."""
+    if values != AUTO:
+        return values
+    carried, bare = before.data.carried, of.removeprefix(OF_EDGES)
+    names = before.columns if bare == of else () if carried is None else carried.columns
+    return Seen(own.value for own in map(contents.column, names) if own.of == bare)
+
+
+def _check_example(example: str, before: Before, path: Path) -> None:
+    if example != (wanted := before.form.example):
+        refuse(path, f"it holds {example}s, and the run was trained on {wanted}s", f"Give new {wanted}s")
+
+
+def _categories(names: Sequence[str], given: Sequence[str]) -> dict[str, tuple[str, ...]] | None:
+    """The values of those `given` columns of text for each of which the run had a column."""
+    values: dict[str, list[str]] = {}
+    for one in map(contents.column, names):
+        if one.kind == "category" and one.of in given:
+            values.setdefault(one.of, []).append(one.value)
+    return {of: tuple(held) for of, held in values.items()} or None
+
+
+def _encoded(before: Before) -> Record:
+    """Which one-hot columns small graphs had."""
+    columns = [contents.column(name) for name in before.columns]
+    labels, degrees = ([one.value for one in columns if one.of == of] for of in _ENCODED)
+    return ({"node_labels": tuple(labels)} if labels else {}) | ({"degrees": len(degrees)} if degrees else {})
+
+
+def _matched(data: Dataset, before: Before, path: Path) -> "np.ndarray | sp.csr_matrix":
+    """The features of `data` in the order of those `before`; one-hot columns that no node needs may be lacking."""
+    wanted, have = before.columns, _called(data, before, path)
+    kinds, held = ({contents.column(name).kind for name in names} & {*_ENCODED} for names in (wanted, have))
+    place = {name: at for at, name in enumerate(have)}
+    for name in wanted:
+        if name not in place and contents.column(name).kind not in held:
+            what = f"nodes lack the feature column {name!r} that the run was trained on"
+            refuse(path, what, f"Give every column of {', '.join(wanted)}")
+    more = place.keys() - {*wanted, ""}
+    for name in (name for name in have if name in more):
+        if contents.column(name).kind not in kinds or (data.x[:, [place[name]]] != 0).sum():
+            what = f"the run was trained without the feature column {name!r} of nodes"
+            refuse(path, what, f"Remove it; the columns were {', '.join(wanted)}")
+    nothing = np.zeros((data.nodes, 1), np.float32)
+    wide = np.hstack([data.x, nothing]) if isinstance(data.x, np.ndarray) else sp.hstack([data.x, nothing], "csr")
+    return wide[:, [place.get(name, data.features) for name in wanted]]
+
+
+def _called(data: Dataset, before: Before, path: Path) -> list[str]:
+    """What the columns of `data` are called in the run: columns without names, here or there, are taken in order; ""
+    for one that encodes nodes' labels, where these were known to the run and no features."""
+    wanted, numbered = before.columns, not before.data.columns
+    if not data.columns:
+        _check_count(data.features, len(wanted), path)
+        if not numbered:
+            _LOG.warning("note: %s: its columns have no names and are taken in the run's order", path)
+        return list(wanted)
+    have, labels = list(data.columns), any(contents.column(name).kind == "label" for name in wanted)
+    if before.data.node_labels is not None and not labels:
+        have = ["" if contents.column(name).kind == "label" else name for name in have]
+    if numbered and labels:
+        _LOG.warning("note: %s: labels of nodes are taken as the numbers from 0 that they are in the run's data", path)
+    free, asked = (
+        [name for name in names if name and contents.column(name).kind not in _ENCODED] for names in (have, wanted)
+    )
+    if not any(map(contents.is_unnamed, (*free, *asked))):
+        return have
+    _check_count(len(free), len(asked), path)
+    order = dict(zip(free, asked, strict=True))
+    return [order.get(name, name) for name in have]
+
+
+def _check_count(features: int, wanted: int, path: Path) -> None:
+    if features != wanted:
+        count = f"nodes have {features} feature columns, and the run was trained on {wanted}"
+        refuse(path, count, "Give the same ones in the same order")
+
+
+def _classes(data: Dataset, form: Form, path: Path) -> np.ndarray:
+    """int64 [e]: the labels of `data` as places among the run's classes, -1 where there is none."""
+    known = list(form.labels or map(str, range(form.classes)))
+    numbered = not data.labels and path.is_file()  # an archive's numbers are places, whatever they are called
+    names = known if numbered else data.labels or [str(number) for number in range(data.classes)]
+    places = np.array([known.index(name) if name in known else -2 for name in names] + [-2], np.int64)
+    y = np.where(data.y < 0, -1, places[np.minimum(data.y, len(places) - 1)])
+    if (row := first(y == -2)) is not None:
+        name = names[data.y[row]] if data.y[row] < len(names) else data.y[row]
+        refuse(path, f"{data.example} {row}: label {str(name)!r} is none of {', '.join(known)}", "Correct it")
+    return y

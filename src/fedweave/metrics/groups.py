@@ -1,0 +1,297 @@
+"""How differently a model treats two groups of people, from additive counts: adding them over clients gives the metric
+of all nodes together, as in `classification`.
+
+A group is the nodes of one value, 0 or 1, of the sensitive attribute s; nodes where it is unknown belong to none. The
+label is binary and class 1 the favourable one. Signed gaps are group 1 minus group 0.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from scipy.special import gammaln
+from torch import Tensor
+
+from fedweave.core.graph import TEST, VAL
+from fedweave.core.tree import Tree
+from fedweave.core.types import Record, Values
+from fedweave.errors import DataError
+from fedweave.metrics import classification
+from fedweave.metrics import classification as reference
+from fedweave.metrics.classification import PREDICTED, TRUE, ordered_pairs, ratio
+from fedweave.metrics.selection import PLAIN, near_constant
+
+COUNTED = ("groups", "group_auc")
+
+
+def check_groups(classes: int, sens: np.ndarray | None, name: str, groups: Sequence[str] = ()) -> None:
+    """Refuse data whose groups or labels are not two; `name` is what the message calls it, sens int64 [n]. groups: what
+    they are called, if they have names.
+
+    Raises:
+        DataError: there is no sensitive attribute, it has values besides 0, 1 and -1, or there are not two classes.
+    """
+    if sens is None:
+        raise DataError(
+            f"{name} has no sensitive attribute; group fairness needs one (column or array sens, 0 or 1).",
+            code="data.no-sens",
+        )
+    if classes != 2:
+        raise DataError(
+            f"{name} has {classes} classes; group fairness compares two: make class 1 the favourable one.",
+            code="data.two-classes",
+        )
+    high = int(sens.max(initial=-1))
+    if high > 1 and groups:
+        raise DataError(
+            f"{name}: people are of the groups {', '.join(groups)}; group fairness compares two: correct misspelt "
+            "names, or make two groups of them (an empty cell is in none).",
+            code="data.groups",
+        )
+    if high > 1:
+        raise DataError(
+            f"{name}: sens has the value {high}; group fairness compares two groups: recode it as 0 and 1.",
+            code="data.groups",
+        )
+
+
+def counts(logits: Tensor, y: Tensor, sens: Tensor, masks: Tensor, auc: bool = True) -> Tree:
+    """What one client contributes to every metric, for S sets of nodes.
+
+    logits [n, 2]; y int64 [n], -1 where unlabelled; sens int64 [n], -1 where unknown; masks bool [S, n], False where
+    unlabelled. Returns float64:
+
+    "groups" [S, 2, 2, 2]:  nodes by group, label and prediction (class 1 if its logit is the larger one).
+    "group_auc" [S, 2, 2]:  pairs (positive, negative) within one group that the margin between the logits orders
+                            correctly, ties counted half, and all such pairs; the last axis is the group. Left out with
+                            `auc=False` (it costs most).
+
+    Works under `torch.func.vmap`.
+
+    Raises:
+        DataError: there are not two classes.
+    """
+    if logits.shape[-1] != 2:
+        raise DataError(
+            f"group fairness is defined for two classes; the model has {logits.shape[-1]}.", code="data.two-classes"
+        )
+    margin = logits[:, 1] - logits[:, 0]
+    known = ((sens == 0) | (sens == 1)) & ((y == 0) | (y == 1))
+    cell = 4 * sens + 2 * y + (margin > 0)
+    member = known[:, None] & (cell[:, None] == torch.arange(8, device=cell.device))
+    out = {"groups": (masks.to(torch.float64) @ member.to(torch.float64)).reshape(-1, 2, 2, 2)}
+    if not auc:
+        return out
+    group = sens == torch.arange(2, device=sens.device)[:, None]
+    sets = (masks[:, None] & group).flatten(0, 1)  # every set's group 0, then its group 1
+    pairs = ordered_pairs(margin[:, None], (y == 1)[:, None], sets)
+    return out | {"group_auc": pairs.reshape(-1, 2, 2).transpose(1, 2)}
+
+
+def values(pairs: Values) -> Record:
+    """The metrics of `counts`, merged or not, with any leading axes: a float or a NumPy array for each.
+
+    With R_s the share of group s that is predicted 1, TPR_s and FPR_s that among its nodes of label 1 and 0:
+    "sp_signed":      R_1 - R_0, statistical parity; "sp" its absolute value.
+    "eo_signed":      TPR_1 - TPR_0, equal opportunity (Hardt et al. 2016); "eo" its absolute value.
+    "fpr_signed":     FPR_1 - FPR_0.
+    "equalised_odds": the larger of |TPR_1 - TPR_0| and |FPR_1 - FPR_0|.
+    "predicted", "favourable": the shares of both groups together that are predicted 1, and that are of label 1.
+    "accuracy_group0", "accuracy_group1", and if counted "auc_group0", "auc_group1".
+
+    NaN where a group that it needs is empty, never 0.
+    """
+    table = np.asarray(pairs["groups"], np.float64)
+    nodes, predicted = table.sum(-1), table[..., 1]
+    sp = _gap(ratio(predicted.sum(-1), nodes.sum(-1)))
+    fpr, eo = _gap(np.moveaxis(ratio(predicted, nodes), -1, 0))  # labels 0 and 1
+    correct = ratio(table[..., 0, 0] + table[..., 1, 1], nodes.sum(-1))
+    out = {
+        "sp": abs(sp),
+        "sp_signed": sp,
+        "eo": abs(eo),
+        "eo_signed": eo,
+        "fpr_signed": fpr,
+        "equalised_odds": np.maximum(abs(eo), abs(fpr)),
+        "predicted": ratio(predicted.sum((-2, -1)), nodes.sum((-2, -1))),
+        "favourable": ratio(nodes[..., 1].sum(-1), nodes.sum((-2, -1))),
+        "accuracy_group0": correct[..., 0],
+        "accuracy_group1": correct[..., 1],
+    }
+    if "group_auc" in pairs:
+        right, every = np.moveaxis(np.asarray(pairs["group_auc"], np.float64), -2, 0)
+        area = ratio(right, every)
+        out |= {"auc_group0": area[..., 0], "auc_group1": area[..., 1]}
+    return {name: value if np.ndim(value) else float(value) for name, value in out.items()}
+
+
+def skill(pairs: Values) -> np.ndarray:
+    """TPR - FPR of both groups together, 0 for every constant prediction (Youden 1950); pairs: those of `counts`."""
+    table = np.asarray(pairs["groups"], np.float64).sum(-3)
+    return _gap(ratio(table[..., 1], table.sum(-1)))
+
+
+def _gap(share: np.ndarray) -> np.ndarray:
+    """Group 1 minus group 0, over the last axis."""
+    result: np.ndarray = share[..., 1] - share[..., 0]
+    return result
+
+
+def tradeoff(score: object, sp: object, eo: object) -> np.ndarray | float:
+    """score / (eo + sp), the trade-offs of F²GNN (section VI-A) where `score` is an accuracy or AUC; any equal shapes.
+
+    NaN where a gap is undefined, and where both are 0, as those of a constant classifier are.
+    """
+    out = ratio(np.asarray(score, np.float64), np.asarray(eo, np.float64) + np.asarray(sp, np.float64))
+    return out if out.ndim else float(out)
+
+
+def over_clients(own: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """For each metric [P, ...] of P clients its median [...] over those where it is defined (the mean of the two middle
+    values, NaN if there are none), and as "<metric>_undefined" how many it leaves out."""
+    out: dict[str, np.ndarray] = {}
+    for name, value in own.items():
+        undefined = np.isnan(value)
+        out[name] = np.ma.filled(np.ma.median(np.ma.array(value, mask=undefined), 0), np.nan)
+        out[f"{name}_undefined"] = undefined.sum(0)
+    return out
+
+
+# ----------------------------------------------------------------------------------------------------
+# What one evaluation says of two groups of people: every metric with its noise floor and its trade-offs, of each
+# client and of all, and what a round is chosen by. All of it follows from the counts of `group_fairness`,
+# `noise_floor` included, so that nobody sends anything for it. The noise floor is the gap that chance alone shows:
+# E|gap| of a classifier whose predictions ignore the group. Given the sizes n_0 and n_1 of the groups and K positive
+# predictions among all N = n_0 + n_1 nodes, such a classifier places the K at random, so that the number in group 1
+# is hypergeometric, X, and the gap X / n_1 - (K - X) / n_0 = N / (n_0 n_1) (X - E X). A measured gap near this value
+# says nothing about the model.
+
+
+def noise_floor(pairs: Values) -> Record:
+    """E|gap| beside each gap of `group_fairness.values`, from the same counts "groups" [..., 2, 2, 2].
+
+    "sp_floor" keeps the numbers of positive predictions and the sizes of the groups, "eo_floor" those among the nodes
+    of label 1; both are exact. "equalised_odds_floor" is E max(|A|, |B|) = sqrt(2 / pi (Var A + Var B)), for the gaps
+    A and B at either label as independent normal variables. NaN where a group is empty, as the gap.
+    """
+    table = np.asarray(pairs["groups"], np.float64)
+    nodes, predicted = table.sum(-1), table[..., 1].sum(-2)  # [..., group, label], [..., label]
+    size = nodes.sum(-1)  # [..., group]
+    by_label = [_variance(nodes[..., 0, y], nodes[..., 1, y], predicted[..., y]) for y in (0, 1)]
+    out = {
+        "sp_floor": expected_gap(size[..., 0], size[..., 1], predicted.sum(-1)),
+        "eo_floor": expected_gap(nodes[..., 0, 1], nodes[..., 1, 1], predicted[..., 1]),
+        "equalised_odds_floor": np.sqrt(2 / np.pi * (by_label[0] + by_label[1])),
+    }
+    return {name: value if np.ndim(value) else float(value) for name, value in out.items()}
+
+
+def expected_gap(n0: object, n1: object, positive: object) -> np.ndarray:
+    """E|X / n1 - (K - X) / n0| for K = `positive` nodes placed at random among n0 + n1; whole numbers of any shapes.
+
+    By the closed form of the hypergeometric mean deviation (Diaconis and Zabell 1991, "Closed form summation for
+    classical distributions"): E|X - E X| = 2 m (N - K - n1 + m) / N P(X = m) with m = floor(E X) + 1. NaN where n0 or
+    n1 is 0.
+    """
+    n0, n1, k = np.broadcast_arrays(*(np.asarray(value, np.float64) for value in (n0, n1, positive)))
+    total = np.maximum(n0 + n1, 1)
+    m = np.floor(k * n1 / total) + 1
+    beyond = (m > np.minimum(k, n1)) | (total - k - n1 + m < 0)  # X cannot exceed its mean: it is constant
+    at = np.where(beyond, np.maximum(0, k - n0), m)
+    log_p = _log_choose(k, at) + _log_choose(total - k, n1 - at) - _log_choose(total, n1)
+    deviation = np.where(beyond, 0, 2 * m * (total - k - n1 + m) / total * np.exp(log_p))
+    return ratio(total * deviation, n0 * n1)
+
+
+def _variance(n0: np.ndarray, n1: np.ndarray, k: np.ndarray) -> np.ndarray:
+    """Variance of the gap, K (N - K) / (n0 n1 (N - 1))."""
+    total = n0 + n1
+    return ratio(k * (total - k), n0 * n1 * np.maximum(total - 1, 1))
+
+
+def _log_choose(n: np.ndarray, k: np.ndarray) -> np.ndarray:
+    result: np.ndarray = gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1)
+    return result
+
+
+MEASURED = "groups"  # of all metrics' names in tables
+SELECTION = ("gaps", "accuracy", "constant", "alike")
+OTHERWISE = ("score", "chance")  # where not the accuracy judges
+_TRUE_POSITIVES = 0  # twice these, of each class, in the pairs called "f1"
+
+
+def measures(pairs: Values, accuracy: object, auc: object) -> dict[str, np.ndarray]:
+    """{"groups/…": values of the pairs' leading axes}: `group_fairness.values`, a "…_floor" beside each gap, and
+    "tradeoff_accuracy" and "tradeoff_auc" of the accuracy and AUC, and "tradeoff_skill", which is 0 for every constant
+    prediction: (TPR - FPR) (1 - (SP + EO) / 2); {} where nothing was counted by group."""
+    if "groups" not in pairs:
+        return {}
+    found = values(pairs) | noise_floor(pairs)
+    found |= {
+        "tradeoff_accuracy": tradeoff(accuracy, found["sp"], found["eo"]),
+        "tradeoff_auc": tradeoff(auc, found["sp"], found["eo"]),
+        "tradeoff_skill": skill(pairs) * (1 - (found["sp"] + found["eo"]) / 2),
+    }
+    return {f"{MEASURED}/{name}": value for name, value in found.items()}
+
+
+def summarised(own: Mapping[str, np.ndarray], pooled: Mapping[str, np.ndarray]) -> dict[str, float]:
+    """Of the test split: "groups/global/…" of all examples, and over clients "groups/median/…" where the metric is
+    defined and "groups/median/…_undefined", at how many clients it is not.
+
+    own: `measures` of the clients' pairs, [P, 3]. pooled: those of all, [3].
+    """
+    named = {name.removeprefix(f"{MEASURED}/"): value for name, value in own.items()}
+    found = {f"{MEASURED}/global/{name.removeprefix(f'{MEASURED}/')}": value[TEST] for name, value in pooled.items()}
+    medians = over_clients({name: value[:, TEST] for name, value in named.items()})
+    return {key: float(value) for key, value in (found | _prefixed(medians)).items()}
+
+
+def selection(pairs: Mapping[str, np.ndarray], metric: str = PLAIN, positive: int = 1) -> dict[str, float]:
+    """What a round is chosen by (`fairest`), from the clients' pairs [3, …] on their validation examples, added up:
+    "gaps" SP + EO of people of a known group; of all people "accuracy", and "constant", the accuracy of the better
+    constant prediction; "alike", 1 if one class is predicted for nearly everybody, else 0; and where another metric
+    judges, "score", its value, and "chance", that of the best constant prediction. {} without groups, or if clients
+    do not measure that other metric; NaN where a group is empty."""
+    if "groups" not in pairs:
+        return {}
+    measured = classification.values({name: pair[VAL] for name, pair in pairs.items()}, positive)
+    if metric != PLAIN and (metric not in measured or not pairs.get(metric, pairs["groups"]).any()):
+        return {}
+    gaps = values({"groups": pairs["groups"][VAL]})
+    right, labels = (pairs[name][VAL, at] for name, at in (("f1", _TRUE_POSITIVES), ("classes", TRUE)))
+    shares = {"accuracy": right.sum() / 2, "constant": labels.max()}
+    found = {"gaps": gaps["sp"] + gaps["eo"]} | {k: float(ratio(v, labels.sum())) for k, v in shares.items()}
+    predicted, true = (ratio(pairs["classes"][VAL, at, 1], labels.sum()) for at in (PREDICTED, TRUE))
+    found["alike"] = float(near_constant(float(predicted), float(true)))
+    if metric == PLAIN:
+        return found
+    return found | {"score": float(measured[metric]), "chance": reference.chance(metric, labels, positive)}
+
+
+def fairer(now: Mapping[str, float], before: Mapping[str, float], margin: float) -> bool:
+    """Whether a round of `selection` now is to be preferred to an earlier one.
+
+    A round counts as fair if its accuracy, or the score that judges in its place, lies above the constant prediction's
+    by more than `margin`, and it does not predict one class for nearly everybody (which a margin below 0 permits);
+    without these bounds a constant prediction, which has no gaps, would win. Of fair rounds the one with the lowest
+    gaps is chosen; while there is none, the one with the highest accuracy or score; of equal ones the first.
+    """
+    return _rank(now, margin) > _rank(before, margin)
+
+
+def _rank(found: Mapping[str, float], margin: float) -> tuple[bool, float]:
+    score, chance = judged(found)
+    alike = found.get("alike") == 1 and margin >= 0
+    fair = bool(score > chance + margin and not np.isnan(found["gaps"]) and not alike)
+    return fair, -found["gaps"] if fair else score
+
+
+def judged(found: Mapping[str, float]) -> tuple[float, float]:
+    """Of a `selection` the value that judges, and that of a constant prediction."""
+    other = not np.isnan(found.get("score", np.nan))
+    return (found["score"], found["chance"]) if other else (found["accuracy"], found["constant"])
+
+
+def _prefixed(medians: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {f"{MEASURED}/median/{name}": value for name, value in medians.items()}

@@ -1,0 +1,364 @@
+"""How well scores find a positive class: what a share of alerts catches, how true probabilities are, and from which
+score on an example is flagged. All of it on the host, from the scores of examples side by side.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from scipy.special import expit, logit
+from torch import Tensor
+
+from fedweave.core import model as models
+from fedweave.core.graph import VAL, Graph
+from fedweave.core.model import Model
+from fedweave.core.tree import Tree, device_of
+from fedweave.metrics.classification import mean_of_classes, on_grid, ordered, ratio, values
+from fedweave.metrics.selection import HALF, Flagging, Judging, Threshold, looked_for
+
+ALERTED = {"recall_at_1": 0.01, "recall_at_5": 0.05}
+CALIBRATION_BINS = 15
+
+
+def probabilities(margin: np.ndarray) -> np.ndarray:
+    """Of the positive class, float64 [n], from its logits less the other's."""
+    found: np.ndarray = expit(np.asarray(margin, np.float64))
+    return found
+
+
+def scores(margin: np.ndarray, truth: np.ndarray, at: float) -> dict[str, float]:
+    """Of n examples: "average_precision", "recall_at_1", "recall_at_5", "precision_at_1", "brier",
+    "calibration_error", and "recall", "precision", "f1_positive" and "flagged" (a share) of those whose probability is
+    `at` or more; NaN where there is nothing to count.
+
+    margin float64 [n]: logits of the positive class less those of the other. truth bool [n]: which are positive.
+    """
+    from sklearn.metrics import average_precision_score  # takes long to import
+
+    p, n, positives = probabilities(margin), len(truth), int(truth.sum())
+    flagged = p >= at
+    hits = int((flagged & truth).sum())
+    caught = {name: hits_of_alerts(margin, truth, share) for name, share in ALERTED.items()}
+    return {
+        "average_precision": float(average_precision_score(truth, margin)) if positives else math.nan,
+        **of_alerts(caught, positives, n),
+        "brier": float(np.mean((p - truth) ** 2)) if n else math.nan,
+        "calibration_error": calibration_error(p, truth),
+        **of_flagged(hits, int(flagged.sum()), positives, n),
+    }
+
+
+def of_alerts(caught: Mapping[str, float], positives: float, n: int) -> dict[str, float]:
+    """Recall and precision of the alerts of n examples, by how many positives are among each share of them."""
+    recall = {name: share_of(hits, positives) for name, hits in caught.items()}
+    return recall | {"precision_at_1": share_of(caught["recall_at_1"], alerts(n, ALERTED["recall_at_1"]))}
+
+
+def of_flagged(hits: float, flagged: float, positives: float, n: float) -> dict[str, float]:
+    """The "recall", "precision", "f1_positive" and "flagged", a share of n examples, by counts."""
+    return {
+        "recall": share_of(hits, positives),
+        "precision": share_of(hits, flagged),
+        "f1_positive": share_of(2 * hits, positives + flagged),
+        "flagged": share_of(flagged, n),
+    }
+
+
+def alerts(n: int, share: float) -> int:
+    """How many of n examples a share of them is, at least one of any."""
+    return math.ceil(share * n - 1e-9)
+
+
+def hits_of_alerts(margin: np.ndarray, truth: np.ndarray, share: float) -> float:
+    """How many positives are among the `share` of highest scores; of equal scores at the border each counts by its
+    chance to be among them."""
+    count = alerts(len(truth), share)
+    if not count:
+        return 0.0
+    border = np.sort(margin)[-count]
+    above, equal = margin > border, margin == border
+    left = (count - above.sum()) / equal.sum()
+    return float((above & truth).sum() + left * (equal & truth).sum())
+
+
+def calibration_error(p: np.ndarray, truth: np.ndarray, bins: int = CALIBRATION_BINS) -> float:
+    """The expected calibration error: over `bins` of equal width the mean of |mean probability - share of positives|,
+    weighted by examples; NaN without any."""
+    if not len(p):
+        return math.nan
+    place = np.minimum((p * bins).astype(np.int64), bins - 1)
+    apart = np.bincount(place, p, bins) - np.bincount(place, truth.astype(np.float64), bins)
+    return float(np.abs(apart).sum() / len(p))
+
+
+def threshold(p: np.ndarray, truth: np.ndarray, how: Threshold) -> float:
+    """From which probability on an example is flagged, by validation examples (`judging.Judging.threshold`); halfway
+    between two of them. 0.5 where no example is positive, or nothing is asked for."""
+    if isinstance(how, float | int):
+        return float(how)
+    if how == "auto" or not truth.any():
+        return HALF
+    order = np.argsort(-p, kind="stable")
+    ranked, hits = p[order], np.cumsum(truth[order])
+    last = np.append(ranked[1:] != ranked[:-1], True)  # equal probabilities are flagged together
+    worth = _worth(hits, np.arange(1, len(p) + 1), how)
+    if worth[last].max() < _of_none(int(truth.sum()), how):
+        return float((1 + ranked[0]) / 2) if ranked[0] < 1 else float(np.nextafter(1, 2))
+    best = int(np.argmax(np.where(last, worth, -np.inf)))
+    return float((ranked[best] + ranked[best + 1]) / 2) if best + 1 < len(p) else float(ranked[best] / 2)
+
+
+def by_validation(judging: Judging, metrics: Mapping[str, float | None], p: np.ndarray, y: np.ndarray) -> Flagging:
+    """Which examples of two classes are flagged, by validation examples of one model: probabilities [n, 2], classes."""
+    positive = looked_for(judging, metrics)
+    how = "f1" if judging.threshold == "auto" else judging.threshold
+    return Flagging(positive, threshold(p[:, positive].astype(np.float64), y == positive, how))
+
+
+def threshold_of_counts(negative: np.ndarray, positive: np.ndarray, how: Threshold) -> int:
+    """The first flagged bin of examples that are counted by bins of rising scores [b], the middle one where no example
+    is positive, or nothing is asked for; `how` as `threshold` has it, a number apart."""
+    hits = np.cumsum(positive[::-1])
+    if how == "auto" or not hits[-1]:
+        return len(positive) // 2
+    worth = _worth(hits, np.cumsum((positive + negative)[::-1]), how)
+    return len(positive) if worth.max() < _of_none(int(hits[-1]), how) else len(positive) - 1 - int(np.argmax(worth))
+
+
+def _worth(hits: np.ndarray, count: np.ndarray, how: Threshold) -> np.ndarray:
+    """Of flagging so many examples, falling by score, the last of which are all."""
+    positives, n = hits[-1], count[-1]
+    if not isinstance(how, Mapping):
+        found: np.ndarray = 2 * hits / (count + positives)
+    elif "recall_at" in how:
+        found = -np.abs(count - how["recall_at"] * n)
+    else:
+        found = -(how["cost"]["miss"] * (positives - hits) + how["cost"]["alarm"] * (count - hits))
+    return found.astype(np.float64)
+
+
+def _of_none(positives: int, how: object) -> float:
+    """What it is worth to flag nothing, where that may be the cheapest."""
+    return -how["cost"]["miss"] * positives if isinstance(how, Mapping) and "cost" in how else -math.inf
+
+
+def share_of(total: float, count: float) -> float:
+    """total / count, NaN where the count is 0."""
+    return float(total / count) if count else math.nan
+
+
+# ----------------------------------------------------------------------------------------------------
+# How one model's scores order the examples of all members, from histograms that add up over members: what somebody
+# knows who learns no score, and no member's own numbers. Scores are margins: the logit of a class less the logarithm
+# of the sum of the others' exponentials. The edges between bins are fixed beforehand, evenly over asinh of 16
+# margins, and one of them is 0: bins are 0.0014 wide there, and from a margin of 1 on 2.3 % of it.
+
+
+BINS = 1024
+FARTHEST = 4096.0  # the margin from which on all examples are in the last bin
+_FINE = 16.0
+_SPAN = math.asinh(_FINE * FARTHEST)
+MARGINS, BRIER, CALIBRATION = "margins", "brier", "calibration"
+ERROR = "_error"  # of a metric's name: how far it may be from that of the scores themselves
+
+
+def histograms(logits: Tensor, y: Tensor, masks: Tensor) -> Tree:
+    """What one client's scores add to those of all, for S sets of examples; arguments as `classification.counts` has
+    them. float64:
+
+    "margins" [S, k, 2, BINS]: how many examples that are not and that are of a class have a margin in each bin; of two
+                               classes the second alone (k = 1), else of each.
+    "brier" [S, 2]:            of two classes, the sum of squared errors of the second's probability, and examples.
+    "calibration" [S, 3, 15]:  and by 15 equal bins of that probability its sum, examples, and those of the class.
+
+    Works under `torch.func.vmap`.
+    """
+    margin, truth = _margins(logits.to(torch.float64), y)
+    place = ((torch.asinh(_FINE * margin) / _SPAN + 1) * (BINS / 2)).floor().clamp(0, BINS - 1).long()
+    classes = margin.shape[1]
+    at = (torch.arange(classes, device=y.device) * 2 + truth) * BINS + place
+    counted = masks[:, :, None].to(torch.float64)
+    found = {MARGINS: _scattered(at, counted.expand(-1, -1, classes), classes * 2 * BINS).view(-1, classes, 2, BINS)}
+    if logits.shape[-1] != 2:
+        return found
+    p, positive = torch.sigmoid(margin[:, 0]), truth[:, 0].to(torch.float64)
+    within = (p * CALIBRATION_BINS).floor().clamp(max=CALIBRATION_BINS - 1).long()
+    by_bin = [_scattered(within, masks * own, CALIBRATION_BINS) for own in (on_grid(p), torch.ones_like(p), positive)]
+    squared = (masks * on_grid((p - positive) ** 2)).sum(-1)
+    brier = torch.stack([squared, masks.sum(-1).to(torch.float64)], 1)
+    return found | {BRIER: brier, CALIBRATION: torch.stack(by_bin, 1)}
+
+
+def _margins(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """[n, k] and whether each example is of the class, int64."""
+    if logits.shape[-1] == 2:
+        return logits[:, 1:] - logits[:, :1], (y == 1).long()[:, None]
+    own = torch.eye(logits.shape[-1], dtype=torch.bool, device=y.device)
+    others = torch.logsumexp(torch.where(own, -torch.inf, logits[:, None]), -1)
+    return logits - others, (y[:, None] == torch.arange(logits.shape[-1], device=y.device)).long()
+
+
+def _scattered(at: Tensor, weight: Tensor, size: int) -> Tensor:
+    """Sums [S, size] of weights [S, …] by places […]."""
+    weight = weight.reshape(len(weight), -1)
+    zeros = torch.zeros(len(weight), size, dtype=torch.float64, device=at.device)
+    return zeros.scatter_add(1, at.reshape(1, -1).expand(len(weight), -1), weight)
+
+
+def edges() -> np.ndarray:
+    """The margins between the bins, float64 [BINS + 1], the first and the last of them without end."""
+    inner = np.sinh((np.arange(1, BINS) / (BINS / 2) - 1) * _SPAN) / _FINE
+    return np.concatenate([[-np.inf], inner, [np.inf]])
+
+
+def pooled_from_histograms(found: Mapping[str, np.ndarray], positive: int, how: Threshold) -> dict[str, np.ndarray]:
+    """Of all members' examples float64 [3], by split: "auc", the mean over classes where there are more than two, and
+    of two classes "average_precision", each with how far it may be off, "auc_error" and "average_precision_error";
+    "recall_at_1" and so on, and what `flagging.scores` says from the "threshold" on that `how` chooses of the edges on
+    validation examples. "brier" and "calibration_error" are exact. NaN where there is nothing to count.
+
+    found: sums of `histograms`. positive: the class, of two; what lies on an edge counts as below it for class 0, for
+    which a chosen threshold is the next number above the edge's.
+    """
+    margins = found[MARGINS]
+    if BRIER not in found:
+        each = np.array([[auc(*own) for own in split] for split in margins])
+        return {"auc": mean_of_classes(each[..., 0]), f"auc{ERROR}": mean_of_classes(each[..., 1])}
+    if positive == 0:
+        margins = margins[:, :, ::-1, ::-1]
+    splits = margins[:, 0]
+    given = float(how) if isinstance(how, float | int) else None
+    where = threshold_of_counts(splits[VAL, 0], splits[VAL, 1], how) if given is None else _nearest(given)
+    at = _probability(where, closed=positive == 1) if given is None else given
+    rows = [_of_split(split[0], split[1], where) for split in splits]
+    whole = {name: np.array([row[name] for row in rows]) for name in rows[0]}
+    total, examples, true = np.moveaxis(found[CALIBRATION], 1, 0)
+    apart = np.abs(total - true).sum(-1)
+    whole |= {"brier": ratio(*found[BRIER].T), "calibration_error": ratio(apart, examples.sum(-1))}
+    return whole | {"threshold": np.full(len(rows), at)}
+
+
+def _probability(where: int, closed: bool) -> float:
+    """From which on the bins from `where` on are flagged; above 1 for none. closed: whether what lies on an edge is in
+    the bin above it, as it is not where bins are reversed."""
+    if where == BINS:
+        return float(np.nextafter(1, 2))
+    found = expit(edges()[where])
+    return float(found if closed or not where else np.nextafter(found, 2))
+
+
+def _nearest(p: float) -> int:
+    """The bin whose lower edge is nearest to that of a probability."""
+    with np.errstate(divide="ignore"):
+        place = (np.arcsinh(_FINE * logit(p)) / _SPAN + 1) * (BINS / 2)
+    return int(np.clip(np.round(place), 0, BINS))
+
+
+def _of_split(negative: np.ndarray, positive: np.ndarray, where: int) -> dict[str, float]:
+    """What the examples of one split say, by rising bins; those from the bin `where` on are flagged."""
+    area, off = auc(negative, positive)
+    precision, far = average_precision(negative, positive)
+    positives, n = positive.sum(), positive.sum() + negative.sum()
+    hits, flagged = positive[where:].sum(), positive[where:].sum() + negative[where:].sum()
+    caught = {name: _caught(negative, positive, share) for name, share in ALERTED.items()}
+    return {
+        "auc": area,
+        f"auc{ERROR}": off,
+        "average_precision": precision,
+        f"average_precision{ERROR}": far,
+        **of_alerts(caught, positives, int(n)),
+        **of_flagged(hits, flagged, positives, n),
+    }
+
+
+def auc(negative: np.ndarray, positive: np.ndarray) -> tuple[float, float]:
+    """Of counts by rising bins, ties counted half, and how far that of the scores may be from it: half the sum over
+    bins of p_b q_b, their shares of the positives and the negatives."""
+    pairs = positive.sum() * negative.sum()
+    below = np.cumsum(negative) - negative
+    tied = float((positive * negative).sum())
+    return share_of(float((positive * below).sum()) + tied / 2, pairs), share_of(tied / 2, pairs)
+
+
+def average_precision(negative: np.ndarray, positive: np.ndarray) -> tuple[float, float]:
+    """Of counts by rising bins, each bin's examples at once, and how far that of the scores may be from it: they lie
+    between those with a bin's positives first, all of one score, and with its positives last."""
+    p, q = positive[::-1], negative[::-1]
+    tp, fp, count = np.cumsum(p), np.cumsum(q), p.astype(np.int64)
+    total = p.sum()
+    together = float((p * ratio(tp, tp + fp))[p > 0].sum())
+    number = np.arange(1, int(total) + 1)  # of each positive by falling scores
+    first = float((p * ratio(tp, tp + fp - q))[p > 0].sum())
+    last = float((number / (number + np.repeat(fp, count))).sum())
+    return share_of(together, total), share_of(max(first - together, together - last), total)
+
+
+def _caught(negative: np.ndarray, positive: np.ndarray, share: float) -> float:
+    """Positives among the `share` of highest scores; of the bin at the border each counts by its chance to be there."""
+    n = positive + negative
+    left = alerts(int(n.sum()), share) - (np.cumsum(n[::-1])[::-1] - n)  # for a bin, once those above are alerts
+    return float((positive * np.clip(ratio(left, n), 0, 1))[n > 0].sum())
+
+
+# ----------------------------------------------------------------------------------------------------
+# Scores of one model over the examples of all members together: where somebody holds them all, in a simulation, or
+# from sums of histograms. Examples of different members are compared with each other there, so that these numbers are
+# no sums over members. What orders examples (AUC) needs their logits side by side, which no member sends; members
+# send how many have which score, in a sum over all (`histograms`).
+
+
+POOLED = "pooled"  # of all metrics' names
+
+
+class Alarm(NamedTuple):
+    """Which of two classes is looked for, and by what it is decided which examples are flagged."""
+
+    positive: int
+    threshold: Threshold
+
+
+def pooled(model: Model, w: Tree, graphs: Iterable[Graph], alarm: Alarm | None = None) -> dict[str, np.ndarray]:
+    """{"pooled/auc": float64 [3]} of the model on the train, val and test examples of all `graphs`, NaN where a split
+    lacks positives or negatives; an example that two of them hold counts twice. With an `alarm`, where there are two
+    classes, also what `flagging.scores` says, from the "pooled/threshold" on that validation examples decide."""
+    return pooled_examples([judged_examples(model, w, graph) for graph in graphs], alarm)
+
+
+def judged_examples(model: Model, w: Tree, graph: Graph) -> Tree:
+    """What the model says of a graph's examples that are in a split: "logits" [e, c], "y" [e] and "masks" [3, e]."""
+    graph = graph.to(device_of(w))
+    used = graph.masks.any(0)
+    with torch.no_grad():
+        return {"logits": models.judged(model, w, graph)[used], "y": graph.y[used], "masks": graph.masks[:, used]}
+
+
+def pooled_examples(found: Sequence[Tree], alarm: Alarm | None = None) -> dict[str, np.ndarray]:
+    """`pooled` of what `judged_examples` has of each client."""
+    with torch.no_grad():
+        named = (("logits", 0), ("y", 0), ("masks", 1))
+        logits, y, masks = (torch.cat([own[name] for own in found], dim) for name, dim in named)
+        pairs = torch.cat([ordered(logits[mask], y[mask], mask[mask][None]) for mask in masks])
+    whole = {"auc": np.asarray(values({"auc": pairs.cpu()})["auc"])}
+    if alarm is not None and logits.shape[-1] == 2:
+        whole |= _flagged(logits.cpu(), y.cpu().numpy(), masks.cpu().numpy(), alarm)
+    return {f"{POOLED}/{name}": value for name, value in whole.items()}
+
+
+def pooled_sums(total: Tree, alarm: Alarm) -> dict[str, np.ndarray]:
+    """The same from sums of clients' histograms (`algorithms.scoring.totals`), with bounds of the error; {} where no
+    client has any."""
+    found = {name: own.cpu().numpy() for name, own in total["histogram"].items()}
+    if not found[MARGINS].any():
+        return {}
+    return {f"{POOLED}/{name}": v for name, v in pooled_from_histograms(found, alarm.positive, alarm.threshold).items()}
+
+
+def _flagged(logits: Tensor, y: np.ndarray, masks: np.ndarray, alarm: Alarm) -> dict[str, np.ndarray]:
+    """What `flagging.scores` says of each split."""
+    margin, truth = (logits[:, alarm.positive] - logits[:, 1 - alarm.positive]).double().numpy(), y == alarm.positive
+    p = probabilities(margin)
+    at = threshold(p[masks[VAL]], truth[masks[VAL]], alarm.threshold)
+    each = [scores(margin[mask], truth[mask], at) for mask in masks]
+    return {name: np.array([own[name] for own in each]) for name in each[0]} | {"threshold": np.full(len(masks), at)}

@@ -1,0 +1,175 @@
+"""By which metric runs are judged, which class is the positive one, and from which score on an example is flagged.
+
+Nothing here needs torch, so that the command line starts quickly.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import NamedTuple
+
+from fedweave.core.types import Record, Values
+from fedweave.errors import ConfigError
+
+OF_POSITIVE = ("average_precision", "recall_at_1", "precision_at_1", "recall", "precision", "f1_positive")
+OF_SCORES = OF_POSITIVE[:3]  # whatever the threshold
+PLAIN, RARE_OF_TWO, RARE_OF_MANY = "accuracy", "average_precision", "macro_f1"
+BEST = "best_val"  # "best_val/<metric>" in a summary: of the round that was best on validation examples
+JUDGED = "judged"  # "judged/<metric>" in a summary: the positive class's number, NONE of a metric without one
+NONE = -1.0
+NEARLY = 0.1
+THRESHOLD, HALF = "pooled/threshold", 0.5
+RAREST = "scores/rarest"  # share of the training examples that are of the rarest class, where accuracy says little
+WITHOUT_GRAPH = "features"  # "features/local/<metric>" in a summary: of a logistic regression that knows no graph
+POSITIVES = "positives"  # "positives/test" in a summary: how many examples are of the class looked for
+WORDS = {
+    "accuracy": "accuracy",
+    "macro_f1": "macro F1",
+    "auc": "AUC",
+    "average_precision": "average precision",
+    "recall_at_1": "recall at 1 % of alerts",
+    "precision_at_1": "precision at 1 % of alerts",
+    "recall": "recall",
+    "precision": "precision",
+    "f1_positive": "F1 of the positive class",
+}
+
+
+Threshold = float | str | Values  # see `Judging`
+
+
+@dataclass(frozen=True)
+class Judging:
+    """By what a run is judged: the section [evaluation] of a configuration.
+
+    metric:    what everything that judges follows: best rounds, gains, stars, notes, sweeps. "auto" is the accuracy or,
+               where a class is rare in training (`metrics.reference.rarest`), average precision of the rarer of two
+               classes, macro F1 of more.
+    positive:  the class, by name or number, that metrics of one class are of; without it the rarer of two in training
+               where that is rare, else class 1.
+    threshold: from which probability of the positive class on an example is flagged. "f1": the one with the highest F1
+               on validation examples; {recall_at = 0.01}: the one that flags so many of these; {cost = {miss = 50,
+               alarm = 1}}: the one with the lowest cost there; "auto": "f1" where a metric of the positive class
+               judges, else 0.5.
+    """
+
+    metric: str = "auto"
+    positive: str | int | None = None
+    threshold: Threshold = "auto"
+
+    def plain(self) -> Record:
+        """The TOML table that resolves to it."""
+        return {key: value for key, value in asdict(self).items() if value is not None}
+
+    def of(self, labels: Sequence[str], classes: int) -> "Judging":
+        """The same with the number of the positive class.
+
+        labels: what the classes are called, () where nobody said.
+
+        Raises:
+            ConfigError: there is no such class, or the metric is of one class, and there are not two.
+        """
+        number = self.positive
+        if isinstance(number, str):
+            if number not in labels:
+                named = ", ".join(labels) or f"numbers, 0 to {classes - 1}: give one of these"
+                raise ConfigError(
+                    f"evaluation.positive: there is no class {number!r}. The classes are {named}.",
+                    code="config.no-class",
+                )
+            number = list(labels).index(number)
+        if number is not None and number >= classes:
+            raise ConfigError(
+                f"evaluation.positive: is {number}, and the classes are 0 to {classes - 1}.", code="config.no-class"
+            )
+        if self.metric in OF_POSITIVE and classes != 2:
+            raise ConfigError(
+                f"evaluation.metric: {self.metric} is of the positive one of two classes, and the data has {classes}. "
+                "Take macro_f1, auc or accuracy.",
+                code="config.classes",
+            )
+        return Judging(self.metric, number, self.threshold)
+
+    def verdict(self, classes: int, rarest: float, rarer: int) -> dict[str, float]:
+        """{"judged/<metric>": the positive class}, {} where the automatic choice is the accuracy.
+
+        rarest: the share of a class that is rare in training, NaN without one. rarer: the rarer class there.
+        """
+        positive = float(self.positive if isinstance(self.positive, int) else rarer)
+        if self.metric != "auto":
+            return {f"{JUDGED}/{self.metric}": positive if self.metric in OF_POSITIVE else NONE}
+        if math.isnan(rarest):
+            return {}
+        if classes != 2:
+            return {f"{JUDGED}/{RARE_OF_MANY}": NONE}
+        return {f"{JUDGED}/{RARE_OF_TWO}": positive}
+
+
+class Flagging(NamedTuple):
+    """Which examples of two classes are flagged: those whose probability of the class `positive` is the `threshold` or
+    more."""
+
+    positive: int
+    threshold: float
+
+
+def flagging(judging: Judging, metrics: Mapping[str, float | None]) -> Flagging | None:
+    """By what a run of two classes flags examples; None where no class of it is looked for, or where a threshold was to
+    be chosen on validation examples and none was: no one model served all of them.
+
+    judging: with the number of the positive class. metrics: of the run's summary.
+    """
+    if not looks_for(judging, metrics):
+        return None
+    chosen, how = metrics.get(THRESHOLD), judging.threshold
+    if chosen is None and isinstance(how, float | int):
+        chosen = how
+    if chosen is None and how != "auto":
+        return None
+    return Flagging(looked_for(judging, metrics), float(HALF if chosen is None else chosen))
+
+
+def looks_for(judging: Judging, metrics: Mapping[str, float | None]) -> bool:
+    """Whether a class is looked for."""
+    return positive_of(metrics) is not None or judging.positive is not None or judging.threshold != "auto"
+
+
+def chooses(judging: Judging, metrics: Mapping[str, float | None]) -> bool:
+    """Whether a threshold is to be chosen on validation examples."""
+    given = isinstance(judging.threshold, float | int)
+    return not given and (judging.threshold != "auto" or positive_of(metrics) is not None)
+
+
+def looked_for(judging: Judging, metrics: Mapping[str, float | None]) -> int:
+    """The number of the class that is looked for; `judging` with the number of the positive class."""
+    positive = positive_of(metrics)
+    given = judging.positive if isinstance(judging.positive, int) else 1
+    return given if positive is None else positive
+
+
+def of_best(metrics: Mapping[str, float | None]) -> dict[str, float | None]:
+    """What a summary says of the round that was best on validation examples, and by what it was judged."""
+    kept = (f"{JUDGED}/", RAREST)
+    found = {name: value for name, value in metrics.items() if name.startswith(kept)}
+    best = {name.removeprefix(f"{BEST}/"): value for name, value in metrics.items() if name.startswith(f"{BEST}/")}
+    return found | {name: value for name, value in best.items() if "/" in name and not name.startswith("val/")}
+
+
+def near_constant(predicted: float, true: float) -> bool:
+    """Whether a prediction is one class for nearly everybody: one of two classes is predicted for fewer than a tenth as
+    many as are of it. predicted, true: shares of the one class."""
+    return predicted < NEARLY * true or 1 - predicted < NEARLY * (1 - true)
+
+
+def judged_by(metrics: Mapping[str, float | None]) -> str:
+    """The metric that a summary says a run is judged by."""
+    for name in metrics:
+        if name.startswith(f"{JUDGED}/"):
+            return name.removeprefix(f"{JUDGED}/")
+    return PLAIN if metrics.get(RAREST) is None else RARE_OF_MANY
+
+
+def positive_of(metrics: Mapping[str, float | None]) -> int | None:
+    """The number of the class that the metric judging a run is of; None where it is of none."""
+    found = metrics.get(f"{JUDGED}/{judged_by(metrics)}")
+    return None if found is None or found < 0 else int(found)

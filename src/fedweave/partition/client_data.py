@@ -1,0 +1,244 @@
+"""What a partition gives each client, and the global test, as data sets of their own; and the one client that holds
+what all clients hold.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from fedweave.core.federation import StepInfo
+from fedweave.core.graph import TEST
+from fedweave.core.ledger import Ledger
+from fedweave.core.operators import Extra
+from fedweave.core.sizes import agreed
+from fedweave.core.tree import Tree
+from fedweave.core.types import SETUP
+from fedweave.datasets.base import Dataset, distinct
+from fedweave.datasets.features import OVER_NODES, by_holder, scaling
+from fedweave.partition.base import Part, Partition, client_ids
+from fedweave.partition.ego_networks import edges_among, induced_carried, induced_edges, labels_of
+
+
+def global_test_part(data: Dataset, partition: Partition) -> Part | None:
+    """What a global model is judged on: `Partition.judged`, else the global test examples with every labelled one in
+    the TEST mask; None without a global test set."""
+    if partition.test is None or partition.judged is not None:
+        return partition.judged
+    masks = np.zeros((3, len(partition.test)), bool)
+    masks[TEST] = data.y[partition.test] >= 0
+    return Part.of(data, partition.test, masks)
+
+
+def shares(data: Dataset, parts: Sequence[Part], starts: np.ndarray | None = None) -> Iterator[Dataset]:
+    """What each client holds, a dataset of its own whose split is how it uses its examples; without labels y is -1.
+    Features are scaled by the client's own nodes where `data` asks for that.
+    Parties of a vertical cut get no ids: their nodes are the same, in the same order. starts: see `induced_edges`."""
+    groups = [part.nodes for part in parts]
+    edges_of, carried_of = induced_edges(data, groups, starts), induced_carried(data, groups)
+    for part, induced, carried in zip(parts, edges_of, carried_of, strict=True):
+        y, x, nodes = data.y[part.examples], data.x[part.nodes], part.nodes
+        own = () if part.columns is None or not data.columns else tuple(data.columns[i] for i in part.columns)
+        edges = induced if part.edges is None else np.searchsorted(nodes, part.edges)
+        held = replace(
+            data,
+            x=x if part.columns is None else x[:, part.columns],
+            columns=data.columns if part.columns is None else own,
+            edges=edges,
+            y=y if part.labels else np.full_like(y, -1),
+            sens=None if data.sens is None else np.where(part.groups, data.sens[part.examples], -1),
+            owner=None if data.owner is None else data.owner[nodes if data.example == "edge" else part.examples],
+            public=part.masks & (y >= 0),
+            parties=None,
+            ids=tuple(data.ids[i] for i in part.examples) if data.ids and part.columns is None else (),
+            graph_of=None if data.graph_of is None else np.searchsorted(part.examples, data.graph_of[nodes]),
+            node_labels=None if data.node_labels is None else data.node_labels[nodes],
+            edge_labels=labels_of(data, nodes[edges]),
+            carried=carried._replace(until=part.until) if carried is not None and part.edges is None else None,
+            outside=None,
+            node_time=None if data.node_time is None else data.node_time[nodes],
+            node_ids=tuple(data.node_ids[i] for i in nodes) if data.node_ids else (),
+        )
+        yield by_holder(held)
+
+
+def alone(data: Dataset, parts: Sequence[Part]) -> tuple[Dataset, list[Part]]:
+    """What these clients hold together, without the rest of the data, and their parts of that; edges are no examples
+    here."""
+    nodes = distinct(np.concatenate([part.nodes for part in parts]))
+    graphs = _union([part.graphs for part in parts])
+    examples = nodes if graphs is None else graphs
+    [held] = shares(replace(data, scaling="none"), [Part(nodes, np.zeros((3, len(examples)), bool), graphs=graphs)])
+
+    def place(numbers: np.ndarray | None, among: np.ndarray) -> np.ndarray | None:
+        return None if numbers is None else np.searchsorted(among, numbers)
+
+    return replace(held, scaling=data.scaling), [
+        replace(
+            part,
+            nodes=np.searchsorted(nodes, part.nodes),
+            edges=place(part.edges, nodes),
+            graphs=place(part.graphs, examples),
+        )
+        for part in parts
+    ]
+
+
+def pooled(partition: Partition, data: Dataset | None = None) -> Partition:
+    """The union of all clients as one client, with the edges between them; where edges are the examples, those between
+    clients, which `data` says, are in no split.
+
+    An example that clients use differently counts as test if any of them tests on it, else as validation if any does.
+    Of a vertical cut: all columns, the labels, and the union of the clients' own edges; its parties hold the same
+    examples, and are no members of the union, each of which is judged on its own.
+    """
+    parts = partition.parts
+    nodes = distinct(np.concatenate([part.nodes for part in parts]))
+    examples = distinct(np.concatenate([part.examples for part in parts]))
+    if of_edges := data is not None and data.example == "edge":
+        examples = edges_among(data, [nodes])[0]
+    masks = np.zeros((3, len(examples)), bool)
+    for part in parts:
+        masks[:, np.searchsorted(examples, part.examples)] |= part.masks
+    train, val, test = masks
+    masks = np.stack([train & ~val & ~test, val & ~test, test])
+    columns = _union([part.columns for part in parts])
+    codes = _union([part.edges if part.edges is None else part.edges[0] << 32 | part.edges[1] for part in parts])
+    edges = None if codes is None else np.stack([codes >> 32, codes & 0xFFFFFFFF])
+    graphs = _union([part.graphs for part in parts])
+    labels, carried = any(part.labels for part in parts), examples if of_edges else None
+    whole = Part(
+        nodes, masks, columns, edges, labels, graphs, carried, parts[0].until, any(part.groups for part in parts)
+    )
+    own = () if columns is not None else zip(client_ids(len(parts), partition.names), parts, strict=True)
+    members = {name: np.searchsorted(examples, part.examples) for name, part in own}
+    return Partition((whole,), partition.test, judged=partition.judged, held=partition.held, members=members)
+
+
+def _union(held: list[np.ndarray | None]) -> np.ndarray | None:
+    """All different numbers, sorted; None, which stands for everything, if any is None."""
+    some = [numbers for numbers in held if numbers is not None]
+    return distinct(np.concatenate(some)) if len(some) == len(held) else None
+
+
+# ----------------------------------------------------------------------------------------------------
+# What algorithms have looked for in clients' data before any step runs.
+
+
+class Finder(Protocol):
+    """Looks for something in clients' data; equal ones find the same. `algorithms.parts.Needs.finder` asks for it."""
+
+    def everywhere(self, data: Dataset, partition: Partition) -> Sequence[Extra]:
+        """What each of all clients has, in their order.
+
+        Raises:
+            ConfigError, DataError: there is nothing like it in such data.
+        """
+        ...
+
+    def alone(self, data: Dataset, folder: Path) -> Extra:
+        """What a client finds that is alone with its `data`, whose split is in `public`; it may keep files in `folder`.
+
+        Raises:
+            ConfigError, DataError: there is nothing like it in such data, or nobody who is alone can know it.
+        """
+        ...
+
+    def tables(self, found: Mapping[str, Extra]) -> Mapping[str, pa.Table]:
+        """{file: a table for readers} of what clients have, by their ids."""
+        ...
+
+
+@runtime_checkable
+class HasFinders(Protocol):
+    """An algorithm that may have something looked for."""
+
+    @property
+    def finders(self) -> tuple[Finder, ...]:
+        """What looks for it."""
+        ...
+
+
+def finders_of(algorithm: object) -> tuple[Finder, ...]:
+    """What an algorithm has looked for; () if nothing."""
+    return algorithm.finders if isinstance(algorithm, HasFinders) else ()
+
+
+def everywhere(finders: Sequence[Finder], data: Dataset, partition: Partition) -> list[Extra]:
+    """What each client has of all that is looked for; lists of one length."""
+    each = [finder.everywhere(data, partition) for finder in finders]
+    found = [Extra.joined(own) for own in zip(*each, strict=True)] if each else [Extra()] * len(partition.parts)
+    sizes = agreed(own.lists for own in found)
+    return [own.padded(sizes) for own in found]
+
+
+# ----------------------------------------------------------------------------------------------------
+# What clients would send to scale features by numbers over all of their nodes. A simulation loads and scales the
+# whole data before it cuts it (`datasets.features`). Members who each hold a part would get such a mean, deviation
+# and range, of the nodes that they hold, from one exchange, which stands in the ledger. Between organisations each
+# site scales by its own nodes, and nothing is exchanged; nor is it anywhere with "auto", by which every client scales
+# by its own.
+
+
+Numbers = tuple[np.ndarray, np.ndarray]  # (shift, divisor) of every column, as `datasets.features.scaling` has them
+
+
+def of_part(data: Dataset, part: Part) -> Numbers:
+    """The numbers by which one client scales its columns of `data` (`Dataset.scaling`)."""
+    return scaling(data.x[part.nodes], data.scaling)
+
+
+def of_typical(data: Dataset, partition: Partition) -> Numbers:
+    """Those by which a model of all clients is given new data: the mean over nodes of the clients' shifts, and the root
+    of the mean of their squared divisors; a client with a constant column has no say in its divisor."""
+    sizes = np.array([len(part.nodes) for part in partition.parts], np.float64)[:, None]
+    shifts, divisors = map(np.stack, zip(*(of_part(data, part) for part in partition.parts), strict=True))
+    known = np.where(np.isfinite(divisors), sizes, 0.0)
+    total = known.sum(0)
+    squares = (known * np.where(np.isfinite(divisors), divisors, 0.0) ** 2).sum(0)
+    spread = np.sqrt(squares / np.where(total > 0, total, 1.0))
+    return (sizes * shifts).sum(0) / sizes.sum(), np.where(total > 0, spread, np.inf)
+
+
+SCALE = "(scale)"
+_MOMENTS = {
+    "n": "how many nodes it has",
+    "sum": "the sum of every feature over its nodes",
+    "squares": "the sum of every feature's square over its nodes",
+}
+_RANGE = {"low": "the smallest value of every feature at its nodes", "high": "the largest value of every feature"}
+_BACK = {
+    "shift": "by what every feature is shifted: its mean, or the middle of its range, over all members' nodes",
+    "divisor": "by what every feature is divided: its deviation, or half its range, over all members' nodes",
+}
+
+
+def meter_scaling(
+    ledger: Ledger, clients: Sequence[str], partition: Partition, features: int, how: str, of: str = "node"
+) -> None:
+    """Note in a `ledger` the exchange by which `clients` scale `features` columns of nodes or edges, if any.
+
+    None is needed where columns are not scaled over nodes, where there is one client, or where each holds columns of
+    its own for the same nodes. A node that several clients hold counts for each of them, and once in the simulation.
+
+    how: of `datasets.features.NORMALISE`.
+    """
+    alone = len(clients) < 2 or any(part.columns is not None for part in partition.parts)
+    if how not in OVER_NODES or alone:
+        return
+    up, down = _messages(torch.zeros(features, dtype=torch.float64, device="cpu"), how)
+    ledger.purpose = SETUP
+    told = {key: text.replace("node", of) for key, text in (_RANGE if how == "minmax" else _MOMENTS).items()}
+    back = {key: text.replace("node", of) for key, text in _BACK.items()}
+    ledger.record(0, 0, SCALE, clients, "up", up, 0.0, StepInfo.of(told))
+    ledger.record(0, 0, SCALE, clients, "down", down, 0.0, StepInfo.of(back))
+
+
+def _messages(column: torch.Tensor, how: str) -> tuple[Tree, Tree]:
+    """Of the shapes of what goes up and down; "scale" needs no shift."""
+    up: Tree = {"low": column, "high": column} if how == "minmax" else {"n": 0, "sum": column, "squares": column}
+    return up, {"divisor": column} if how == "scale" else {"shift": column, "divisor": column}

@@ -1,0 +1,608 @@
+"""Statements of account of a run: its lines from what the server knew of each client, and a seal to check them by.
+
+The run's hash is SHA-256 of its configuration and of every member's ledger, so that a member can tell from its own
+ledger that a statement is about the run that it took part in.
+
+A member works its pay out again from its own lines alone (`dues`): FairGraphFL pays in proportion to r_i + μ_i
+(`payoffs.unscaled`), and a member's lines have all its r_i. What they lack is the sum over all members, one number a
+round.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
+from itertools import takewhile
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+
+from fedweave.core.text import counted
+from fedweave.core.types import TRAINING, Record
+from fedweave.errors import UserError, listed
+from fedweave.experiment.config import Document as ConfigDocument
+from fedweave.experiment.config import dumps, load_saved
+from fedweave.experiment.config.toml import section
+from fedweave.experiment.runs.files import (
+    CONFIG,
+    CONTRIBUTIONS,
+    LEDGER,
+    RUN,
+    damaged,
+    read,
+    read_table,
+    write,
+    write_table,
+)
+from fedweave.incentives.payoffs import (
+    MEASURES,
+    SCHEMA,
+    Digest,
+    Payoffs,
+    Round,
+    Terms,
+    check,
+    digest,
+    of_member,
+    reasons,
+    statement,
+    totals,
+    unscaled,
+)
+from fedweave.incentives.shapley import GAINS_IN, MEASURED_ON
+from fedweave.report.document import Document, Grid, Section, grid
+from fedweave.report.ledger import period
+from fedweave.report.reading import Run
+
+_CENT = 1 + 1e-6  # how far from its exact part a largest remainder can put an amount, and rounding of floats
+
+
+def dues(own: pa.Table) -> dict[int, float]:
+    """{round: r + μ} of the lines of one member, up to the first line without a value, which later means would lack."""
+    lines = list(takewhile(lambda line: line["value"] is not None, own.sort_by("round").to_pylist()))
+    r = torch.tensor([line["value"] for line in lines], dtype=torch.float64, device="cpu")
+    means = r.cumsum(0) / torch.arange(1, len(r) + 1, device=r.device)
+    raw = unscaled(r, torch.cat([r[:1], means[:-1]])).pay  # no compensation in the first round
+    return dict(zip([line["round"] for line in lines], raw.tolist(), strict=True))
+
+
+def sums(table: pa.Table, terms: Terms) -> dict[int, float]:
+    """{round: Σ (r + μ)} of a whole statement, of the rounds in which every member's pay follows from it."""
+    of_members = {
+        name: table.filter(pc.equal(table["member"], name)) for name in pc.unique(table["member"]).to_pylist()
+    }
+    due = {name: dues(own) for name, own in of_members.items()}
+    found: dict[int, float] = {}
+    for number in sorted(set(table["round"].to_pylist())):
+        paid = {line["member"]: line["pay"] for line in table.filter(pc.equal(table["round"], number)).to_pylist()}
+        total = sum(due[name].get(number, float("nan")) for name in paid)
+        if all(_follows(pay, due[name].get(number), total, terms) for name, pay in paid.items()):
+            found[number] = total
+    return found
+
+
+def check_pay(own: pa.Table, totals: Mapping[int, float], terms: Terms) -> list[int]:
+    """Check the pay in a member's lines against `totals` (`sums`); return the rounds of which that says nothing.
+
+    Raises:
+        UserError: a line has another amount than follows; names round and amounts.
+    """
+    due, unknown = dues(own), []
+    for line in own.to_pylist():
+        number, total = line["round"], totals.get(line["round"])
+        if not total or number not in due:
+            unknown.append(number)
+        elif not _follows(line["pay"], due[number], total, terms):
+            wanted = due[number] / total * terms.cents / 100
+            raise UserError(
+                f"in round {number} the statement pays {line['pay']}, and from its values follow {wanted:.2f}: one of "
+                "the two was changed; ask for the statement again."
+            )
+    return unknown
+
+
+def _follows(pay: object, due: float | None, total: float, terms: Terms) -> bool:
+    if due is None or not total > 0:
+        return False
+    wanted, cents = due / total * terms.cents, float(pay) * 100  # type: ignore[arg-type]
+    return abs(cents - wanted) < _CENT + 1e-9 * abs(wanted)
+
+
+PAYOFF, COMPENSATION = "payoff", "compensation"
+_OF_LEDGER = ("round", "call", "step", "direction", "key", "shape", "bytes", "mechanism", "reveals", "to", "applied")
+
+
+class Account(NamedTuple):
+    """A statement: its lines (`incentives.statement.SCHEMA`), terms, run's hash and digest; what the run's hash is made
+    of; what pay is divided by in each round (`sums`), 0 where there was nothing to divide; what
+    leave-one-out values are gains in, "" where there are none; and what to read before anything is paid
+    (`one_class`)."""
+
+    table: pa.Table
+    terms: Terms
+    run: str
+    digest: Digest
+    config: str
+    ledgers: dict[str, str]
+    sums: dict[int, float]
+    gains: str = ""
+    warning: str = ""
+
+    @property
+    def empty(self) -> tuple[int, ...]:
+        """The rounds in which there was nothing to divide."""
+        return tuple(number for number, total in self.sums.items() if not total)
+
+    def seal(self) -> Record:
+        """All but the lines, as a JSON document."""
+        return ({"warning": self.warning} if self.warning else {}) | {
+            "budget": str(self.terms.budget),
+            "currency": self.terms.currency,
+            "run": self.run,
+            "config": self.config,
+            "ledgers": self.ledgers,
+            "sums": self.sums,
+            "start": self.digest.start,
+            "lines": list(self.digest.lines),
+            "digest": self.digest.digest,
+        }
+
+
+def account(run: Run) -> Account:
+    """The statement of a run whose algorithm pays.
+
+    Raises:
+        UserError: it does not, or nobody was paid in any round.
+    """
+    terms, every = terms_of(run.config, run.directory), _rounds(run)
+    entries = [entry for entry in every if float(entry.pay.sum()) > 0]
+    if not entries:
+        raise UserError(
+            f"in {run.directory} nobody was paid yet; choose an algorithm with payoffs, such as fairgraphfl."
+        )
+    table = statement(terms, entries)
+    config, ledgers = config_hash(run.config), {name: ledger_hash(run.ledger, name) for name in _members(run)}
+    whole = run_hash(config, ledgers)
+    nothing = {entry.number: 0.0 for entry in every if not float(entry.pay.sum()) > 0}
+    divided = dict(sorted((sums(table, terms) | nothing).items()))
+    sealed = digest(table, terms, whole, divided)
+    return Account(table, terms, whole, sealed, config, ledgers, divided, _gains(run), one_class(run))
+
+
+def one_class(run: Run) -> str:
+    """A sentence where the model that members are paid for predicts one class for all test examples, of several."""
+    found = run.summary["metrics"]
+    if found.get("global/classes_predicted", found.get("local/classes_predicted")) != 1:
+        return ""
+    if found.get("global/accuracy") == 1:
+        return ""  # there was nothing else to predict
+    return (
+        f"Read this before you pay: after {counted(run.evaluated, 'round')} the model predicts one class for all test "
+        "examples, and contributions are paid in full all the same."
+    )
+
+
+def terms_of(config: ConfigDocument, directory: Path) -> Terms:
+    """Budget and currency as the configuration of the run in `directory` has them, of the algorithm or of its part
+    "payoff".
+
+    Raises:
+        UserError: it has none.
+        ConfigError: the budget is not an amount in whole cents.
+    """
+    algorithm = section(config, "algorithm")
+    parts = [part if isinstance(part, dict) else {"name": part} for part in algorithm.get("parts", [])]
+    for table in (algorithm, *(part for part in parts if part.get("name") == PAYOFF)):
+        if "currency" in table:
+            return Terms(_amount(table["budget"]), table["currency"])
+    name = algorithm.get("name")
+    add = "choose fairgraphfl or add the parts 'agent_value' and 'payoff' (small graphs), or 'size_value' and 'payoff'"
+    remedy = add if "parts" in algorithm else "choose one that does"
+    raise UserError(f"the algorithm {name!r} of {directory} pays nobody, so that there is nothing to state; {remedy}.")
+
+
+def _amount(budget: object) -> str:
+    return repr(budget) if isinstance(budget, float) else str(budget)
+
+
+def _members(run: Run) -> list[str]:
+    return sorted(set(run.ledger["client"].to_pylist()))
+
+
+def _rounds(run: Run) -> list[Round]:
+    """What each round with payoffs has to say of those who took part, in order."""
+    measured = {name: run.known(name) for name in (*MEASURES, PAYOFF, COMPENSATION)}
+    if (run.directory / CONTRIBUTIONS).is_file():  # of `fedweave contributions`
+        for row in read_table(run.directory, CONTRIBUTIONS).to_pylist():
+            measured["leave_one_out"].setdefault(row["client"], {})[row["round"]] = row["leave_one_out"]
+    paid = measured[PAYOFF]
+    out = []
+    for number in sorted({number for of_client in paid.values() for number in of_client}):
+        members = sorted(client for client, of_client in paid.items() if number in of_client)
+        columns = {name: _column(known, members, number) for name, known in measured.items()}
+        pay = torch.tensor([paid[member][number] for member in members], dtype=torch.float64, device="cpu")
+        late = columns[COMPENSATION]
+        why = reasons(Payoffs(pay, torch.zeros_like(pay) if late is None else late))
+        out.append(Round(number, members, **{name: columns[name] for name in MEASURES}, pay=pay, reason=why))
+    return out
+
+
+def _gains(run: Run) -> str:
+    if not (run.directory / CONTRIBUTIONS).is_file():
+        return ""
+    told = read_table(run.directory, CONTRIBUTIONS).schema.metadata or {}
+    metric, where = (told.get(key, b"").decode(errors="replace") for key in (GAINS_IN, MEASURED_ON))
+    return f"{metric or 'accuracy'} on {where}" if where else metric or "accuracy"
+
+
+def _column(known: dict[str, dict[int, float]], members: list[str], number: int) -> torch.Tensor | None:
+    found = [known.get(member, {}).get(number) for member in members]
+    return None if None in found else torch.tensor(found, dtype=torch.float64, device="cpu")
+
+
+def config_hash(config: ConfigDocument) -> str:
+    """SHA-256 of a configuration, written as `fedweave run` writes it."""
+    return hashlib.sha256(dumps(config).encode()).hexdigest()
+
+
+def of_client(ledger: pa.Table, name: str) -> pa.Table:
+    """A client's rows of a ledger, in their order."""
+    return ledger.filter(pc.equal(pc.cast(ledger["client"], pa.string()), name))
+
+
+def ledger_hash(ledger: pa.Table, member: str) -> str:
+    """SHA-256 of a member's rows of a ledger, in their order, without the seconds that they took."""
+    rows = of_client(ledger, member).select(_OF_LEDGER)
+    lines = (json.dumps(list(row.values()), ensure_ascii=True, separators=(",", ":")) for row in rows.to_pylist())
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def run_hash(config: str, ledgers: dict[str, str]) -> str:
+    """SHA-256 of the hashes of the configuration and of the members' ledgers, by name."""
+    return hashlib.sha256(json.dumps([config, sorted(ledgers.items())]).encode()).hexdigest()
+
+
+# ----------------------------------------------------------------------------------------------------
+# A statement of account as a document to print.
+
+
+NAMES = {
+    "alignment": "alignment φ",
+    "diversity": "diversity d",
+    "value": "value r",
+    "leave_one_out": "leave-one-out",
+    "density": "reward",
+}
+
+MEANT = {
+    "alignment": "Alignment is the cosine of a member's update with the joint one.",
+    "diversity": "Diversity is a member's share of all known motifs.",
+    "value": "Pay is in proportion to value and, where it is positive, to late contribution: value above the member's "
+    "own mean in the rounds before.",
+    "leave_one_out": "Leave-one-out is what the member's update adds to a round's joint model: the gain in {gains}.",
+    "density": "Reward is the share of the joint update's entries that a member got.",
+}
+_SEALED = (
+    "The hashes stand for the run (its configuration and every member's ledger) and for all lines of the whole "
+    "statement. A member checks its lines, with its own ledger, by"
+)
+
+
+def document(whole: Account, table: pa.Table, about: str, command: str, ledger: pa.Table) -> Document:
+    """The lines `table`, all of a statement or one member's; about: what the run is called. ledger: the run's, whose
+    times are the period."""
+    rows, found = table.to_pylist(), totals(table).to_pylist()
+    rounds = len({row["round"] for row in rows})
+    measures = [name for name in MEASURES if any(row[name] is not None for row in rows)]
+    means = [MEANT[name].format(gains=whole.gains) for name in measures]
+    one = f" of {found[0]['member']}" if len(found) == 1 else ""
+    pay = sum((row["pay"] for row in found), Decimal())
+    numbers = f"{rows[0]['round']} to {rows[-1]['round']}" if rounds > 1 else str(rows[0]["round"])
+    return Document(
+        title=f"Statement of account{one}: {about}",
+        number=(number := f"SA-{whole.digest.digest[:12].upper()}{f'/{one[4:]}' if one else ''}"),
+        facts=(
+            ("number", number),
+            ("period", f"{period(ledger)}; {counted(rounds, 'round')} with pay, {numbers}"),
+            ("members", ", ".join(row["member"] for row in found)),
+            ("currency", whole.terms.currency),
+        ),
+        lead=(*filter(None, [whole.warning]), _lead(whole, len(found), rounds, pay)),
+        warnings=_empty(whole),
+        sections=(
+            Section(
+                "Totals",
+                (" ".join(["Measures are means over rounds here.", *means]),),
+                grid=_totals(found, measures, rounds),
+            ),
+            Section("Round by round", grid=grid([_line(row, measures) for row in rows], ("member", "why"))),
+            Section(
+                "How to check this", (_SEALED,), code=(command, f"run {whole.run}", f"statement {whole.digest.digest}")
+            ),
+        ),
+    )
+
+
+def money(amount: Decimal) -> str:
+    """An amount with its cents, such as 1,234.50, with a proper minus sign."""
+    return f"{amount:,.2f}".replace("-", "\N{MINUS SIGN}")
+
+
+def _empty(whole: Account) -> tuple[str, ...]:
+    rounds = ", ".join(map(str, whole.empty))
+    return (f"In rounds {rounds} there was nothing to divide.",) if rounds else ()
+
+
+def _totals(found: list[Record], measures: list[str], rounds: int) -> Grid | None:
+    rows = [_total(row["member"], str(row["rounds"]), row, measures) for row in found]
+    if len(found) < 2:
+        return grid(rows, ("member",))
+    amounts: Record = {name: sum((row[name] for row in found), Decimal()) for name in ("paid", "fined", "pay")}
+    whole = amounts | {"currency": found[0]["currency"]}
+    return grid([*rows, _total("all members", str(rounds), whole, measures)], ("member",), 1)
+
+
+def _total(name: str, rounds: str, row: Record, measures: list[str]) -> dict[str, str]:
+    means = {NAMES[one]: _number(row[one]) if one in row else "" for one in measures}
+    amounts = {"paid": money(row["paid"]), "fined": money(row["fined"]), f"total, {row['currency']}": money(row["pay"])}
+    return {"member": name, "rounds": rounds, **means, **amounts}
+
+
+def _line(row: Record, measures: list[str]) -> dict[str, str]:
+    shown = {NAMES[one]: _number(row[one]) for one in measures}
+    pay = {f"pay, {row['currency']}": money(row["pay"])}
+    return {"round": str(row["round"]), "member": row["member"], **shown, **pay, "why": row["reason"]}
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
+
+
+def _lead(whole: Account, members: int, rounds: int, pay: Decimal) -> str:
+    budget, currency = money(Decimal(whole.terms.cents).scaleb(-2)), whole.terms.currency
+    during = counted(rounds, "round")
+    if members == 1:
+        return f"{money(pay)} {currency} over {during}, of {budget} {currency} that all members share in a round."
+    return f"{budget} {currency} a round over {during}: {money(pay)} {currency} among {members} members."
+
+
+# ----------------------------------------------------------------------------------------------------
+# Checks of a statement of account against its seal: by whoever has the run, or by a member with its own part alone. A
+# member's copy has all that it needs to check its lines, and nothing of another member's: beside the lines and the
+# seal the configuration, the member's own rows of the ledger and, of a run between sites, the run's number and sites,
+# so that `fedweave audit SITE --against` takes the copy for the run.
+
+
+DIFFERS = "statement.differs"
+SEAL, LEAVE_ONE_OUT = "statement.json", "leave_one_out"  # the latter only once contributions were measured
+
+
+class Seal(NamedTuple):
+    """What a statement says but for its lines (`accounts.Account.seal`)."""
+
+    terms: Terms
+    digest: Digest
+    config: str
+    ledgers: dict[str, str]
+    run: str
+    sums: dict[int, float]
+
+
+def read_seal(folder: Path) -> Seal:
+    """The seal of the statement in `folder`.
+
+    Raises:
+        UserError: there is none, or it is damaged.
+    """
+    if not (folder / SEAL).is_file():
+        raise UserError(
+            f"{folder} holds no statement: it has no {SEAL}. Name the folder that `fedweave statement` wrote."
+        )
+    try:
+        return _read(json.loads(read(folder / SEAL)))
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise UserError(
+            f"the seal {folder / SEAL} is damaged ({type(error).__name__} {error}); ask for the statement again."
+        ) from error
+
+
+def _read(seal: Record) -> Seal:
+    whole = Digest(seal["start"], tuple(seal["lines"]), seal["digest"])
+    for word in (whole.start, whole.digest, *whole.lines):
+        bytes.fromhex(word)
+    sums = {int(number): float(total) for number, total in seal.get("sums", {}).items()}  # older seals have none
+    if not all(0 <= total < math.inf for total in sums.values()):
+        raise ValueError("a sum is none")
+    terms = Terms(seal["budget"], seal["currency"])
+    return Seal(terms, whole, str(seal["config"]), dict(seal["ledgers"]), str(seal["run"]), sums)
+
+
+def check_same(folders: Sequence[Path]) -> str:
+    """Compare the seals that members hold, which have no line of anybody: of one statement they are the same; returns
+    that in words, with the members whose seal was not compared.
+
+    Raises:
+        UserError: a seal contradicts itself, or is not what most members have; names these, and the first difference.
+    """
+    held = {_whose(folder): read_seal(folder) for folder in folders}
+    if len(held) < 2:
+        raise UserError("name the copies of two members or more: --compare DIR --compare DIR.")
+    for seal in held.values():
+        check(pa.Table.from_pylist([], SCHEMA), "", seal.digest, seal.terms, seal.run, seal.sums)
+    said = [seal.digest.digest for seal in held.values()]
+    most = max(said, key=said.count)
+    odd = [name for name, seal in held.items() if seal.digest.digest != most]
+    if odd and 2 * said.count(most) <= len(said):
+        raise UserError(f"the statements of {listed([*held])} differ, and no one is what most have.", code=DIFFERS)
+    if odd:
+        same = next(seal for seal in held.values() if seal.digest.digest == most)
+        why = "; ".join(f"{name}: {_difference(held[name], same)}" for name in odd)
+        raise UserError(f"not what most members were given: {why}. Ask who wrote them.", code=DIFFERS)
+    left = sorted(name for name in next(iter(held.values())).ledgers if name not in held)
+    more = f"; not compared: {listed(left)}" if left else ""
+    return f"the statements of {listed([*held])} are the same, digest {most[:16]}{more}"
+
+
+def _whose(folder: Path) -> str:
+    """The member whose copy a folder is; its path, if it does not say."""
+    names = [path.stem.removeprefix("statement-") for path in sorted(folder.glob("statement-*.parquet"))]
+    return names[0] if len(names) == 1 else str(folder)
+
+
+def _difference(one: Seal, other: Seal) -> str:
+    if (one.terms, one.run) != (other.terms, other.run):
+        return "it is of another run, budget or currency"
+    for number in sorted(one.sums.keys() | other.sums.keys()):
+        if one.sums.get(number) != other.sums.get(number):
+            mine, theirs = (each.sums.get(number) for each in (one, other))
+            return f"in round {number} pay is divided by {mine}, and by {theirs} elsewhere"
+    return "its lines are others"
+
+
+def check_in_run(own: pa.Table, seal: Seal, member: str, run: Run) -> None:
+    """Check a member's lines of a statement against its seal, that against the configuration and the member's ledger,
+    and what is paid against the payoffs, all of which stand in `run`.
+
+    Raises:
+        UserError: a line was changed or left out, or the statement is about another run; says which part does not
+            agree.
+    """
+    _check_sealed(own, seal, member, (run.config, run.ledger), run.directory)
+    due = of_member(account(run).table, member)
+    _same_pay(own, due, member, run.directory)
+    same = [name for name in due.column_names if name != LEAVE_ONE_OUT or own[name].null_count < len(own)]
+    if own.select(same).to_pylist() != due.select(same).to_pylist():
+        raise UserError(
+            f"the lines of {member} say other values or reasons than {run.directory}, though they pay the same; ask "
+            "for the statement again."
+        )
+
+
+def check_copy(own: pa.Table, seal: Seal, member: str, folder: Path) -> None:
+    """Check a member's lines with nothing but its copy in `folder` (`member_copy`): against the seal, that against the
+    configuration and the member's ledger, and what is paid against the values in the lines.
+
+    Raises:
+        UserError: see `check_in_run`; a line is of a round in which the member sent no update, or there is none of one
+            in which it did; or what the copy holds cannot show that an amount is right.
+    """
+    ledger = read_table(folder, LEDGER)
+    _check_sealed(own, seal, member, (load_saved(folder / CONFIG), ledger), folder)
+    _check_rounds(own, member, of_client(ledger, member))
+    if unknown := check_pay(own, seal.sums, seal.terms):
+        raise UserError(
+            f"nothing in {folder} shows that the pay of {_round_list(unknown)} is right: lines have no value, or the "
+            f"seal has no sum. Whoever holds the run can check it: fedweave statement RUN --member {member} --check …"
+        )
+
+
+def _check_sealed(
+    own: pa.Table, seal: Seal, member: str, of_run: tuple[ConfigDocument, pa.Table], directory: Path
+) -> None:
+    config, ledger = of_run
+    if seal.config != config_hash(config):
+        raise UserError(
+            f"the statement is about another configuration than {directory / CONFIG}. If the run went on after the "
+            "statement was written, ask for a new one; the number of rounds is of the configuration, too."
+        )
+    if seal.ledgers.get(member) != ledger_hash(ledger, member):
+        raise UserError(
+            f"the statement does not know the ledger of {member} in {directory}: it is about another run, or what was "
+            "exchanged was changed afterwards."
+        )
+    if seal.run != run_hash(seal.config, seal.ledgers):
+        raise UserError("the run's hash is not that of the ledgers in the seal; ask for the statement again.")
+    if seal.terms != terms_of(config, directory):
+        raise UserError("budget or currency are not those of the configuration; ask for the statement again.")
+    check(own, member, seal.digest, seal.terms, seal.run, seal.sums)
+
+
+def _same_pay(own: pa.Table, paid: pa.Table, member: str, directory: Path) -> None:
+    """Refuse lines whose rounds or amounts are not those of the run: who writes a statement can seal anything."""
+    _check_once(own, member)
+    told, due = ({row["round"]: row["pay"] for row in table.to_pylist()} for table in (own, paid))
+    for number in sorted(told.keys() | due.keys()):
+        if told.get(number) != due.get(number):
+            said = "leaves it out" if number not in told else f"says {told[number]}"
+            raise UserError(
+                f"in round {number} {directory} has {due.get(number, 'nothing')} for {member}, and the statement "
+                f"{said}; ask for the statement again."
+            )
+
+
+def _check_rounds(own: pa.Table, member: str, ledger: pa.Table) -> None:
+    """Refuse lines of other rounds than those in which the member, whose ledger this is, sent an update; whatever the
+    seal says of them."""
+    _check_once(own, member)
+    sent = ledger.filter(pc.and_(pc.equal(ledger["direction"], "up"), pc.equal(ledger["purpose"], TRAINING)))
+    trained, told = ({*table["round"].to_pylist()} for table in (sent, own))
+    if left_out := sorted(trained - told):
+        raise UserError(
+            f"{member} sent an update in {_round_list(left_out)}, and the statement has no line of it; ask for the "
+            "statement again. If nobody was paid then, only the run itself shows that."
+        )
+    if more := sorted(told - trained):
+        raise UserError(f"the statement has {_round_list(more)}, in which {member} sent no update; ask for it again.")
+
+
+def _check_once(own: pa.Table, member: str) -> None:
+    numbers = own["round"].to_pylist()
+    if twice := sorted({number for number in numbers if numbers.count(number) > 1}):
+        raise UserError(f"{member} has several lines of {_round_list(twice)}; ask for the statement again.")
+
+
+def _round_list(numbers: Iterable[int]) -> str:
+    told = list(numbers)
+    return f"round{'s' if len(told) > 1 else ''} {', '.join(map(str, told))}"
+
+
+_OF_RUN = ("run", "sites")  # of run.json; the rest is about the machine that started the run
+
+
+def check_free(out: Path, member: str) -> None:
+    """Refuse to write a member's copy, or the whole statement for `member` "", where something else is.
+
+    Raises:
+        UserError: a run, files of another use, or another member's copy are there.
+    """
+    if taken := [name for name in (CONFIG, LEDGER) if (out / name).exists() and not (out / SEAL).exists()]:
+        raise UserError(f"{out} holds a {taken[0]} of a run or of something else; choose another folder with --out.")
+    own = f"statement-{member}" if member else "statement"
+    if others := sorted(path.stem for path in out.glob("statement*.csv") if path.stem != own):
+        raise UserError(f"{out} holds {others[0]}.csv: give every member a folder of its own with --out.")
+
+
+def write_copy(run: Run, member: str, out: Path) -> list[Path]:
+    """Write what a copy has besides lines, page and seal; return the paths.
+
+    Raises:
+        FedweaveError: the run's run.json is damaged.
+    """
+    own = _alone(of_client(run.ledger, member))
+    write(out / CONFIG, lambda file: file.write(dumps(run.config).encode()))
+    write_table(out / LEDGER, own)
+    return [out / CONFIG, out / LEDGER, *_number_files(run.directory / RUN, out)]
+
+
+def _alone(table: pa.Table) -> pa.Table:
+    """The same rows, with dictionaries of their own words: those that a filter leaves have the other rows' too."""
+    for at, field in enumerate(table.schema):
+        if pa.types.is_dictionary(field.type):
+            words = table[field.name].cast(field.type.value_type).combine_chunks().dictionary_encode()
+            table = table.set_column(at, field, words.cast(field.type))
+    return table
+
+
+def _number_files(path: Path, out: Path) -> list[Path]:
+    if not path.exists():
+        return []
+    try:
+        told = {key: value for key, value in dict(json.loads(read(path))).items() if key in _OF_RUN}
+    except (ValueError, TypeError) as error:
+        raise damaged(path, str(error)) from error
+    write(out / RUN, lambda file: file.write(json.dumps(told).encode()))
+    return [out / RUN]

@@ -1,0 +1,158 @@
+"""What the mechanisms in a run's ledger come to: the ε that they bound, added up over the run."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fedweave.core.mechanism import LDP, Account, Applied, Gaussian, read_applied
+from fedweave.core.text import counted
+from fedweave.core.types import Record
+
+WEAK, VOID = 10, 100  # an ε above it protects little, or practically nothing
+_MESSAGE = ["client", "direction", "step", "round", "call", "applied"]
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What a client sent of one record under differential privacy, added up; or the client that sent most.
+
+    per:      what a record is.
+    epsilon:  the ε of it all, at δ = `delta`, which is None where no noise needs one.
+    messages: how many; most of any client.
+    """
+
+    per: str
+    epsilon: float
+    delta: float | None
+    messages: int
+
+    def __str__(self) -> str:
+        """A sentence."""
+        at = "" if self.delta is None else f" at δ = {self.delta:g}"
+        often = counted(self.messages, "message")
+        return f"Differential privacy of what was noised, per {self.per}: ε = {self.epsilon:.4g}{at} after {often}."
+
+    @property
+    def remark(self) -> str:
+        """What such an ε is worth: "" where it protects."""
+        if self.epsilon <= WEAK:
+            return ""
+        return "protects practically nothing" if self.epsilon > VOID else "protects little"
+
+
+def remarks(found: Iterable[Bound]) -> list[str]:
+    """A sentence on those of the bounds that protect little; none where all protect."""
+    worst = max((bound.epsilon for bound in found), default=0.0)
+    if worst <= WEAK:
+        return []
+    odds = f"{float(f'{math.exp(worst):.2g}'):,.0f}" if worst <= 20 else f"10^{math.floor(worst / math.log(10))}"
+    return [
+        f"An ε above {WEAK} protects little, and one above {VOID} practically nothing: at ε = {worst:.4g} what was "
+        f"sent may be {odds} times as likely with a record as without it."
+    ]
+
+
+def bounds(*ledgers: pa.Table) -> list[Bound]:
+    """One for each kind of record in the tables of one run's ledger, or of several runs', the largest of any client;
+    none where nothing states a cost.
+
+    What several clients hold of one record is not added up. Other mechanisms bound nothing and are not in it.
+    """
+    most: dict[str, Bound] = {}
+    for bound in (bound for own in of_members(*ledgers).values() for bound in own):
+        so_far = most.get(bound.per, bound)
+        most[bound.per] = replace(
+            so_far,
+            epsilon=max(so_far.epsilon, bound.epsilon),
+            messages=max(so_far.messages, bound.messages),
+        )
+    return list(most.values())
+
+
+def of_members(*ledgers: pa.Table) -> dict[str, list[Bound]]:
+    """{client: what all that it sent comes to, one for each kind of record}; without clients that sent nothing under
+    differential privacy. What a run draws once, the next one draws anew."""
+    accounts: dict[tuple[str, str], Account] = defaultdict(Account)
+    times: dict[tuple[str, str], int] = defaultdict(int)
+    deltas: dict[str, float] = {}
+    begun: dict[tuple[str, str], int] = {}
+    for run, row in ((run, row) for run, ledger in enumerate(ledgers) for row in _messages(ledger)):
+        applied = read_applied(row["applied"])
+        for per, own in _by_unit(applied).items():
+            at = per, row["client"]
+            if begun.setdefault(at, run) != run:
+                accounts[at], begun[at] = replace(accounts[at], released=frozenset()), run
+            accounts[at] = accounts[at].after(Applied(applied.key, own), row["times"])
+            times[at] += row["times"]
+            for noise in own:
+                if isinstance(noise, Gaussian):
+                    deltas[per] = min(noise.delta, deltas.get(per, noise.delta))
+    found: dict[str, list[Bound]] = defaultdict(list)
+    for (per, client), account in accounts.items():
+        found[client].append(_bound(per, deltas.get(per), account, times[per, client]))
+    return dict(found)
+
+
+def over_rounds(ledger: pa.Table) -> dict[str, dict[int, float]]:
+    """{what a record is: {round: ε of all that was sent up to then}}, of the client whom it cost most."""
+    from fedweave.privacy.mechanisms import total_epsilon  # imports torch, which ledgers without noise need not
+
+    accounts: dict[tuple[str, str], Account] = defaultdict(Account)
+    deltas: dict[str, float] = {}
+    found: dict[str, dict[int, float]] = defaultdict(dict)
+    for row in _messages(ledger, by_round=True):
+        applied = read_applied(row["applied"])
+        for per, own in _by_unit(applied).items():
+            at = per, row["client"]
+            accounts[at] = accounts[at].after(Applied(applied.key, own), row["times"])
+            noised = [noise.delta for noise in own if isinstance(noise, Gaussian)]
+            deltas[per] = min([*noised, deltas.get(per, 1.0)])
+            delta = deltas[per] if deltas[per] < 1 else 1e-5
+            now = total_epsilon(accounts[at].cost, delta)
+            found[per][row["round"]] = max(now, *[found[per][n] for n in list(found[per])[-1:]], 0.0)
+    return {per: dict(own) for per, own in found.items()}
+
+
+def states_bound(text: str | None) -> bool:
+    """Whether an `applied` of the ledger bounds an ε."""
+    return text is not None and bool(_by_unit(read_applied(text)))
+
+
+def _bound(per: str, delta: float | None, account: Account, times: int) -> Bound:
+    from fedweave.privacy.mechanisms import total_epsilon  # imports torch, which ledgers without noise need not
+
+    return Bound(per, total_epsilon(account.cost, delta or 1e-5), delta, times)
+
+
+def _by_unit(applied: Applied) -> dict[str, tuple[Gaussian | LDP, ...]]:
+    """The mechanisms that bound an ε, by what they call a record."""
+    found: dict[str, tuple[Gaussian | LDP, ...]] = {}
+    for own in applied.mechanisms:
+        if isinstance(own, Gaussian | LDP) and not own.cost().unbounded:
+            found[own.per] = (*found.get(own.per, ()), own)
+    return found
+
+
+def _messages(ledger: pa.Table, by_round: bool = False) -> list[Record]:
+    """{"client", "applied", "times"}: how often each client sent something with the same mechanisms; or the same of
+    each "round", in order.
+
+    A message has a row for each leaf, one that went to several peers one for each of them, and a round that was done
+    again has all of them again.
+    """
+    some = ledger.filter(pc.is_valid(ledger["applied"])).select([*_MESSAGE, "key", "to"])
+    plain = some.cast(pa.schema([field.with_type(_value_type(field.type)) for field in some.schema]))
+    rows = plain.group_by([*_MESSAGE, "key", "to"]).aggregate([([], "count_all")])
+    messages = rows.group_by(_MESSAGE).aggregate([("count_all", "max")])
+    kinds = ["client", "applied", *(["round"] if by_round else [])]
+    sums = messages.group_by(kinds).aggregate([("count_all_max", "sum")])
+    rows = sums.sort_by("round").to_pylist() if by_round else sums.to_pylist()
+    return [{name: row[name] for name in kinds} | {"times": row["count_all_max_sum"]} for row in rows]
+
+
+def _value_type(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind

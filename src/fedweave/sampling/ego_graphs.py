@@ -1,0 +1,315 @@
+"""Ego-graphs of a fixed shape as a `Graph`, so that any layer with a mean aggregator runs on them unchanged.
+
+An ego of k hops and fan-out f has 1 + f + … + f^k positions: position 0 is the centre, and the children of position v
+are f v + 1, …, f v + f. A batch of b egos is stored position by position, [positions · b, …]: then every ring of all
+egos is one slice. Each message-passing layer uses up the outermost ring, and after k layers the b centres are left.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedweave.core import model as models
+from fedweave.core import random
+from fedweave.core.edges import Neighbours
+from fedweave.core.graph import TRAIN, Graph
+from fedweave.core.model import Model
+from fedweave.core.operators import Operator
+from fedweave.core.ranges import check_least, check_share
+from fedweave.core.tree import Tree
+from fedweave.learn import PLAIN, ClassLoss
+from fedweave.ops.sparse import (
+    Batch,
+    Context,
+    Dims,
+    Operands,
+    Operation,
+    gather_rows,
+    over_clients,
+    padded_nonzero,
+    picked,
+)
+from fedweave.sampling.neighborhoods import drawn
+
+KINDS = ("mean", "mean_or_self")  # an ego's inner positions always have children, so both are the same here
+
+
+def positions(hops: int, fan_out: int) -> int:
+    """1 + f + … + f^k."""
+    return sum(fan_out**hop for hop in range(hops + 1))
+
+
+class EgoEdges:
+    """The edges of `batch` ego-graphs (a `core.operators.MessagePassing`)."""
+
+    shrinks = True
+
+    def __init__(self, batch: int, fan_out: int) -> None:
+        self.batch, self.fan_out = batch, fan_out
+
+    def inner(self, h: Tensor) -> int:
+        """How many positions of h [positions · b, k] have children.
+
+        Raises:
+            ValueError: only the centres are left.
+        """
+        count = (h.shape[0] // self.batch - 1) // self.fan_out
+        if count < 1:
+            raise ValueError("the ego-graphs have no ring left; they need as many hops as there are layers with edges")
+        return count
+
+    def operator(self, kind: str) -> Operator:
+        """None: what egos compute is means (`with_means`).
+
+        Raises:
+            ValueError: always.
+        """
+        raise ValueError(f"ego-graphs of fixed fan-out have no operator {kind!r}, only means over children")
+
+    def with_means(self, h: Tensor, kind: str) -> tuple[Tensor, Tensor]:
+        """The positions that have children, and for each of them the mean over its children: both [inner · b, k].
+
+        Raises:
+            ValueError: the kind of aggregation is not a mean.
+        """
+        if kind not in KINDS:
+            raise ValueError(f"ego-graphs of fixed fan-out have no operator {kind!r}, only {' and '.join(KINDS)}")
+        own, means = _Rings.apply(h.view(-1, self.batch, h.shape[1]), self.inner(h), self.fan_out)
+        return own.flatten(0, 1), means.flatten(0, 1)
+
+
+class _Rings(Operation):
+    """h [..., positions, b, k] -> its first `inner` positions, and the means over their children.
+
+    Left to itself, autograd would fill a zero tensor of h's size for either use of h, and add the two.
+    """
+
+    @staticmethod
+    def forward(h: Tensor, inner: int, fan_out: int) -> tuple[Tensor, Tensor]:
+        return h[..., :inner, :, :].clone(), h[..., 1:, :, :].unflatten(-3, (inner, fan_out)).mean(-3)
+
+    @staticmethod
+    def setup_context(ctx: Context, inputs: Operands, output: object) -> None:
+        _, ctx.inner, ctx.fan_out = inputs
+
+    @staticmethod
+    def backward(ctx: Context, own: Tensor, means: Tensor) -> tuple[Tensor, None, None]:
+        return _SpreadRings.apply(own, means, ctx.inner, ctx.fan_out), None, None
+
+    @staticmethod
+    def vmap(info: Batch, in_dims: Dims, h: Tensor, inner: int, fan_out: int) -> tuple[Tensor, tuple[int, int]]:
+        return _Rings.apply(h.movedim(in_dims[0], 0), inner, fan_out), (0, 0)
+
+
+class _SpreadRings(Operation):
+    """The transpose of `_Rings`."""
+
+    @staticmethod
+    def forward(own: Tensor, means: Tensor, inner: int, fan_out: int) -> Tensor:
+        out = own.new_empty(*own.shape[:-3], 1 + inner * fan_out, *own.shape[-2:])
+        out[..., 0, :, :] = own[..., 0, :, :]
+        out[..., 1:, :, :].unflatten(-3, (inner, fan_out)).copy_((means / fan_out).unsqueeze(-3))
+        out[..., 1:inner, :, :] += own[..., 1:, :, :]
+        return out
+
+    @staticmethod
+    def setup_context(ctx: Context, inputs: Operands, output: object) -> None:
+        _, _, ctx.inner, ctx.fan_out = inputs
+
+    @staticmethod
+    def backward(ctx: Context, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        return *_Rings.apply(grad, ctx.inner, ctx.fan_out), None, None
+
+    @staticmethod
+    def vmap(info: Batch, in_dims: Dims, own: Tensor, means: Tensor, inner: int, fan_out: int) -> tuple[Tensor, int]:
+        sides = over_clients(info.batch_size, in_dims, own, means)
+        return _SpreadRings.apply(*sides, inner, fan_out), 0
+
+
+def ego_graph(h: Tensor, batch: int, fan_out: int) -> Graph:
+    """`batch` egos with the embeddings h [positions · b, k]; unlabelled."""
+    count = h.shape[0]
+    return Graph(
+        x=h,
+        edges=EgoEdges(batch, fan_out),
+        y=torch.full((count,), -1, device=h.device),
+        masks=torch.zeros(3, count, dtype=torch.bool, device=h.device),
+        real=torch.ones(count, dtype=torch.bool, device=h.device),
+    )
+
+
+def children(neighbours: Neighbours, parents: Tensor, uniforms: Tensor) -> Tensor:
+    """One random neighbour (with replacement) of `parents` int64 [...] for each of `uniforms` [..., f] in [0, 1).
+
+    A node without neighbours is its own. Returns int64 [..., f].
+    """
+    first, degree, columns = neighbours
+    flat = parents.reshape(-1)
+    begin, count = (table.gather(0, flat).view(*parents.shape, 1) for table in (first, degree))
+    at = (begin + (uniforms * count).long()).clamp(max=len(columns) - 1)
+    return torch.where(count > 0, columns.gather(0, at.reshape(-1)).view(at.shape), parents[..., None])
+
+
+def compact(nodes: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Name each node once: nodes int64 [s, k] below `count` -> (named int64 [s, m], place int64 [s, k]) such that
+    nodes[i, j] = named[i, place[i, j]].
+
+    m is what the longest row needs, the same for all clients of a batch, rounded up; what is beyond is node 0.
+    """
+    named, place = _Compact.apply(nodes, count)
+    return named, place
+
+
+class _Compact(Operation):
+    @staticmethod
+    def forward(nodes: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        seen = nodes.new_zeros(len(nodes), count).scatter_(1, nodes, 1)
+        named, rank = padded_nonzero(seen, nodes.new_zeros(len(nodes), 1), most=nodes.shape[1])
+        return named.contiguous(), rank.gather(1, nodes) - 1
+
+    @staticmethod
+    def setup_context(ctx: Context, inputs: Operands, output: tuple[Tensor, Tensor]) -> None:
+        ctx.mark_non_differentiable(*output)
+
+    @staticmethod
+    def backward(ctx: Context, *grads: object) -> tuple[None, None]:
+        return None, None
+
+    @staticmethod
+    def vmap(info: Batch, in_dims: Dims, nodes: Tensor, count: int) -> tuple[tuple[Tensor, ...], tuple[int, int]]:
+        rows = nodes.movedim(in_dims[0], 0)
+        return tuple(out.unflatten(0, rows.shape[:2]) for out in _Compact.apply(rows.flatten(0, 1), count)), (0, 0)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Sampled ego-graphs: mini-batches of them, and training on them (Zhang et al. 2023, FedEgo, sections 3.1 and 4.1).
+
+
+@dataclass(frozen=True)
+class Egos:
+    """Ego-graphs of `hops` hops with `fan_out` neighbours each, drawn with replacement, `batch` centres at a time.
+
+    epochs: 0 draws every mini-batch afresh; else all steps together are so many epochs, and the mini-batches of one
+            have no centre in common.
+    share:  how many train nodes an epoch goes through, as a share of all the client's nodes.
+    """
+
+    batch: int = 32
+    hops: int = 2
+    fan_out: int = 6
+    epochs: int = 0
+    share: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_least(1, batch=self.batch, fan_out=self.fan_out)
+        check_least(0, hops=self.hops, epochs=self.epochs)
+        check_share(share=self.share)
+
+    def split(self, model: Model) -> int:
+        """How many leading layers see nodes, not egos: those before the last `hops` layers with edges.
+
+        Raises:
+            ValueError: the model cannot run on ego-graphs; says why and which can.
+        """
+        passing = [i for i, layer in enumerate(model) if layer.operator is not None]
+        on_egos = passing[len(passing) - self.hops :]
+        split = on_egos[0] if on_egos else max(passing, default=-1) + 1
+        if len(on_egos) < self.hops or split == 0 or any(model[i].operator not in KINDS for i in on_egos):
+            kinds = ", ".join(str(model[i].operator) for i in passing) or "none"
+            raise ValueError(
+                f"ego-graphs of {self.hops} hops need a model with as many layers that average over neighbours, and a "
+                f"layer before them; this one has {len(model)} layers, those with edges being: {kinds}. Choose "
+                "model.name = 'ego', or 'sage' with more layers than algorithm.hops"
+            )
+        return split
+
+    def draw(self, graph: Graph, key: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+        """A mini-batch per step: int64 [steps, b] distinct train nodes, and bool [steps, b] which of them are real
+        (fewer nodes than b leave places empty)."""
+        if not self.epochs:
+            keys = random.fold(key, torch.arange(steps, device=key.device))
+            return drawn(graph.masks[TRAIN], keys[:, None], self.batch)
+        each = steps // self.epochs
+        keys = random.fold(key, torch.arange(self.epochs, device=key.device))
+        nodes, _ = drawn(graph.masks[TRAIN], keys[:, None], each * self.batch)
+        count = self.epoch(graph).clamp(max=each * self.batch)
+        # where the mini-batches of an epoch end, which are as equal as can be
+        ends = torch.arange(each + 1, device=key.device) * count // each
+        place = ends[:-1, None] + torch.arange(self.batch, device=key.device)
+        real = place < ends[1:, None]
+        chosen = nodes[:, torch.where(real, place, 0).reshape(-1)].reshape(steps, self.batch)
+        return chosen, real.expand(self.epochs, *real.shape).reshape(steps, self.batch)
+
+    def least(self, graph: Graph, steps: int) -> int:
+        """The fewest train nodes that any of `steps` mini-batches has, apart from those that have none. Waits for the
+        graph's device, so call it between steps."""
+        if not self.epochs:
+            return min(self.batch, int(graph.masks[TRAIN].sum()))
+        each = max(1, steps // self.epochs)
+        count = min(int(self.epoch(graph)), each * self.batch)
+        return max(1, count // each) if count else 0
+
+    def epoch(self, graph: Graph) -> Tensor:
+        """How many train nodes an epoch goes through: int64 scalar."""
+        wanted = (self.share * graph.real.sum().double()).floor().long()
+        return torch.minimum(wanted, graph.masks[TRAIN].sum())
+
+    def needed(self, graph: Graph) -> Tensor:
+        """How many mini-batches that takes: int64 scalar."""
+        return -(-self.epoch(graph) // self.batch)
+
+    def around(self, graph: Graph, key: Tensor, centres: Tensor) -> Tensor:
+        """Nodes at all positions of the egos around `centres` int64 [m]: int64 [positions, m] (see `sampling.ego`)."""
+        rings, neighbours = [centres[None]], graph.own_edges.neighbours
+        for hop in range(self.hops):
+            parents = rings[-1]
+            uniforms = random.uniform(random.fold(key, "hop", hop), (*parents.shape, self.fan_out))
+            rings.append(children(neighbours, parents, uniforms).transpose(1, 2).reshape(-1, len(centres)))
+        return torch.cat(rings)
+
+    def batches(self, model: Model, graph: Graph, key: Tensor, steps: int) -> Tree:
+        """Mini-batches of egos for `fit(…, batches=…)`, all leaves [steps, …]: the "target" class and "weight" (0 or 1)
+        of b centres, the distinct "nodes" of a batch's egos, and which of them is at which "place" in the egos."""
+        centres, real = self.draw(graph, random.fold(key, "centres"), steps)
+        nodes = self.around(graph, random.fold(key, "egos"), centres.reshape(-1))
+        nodes = nodes.unflatten(1, (steps, self.batch)).transpose(0, 1).flatten(1)
+        target = graph.y.gather(0, centres.reshape(-1)).view(centres.shape).clamp(min=0)
+        minibatch = {"target": target, "weight": real.to(graph.x.dtype)}
+        if any(layer.operator for layer in model[: self.split(model)]):
+            return minibatch | {"place": nodes}
+        named, place = compact(nodes, len(graph.y))
+        return minibatch | {"nodes": named, "place": place}
+
+    def mixed(self, graph: Graph, key: Tensor, uploads: int, least: int, mixup: bool) -> tuple[Tensor, Tensor]:
+        """The train nodes in random batches to be mixed: int64 [uploads, batch + least - 1], and their weights, which
+        sum to 1 in a batch that is uploaded and to 0 in one that is not. Without `mixup` one of each counts alone."""
+        train = graph.masks[TRAIN]
+        order = random.order(key, train).argsort()
+        count = train.sum()
+        sizes = uploads, self.batch + least - 1
+        batch, place = (torch.arange(size, device=train.device) for size in sizes)
+        batch = batch[:, None]
+        rank = batch * self.batch + place
+        last = batch == self.filled(count, least) - 1
+        inside = (rank < count) & (last | (place < self.batch)) & (batch < self.filled(count, least))
+        if not mixup:
+            inside = inside & (place == 0)
+        weight = inside.to(graph.x.dtype)
+        nodes = order.gather(0, torch.where(inside, rank, 0).reshape(-1)).view(inside.shape)
+        return nodes, weight / weight.sum(-1, keepdim=True).clamp(min=1)
+
+    def filled(self, count: Tensor, least: int) -> Tensor:
+        """How many batches `count` train nodes fill; fewer than `least` left over join the last."""
+        return count // self.batch + (count % self.batch >= least)
+
+    def loss(self, w: Tree, model: Model, graph: Graph, key: Tensor, minibatch: Tree, how: ClassLoss = PLAIN) -> Tensor:
+        """Mean cross-entropy (eq. 2 with the minus sign that it lacks) of one mini-batch's centres, each seen through
+        its sampled ego; scalar, 0 at a client without train nodes."""
+        split = self.split(model)
+        if "nodes" in minibatch:  # layers without edges see only the nodes of the batch, and each of them once
+            graph = graph._replace(x=picked(graph.x, minibatch["nodes"]))
+        reduced = models.apply(model[:split], w, graph, key)
+        egos = ego_graph(gather_rows(reduced, minibatch["place"]), self.batch, self.fan_out)
+        logits = models.apply(model[split:], w, egos, key, first=split)
+        return how.of(logits, minibatch["target"], minibatch["weight"], graph.y, graph.masks[TRAIN])
