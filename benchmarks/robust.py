@@ -25,7 +25,7 @@ from fedweave.core import model as models
 from fedweave.core.federation import step_name
 from fedweave.core.graph import TEST, TRAIN, Graph, GraphArrays, graph_arrays, graph_like
 from fedweave.core.random import generator
-from fedweave.core.replies import Batch, Replies
+from fedweave.core.replies import Replies, ReplyBatch
 from fedweave.core.tree import leaves, nest, unravel
 from fedweave.engines.simulation import Simulation
 from fedweave.experiment import config
@@ -119,7 +119,7 @@ class Attacked(Simulation):
                 tree[path][at] = leaf
             if self._attack.n and "n" in tree:
                 tree["n"][at] = self._attack.n
-        return Replies(replies.clients, [Batch(tuple(range(len(replies))), nest(tree))], replies.missing)
+        return Replies(replies.clients, [ReplyBatch(tuple(range(len(replies))), nest(tree))], replies.missing)
 
 
 def outcome(fed: Attacked, algorithm: FedAvg, rounds: int) -> tuple[float, float]:

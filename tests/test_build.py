@@ -11,7 +11,7 @@ import scipy.sparse as sp
 import torch
 
 from fedweave.algorithms import ALGORITHMS, FedAvg
-from fedweave.algorithms.fedgcn import Place, Places
+from fedweave.algorithms.fedgcn import NodePlace, Places
 from fedweave.contract.subject import distance
 from fedweave.core.algorithm import Capabilities
 from fedweave.core.graph import SPLITS, graph_tree
@@ -85,7 +85,7 @@ def test_crossing_edges_against_brute_force() -> None:
 
 def test_places_name_the_nodes_and_what_they_are_joined_to() -> None:
     cut = Partition((part([0, 1]), part([3, 4])))  # 0 - 1 - 2 - 3 - 4, and 1 - 4
-    one, other = map(Place.of, build.client_graphs(PATH, cut, finders=[Places()]).values())
+    one, other = map(NodePlace.of, build.client_graphs(PATH, cut, finders=[Places()]).values())
     assert one.nodes.tolist() == [0, 1]
     assert one.crossing.tolist() == [[1], [4]]
     assert other.crossing.tolist() == [[1], [1]]

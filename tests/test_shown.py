@@ -93,7 +93,7 @@ def keys_of(section: str) -> set[str]:
         return {"name", *more, *(key for kind in kinds for key in config.parameters(section, kind))}
     document: dict[str, Any] = {}
     override(document, f"{section}.x=1" if section else "x=1")
-    kind = {"": config.General, "evaluation": config.Evaluation}.get(section)
+    kind = {"": config.General, "evaluation": config.EvaluationSettings}.get(section)
     return set(config.own_parameters(kind)) if kind else {"labels", "edges"}
 
 

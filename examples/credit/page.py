@@ -9,7 +9,7 @@ from jinja2 import Environment, StrictUndefined
 from rich.filesize import decimal
 from training import Outcome
 
-from fedweave.report.drawing import Bars, Dots, Figure, Line, Panel, legend_of, of_run, tone
+from fedweave.report.drawing import Bars, Dots, Figure, LineSeries, Panel, legend_of, of_run, tone
 from fedweave.report.drawing import percent as share
 from fedweave.report.html import drawn
 from fedweave.report.pages import STYLE
@@ -118,7 +118,7 @@ def people(outcomes: Outcomes) -> Figure:
     panels = []
     for title, what in titles.items():
         shares = np.array([getattr(outcome, what) for outcome in outcomes.values()])
-        joined = [Line("", (at, at), pair, tone("#999999")) for at, pair in enumerate(shares.tolist())]
+        joined = [LineSeries("", (at, at), pair, tone("#999999")) for at, pair in enumerate(shares.tolist())]
         dots = [
             Dots(label, range(len(shares)), shares[:, group].tolist(), of_run(group), SYMBOLS[1 + group])
             for group, label in enumerate(GROUPS)

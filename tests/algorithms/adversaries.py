@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedweave.core.federation import step_name
 from fedweave.core.random import generator
-from fedweave.core.replies import Batch, Replies, Stacked
+from fedweave.core.replies import Replies, ReplyBatch, Stacked
 from fedweave.core.tree import leaves, map_leaves, nest, ravel, unravel
 from fedweave.engines.simulation import Simulation
 from fedweave.experiment import config
@@ -48,7 +48,7 @@ class Dishonest(Simulation):
             tree["prototype"] = torch.nn.functional.pad(tree["prototype"], (0, 0, 0, self.repeated))
         if self.idle:
             tree["motif"][AGENT] = tree["motif"][VICTIM][0] if self.repeated else -1
-        return Replies(replies.clients, [Batch(tuple(range(len(replies))), nest(tree))], replies.missing)
+        return Replies(replies.clients, [ReplyBatch(tuple(range(len(replies))), nest(tree))], replies.missing)
 
 
 def noise(engine: Dishonest, sent: Tensor, got: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from fedweave.core import random
 from fedweave.core.federation import Client
 from fedweave.core.graph import Graph, GraphArrays
 from fedweave.core.model import Layer
-from fedweave.core.replies import Batch, Replies
+from fedweave.core.replies import Replies, ReplyBatch
 from fedweave.core.tree import Tree, ravel
 from fedweave.experiment.rounds import train
 from fedweave.ops.tape import ByObject
@@ -221,7 +221,7 @@ def test_fairfed_weights_of_a_sample_are_shares_before_they_change() -> None:
     tables[0, 0, 0], tables[0, 1, 0] = torch.tensor([10.0, 10]), torch.tensor([10.0, 10])  # no gap
     tables[1, 0, 0], tables[1, 1, 0] = torch.tensor([5.0, 0]), torch.tensor([0.0, 5])
     told = {"groups": tables, "n": torch.tensor([40, 40]), "correct": torch.tensor([20, 5])}
-    round = Round(Replies("ab", [Batch((0, 1), told)], {}), torch.tensor([1, 3]), {}, ())
+    round = Round(Replies("ab", [ReplyBatch((0, 1), told)], {}), torch.tensor([1, 3]), {}, ())
     state = {"omega": torch.tensor([0.2, 0.1, 0.2, 0.3, 0.2]).double()}
     torch.testing.assert_close(part.weigh(state, round), torch.tensor([0.25 + 0.2 * 0.3, 0.75 - 0.2 * 0.3]).double())
 

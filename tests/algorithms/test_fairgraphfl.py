@@ -14,11 +14,11 @@ from fedweave.algorithms import ALGORITHMS
 from fedweave.algorithms.fairgraphfl import AgentValue, MotifPrototypes, Payoff, ValueReward, embedding
 from fedweave.algorithms.fairgraphfl.motifs import HAVING, MOTIFS
 from fedweave.algorithms.parts import Composition, Normalised, Round
-from fedweave.algorithms.parts.composition import Server
+from fedweave.algorithms.parts.composition import ServerHooks
 from fedweave.algorithms.parts.part import is_recorded
 from fedweave.core import model as models
 from fedweave.core.graph import Graph
-from fedweave.core.replies import Batch, Replies
+from fedweave.core.replies import Replies, ReplyBatch
 from fedweave.core.tree import Tree, leaves, ravel, unravel
 from fedweave.engines.simulation import Simulation
 from fedweave.errors import ConfigError
@@ -239,7 +239,7 @@ def test_where_values_do_not_sum_to_more_than_zero_the_round_changes_nothing(
 ) -> None:
     part, paid = AgentValue(alpha1=100.0, alpha2=0.0), Payoff()
     u = torch.tensor([[1.0, 0.0], [-1.0, 0.1], [-1.0, -0.1]], dtype=torch.float64)
-    replies = Replies(("a", "b", "c"), [Batch((0, 1, 2), {"update": {"x": u}})], {})
+    replies = Replies(("a", "b", "c"), [ReplyBatch((0, 1, 2), {"update": {"x": u}})], {})
     r = torch.tensor([0.8, 0.1, 0.1], dtype=torch.float64)
     state = {"r": r, "phi": 0 * r, "d": 0 * r, "heard": r < 0, "motif": torch.zeros(3, 0, dtype=torch.int64)}
     round = Round(replies, torch.arange(3), {}, (), weights=part.weigh(state, Round(replies, torch.arange(3), {}, ())))
@@ -251,7 +251,7 @@ def test_where_values_do_not_sum_to_more_than_zero_the_round_changes_nothing(
         pay = paid.update(nothing, replace(round, value=values))
         assert pay["pay"].sum() == (not said)
         caplog.clear()
-        Server(Composition((part, paid)), ())._warn({"AgentValue": after, "Payoff": pay})
+        ServerHooks(Composition((part, paid)), ())._warn({"AgentValue": after, "Payoff": pay})
         assert all(words in caplog.text for words in ("leaves them unchanged", *said))
         assert len(caplog.records) == 1 + len(said)
 

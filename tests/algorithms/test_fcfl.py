@@ -10,7 +10,7 @@ import torch
 from fedweave.algorithms import ALGORITHMS
 from fedweave.algorithms.fcfl import ParetoDescent, common_descent
 from fedweave.algorithms.parts import Round
-from fedweave.core.replies import Batch, Replies
+from fedweave.core.replies import Replies, ReplyBatch
 from fedweave.experiment.rounds import train
 from tests.contract.federations import federation, graphs, model
 
@@ -18,7 +18,7 @@ from tests.contract.federations import federation, graphs, model
 def round_of(updates: np.ndarray, losses: list[float], **options: Any) -> Round:
     tree = {"update": {"0": {"w": torch.tensor(updates)}}, "loss": torch.tensor(losses).double()}
     clients = tuple("abcdef"[: len(losses)])
-    replies = Replies(clients, [Batch(tuple(range(len(losses))), tree)], {})
+    replies = Replies(clients, [ReplyBatch(tuple(range(len(losses))), tree)], {})
     return Round(replies, torch.arange(len(losses)), {}, (), **options)
 
 

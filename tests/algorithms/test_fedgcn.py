@@ -10,7 +10,7 @@ from fedweave.algorithms import ALGORITHMS, FedAvg
 from fedweave.algorithms.fedgcn import CROSSING, PLACES, NeighbourSums, Places
 from fedweave.core import model as models
 from fedweave.core.graph import dense, graph_arrays, make_graph
-from fedweave.core.operators import NODES, Extra
+from fedweave.core.operators import NODES, Precomputed
 from fedweave.core.types import FRAMING
 from fedweave.engines.simulation import Simulation
 from fedweave.errors import StepFailed
@@ -86,7 +86,7 @@ def by_hand(hops: int = 2, leaves: str = "") -> Simulation:
     for client, own in x.items():
         if client == leaves:
             continue
-        extra = Extra(dict(zip(along, map(np.array, places[client]), strict=True)), along=along)
+        extra = Precomputed(dict(zip(along, map(np.array, places[client]), strict=True)), along=along)
         y, rest = np.array([0, 1]), {"dtype": torch.float64, "extra": extra}
         graphs[client] = make_graph(np.array(own), edges, y, masks, **rest)
     fed = Simulation(graphs, classes=2)

@@ -10,7 +10,7 @@ import torch
 from fedweave.algorithms import ALGORITHMS, FedAvg
 from fedweave.algorithms.fedpub import FunctionalMix, SparseMasks, proxy_graph, pruned
 from fedweave.algorithms.parts import Uniform
-from fedweave.contract.subject import Recorder
+from fedweave.contract.subject import RecordingSimulation
 from fedweave.core.graph import graph_arrays, make_graph
 from fedweave.core.model import apply
 from fedweave.core.tree import leaves, map_leaves
@@ -130,7 +130,7 @@ class Telling(SparseMasks):
 
 @pytest.mark.parametrize(("part", "leaves_home"), [(SparseMasks, False), (Telling, True)])
 def test_masks_stay_at_their_clients(part: Any, leaves_home: bool) -> None:
-    fed = federation(engine=Recorder)
+    fed = federation(engine=RecordingSimulation)
     *_, last = train(FedAvg(model(), parts=(part(),)), fed, 2)
     sent = {path for replies in fed.heard for reply in replies for path, _ in leaves(reply)}
     held = {path for path, _ in leaves(last.state)}

@@ -22,7 +22,7 @@ from fedweave.algorithms.neighbours import (
     squares,
     strongest,
 )
-from fedweave.contract.subject import Recorder
+from fedweave.contract.subject import RecordingSimulation
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.federation import Client
@@ -378,7 +378,7 @@ def test_a_client_alone_mends_its_graph_without_an_exchange() -> None:
 @pytest.fixture(scope="module")
 def heard() -> tuple[Simulation, dict[str, list[Tree]]]:
     """All replies up to the first round, by client; the server sends what no honest one would, too."""
-    fed = federation(engine=Recorder, dtype=DOUBLE, mode="vmap")
+    fed = federation(engine=RecordingSimulation, dtype=DOUBLE, mode="vmap")
     fed.begin(0)
     ALGORITHMS["fedsage_plus"](model(), slots=2, epochs=2, exchanges=1, sample=6, hidden=(8,), rounding="random").init(
         fed

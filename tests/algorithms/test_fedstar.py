@@ -9,7 +9,7 @@ import torch
 
 from fedweave.algorithms import FedAvg, FedStar
 from fedweave.algorithms.parts import GraphCrossEntropy
-from fedweave.contract.subject import Recorder
+from fedweave.contract.subject import RecordingSimulation
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.graph import Graph, make_graph
@@ -96,7 +96,7 @@ def star(dropout: float = 0.5) -> Any:
 
 
 def test_only_the_structure_channel_is_shared() -> None:
-    fed = contract.federation(engine=Recorder)
+    fed = contract.federation(engine=RecordingSimulation)
     *_, last = train(FedStar(star()), fed, 2, eval_every=0)
     sent = {path for reply in fed.heard[0] for path, _ in leaves(reply["update"])}
     channel = {f"{layer}/structure_{name}" for layer in (1, 3, 5) for name in ("weight", "bias")}

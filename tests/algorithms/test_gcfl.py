@@ -12,7 +12,7 @@ from fedweave.algorithms import ALGORITHMS, FedAvg
 from fedweave.algorithms.gcfl import Clusters, SeriesClusters, smaller_side, warped
 from fedweave.algorithms.parts import Round, Uniform
 from fedweave.core.graph import make_graph
-from fedweave.core.replies import Batch, Replies
+from fedweave.core.replies import Replies, ReplyBatch
 from fedweave.core.tree import map_leaves
 from fedweave.engines.simulation import Simulation
 from fedweave.experiment.rounds import train
@@ -28,7 +28,7 @@ def after(updates: list[list[float]], sizes: list[int], gradients: list[float] |
     if gradients:
         tree["gradient"] = torch.tensor(gradients)
     clients = tuple("abcdefgh"[: len(sizes)])
-    return Round(Replies(clients, [Batch(tuple(range(len(sizes))), tree)], {}), torch.arange(len(sizes)), {}, ())
+    return Round(Replies(clients, [ReplyBatch(tuple(range(len(sizes))), tree)], {}), torch.arange(len(sizes)), {}, ())
 
 
 OPPOSED = [[1.0, 0.1], [1.0, -0.1], [-1.0, 0.0], [-1.1, 0.0]]  # two clients go one way, two the other

@@ -17,7 +17,7 @@ from fedweave.algorithms.vertical.split import AGGREGATIONS, cuts, union
 from fedweave.core.algorithm import capabilities
 from fedweave.core.edges import EdgeList, Edges
 from fedweave.core.graph import Graph, make_graph
-from fedweave.core.replies import Batch, Replies
+from fedweave.core.replies import Replies, ReplyBatch
 from fedweave.core.tree import Tree, decode, encode, leaves
 from fedweave.engines import vectorized
 from fedweave.engines.simulation import Simulation
@@ -99,7 +99,7 @@ def test_joining_what_was_extracted_gives_the_aggregate(how: str, at: int) -> No
     place, share = torch.tensor(at), torch.tensor(1 / 3, dtype=torch.float64)
 
     def whole(parts: torch.Tensor) -> torch.Tensor:
-        return kind.aggregate(Replies(("a", "b", "c"), [Batch((0, 1, 2), {"h": parts})], {}), "h", parts.dtype)
+        return kind.aggregate(Replies(("a", "b", "c"), [ReplyBatch((0, 1, 2), {"h": parts})], {}), "h", parts.dtype)
 
     others = kind.extract(whole(h), h[at], place, share)
     assert torch.allclose(kind.join(others, h[at], place, share), whole(h), atol=1e-15)
@@ -134,12 +134,12 @@ def test_models_that_collect_outputs_are_cut_after_the_last_of_these() -> None:
 
 def test_unions_by_hand() -> None:
     lists = [{"nodes": torch.tensor(nodes, dtype=torch.int32)} for nodes in ([4, 9, 4], [1, 4, 2])]
-    replies = Replies(("a", "b"), [Batch((i,), {"nodes": t["nodes"][None]}) for i, t in enumerate(lists)], {})
+    replies = Replies(("a", "b"), [ReplyBatch((i,), {"nodes": t["nodes"][None]}) for i, t in enumerate(lists)], {})
     assert union(replies, 10)[:4].tolist() == [1, 2, 4, 9]
     assert union(replies, 10)[4:].tolist() == [1] * 60
     with refusal("call.sampled-nodes", "'a'", "0 to 8"):
         union(replies, 9)
-    below = Replies(("a",), [Batch((0,), {"nodes": torch.tensor([[3, -1]], dtype=torch.int32)})], {})
+    below = Replies(("a",), [ReplyBatch((0,), {"nodes": torch.tensor([[3, -1]], dtype=torch.int32)})], {})
     with refusal("call.sampled-nodes", "'a'", "0 to 9"):
         union(below, 10)
 

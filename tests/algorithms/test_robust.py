@@ -23,7 +23,7 @@ from fedweave.algorithms.parts import (
     Uniform,
 )
 from fedweave.algorithms.parts.weights import by_size, krum_scores
-from fedweave.core.replies import Batch, Replies
+from fedweave.core.replies import Replies, ReplyBatch
 from fedweave.core.tree import Tree, leaves, ravel
 from fedweave.experiment.rounds import train
 from tests.contract.federations import distance, federation, model
@@ -38,7 +38,7 @@ def of(updates: Any, dtype: torch.dtype = torch.float64, **known: Any) -> Round:
     tree = {"update": {"a": rows[:, :1], "b": rows[:, 1:].unsqueeze(2)}}
     names = [f"site-{i}" for i in range(len(rows))]
     w = {"a": rows.new_zeros(1), "b": rows.new_zeros(rows.shape[1] - 1, 1)}
-    replies = Replies(names, [Batch(tuple(range(len(rows))), tree)], {})
+    replies = Replies(names, [ReplyBatch(tuple(range(len(rows))), tree)], {})
     return Round(replies, torch.arange(len(rows)), w, model(), **known)
 
 
@@ -244,7 +244,9 @@ def test_a_run_has_as_many_rounds_as_every_part_allows() -> None:
 def test_what_clients_report_is_averaged_as_their_updates_are() -> None:
     """Whether weights sum to 1 or, as FairGFL's, to more; without weights, or with some for each client, alike."""
     told = of([[0.0, 0]] * 3)
-    told = replace(told, replies=Replies(["a", "b", "c"], [Batch((0, 1, 2), {"loss": torch.tensor([1.0, 2, 6])})], {}))
+    told = replace(
+        told, replies=Replies(["a", "b", "c"], [ReplyBatch((0, 1, 2), {"loss": torch.tensor([1.0, 2, 6])})], {})
+    )
     for weights, mean in (([0.5, 0.5, 0.0], 1.5), ([2.0, 0.0, 2.0], 3.5), (None, 3.0), ([[1.0, 0, 0]] * 3, 3.0)):
         found = replace(told, weights=None if weights is None else torch.tensor(weights, dtype=torch.float64))
         assert found.mean("loss") == pytest.approx(mean)
@@ -252,7 +254,7 @@ def test_what_clients_report_is_averaged_as_their_updates_are() -> None:
 
 def test_clients_count_by_size_and_alike_where_nobody_has_an_example() -> None:
     for sizes, shares in (([1, 3, 0], [0.25, 0.75, 0.0]), ([0, 0, 0], [1 / 3] * 3)):
-        told = Replies(["a", "b", "c"], [Batch((0, 1, 2), {"n": torch.tensor(sizes)})], {})
+        told = Replies(["a", "b", "c"], [ReplyBatch((0, 1, 2), {"n": torch.tensor(sizes)})], {})
         assert by_size(replace(of([[0.0, 0]] * 3), replies=told)).tolist() == shares
 
 

@@ -6,7 +6,7 @@ import torch
 from fedweave.algorithms.vertical.split import RowRelease
 from fedweave.core.federation import Federation, StepInfo, step_info
 from fedweave.core.mechanism import Clipped, Gaussian, SecureSum, read_applied
-from fedweave.core.replies import Batch, Replies
+from fedweave.core.replies import Replies, ReplyBatch
 from fedweave.deploy.flare.policy import PolicyViolation, Spent, check_reply
 from fedweave.deploy.flare.sitefile import Rules
 from fedweave.experiment.rounds import train
@@ -24,7 +24,7 @@ def test_a_sum_of_words_is_exact(bits: int) -> None:
     words = FixedPoint(bits, 16)
     told = torch.stack([words.encode(torch.tensor([value, 9e9]), words.word(2.0)) for value in (1.5, -0.25)])
     assert (told.dtype, told.tolist()) == (words.dtype, [[98304, 131072], [-16384, 131072]])
-    total = Replies(("a", "b"), [Batch((0, 1), {"h": told})], {}, ("h",)).total("h")
+    total = Replies(("a", "b"), [ReplyBatch((0, 1), {"h": told})], {}, ("h",)).total("h")
     assert words.decode(total, torch.float64).tolist() == [1.25, 4.0]
 
 
@@ -48,7 +48,7 @@ def test_a_bound_that_could_overflow_is_refused() -> None:
 
 def test_replies_show_the_total_alone() -> None:
     tree = {"h": {"x": torch.ones(2, 3, dtype=torch.int32)}, "n": torch.ones(2)}
-    replies = Replies(("a", "b"), [Batch((0, 1), tree)], {}, ("h",))
+    replies = Replies(("a", "b"), [ReplyBatch((0, 1), tree)], {}, ("h",))
     assert replies.total("h")["x"].tolist() == [2, 2, 2]
     assert replies["a"].keys() == {"n"}
     for look in (replies.stack, replies.matrix, lambda key: replies.weighted_sum(key, torch.ones(2))):

@@ -12,7 +12,7 @@ from fedweave.algorithms.parts import Clip, Context, Drift, MemberNoise, MixedSt
 from fedweave.core import random
 from fedweave.core.federation import Client
 from fedweave.core.graph import TRAIN
-from fedweave.core.mechanism import Account, Clipped, read_applied
+from fedweave.core.mechanism import Clipped, PrivacyAccount, read_applied
 from fedweave.core.mechanism import SecureSum as Applied
 from fedweave.core.tree import leaves, map_leaves, nest, ravel
 from fedweave.errors import FedweaveError
@@ -247,7 +247,7 @@ def test_the_count_of_what_was_cut_costs_no_epsilon_beside_the_noised_update() -
     """It is made of the noised numbers alone."""
     _, fed = after(MemberNoise(clip=0.5, sigma=0.1), SecureSum(weights="equal"), rounds=1)
     rows = [row["applied"] for row in fed.ledger.table().to_pylist() if row["client"] == "site-0" and row["applied"]]
-    account = Account()
+    account = PrivacyAccount()
     for applied in sorted(set(rows)):
         account = account.after(read_applied(applied))
     assert account.cost.unbounded == 0

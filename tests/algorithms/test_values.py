@@ -16,7 +16,7 @@ from fedweave.algorithms.qfedavg import FairByLoss
 from fedweave.algorithms.rffl import Reputation, ReputationReward
 from fedweave.core.federation import Client
 from fedweave.core.graph import make_graph
-from fedweave.core.replies import Batch, Replies
+from fedweave.core.replies import Replies, ReplyBatch
 from fedweave.datasets.base import Dataset
 from fedweave.experiment.rounds import train
 from fedweave.models import MODELS
@@ -31,7 +31,7 @@ SIZES = np.array([2.0, 6.0, 4.0])
 def after(**options: Any) -> Round:
     """A round in which clients sent `UPDATES`."""
     tree = {"update": {"0": {"weight": torch.tensor(UPDATES).view(3, 2, 2)}}, "n": torch.tensor(SIZES).long()}
-    return Round(Replies("abc", [Batch((0, 1, 2), tree)], {}), torch.arange(3), {}, (), **options)
+    return Round(Replies("abc", [ReplyBatch((0, 1, 2), tree)], {}), torch.arange(3), {}, (), **options)
 
 
 def cosine(a: np.ndarray, b: np.ndarray) -> float:
@@ -158,8 +158,8 @@ def test_a_client_without_a_training_example_weighs_nothing_by_its_loss() -> Non
         part = FairByLoss(q, 10.0)
         told = {"update": {"0": {"weight": torch.tensor(UPDATES).view(3, 2, 2)}}}
         update = {"0": {"weight": torch.tensor(UPDATES[:2]).view(2, 2, 2)}}
-        both = [Batch((0, 1), {"update": update, "loss": torch.tensor([0.7, 0.3])})]
-        three = [Batch((0, 1, 2), told | {"loss": torch.tensor([0.7, 0.3, 0.0])})]
+        both = [ReplyBatch((0, 1), {"update": update, "loss": torch.tensor([0.7, 0.3])})]
+        three = [ReplyBatch((0, 1, 2), told | {"loss": torch.tensor([0.7, 0.3, 0.0])})]
         alone, joined = (
             part.weigh({}, Round(Replies(names, batches, {}), torch.arange(len(names)), {}, ()))
             for names, batches in (("ab", both), ("abc", three))
@@ -184,7 +184,7 @@ def test_cffl_values_what_updates_do_on_the_servers_examples() -> None:
     tree = {"update": {"0": {"weight": update, "bias": still}}, "n": torch.tensor([5, 5, 5])}
     w = {"0": {"weight": torch.zeros(4, 2).double(), "bias": still[0]}}
     round = Round(
-        Replies("abc", [Batch((0, 1, 2), tree)], {}), torch.arange(3), w, net, {"validation": validation([0] * 4)}
+        Replies("abc", [ReplyBatch((0, 1, 2), tree)], {}), torch.arange(3), w, net, {"validation": validation([0] * 4)}
     )
     third = torch.full((3,), 1 / 3, dtype=torch.float64)
     state = {"c": third, "inside": torch.ones(3, dtype=torch.bool)}
@@ -209,7 +209,7 @@ def test_cffl_drops_whoever_is_below_two_thirds_of_an_even_share() -> None:
     tree = {"update": {"0": {"weight": torch.stack([right, -right], 2), "bias": still}}, "n": torch.tensor([5, 5, 5])}
     w = {"0": {"weight": torch.zeros(4, 2).double(), "bias": still[0]}}
     held = {"validation": validation([0] * 4)}
-    round = Round(Replies("abc", [Batch((0, 1, 2), tree)], {}), torch.arange(3), w, net, held)
+    round = Round(Replies("abc", [ReplyBatch((0, 1, 2), tree)], {}), torch.arange(3), w, net, held)
     state = {"c": torch.full((3,), 1 / 3).double(), "inside": torch.ones(3, dtype=torch.bool)}
     c = np.sinh(5 * (0.2 / 3 + 0.8 * np.array([4, 4, 2]) / 10))
     assert 1 / 9 < c[2] / c.sum() < 2 / 9

@@ -25,7 +25,7 @@ from fedweave.core.model import Model
 from fedweave.core.tree import Tree, leaves
 from fedweave.engines.simulation import Simulation
 from fedweave.models import MODELS
-from fedweave.partition.client_data import Finder, finders_of
+from fedweave.partition.client_data import Precompute, finders_of
 
 VERTICAL, GRAPH_LEVEL, PEOPLE = (
     {name for name, kind in ALGORITHMS.items() if getattr(capabilities(kind), what)}
@@ -93,7 +93,7 @@ def _needs(name: str | None) -> Capabilities:
     return Capabilities() if name is None else capabilities(ALGORITHMS[name])
 
 
-def _finders(name: str | None) -> tuple[Finder, ...]:
+def _finders(name: str | None) -> tuple[Precompute, ...]:
     return () if name is None else finders_of(algorithm(name))
 
 

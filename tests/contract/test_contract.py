@@ -10,7 +10,6 @@ from fedweave.algorithms.adafgl import AdaFGL
 from fedweave.contract import laws
 from fedweave.contract.laws import LAWS
 from fedweave.contract.subject import EVERY, Subject, distance
-from fedweave.contract.subject import Recorder as Recorder
 from fedweave.contract.subject import everything as everything
 from fedweave.core.algorithm import capabilities
 from fedweave.core.federation import step_name

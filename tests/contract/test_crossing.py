@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedweave.algorithms import ALGORITHMS
-from fedweave.algorithms.fedgcn import Place, Places
+from fedweave.algorithms.fedgcn import NodePlace, Places
 from fedweave.core.algorithm import Capabilities
 from fedweave.core.federation import DATA, Client, Federation, on_client
 from fedweave.core.graph import graph_arrays, graph_like
@@ -42,7 +42,7 @@ class NeighbourSums(Changing):
 
     @on_client(sends={"own": "its nodes", "node": "others' nodes", "sum": "sums of features for them"}, ragged=True)
     def tell(self, client: Client, message: Tree) -> Tree:
-        place = Place.of(client.graph)
+        place = NodePlace.of(client.graph)
         own, other = place.crossing
         node, at = other.unique(return_inverse=True)
         x = torch.as_tensor(_dense(client))

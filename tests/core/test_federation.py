@@ -12,7 +12,7 @@ from torch import Tensor
 from fedweave.core.federation import Client, Sends, StepInfo, on_client, step_info, step_name
 from fedweave.core.mechanism import Gaussian, Mixup
 from fedweave.core.random import generator
-from fedweave.core.replies import Batch, Replies
+from fedweave.core.replies import Replies, ReplyBatch
 from fedweave.core.tree import Tree, ravel
 from fedweave.errors import FedweaveError
 from fedweave.ops.touched import TouchedRows
@@ -31,7 +31,7 @@ def summed(replies: Replies, weights: Tensor) -> Any:
 
 def grouped(w: Tensor, groups: list[list[int]], **more: Tensor) -> Replies:
     batches = [
-        Batch(tuple(at), {"w": {"0": {"weight": w[at]}}, **{k: v[at] for k, v in more.items()}}) for at in groups
+        ReplyBatch(tuple(at), {"w": {"0": {"weight": w[at]}}, **{k: v[at] for k, v in more.items()}}) for at in groups
     ]
     return Replies(CLIENTS[: len(w)], batches, {})
 
@@ -48,24 +48,28 @@ def test_replies_are_in_client_order_however_they_arrived() -> None:
 
 
 def test_missing_clients_are_named() -> None:
-    replies = Replies(["a"], [Batch((0,), {"n": torch.tensor([1])})], {"b": "asleep"})
+    replies = Replies(["a"], [ReplyBatch((0,), {"n": torch.tensor([1])})], {"b": "asleep"})
     assert replies.missing == {"b": "asleep"}
     assert [reply["n"].item() for reply in replies] == [1]
 
 
 def test_numbers_stand_for_every_client_of_their_batch() -> None:
-    replies = Replies(["a", "b", "c"], [Batch((2, 0), {"n": 4, "s": "x"}), Batch((1,), {"n": 7, "s": "y"})], {})
+    replies = Replies(
+        ["a", "b", "c"], [ReplyBatch((2, 0), {"n": 4, "s": "x"}), ReplyBatch((1,), {"n": 7, "s": "y"})], {}
+    )
     assert replies.stack("n").tolist() == [4, 7, 4]
     assert [reply["s"] for reply in replies] == ["x", "y", "x"]
 
 
 def test_numbers_keep_their_precision_when_stacked() -> None:
-    replies = Replies(["a", "b"], [Batch((0, 1), {"loss": 0.1})], {})
+    replies = Replies(["a", "b"], [ReplyBatch((0, 1), {"loss": 0.1})], {})
     assert replies.stack("loss").double().tolist() == [0.1, 0.1]
 
 
 def test_differing_shapes_cannot_be_stacked() -> None:
-    replies = Replies(["a", "b"], [Batch((0,), {"x": torch.zeros(1, 2)}), Batch((1,), {"x": torch.zeros(1, 3)})], {})
+    replies = Replies(
+        ["a", "b"], [ReplyBatch((0,), {"x": torch.zeros(1, 2)}), ReplyBatch((1,), {"x": torch.zeros(1, 3)})], {}
+    )
     with refusal("reply.shapes", "'x': [2], [3]"):
         replies.stack("x")
 
@@ -137,14 +141,17 @@ def test_rows_that_are_stored_once_count_for_every_client() -> None:
     touched = TouchedRows(rest, rows, own)
     whole = torch.stack([TouchedRows(rest, rows[p], own[p]).materialize() for p in range(4)])
     weights = torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64)
-    replies = Replies(CLIENTS[:4], [Batch((0, 1, 2, 3), {"w": touched})], {})
-    plain = Replies(CLIENTS[:4], [Batch((0, 1, 2, 3), {"w": whole})], {})
+    replies = Replies(CLIENTS[:4], [ReplyBatch((0, 1, 2, 3), {"w": touched})], {})
+    plain = Replies(CLIENTS[:4], [ReplyBatch((0, 1, 2, 3), {"w": whole})], {})
     assert torch.equal(summed(replies, weights), summed(plain, weights))
     assert torch.equal(replies.stack("w"), whole)
     assert torch.equal(replies["c1"]["w"].materialize(), whole[1])
     mixed = Replies(
         CLIENTS[:4],
-        [Batch((2,), {"w": whole[2:3]}), Batch((0, 1, 3), {"w": TouchedRows(rest, rows[[0, 1, 3]], own[[0, 1, 3]])})],
+        [
+            ReplyBatch((2,), {"w": whole[2:3]}),
+            ReplyBatch((0, 1, 3), {"w": TouchedRows(rest, rows[[0, 1, 3]], own[[0, 1, 3]])}),
+        ],
         {},
     )
     assert torch.equal(summed(mixed, weights), summed(plain, weights))
@@ -159,8 +166,10 @@ def test_a_matrix_has_a_row_for_each_client_as_ravel_orders_it() -> None:
     replies = Replies(
         CLIENTS[:3],
         [
-            Batch((2, 0), {"w": {"b": stacked["b"][[2, 0]], "a": {k: v[[2, 0]] for k, v in stacked["a"].items()}}}),
-            Batch((1,), {"w": {"b": TouchedRows(values(3, 2), torch.tensor([[0, 1, 2]]), stacked["b"][1:2]),
+            ReplyBatch(
+                (2, 0), {"w": {"b": stacked["b"][[2, 0]], "a": {k: v[[2, 0]] for k, v in stacked["a"].items()}}}
+            ),
+            ReplyBatch((1,), {"w": {"b": TouchedRows(values(3, 2), torch.tensor([[0, 1, 2]]), stacked["b"][1:2]),
                                "a": {k: v[1:2] for k, v in stacked["a"].items()}}}),
         ],
         {},
@@ -173,7 +182,7 @@ def test_a_matrix_has_a_row_for_each_client_as_ravel_orders_it() -> None:
 
 def test_clients_that_touch_no_row_at_all_send_the_shared_rows() -> None:
     touched = TouchedRows(values(6, 2), torch.zeros(3, 0, dtype=torch.int64), torch.zeros(3, 0, 2))
-    replies = Replies(CLIENTS[:3], [Batch((0, 1, 2), {"w": touched})], {})
+    replies = Replies(CLIENTS[:3], [ReplyBatch((0, 1, 2), {"w": touched})], {})
     torch.testing.assert_close(replies.weighted_sum("w", torch.ones(3) / 3), values(6, 2))
 
 

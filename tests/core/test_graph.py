@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 
 from fedweave.core.edges import EdgeList
 from fedweave.core.graph import TEST, TRAIN, VAL, Graph, graph_arrays, graph_like, make_graph, stack
-from fedweave.core.operators import NODES, OPERATORS, Extra
+from fedweave.core.operators import NODES, OPERATORS, Precomputed
 from fedweave.core.sizes import BLOCK
 from fedweave.ops.sparse import Sparse
 from fedweave.sampling.ego_graphs import EgoEdges
@@ -272,7 +272,7 @@ def test_what_was_looked_for_is_padded_like_what_it_is_along_and_stacked() -> No
     after its data was replaced, leaves none for its batch."""
     x, edges, y, masks = np.ones((3, 1)), np.array([[0, 1], [1, 0]]), np.zeros(3, int), np.ones((3, 3), bool)
     along = {"place": NODES, "pair": "pairs"}
-    found = Extra({"place": np.array([7, 5, 9]), "pair": np.array([[0, 4], [2, 8]])}, along=along)
+    found = Precomputed({"place": np.array([7, 5, 9]), "pair": np.array([[0, 4], [2, 8]])}, along=along)
     assert found.lists == {"pairs": 2}
     graph = make_graph(x, edges, y, masks, extra=found.padded({"pairs": 32}))
     assert graph.found("place")[:4].tolist() == [7, 5, 9, -1]

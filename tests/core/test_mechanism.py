@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedweave.core.mechanism import (
+from fedweave.core.mechanism import (  # fmt: skip
     KINDS,
     LDP,
     UNBOUNDED,
-    Account,
     Applied,
     Clipped,
     Cost,
@@ -21,14 +20,15 @@ from fedweave.core.mechanism import (
     Gaussian,
     Mechanism,
     Mixup,
+    PrivacyAccount,
     SecureSum,
     read_applied,
-)  # fmt: skip
+)
 from tests.refusals import refusal
 
 
 def total(*releases: Applied) -> Cost:
-    account = Account()
+    account = PrivacyAccount()
     for release in releases:
         account = account.after(release)
     return account.cost
@@ -41,7 +41,7 @@ def test_gaussian_releases_compose_as_the_root_of_summed_squares() -> None:
     """Sensitivity 2 with σ = 1, 2 and 4 is μ = 2, 1 and 1/2; together μ² = 4 + 1 + 1/4."""
     cost = total(*(Applied("h", (Gaussian(sigma, 2.0),)) for sigma in (1.0, 2.0, 4.0)))
     assert cost == Cost(squared_mu=5.25)
-    sixteen = Account().after(Applied("h", (Gaussian(4.0, 2.0),)), times=16)
+    sixteen = PrivacyAccount().after(Applied("h", (Gaussian(4.0, 2.0),)), times=16)
     assert math.sqrt(sixteen.cost.squared_mu) == 4 * 0.5
 
 
@@ -58,14 +58,14 @@ def test_what_bounds_nothing_is_no_zero() -> None:
         assert total(Applied("x", mechanisms)) == Cost(0.0, 0.0, 1)
     assert total(Applied("x", (*nothing, Gaussian(1.0, 2.0), SecureSum()))) == Cost(squared_mu=4.0)
     assert total(Applied("x", (LDP(1.0, "node"), Gaussian(1.0, 2.0)))) == Cost(1.0, 4.0)  # safe: either would do
-    assert Account().after(Applied("x", nothing), times=3).cost == Cost(unbounded=3)
+    assert PrivacyAccount().after(Applied("x", nothing), times=3).cost == Cost(unbounded=3)
     assert total(Applied("x", ()), Applied("y", (LDP(1.0, "node"),)), Applied("x", ())) == Cost(1.0, 0.0, 2)
 
 
 def test_the_same_release_again_costs_nothing_more() -> None:
     once = Applied("codes", (LDP(3.0, "node", release="drawn"),))
     assert total(once, once, once) == Cost(epsilon=3.0)
-    assert Account().after(once, times=40).cost == Cost(epsilon=3.0)
+    assert PrivacyAccount().after(once, times=40).cost == Cost(epsilon=3.0)
     noise = Applied("codes", (Gaussian(1.0, 2.0, release="drawn"),))
     assert total(noise, once, noise) == Cost(3.0, 4.0)
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
-from fedweave.core.edge_attributes import Carried
+from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.datasets import from_frames, from_networkx, from_pyg, load, npz
 from fedweave.datasets.base import Dataset, undirected
 from fedweave.datasets.features import content
@@ -138,8 +138,8 @@ def test_an_archive_with_other_weights_on_the_way_back_is_refused(tmp_path: Path
 
 
 def test_loops_and_no_edges_at_all() -> None:
-    loops = Carried(np.array([[0, 1, 1], [1, 0, 1]]), False, weight=np.ones(3, np.float32))
+    loops = EdgeAttributes(np.array([[0, 1, 1], [1, 0, 1]]), False, weight=np.ones(3, np.float32))
     assert given_once(loops, np.zeros(3, np.int64), "x").ends.tolist() == [[0, 1], [1, 1]]
-    none = Carried(np.empty((2, 0), np.int64), False)
+    none = EdgeAttributes(np.empty((2, 0), np.int64), False)
     assert given_once(none, np.zeros(0, np.int64), "x") is none
     assert undirected(*loops.ends, 2).shape == (2, 3)

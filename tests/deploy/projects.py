@@ -16,7 +16,7 @@ import numpy as np
 
 from fedweave.algorithms import ALGORITHMS
 from fedweave.core.algorithm import capabilities
-from fedweave.core.replies import Batch, Replies, as_row
+from fedweave.core.replies import Replies, ReplyBatch, as_row
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.deploy.flare.member import Member
 from fedweave.deploy.flare.provision import provision
@@ -161,7 +161,9 @@ class InProcess:
 
 def replies_of(trees: Mapping[str, Tree]) -> Replies:
     """What the sites answered, one tree of each."""
-    return Replies(list(trees), [Batch((at,), map_leaves(as_row, tree)) for at, tree in enumerate(trees.values())], {})
+    return Replies(
+        list(trees), [ReplyBatch((at,), map_leaves(as_row, tree)) for at, tree in enumerate(trees.values())], {}
+    )
 
 
 def make_project(directory: Path, algorithm: str = "fedavg") -> Path:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedweave.deploy.flare.chain import Chain, Head, Link, behind
+from fedweave.deploy.flare.chain import Chain, ChainEntry, Head, behind
 from fedweave.deploy.flare.policy import PolicyViolation
 
 
@@ -12,7 +12,7 @@ def test_chains_by_hand() -> None:
         chain.after(line)
     one, two, three = (Head.of(number, line) for number, line in enumerate((b"one", b"two", b"three"), 1))
     assert chain.head == three
-    links = [Link(three, two.hash), Link(one, ""), Link(two, one.hash)]
+    links = [ChainEntry(three, two.hash), ChainEntry(one, ""), ChainEntry(two, one.hash)]
     whole, short, holed = Chain(), Chain(), Chain()
     whole.add(links)
     whole.check(str(two))

@@ -15,7 +15,7 @@ from fedweave.algorithms import parts
 from fedweave.core import random
 from fedweave.core.federation import Sends, StepInfo
 from fedweave.core.ledger import Entry, Line
-from fedweave.core.mechanism import LDP, Account, Clipped, Cost, Gaussian, Mixup, SecureSum, read_applied
+from fedweave.core.mechanism import LDP, Clipped, Cost, Gaussian, Mixup, PrivacyAccount, SecureSum, read_applied
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.deploy.flare import participation
 from fedweave.deploy.flare.journal import Journal, entries
@@ -240,7 +240,7 @@ def test_a_journal_gives_back_what_was_spent(tmp_path: Path) -> None:
     for info, reply in ((noisy, {"h": {"0": torch.zeros(2), "1": torch.zeros(2)}, "n": 1}), (noisy, {"n": 1})):
         book.record(1, 0, "step", ("a",), "up", reply, 0.0, info)
         spent = spent.after_entry(book.last)
-        assert spent.account == Account(spent.account.cost)
+        assert spent.account == PrivacyAccount(spent.account.cost)
     book.record(1, 0, "step", ("a", "a"), "peer", {"c": {"a": 1, "b": 2}}, 0.0, codes, ("b", "c"))
     spent = spent.after_entry(book.last)
     assert Spent.of(entries(tmp_path / "r1.jsonl")) == spent

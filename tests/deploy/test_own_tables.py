@@ -12,7 +12,7 @@ import scipy.sparse as sp
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
 from fedweave.core.ledger import Ledger
-from fedweave.core.replies import Batch, Replies, as_row
+from fedweave.core.replies import Replies, ReplyBatch, as_row
 from fedweave.core.tree import map_leaves
 from fedweave.datasets import load, npz
 from fedweave.deploy.flare.federation import Flare, check_names, common_form, common_number, confirmed, uncompared
@@ -215,8 +215,8 @@ def test_keys_of_another_kind_of_data_and_classes_said_twice_are_refused(project
 def test_edges_have_directions_where_a_site_keeps_back_that_its_have(told: list[int], directed: bool) -> None:
     """Else an export of the model would send messages against them, too."""
     alike = {"edge_features": 1, "edge_weights": 0, "of_edges": 0}
-    batches = [Batch((at,), map_leaves(as_row, {**alike, "directed": own})) for at, own in enumerate(told)]
+    batches = [ReplyBatch((at,), map_leaves(as_row, {**alike, "directed": own})) for at, own in enumerate(told)]
     assert common_form(Replies(["a", "b"], batches, {}))["directed"] == directed
-    batches[0] = Batch((0,), map_leaves(as_row, {**alike, "of_edges": 1, "directed": 1}))
+    batches[0] = ReplyBatch((0,), map_leaves(as_row, {**alike, "of_edges": 1, "directed": 1}))
     with refusal("user", "whether the examples are edges", "a: 1, b: 0"):
         common_form(Replies(["a", "b"], batches, {}))

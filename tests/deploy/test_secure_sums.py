@@ -21,7 +21,7 @@ from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree, decode, encode
 from fedweave.deploy.flare.audit import audit, compare
 from fedweave.deploy.flare.journal import Journal, journal_path, read_journal
-from fedweave.deploy.flare.requests import Agree, Answer, Call, Sum
+from fedweave.deploy.flare.requests import Agree, Answer, StepRequest, Sum
 from fedweave.deploy.flare.sums import Masking, Sums
 from fedweave.errors import CallRefused, ClientsMissing, FedweaveError
 from fedweave.experiment.build import build
@@ -29,7 +29,7 @@ from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train
 from fedweave.partition.base import Partition
 from fedweave.partition.vertical import Vertical
-from fedweave.privacy.aggregation import Group
+from fedweave.privacy.aggregation import SumGroup
 from fedweave.privacy.secure_sum import BEYOND
 from tests.contract.federations import distance
 from tests.deploy.projects import SITES, replies_of
@@ -273,7 +273,7 @@ def test_with_too_few_nothing_is_opened(project: Path, lost: Any, said: str) -> 
 
 def test_epochs_rise_and_keys_are_agreed_again_when_used_up(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two sums an epoch: the first round's and the one before, then two rounds'; and again in the next job."""
-    monkeypatch.setattr(Group.__init__, "__defaults__", (2,))
+    monkeypatch.setattr(SumGroup.__init__, "__defaults__", (2,))
     config = secure()
     fed, algorithm, _ = joined(project, config, quorum=0.5)
     for step in train(algorithm, fed, 3):
@@ -331,7 +331,7 @@ def test_keys_that_were_agreed_on_for_sums_of_fewer_sites_serve_no_sum_of_all(pr
             own.agree(ask["share"], STEPS[step], {"adverts": adverts})
 
     def term(step: str, epoch: int) -> torch.Tensor:
-        call = Call("step", "", step, 1, 0, -1, sum=Sum(epoch, 0, list(SITES)))
+        call = StepRequest("step", "", step, 1, 0, -1, sum=Sum(epoch, 0, list(SITES)))
         masked = sites["bank-a"].masked(call, STEPS[step], "", {"n": torch.ones(64, dtype=torch.int32)})
         return torch.as_tensor(masked["n"])
 
@@ -363,7 +363,7 @@ def test_where_a_step_has_changed_a_sites_data_no_sum_that_sites_may_be_missing_
     job, info = link.members["bank-a"]._job, step_info(algorithm.train)
     assert job is not None
     assert info.stateless
-    call = Call("step", job.pin, "FedAvg.train", 1, 0, -1)
+    call = StepRequest("step", job.pin, "FedAvg.train", 1, 0, -1)
     assert job.heard(call, info, {})
     job.replace(None, call, 0)
     with pytest.raises(CallRefused, match="a step has changed the site's data; such a sum is of all clients alone"):

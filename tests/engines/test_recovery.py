@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from fedweave.algorithms import ALGORITHMS
-from fedweave.contract.subject import Recording, Subject, distance, everything
+from fedweave.contract.subject import RecordingEngine, Subject, distance, everything
 from fedweave.engines import ray_workers
 from fedweave.engines.ray_workers import Recovering
 from fedweave.engines.sharded import Channel, Pending, Shard, Sharded, Worker
-from fedweave.engines.vectorized import Vectorised
+from fedweave.engines.vectorized import Vectorized
 from fedweave.errors import WorkerLost
 from fedweave.experiment.rounds import train
 from tests.refusals import refusal
@@ -51,14 +51,14 @@ def federation(subject: Subject, spool: Path, deaths: list[int], after: bool = F
     given = {"classes": whole.classes, "test": whole.test}
 
     def make(clients: list[str]) -> Worker:
-        return Worker(Vectorised({client: graphs[client] for client in clients}, **given), subject.made())
+        return Worker(Vectorized({client: graphs[client] for client in clients}, **given), subject.made())
 
     first, *others = graphs
     mortal = Mortal(lambda: make(others), deaths, after)
     safe = Mortal(lambda: make([first]), [], False)
     shards = [Shard([first], safe()), Shard(others, Recovering("worker 2", mortal, spool / "2"))]
     held = {"test": whole.test, "validation": whole.test}
-    return Recording(Sharded(tuple(graphs), shards), held=held, **given), mortal
+    return RecordingEngine(Sharded(tuple(graphs), shards), held=held, **given), mortal
 
 
 @pytest.mark.often("64-fedavg-False")

@@ -13,7 +13,7 @@ from fedweave.core.sizes import fillings
 from fedweave.core.tree import leaves
 from fedweave.datasets.base import Dataset
 from fedweave.engines import states as filed
-from fedweave.engines.states import Filed
+from fedweave.engines.states import RowStore
 from fedweave.experiment import graphs
 from fedweave.experiment.build import build, client_graphs
 from fedweave.experiment.config import Document, resolve
@@ -69,7 +69,7 @@ def test_few_sizes_serve_all_numbers_of_clients(
 def test_rows_stay_with_their_clients_while_a_table_grows(monkeypatch: Any, in_memory: int) -> None:
     monkeypatch.setattr(filed, "_IN_MEMORY", in_memory)
     flat = {"w": torch.arange(400.0).view(200, 2), "steps": torch.arange(200), "name": "x"}
-    table = Filed(flat)
+    table = RowStore(flat)
     names = [f"c{i}" for i in range(200)]
     at = table.put(names[:50], flat, range(50)) + table.put(names[50:], flat, range(50, 200))
     assert table.put(names[:1], flat, [7]) == [0]

@@ -18,7 +18,7 @@ from fedweave.errors import UserError
 from fedweave.incentives.payoffs import (
     SCHEMA,
     Digest,
-    Round,
+    StatementRound,
     Terms,
     chained,
     check,
@@ -40,9 +40,9 @@ def tensor(*numbers: float) -> torch.Tensor:
     return torch.tensor(numbers, dtype=torch.float64)
 
 
-def a_round(number: int, r: torch.Tensor, before: torch.Tensor | None = None) -> Round:
+def a_round(number: int, r: torch.Tensor, before: torch.Tensor | None = None) -> StatementRound:
     paid = payoffs(r, before)
-    return Round(
+    return StatementRound(
         number,
         ["bank a", "bank b", "bänk c"],
         alignment=r * 0.7,
@@ -130,7 +130,7 @@ def test_every_round_and_the_totals_reconcile_with_the_budget(budget: str | floa
         r = torch.rand(7, generator=generator, dtype=torch.float64) - 0.1
         r = r / r.sum()
         paid = payoffs(r, before)
-        rounds.append(Round(number, members, r, None, None, None, None, paid.pay, reasons(paid)))
+        rounds.append(StatementRound(number, members, r, None, None, None, None, paid.pay, reasons(paid)))
         before = r if before is None else before + (r - before) / number
     table = statement(Terms(budget, "EUR"), rounds)
     exact = Decimal(str(budget))
@@ -160,8 +160,8 @@ def test_totals_by_hand() -> None:
 
 def test_members_may_differ_from_round_to_round() -> None:
     rounds = [
-        Round(2, ["a", "b"], None, None, None, None, None, tensor(1, 1), ["", ""]),
-        Round(5, ["b"], None, None, None, None, None, tensor(3), [""]),
+        StatementRound(2, ["a", "b"], None, None, None, None, None, tensor(1, 1), ["", ""]),
+        StatementRound(5, ["b"], None, None, None, None, None, tensor(3), [""]),
     ]
     found = totals(statement(Terms("0.03"), rounds))
     assert [(line["member"], line["rounds"], line["pay"]) for line in found.to_pylist()] == [
@@ -248,7 +248,7 @@ def test_earlier_rounds_lead_to_the_digest_of_later_ones() -> None:
 def test_a_line_is_hashed_as_documented() -> None:
     """The line written out by hand."""
     line = '[1,"bank a","0x1.0000000000000p-1",null,"-0x1.8000000000000p+1",null,null,5000,"CHF","paid"]'
-    entry = Round(1, ["bank a"], tensor(0.5), None, tensor(-3), None, None, tensor(1), ["paid"])
+    entry = StatementRound(1, ["bank a"], tensor(0.5), None, tensor(-3), None, None, tensor(1), ["paid"])
     assert hashes(statement(Terms("50", "CHF"), [entry])) == (hashlib.sha256(line.encode()).hexdigest(),)
 
 

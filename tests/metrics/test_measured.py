@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedweave.core.algorithm import Evaluation
-from fedweave.core.replies import Batch, Replies
+from fedweave.core.replies import Replies, ReplyBatch
 from fedweave.metrics.classification import counts
 from fedweave.metrics.measured import DIVERGED, MISSING, ROUNDED_SCORES, measure
 from fedweave.metrics.selection import Judging
@@ -26,7 +26,7 @@ def evaluation(losses: Any, hits: Any, counted: Any = (1.0,) * 3, examples: Any 
         "accuracy": torch.stack([hit * many, many], -1),
         "f1": f1 * torch.tensor(counted, dtype=torch.float64)[:, None, None, None],
     }
-    return Evaluation(Replies(NAMES, [Batch((0, 1, 2), {"own": own})], {}))
+    return Evaluation(Replies(NAMES, [ReplyBatch((0, 1, 2), {"own": own})], {}))
 
 
 def test_each_number_is_of_its_split() -> None:
@@ -66,7 +66,7 @@ def test_positives_and_alerts_are_counted() -> None:
         score = torch.where(y == 1, 1.0, 0.0).double()
         own.append(counts(torch.stack([-score, score], 1), y, torch.stack([~split, ~split, split])))
     pairs = {name: torch.stack([one[name] for one in own]) for name in own[0]}
-    told = Evaluation(Replies(NAMES, [Batch((0, 1, 2), {"own": pairs})], {}))
+    told = Evaluation(Replies(NAMES, [ReplyBatch((0, 1, 2), {"own": pairs})], {}))
     rows, found, *_ = measure(1, told, Judging(metric="average_precision", positive=1))
     counted = {name.removeprefix("positives/"): v for name, v in found.items() if name.startswith("positives/")}
     assert counted == {"test": 3, "test_fewest": 0, "val": 3, "val_fewest": 1, "alerts": 2, "alerts_within": 4}
@@ -112,7 +112,7 @@ def test_an_auc_within_members_says_of_how_many_it_is() -> None:
     ordered = torch.tensor([[3.0, 4.0], [1.0, 6.0], [0.0, 0.0]], dtype=torch.float64)
     auc = ordered[:, None, :, None].expand(3, 3, 2, 2)
     own = {name: told.clients.stack(f"own/{name}") for name in ("loss", "accuracy", "f1")} | {"auc": auc}
-    rows, summary, *_ = measure(1, Evaluation(Replies(NAMES, [Batch((0, 1, 2), {"own": own})], {})))
+    rows, summary, *_ = measure(1, Evaluation(Replies(NAMES, [ReplyBatch((0, 1, 2), {"own": own})], {})))
     assert summary["within/auc"] == summary["global/auc"] == pytest.approx(4 / 10)
     assert summary["local/auc"] == pytest.approx((3 / 4 + 1 / 6) / 2)
     assert summary["within/members"] == 2

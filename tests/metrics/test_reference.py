@@ -9,7 +9,7 @@ from sklearn.dummy import DummyClassifier
 
 from fedweave.algorithms import FedAvg
 from fedweave.core.algorithm import Evaluation
-from fedweave.core.replies import Batch, Replies
+from fedweave.core.replies import Replies, ReplyBatch
 from fedweave.experiment.rounds import train
 from fedweave.metrics.classification import counts, majority_classes, references
 from fedweave.metrics.measured import measure
@@ -89,7 +89,7 @@ def test_the_local_constant_is_compared_over_the_clients_that_train() -> None:
     pairs = {"loss": examples, "accuracy": hits}
     own = {name: torch.stack([of, examples], -1) for name, of in pairs.items()} | {"classes": classes}
     own["f1"] = classes[:, :, 1, None].mT.expand(2, 3, 2, 2)
-    _, summary, *_ = measure(1, Evaluation(Replies(("a", "b"), [Batch((0, 1), {"own": own})], {})))
+    _, summary, *_ = measure(1, Evaluation(Replies(("a", "b"), [ReplyBatch((0, 1), {"own": own})], {})))
     assert (summary["local/accuracy"], summary["local/majority"]) == (pytest.approx(0.45), pytest.approx(0.8))
     assert summary["local/matched_accuracy"] == pytest.approx(0.9)
     assert "local" not in notes(summary)
@@ -97,5 +97,7 @@ def test_the_local_constant_is_compared_over_the_clients_that_train() -> None:
         {name: summary[name] for name in ("local/accuracy", "local/majority")} | {"local/matched_accuracy": 0.7}
     ).values()
     assert said.startswith("the mean over clients with training examples of their test accuracies, 0.700, is below")
-    everyone = Evaluation(Replies(("a",), [Batch((0,), {"own": {name: pair[:1] for name, pair in own.items()}})], {}))
+    everyone = Evaluation(
+        Replies(("a",), [ReplyBatch((0,), {"own": {name: pair[:1] for name, pair in own.items()}})], {})
+    )
     assert "local/matched_accuracy" not in measure(1, everyone)[1]

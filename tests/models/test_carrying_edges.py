@@ -8,7 +8,7 @@ import torch
 from torch_geometric.nn import DirGNNConv, GATConv, GCNConv, GINEConv, PNAConv
 
 from fedweave.core import model as models
-from fedweave.core.edge_attributes import Carried
+from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.graph import make_graph, stack
 from fedweave.core.random import key
 from fedweave.models import GAT, GCN, GINE, PNA, blocks, gat, gcn, gine, pna
@@ -28,7 +28,7 @@ def a_graph(seed=0, directed=True, n=N, m=M, dtype=torch.float64):
     target = np.where(target == source, (source + 2) % (n - 1), target)
     index = np.stack([source, target])
     e, weight = draw.normal(size=(m, K)).astype(np.float32), draw.uniform(0.1, 3, m).astype(np.float32)
-    carried = Carried(index, directed, weight, e)
+    carried = EdgeAttributes(index, directed, weight, e)
     pairs = np.unique(np.concatenate([index, index[::-1]], 1), axis=1)
     graph = make_graph(x, pairs, draw.integers(0, 2, n), np.ones((3, n), bool), dtype=dtype, carried=carried)
     if not directed:
@@ -224,7 +224,11 @@ def test_largest_of_each_row_by_hand():
     """Node 2 is reached from 0 twice and from 1; of equal values each edge has its share of the gradient."""
     index = np.array([[0, 0, 1], [2, 2, 2]])
     made = make_graph(
-        np.eye(3, dtype=np.float32), index[:, :0], np.zeros(3, int), np.ones((3, 3), bool), carried=Carried(index, True)
+        np.eye(3, dtype=np.float32),
+        index[:, :0],
+        np.zeros(3, int),
+        np.ones((3, 3), bool),
+        carried=EdgeAttributes(index, True),
     )
     h = torch.zeros(32, 1)
     h[:3, 0] = torch.tensor([5.0, 5.0, -7.0])
@@ -237,7 +241,7 @@ def test_largest_of_each_row_by_hand():
 
 def test_a_loop_and_weights_by_hand():
     """0 -> 1 of weight 3 and a loop at 1 of weight 2: row 1 of A + I is [3, 2 + 1], so that D~ is [1, 6]."""
-    carried = Carried(np.array([[0, 1], [1, 1]]), True, np.array([3, 2], np.float32))
+    carried = EdgeAttributes(np.array([[0, 1], [1, 1]]), True, np.array([3, 2], np.float32))
     graph = make_graph(
         np.eye(2, dtype=np.float32),
         np.array([[0, 1], [1, 0]]),

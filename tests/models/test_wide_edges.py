@@ -6,7 +6,7 @@ import torch
 
 from fedweave.core import edge_attributes as carrying
 from fedweave.core import model as models
-from fedweave.core.edge_attributes import Carried
+from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.graph import make_graph, stack
 from fedweave.core.random import key
 from fedweave.datasets.tables import scaled
@@ -28,7 +28,7 @@ def one_hot(seed=0, how="standard", m=M):
     e = np.zeros((m, K), np.float32)
     e[np.arange(m), draw.integers(0, K - 2, m)] = 1
     e[:, -1] = draw.normal(size=m)  # a number beside them, and a column that is 0 everywhere
-    return scaled(Carried(draw.integers(0, N - 1, (2, m)), True, features=e), how, "e")
+    return scaled(EdgeAttributes(draw.integers(0, N - 1, (2, m)), True, features=e), how, "e")
 
 
 def a_graph(carried, examples, seed=0, dtype=torch.float64):
@@ -103,6 +103,6 @@ def test_features_that_would_not_become_sparse_stay_as_they_are():
     for e in (draw.normal(size=(M, K)), np.eye(M, K), draw.normal(size=(M, carrying.WIDE - 1)), np.zeros((0, K))):
         e = e.astype(np.float32)
         ends = np.zeros((2, len(e)), np.int64)
-        usual, kept = carrying.Messages(Carried(ends, True, features=e), 1, np.float32).apart
+        usual, kept = carrying.EdgeMessages(EdgeAttributes(ends, True, features=e), 1, np.float32).apart
         assert not usual.any()
         np.testing.assert_array_equal(kept, e)

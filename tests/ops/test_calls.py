@@ -5,23 +5,23 @@ from collections.abc import Iterable
 import pytest
 import torch
 
-from fedweave.ops.tape import _DIRECT, Call, Place, quickest, simplified
+from fedweave.ops.tape import _DIRECT, MemoryPlace, TapedCall, quickest, simplified
 
-A, B = Place("a", (2, 3), (3, 1)), Place("b", (2, 3), (3, 1))
-SWAPPED = Place("a", (3, 2), (1, 3))
-ROW = Place("a", (3,), (1,), 3)
+A, B = MemoryPlace("a", (2, 3), (3, 1)), MemoryPlace("b", (2, 3), (3, 1))
+SWAPPED = MemoryPlace("a", (3, 2), (1, 3))
+ROW = MemoryPlace("a", (3,), (1,), 3)
 
 
-def call(text: str, *gives: int, reads: Iterable[int] = (), writes: Iterable[int] = (), **kind: object) -> Call:
+def call(text: str, *gives: int, reads: Iterable[int] = (), writes: Iterable[int] = (), **kind: object) -> TapedCall:
     target = f"v{gives[0]}" if gives else "_"
-    return Call(target, text, frozenset(reads), frozenset(writes), frozenset(gives), **kind)  # type: ignore[arg-type]
+    return TapedCall(target, text, frozenset(reads), frozenset(writes), frozenset(gives), **kind)  # type: ignore[arg-type]
 
 
-def lines(calls: list[Call], places: list[Place], *results: int) -> list[str]:
+def lines(calls: list[TapedCall], places: list[MemoryPlace], *results: int) -> list[str]:
     return [found.line for found in simplified(calls, places, results)]
 
 
-def view(of: int, number: int) -> Call:
+def view(of: int, number: int) -> TapedCall:
     return call("view()", number, reads=[of], view_of=of)
 
 
@@ -45,14 +45,14 @@ def test_what_is_computed_twice_is_computed_once_and_everywhere_named_so() -> No
         call("g(v2, v1)", 4, reads=[1, 2]),
         call("h([v4, v3, ], 2)", 5, reads=[3, 4]),
     ]
-    places = [A, *(Place(f"memory {number}") for number in range(1, 6))]
+    places = [A, *(MemoryPlace(f"memory {number}") for number in range(1, 6))]
     assert lines(calls, places, 5) == ["v1 = f(v0)", "v3 = g(v1, v1)", "v5 = h([v3, v3, ], 2)"]
 
 
 @pytest.mark.parametrize("kind", [{"pure": False}, {"writes": [0]}])
 def test_what_is_drawn_or_written_to_is_computed_each_time(kind: dict[str, object]) -> None:
     calls = [call("f(v0)", number, reads=[0], **kind) for number in (1, 2)]  # type: ignore[arg-type]
-    assert len(lines([*calls, call("g(v1, v2)", 3, reads=[1, 2])], [A, B, Place("c"), Place("d")], 3)) == 3
+    assert len(lines([*calls, call("g(v1, v2)", 3, reads=[1, 2])], [A, B, MemoryPlace("c"), MemoryPlace("d")], 3)) == 3
 
 
 @pytest.mark.parametrize("name", sorted(_DIRECT))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from fedweave.core.edge_attributes import Carried
+from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.ledger import Ledger
 from fedweave.datasets import load, npz
 from fedweave.datasets.base import Dataset
@@ -28,7 +28,7 @@ TIME = np.array([1, 4, 3, 8, 9, 11, 10, 2], np.float64)
 
 def graph(carries: bool = True, x: Any = None) -> Dataset:
     x = np.arange(1, 6, dtype=np.float32)[:, None] if x is None else x
-    carried = Carried(ENDS, True, AMOUNT, None, TIME) if carries else None
+    carried = EdgeAttributes(ENDS, True, AMOUNT, None, TIME) if carries else None
     return Dataset("five", x, skeleton(ENDS, 5), np.arange(5) % 2, 2, carried=carried, columns=("age",))
 
 
@@ -107,7 +107,7 @@ def test_without_members_all_columns_are_nothing() -> None:
 def test_no_edge_after_the_end_of_training_is_in_a_column_of_a_split_by_time() -> None:
     split = replace(cut([0, 1], [2, 3]), parts=tuple(replace(p, until=(3.0, 9.0)) for p in cut([0, 1], [2, 3]).parts))
     early = TIME <= 3
-    carried = Carried(ENDS[:, early], True, AMOUNT[early], None, TIME[early])
+    carried = EdgeAttributes(ENDS[:, early], True, AMOUNT[early], None, TIME[early])
     known = replace(graph(), carried=carried, edges=skeleton(ENDS[:, early], 5))
     for how in ("features", "exchange"):
         now, then = (

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from fedweave.core.edge_attributes import Carried
+from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.datasets.base import Dataset
 from fedweave.experiment.build import ingredients
 from fedweave.experiment.config import resolve
@@ -125,7 +125,7 @@ def test_what_cannot_be_is_refused() -> None:
     with refusal("config", "noise.labels_by: 'swap'"):
         Noise(labels_by="swap")  # type: ignore[arg-type]
     plain = data_of()
-    led = replace(plain, carried=Carried(plain.edges, directed=True))
+    led = replace(plain, carried=EdgeAttributes(plain.edges, directed=True))
     with refusal("config.noise-edges", "noise.edges"):
         Noise(edges=0.5).applied(led, CUT.cut(led, 0), 0)
     data = Dataset("small", plain.x, plain.edges, np.arange(12) % 3, 3, graph_of=np.repeat(np.arange(12), 10))

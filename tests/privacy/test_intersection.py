@@ -10,7 +10,7 @@ pytest.importorskip("cryptography", reason='needs cryptography: pip install "fed
 
 from fedweave.errors import CallRefused
 from fedweave.privacy.aggregation import Identity
-from fedweave.privacy.intersection import WIDTH, Opening, Party, common, digest, hashed, multiple, opens
+from fedweave.privacy.intersection import WIDTH, IntersectionParty, Opening, common, digest, hashed, multiple, opens
 from tests.privacy.authority import Authority
 from tests.refusals import refusal
 
@@ -29,7 +29,9 @@ class Meeting:
     def __init__(self, names: Mapping[str, Sequence[str]], **keys: bytes) -> None:
         sites = tuple(names)
         self.names, self.sites = names, sites
-        self.parties = {site: Party(site, identities()[site], "r1", sites, keys.get(site, KEY)) for site in sites}
+        self.parties = {
+            site: IntersectionParty(site, identities()[site], "r1", sites, keys.get(site, KEY)) for site in sites
+        }
         opened = {site: party.open(names[site]) for site, party in self.parties.items()}
         self.lists = {site: points for site, (points, _) in opened.items()}
         self.openings = {site: opening for site, (_, opening) in opened.items()}
@@ -205,7 +207,7 @@ def test_what_a_party_says_of_its_list_is_signed(lie: str) -> None:
     elif lie == "who":
         openings["b"] = openings["c"]
     elif lie == "run":
-        _, openings["b"] = Party("b", identities()["b"], "r0", meeting.sites, KEY).open(meeting.names["b"])
+        _, openings["b"] = IntersectionParty("b", identities()["b"], "r0", meeting.sites, KEY).open(meeting.names["b"])
     else:
         del openings["b"]
     with pytest.raises(CallRefused, match=r"is not signed by it|are to be those of all sites"):

@@ -13,7 +13,7 @@ pytest.importorskip("Crypto", reason='needs pycryptodome: pip install "fedweave[
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from fedweave.errors import CallRefused, FedweaveError
-from fedweave.privacy.aggregation import Advert, Answers, Group, Identity, Participant, Use, add_pad, leftover
+from fedweave.privacy.aggregation import Advert, Answers, Identity, Participant, SumGroup, Use, add_pad, leftover
 from tests.privacy.authority import Authority
 from tests.refusals import refusal
 
@@ -30,7 +30,7 @@ class Epoch:
     """Honest sites, and a server that carries what they say."""
 
     def __init__(self, sites: Sequence[str] = SITES, absent: Sequence[str] = (), needed: int = 0) -> None:
-        self.group = Group("r1", 1, tuple(sites), needed or len(sites) // 2 + 1, slots=2)
+        self.group = SumGroup("r1", 1, tuple(sites), needed or len(sites) // 2 + 1, slots=2)
         self.all = {site: Participant(site, identities()[site], self.group) for site in sites if site not in absent}
         self.adverts = {site: own.advertise() for site, own in self.all.items()}
         self.letters = {site: own.share(self.adverts) for site, own in self.all.items()}
@@ -178,8 +178,8 @@ def test_keys_that_a_site_has_not_signed_are_refused() -> None:
     """The server puts keys of its own in between: with its own certificate, with the site's, and with the site's
     signature of other keys."""
     group, mine = (
-        Group("r1", 1, SITES[:2], 2, slots=2),
-        Participant("a", identities()["a"], Group("r1", 1, SITES[:2], 2, slots=2)),
+        SumGroup("r1", 1, SITES[:2], 2, slots=2),
+        Participant("a", identities()["a"], SumGroup("r1", 1, SITES[:2], 2, slots=2)),
     )
     theirs, servers = (Participant("b", identities()[name], group).advertise() for name in ("b", "server"))
     another = Authority().issue("b")

@@ -19,7 +19,7 @@ from fedweave.core.federation import Sends, StepInfo
 from fedweave.core.ledger import Ledger
 from fedweave.core.mechanism import LDP
 from fedweave.report import drawing, figures
-from fedweave.report.drawing import Axis, Bars, Dots, Heat, Line, Panel, percent
+from fedweave.report.drawing import Axis, Bars, Dots, Heat, LineSeries, Panel, percent
 from fedweave.report.pages import STYLE
 from fedweave.report.reading import Group, Run
 
@@ -124,7 +124,7 @@ def test_no_text_of_a_panel_over_names_is_cut_or_lies_on_another(
 @given(st.lists(NUMBERS, min_size=1, max_size=30), st.integers(1, 100_000))
 def test_no_text_of_curves_is_cut_or_lies_on_another(y: list[float], every: int) -> None:
     x = [every * (at + 1) for at in range(len(y))]
-    check(drawing.panel(Panel("t", (Line("a", x, y, "#000000"),), below="round", beside="loss")))
+    check(drawing.panel(Panel("t", (LineSeries("a", x, y, "#000000"),), below="round", beside="loss")))
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(2, 2), (10, 10), (19, 20), (60, 60), (3, 60), (40, 3)])
@@ -154,7 +154,7 @@ def test_bars_lines_and_dots_stand_where_their_numbers_are() -> None:
     assert float(one["height"]) == pytest.approx(float(other["height"]) / 4, abs=0.1)
     assert float(one["y"]) + float(one["height"]) == pytest.approx(low, abs=0.1)
     assert "&lt;b&gt;, b: 1" in drawn
-    line = drawing.panel(Panel("t", (Line("l", [0, 10], [0.0, 1.0], "#0072b2"),)))
+    line = drawing.panel(Panel("t", (LineSeries("l", [0, 10], [0.0, 1.0], "#0072b2"),)))
     first, last = re.findall(
         r"([\d.]+) ([\d.]+)", re.findall(r'class="line"[^>]* d="M([^"]+)"', line)[0].replace("L", " ")
     )

@@ -9,7 +9,7 @@ import pytest
 
 from fedweave.report import tables
 from fedweave.report import tables as gain
-from fedweave.report.drawing import Line, Panel
+from fedweave.report.drawing import LineSeries, Panel
 from fedweave.report.html import render
 from fedweave.report.reading import Run, grouped, read_run
 from fedweave.report.tables import beyond_noise, differs
@@ -66,7 +66,7 @@ def test_a_page_of_many_members_has_percentiles_and_who_gains_beyond_noise(runs:
     assert drawn is not None
     [panel] = drawn.panels
     assert isinstance(panel, Panel)
-    assert [(type(mark), len(mark.y)) for mark in panel.marks] == [(Line, 101)]
+    assert [(type(mark), len(mark.y)) for mark in panel.marks] == [(LineSeries, 101)]
 
 
 def test_what_is_not_known_is_not_counted(runs: dict[str, Path]) -> None:

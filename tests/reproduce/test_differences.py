@@ -10,13 +10,13 @@ from scipy.stats import ttest_rel
 
 from fedweave.papers import grid
 from fedweave.papers.session import differences, save_differences
-from fedweave.papers.table import Row, assemble
+from fedweave.papers.table import TableRow, assemble
 from fedweave.report.cells import interval, sign, surely_above
 from tests.reproduce.tiny import cell, finish, table
 
 
-def row(name: str, *by_seed: float | None, column: str = "data") -> Row:
-    return Row(name, column, "global", "F1", *(None,) * 7, len(by_seed), None, "measured", 2, by_seed)
+def row(name: str, *by_seed: float | None, column: str = "data") -> TableRow:
+    return TableRow(name, column, "global", "F1", *(None,) * 7, len(by_seed), None, "measured", 2, by_seed)
 
 
 def test_by_hand() -> None:

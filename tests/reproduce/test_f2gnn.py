@@ -21,7 +21,7 @@ from fedweave.papers import table as pictures
 from fedweave.papers.f2gnn import F2GNN, METHODS, OURS, PENALTY, experiment
 from fedweave.papers.paper import PaperTable, Quantity
 from fedweave.papers.quantities import gap, median_gap, median_score, one_class, score, tradeoff
-from fedweave.papers.table import Row, assemble, averaged
+from fedweave.papers.table import TableRow, assemble, averaged
 from tests.reproduce.tiny import AllThere, Silent, cell, finish, table
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
@@ -191,8 +191,10 @@ def test_cells_may_have_seeds_of_their_own(tmp_path: Path) -> None:
     assert {it.seeds for it in grid.quick(table(replace(cell("a"), seeds=3)), grid.Stock()).cells} == {0}
 
 
-def measured(name: str, column: str, ours: float | None, spread: float | None = None) -> Row:
-    return Row(name, column, "global", "%", None, None, ours, spread, None, None, None, 1, None, "measured", 2, (ours,))
+def measured(name: str, column: str, ours: float | None, spread: float | None = None) -> TableRow:
+    return TableRow(
+        name, column, "global", "%", None, None, ours, spread, None, None, None, 1, None, "measured", 2, (ours,)
+    )
 
 
 def test_pictures_have_a_panel_per_data_set_and_a_line_per_method(tmp_path: Path) -> None:

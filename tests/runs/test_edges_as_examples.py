@@ -16,10 +16,10 @@ from fedweave.core import edge_attributes as carried_edges
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.algorithm import capabilities
-from fedweave.core.edge_attributes import Carried
+from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.federation import Client
 from fedweave.core.graph import TEST, TRAIN, VAL, graph_tree, tree_graph
-from fedweave.core.replies import Batch, Replies
+from fedweave.core.replies import Replies, ReplyBatch
 from fedweave.core.tree import decode, encode, leaves, map_leaves
 from fedweave.errors import ConfigError
 from fedweave.experiment.build import build, prepared
@@ -208,7 +208,7 @@ def test_models_that_mark_their_seeds_are_tried_and_valued_by_sampled_neighbourh
         client = Client(graphs[0], {}, random.key(0), random.key(0))
         found = scoring.hits(net, map_leaves(lambda leaf: leaf[None], first), client)["tried"].tolist()
         assert found == [right(first, graphs[0])]
-        update = Batch((0, 1), {"update": map_leaves(lambda a, b, c: torch.stack([b - a, c - a]), first, *others)})
+        update = ReplyBatch((0, 1), {"update": map_leaves(lambda a, b, c: torch.stack([b - a, c - a]), first, *others)})
         replies, share = Replies(("east", "west"), [update], {}), torch.tensor([0.5, 0.5], dtype=torch.float64)
         round = Round(replies, torch.arange(2), first, net, weights=share)
         gained = worth(round, net, graphs, "accuracy")(torch.eye(2, dtype=torch.bool))
@@ -389,7 +389,7 @@ def test_pyg_and_members_bring_their_own_edges(tmp_path):
 
 def test_ports_number_neighbours_in_order_of_time():
     ends = np.array([[0, 1, 0, 2, 0, 1], [3, 3, 3, 3, 1, 0]])
-    carried = Carried(ends, True, time=np.array([5.0, 1.0, 9.0, 7.0, 2.0, 2.0]), ports=True)
+    carried = EdgeAttributes(ends, True, time=np.array([5.0, 1.0, 9.0, 7.0, 2.0, 2.0]), ports=True)
     into, out_of = carried_edges.ports_of(carried).T
     assert into.tolist() == [1, 0, 1, 2, 0, 0]  # 3 is reached from 1, then from 0, then from 2
     assert out_of.tolist() == [1, 0, 1, 0, 0, 1]  # 0 reaches 1, then 3; 1 reaches 3, then 0

@@ -8,7 +8,7 @@ from torch.func import vmap
 
 from fedweave.core import model as models
 from fedweave.core import random
-from fedweave.core.edge_attributes import Carried, named
+from fedweave.core.edge_attributes import EdgeAttributes, named
 from fedweave.core.graph import TRAIN, make_graph
 from fedweave.core.tree import map_leaves
 from fedweave.errors import ConfigError
@@ -109,7 +109,7 @@ def test_sums_over_sampled_messages_are_right_in_expectation():
 
 def test_sampled_messages_by_hand():
     """2 is reached from 0 by two edges of weights 1 and 3; nothing reaches 0, whose places are empty."""
-    carried = Carried(
+    carried = EdgeAttributes(
         np.array([[0, 0, 2], [2, 2, 1]]), True, np.array([1, 3, 5], np.float32), np.array([[1], [2], [4]], np.float32)
     )
     ends = np.array([[0, 1, 2, 2], [2, 2, 0, 1]])

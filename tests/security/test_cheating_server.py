@@ -30,7 +30,7 @@ from fedweave.errors import CallRefused
 from fedweave.experiment.config import resolve
 from fedweave.ops.touched import Sparsified
 from fedweave.privacy.aggregation import read_identity
-from fedweave.privacy.intersection import Party, digest
+from fedweave.privacy.intersection import IntersectionParty, digest
 from tests.conftest import random_graph
 from tests.contract.federations import algorithm
 from tests.deploy.projects import SITES, bring, experiment, join_request, tables
@@ -298,7 +298,9 @@ class Parties(Cheat):
             (project / site / "ids.key").write_text("0" * 64)
         super().__init__(project, experiment("glasu", **sections))
         others = [site for site in SITES if site != SITE]
-        self.others = {site: Party(site, read_identity(project / site), "r1", SITES, bytes(32)) for site in others}
+        self.others = {
+            site: IntersectionParty(site, read_identity(project / site), "r1", SITES, bytes(32)) for site in others
+        }
         self.own = reply(self.join())
 
     def ask(self, kind: str, message: Tree, **more: Any) -> Answer:

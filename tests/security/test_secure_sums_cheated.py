@@ -17,7 +17,7 @@ from fedweave.deploy.flare.sums import advert_tree
 from fedweave.errors import FedweaveError
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train
-from fedweave.privacy.aggregation import Group, Participant
+from fedweave.privacy.aggregation import Participant, SumGroup
 from tests.contract.federations import distance
 from tests.deploy.projects import SITES, InProcess, call_request, join_request
 from tests.deploy.test_in_process import cut_again, joined, simulated
@@ -118,7 +118,7 @@ def test_a_server_that_puts_its_own_keys_in_between(kits: Path) -> None:
     """It has an authority of its own, which no site knows."""
     server = Server(kits)
     adverts = {site: reply(server.agree(site, "advertise")) for site in SITES}
-    own = Participant("bank-b", Authority().issue("bank-b"), Group("r1", 5, SITES, 2))
+    own = Participant("bank-b", Authority().issue("bank-b"), SumGroup("r1", 5, SITES, 2))
     answer = server.agree("bank-a", "share", {"adverts": adverts | {"bank-b": advert_tree(own.advertise())}})
     assert "what is said to be from 'bank-b' is not signed by it" in answer.refusal
     odd = adverts | {"bank-b": adverts["bank-b"] | {"keys": adverts["bank-c"]["keys"]}}

@@ -31,7 +31,7 @@ from fedweave.ops.sparse import dense
 from fedweave.sampling.graphs import BatchEdges
 
 
-class Ends(NamedTuple):
+class EdgeEnds(NamedTuple):
     """The two ends of the entries of a client's lists of neighbours, int64 [E], bool [E] which entries are real, and
     int64 [n + 1] where each list starts, and the last one ends."""
 
@@ -70,17 +70,17 @@ def balanced_nodes(groups: Tensor, real: Tensor, keys: Tensor) -> Tensor:
     return real & torch.where(least > 0, chosen[0] | chosen[1] | ~groups.any(0), True)
 
 
-def ends_of(graph: Graph) -> Ends:
+def ends_of(graph: Graph) -> EdgeEnds:
     """Both directions of every edge."""
     first, degree, columns = graph.own_edges.neighbours
     ended = torch.zeros(len(columns) + 1, dtype=torch.int64, device=columns.device)
     ended = ended.scatter_add(0, first + degree, torch.ones_like(first))
     owner = ended.cumsum(0)[:-1]
     starts = torch.cat([first, (first + degree)[-1:]])
-    return Ends(owner.clamp(max=len(first) - 1), columns, owner < len(first), starts)
+    return EdgeEnds(owner.clamp(max=len(first) - 1), columns, owner < len(first), starts)
 
 
-def edge_probabilities(ends: Ends, groups: Tensor, kept: Tensor, keep: float) -> Tensor:
+def edge_probabilities(ends: EdgeEnds, groups: Tensor, kept: Tensor, keep: float) -> Tensor:
     """[steps, E]: how likely each entry stays among the nodes `kept` bool [steps, n]. Edges between groups stay with
     π = `keep`, those within group s with min(1, π |E_inter| / (2 |E_intra,s|)), so that in expectation as many are left
     within either group, together as many as between them; others with 1, and none that loses an end. Where no edge of
@@ -98,7 +98,7 @@ def edge_probabilities(ends: Ends, groups: Tensor, kept: Tensor, keep: float) ->
     return torch.where(alive, torch.where(joined, chance, 1.0), 0.0)
 
 
-def drawn_edges(ends: Ends, chance: Tensor, keys: Tensor) -> Tree:
+def drawn_edges(ends: EdgeEnds, chance: Tensor, keys: Tensor) -> Tree:
     """Lists of neighbours in which both directions of an edge stay or go together: "columns" [steps, E], which are
     filled from the left, and "starts" [steps, n + 1]."""
     low, high = torch.minimum(ends.source, ends.target), torch.maximum(ends.source, ends.target)

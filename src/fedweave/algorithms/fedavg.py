@@ -18,7 +18,7 @@ from fedweave.algorithms import scoring
 from fedweave.algorithms.deployment import Deployable
 from fedweave.algorithms.participation import places, sample
 from fedweave.algorithms.parts import BySize, Composition, Context, Objective, Part, Uniform, has
-from fedweave.algorithms.parts.composition import Server, memory_of
+from fedweave.algorithms.parts.composition import ServerHooks, memory_of
 from fedweave.algorithms.parts.conflicts import Settings, check_exchange, check_settings, made, noted, shown
 from fedweave.algorithms.parts.part import ClassWeights, OptimizerName, OptimizerState, Training, weighing
 from fedweave.algorithms.scoring import (
@@ -40,7 +40,7 @@ from fedweave.core.replies import Stacked
 from fedweave.core.tree import Tree, leaves, map_leaves, nest, scale
 from fedweave.errors import ConfigError
 from fedweave.learn import where_trained
-from fedweave.partition.client_data import Finder
+from fedweave.partition.client_data import Precompute
 
 _EXCHANGES = ("init", "setup", "download", "report")  # hooks of what passes between clients and server
 
@@ -159,7 +159,7 @@ class FedAvg(Deployable, SumsScores):
         return self.trained
 
     @property
-    def finders(self) -> tuple[Finder, ...]:
+    def finders(self) -> tuple[Precompute, ...]:
         """What looks for what parts need to be known of clients' data."""
         return self.composed.finders
 
@@ -203,8 +203,8 @@ class FedAvg(Deployable, SumsScores):
         return state | self._server.after(state, replies, fed, partial(scoring.share_right, fed, self.try_out))
 
     @cached_property
-    def _server(self) -> Server:
-        return Server(self.composed, self.model)
+    def _server(self) -> ServerHooks:
+        return ServerHooks(self.composed, self.model)
 
     def calls(self, clients: int) -> Calls:
         """What the parts exchange before the first round; changed data, and training, in each."""

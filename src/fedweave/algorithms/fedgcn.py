@@ -28,7 +28,7 @@ from fedweave.core.algorithm import Capabilities
 from fedweave.core.federation import DATA, Client, Federation, Step, on_client
 from fedweave.core.graph import Graph, GraphArrays, dense, graph_arrays, graph_like
 from fedweave.core.model import Hidden, Layer, Model
-from fedweave.core.operators import NODES, Extra
+from fedweave.core.operators import NODES, Precomputed
 from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree, to
 from fedweave.datasets.base import Dataset
@@ -56,7 +56,7 @@ _SUMS = {
 PLACES, CROSSING = "places", "crossing"  # what a client's graph has besides
 
 
-class Place(NamedTuple):
+class NodePlace(NamedTuple):
     """The places of a client's nodes in the graph of all clients. Never an input of a model.
 
     nodes:    int64 [n], the global numbers of its nodes as loaded.
@@ -68,7 +68,7 @@ class Place(NamedTuple):
     crossing: Tensor
 
     @classmethod
-    def of(cls, graph: Graph) -> "Place":
+    def of(cls, graph: Graph) -> "NodePlace":
         """Those of one client, on the host or where its graph is.
 
         Raises:
@@ -77,7 +77,7 @@ class Place(NamedTuple):
         nodes, crossing = graph.found(PLACES), graph.found(CROSSING)
         return cls(nodes[nodes >= 0], crossing[crossing[:, 0] >= 0].T)
 
-    def without(self, gone: Tensor | None) -> "Place":
+    def without(self, gone: Tensor | None) -> "NodePlace":
         """Those without edges to the nodes `gone`, int64 [g]."""
         if gone is None:
             return self
@@ -88,17 +88,17 @@ class Place(NamedTuple):
 class Places:
     """Finds where clients' nodes stand in the graph of all, which only a simulation knows."""
 
-    def everywhere(self, data: Dataset, partition: Partition) -> list[Extra]:
+    def everywhere(self, data: Dataset, partition: Partition) -> list[Precomputed]:
         """The clients' `Place`s."""
         groups, along = [part.nodes for part in partition.parts], {PLACES: NODES, CROSSING: CROSSING}
         found = zip(groups, crossing_edges(data, groups), strict=True)
-        return [Extra({PLACES: nodes, CROSSING: crossing.T}, along=along) for nodes, crossing in found]
+        return [Precomputed({PLACES: nodes, CROSSING: crossing.T}, along=along) for nodes, crossing in found]
 
-    def alone(self, data: Dataset, folder: Path) -> Extra:
+    def alone(self, data: Dataset, folder: Path) -> Precomputed:
         """Nothing that is alone can know it."""
         raise ConfigError("FedGCN must know where a client's nodes stand in the whole graph, which no site does.")
 
-    def tables(self, found: Mapping[str, Extra]) -> dict[str, np.ndarray]:
+    def tables(self, found: Mapping[str, Precomputed]) -> dict[str, np.ndarray]:
         """None."""
         return {}
 
@@ -164,14 +164,14 @@ class NeighbourSums(Part):
     @on_client(sends=_TELLS, ragged=True)
     def tell(self, client: Client, message: Tree) -> Tree:
         """{"node": int64 [n], "outside": int64 [m]}."""
-        place = Place.of(client.graph)
+        place = NodePlace.of(client.graph)
         return {"node": place.nodes, "outside": place.crossing[1].unique()}
 
     @on_client(sends=_SUMS, ragged=True, hears=_MINE)
     def add_up(self, client: Client, message: Tree) -> Tree:
         """{"node": int64 [t], "sum": [t, d], "degree": int64 [n]}: Σ_u x_u / √d~_u over those of the client's nodes u
         that it is to add, for each node that is one of them or their neighbour; and the degrees of its nodes."""
-        place, arrays = Place.of(client.graph).without(message.get("gone")), graph_arrays(client.graph)
+        place, arrays = NodePlace.of(client.graph).without(message.get("gone")), graph_arrays(client.graph)
         degree = _degree(arrays, place)
         mine = message["mine"].cpu().numpy()
         own, other = place.crossing.cpu().numpy()
@@ -188,7 +188,7 @@ class NeighbourSums(Part):
     @on_client(replaces_data=True, hears=_ROWS)
     def take(self, client: Client, message: Tree) -> Tree:
         """The rows of Â X in place of the features, and with two hops the neighbours elsewhere."""
-        old, place = graph_arrays(client.graph), Place.of(client.graph).without(message.get("gone"))
+        old, place = graph_arrays(client.graph), NodePlace.of(client.graph).without(message.get("gone"))
         new = old._replace(x=_scaled(message["own"], _degree(old, place)))
         if self.hops == 2:
             new = _joined(new, place, message)
@@ -218,7 +218,7 @@ def _total(nodes: Tensor, shares: Replies) -> Tensor:
     return total.to(parts[0][1].dtype)
 
 
-def _joined(own: GraphArrays, place: Place, message: Tree) -> GraphArrays:
+def _joined(own: GraphArrays, place: NodePlace, message: Tree) -> GraphArrays:
     """A client's n nodes, their neighbours elsewhere with those neighbours' rows of Â X, and nodes without features
     that stand for these neighbours' further ones, so that all degrees are those of the whole graph."""
     here, other = place.crossing.cpu().numpy()
@@ -239,7 +239,7 @@ def _joined(own: GraphArrays, place: Place, message: Tree) -> GraphArrays:
     )
 
 
-def _degree(own: GraphArrays, place: Place) -> np.ndarray:
+def _degree(own: GraphArrays, place: NodePlace) -> np.ndarray:
     """int64 [n]: neighbours of a client's own nodes in the graph of all clients."""
     return np.bincount(np.concatenate([own.edges[0], place.crossing[0].cpu().numpy()]), minlength=len(own.y))
 

@@ -103,7 +103,7 @@ class AugmentedView(Part):
             return h.new_zeros(())
         a, train = outputs.given["joined"], graph.masks[TRAIN]
         pairs = likeness(outputs.w[str(len(outputs.model) - 1)], graph, a)
-        edges = Dense(normalised(drawn(pairs, a, graph.real, random.fold(outputs.key, "edges"))))
+        edges = DenseGraph(normalised(drawn(pairs, a, graph.real, random.fold(outputs.key, "edges"))))
         key = random.fold(outputs.key, "view")
         *_, other, logits = models.embeddings(outputs.model, outputs.w, graph._replace(edges=edges), key)
         first, second = (
@@ -180,7 +180,7 @@ class NearestCentres(Part):
         return ctx.received | {last: ctx.received[last] | ctx.given}
 
 
-class Dense:
+class DenseGraph:
     """Edges with weights as a matrix [n, n], which the operator is."""
 
     shrinks = False

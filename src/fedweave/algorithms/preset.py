@@ -20,7 +20,7 @@ from fedweave.models import MODELS
 P = TypeVar("P", bound=Part)
 
 
-class Paper(Protocol):
+class PaperSettings(Protocol):
     """A frozen dataclass whose fields are a paper's hyperparameters. A field that `FedAvg` also has sets FedAvg's."""
 
     __dataclass_fields__: ClassVar[Record]
@@ -51,7 +51,7 @@ class Preset:
         TypeError: it is none.
     """
 
-    paper: type[Paper]
+    paper: type[PaperSettings]
     made_of: tuple[type[Part], ...] = ()
 
     def __post_init__(self) -> None:
@@ -94,7 +94,7 @@ class Preset:
                 code="config.model",
             )
 
-    def _paper(self, values: Values) -> Paper:
+    def _paper(self, values: Values) -> PaperSettings:
         own = _fields(self.paper)
         return self.paper(**{name: value for name, value in values.items() if name in own})
 

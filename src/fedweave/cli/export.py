@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from fedweave.cli.options import Loaded
-from fedweave.cli.predict import Chosen, Client, Round, When
+from fedweave.cli.predict import Chosen, Client, ModelRound, When
 from fedweave.core.types import Record
 from fedweave.errors import UserError
 
@@ -41,7 +41,7 @@ def export(
     form: Kind = Format.safetensors,
     model: Chosen = None,
     client: Client = None,
-    when: When = Round.last,
+    when: When = ModelRound.last,
     out: Out = None,
 ) -> None:
     """Export a model of a finished run: weights, a PyTorch Geometric module that loads them, and a model card.

@@ -76,7 +76,7 @@ def shipped() -> dict[str, str]:
     return {one.name.removesuffix(SUFFIX): one.read_text(encoding="utf-8") for one in names}
 
 
-class Kind(StrEnum):
+class Listing(StrEnum):
     """What `fedweave list` lists."""
 
     algorithms = "algorithms"
@@ -87,11 +87,11 @@ class Kind(StrEnum):
     parts = "parts"
 
 
-SECTIONS = {kind: kind.removesuffix("s") for kind in Kind} | {Kind.datasets: "data"}
+SECTIONS = {kind: kind.removesuffix("s") for kind in Listing} | {Listing.datasets: "data"}
 
 
 def list_(
-    kind: Annotated[Kind, typer.Argument(help="What to list.")],
+    kind: Annotated[Listing, typer.Argument(help="What to list.")],
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Only this one, with its parameters.")] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show parameters, defaults and meanings.")] = False,
 ) -> None:
@@ -104,5 +104,5 @@ def list_(
         about = describe(each) if section == "data" else one_line(plugin)
         rows.append(Row(each, about, config.parameters(section, plugin), meanings(plugin)))
     show_list(screen(), rows, shown := verbose or name is not None)
-    if kind is Kind.engines and shown:
+    if kind is Listing.engines and shown:
         screen().print(at_hand(), highlight=False, markup=False, soft_wrap=True)

@@ -30,9 +30,9 @@ if not Loaded.for_help:
         write_table,
     )
     from fedweave.experiment.runs.predictions import (
-        Measured,
         Metric,
         Predicted,
+        SplitScores,
         flagging_of,
         function,
         measured,
@@ -62,7 +62,7 @@ Chosen = Annotated[
 ]
 
 
-class Round(StrEnum):
+class ModelRound(StrEnum):
     """After which round models are (see `experiment.runs.checkpoint.When`)."""
 
     last = "last"
@@ -70,7 +70,7 @@ class Round(StrEnum):
 
 
 When = Annotated[
-    Round,
+    ModelRound,
     typer.Option("--round", help="Models after the last round, or after the one that was best on validation examples."),
 ]
 Client = Annotated[str | None, typer.Option(metavar="NAME", help="Only with this client's model.")]
@@ -84,7 +84,7 @@ def predict(
     ] = None,
     model: Chosen = None,
     client: Client = None,
-    when: When = Round.last,
+    when: When = ModelRound.last,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -141,7 +141,7 @@ def _functions(names: "Sequence[str]", data: Path | None) -> "list[Metric]":
     return [function(name) for name in names]
 
 
-def _told(found: "Measured") -> str:
+def _told(found: "SplitScores") -> str:
     """What a metric is: of members, of all examples together, of the global test graph."""
     overall = "" if found.overall is None else f", on the global test graph {found.overall:.4f}"
     return f"{found.name}: mean over clients {found.local:.4f}, of all test examples {found.pooled:.4f}{overall}"

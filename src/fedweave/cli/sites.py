@@ -9,7 +9,7 @@ import typer
 
 from fedweave.cli.export import Format, Kind, Out
 from fedweave.cli.options import Earlier, Experiment, Loaded, Settings, Trust, check_consent
-from fedweave.cli.predict import Chosen, Round, When
+from fedweave.cli.predict import Chosen, ModelRound, When
 from fedweave.cli.processes import Directory, accept, renew, request, revoke, sign, start, status, stop
 from fedweave.core.text import counted, printable
 from fedweave.core.types import Record
@@ -186,7 +186,7 @@ def predict(
     directory: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of the finished run.")],
     project: Annotated[Path, typer.Option("--sites", metavar="DIR", help="The project's directory.")],
     model: Chosen = None,
-    when: When = Round.last,
+    when: When = ModelRound.last,
 ) -> None:
     """Predict classes at the sites with the models of a finished run.
 
@@ -206,7 +206,7 @@ def export(
     directory: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of the finished run.")],
     site: Annotated[Path, typer.Option(metavar="DIR", help="The folder of a site that trained it.")],
     form: Kind = Format.safetensors,
-    when: When = Round.last,
+    when: When = ModelRound.last,
     out: Out = None,
 ) -> None:
     """Export the global model of a run between sites, as `fedweave export` does, with the names of columns and classes,

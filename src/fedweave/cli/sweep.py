@@ -24,7 +24,7 @@ if not Loaded.for_help:
     from fedweave.sweep import plan as scripts
     from fedweave.sweep import search as seek
     from fedweave.sweep.plan import check_over, keys_of, planned, share, tries, up_to_date
-    from fedweave.sweep.results import Asked, finish, lost
+    from fedweave.sweep.results import SweepOptions, finish, lost
 
 
 def sweep(
@@ -83,7 +83,7 @@ def sweep(
     """
     folder, console = out or Path("sweeps") / config.stem, screen()
     tried = tries(config, settings or [], grid or [])
-    asked = Asked(keys_of(tried), tuple(over or ()), latex, csv, figures, tuple(metric or ()), tried)
+    asked = SweepOptions(keys_of(tried), tuple(over or ()), latex, csv, figures, tuple(metric or ()), tried)
     check_over(asked.over, asked.keys)
     asked.check()
     if search:

@@ -11,11 +11,11 @@ import torch
 from fedweave.contract import small_graphs
 from fedweave.core.algorithm import Capabilities, Engine
 from fedweave.core.graph import Graph, make_graph
-from fedweave.core.operators import Extra
+from fedweave.core.operators import Precomputed
 from fedweave.core.types import Record
 from fedweave.datasets.base import Dataset
 from fedweave.partition.base import Part, Partition
-from fedweave.partition.client_data import Finder, everywhere
+from fedweave.partition.client_data import Precompute, everywhere
 
 FEATURES, CLASSES = 60, 3
 SIZES = (21, 40, 33, 57, 12)  # nodes
@@ -56,7 +56,7 @@ def graphs(
     changed: int | None = None,
     needs: Capabilities = PLAIN,
     halved: bool = False,
-    finders: Sequence[Finder] = (),
+    finders: Sequence[Precompute] = (),
 ) -> dict[str, Graph]:
     """{client: graph}, as an algorithm `needs` it: of the same nodes, labels and masks for a vertical one; with two
     classes and a sensitive attribute; small graphs; with what its `finders` find. Client `changed` holds other
@@ -78,7 +78,7 @@ def graphs(
     return {f"site-{i}": make_graph(**own, dtype=dtype, extra=found[i]) for i, own in enumerate(held)}
 
 
-def known(held: Sequence[Record], finders: Sequence[Finder]) -> list[Extra]:
+def known(held: Sequence[Record], finders: Sequence[Precompute]) -> list[Precomputed]:
     """What is looked for in the data of clients, of which some nodes, unless of small graphs, are joined to some of the
     next client."""
     small = "graph_of" in held[0]
@@ -137,7 +137,7 @@ def federation(
     engine: Callable[..., E],
     dtype: torch.dtype = torch.float32,
     needs: Capabilities = PLAIN,
-    finders: Sequence[Finder] = (),
+    finders: Sequence[Precompute] = (),
     **options: Any,
 ) -> E:
     """The clients of `graphs`, or those given, on an engine; the server holds a test set and, for nodes, a sample."""

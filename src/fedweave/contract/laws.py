@@ -19,7 +19,7 @@ from fedweave.contract.subject import (
     ROUNDS,
     SAVED,
     TOGETHER,
-    Run,
+    ContractRun,
     Subject,
     distance,
     everything,
@@ -395,7 +395,7 @@ def _absent(round: int, client: str) -> str | None:
     return "cable cut" if (round, client) == (SAVED + 1, ABSENT) else None
 
 
-def _last(run: Run) -> dict[str, float]:
+def _last(run: ContractRun) -> dict[str, float]:
     """The last evaluation, without what depends on those before."""
     return {name: value for name, value in run.left["summary"].items() if not name.startswith("best_")}
 

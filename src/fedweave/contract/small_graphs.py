@@ -7,7 +7,7 @@ import scipy.sparse as sp
 import torch
 
 from fedweave.core.graph import TEST, Graph, make_graph
-from fedweave.core.operators import Extra
+from fedweave.core.operators import Precomputed
 from fedweave.core.sizes import size_classes
 from fedweave.core.types import Record
 
@@ -34,7 +34,7 @@ def held(changed: int | None = None) -> list[Record]:
 
 
 def graphs(
-    dtype: torch.dtype = torch.float64, changed: int | None = None, extra: Sequence[Extra | None] = (None,) * 5
+    dtype: torch.dtype = torch.float64, changed: int | None = None, extra: Sequence[Precomputed | None] = (None,) * 5
 ) -> dict[str, Graph]:
     """{client: graph} of what they hold, padded to few sizes, with what is known besides."""
     each = held(changed)

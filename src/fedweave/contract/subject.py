@@ -21,7 +21,7 @@ from fedweave.engines.engine import LocalEngine
 from fedweave.engines.loop import Loop
 from fedweave.engines.sharded import Shard, Sharded, ShardedEngine, Worker, deal
 from fedweave.engines.simulation import Simulation
-from fedweave.engines.vectorized import Vectorised
+from fedweave.engines.vectorized import Vectorized
 from fedweave.errors import ConfigError
 from fedweave.experiment.config import check_name, own_parameters
 from fedweave.experiment.rounds import RoundResult, train
@@ -33,7 +33,7 @@ from fedweave.partition.client_data import finders_of
 # Engines that show what passes between server and clients.
 
 
-class Recording(LocalEngine):
+class RecordingEngine(LocalEngine):
     """Keeps every call's replies, also those to other clients, as `heard`, and {round: the names of the steps called}
     as `ran`."""
 
@@ -55,11 +55,11 @@ class Recording(LocalEngine):
         return replies
 
 
-class Recorder(Recording, Simulation):
+class RecordingSimulation(RecordingEngine, Simulation):
     """A simulation that keeps what was replied."""
 
 
-class ShardedRecorder(Recording, ShardedEngine):
+class ShardedRecorder(RecordingEngine, ShardedEngine):
     """Clients dealt to `shards` executors, between which and the engine nothing but bytes passes; each has an algorithm
     of its own, which `rebuild` makes."""
 
@@ -80,7 +80,7 @@ class ShardedRecorder(Recording, ShardedEngine):
 
         def shard(clients: Sequence[str]) -> Shard:
             own = {client: graphs[client] for client in clients}
-            kind = partial(Vectorised, record=record) if mode == "vmap" else Loop
+            kind = partial(Vectorized, record=record) if mode == "vmap" else Loop
             worker = Worker(kind(own, classes=classes, test=test), rebuild())
 
             def channel(method: str, *blobs: bytes) -> Callable[[], bytes]:
@@ -147,7 +147,7 @@ TOGETHER: Record = {"mode": "vmap", "record": "never"}  # all clients at once
 HIDDEN = 8
 
 
-class Run(NamedTuple):
+class ContractRun(NamedTuple):
     """What a run left.
 
     left:  server, clients and summary after its last round. fed: the federation.
@@ -184,7 +184,7 @@ class Subject:
 
     kind: Any
     values: Values = field(default_factory=dict)
-    _runs: dict[tuple[object, ...], Run] = field(default_factory=dict, compare=False, repr=False)
+    _runs: dict[tuple[object, ...], ContractRun] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def not_owed(self) -> Mapping[str, str]:
@@ -241,7 +241,7 @@ class Subject:
         return own
 
     def federation(
-        self, engine: type[LocalEngine] = Recorder, dtype: torch.dtype = torch.float32, **options: Any
+        self, engine: type[LocalEngine] = RecordingSimulation, dtype: torch.dtype = torch.float32, **options: Any
     ) -> Any:
         """Five clients of different sizes, on an engine."""
         clients = options.pop("clients", None) or self.graphs(dtype)
@@ -255,7 +255,7 @@ class Subject:
         backwards: bool = False,
         halved: bool = False,
         **options: Any,
-    ) -> Run:
+    ) -> ContractRun:
         """A run, made when it is first asked for. settings: of the algorithm. backwards: the clients' order. halved:
         see `graphs`. options: the engine's, which is a `Recorder` that runs clients one after the other."""
         options = {"mode": "loop", **options}
@@ -267,34 +267,34 @@ class Subject:
             self._runs[key] = self._run(rounds, every, settings or {}, options)
         return self._runs[key]
 
-    def _run(self, rounds: int, every: int, settings: Values, options: Record) -> Run:
+    def _run(self, rounds: int, every: int, settings: Values, options: Record) -> ContractRun:
         fed, saved = self.federation(**options), b""
         with _warnings() as said:
             for step in train(self.made(**settings), fed, rounds, every):
                 saved = checkpoint(step, fed) if step.round == SAVED else saved
-        return Run(everything(step, fed), fed, saved, tuple(said))
+        return ContractRun(everything(step, fed), fed, saved, tuple(said))
 
-    def specified(self) -> Run:
+    def specified(self) -> ContractRun:
         """What clients give one after the other, which is the specification."""
         return self.run(mode="loop")
 
-    def batched(self) -> Run:
+    def batched(self) -> ContractRun:
         """What clients give in batches, computed as written."""
         return self.run(**BATCHES)
 
-    def recorded(self) -> Run:
+    def recorded(self) -> ContractRun:
         """These batches in steps that are recorded at once and then played."""
         return self.run(**BATCHES | {"record": "always"})
 
-    def together(self) -> Run:
+    def together(self) -> ContractRun:
         """What all clients give at once, computed as written."""
         return self.run(**TOGETHER)
 
-    def wired(self) -> Run:
+    def wired(self) -> ContractRun:
         """What clients give where nothing but bytes passes."""
         return self.run(engine=BytesEngine)
 
-    def sharded(self, shards: int) -> Run:
+    def sharded(self, shards: int) -> ContractRun:
         """What clients dealt to several executors give, between which nothing but bytes passes."""
         return self.run(**self.in_shards(shards))
 
@@ -303,7 +303,7 @@ class Subject:
         return {"engine": ShardedRecorder, "mode": "vmap", "shards": shards, "rebuild": self.made}
 
     def resumed(
-        self, before: Run, made: Algorithm, every: int = EVERY, **options: object
+        self, before: ContractRun, made: Algorithm, every: int = EVERY, **options: object
     ) -> Iterator[tuple[RoundResult, Engine]]:
         """(what a round left, its federation) of the rounds after a run's checkpoint, in a new federation."""
         tree, fed = decode(before.saved), self.federation(**(TOGETHER | options))

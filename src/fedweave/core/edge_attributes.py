@@ -21,7 +21,7 @@ _LOOKED = 1001  # rows among which a column's usual number is looked for
 OF_EXAMPLES = frozenset({SOURCE, TARGET, OWN})
 
 
-class Carried(NamedTuple):
+class EdgeAttributes(NamedTuple):
     """M edges as they were given, such as transfers, among the nodes of a graph.
 
     ends:     int64 [2, M], source and target; edges may be parallel, and of a node with itself.
@@ -79,7 +79,7 @@ class Carried(NamedTuple):
         held = np.empty((self.total, 0), np.float32) if self.features is None else self.features
         return np.concatenate([held, np.log1p(ports_of(self))], 1) if self.ports else held
 
-    def taken(self, edges: np.ndarray, index: np.ndarray | None = None) -> "Carried":
+    def taken(self, edges: np.ndarray, index: np.ndarray | None = None) -> "EdgeAttributes":
         """The edges at int64 places (or bool) `edges`, between other numbers of nodes if `index` [2, …] says so."""
         rows = {name: getattr(self, name) for name in ROWS}
         kept: Record = {name: None if own is None else own[edges] for name, own in rows.items()}
@@ -94,14 +94,14 @@ class Carried(NamedTuple):
         return named | {name: own for name, own in rows.items() if own is not None}
 
     @classmethod
-    def known(cls, form: Mapping[str, int | bool], ports: bool) -> "Carried":
+    def known(cls, form: Mapping[str, int | bool], ports: bool) -> "EdgeAttributes":
         """Stands for edges of which no more is known than models are fitted to, their `Dataset.edge_form`."""
         weight = np.empty(0, np.float32) if form["weighted"] else None
         ends, held = np.empty((2, 0), np.int64), np.empty((0, form["features"]), np.float32)
         return cls(ends, True, weight, held, examples=bool(form["examples"]), ports=ports)
 
     @classmethod
-    def of_arrays(cls, held: "dict[str, np.ndarray]", columns: tuple[str, ...] = ()) -> "Carried":
+    def of_arrays(cls, held: "dict[str, np.ndarray]", columns: tuple[str, ...] = ()) -> "EdgeAttributes":
         """Undo `arrays`."""
         rows: Record = {name: held.get(name) for name in ROWS}
         scaling = tuple((float(shift), float(divisor)) for shift, divisor in held["scaling"].reshape(-1, 2))
@@ -119,7 +119,7 @@ class Carried(NamedTuple):
         )
 
 
-def ports_of(carried: Carried) -> np.ndarray:
+def ports_of(carried: EdgeAttributes) -> np.ndarray:
     """float32 [M, 2], the ports (Sato et al. 2019; Egressy et al. 2024) of each edge at its target and at its source:
     the how manieth neighbour, from 0, of those that a node is reached from, or reaches, the other end is, in order of
     their first edge by time, and of rows at the same time. Later edges change no earlier one's."""
@@ -136,21 +136,21 @@ def ports_of(carried: Carried) -> np.ndarray:
     return ports
 
 
-def seen(carried: Carried, split: int) -> np.ndarray:
+def seen(carried: EdgeAttributes, split: int) -> np.ndarray:
     """bool [M]: the edges that messages for the examples of a split (`core.graph.SPLITS`) go along."""
     if carried.until is None or carried.time is None or split >= len(carried.until):
         return np.ones(carried.total, bool)
     return np.asarray(carried.time <= carried.until[split])
 
 
-def of_examples(carried: Carried, what: str, rows: int, nodes: int, kind: DTypeLike) -> sp.csr_matrix:
+def of_examples(carried: EdgeAttributes, what: str, rows: int, nodes: int, kind: DTypeLike) -> sp.csr_matrix:
     """[rows, n]: 1 at the node where an example starts (`SOURCE`) or ends (`TARGET`)."""
     m = carried.total
     end = carried.ends[(SOURCE, TARGET).index(what)]
     return sp.csr_matrix((np.ones(m, kind), end, np.minimum(np.arange(rows + 1), m)), shape=(rows, nodes))
 
 
-def both_ways(carried: Carried) -> Carried:
+def both_ways(carried: EdgeAttributes) -> EdgeAttributes:
     """With undirected edges listed in both directions."""
     if carried.directed:
         return carried
@@ -159,7 +159,7 @@ def both_ways(carried: Carried) -> Carried:
     return carried.taken(at, np.concatenate([carried.ends, carried.ends[::-1, back]], 1))
 
 
-class Messages:
+class EdgeMessages:
     """The matrices by which messages go along edges: "undirected", both ways alike, "forward" from sources to targets,
     or "reverse".
 
@@ -169,7 +169,7 @@ class Messages:
     nodes: rows of the graph, padding included. kind: float32 or float64.
     """
 
-    def __init__(self, carried: Carried, nodes: int, kind: DTypeLike) -> None:
+    def __init__(self, carried: EdgeAttributes, nodes: int, kind: DTypeLike) -> None:
         self.carried, self.nodes, self.kind = carried, nodes, kind
         self._made: dict[str, tuple[np.ndarray, np.ndarray]] = {}
 
@@ -256,14 +256,14 @@ class Messages:
         return sp.csr_matrix(np.stack([np.log(degree + 1), 1 / np.log(degree.clip(1) + 1)], 1).astype(self.kind))
 
 
-_MAKERS: dict[str, Callable[[Messages, str], sp.csr_matrix]] = {
+_MAKERS: dict[str, Callable[[EdgeMessages, str], sp.csr_matrix]] = {
     "from": lambda own, way: own._ends(way, 0),
     "to": lambda own, way: own._ends(way, 1),
-    "sum": Messages._into,
+    "sum": EdgeMessages._into,
     "mean": lambda own, way: mean(own._into(way)),
-    "features": Messages._features,
+    "features": EdgeMessages._features,
     "feature_means": lambda own, way: mean(own._into(way)) @ own._features(way),
-    "scalers": Messages._scalers,
+    "scalers": EdgeMessages._scalers,
     "gcn": lambda own, way: normalised(looped(own._adjacency(way))),
     "gcn_counted": lambda own, way: normalised(looped(own._adjacency(way, False))),
     "gcn_bare": lambda own, way: normalised(own._adjacency(way)),

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from fedweave.core import edge_attributes as carrying
-from fedweave.core.edge_attributes import Carried, Messages
-from fedweave.core.operators import OPERATORS, POOLS, Extra
+from fedweave.core.edge_attributes import EdgeAttributes, EdgeMessages
+from fedweave.core.operators import OPERATORS, POOLS, Precomputed
 from fedweave.ops.sparse import Csr, Sparse, StackedCsr, rounded
 from fedweave.ops.tape import derived
 
@@ -58,13 +58,13 @@ class EdgeList:
         weight: np.ndarray | None = None,
         graph_of: np.ndarray | None = None,
         examples: int = 0,
-        extra: Extra | None = None,
+        extra: Precomputed | None = None,
         features: "np.ndarray | sp.csr_matrix | None" = None,
-        carried: Carried | None = None,
+        carried: EdgeAttributes | None = None,
     ) -> None:
         self.index, self.nodes, self.examples = _fixed(index), nodes, examples
         self.weight, self.graph_of = weight, graph_of
-        self.extra, self.features, self.carried = extra or Extra(), features, carried
+        self.extra, self.features, self.carried = extra or Precomputed(), features, carried
         self._made: dict[str, Csr] = {}
         self._seen: dict[int, EdgeList] = {}
         self.memo: dict[str, tuple[np.ndarray, ...]] = {}
@@ -97,11 +97,11 @@ class EdgeList:
         return nodes, edges
 
     @cached_property
-    def messages(self) -> Messages:
+    def messages(self) -> EdgeMessages:
         """By which messages go along single edges; of edges that carry nothing, along each both ways."""
-        bare = Carried(self.index[:, self.index[0] < self.index[1]], directed=False)
+        bare = EdgeAttributes(self.index[:, self.index[0] < self.index[1]], directed=False)
         kind = np.float32 if self.weight is None else self.weight.dtype
-        return Messages(self.carried or bare, self.nodes, kind)
+        return EdgeMessages(self.carried or bare, self.nodes, kind)
 
     @property
     def timed(self) -> bool:

@@ -8,9 +8,9 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from fedweave.core.edge_attributes import Carried
+from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.edges import BatchCache, EdgeList, Edges
-from fedweave.core.operators import EXAMPLES, NODES, Extra, MessagePassing, asked
+from fedweave.core.operators import EXAMPLES, NODES, MessagePassing, Precomputed, asked
 from fedweave.core.sizes import BLOCK, fits, least_rows, size_class
 from fedweave.core.tree import Tree, to
 from fedweave.ops.sparse import Csr, Sparse, StackedCsr
@@ -128,8 +128,8 @@ def make_graph(
     rows: int | None = None,
     graph_of: np.ndarray | None = None,
     examples: int | None = None,
-    extra: Extra | None = None,
-    carried: Carried | None = None,
+    extra: Precomputed | None = None,
+    carried: EdgeAttributes | None = None,
 ) -> Graph:
     """Build one client's padded `Graph` from arrays of n nodes and e examples: x [n, d], edges [2, E], y [e],
     masks [3, e], sens [e]. The examples are the nodes, with `graph_of` [n], rising, small graphs, or edges if `carried`
@@ -162,7 +162,7 @@ def make_graph(
         features = _padded(torch.from_numpy(np.asarray(x)).to(dtype), rows, 0)
     weight = None if dtype == torch.float32 else np.ones(edges.shape[1])
     known, alike = y >= 0, None if graph_of is None else x
-    extra = (extra or Extra()).padded({NODES: rows, EXAMPLES: examples})
+    extra = (extra or Precomputed()).padded({NODES: rows, EXAMPLES: examples})
     return Graph(
         x=features,
         edges=Edges.of([EdgeList(edges, rows, weight, graph_of, examples, extra, alike, carried)]),
@@ -251,7 +251,7 @@ class GraphArrays(NamedTuple):
     masks: np.ndarray
     sens: np.ndarray | None = None
     graph_of: np.ndarray | None = None
-    carried: Carried | None = None
+    carried: EdgeAttributes | None = None
 
 
 def graph_arrays(graph: Graph) -> GraphArrays:
@@ -318,6 +318,6 @@ def tree_graph(tree: Tree, features: int = 0) -> Graph:
     edges, y, masks = (tree[name].numpy() for name in ("edges", "y", "masks"))
     sens, graph_of = (tree[name].numpy() if name in tree else None for name in ("sens", "graph_of"))
     held = {name: part.numpy() for name, part in tree.get("carried", {}).items()}
-    carried = Carried.of_arrays(held) if held else None
+    carried = EdgeAttributes.of_arrays(held) if held else None
     sizes = tree["rows"], graph_of, tree["examples"]
     return make_graph(x, edges, y, masks, sens, values.dtype, *sizes, carried=carried)

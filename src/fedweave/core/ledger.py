@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedweave.core.federation import UNDECLARED, StepInfo
 from fedweave.core.mechanism import Applied
-from fedweave.core.replies import Batch
+from fedweave.core.replies import ReplyBatch
 from fedweave.core.tree import Leaf, Tree, encoded_size, encoding, leaves, nest
 from fedweave.core.types import EVALUATION, FRAMING, HELD
 from fedweave.ops.touched import Sparsified, TouchedRows
@@ -38,7 +38,7 @@ def measured(tree: Tree) -> Measured:
     return Measured(encoded_size(tree), tuple((path, *_form(leaf)) for path, leaf in flat.items()))
 
 
-def measured_one(replies: Batch) -> Measured:
+def measured_one(replies: ReplyBatch) -> Measured:
     """The form of each of the trees of a batch."""
     if all(type(leaf) is Tensor for leaf in replies.flat.values()):
         return _measured_as(tuple((path, leaf.shape[1:], leaf.dtype) for path, leaf in replies.flat.items()))

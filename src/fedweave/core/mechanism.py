@@ -262,13 +262,13 @@ def read_applied(text: str) -> Applied:
 
 
 @dataclass(frozen=True)
-class Account:
+class PrivacyAccount:
     """The total cost of one holder's releases, and which of them cost nothing more when they are sent again."""
 
     cost: Cost = Cost()
     released: frozenset[tuple[str, Mechanism]] = frozenset()
 
-    def after(self, applied: Applied, times: int = 1) -> "Account":
+    def after(self, applied: Applied, times: int = 1) -> "PrivacyAccount":
         """With a release that was sent `times` times.
 
         Each of several bounding mechanisms is counted, although one would do.
@@ -282,7 +282,7 @@ class Account:
                 cost += own.cost() * times
             elif (at := (_drawn_at(applied.key, own), own)) not in released:
                 cost, released = cost + own.cost(), released | {at}
-        return Account(cost, released)
+        return PrivacyAccount(cost, released)
 
 
 def _drawn_at(key: str, mechanism: Mechanism) -> str:

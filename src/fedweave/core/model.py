@@ -34,7 +34,7 @@ def is_large(graph: Graph) -> bool:
     return len(members) == 1 and members[0].carried is not None and members[0].carried.total > MANY
 
 
-class Applied(Protocol):
+class PiecewiseLayer(Protocol):
     """What is asked of a layer (`core.model.Layer`); between layers there may be a tree, at the ends there is none."""
 
     @property
@@ -53,7 +53,7 @@ class Applied(Protocol):
         ...
 
 
-def apply_piecewise(model: Sequence[Applied], w: Tree, graph: Graph) -> Tensor | Sparse:
+def apply_piecewise(model: Sequence[PiecewiseLayer], w: Tree, graph: Graph) -> Tensor | Sparse:
     """`core.model.apply` to a whole graph, without dropout."""
     h = graph.x
     for i, layer in enumerate(model):
@@ -64,7 +64,7 @@ def apply_piecewise(model: Sequence[Applied], w: Tree, graph: Graph) -> Tensor |
     return h
 
 
-def _of_nodes(layer: Applied, w: Tree, graph: Graph, h: Tensor) -> Tensor:
+def _of_nodes(layer: PiecewiseLayer, w: Tree, graph: Graph, h: Tensor) -> Tensor:
     """The layer's rows of all nodes, those of a piece at once: these lead the rows that it gets."""
     tables = {way: graph.own_edges.incoming(way) for way in layer.along}
     before = torch.stack([table.first for table in tables.values()]).sum(0)  # messages that reach earlier nodes
@@ -87,14 +87,16 @@ def _reached(table: Incoming, features: Tensor, first: int, last: int) -> "Reach
     return Reached(source, target, features.index_select(0, edge), degree)
 
 
-def _of_examples(model: Sequence[Applied], w: Tree, graph: Graph, h: Tensor | Sparse, read: int) -> Tensor:
+def _of_examples(model: Sequence[PiecewiseLayer], w: Tree, graph: Graph, h: Tensor | Sparse, read: int) -> Tensor:
     """The logits of edges as examples from nodes' rows h, by the layers from the one that `read`s both ends."""
     own, count, found = graph.own_edges.of_edges(examples=True), len(graph.y), list[Tensor]()
     for first in range(0, count, AT_ONCE):
         at = torch.arange(first, min(first + AT_ONCE, count), device=h.device).clamp(max=len(own.ends) - 1)
         source, target = own.ends.index_select(0, at).unbind(1)
-        features = Dense(own.features.index_select(0, at))
-        around = graph._replace(edges=Known({SOURCE: Rows(source), TARGET: Rows(target), OWN: features}))
+        features = DenseMatrix(own.features.index_select(0, at))
+        around = graph._replace(
+            edges=PrecomputedEdges({SOURCE: RowSelection(source), TARGET: RowSelection(target), OWN: features})
+        )
         out = model[read].apply(w.get(str(read), {}), around, h, None)
         for i, layer in enumerate(model[read + 1 :], read + 1):
             out = layer.apply(w.get(str(i), {}), around, out, None)
@@ -132,7 +134,7 @@ class Some(ABC):
 
 
 @dataclass(frozen=True)
-class Known(Some):
+class PrecomputedEdges(Some):
     """Edges of which some matrices are known, by name (a `core.operators.MessagePassing`)."""
 
     operators: Mapping[str, Operator]
@@ -160,18 +162,18 @@ class Piece(Some):
         own = self.operators[way]
         degree = own.degree.to(own.features.dtype)
         if what == "scalers":
-            return Dense(torch.stack([torch.log1p(degree), 1 / torch.log1p(degree.clamp(min=1))], 1))
+            return DenseMatrix(torch.stack([torch.log1p(degree), 1 / torch.log1p(degree.clamp(min=1))], 1))
         if what == "features":
-            return Dense(own.features)
+            return DenseMatrix(own.features)
         if what in ("from", "to"):
-            return Rows(own.source if what == "from" else own.target)
+            return RowSelection(own.source if what == "from" else own.target)
         share = 1 / degree.clamp(min=1) if what != "sum" else torch.ones_like(degree)
-        into = Into(own.target, share)
-        return Dense(into @ own.features) if what == "feature_means" else into
+        into = ScatterSum(own.target, share)
+        return DenseMatrix(into @ own.features) if what == "feature_means" else into
 
 
 @dataclass(frozen=True)
-class Dense:
+class DenseMatrix:
     """A dense matrix [m, n], by its rows."""
 
     rows: Tensor
@@ -186,7 +188,7 @@ class Dense:
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowSelection:
     """[m, n] with a single 1 in each row, in the columns int64 [m]."""
 
     columns: Tensor
@@ -201,7 +203,7 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Into:
+class ScatterSum:
     """[t, m]: adds up messages that reach the same of t targets, int64 [m], times its share [t]."""
 
     target: Tensor

@@ -106,7 +106,7 @@ NODES, EXAMPLES = "nodes", "examples"
 Found = TypeVar("Found")
 
 
-class Extra(NamedTuple):
+class Precomputed(NamedTuple):
     """What belongs to a client's graph as it was loaded.
 
     arrays:   {name: [r, …]}, which steps see as `Graph.extra`.
@@ -122,7 +122,7 @@ class Extra(NamedTuple):
     words: Mapping[str, tuple[str, ...]] = {}
 
     @classmethod
-    def joined(cls, several: Sequence["Extra"]) -> "Extra":
+    def joined(cls, several: Sequence["Precomputed"]) -> "Precomputed":
         """All that these have."""
         return cls(*({name: own for one in each for name, own in one.items()} for each in zip(*several, strict=True)))
 
@@ -132,7 +132,7 @@ class Extra(NamedTuple):
         own = {self.along[name]: array.shape[0] for name, array in (*self.arrays.items(), *self.matrices.items())}
         return {name: size for name, size in own.items() if name not in (NODES, EXAMPLES)}
 
-    def padded(self, sizes: Mapping[str, int]) -> "Extra":
+    def padded(self, sizes: Mapping[str, int]) -> "Precomputed":
         """The same with rows of -1, or empty ones, up to the sizes of what they are along, where these are given."""
         arrays, matrices = dict(self.arrays), dict(self.matrices)
         for name, own in self.arrays.items():

@@ -64,14 +64,14 @@ class Portion(Protocol):
 def here(portions: Sequence[Portion]) -> Tree | None:
     """{number: what the clients of a portion replied, leaves stacked}; None where some of it is elsewhere, or no
     tensor."""
-    batches = [portion.flat for portion in portions if isinstance(portion, Batch)]
+    batches = [portion.flat for portion in portions if isinstance(portion, ReplyBatch)]
     tensors = all(isinstance(leaf, Tensor) for flat in batches for leaf in flat.values())
     return (
         {str(at): nest(flat) for at, flat in enumerate(batches)} if tensors and len(batches) == len(portions) else None
     )
 
 
-class Batch:
+class ReplyBatch:
     """Replies that are in this process: `at` as in `Portion`, `tree` with leaves stacked [len(at), …] (numbers and
     strings as they are: equal for all of the batch)."""
 
@@ -353,7 +353,7 @@ class Replies:
         portions, count = list[Portion](), 0
         for replied in tree["replied"].values():
             own = len(next(leaf for _, leaf in leaves(replied)))
-            portions.append(Batch(tuple(range(count, count + own)), replied))
+            portions.append(ReplyBatch(tuple(range(count, count + own)), replied))
             count += own
         made = cls([""] * count, portions, {})
         made._places = tuple(tree["places"].values()) or None
@@ -476,4 +476,4 @@ def of_members(replies: Replies, members: tuple[tuple[str, int], ...]) -> Replie
     if any(leaf.shape[:1] != (len(members),) or leaf.dim() < 2 for leaf in flat.values()):
         return replies
     names = [name for name, _ in sorted(members, key=lambda own: own[1])]
-    return Replies(names, [Batch(tuple(at for _, at in members), nest(flat))], {})
+    return Replies(names, [ReplyBatch(tuple(at for _, at in members), nest(flat))], {})

@@ -12,7 +12,7 @@ from fedweave.datasets.folder import Folder, GraphFolder, Members
 from fedweave.datasets.frames import from_frames, from_graph_frames, from_networkx
 from fedweave.datasets.lookup import NotHeld, found
 from fedweave.datasets.npz import Archive
-from fedweave.datasets.parties import Parties
+from fedweave.datasets.parties import PartyFolders
 from fedweave.datasets.public import PUBLIC
 from fedweave.datasets.pyg import from_pyg
 from fedweave.datasets.released import HERITAGE, POKEC, RELEASED, Twitch
@@ -30,7 +30,7 @@ DATASETS: dict[str, type] = {
     "folder": Folder,
     "graphs": GraphFolder,
     "tu": TU,
-    "parties": Parties,
+    "parties": PartyFolders,
     "members": Members,
     "domains": Domains,
     "npz": Archive,

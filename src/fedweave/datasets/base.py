@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from fedweave.core.edge_attributes import Carried, both_ways
+from fedweave.core.edge_attributes import EdgeAttributes, both_ways
 from fedweave.core.types import Values
 from fedweave.errors import ConfigError, UserError
 
@@ -72,7 +72,7 @@ def distinct(codes: np.ndarray, owned: bool = False) -> np.ndarray:
 
 REFUSE, EXCHANGE = "refuse", "exchange"
 EXTERNAL = (REFUSE, "features", EXCHANGE)
-BARE = Carried(np.empty((2, 0), np.int64), False)  # no edges, that carry nothing
+BARE = EdgeAttributes(np.empty((2, 0), np.int64), False)  # no edges, that carry nothing
 
 
 class Outside(NamedTuple):
@@ -82,7 +82,7 @@ class Outside(NamedTuple):
     names:   what the files call the nodes that are elsewhere.
     """
 
-    carried: Carried
+    carried: EdgeAttributes
     names: tuple[str, ...]
 
 
@@ -114,7 +114,7 @@ def ways(directed: bool) -> tuple[str, ...]:
     return ("out", "in") if directed else ("",)
 
 
-def ends_at(carried: Carried, holder: np.ndarray) -> Ends:
+def ends_at(carried: EdgeAttributes, holder: np.ndarray) -> Ends:
     """The ends that edges have at held nodes, where their other end is of another holder, or of none.
 
     holder: int64, of every node by its number; -1 is none.
@@ -127,7 +127,7 @@ def ends_at(carried: Carried, holder: np.ndarray) -> Ends:
     return Ends(*map(np.concatenate, zip(*found, strict=True)))
 
 
-def summary(nodes: int, carried: Carried, holder: np.ndarray, ends: Ends) -> tuple[np.ndarray, tuple[str, ...]]:
+def summary(nodes: int, carried: EdgeAttributes, holder: np.ndarray, ends: Ends) -> tuple[np.ndarray, tuple[str, ...]]:
     """Of the edges at each of so many nodes whose other end is elsewhere, for every direction: the logarithm of their
     number and 1; sum and mean of weight and of each feature, as inverse hyperbolic sines, which are logarithms of large
     numbers of either sign; the last time, from 0 to 1 between the first and the last of the holder's edges. float32
@@ -143,7 +143,9 @@ def summary(nodes: int, carried: Carried, holder: np.ndarray, ends: Ends) -> tup
     return np.stack([column for _, column in found], 1).astype(np.float32), tuple(name for name, _ in found)
 
 
-def _of_way(nodes: int, carried: Carried, own: Ends, moment: np.ndarray | None) -> Iterator[tuple[str, np.ndarray]]:
+def _of_way(
+    nodes: int, carried: EdgeAttributes, own: Ends, moment: np.ndarray | None
+) -> Iterator[tuple[str, np.ndarray]]:
     """Names and columns float64 [n] of one direction."""
     count = np.bincount(own.near, minlength=nodes).astype(np.float64)
     yield "log count", np.log1p(count)
@@ -157,7 +159,7 @@ def _of_way(nodes: int, carried: Carried, own: Ends, moment: np.ndarray | None) 
         yield "last time", last
 
 
-def _moments(carried: Carried, holder: np.ndarray, ends: Ends) -> np.ndarray | None:
+def _moments(carried: EdgeAttributes, holder: np.ndarray, ends: Ends) -> np.ndarray | None:
     """float64 [H]: when each edge was, from 0 to 1 between the first and the last of those at its holder's nodes."""
     if carried.time is None:
         return None
@@ -171,7 +173,7 @@ def _moments(carried: Carried, holder: np.ndarray, ends: Ends) -> np.ndarray | N
     return found
 
 
-def _values(carried: Carried) -> list[tuple[str, np.ndarray]]:
+def _values(carried: EdgeAttributes) -> list[tuple[str, np.ndarray]]:
     """(name, float64 [M]) of what edges carry and is summed up."""
     called = carried.columns or tuple(f"edge feature {at}" for at in range(carried.width))
     features = [] if carried.features is None else list(zip(called, carried.features.T.astype(np.float64), strict=True))
@@ -187,9 +189,9 @@ def beside(x: "np.ndarray | sp.csr_matrix", more: np.ndarray) -> "np.ndarray | s
     return np.concatenate([x, more], 1)
 
 
-def bare(ends: np.ndarray) -> Carried:
+def bare(ends: np.ndarray) -> EdgeAttributes:
     """Undirected edges int64 [2, M] that carry nothing, each once, in whatever direction it is listed."""
-    return Carried(np.unique(np.sort(ends, 0), axis=1), False)
+    return EdgeAttributes(np.unique(np.sort(ends, 0), axis=1), False)
 
 
 def before(outside: Outside, nodes: int, limit: float) -> Outside:
@@ -204,7 +206,7 @@ def before(outside: Outside, nodes: int, limit: float) -> Outside:
     return Outside(kept._replace(ends=ends), tuple(outside.names[at - nodes] for at in used))
 
 
-def separated(carried: Carried, nodes: int, names: tuple[str, ...]) -> tuple[Carried, Outside]:
+def separated(carried: EdgeAttributes, nodes: int, names: tuple[str, ...]) -> tuple[EdgeAttributes, Outside]:
     """Edges of which some lead to nodes from number `nodes` on, called `names`, as those among the first and others."""
     inside = np.maximum(*carried.ends) < nodes
     outside = carried._replace(y=None, split=None, examples=False).taken(~inside, carried.ends[:, ~inside])
@@ -280,13 +282,13 @@ def write(dataset: "Dataset", path: Path) -> None:
         np.savez_compressed(file, **arrays)
 
 
-def _of_outside(carried: Carried, names: tuple[str, ...]) -> dict[str, np.ndarray]:
+def _of_outside(carried: EdgeAttributes, names: tuple[str, ...]) -> dict[str, np.ndarray]:
     held = {key: getattr(carried, own) for key, own in OUTSIDE.items()}
     arrays = {key: values for key, values in held.items() if values is not None}
     return arrays | {OUTSIDE_INDEX: carried.ends, OUTSIDE_NAMES: np.array(names, str)}
 
 
-def _of_carried(carried: Carried) -> dict[str, np.ndarray]:
+def _of_carried(carried: EdgeAttributes) -> dict[str, np.ndarray]:
     held = {key: getattr(carried, own) for key, own in CARRIED.items()}
     arrays = {key: values for key, values in held.items() if values is not None}
     arrays |= {"edge_index": carried.ends, DIRECTED: np.array(carried.directed)}
@@ -374,7 +376,7 @@ class Dataset:
     node_kinds: tuple[str, ...] = ()
     edge_kinds: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    carried: Carried | None = None
+    carried: EdgeAttributes | None = None
     outside: Outside | None = None
     node_time: np.ndarray | None = None
     node_ids: tuple[str, ...] = ()

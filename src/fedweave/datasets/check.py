@@ -7,7 +7,7 @@ from typing import NoReturn, Protocol
 import numpy as np
 import scipy.sparse as sp
 
-from fedweave.core.edge_attributes import Carried
+from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.datasets.base import NO_LOOPS, Dataset, undirected
 from fedweave.errors import ConfigError, DataError, Fault
 
@@ -228,7 +228,7 @@ def _check_edges(edges: np.ndarray, n: int, where: str | Path) -> None:
     at(int(np.searchsorted(codes, lonely[0])) if lonely.size else None, "lacks its reverse", _BOTH)
 
 
-def _check_carried(carried: Carried, edges: np.ndarray, n: int, where: str | Path) -> None:
+def _check_carried(carried: EdgeAttributes, edges: np.ndarray, n: int, where: str | Path) -> None:
     """Refuse edges that carry what is no number, or that do not join the nodes that `edges` do."""
     m, index = carried.total, carried.ends
     check_array(index, "the edges' index", np.int64, (2, None), where)

@@ -412,7 +412,7 @@ def _seen(data: Dataset) -> tuple["np.ndarray | sp.csr_matrix", np.ndarray | Non
 _ENCODED = re.compile(r"(label(?: \d+)?|degree) = (.*)", re.DOTALL)
 
 
-class Column(NamedTuple):
+class DataColumn(NamedTuple):
     """One column. kind: "number", "label", "degree" or "category", of which the last three are 1 for `value` of `of`,
     else 0."""
 
@@ -422,12 +422,12 @@ class Column(NamedTuple):
     value: str = ""
 
 
-def column(name: str) -> Column:
+def column(name: str) -> DataColumn:
     """The column that is called so."""
     if found := _ENCODED.fullmatch(name):
-        return Column(name, found[1].split()[0], found[1], found[2])
+        return DataColumn(name, found[1].split()[0], found[1], found[2])
     of, equals, value = name.partition(" = ")
-    return Column(name, "category", of, value) if equals and of else Column(name, "number")
+    return DataColumn(name, "category", of, value) if equals and of else DataColumn(name, "number")
 
 
 def names(data: Dataset) -> tuple[str, ...]:

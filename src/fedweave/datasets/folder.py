@@ -28,7 +28,7 @@ from fedweave.datasets.schema import (
     refuse_numerals,
     refuse_several,
 )
-from fedweave.datasets.table import WHOLE, Known, Table, Tables, places
+from fedweave.datasets.table import WHOLE, NameIndex, Table, Tables, places
 from fedweave.datasets.tables import Parts, Tabular, times_of
 from fedweave.errors import ConfigError, DataError, Faults
 
@@ -417,7 +417,7 @@ def _graphs(graphs: Table, nodes: Table) -> np.ndarray:
     rows = places(cells, ids)
     row = first(rows.is_null().to_numpy(False))
     if row is not None:
-        hint = Known(ids).hint(cells[row].as_py())
+        hint = NameIndex(ids).hint(cells[row].as_py())
         what = f"graph {cells[row].as_py()!r} is not in graphs{hint}"
         nodes.refuse_at(row, what, "Add a row with this id to graphs.")
     graph_of: np.ndarray = rows.to_numpy(zero_copy_only=False).astype(np.int64)

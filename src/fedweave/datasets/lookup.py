@@ -58,7 +58,7 @@ def kinds_of(base: type[Kind], table: Mapping[str, tuple[Facts, str]], **more: o
         yield type(name, (base,), own | more)
 
 
-class Filed(Published):
+class PublishedFile(Published):
     """Base of those in `files`, or folders, which are looked for in `<name>`, in other names by which the folder is
     `called`, and in the folder itself, of [data] path alone or, without it, of $FEDWEAVE_DATA, then of the cache; there
     is no download."""

@@ -32,7 +32,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from fedweave.core.decompression import ARCHIVE_FAULTS, DecompressionBomb, check_archive
-from fedweave.core.edge_attributes import Carried
+from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.types import Record
 from fedweave.datasets.base import (
     CARRIED,
@@ -144,7 +144,7 @@ def _loopless(arrays: dict[str, np.ndarray], path: Path) -> dict[str, np.ndarray
     return arrays | {"edge_index": pairs[:, apart]} | {key: arrays[key][apart] for key in rows}
 
 
-def _carried(arrays: dict[str, np.ndarray], nodes: int, loops: str, path: Path) -> Carried | None:
+def _carried(arrays: dict[str, np.ndarray], nodes: int, loops: str, path: Path) -> EdgeAttributes | None:
     """What the edges carry; None if the file says nothing of it."""
     if not {DIRECTED, *CARRIED} & arrays.keys():
         return None
@@ -163,7 +163,7 @@ def _carried(arrays: dict[str, np.ndarray], nodes: int, loops: str, path: Path) 
     width = rows["features"].shape[-1] if "features" in rows else 0
     columns = _text(arrays, EDGE_NAMES, width, "one for each column of edge_attr", path)
     scaling = tuple(map(tuple, arrays[EDGE_SCALING].tolist())) if EDGE_SCALING in arrays else ()
-    found = Carried(index, bool(directed), **rows, columns=columns, scaling=scaling)  # type: ignore[arg-type]
+    found = EdgeAttributes(index, bool(directed), **rows, columns=columns, scaling=scaling)  # type: ignore[arg-type]
     if UNTIL in arrays:
         check_array(arrays[UNTIL], UNTIL, np.float64, (2,), path)
         if "time" not in rows:
@@ -172,7 +172,7 @@ def _carried(arrays: dict[str, np.ndarray], nodes: int, loops: str, path: Path) 
     return once(found, path) if "y" in arrays else found._replace(examples=True, y=None, split=None)
 
 
-def _outside(arrays: dict[str, np.ndarray], nodes: int, inside: Carried | None, path: Path) -> Outside | None:
+def _outside(arrays: dict[str, np.ndarray], nodes: int, inside: EdgeAttributes | None, path: Path) -> Outside | None:
     """Edges to nodes elsewhere; None if the file says nothing of them."""
     if OUTSIDE_INDEX not in arrays:
         return None
@@ -187,7 +187,7 @@ def _outside(arrays: dict[str, np.ndarray], nodes: int, inside: Carried | None, 
     wanted = {own for own in OUTSIDE.values() if inside is not None and getattr(inside, own) is not None}
     if rows.keys() != wanted or any(len(own) != index.shape[1] for own in rows.values()):
         refuse(path, "edges to nodes elsewhere carry other things than those between nodes", "Give both the same.")
-    made = Carried(index, False) if inside is None else inside._replace(ends=index, y=None, split=None, **rows)
+    made = EdgeAttributes(index, False) if inside is None else inside._replace(ends=index, y=None, split=None, **rows)
     return Outside(made, names)
 
 

@@ -43,7 +43,7 @@ _LAYOUT = "Name the folder whose sub-folders are the parties, each with nodes an
 
 
 @dataclass(frozen=True)
-class Parties(Classified):
+class PartyFolders(Classified):
     """Your own folder of parties, each a sub-folder with nodes.csv|parquet and edges.csv|parquet, joined by id.
 
     Settings are over the nodes that all parties have; a column of `categories`, `columns`, `ignore` or `missing` is of

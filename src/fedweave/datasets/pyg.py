@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
 
-from fedweave.core.edge_attributes import Carried
+from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.types import Record, Values
 from fedweave.datasets.base import Dataset, undirected
 from fedweave.datasets.check import check, first, refuse
@@ -229,7 +229,7 @@ def _made(
     split, alone = _split(held, examples, "edge" if edged else "node" if graph_of is None else "graph", name)
     carried = _carried(held, ends[:, kept], kept, edged or directed, name)
     if edged:
-        both = carried or Carried(ends[:, kept], True)
+        both = carried or EdgeAttributes(ends[:, kept], True)
         carried = both._replace(directed=directed is not False, examples=True)
     return Dataset(
         name=name,
@@ -324,7 +324,7 @@ def _check_shapes(held: Mapping[str, np.ndarray], label: str, examples: int, nam
 
 def _carried(
     held: Mapping[str, np.ndarray], ends: np.ndarray, kept: np.ndarray, directed: bool | None, name: str
-) -> Carried | None:
+) -> EdgeAttributes | None:
     """What the edges `kept` carry, whose ends these are; None if that is nothing."""
     own = {key: _numbers(held[key], key, "Give numbers.", name)[kept] for key in _OF_EDGES if key in held}
     own = {key: values for key, values in own.items() if key == "edge_time" or not (values == 1).all()}
@@ -333,7 +333,7 @@ def _carried(
     weight = own["edge_weight"].reshape(-1).astype(np.float32) if "edge_weight" in own else None
     features = own["edge_attr"].reshape(len(ends[0]), -1).astype(np.float32) if "edge_attr" in own else None
     time = own["edge_time"].reshape(-1).astype(np.float64) if "edge_time" in own else None
-    given = Carried(ends, bool(directed), weight, features, time)
+    given = EdgeAttributes(ends, bool(directed), weight, features, time)
     if directed is None:
         given = given._replace(directed=not (mirrored(ends) and alike_both_ways(given)))
     return once(given, name)

@@ -18,8 +18,8 @@ from fedweave.datasets import npz
 from fedweave.datasets.base import Dataset, undirected
 from fedweave.datasets.check import check, check_counts, first, refuse
 from fedweave.datasets.features import AUTO, compact, normalise, scaled_by_holders
-from fedweave.datasets.lookup import Facts, Filed, kinds_of
-from fedweave.datasets.parties import Parties
+from fedweave.datasets.lookup import Facts, PublishedFile, kinds_of
+from fedweave.datasets.parties import PartyFolders
 from fedweave.datasets.table import WHOLE, Table, read
 
 _DAMAGED = (pa.ArrowException, MatReadError, ValueError, KeyError, OSError, EOFError)
@@ -27,7 +27,7 @@ _AGAIN = "Take the file as it is released."
 
 
 @dataclass(frozen=True)
-class Released(Filed):
+class Released(PublishedFile):
     """Base of graphs in one form each."""
 
     counted: ClassVar[tuple[str, ...]] = ("nodes", "features", "classes")
@@ -236,7 +236,7 @@ BLOCKS = {"social": 365, "spatial": 102, "temporal": 512}
 
 
 @dataclass(frozen=True)
-class Twitch(Filed):
+class Twitch(PublishedFile):
     """MUSAE (Rozemberczki et al. 2021); gamers by games and habits, friends; mature content or not.
 
     `[partition] name = "column"` makes a client of each of the four countries.
@@ -273,7 +273,7 @@ class Twitch(Filed):
 
 
 @dataclass(frozen=True)
-class HeriGraph(Filed):
+class HeriGraph(PublishedFile):
     """Base of the three cities, each a folder `<name>` of the parties social, spatial and temporal (see `parties`)."""
 
     files = tuple(BLOCKS)
@@ -291,7 +291,7 @@ class HeriGraph(Filed):
                 published counts.
         """
         folder = self._find(root)
-        dataset = replace(Parties(self.normalise, classes=self.facts.classes).load(folder, seed), name=self.name)
+        dataset = replace(PartyFolders(self.normalise, classes=self.facts.classes).load(folder, seed), name=self.name)
         held = {party.name: len(party.columns) for party in dataset.parties or ()}
         if held != BLOCKS:
             refuse(folder, f"the parties' features are {held}, not {BLOCKS}", "See docs/data-format.md.")
@@ -313,7 +313,7 @@ HERITAGE: tuple[type[HeriGraph], ...] = tuple(
 
 
 @dataclass(frozen=True)
-class Pokec(Filed):
+class Pokec(PublishedFile):
     """Base of the two: `<stem>.csv` with one user per row, and `<stem>_relationship.txt` with two user ids per line.
 
     The label is the working field, the sensitive attribute the region; as in the code of FairGNN and F²GNN both are

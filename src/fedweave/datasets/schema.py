@@ -26,7 +26,7 @@ from fedweave.datasets.table import (
     GAPS,
     NUMERIC,
     WHOLE,
-    Known,
+    NameIndex,
     Table,
     Tables,
     alike,
@@ -540,7 +540,7 @@ def ends_of(edges: Table, ids: pa.Array, loops: str = "refuse") -> tuple[np.ndar
     Raises:
         DataError: an end is not among the nodes, or both are the same; names file and row.
     """
-    faults, ends, known = Faults(DataError), list[np.ndarray](), Known(ids)
+    faults, ends, known = Faults(DataError), list[np.ndarray](), NameIndex(ids)
     for name in EDGES:
         cells = edges.filled(name)
         numbers = places(cells, ids)
@@ -576,7 +576,7 @@ def elsewhere(edges: Table, ids: pa.Array) -> pa.Array:
     return pc.unique(pa.chunked_array([own.filter(there) for own, there in zip(cells, absent, strict=True)]))
 
 
-def _no_node(name: str, cells: pa.Array, known: Known, row: int) -> str:
+def _no_node(name: str, cells: pa.Array, known: NameIndex, row: int) -> str:
     cell = cells[row].as_py()
     return f"{name} {cell!r} is no node{known.hint(cell)}"
 

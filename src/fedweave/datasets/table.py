@@ -281,7 +281,7 @@ class Table:
         """int64 [rows], the places of the column's `cells`, which are strings, in `names`, -1 where empty; others are
         refused."""
         allowed = pa.array(names, pa.string())
-        found, known = _places(cells, allowed), Known(allowed)
+        found, known = _places(cells, allowed), NameIndex(allowed)
 
         def said(row: int) -> str:
             return f"{column} {cells[row].as_py()!r} is none of {', '.join(names)}{known.hint(cells[row].as_py())}"
@@ -423,7 +423,7 @@ def undotted(names: pa.Array) -> pa.Array:
     return pc.replace_substring_regex(names, _DOTTED, r"\1")
 
 
-class Known:
+class NameIndex:
     """Names that are known, strings in an Arrow array, to say which of them another one looks like."""
 
     def __init__(self, names: pa.Array) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fedweave.core.edge_attributes import Carried
+from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.graph import dense
 from fedweave.core.types import Record
 from fedweave.datasets.base import Dataset, undirected
@@ -136,7 +136,7 @@ def check_carrying(given: Carrying) -> None:
 
 def carried_of(
     edges: Table, listed: tuple[np.ndarray, np.ndarray], kind: Carrying, categories: Categories | None = None
-) -> Carried | None:
+) -> EdgeAttributes | None:
     """What edges carry, of which `listed` has the ends int64 [2, M] and the rows int64 [M] in a table; None if nothing
     counts.
 
@@ -153,12 +153,12 @@ def carried_of(
     of_features, own = gaps_filled(spread(_features(edges, kind)), gaps_of(kind.missing, True)), _of_edges(categories)
     columns = feature_names(of_features, (), own)
     features = dense(features_of(of_features, (), own)[rows]) if columns else None
-    given = Carried(ends, kind.directed, weight, features, time, columns, examples=kind.of_edges)
+    given = EdgeAttributes(ends, kind.directed, weight, features, time, columns, examples=kind.of_edges)
     found = merged(given_once(given, edges.origins[rows], edges.path), kind.parallel)
     return scaled(found, kind.edge_normalise, edges.path)
 
 
-def scaled(carried: Carried, how: str, where: str | Path, until: float = math.inf) -> Carried:
+def scaled(carried: EdgeAttributes, how: str, where: str | Path, until: float = math.inf) -> EdgeAttributes:
     """With features scaled as `datasets.features.normalise` does, over all of these edges `until` some time.
 
     Raises:
@@ -179,7 +179,7 @@ def scaled(carried: Carried, how: str, where: str | Path, until: float = math.in
     return carried._replace(features=made, scaling=pairs)
 
 
-def scaled_like(carried: Carried, before: Carried, how: str) -> Carried:
+def scaled_like(carried: EdgeAttributes, before: EdgeAttributes, how: str) -> EdgeAttributes:
     """With features scaled by what those of edges `before` were."""
     if carried.features is None:
         return carried
@@ -188,7 +188,7 @@ def scaled_like(carried: Carried, before: Carried, how: str) -> Carried:
     return carried._replace(features=np.asarray(made, np.float32), scaling=before.scaling)
 
 
-def merged(carried: Carried, parallel: str) -> Carried:
+def merged(carried: EdgeAttributes, parallel: str) -> EdgeAttributes:
     """With edges of the same ends made one, as `Carrying.parallel` says; in the order of the last of each."""
     if parallel == "keep" or not carried.total:
         return carried
@@ -226,7 +226,7 @@ def skeleton(index: np.ndarray, nodes: int) -> np.ndarray:
     return undirected(index[0, apart], index[1, apart], nodes)
 
 
-def once(carried: Carried, where: str | Path) -> Carried:
+def once(carried: EdgeAttributes, where: str | Path) -> EdgeAttributes:
     """Undirected edges that are listed in both directions, each once.
 
     Raises:
@@ -242,12 +242,12 @@ def once(carried: Carried, where: str | Path) -> Carried:
     return carried.taken(carried.ends[0] <= carried.ends[1])
 
 
-def alike_both_ways(carried: Carried) -> bool:
+def alike_both_ways(carried: EdgeAttributes) -> bool:
     """Whether every edge is listed in both directions with the same values."""
     return bool(_both(carried, np.zeros(carried.total, np.int64))[0].all())
 
 
-def given_once(carried: Carried, table: np.ndarray, where: str | Path) -> Carried:
+def given_once(carried: EdgeAttributes, table: np.ndarray, where: str | Path) -> EdgeAttributes:
     """Undirected edges, each once where the table lists all in both directions with the same values, in the direction
     that comes first. A note where it lists most of them so, or where edges are the examples, all of which stay.
 
@@ -269,7 +269,7 @@ def given_once(carried: Carried, table: np.ndarray, where: str | Path) -> Carrie
 _MOSTLY = 0.5  # share of the edges
 
 
-def _both(carried: Carried, table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _both(carried: EdgeAttributes, table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """bool [M], whether an edge is listed as often in the other direction with the same values in the same table, as
     loops are; and bool [M], whether it has the direction of the first row with its ends and values."""
     low, high = np.sort(carried.ends, 0)
@@ -290,7 +290,7 @@ def _both(carried: Carried, table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return both, opens
 
 
-def one_way(carried: Carried | None, both: bool, directed: bool | None) -> tuple[str, ...]:
+def one_way(carried: EdgeAttributes | None, both: bool, directed: bool | None) -> tuple[str, ...]:
     """What to say of edges that lead one way in other programs' graphs, and count both ways here, as nobody asked."""
     if carried is not None or both or directed is not None:
         return ()

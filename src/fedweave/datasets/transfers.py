@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from fedweave.core.edge_attributes import Carried
+from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.random import generator
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import check_settings
@@ -256,7 +256,7 @@ class Transfers:
             labels=CLASSES,
             owner=drawn.bank,
             owners=_names(self.banks),
-            carried=Carried(
+            carried=EdgeAttributes(
                 ends,
                 directed=True,
                 features=features,

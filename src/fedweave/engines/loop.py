@@ -11,7 +11,7 @@ from fedweave.core import random
 from fedweave.core.federation import Client
 from fedweave.core.graph import Graph
 from fedweave.core.ledger import measured_one
-from fedweave.core.replies import Batch, as_row, by_size
+from fedweave.core.replies import ReplyBatch, as_row, by_size
 from fedweave.core.tree import Tree, check, leaves, map_leaves
 from fedweave.engines.calls import Watched, check_permanent, find_step, of_client, refuse_changes
 from fedweave.engines.data import ClientData, accepted, taken
@@ -68,7 +68,7 @@ class Loop:
         seconds = (time.perf_counter() - began) / len(group)
         if work.info.sums:
             check_terms(work.info, group, tree)
-        replies = Batch(at, tree)
+        replies = ReplyBatch(at, tree)
         return Ran(replies, (Metered(at, measured_one(replies), seconds),))
 
     def _of(self, work: Work, client: str) -> Work:

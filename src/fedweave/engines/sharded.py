@@ -13,7 +13,7 @@ from torch import Tensor
 from fedweave.algorithms.deployment import deployable
 from fedweave.core.federation import StepInfo, step_info
 from fedweave.core.ledger import Measured
-from fedweave.core.replies import Batch, Joint, Portion, Stacked, Sums, as_row
+from fedweave.core.replies import Joint, Portion, ReplyBatch, Stacked, Sums, as_row
 from fedweave.core.tree import Tree, decode, encode, leaves, map_leaves, nest
 from fedweave.engines.calls import find_step
 from fedweave.engines.engine import LocalEngine, Metered, Ran, Work
@@ -165,7 +165,7 @@ class Worker:
         self._executor.restore(asked.get("states", {}), asked.get("data", {}))
         self._number = asked.get("number", self._number)
         for number, replies in asked.get("kept", {}).items():
-            rows = [Batch((own["at"],), map_leaves(as_row, own.get("reply", {}))) for own in replies.values()]
+            rows = [ReplyBatch((own["at"],), map_leaves(as_row, own.get("reply", {}))) for own in replies.values()]
             self._kept[int(number)] = Joint(rows)
         return {}
 
@@ -185,7 +185,7 @@ _SUMS = ("weighted", "total")  # which whoever asks for adds up in their place
 _TOGETHER = 64_000_000  # bytes of replies up to which all come together, where several are asked for
 
 
-class Asked:
+class ReplyRequests:
     """What is asked of the replies to each step, which is asked of the next ones together with the step itself, so that
     a round has few calls. Sums with weights are, once these were the same twice."""
 
@@ -216,7 +216,7 @@ class Shard:
     """
 
     def __init__(self, clients: Sequence[str], channel: Channel) -> None:
-        self.clients, self._channel, self.asked = tuple(clients), channel, Asked()
+        self.clients, self._channel, self.asked = tuple(clients), channel, ReplyRequests()
         self._done: list[int] = []  # numbers of replies that nobody holds any more
 
     def begin(self, method: str, tree: Tree) -> Pending:

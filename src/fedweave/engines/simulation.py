@@ -16,7 +16,7 @@ from fedweave.core.graph import Graph
 from fedweave.core.types import Record
 from fedweave.engines.engine import Absent, LocalEngine, check_names
 from fedweave.engines.loop import Loop
-from fedweave.engines.vectorized import Vectorised
+from fedweave.engines.vectorized import Vectorized
 from fedweave.errors import ConfigError
 from fedweave.ops.recording import Recordings, When
 
@@ -93,10 +93,10 @@ class Simulation(LocalEngine):
         given: Record = {"classes": classes, "test": test, "members": members, "own": own}
         given["device"] = device
         executor: Loop = (
-            Vectorised(graphs, **given, chunk=chunk, record=record) if mode == "vmap" else Loop(graphs, **given)
+            Vectorized(graphs, **given, chunk=chunk, record=record) if mode == "vmap" else Loop(graphs, **given)
         )
         self._data = executor.data
-        self.recordings = executor.recordings if isinstance(executor, Vectorised) else Recordings("never")
+        self.recordings = executor.recordings if isinstance(executor, Vectorized) else Recordings("never")
         super().__init__(
             executor,
             classes=classes,

@@ -36,7 +36,7 @@ _LOADED = 1 << 20  # bytes of an array, beyond which `seldom` has it in a file
 _FIRST = 64  # rows
 
 
-class Filed:
+class RowStore:
     """Rows of stacked leaves, each for ever its client's own, on the host.
 
     like: {path: a stacked leaf} with their shapes and dtypes; numbers and strings are those of all rows.
@@ -152,7 +152,7 @@ class States:
         self._device = torch.device(device)
         self._stacks: dict[int, tuple[Group, Leaves]] = {}
         self._whole: frozenset[int] = frozenset()  # stacks whose clients are all at home there
-        self._filed: dict[int, Filed] = {}
+        self._filed: dict[int, RowStore] = {}
         self._tables: dict[object, int] = {}  # by kind, those in `_filed`
         self._held: dict[int, int] = {}  # of these, how many clients are at home there
         self._home: dict[str, tuple[int, int]] = {}  # a number, since a tuple of clients is hashed anew each time
@@ -203,7 +203,7 @@ class States:
         reads those of clients that are at home elsewhere."""
         kind = self._kind(flat)
         if kind not in self._tables:
-            self._tables[kind], self._filed[self._next], self._held[self._next] = self._next, Filed(flat), 0
+            self._tables[kind], self._filed[self._next], self._held[self._next] = self._next, RowStore(flat), 0
             self._next += 1
         home = self._tables[kind]
         if whole:

@@ -25,7 +25,7 @@ from fedweave.engines.loop import Loop
 from fedweave.engines.states import Group, Leaves, MemoryIsolation, Readers, States
 from fedweave.errors import ConfigError, OutOfMemory, ReplyRefused, StepFailed, out_of_memory, raised_at
 from fedweave.learn.fitting import share_again
-from fedweave.ops.recording import Form, Lasting, Recordings, When, form_of, recorder_for, traced
+from fedweave.ops.recording import Recordings, ResultForm, StableOperands, When, form_of, recorder_for, traced
 from fedweave.ops.sparse import Sparse, StackedCsr
 from fedweave.ops.tape import once
 from fedweave.ops.touched import STACKED, Sparsified, TouchedRows, materialize_stacked
@@ -116,7 +116,7 @@ def run_batch(work: Work, parts: Sequence[Flat], operands: tuple[Any, ...]) -> l
         StepFailed: the step draws from NumPy's own generator. This is not called where a recording is played, so that
             only steps computed as written pay for the look (0.1 ms).
     """
-    form, before = Form(), _drawn()
+    form, before = ResultForm(), _drawn()
 
     def one(*flat: Any) -> tuple[Tensor, ...]:
         rest = iter(flat)
@@ -329,7 +329,7 @@ def _bytes(graph: Graph) -> int:
 _GROUPS = 256  # of clients called together, whose ids are kept
 
 
-class Vectorised(Loop):
+class Vectorized(Loop):
     """Clients of one process, those of one size and model together. Ragged steps, and messages that cannot be
     stacked, are calls of single clients as in `Loop`.
 
@@ -369,7 +369,7 @@ class Vectorised(Loop):
         if work.info.ragged:
             yield from super().run(work, clients)
             return
-        places = _Places(clients)
+        places = _ClientPlaces(clients)
         as_before = self._called.get(work.name, len(clients)) == len(clients)
         self._called[work.name] = len(clients)
         for batch in self._batches.plan(clients):
@@ -461,9 +461,9 @@ class Vectorised(Loop):
             self._group_ids[group] = torch.tensor([random.word(client) for client in group], device=self.device)
         return self._group_ids[group]
 
-    def _lasting(self, version: int, own: int, operands: int) -> Lasting:
+    def _lasting(self, version: int, own: int, operands: int) -> StableOperands:
         """A batch's `own`, which come first, and what all batches are told of the data, which comes last."""
-        return Lasting(version, frozenset((*range(own), *range(operands - len(self._all.leaves), operands))))
+        return StableOperands(version, frozenset((*range(own), *range(operands - len(self._all.leaves), operands))))
 
     def _flat(self, version: int, batch: object) -> Flat:
         """A batch's graphs and who they are of, kept from the second time on: samples come only once."""
@@ -512,7 +512,7 @@ class Vectorised(Loop):
         self._flats.clear()
 
 
-class _Places:
+class _ClientPlaces:
     """Where clients stand among all that were called; of thousands that are all of these, without a look at each."""
 
     def __init__(self, clients: Sequence[str]) -> None:

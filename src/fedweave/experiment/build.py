@@ -15,7 +15,7 @@ from fedweave.algorithms.deployment import with_models
 from fedweave.core.algorithm import Algorithm, Engine, capabilities
 from fedweave.core.graph import DTYPES, Graph
 from fedweave.core.model import Model
-from fedweave.core.operators import Extra
+from fedweave.core.operators import Precomputed
 from fedweave.core.plugins import maker_of
 from fedweave.core.sizes import size_classes
 from fedweave.core.types import Record, Values
@@ -28,7 +28,7 @@ from fedweave.engines.loop import Loop
 from fedweave.engines.sharded import ShardedEngine, Worker
 from fedweave.engines.simulation import Simulation, keep_freed_memory, return_freed_memory
 from fedweave.engines.states import seldom
-from fedweave.engines.vectorized import Vectorised
+from fedweave.engines.vectorized import Vectorized
 from fedweave.experiment.config import Choice, Config, Document, resolve
 from fedweave.experiment.graphs import MadeGraphs, graph_of, width
 from fedweave.experiment.requirements import (
@@ -52,7 +52,7 @@ from fedweave.ops.recording import When
 from fedweave.partition import cut, unused
 from fedweave.partition.base import Part, Partition, client_ids
 from fedweave.partition.client_data import (
-    Finder,
+    Precompute,
     alone,
     everywhere,
     finders_of,
@@ -146,7 +146,7 @@ class Built:
     partition: Partition
     algorithm: Algorithm
     fed: LocalEngine
-    found: Mapping[str, Extra] = field(default_factory=dict)
+    found: Mapping[str, Precomputed] = field(default_factory=dict)
     close: Callable[[], None] = lambda: None
     note: str = ""
     own: Mapping[str, Algorithm] = field(default_factory=dict)
@@ -278,7 +278,7 @@ def build(config: Config) -> Built:
     return Built(data, partition, algorithm, fed, found, close, own=made.own)
 
 
-_Engine = tuple[LocalEngine, Mapping[str, Extra], Callable[[], None]]
+_Engine = tuple[LocalEngine, Mapping[str, Precomputed], Callable[[], None]]
 
 
 def _in_process(config: Config, made: Ingredients) -> _Engine:
@@ -291,9 +291,9 @@ def _in_process(config: Config, made: Ingredients) -> _Engine:
     return fed, found_in(fed), lambda: None
 
 
-def found_in(fed: Simulation) -> dict[str, Extra]:
+def found_in(fed: Simulation) -> dict[str, Precomputed]:
     """{client: what was looked for in its data}; of those that have any."""
-    if next(iter(fed.graphs.values())).own_edges.members[0].extra == Extra():
+    if next(iter(fed.graphs.values())).own_edges.members[0].extra == Precomputed():
         return {}
     return {client: graph.own_edges.members[0].extra for client, graph in fed.graphs.items()}
 
@@ -344,7 +344,7 @@ def worker(document: Document, clients: Sequence[str]) -> Worker:
     mode = _mode(made.nets, "vmap")
     given["device"] = chosen(engine.device, mode == "vmap")
     more: Record = {"chunk": engine.chunk, "record": engine.record}
-    return Worker(Loop(own, **given) if mode == "loop" else Vectorised(own, **given, **more), made.algorithm)
+    return Worker(Loop(own, **given) if mode == "loop" else Vectorized(own, **given, **more), made.algorithm)
 
 
 def _mode(nets: Sequence[Model], wanted: str) -> str:
@@ -424,7 +424,7 @@ def client_graphs(
     data: Dataset,
     partition: Partition,
     dtype: torch.dtype = torch.float32,
-    finders: Sequence[Finder] = (),
+    finders: Sequence[Precompute] = (),
     only: Collection[str] | None = None,
 ) -> Mapping[str, Graph]:
     """{client id: the subgraph that its nodes induce, or its own edges among them}, padded to few sizes

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedweave.core.edges import BatchCache, EdgeLists, Edges
 from fedweave.core.graph import Graph, make_graph, stack
-from fedweave.core.operators import Extra
+from fedweave.core.operators import Precomputed
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.features import AUTO, amounts, widened
 from fedweave.engines.data import Makes
@@ -138,7 +138,7 @@ def graph_of(
     dtype: torch.dtype = torch.float32,
     rows: int | None = None,
     examples: int | None = None,
-    extra: Extra | None = None,
+    extra: Precomputed | None = None,
 ) -> Graph:
     """The graph of a client that holds `own`, features with zeros on the right up to `columns`, the split as masks,
     padded to `rows` and `examples` (see `make_graph`)."""

@@ -25,7 +25,7 @@ INPUTS = {
 }
 
 
-class Pool(pyg.Pool):
+class ONNXPool(pyg.Pool):
     """`pyg.Pool` that tells the exporter that there is a graph: the number of graphs is known only when it runs."""
 
     def forward(self, x: Tensor, batch: Tensor) -> Tensor:
@@ -117,10 +117,10 @@ def packed(about: Values, weights: Mapping[str, Tensor]) -> bytes:
 
 def make_exportable(module: nn.Module) -> None:
     """Put layers that the exporter understands in the place of those that it does not, with the same outputs."""
-    net: Any = module.nodes if isinstance(module, pyg.OnEdges) else module
+    net: Any = module.nodes if isinstance(module, pyg.EdgeHeadModule) else module
     for number, layer in enumerate(net.layers):
         if isinstance(layer, pyg.Pool):
-            net.layers[number] = Pool(layer.how)
+            net.layers[number] = ONNXPool(layer.how)
         elif isinstance(layer, pyg.GATConv):
             net.layers[number] = Attention(layer)
 

@@ -73,7 +73,7 @@ def spread(x: Tensor, edge_index: Tensor) -> Tensor:
     return result
 
 
-class Whole(nn.Module):
+class WholeModule(nn.Module):
     """A model that is no chain of such layers; its weights are called by layer and name, such as "0_weight"."""
 
     def __init__(self, sizes: dict[str, tuple[int, ...]]) -> None:
@@ -81,7 +81,7 @@ class Whole(nn.Module):
         self.w = nn.ParameterDict({name: nn.Parameter(_any(size)) for name, size in sizes.items()})
 
 
-class SGC(Whole):
+class SGCModule(WholeModule):
     """K times the graph's messages, linear (Wu et al. 2019)."""
 
     def __init__(self, features: int, classes: int, given: Settings) -> None:
@@ -97,7 +97,7 @@ class SGC(Whole):
         return out
 
 
-class GPRGNN(Whole):
+class GPRGNNModule(WholeModule):
     """Weighted hops of an MLP's logits (Chien et al. 2021)."""
 
     def __init__(self, features: int, classes: int, given: Settings) -> None:
@@ -116,7 +116,7 @@ class GPRGNN(Whole):
         return out
 
 
-class ACMGCN(Whole):
+class ACMGCNModule(WholeModule):
     """Three channels that every node mixes (Luan et al. 2022)."""
 
     channels = ("low", "high", "own")
@@ -142,7 +142,7 @@ class ACMGCN(Whole):
         return x
 
 
-class H2GCN(Whole):
+class H2GCNModule(WholeModule):
     """Own embedding, neighbours' and those at distance two (Zhu et al. 2020); takes memory for every two nodes."""
 
     def __init__(self, features: int, classes: int, given: Settings) -> None:
@@ -167,7 +167,7 @@ class H2GCN(Whole):
         return out
 
 
-class GINE(nn.Module):
+class GINEModule(nn.Module):
     """MLP(h + sum ReLU(h_u + W e_uv)), as `GINEConv`, over edges with or without features."""
 
     def __init__(self, fan_in: int, fan_out: int, edge_features: int) -> None:
@@ -218,7 +218,7 @@ def joined(edge_index: Tensor, nodes: int) -> Tensor:
     return both[:, order][:, codes != torch.cat([codes.new_full((1,), -1), codes])[: codes.shape[0]]]
 
 
-class OnEdges(nn.Module):
+class EdgeHeadModule(nn.Module):
     """Logits of each edge (u, v) with features e: an MLP of [ReLU(h_u), ReLU(h_v), e] of a `nodes` model's h."""
 
     def __init__(self, nodes: "Net", width: int, classes: int, edge_features: int) -> None:
@@ -272,13 +272,13 @@ def build(about: Settings) -> nn.Module:
     edges, width = about.get("edges"), about["settings"].get("hidden", WIDTH)
     if not edges or not edges["examples"]:
         return of_nodes(about)
-    return OnEdges(of_nodes({**about, "classes": width}), width, about["classes"], edges["features"])
+    return EdgeHeadModule(of_nodes({**about, "classes": width}), width, about["classes"], edges["features"])
 
 
 def of_nodes(about: Settings) -> Net:
     """The same without what is done with edges as examples."""
     edges = about.get("edges")
-    wholes = {"sgc": SGC, "gprgnn": GPRGNN, "acmgcn": ACMGCN, "h2gcn": H2GCN}
+    wholes = {"sgc": SGCModule, "gprgnn": GPRGNNModule, "acmgcn": ACMGCNModule, "h2gcn": H2GCNModule}
     if about["model"] in wholes:
         return Net(
             [(wholes[about["model"]](about["features"], about["classes"], about["settings"]), None)], bool(edges)
@@ -342,7 +342,9 @@ def gine(features: int, classes: int, given: Settings) -> Chain:
     size, edges, way = given["hidden"], given["edges"], given["directed"]
     reads = edges["features"] if edges and given["edge_features"] != 0 else 0
     mirrored = bool(edges) and (way == "none" or not edges["directed"])
-    convolutions = [(Along(GINE, size, size, reads, way == "both", mirrored), "relu") for _ in range(given["layers"])]
+    convolutions = [
+        (Along(GINEModule, size, size, reads, way == "both", mirrored), "relu") for _ in range(given["layers"])
+    ]
     return [(nn.Linear(features, size), None), *convolutions, *_head(size, classes, given["pool"])]
 
 

@@ -20,7 +20,7 @@ from fedweave.core.types import Record
 from fedweave.errors import UserError
 from fedweave.experiment.config import Config
 from fedweave.experiment.runs.checkpoint import When
-from fedweave.experiment.runs.data_form import Form, form_of_config, read_form
+from fedweave.experiment.runs.data_form import DataForm, form_of_config, read_form
 from fedweave.experiment.runs.files import SUMMARY, read_summary
 from fedweave.experiment.runs.predictions import flagging_of, form_of_client
 from fedweave.experiment.runs.trained import check_finite, finished, joint, trained
@@ -47,7 +47,7 @@ class Source:
     config: "Config"
     which: str
     weights: "Tree"
-    form: Form
+    form: DataForm
     flagging: "Flagging | None" = None
     when: "When" = "last"
 
@@ -91,7 +91,7 @@ def check_known(config: "Config") -> None:
 
 
 def source(
-    directory: Path, model: str | None, client: str | None, form: Form | None = None, when: "When" = "last"
+    directory: Path, model: str | None, client: str | None, form: DataForm | None = None, when: "When" = "last"
 ) -> Source:
     """The `model` of the run in `directory`: the global one where there is one, else that of the `client`.
 
@@ -132,7 +132,7 @@ def _simulated(directory: Path, config: "Config", model: str | None, client: str
     return Source(config, which, _weights(config, deployable(run.built.algorithm_of(whose)), w, form), form, own, when)
 
 
-def _of_sites(directory: Path, config: "Config", form: Form | None, when: "When") -> Source:
+def _of_sites(directory: Path, config: "Config", form: DataForm | None, when: "When") -> Source:
     told = read_summary(directory / SUMMARY)
     if not {"features", "class_count"} <= told.keys():
         raise UserError(f"{directory} was trained by an earlier version, which did not note what data its model wants.")
@@ -141,7 +141,7 @@ def _of_sites(directory: Path, config: "Config", form: Form | None, when: "When"
     pools, example = config.model.values.get("pool", "none") != "none", "graph"
     if not pools:
         example = "edge" if edges and edges["examples"] else "node"
-    form = form or Form(features, classes, (), (), example, {"how": AT_SITES}, edges)
+    form = form or DataForm(features, classes, (), (), example, {"how": AT_SITES}, edges)
     if (form.features, form.classes, form.example) != (features, classes, example):
         raise UserError(
             f"the site holds {form.example}s with {form.features} features of {form.classes} classes, the model is for "
@@ -154,7 +154,7 @@ def _of_sites(directory: Path, config: "Config", form: Form | None, when: "When"
     return Source(config, "global", _weights(config, algorithm, w, form), form, own, when)
 
 
-def _weights(config: "Config", algorithm: "Deployable", w: "Tree", form: Form) -> "Tree":
+def _weights(config: "Config", algorithm: "Deployable", w: "Tree", form: DataForm) -> "Tree":
     """`w` under PyTorch Geometric's names, as those of the plain layers that they stand for."""
     _check_layers(config, algorithm.model)
     check_finite(w)
@@ -358,7 +358,7 @@ def _settings(section: Record) -> list[str]:
     return [f"{key}: {value}" for key, value in section.items()]
 
 
-def _form(form: Form) -> list[str]:
+def _form(form: DataForm) -> list[str]:
     """The features, their scaling, the classes and the edges that the model wants."""
     named = f": {_several(form.columns)}" if form.columns else ", in the order of the data set's"
     classes = _several(form.labels) if form.labels else f"0 to {form.classes - 1}"

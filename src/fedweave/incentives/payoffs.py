@@ -183,7 +183,7 @@ class Terms:
         return int(Decimal(str(self.budget)).scaleb(2))
 
 
-class Round(NamedTuple):
+class StatementRound(NamedTuple):
     """What a round has to say of its members, in their order, all [N].
 
     number: of the round.
@@ -239,7 +239,7 @@ def in_cents(pay: Tensor, budget: int) -> list[int]:
     return cents
 
 
-def statement(terms: Terms, rounds: Sequence[Round]) -> pa.Table:
+def statement(terms: Terms, rounds: Sequence[StatementRound]) -> pa.Table:
     """All lines, in the order of the rounds and of their members, with the columns of `SCHEMA`.
 
     Raises:
@@ -265,7 +265,7 @@ def statement(terms: Terms, rounds: Sequence[Round]) -> pa.Table:
     return pa.table(lines, schema=SCHEMA)
 
 
-def _check(entry: Round) -> None:
+def _check(entry: StatementRound) -> None:
     names = list(entry.members)
     if len(set(names)) < len(names):
         raise UserError(f"round {entry.number} names a member twice: {listed(names)}.")

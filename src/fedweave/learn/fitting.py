@@ -14,7 +14,7 @@ from fedweave.core.graph import Graph
 from fedweave.core.tree import Tree, leaves, map_leaves, nest
 from fedweave.core.types import Record
 from fedweave.learn.optimizers import Moments, Optimiser
-from fedweave.ops.recording import Form, Lasting, traced
+from fedweave.ops.recording import ResultForm, StableOperands, traced
 from fedweave.ops.sparse import Batch, Context, Dims, Operands, Operation, Sparse, StackedCsr
 from fedweave.ops.tape import kernel, storage
 from fedweave.ops.touched import STACKED, TouchedRows, materialize, picked_rows, shared_scalar
@@ -506,7 +506,7 @@ def alone(
         graphs, tree = pytree.tree_unflatten(tensors, spec)
         return function(tree, *graphs)
 
-    lasting = Lasting((*roots, graph is not None and storage(graph.y)), frozenset(range(fixed)))
+    lasting = StableOperands((*roots, graph is not None and storage(graph.y)), frozenset(range(fixed)))
     return traced(flat, (function,), (*names, *paths), roots, operands, lasting)
 
 
@@ -514,7 +514,7 @@ class _Part:
     """What `recorded` does, with the tensors taken out."""
 
     def __init__(self, function: Callable[[Graph, Tree], Tree]) -> None:
-        self.function, self.form = function, Form()
+        self.function, self.form = function, ResultForm()
         self.spec: pytree.TreeSpec
 
     def __call__(self, *operands: object) -> Tree:

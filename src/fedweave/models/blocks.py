@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedweave.core import random
-from fedweave.core.edge_attributes import OWN, WIDE, Carried, kinds, named
+from fedweave.core.edge_attributes import OWN, WIDE, EdgeAttributes, kinds, named
 from fedweave.core.edges import BESIDE, Edges
 from fedweave.core.graph import Graph
 from fedweave.core.model import Hidden, Layer, Model
@@ -291,7 +291,7 @@ def ported(data: Dataset, model: object) -> Dataset:
     return dataclasses.replace(data, carried=data.carried._replace(ports=True))
 
 
-def fitted(model: Any, carried: Carried | None) -> Any:
+def fitted(model: Any, carried: EdgeAttributes | None) -> Any:
     """The plug-in with those of its settings that are None as what edges carry needs them: how many features, and
     whether they are weighted."""
     needed: dict[str, int | bool] = {"edge_features": 0 if carried is None else carried.width}
@@ -301,7 +301,7 @@ def fitted(model: Any, carried: Carried | None) -> Any:
     return dataclasses.replace(model, **free) if free else model
 
 
-def unused(model: object, carried: Carried | None) -> list[str]:
+def unused(model: object, carried: EdgeAttributes | None) -> list[str]:
     """What to say of what edges carry and a model that was `fitted` does not use."""
     if carried is None:
         return []
@@ -318,7 +318,7 @@ def unused(model: object, carried: Carried | None) -> list[str]:
     return [f"this model does not use the edges' {what}; {remedy[what]}" for what, is_lost in lost.items() if is_lost]
 
 
-def check_fits(model: object, carried: Carried | None) -> None:
+def check_fits(model: object, carried: EdgeAttributes | None) -> None:
     """Refuse a model for another number of features than the edges have.
 
     Raises:

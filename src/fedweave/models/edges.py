@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedweave.core import model as models
 from fedweave.core import random
-from fedweave.core.edge_attributes import OWN, SOURCE, TARGET, Carried
+from fedweave.core.edge_attributes import OWN, SOURCE, TARGET, EdgeAttributes
 from fedweave.core.graph import Graph
 from fedweave.core.model import Architecture, Hidden, Layer, Model, rows_of
 from fedweave.core.plugins import Maker, note
@@ -48,14 +48,14 @@ class OnEdges:
         return note((*nodes, read, blocks.affine(width, classes)), Maker(self.of, (features, classes)))
 
 
-def on_examples(model: Architecture, carried: Carried | None) -> Architecture:
+def on_examples(model: Architecture, carried: EdgeAttributes | None) -> Architecture:
     """The plug-in `model`, with a head of its own where the examples are edges, which reads what models do of them."""
     if carried is None or not carried.examples:
         return model
     return OnEdges(model, carried.width + 2 * carried.ports)
 
 
-def model_for(model: Architecture, carried: Carried | None, features: int, classes: int) -> Model:
+def model_for(model: Architecture, carried: EdgeAttributes | None, features: int, classes: int) -> Model:
     """The model of the plug-in as what edges carry needs it, with a head where these are the examples.
 
     Raises:
@@ -68,7 +68,7 @@ def model_for(model: Architecture, carried: Carried | None, features: int, class
 
 def model_told(model: Architecture, form: Mapping[str, int | bool], features: int, classes: int) -> Model:
     """`model_for` data of which `Dataset.edge_form` alone is known, {} where models read nothing of it."""
-    carried = Carried.known(form, directed.has_ports(model)) if form else None
+    carried = EdgeAttributes.known(form, directed.has_ports(model)) if form else None
     return model_for(model, carried, features, classes)
 
 

@@ -98,7 +98,7 @@ COLUMNS = 512
 
 def linear(h: Tensor | Sparse, w: Tensor) -> Tensor:
     """h @ w for h [n, in], dense or sparse, and w [in, out]."""
-    return h @ w if isinstance(h, Sparse) else _Product.apply(h[None], materialize(w)[None]).squeeze(0)
+    return h @ w if isinstance(h, Sparse) else _LinearProduct.apply(h[None], materialize(w)[None]).squeeze(0)
 
 
 @kernel
@@ -155,7 +155,7 @@ def _gram(h: Tensor, g: Tensor) -> Tensor:
 
 def product(h: Tensor, w: Tensor) -> Tensor:
     """h [P, n, in] times w [P, in, out], differentiable any number of times."""
-    return _Product.apply(h, w)
+    return _LinearProduct.apply(h, w)
 
 
 def gram(h: Tensor, g: Tensor) -> Tensor:
@@ -187,7 +187,7 @@ def _narrow(tensor: Tensor, width: int) -> Tensor:
     return tensor if tensor.shape[2] == width else tensor[..., :width].contiguous()
 
 
-class _Product(Operation):
+class _LinearProduct(Operation):
     """h @ w, batched over the first axis."""
 
     @staticmethod
@@ -201,11 +201,11 @@ class _Product(Operation):
     @staticmethod
     def backward(ctx: Context, grad: Tensor) -> tuple[Tensor, Tensor]:
         h, w = ctx.saved_tensors
-        return _Product.apply(grad, w.mT), _Gram.apply(h, grad)
+        return _LinearProduct.apply(grad, w.mT), _Gram.apply(h, grad)
 
     @staticmethod
     def vmap(info: Batch, in_dims: Dims, h: Tensor, w: Tensor) -> tuple[Tensor, int]:
-        return _over_all(_Product, info.batch_size, in_dims, h, w)
+        return _over_all(_LinearProduct, info.batch_size, in_dims, h, w)
 
 
 class _Gram(Operation):
@@ -222,7 +222,7 @@ class _Gram(Operation):
     @staticmethod
     def backward(ctx: Context, grad: Tensor) -> tuple[Tensor, Tensor]:
         h, g = ctx.saved_tensors
-        return _Product.apply(g, grad.mT), _Product.apply(h, grad)
+        return _LinearProduct.apply(g, grad.mT), _LinearProduct.apply(h, grad)
 
     @staticmethod
     def vmap(info: Batch, in_dims: Dims, h: Tensor, g: Tensor) -> tuple[Tensor, int]:

@@ -21,7 +21,7 @@ from fedweave.ops.tape import Recording, Tape, running, sizes
 Results = tuple[Tensor, ...]
 
 
-class Lasting(NamedTuple):
+class StableOperands(NamedTuple):
     """Which operands of a computation stay the same tensors, unchanged, as long as its roots and they have this name:
     their places among the operands."""
 
@@ -29,7 +29,7 @@ class Lasting(NamedTuple):
     places: frozenset[int]
 
 
-class Recorder(Protocol):
+class KernelRecorder(Protocol):
     """Captures the kernels that a function launches."""
 
     def capture(self, function: Callable[[], object]) -> Callable[[], object]:
@@ -62,7 +62,7 @@ class CudaGraphs:
         return graph.replay
 
 
-def recorder_for(device: torch.device) -> Recorder | None:
+def recorder_for(device: torch.device) -> KernelRecorder | None:
     """What captures on a device; None where kernels are quickly launched one by one."""
     return CudaGraphs(device) if device.type == "cuda" else None
 
@@ -110,7 +110,7 @@ class Capture:
         tensors: Sequence[Tensor],
         fixed: Collection[int],
         buffers: Buffers,
-        by: Recorder,
+        by: KernelRecorder,
     ) -> None:
         self._held = values, [tensors[at] for at in sorted(fixed)]  # for what is captured knows their addresses
         self._buffers, given = buffers, buffers.among(tensors)
@@ -164,7 +164,7 @@ def capturable(recording: Recording, tensors: Sequence[Tensor]) -> bool:
     return recording.pure and not recording.changes_inputs and all(t.layout == torch.strided for t in tensors)
 
 
-def places_among(tensors: Sequence[Any], lasting: Lasting) -> frozenset[int]:
+def places_among(tensors: Sequence[Any], lasting: StableOperands) -> frozenset[int]:
     """Where those that last are among the operands that are tensors."""
     places = [at for at, operand in enumerate(tensors) if isinstance(operand, Tensor)]
     return frozenset(number for number, at in enumerate(places) if at in lasting.places)
@@ -189,7 +189,7 @@ _LOG = logging.getLogger(__name__)
 _ACTIVE: "ContextVar[Recordings | None]" = ContextVar("recordings", default=None)
 
 
-class Form:
+class ResultForm:
     """How a result is put together: its tree, and what in it is no tensor."""
 
     def __init__(self) -> None:
@@ -220,7 +220,7 @@ class _Computation:
         self.recording: Recording | None = None
         self.captures: OrderedDict[Hashable, Capture] | None = OrderedDict()  # by batch; None where it cannot be
         self.buffers: dict[frozenset[int], Buffers] = {}  # of its captures, by what lasts
-        self.form = Form()
+        self.form = ResultForm()
 
 
 class Recordings:
@@ -230,7 +230,7 @@ class Recordings:
     recorded, played, captured: how often something was.
     """
 
-    def __init__(self, when: When = "auto", by: Recorder | None = None) -> None:
+    def __init__(self, when: When = "auto", by: KernelRecorder | None = None) -> None:
         self.recorded = self.played = self.captured = 0
         self._by = by
         self._first = {"auto": _CALL, "always": 1, "never": 0}[when]
@@ -263,7 +263,7 @@ class Recordings:
         key: Any,
         roots: Roots,
         operands: Any,
-        lasting: Lasting | None = None,
+        lasting: StableOperands | None = None,
     ) -> Any:
         """See `traced`."""
         computation, values = self._find(identity, key, roots)
@@ -294,7 +294,7 @@ class Recordings:
         values: Any,
         operands: Any,
         tensors: Sequence[Tensor],
-        lasting: Lasting | None,
+        lasting: StableOperands | None,
     ) -> tuple[Tensor, ...]:
         """What a recording gives, captured where that can be."""
         captures = computation.captures
@@ -370,7 +370,7 @@ def traced(
     names: tuple[object, ...],
     roots: Roots,
     operands: Sequence[object],
-    lasting: Lasting | None = None,
+    lasting: StableOperands | None = None,
     forms: tuple[Any, ...] | None = None,
 ) -> Any:
     """`function(*operands)`, recorded once that pays and played from then on.

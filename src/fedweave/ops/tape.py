@@ -101,7 +101,7 @@ _DIRECT = {
 }
 
 
-class Place(NamedTuple):
+class MemoryPlace(NamedTuple):
     """Where a value lies when it is made: `memory` is equal for values that share it. Of what is no plain tensor only
     that is known."""
 
@@ -111,7 +111,7 @@ class Place(NamedTuple):
     offset: int = 0
 
 
-class Call(NamedTuple):
+class TapedCall(NamedTuple):
     """`target = text`, where a value is called v and its number, and the numbers that it reads, writes to and gives.
 
     pure:    whether the same text gives the same again, as long as nobody writes to what it reads.
@@ -140,7 +140,7 @@ def quickest(function: object, plain: bool) -> Any:
     return getattr(torch, function.overloadpacket.__name__) if direct else function._op
 
 
-def simplified(calls: Iterable[Call], places: list[Place], results: Iterable[int]) -> list[Call]:
+def simplified(calls: Iterable[TapedCall], places: list[MemoryPlace], results: Iterable[int]) -> list[TapedCall]:
     """Calls that give the same `results` and write the same: every view is taken at once of the value in whose memory
     it lies, and what is computed twice is computed once. Results share memory with nothing that they did not before."""
     calls = list(calls)
@@ -173,14 +173,14 @@ def simplified(calls: Iterable[Call], places: list[Place], results: Iterable[int
     return kept
 
 
-def _view(call: Call, root: int, place: Place, base: Place) -> Call:
+def _view(call: TapedCall, root: int, place: MemoryPlace, base: MemoryPlace) -> TapedCall:
     offset = place.offset - base.offset
     start = f", v{root}.storage_offset() + {offset}" if offset else ""
     text = f"as_strided(v{root}, {place.size}, {place.stride}{start})"
     return call._replace(text=text, reads=frozenset({root}))
 
 
-def _renamed(call: Call, same: dict[int, int]) -> Call:
+def _renamed(call: TapedCall, same: dict[int, int]) -> TapedCall:
     if same.keys().isdisjoint(call.reads | call.writes):
         return call
     text = _VALUE.sub(lambda found: f"v{same.get(int(found[1]), found[1])}", call.text)
@@ -245,9 +245,9 @@ class Recording:
 
 
 def compiled(
-    calls: list[Call],
+    calls: list[TapedCall],
     named: dict[str, Any],
-    places: list[Place],
+    places: list[MemoryPlace],
     roots: list[int],
     derivations: list[Derivation],
     inputs: list[int],
@@ -281,7 +281,9 @@ def parts(value: object) -> tuple[object, ...]:
     return tuple(value) if isinstance(value, tuple) else (value,)
 
 
-def _needed(calls: list[Call], places: list[Place], inputs: list[int], results: list[int]) -> list[Call]:
+def _needed(
+    calls: list[TapedCall], places: list[MemoryPlace], inputs: list[int], results: list[int]
+) -> list[TapedCall]:
     values, kept = set(results), []
     memory = {places[number].memory for number in [*results, *inputs]}
     for call in reversed(calls):
@@ -292,7 +294,7 @@ def _needed(calls: list[Call], places: list[Place], inputs: list[int], results: 
     return kept[::-1]
 
 
-def _source(calls: list[Call], given: list[int], results: list[int]) -> Iterator[str]:
+def _source(calls: list[TapedCall], given: list[int], results: list[int]) -> Iterator[str]:
     """The lines of the function; values are let go when nothing needs them any more."""
     last = {number: at for at, call in enumerate(calls) for number in call.reads | call.gives}
     yield f"def replay({', '.join(f'v{number}' for number in given)}):"
@@ -385,10 +387,10 @@ class Tape(TorchDispatchMode):
     def __init__(self, roots: Sequence[Any], tensors: Sequence[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.flaw: Exception | None = None
-        self._places: list[Place] = []  # of each value
+        self._places: list[MemoryPlace] = []  # of each value
         self._tensors: Any = WeakTensorKeyDictionary()  # their numbers
         self._objects = ByObject[int]()  # those of other objects
-        self._calls: list[Call] = []
+        self._calls: list[TapedCall] = []
         self._derivations: list[Derivation] = []
         self._named: dict[str, Any] = {}  # what the calls name
         self._names = ByObject[str]()
@@ -463,7 +465,7 @@ class Tape(TorchDispatchMode):
     def _add(self, text: str, reads: set[int], writes: set[int], out: Any, *kind: Any) -> None:
         gives: set[int] = set()
         target = self._target(out, gives)
-        self._calls.append(Call(target, text, frozenset(reads), frozenset(writes), frozenset(gives), *kind))
+        self._calls.append(TapedCall(target, text, frozenset(reads), frozenset(writes), frozenset(gives), *kind))
 
     def _note_derivation(self, get: Any, owner: Any, names: tuple[Any, ...], given: tuple[Any, ...]) -> None:
         if not all(self._knows(part) for part in given):
@@ -522,10 +524,10 @@ class Tape(TorchDispatchMode):
         return number
 
 
-def _place(value: object) -> Place:
+def _place(value: object) -> MemoryPlace:
     if not isinstance(value, Tensor) or value.layout != torch.strided:
-        return Place(object())
-    return Place(storage(value), tuple(value.shape), value.stride(), int(value.storage_offset()))
+        return MemoryPlace(object())
+    return MemoryPlace(storage(value), tuple(value.shape), value.stride(), int(value.storage_offset()))
 
 
 def _looks_at(value: Tensor, out: object) -> bool:

@@ -34,7 +34,7 @@ from fedweave.papers import grid
 from fedweave.papers import table as pictures
 from fedweave.papers.grid import PlannedRun
 from fedweave.papers.paper import PaperTable
-from fedweave.papers.table import BEST_NOTE, MEASURED, NUMBERS, Row, assemble, headings, markdown, save, shown
+from fedweave.papers.table import BEST_NOTE, MEASURED, NUMBERS, TableRow, assemble, headings, markdown, save, shown
 from fedweave.report.cells import interval
 
 # ----------------------------------------------------------------------------------------------------
@@ -198,7 +198,7 @@ _TYPES = dict.fromkeys(("difference", "low", "high"), pa.float64()) | {"seeds": 
 SCHEMA = pa.schema([(name, _TYPES.get(name, pa.string())) for name in COLUMNS])
 
 
-def differences(rows: Sequence[Row], against: Sequence[str]) -> list[Difference]:
+def differences(rows: Sequence[TableRow], against: Sequence[str]) -> list[Difference]:
     """Of every row and each row named in `against`, where any seed has both numbers; of two that are both named, the
     later minus the earlier."""
     there = {(row.row, row.column, row.split, row.unit): row for row in rows}
@@ -231,7 +231,7 @@ def save_differences(stem: Path, title: str, notes: Sequence[str], found: Sequen
     return [f"{to}.md", f"{to}.parquet"]
 
 
-def _paired(row: Row, other: Row) -> list[float]:
+def _paired(row: TableRow, other: TableRow) -> list[float]:
     """Row minus other by seed, where both have a number."""
     pairs = zip(row.by_seed, other.by_seed, strict=False)
     return [one - two for one, two in pairs if one is not None and two is not None]
@@ -288,7 +288,7 @@ class Progression:
         self._bar.update(self._task, completed=self._done, note=", ".join(self._running) + left)
 
 
-def show_table(console: Console, title: str, notes: Sequence[str], rows: Sequence[Row]) -> None:
+def show_table(console: Console, title: str, notes: Sequence[str], rows: Sequence[TableRow]) -> None:
     """The table with its title above and its notes below."""
     heads = headings(rows)
     styles = [None if row.status == MEASURED else "dim" for row in rows]

@@ -18,7 +18,7 @@ from fedweave.experiment.runs.files import plain_errors, write, write_table
 from fedweave.papers.grid import PlannedCell, PlannedRun
 from fedweave.papers.paper import Quantity
 from fedweave.report import drawing
-from fedweave.report.drawing import CLASSES, COLOURS, DASHES, Bars, Dots, Line, Mark, Panel, legend_of, percent
+from fedweave.report.drawing import CLASSES, COLOURS, DASHES, Bars, Dots, LineSeries, Mark, Panel, legend_of, percent
 
 MEASURED = "measured"
 BEST = "best round, chosen on test"
@@ -30,7 +30,7 @@ Measured = tuple[float, float]  # of one seed: a number and what it is divided b
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """One cell: the paper's number, ours (mean and sample standard deviation over `seeds` runs) and their difference.
 
     expected: by arithmetic. status: "measured", "not available: why", "N/A in n of m runs: why" or "failed: why"; ours
@@ -56,7 +56,7 @@ class Row:
     by_seed: tuple[float | None, ...]
 
 
-COLUMNS = [field.name for field in dataclasses.fields(Row) if field.name not in ("digits", "by_seed")]
+COLUMNS = [field.name for field in dataclasses.fields(TableRow) if field.name not in ("digits", "by_seed")]
 NUMBERS = frozenset(
     {"paper", "ours", "difference", BEST, "its difference", "from shapes", "95 % interval", "seeds"}
 )  # to the right
@@ -64,19 +64,19 @@ _TYPES = dict.fromkeys(("row", "column", "split", "unit", "status"), pa.string()
 SCHEMA = pa.schema([(name, _TYPES.get(name, pa.float64())) for name in COLUMNS])
 
 
-def assemble(planned: Iterable[PlannedCell], failed: Mapping[str, str]) -> list[Row]:
+def assemble(planned: Iterable[PlannedCell], failed: Mapping[str, str]) -> list[TableRow]:
     """One row per cell; `failed` maps the names of runs that failed to the reason."""
     return [_row(cell, failed) for cell in planned]
 
 
-def headings(rows: Sequence[Row]) -> list[str]:
+def headings(rows: Sequence[TableRow]) -> list[str]:
     """What a person is shown; arithmetic and best rounds only where there are any."""
     arithmetic = ["from shapes"] if any(row.expected is not None for row in rows) else []
     best = [BEST, "its difference"] if any(row.best_on_test is not None for row in rows) else []
     return ["row", "column", "test", "unit", "paper", "ours", "difference", *best, *arithmetic, "seeds", "status"]
 
 
-def shown(row: Row, headings: Sequence[str]) -> list[str]:
+def shown(row: TableRow, headings: Sequence[str]) -> list[str]:
     """The row's text under each of `headings`."""
     beyond = None if row.best_on_test is None or row.paper is None else row.best_on_test - row.paper
     text = {
@@ -96,7 +96,7 @@ def shown(row: Row, headings: Sequence[str]) -> list[str]:
     return [text[heading] for heading in headings]
 
 
-def save(stem: Path, title: str, notes: Sequence[str], rows: Sequence[Row]) -> None:
+def save(stem: Path, title: str, notes: Sequence[str], rows: Sequence[TableRow]) -> None:
     """Write `stem`.md for people and `stem`.parquet with the columns of `SCHEMA`, title and notes in its metadata."""
     with plain_errors(stem):
         stem.parent.mkdir(parents=True, exist_ok=True)
@@ -119,7 +119,7 @@ def piped(*lines: Sequence[str]) -> str:
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
-def _row(planned: PlannedCell, failed: Mapping[str, str]) -> Row:
+def _row(planned: PlannedCell, failed: Mapping[str, str]) -> TableRow:
     cell, expected = planned.cell, planned.cell.quantity.expected
     by_seed, fault = _by_seed(planned, cell.quantity, failed)
     values, without = [value for value in by_seed if value is not None], by_seed.count(None)
@@ -132,7 +132,7 @@ def _row(planned: PlannedCell, failed: Mapping[str, str]) -> Row:
         status = status or f"N/A in {without} of {len(planned.runs)} runs: {cell.quantity.absent}"
     if values and ours is None:
         status = status or "undefined: its divisor is 0 in all runs"
-    return Row(
+    return TableRow(
         row=cell.row,
         column=cell.column,
         split=cell.split,
@@ -237,7 +237,9 @@ Lines = Mapping[str, Sequence[Point]]
 Places = Mapping[str, Sequence[Marker]]
 
 
-def draw_curves(stem: Path, title: str, over: str, planned: Sequence[PlannedCell], rows: Sequence[Row]) -> list[str]:
+def draw_curves(
+    stem: Path, title: str, over: str, planned: Sequence[PlannedCell], rows: Sequence[TableRow]
+) -> list[str]:
     """Write a picture for each column and unit of which there are finished runs, `stem`.svg if there is one alone, with
     a line for each row of the table; returns the names of the files written.
 
@@ -252,7 +254,7 @@ def draw_curves(stem: Path, title: str, over: str, planned: Sequence[PlannedCell
     return files
 
 
-def draw_planes(stem: Path, title: str, plane: tuple[str, str], rows: Sequence[Row]) -> list[str]:
+def draw_planes(stem: Path, title: str, plane: tuple[str, str], rows: Sequence[TableRow]) -> list[str]:
     """Write `stem`-<data set>.svg for each data set with measured rows; returns the names of the files written.
 
     plane: the columns across and up. rows: "data set, method" or "data set, method, label" in both columns.
@@ -263,7 +265,7 @@ def draw_planes(stem: Path, title: str, plane: tuple[str, str], rows: Sequence[R
     ]
 
 
-def draw_stacks(stem: Path, title: str, rows: Sequence[Row]) -> list[str]:
+def draw_stacks(stem: Path, title: str, rows: Sequence[TableRow]) -> list[str]:
     """Write `stem`.svg of the rows that are measured in every column; returns its name, nothing if there are none."""
     columns = list(dict.fromkeys(row.column for row in rows))
     found = {(row.row, row.column): row.ours for row in rows if row.ours is not None}
@@ -288,7 +290,7 @@ def curves(title: str, unit: str, lines: Lines, over: str = "round") -> str:
         x, y = [point.at for point in line], [point.mean for point in line]
         spread = any(point.spread for point in line)
         low, high = ([it.mean + sign * it.spread for it in line] if spread else [] for sign in (-1, 1))
-        marks.append(Line(name, x, y, COLOURS[at % len(COLOURS)], DASHES[at % len(DASHES)], low, high))
+        marks.append(LineSeries(name, x, y, COLOURS[at % len(COLOURS)], DASHES[at % len(DASHES)], low, high))
     return picture(Panel(title, tuple(marks), below=over, beside=unit))
 
 
@@ -299,7 +301,7 @@ def plane_of(title: str, plane: tuple[str, str], lines: Places) -> str:
         labels, x, y, dx, dy = zip(*line, strict=True)
         tone = COLOURS[at % len(COLOURS)]
         marks.append(Dots(name, x, y, tone, errors=dy, wide=dx, labels=labels))
-        marks += [Line(name, x, y, tone)] if len(line) > 1 else []
+        marks += [LineSeries(name, x, y, tone)] if len(line) > 1 else []
     return picture(Panel(title, tuple(marks), below=f"{plane[0]}, %", beside=f"{plane[1]}, %"))
 
 
@@ -371,7 +373,7 @@ def mean_curve(seeds: Sequence[Curve]) -> list[Point]:
     return [Point(number, statistics.fmean(of), statistics.stdev(of) if len(of) > 1 else 0.0) for number, of in found]
 
 
-def places(plane: tuple[str, str], rows: Sequence[Row]) -> dict[str, dict[str, list[Marker]]]:
+def places(plane: tuple[str, str], rows: Sequence[TableRow]) -> dict[str, dict[str, list[Marker]]]:
     """{data set: {method: its markers}} of the rows that have both numbers."""
     found = {(row.row, row.column): row for row in rows if row.ours is not None}
     panels: dict[str, dict[str, list[Marker]]] = {}
@@ -396,7 +398,7 @@ def _over_rounds(planned: Sequence[PlannedCell]) -> dict[tuple[str, str], dict[s
     return panels
 
 
-def _over_columns(over: str, rows: Sequence[Row]) -> dict[tuple[str, str], dict[str, list[Point]]]:
+def _over_columns(over: str, rows: Sequence[TableRow]) -> dict[tuple[str, str], dict[str, list[Point]]]:
     panels: dict[tuple[str, str], dict[str, list[Point]]] = {}
     named = units((row.split, row.unit) for row in rows)
     for row in rows:

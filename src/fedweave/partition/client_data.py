@@ -14,7 +14,7 @@ import torch
 from fedweave.core.federation import StepInfo
 from fedweave.core.graph import TEST
 from fedweave.core.ledger import Ledger
-from fedweave.core.operators import Extra
+from fedweave.core.operators import Precomputed
 from fedweave.core.sizes import agreed
 from fedweave.core.tree import Tree
 from fedweave.core.types import SETUP
@@ -129,10 +129,10 @@ def _union(held: list[np.ndarray | None]) -> np.ndarray | None:
 # What algorithms have looked for in clients' data before any step runs.
 
 
-class Finder(Protocol):
+class Precompute(Protocol):
     """Looks for something in clients' data; equal ones find the same. `algorithms.parts.Needs.finder` asks for it."""
 
-    def everywhere(self, data: Dataset, partition: Partition) -> Sequence[Extra]:
+    def everywhere(self, data: Dataset, partition: Partition) -> Sequence[Precomputed]:
         """What each of all clients has, in their order.
 
         Raises:
@@ -140,7 +140,7 @@ class Finder(Protocol):
         """
         ...
 
-    def alone(self, data: Dataset, folder: Path) -> Extra:
+    def alone(self, data: Dataset, folder: Path) -> Precomputed:
         """What a client finds that is alone with its `data`, whose split is in `public`; it may keep files in `folder`.
 
         Raises:
@@ -148,7 +148,7 @@ class Finder(Protocol):
         """
         ...
 
-    def tables(self, found: Mapping[str, Extra]) -> Mapping[str, pa.Table]:
+    def tables(self, found: Mapping[str, Precomputed]) -> Mapping[str, pa.Table]:
         """{file: a table for readers} of what clients have, by their ids."""
         ...
 
@@ -158,20 +158,22 @@ class HasFinders(Protocol):
     """An algorithm that may have something looked for."""
 
     @property
-    def finders(self) -> tuple[Finder, ...]:
+    def finders(self) -> tuple[Precompute, ...]:
         """What looks for it."""
         ...
 
 
-def finders_of(algorithm: object) -> tuple[Finder, ...]:
+def finders_of(algorithm: object) -> tuple[Precompute, ...]:
     """What an algorithm has looked for; () if nothing."""
     return algorithm.finders if isinstance(algorithm, HasFinders) else ()
 
 
-def everywhere(finders: Sequence[Finder], data: Dataset, partition: Partition) -> list[Extra]:
+def everywhere(finders: Sequence[Precompute], data: Dataset, partition: Partition) -> list[Precomputed]:
     """What each client has of all that is looked for; lists of one length."""
     each = [finder.everywhere(data, partition) for finder in finders]
-    found = [Extra.joined(own) for own in zip(*each, strict=True)] if each else [Extra()] * len(partition.parts)
+    found = (
+        [Precomputed.joined(own) for own in zip(*each, strict=True)] if each else [Precomputed()] * len(partition.parts)
+    )
     sizes = agreed(own.lists for own in found)
     return [own.padded(sizes) for own in found]
 

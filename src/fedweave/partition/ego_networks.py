@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components
 
-from fedweave.core.edge_attributes import Carried
+from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.graph import TEST, TRAIN
 from fedweave.core.plugins import noted
 from fedweave.core.random import generator
@@ -61,7 +61,7 @@ def slots_of(groups: Sequence[np.ndarray], total: int) -> np.ndarray | None:
     return slots if np.count_nonzero(np.greater_equal(slots, 0)) == len(nodes) else None
 
 
-def induced_carried(data: Dataset, groups: list[np.ndarray]) -> Iterator[Carried | None]:
+def induced_carried(data: Dataset, groups: list[np.ndarray]) -> Iterator[EdgeAttributes | None]:
     """For each group of sorted node numbers, the edges among them with what they carry, in the order given, between
     positions within the group; None where edges carry nothing."""
     carried = data.carried
@@ -78,7 +78,9 @@ def edges_among(data: Dataset, groups: list[np.ndarray]) -> list[np.ndarray]:
     return [] if carried is None else [own for own, _ in _induced(data, carried, groups)]
 
 
-def _induced(data: Dataset, carried: Carried, groups: list[np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def _induced(
+    data: Dataset, carried: EdgeAttributes, groups: list[np.ndarray]
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """For each group the numbers of the edges among its nodes, and their ends as positions within the group."""
     order = np.argsort(carried.ends[0], kind="stable")
     starts = np.searchsorted(carried.ends[0, order], np.arange(data.nodes + 1))

@@ -18,7 +18,7 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
-from fedweave.core.edge_attributes import Carried
+from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.federation import Declaration, Sends, StepInfo
 from fedweave.core.ledger import Ledger
 from fedweave.core.mechanism import SecureSum
@@ -248,7 +248,7 @@ def _holders(data: Dataset, partition: Partition) -> np.ndarray:
     return holder
 
 
-def _every(data: Dataset, until: Sequence[tuple[float, float] | None] = ()) -> Carried:
+def _every(data: Dataset, until: Sequence[tuple[float, float] | None] = ()) -> EdgeAttributes:
     """All edges: those between the data's nodes, and those to others, which have the numbers from n on; where any of
     `until` ends training at a time (`Part.until`), those up to the first such time."""
     every, limit = _both(data), _last(until)
@@ -260,7 +260,7 @@ def _last(until: Sequence[tuple[float, float] | None]) -> float:
     return min((ends[0] for ends in until if ends is not None), default=np.inf)
 
 
-def _both(data: Dataset) -> Carried:
+def _both(data: Dataset) -> EdgeAttributes:
     own = data.carried
     inside = bare(data.edges) if own is None else own._replace(y=None, split=None, until=None, examples=False)
     if data.outside is None:

@@ -43,7 +43,7 @@ from fedweave.incentives.payoffs import (
     SCHEMA,
     Digest,
     Payoffs,
-    Round,
+    StatementRound,
     Terms,
     check,
     digest,
@@ -213,7 +213,7 @@ def _members(run: Run) -> list[str]:
     return sorted(set(run.ledger["client"].to_pylist()))
 
 
-def _rounds(run: Run) -> list[Round]:
+def _rounds(run: Run) -> list[StatementRound]:
     """What each round with payoffs has to say of those who took part, in order."""
     measured = {name: run.known(name) for name in (*MEASURES, PAYOFF, COMPENSATION)}
     if (run.directory / CONTRIBUTIONS).is_file():  # of `fedweave contributions`
@@ -227,7 +227,7 @@ def _rounds(run: Run) -> list[Round]:
         pay = torch.tensor([paid[member][number] for member in members], dtype=torch.float64, device="cpu")
         late = columns[COMPENSATION]
         why = reasons(Payoffs(pay, torch.zeros_like(pay) if late is None else late))
-        out.append(Round(number, members, **{name: columns[name] for name in MEASURES}, pay=pay, reason=why))
+        out.append(StatementRound(number, members, **{name: columns[name] for name in MEASURES}, pay=pay, reason=why))
     return out
 
 

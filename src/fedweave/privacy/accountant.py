@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fedweave.core.mechanism import LDP, Account, Applied, Gaussian, read_applied
+from fedweave.core.mechanism import LDP, Applied, Gaussian, PrivacyAccount, read_applied
 from fedweave.core.text import counted
 from fedweave.core.types import Record
 
@@ -76,7 +76,7 @@ def bounds(*ledgers: pa.Table) -> list[Bound]:
 def of_members(*ledgers: pa.Table) -> dict[str, list[Bound]]:
     """{client: what all that it sent comes to, one for each kind of record}; without clients that sent nothing under
     differential privacy. What a run draws once, the next one draws anew."""
-    accounts: dict[tuple[str, str], Account] = defaultdict(Account)
+    accounts: dict[tuple[str, str], PrivacyAccount] = defaultdict(PrivacyAccount)
     times: dict[tuple[str, str], int] = defaultdict(int)
     deltas: dict[str, float] = {}
     begun: dict[tuple[str, str], int] = {}
@@ -101,7 +101,7 @@ def over_rounds(ledger: pa.Table) -> dict[str, dict[int, float]]:
     """{what a record is: {round: ε of all that was sent up to then}}, of the client whom it cost most."""
     from fedweave.privacy.mechanisms import total_epsilon  # imports torch, which ledgers without noise need not
 
-    accounts: dict[tuple[str, str], Account] = defaultdict(Account)
+    accounts: dict[tuple[str, str], PrivacyAccount] = defaultdict(PrivacyAccount)
     deltas: dict[str, float] = {}
     found: dict[str, dict[int, float]] = defaultdict(dict)
     for row in _messages(ledger, by_round=True):
@@ -122,7 +122,7 @@ def states_bound(text: str | None) -> bool:
     return text is not None and bool(_by_unit(read_applied(text)))
 
 
-def _bound(per: str, delta: float | None, account: Account, times: int) -> Bound:
+def _bound(per: str, delta: float | None, account: PrivacyAccount, times: int) -> Bound:
     from fedweave.privacy.mechanisms import total_epsilon  # imports torch, which ledgers without noise need not
 
     return Bound(per, total_epsilon(account.cost, delta or 1e-5), delta, times)

@@ -187,7 +187,7 @@ def read_identity(folder: Path, members: Mapping[str, str] = MappingProxyType({}
 
 
 @dataclass(frozen=True)
-class Group:
+class SumGroup:
     """Who adds up, and how few may.
 
     epoch: begins whenever keys are agreed anew. sites: all of the run, in order. needed: t, of how many a sum is opened
@@ -257,12 +257,12 @@ def told(*what: object) -> bytes:
     return json.dumps(what, default=bytes.hex, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def advertised(group: Group, site: str, keys: Sequence[bytes]) -> bytes:
+def advertised(group: SumGroup, site: str, keys: Sequence[bytes]) -> bytes:
     """What an `Advert` signs."""
     return told("fedweave: keys of a secure sum", group.run, group.epoch, site, list(keys))
 
 
-def survived(group: Group, use: Use, survivors: Sequence[str]) -> bytes:
+def survived(group: SumGroup, use: Use, survivors: Sequence[str]) -> bytes:
     """What survivors sign: whose terms the sum is of."""
     where = (group.run, group.epoch, use.slot, use.call, use.peers, use.heard)
     return told("fedweave: survivors of a secure sum", *where, list(survivors))
@@ -349,7 +349,7 @@ class Participant:
 
     name: str
     identity: Identity
-    group: Group
+    group: SumGroup
     _adverts: dict[str, Advert] = field(default_factory=dict)
     _seeds: list[tuple[bytes, bytes]] = field(default_factory=list)  # of each slot: of its key, of its self mask
     _kept: list[bytes] = field(default_factory=list)  # the site's own shares of these, of each slot
@@ -500,13 +500,13 @@ class Participant:
         return told(self.group.run, self.group.epoch, slot, sender, receiver)
 
 
-def pair_pad(secret: bytes, group: Group, use: Use, one: str, other: str) -> bytes:
+def pair_pad(secret: bytes, group: SumGroup, use: Use, one: str, other: str) -> bytes:
     """The key of the pad that two sites share: f(their secret; run, epoch, slot, round, step, occurrence, what the step
     was told)."""
     return derived(secret, "pad", group.run, group.epoch, use.slot, use.call, use.heard, sorted((one, other)))
 
 
-def self_pad(seed: bytes, group: Group, use: Use, site: str) -> bytes:
+def self_pad(seed: bytes, group: SumGroup, use: Use, site: str) -> bytes:
     """The key of a site's self mask."""
     return derived(seed, "self mask", group.run, group.epoch, use.slot, use.call, use.heard, site)
 
@@ -518,7 +518,7 @@ def _once(first: bool, what: str) -> None:
 
 def leftover(
     words: Sequence[np.ndarray],
-    group: Group,
+    group: SumGroup,
     use: Use,
     survivors: Sequence[str],
     answers: Sequence[Answers],
@@ -545,7 +545,7 @@ def leftover(
             add_pad(pair_pad(secret, group, use, site, lost), words, -group.sign(site, lost))
 
 
-def _put_together(site: str, group: Group, answers: Sequence[Answers]) -> bytes:
+def _put_together(site: str, group: SumGroup, answers: Sequence[Answers]) -> bytes:
     found = {holder: share for own in answers for holder, share in own.shares.get(site, {}).items()}
     if len(found) < group.needed:
         raise FedweaveError(
@@ -563,9 +563,9 @@ __all__ = [
     "Advert",
     "Answers",
     "Authority",
-    "Group",
     "Identity",
     "Participant",
+    "SumGroup",
     "Use",
     "advertised",
     "check_signed",

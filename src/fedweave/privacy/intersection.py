@@ -45,7 +45,7 @@ class Opening(NamedTuple):
 
 
 @dataclass
-class Party:
+class IntersectionParty:
     """One party in one meeting. sites: all parties, in order. key: of the hash, the same at all. order: which of its
     names stands at each place of its list."""
 

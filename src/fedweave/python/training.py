@@ -13,7 +13,7 @@ from fedweave.core.tree import Tree
 from fedweave.core.types import Values
 from fedweave.errors import ConfigError, UserError
 from fedweave.experiment.build import Built, Origin, found_in, origin_of
-from fedweave.experiment.config import Config, Document, Evaluation, General, read, read_saved, resolve
+from fedweave.experiment.config import Config, Document, EvaluationSettings, General, read, read_saved, resolve
 from fedweave.experiment.config.plugins import CODE
 from fedweave.experiment.rounds import RoundResult
 from fedweave.experiment.rounds import train as in_memory
@@ -26,7 +26,7 @@ from fedweave.metrics.selection import Judging
 if TYPE_CHECKING:
     from torch import nn
 
-    from fedweave.experiment.runs.predictions import Measured, Metric
+    from fedweave.experiment.runs.predictions import Metric, SplitScores
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class SavedRun:
         run = trained(self.directory, config, "Of such a run the global model alone is here.")
         return run.model_of(model, client or run.built.fed.clients[0])
 
-    def measure(self, metric: "Metric", split: str = "test", model: str | None = None) -> "Measured":
+    def measure(self, metric: "Metric", split: str = "test", model: str | None = None) -> "SplitScores":
         """What a function of one's own, (y int64 [e], p float64 [e, classes]) -> number, says of the run's examples.
 
         split: train, val or test. model: "personal", what each client uses, unless another is named.
@@ -219,7 +219,7 @@ def train(
     general = General(origin.seed, rounds, eval_every, fair_margin, earlier)
     config, data = described(algorithm, origin, general, directory)
     if judging is not None:
-        config = replace(config, evaluation=Evaluation(**asdict(judging)))
+        config = replace(config, evaluation=EvaluationSettings(**asdict(judging)))
     built = Built(data, origin.partition, algorithm, fed, found_in(fed), own=origin.own)  # type: ignore[arg-type]
     check_described(config, built)
     here = runs.RunBackend(build=lambda _: built)

@@ -113,7 +113,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Table:
+class ResultTable:
     """A table; its first `words` columns hold words, the others numbers."""
 
     head: tuple[str, ...]

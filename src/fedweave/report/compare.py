@@ -14,7 +14,7 @@ from fedweave.report.cells import (
     LEAST_SEEDS,
     NONE,
     Cell,
-    Table,
+    ResultTable,
     interval,
     judging,
     paired_differences,
@@ -33,7 +33,7 @@ _BYTES = ("bytes_up", "bytes_down", "bytes_peer")
 Found = Mapping[object, float]  # by seed
 
 
-def tradeoff(groups: Sequence[Group]) -> Table:
+def tradeoff(groups: Sequence[Group]) -> ResultTable:
     """For each group of runs but the first: whether it is fairer than the first one, and what that costs, in the metric
     that judges; no row where these are different ones, or no fairness was measured."""
     metric = judged_alike(groups)
@@ -43,7 +43,7 @@ def tradeoff(groups: Sequence[Group]) -> Table:
     words = ("run", *VERDICTS)
     kept = [name for name in kept if name in words] + [name for name in kept if name not in words]
     cells = tuple(tuple(row[name] for name in kept) for row in rows)
-    return Table(tuple(kept), cells, words=sum(name in words for name in kept))
+    return ResultTable(tuple(kept), cells, words=sum(name in words for name in kept))
 
 
 def _row(first: Group, other: Group, metric: str) -> dict[str, Cell]:
@@ -143,7 +143,7 @@ def _caught(group: Group, mean: float) -> str:
     return f"{group.label} {mean:.3f}" + (f" ({of})" if of else "")
 
 
-def compared(groups: Sequence[Group], names: Sequence[str] = COMPARED) -> Table:
+def compared(groups: Sequence[Group], names: Sequence[str] = COMPARED) -> ResultTable:
     """A row for every metric and every group but the first, which the others are compared with."""
     rows = []
     first, *others = groups
@@ -158,7 +158,9 @@ def compared(groups: Sequence[Group], names: Sequence[str] = COMPARED) -> Table:
                 star = "" if void else mark(name, found, judged_alike([first, group]))
                 told = Cell(f"{star}{signed(mean)}", repr(mean))
                 rows.append((Cell(readable(name)), Cell(group.label), told, Cell(between), Cell(str(len(found)))))
-    return Table(("metric", "run", f"difference to {first.label}", "95 % interval", "seeds"), tuple(rows), words=2)
+    return ResultTable(
+        ("metric", "run", f"difference to {first.label}", "95 % interval", "seeds"), tuple(rows), words=2
+    )
 
 
 def mark(name: str, found: Sequence[float], by: str) -> str:
@@ -182,10 +184,10 @@ def headlines(groups: Sequence[Group], gained: Sequence[Gain], name: str = "") -
     return [*filter(None, said), *([alone] if alone else sentences(gained))]
 
 
-def over_conditions(found: Sequence[Condition]) -> list[str | Table]:
+def over_conditions(found: Sequence[Condition]) -> list[str | ResultTable]:
     """How groups of runs compare over several conditions, and then in each: sentences and tables in their order."""
     over = ranks(found)
-    lines: list[str | Table] = [over.sentence(), over.table()]
+    lines: list[str | ResultTable] = [over.sentence(), over.table()]
     for one in found:
         why = incomparable(one.groups) if len(one.groups) > 1 else ""
         lines += [f"{one.title}:", *([f"Not compared: {why}."] if why else [])]

@@ -18,7 +18,7 @@ from fedweave.core.types import EVALUATION, FRAMING, PREDICTION, SETUP, TRAINING
 from fedweave.errors import listed
 from fedweave.experiment.config import dumps
 from fedweave.privacy.accountant import Bound, bounds, of_members, remarks, states_bound
-from fedweave.report.cells import NONE, Cell, Table, ends
+from fedweave.report.cells import NONE, Cell, ResultTable, ends
 from fedweave.report.document import Document, Section, grid
 from fedweave.report.ledger import (
     UNTOLD,
@@ -224,7 +224,7 @@ def _size(bounds: tuple[int, int]) -> str:
     return _between(decimal(bounds[0]), decimal(bounds[1]), "{}")
 
 
-def ledger(found: Disclosure, times: bool = True) -> Table:
+def ledger(found: Disclosure, times: bool = True) -> ResultTable:
     """A line for each kind of message, with the times of its first and last, if they are those of one run."""
     everyone, rows = len(found.members), []
     for one in found.flows:
@@ -234,10 +234,10 @@ def ledger(found: Disclosure, times: bool = True) -> Table:
         dates = (Cell(stamp(one.first)), Cell(stamp(one.last, one.first))) if times else ()
         rows.append((Cell(one.purpose or "not said"), *both, *words, *sizes, *dates))
     head = ("what for", "from", "to", "call and key", "what the receiver learns", "mechanism", "messages", "bytes")
-    return Table((*head, *(("first (UTC)", "last (UTC)") if times else ())), tuple(rows), words=6)
+    return ResultTable((*head, *(("first (UTC)", "last (UTC)") if times else ())), tuple(rows), words=6)
 
 
-def spent(found: Disclosure) -> Table:
+def spent(found: Disclosure) -> ResultTable:
     """The ε of all that each member sent, members with the same in one row, the largest first; no row where none
     follows."""
     alike: dict[Bound, list[str]] = {}
@@ -249,7 +249,7 @@ def spent(found: Disclosure) -> Table:
          Cell(f"{own.messages:,}"))
         for own, names in sorted(alike.items(), key=lambda item: -item[0].epsilon)
     ]  # fmt: skip
-    return Table(("member", "of what", "which", "ε", "δ", "messages"), ends(rows), words=3)
+    return ResultTable(("member", "of what", "which", "ε", "δ", "messages"), ends(rows), words=3)
 
 
 FOOT = (

@@ -14,7 +14,17 @@ from fedweave.core.text import counted
 from fedweave.core.types import Record, Values
 from fedweave.experiment.config import flat
 from fedweave.metrics.selection import BEST, WORDS
-from fedweave.report.cells import LEAST_SEEDS, NONE, Cell, Table, interval, measured, number, paired_differences, signed
+from fedweave.report.cells import (
+    LEAST_SEEDS,
+    NONE,
+    Cell,
+    ResultTable,
+    interval,
+    measured,
+    number,
+    paired_differences,
+    signed,
+)
 from fedweave.report.drawing import Dots, Figure, Panel, of_run
 from fedweave.report.reading import Group, distinct, grouped, judged_alike, spread
 
@@ -240,7 +250,7 @@ class Ranks:
             said += f" The conditions are of {counted(self.sets, 'data set')}, so that p is lower than it should be."
         return said + (f" Left out, without a number of all: {'; '.join(self.left_out)}." if self.left_out else "")
 
-    def table(self) -> Table:
+    def table(self) -> ResultTable:
         """A row for each name, the best first: its place in every condition, and the mean."""
         order = np.argsort(self.places.mean(0), kind="stable").tolist() if len(self.places) else []
         rows = tuple(
@@ -251,7 +261,7 @@ class Ranks:
             )
             for at in order
         )
-        return Table(("rank", *self.titles, "mean"), rows)
+        return ResultTable(("rank", *self.titles, "mean"), rows)
 
 
 def ranks(found: Sequence[Condition]) -> Ranks:
@@ -287,7 +297,7 @@ def _p(values: np.ndarray) -> float | None:
     return p if math.isfinite(p) else 1.0  # of columns that are all alike
 
 
-def overview(one: Condition) -> Table:
+def overview(one: Condition) -> ResultTable:
     """A row for each group of runs in a condition: its numbers, and its difference to the first group, paired over
     seeds."""
     first, metric = one.groups[0], one.metric
@@ -305,7 +315,7 @@ def overview(one: Condition) -> Table:
             told = [Cell(f"{star}{signed(gap.mean, three)}", repr(gap.mean)), Cell(gap.sureness)]
         rows.append((Cell(group.label), Cell(str(len(group.runs))), *cells, *told))
     head = ("run", "seeds", *(columns[name] for name in held), f"less {first.label}", "how sure")
-    return Table(head, tuple(rows))
+    return ResultTable(head, tuple(rows))
 
 
 def picture(one: Condition) -> Figure | None:
@@ -338,12 +348,12 @@ Scores = dict[
 ]  # {(client, example): (1 where it is right, -log p of its class)}
 
 
-def on_same_examples(groups: Sequence[Group]) -> Table:
+def on_same_examples(groups: Sequence[Group]) -> ResultTable:
     """A row for each group of runs but the first and each client whose test examples both predict; no rows where runs
     have no predictions."""
     first, *others = groups
     rows = [_row(other.label, client, pairs) for other in others for client, pairs in _pairs(first, other).items()]
-    return Table(HEAD, tuple(rows), words=2)
+    return ResultTable(HEAD, tuple(rows), words=2)
 
 
 def _pairs(first: Group, other: Group) -> dict[str, list[tuple[float, float, float]]]:

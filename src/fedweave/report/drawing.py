@@ -101,7 +101,7 @@ def percent(value: float) -> str:
 
 
 @dataclass(frozen=True)
-class Line:
+class LineSeries:
     """y over x, with a band from `low` to `high` where these are given; tone: a colour in CSS."""
 
     name: str
@@ -146,7 +146,7 @@ class Dots:
     labels: Sequence[str] = ()
 
 
-Mark = Line | Bars | Dots
+Mark = LineSeries | Bars | Dots
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,9 @@ def legend_of(marks: Sequence[Mark]) -> tuple[Key, ...]:
     """An entry for every mark, in order, each name once."""
     found: dict[str, Key] = {}
     for mark in marks:
-        found.setdefault(mark.name, Key(mark.name, mark.tone, mark.symbol, mark.dash if isinstance(mark, Line) else ""))
+        found.setdefault(
+            mark.name, Key(mark.name, mark.tone, mark.symbol, mark.dash if isinstance(mark, LineSeries) else "")
+        )
     return tuple(found.values())
 
 
@@ -289,7 +291,7 @@ def _panel(shown: Panel) -> Iterator[str]:
     yield from (f'<path class="level" d="M{left:.1f} {up.place(at):.1f}H{WIDTH - RIGHT}"/>' for at in shown.levels)
     yield from _bars(shown, across, up)
     for mark in shown.marks:
-        if isinstance(mark, Line):
+        if isinstance(mark, LineSeries):
             yield from _line(mark, shown, across, up)
         elif isinstance(mark, Dots):
             yield from (*_dots(mark, shown, across, up), *_labels(mark, across, up))
@@ -309,8 +311,8 @@ def _range(shown: Panel) -> tuple[float, float]:
     return min(known) if shown.low is None else shown.low, max(known) if shown.high is None else shown.high
 
 
-def _reach(mark: Line | Bars | Dots, sign: int) -> np.ndarray:
-    if isinstance(mark, Line):
+def _reach(mark: LineSeries | Bars | Dots, sign: int) -> np.ndarray:
+    if isinstance(mark, LineSeries):
         return np.asarray((mark.low if sign < 0 else mark.high) or mark.y, float)
     result: np.ndarray = np.asarray(mark.y, float) + sign * np.asarray(mark.errors or 0.0, float)
     return result
@@ -319,7 +321,7 @@ def _reach(mark: Line | Bars | Dots, sign: int) -> np.ndarray:
 def _across(shown: Panel, left: float) -> Axis:
     if shown.names:
         return _Places(len(shown.names), left, WIDTH - RIGHT)
-    x = [at for mark in shown.marks if isinstance(mark, Line | Dots) for at in mark.x] or [0, 1]
+    x = [at for mark in shown.marks if isinstance(mark, LineSeries | Dots) for at in mark.x] or [0, 1]
     x += [
         at + more for mark in shown.marks if isinstance(mark, Dots) for at, more in zip(mark.x, mark.wide, strict=False)
     ]
@@ -411,7 +413,7 @@ def _bars(shown: Panel, across: Axis, up: Axis) -> Iterator[str]:
             base = base + np.nan_to_num(np.asarray(bar.y, float))
 
 
-def _line(mark: Line, shown: Panel, across: Axis, up: Axis) -> Iterator[str]:
+def _line(mark: LineSeries, shown: Panel, across: Axis, up: Axis) -> Iterator[str]:
     points = [(across.place(x), up.place(y)) for x, y in zip(mark.x, mark.y, strict=True) if math.isfinite(y)]
     if not points:
         return

@@ -21,7 +21,7 @@ from fedweave.metrics.measured import GLOBAL
 from fedweave.metrics.selection import PLAIN, WORDS
 from fedweave.privacy.accountant import over_rounds
 from fedweave.report import drawing
-from fedweave.report.drawing import CLASSES, Bars, Dots, Figure, Heat, Key, Line, Panel, ink, legend_of, percent
+from fedweave.report.drawing import CLASSES, Bars, Dots, Figure, Heat, Key, LineSeries, Panel, ink, legend_of, percent
 from fedweave.report.reading import Group, Run, judged_alike, spread
 
 TITLES = {"up": "Sent by all clients", "down": "Received by all clients", "peer": "Sent from client to client"}
@@ -57,9 +57,9 @@ def _bytes(ledger: pa.Table, way: str) -> dict[int, float]:
     return dict(zip(ordered["round"].to_pylist(), np.cumsum(ordered["bytes_sum"].to_numpy()).tolist(), strict=True))
 
 
-def _lines(found: Sequence[tuple[int, str, dict[int, float]]]) -> tuple[Line, ...]:
+def _lines(found: Sequence[tuple[int, str, dict[int, float]]]) -> tuple[LineSeries, ...]:
     return tuple(
-        Line(label, list(own), list(own.values()), drawing.of_run(at), drawing.DASHES[at % len(drawing.DASHES)])
+        LineSeries(label, list(own), list(own.values()), drawing.of_run(at), drawing.DASHES[at % len(drawing.DASHES)])
         for at, label, own in found
         if own
     )
@@ -159,7 +159,7 @@ def incentives(run: Run) -> Figure | None:
     panels = []
     for title, known in found.items():
         lines = tuple(
-            Line(
+            LineSeries(
                 client,
                 list(own),
                 list(own.values()),
@@ -253,12 +253,12 @@ def _constants(groups: Sequence[Group], title: str) -> tuple[float, ...]:
     return tuple(sorted({round(mean, 4) for mean in means if math.isfinite(mean)}))
 
 
-def _line(label: str, at: int, seeds: list[dict[int, float]]) -> Line:
+def _line(label: str, at: int, seeds: list[dict[int, float]]) -> LineSeries:
     common = sorted(set.intersection(*(set(seed) for seed in seeds)))
     stats = [spread([seed[round] for seed in seeds]) for round in common]
     means = [mean for mean, _, _ in stats]
     low, high = ([mean + sign * one for mean, one, _ in stats] if len(seeds) > 1 and common else [] for sign in (-1, 1))
-    return Line(label, common, means, drawing.of_run(at), drawing.DASHES[at % len(drawing.DASHES)], low, high)
+    return LineSeries(label, common, means, drawing.of_run(at), drawing.DASHES[at % len(drawing.DASHES)], low, high)
 
 
 def _stacked(run: Run, names: tuple[str, ...], labels: np.ndarray) -> Figure:

@@ -13,7 +13,7 @@ from fedweave.report import figures, tables
 from fedweave.report import notes as noting
 from fedweave.report import tables as gain
 from fedweave.report.absences import absent, mostly
-from fedweave.report.cells import Table, leading, unlike
+from fedweave.report.cells import ResultTable, leading, unlike
 from fedweave.report.compare import NOTE, compared, headlines, tradeoff
 from fedweave.report.compliance import disclose, ledger, spent
 from fedweave.report.conditions import Condition, conditions, overview, picture, ranks
@@ -29,16 +29,16 @@ FAMILIES = ("global", "pooled", "within", "local", "trained", "features", "best_
 
 
 @dataclass(frozen=True)
-class Choice:
+class SelectedRuns:
     """How the runs of a page were chosen among more. chosen: a row of each. tried: of all. notes: sentences on it."""
 
-    chosen: Table
-    tried: Table
+    chosen: ResultTable
+    tried: ResultTable
     notes: tuple[str, ...]
 
 
 def render(
-    runs: Sequence[Run], more: Sequence[str] = (), choice: Choice | None = None, keys: Sequence[str] = ()
+    runs: Sequence[Run], more: Sequence[str] = (), choice: SelectedRuns | None = None, keys: Sequence[str] = ()
 ) -> str:
     """The page about one or several runs; those that differ only in the seed are shown as mean ± standard deviation.
     Runs in several conditions are compared within each (`conditions`).
@@ -87,10 +87,10 @@ def _body(groups: Sequence[Group], at: str = "") -> Markup:
         facts=tables.facts(groups),
         per_class=tables.metrics(groups, ("per_class",)),
         costs=tables.costs(groups),
-        paired=compared(groups) if comparable and seeds else Table((), ()),
+        paired=compared(groups) if comparable and seeds else ResultTable((), ()),
         paired_note=NOTE,
         fairness=tables.metrics(groups, ("fairness",)),
-        tradeoff=tradeoff(groups) if comparable else Table((), ()),
+        tradeoff=tradeoff(groups) if comparable else ResultTable((), ()),
         first=groups[0].label,
         between=between_groups(groups),
         favourable=favourable(groups),

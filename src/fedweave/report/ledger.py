@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
-from fedweave.core.mechanism import Account, Applied, read_applied
+from fedweave.core.mechanism import Applied, PrivacyAccount, read_applied
 from fedweave.core.text import cell, counted, printable
 from fedweave.core.types import FRAMING, PURPOSES, Record
 from fedweave.errors import UserError, listed
@@ -87,7 +87,7 @@ class Flow:
     reveals: str
     messages: int
     bytes: int
-    account: Account
+    account: PrivacyAccount
     first: datetime | None = field(default=None, compare=False)
     last: datetime | None = field(default=None, compare=False)
 
@@ -194,12 +194,12 @@ def _flow(kind: tuple[str, ...], rows: list[Record]) -> Flow:
     receivers = clients if direction == "down" else peers if direction == "peer" else (SERVER,)
     messages, size = (sum(row[name] for row in rows) for name in ("times", "bytes"))
     times = [row[end] for row in rows for end in ("first", "last") if row[end] is not None]
-    account = Account() if direction == "down" or key == FRAMING else _dearest(key, rows)
+    account = PrivacyAccount() if direction == "down" or key == FRAMING else _dearest(key, rows)
     ends = (min(times), max(times)) if times else (None, None)
     return Flow(purpose, direction, senders, receivers, step, key, mechanism, reveals, messages, size, account, *ends)
 
 
-def _dearest(key: str, rows: list[Record]) -> Account:
+def _dearest(key: str, rows: list[Record]) -> PrivacyAccount:
     """The account of the client whom these messages cost most. What went to several peers is one release."""
     sent: dict[str, dict[str, int]] = defaultdict(dict)
     for row in rows:
@@ -207,7 +207,7 @@ def _dearest(key: str, rows: list[Record]) -> Account:
         own[row["applied"]] = max(own.get(row["applied"], 0), row["times"])
     accounts = []
     for own in sent.values():
-        account = Account()
+        account = PrivacyAccount()
         for text, times in own.items():
             account = account.after(read_applied(text) if text else Applied(key, ()), times)
         accounts.append(account)
@@ -316,7 +316,7 @@ def told(one: Flow) -> str:
     return one.reveals or ("" if one.key == FRAMING else UNTOLD)
 
 
-def spelt(account: Account, delta: float = DELTA) -> str:
+def spelt(account: PrivacyAccount, delta: float = DELTA) -> str:
     """What releases cost at that δ, in words; "" of none that is counted."""
     from fedweave.privacy.mechanisms import total_epsilon  # imports torch, which ledgers without noise need not
 

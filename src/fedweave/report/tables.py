@@ -22,7 +22,7 @@ from fedweave.report.cells import (
     NONE,
     NOTES,
     Cell,
-    Table,
+    ResultTable,
     conditions,
     ends,
     explained,
@@ -33,7 +33,7 @@ from fedweave.report.cells import (
     signed,
 )
 from fedweave.report.conditions import UNDECIDED, Effect, effect, ranked, three
-from fedweave.report.drawing import DASHES, Dots, Figure, Line, Panel, legend_of, of_run
+from fedweave.report.drawing import DASHES, Dots, Figure, LineSeries, Panel, legend_of, of_run
 from fedweave.report.figures import NAMED
 from fedweave.report.notes import compared_people
 from fedweave.report.reading import BY_FEATURES, Group, Run, distinct, judged_alike, spread
@@ -229,7 +229,7 @@ def _change(group: Sequence[Gain]) -> Effect:
     return effect([spread(gain.of_clients.values())[0] for gain in group])
 
 
-def table(found: Sequence[Gain]) -> Table:
+def table(found: Sequence[Gain]) -> ResultTable:
     """A row per run: how many members gain, the mean, and the members that gain least and most."""
     rows = []
     for gain in found:
@@ -240,10 +240,10 @@ def table(found: Sequence[Gain]) -> Table:
         helped = f"{sum(value > 0 for value in own.values())} of {len(own)}"
         about = (Cell(gain.group.label), Cell(str(gain.run.summary.get("seed", NONE))))
         rows.append((*about, Cell(helped), named[0], Cell(signed(mean), repr(mean)), named[1]))
-    return Table(("run", "seed", "members helped", "least", "mean", "most"), tuple(rows), words=2)
+    return ResultTable(("run", "seed", "members helped", "least", "mean", "most"), tuple(rows), words=2)
 
 
-def member_spreads(found: Sequence[Gain]) -> Table:
+def member_spreads(found: Sequence[Gain]) -> ResultTable:
     """A row per run of many members: percentiles of their gains, and how many gain and lose beyond noise."""
     rows = []
     for gain in found:
@@ -252,7 +252,9 @@ def member_spreads(found: Sequence[Gain]) -> Table:
             about = (Cell(gain.group.label), Cell(str(gain.run.summary.get("seed", NONE))))
             told = cells([*gain.of_clients.values()], differences=True)
             rows.append((*about, Cell(f"{len(gain.of_clients):,}"), *told, *(Cell(way or NONE) for way in ways)))
-    return Table(("run", "seed", "members", *HEADS, "gain beyond noise", "lose beyond noise"), tuple(rows), words=2)
+    return ResultTable(
+        ("run", "seed", "members", *HEADS, "gain beyond noise", "lose beyond noise"), tuple(rows), words=2
+    )
 
 
 def figure(found: Sequence[Gain]) -> Figure | None:
@@ -292,11 +294,11 @@ def _panel(split: Sequence[Gain], low: float, high: float, titled: bool) -> Pane
     return Panel(title, dots, tuple(order), below, beside, *ends, levels=(0.0,))
 
 
-def _ranks(gain: Gain) -> Line:
+def _ranks(gain: Gain) -> LineSeries:
     """The gain that a share of many members is below."""
     shares = [at / 100 for at in range(101)]
     values = np.quantile(np.array([*gain.of_clients.values()]), shares).tolist()
-    return Line(gain.group.label, shares, values, of_run(gain.at), DASHES[gain.at % len(DASHES)])
+    return LineSeries(gain.group.label, shares, values, of_run(gain.at), DASHES[gain.at % len(DASHES)])
 
 
 def _same_split(one: Run, other: Run) -> bool:
@@ -311,7 +313,7 @@ COUNTED = ("undefined_clients", "members", "round", "classes_predicted")
 PROPER = {"f1": "F1", "macro": "macro", "auc": "AUC", "sp": "SP", "eo": "EO"}
 
 
-def facts(groups: Sequence[Group]) -> tuple[Table, Table]:
+def facts(groups: Sequence[Group]) -> tuple[ResultTable, ResultTable]:
     """What was run: what all groups have alike, a pair in each row; and what differs, a row per group."""
     rows: dict[str, list[str]] = {}
     for group in groups:
@@ -336,7 +338,7 @@ def facts(groups: Sequence[Group]) -> tuple[Table, Table]:
     same = tuple((Cell(name), Cell(own[0])) for name, own in rows.items() if len({*own}) == 1)
     odd = [name for name, own in rows.items() if len({*own}) > 1 and own != [group.label for group in groups]]
     lines = tuple((Cell(group.label), *(Cell(rows[name][at]) for name in odd)) for at, group in enumerate(groups))
-    return Table((), same, words=2), Table(("run", *odd), lines if odd else (), words=1 + len(odd))
+    return ResultTable((), same, words=2), ResultTable(("run", *odd), lines if odd else (), words=1 + len(odd))
 
 
 def _places(directories: Sequence[Path]) -> str:
@@ -402,7 +404,7 @@ def incomparable(groups: Sequence[Group]) -> str:
 
 def metrics(
     groups: Sequence[Group], families: Sequence[str], shown: Callable[[str], bool] = lambda name: True
-) -> Table:
+) -> ResultTable:
     """The metrics "family/…" of the final models that are `shown`: a row per metric, a column per group."""
     names = dict.fromkeys(
         name
@@ -422,7 +424,7 @@ def metrics(
             cells = marked(cells, [group.by_seed(name) for group in groups], last, judged)
         title = readable(last if family in ("fairness", "per_class") else name)
         rows.append((Cell(title, note=explained(name)), *cells))
-    return Table(heads(groups), tuple(_merged(rows)))
+    return ResultTable(heads(groups), tuple(_merged(rows)))
 
 
 def _merged(rows: Sequence[tuple[Cell, ...]]) -> list[tuple[Cell, ...]]:
@@ -436,7 +438,7 @@ def _merged(rows: Sequence[tuple[Cell, ...]]) -> list[tuple[Cell, ...]]:
     return found
 
 
-def costs(groups: Sequence[Group]) -> Table:
+def costs(groups: Sequence[Group]) -> ResultTable:
     """Time, memory and traffic: a column per group."""
     forms: dict[str, tuple[str, str, Callable[[float], str]]] = {
         "seconds": ("Seconds", "training, evaluation and writing", lambda value: f"{value:,.1f}"),
@@ -456,10 +458,10 @@ def costs(groups: Sequence[Group]) -> Table:
         (Cell(title, note=note), *(measured(group.values(name), form) for group in groups))
         for name, (title, note, form) in forms.items()
     ]
-    return Table(heads(groups), tuple(rows))
+    return ResultTable(heads(groups), tuple(rows))
 
 
-def extremes(groups: Sequence[Group]) -> Table:
+def extremes(groups: Sequence[Group]) -> ResultTable:
     """The clients that the final model serves worst and best by what a run is judged by, named; a row per run."""
     rows = []
     for group in groups:
@@ -471,10 +473,10 @@ def extremes(groups: Sequence[Group]) -> Table:
                 mean = spread(accuracy.values())[0]
                 about = (Cell(group.label), Cell(str(run.summary.get("seed", NONE))))
                 rows.append((*about, named[0], Cell(number(mean), repr(mean)), named[1]))
-    return Table(("run", "seed", "worst client", "mean over clients", "best client"), tuple(rows), words=2)
+    return ResultTable(("run", "seed", "worst client", "mean over clients", "best client"), tuple(rows), words=2)
 
 
-def spreads(groups: Sequence[Group]) -> Table:
+def spreads(groups: Sequence[Group]) -> ResultTable:
     """Percentiles over members of what a run is judged by, on their test examples; a row per run of many."""
     rows = []
     for group in groups:
@@ -483,18 +485,18 @@ def spreads(groups: Sequence[Group]) -> Table:
             if len(own) > MANY:
                 about = (Cell(group.label), Cell(str(run.summary.get("seed", NONE))))
                 rows.append((*about, Cell(f"{len(own):,}"), *cells([*own.values()])))
-    return Table(("run", "seed", "members", *HEADS), tuple(rows), words=2)
+    return ResultTable(("run", "seed", "members", *HEADS), tuple(rows), words=2)
 
 
 EARNED = {"alignment": "mean", "diversity": "last", "value": "last", "density": "mean", "payoff": "sum"}
 
 
-def incentives(run: Run) -> Table:
+def incentives(run: Run) -> ResultTable:
     """What the server knew of each client's contribution and gave for it, over all rounds: a row per client; empty if
     it measured neither payoff nor density."""
     known = {name: run.known(name) for name in EARNED}
     if not known["payoff"] and not known["density"]:
-        return Table((), ())
+        return ResultTable((), ())
     shown = [name for name in EARNED if known[name]]
     rows = []
     for client in sorted({client for of_clients in known.values() for client in of_clients}):
@@ -505,19 +507,19 @@ def incentives(run: Run) -> Table:
             cells.append(Cell(number(over(values)), repr(over(values))) if values else Cell(NONE))
         rows.append((Cell(client), *cells))
     head = [f"{name}, {EARNED[name]}{' before rounding to cents' * (name == 'payoff')}" for name in shown]
-    return Table(("client", *head), ends(rows))
+    return ResultTable(("client", *head), ends(rows))
 
 
-def qualities(run: Run) -> Table:
+def qualities(run: Run) -> ResultTable:
     """What clients of low, medium and high quality are paid per round, in the mean; empty for other partitions."""
     paid = {client: sum(own.values()) / len(own) for client, own in run.known("payoff").items()}
     groups = per_group(paid)
-    return Table(
+    return ResultTable(
         ("quality", "payoff per round"), tuple((Cell(name), Cell(number(v), repr(v))) for name, v in groups.items())
     )
 
 
-def reward_fairness(groups: Sequence[Group]) -> Table:
+def reward_fairness(groups: Sequence[Group]) -> ResultTable:
     """Pearson's correlation of the clients' test accuracies, or what else a run is judged by, with those of local
     training on the same split and seed, a row for each other run; empty without such a run of `local`."""
     rows = []
@@ -532,7 +534,9 @@ def reward_fairness(groups: Sequence[Group]) -> Table:
         value = NONE if math.isnan(found.value) else f"{found.value:.3f}"
         seed = str(run.summary.get("seed", NONE))
         rows.append((Cell(group.label), Cell(seed), Cell(value, repr(found.value)), Cell(told), Cell(str(len(shared)))))
-    return Table(("run", "seed", "correlation with local training", "95 % interval", "clients"), tuple(rows), words=2)
+    return ResultTable(
+        ("run", "seed", "correlation with local training", "95 % interval", "clients"), tuple(rows), words=2
+    )
 
 
 def named_clients(accuracy: Mapping[str, float], value: float) -> str:
@@ -541,7 +545,7 @@ def named_clients(accuracy: Mapping[str, float], value: float) -> str:
     return ", ".join(names) if len(names) < 3 else f"{names[0]} and {len(names) - 1} more"
 
 
-def splits(parts: Iterable[tuple[str, pa.Table]]) -> Table:
+def splits(parts: Iterable[tuple[str, pa.Table]]) -> ResultTable:
     """Sizes of each split, given as (whose, partition.parquet); sites may keep a number back, or not know it."""
     rows = []
     for whose, table in parts:
@@ -553,15 +557,15 @@ def splits(parts: Iterable[tuple[str, pa.Table]]) -> Table:
         sizes = (_count(nodes[0] if nodes else None), middle, _count(nodes[-1] if nodes else None))
         rows.append(tuple(map(Cell, (whose, f"{len(table):,}", *sizes, _count(kept), _count(cut), share))))
     head = ("split of", "clients", "fewest nodes", "median", "most", "edges kept", "edge ends cut", "share cut")
-    return Table(head, tuple(rows))
+    return ResultTable(head, tuple(rows))
 
 
-def clients(run: Run) -> Table:
+def clients(run: Run) -> ResultTable:
     """One row per client of a run: its part of the data and the final test accuracy there, or what else judges; of very
     many the largest and the smallest."""
     accuracy, rows = run.clients(run.judged), []
     if run.partition is None:
-        return Table((), ())
+        return ResultTable((), ())
     names = [name for name in ("graphs", "nodes", "edges_kept", "edges_cut") if name in run.partition.column_names]
     names += ["train", "val", "test"]
     shares = [name for name in ("overlap", "overlap_links") if name in run.partition.column_names]
@@ -572,21 +576,21 @@ def clients(run: Run) -> Table:
         last = Cell(NONE) if own is None else Cell(number(own), repr(own))
         rows.append((Cell(part["client"]), *map(Cell, counts), last))
     head = ("client", *(name.replace("_", " ") for name in (*names, *shares)), f"test {WORDS[run.judged]}")
-    return Table(head, ends(rows))
+    return ResultTable(head, ends(rows))
 
 
-def pairs(run: Run) -> Table:
+def pairs(run: Run) -> ResultTable:
     """What each client shares with all others, as a share of what all do (FairGFL's table III): a row per client, a
     column per matrix of a run."""
     if run.partition is None or not run.pairs:
-        return Table((), ())
+        return ResultTable((), ())
     sums = {name: matrix.sum(1) for name, matrix in run.pairs.items()}
     shares = [own / own.sum() if own.sum() else own for own in sums.values()]
     rows = [
         (Cell(str(client)), *(Cell(f"{own[at]:.4f}", repr(float(own[at]))) for own in shares))
         for at, client in enumerate(run.partition["client"].to_pylist())
     ]
-    return Table(("client", *(name.replace("_", " ") for name in sums)), ends(rows))
+    return ResultTable(("client", *(name.replace("_", " ") for name in sums)), ends(rows))
 
 
 def tenths(value: float) -> str:
@@ -675,7 +679,7 @@ def named_groups(groups: Sequence[Group]) -> str:
     return compared_people(_of_people(groups))
 
 
-def between_groups(groups: Sequence[Group]) -> Table:
+def between_groups(groups: Sequence[Group]) -> ResultTable:
     """A row per metric and kind of value, a column per group of runs; without rows where nothing was measured."""
     rows, names = [], _of_people(groups)
     for family, words in FAMILIES.items():
@@ -691,7 +695,7 @@ def between_groups(groups: Sequence[Group]) -> Table:
                 (Cell(_called(title, names), note=_called(GROUP_NOTES.get(name, ""), names)), Cell(words), *cells)
             )
     head = heads(groups)
-    return Table((head[0], "of", *head[1:]), tuple(rows), words=2)
+    return ResultTable((head[0], "of", *head[1:]), tuple(rows), words=2)
 
 
 def alike(group: Group, family: str = "groups/global") -> bool:

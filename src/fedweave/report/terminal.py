@@ -35,7 +35,7 @@ if TYPE_CHECKING:  # the command line imports this module, and should start quic
     import pyarrow as pa
 
     from fedweave.experiment.runs.checkpoint import Checkpoint, Ready
-    from fedweave.report.cells import Table as Cells
+    from fedweave.report.cells import ResultTable as Cells
 
 # Where the output is not a terminal:
 LINES = 20  # progress lines of a run

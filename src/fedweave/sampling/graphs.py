@@ -117,7 +117,7 @@ class BatchEdges:
             there = ", ".join([*sorted(OF_NODES), *_KINDS])
             raise ValueError(f"mini-batches of graphs have no operator {kind!r}, only {there}")
         rows = self.minibatch["target" if kind.startswith("pool") else "nodes"]
-        return _Product(len(rows), lambda h: _KINDS[kind](self, h))
+        return _BatchProduct(len(rows), lambda h: _KINDS[kind](self, h))
 
     def with_means(self, h: Tensor, kind: str) -> tuple[Tensor, Tensor]:
         """All rows, and for each of them the mean over its neighbours."""
@@ -169,7 +169,7 @@ _KINDS: dict[str, Callable[[BatchEdges, Tensor], Tensor]] = {
 
 
 @dataclass(frozen=True)
-class _Product:
+class _BatchProduct:
     """A matrix that is known by what it does to h."""
 
     rows: int

@@ -24,7 +24,7 @@ from fedweave.core import random
 from fedweave.core.edge_attributes import OF_EXAMPLES, OWN, SOURCE, TARGET, WAYS
 from fedweave.core.edges import Incoming, OfEdges
 from fedweave.core.graph import TRAIN, Graph
-from fedweave.core.model import Dense, Hidden, Known, Layer, Model, Some
+from fedweave.core.model import DenseMatrix, Hidden, Layer, Model, PrecomputedEdges, Some
 from fedweave.core.operators import MessagePassing, Operator
 from fedweave.core.ranges import check_least
 from fedweave.core.tree import Tree
@@ -324,12 +324,12 @@ class SampledMessages(Some):
             place = first + torch.arange(t * fan_out, device=count.device)
             return Bipartite(place.view(t, fan_out), own["gcn"])
         if what == "scalers":
-            return Dense(torch.stack([torch.log1p(degree), 1 / torch.log1p(degree.clamp(min=1))], 1))
+            return DenseMatrix(torch.stack([torch.log1p(degree), 1 / torch.log1p(degree.clamp(min=1))], 1))
         share = count / degree.clamp(min=1)[:, None]
         if what == "feature_means":
-            return Dense((features * share[..., None]).sum(1))
+            return DenseMatrix((features * share[..., None]).sum(1))
         if what == "features":
-            return Dense(features.flatten(0, 1))
+            return DenseMatrix(features.flatten(0, 1))
         if what in ("sum", "mean"):
             return Into(count if what == "sum" else share)
         return From(first, count) if what == "from" else To(count)
@@ -478,10 +478,10 @@ def edges_of(layer: Layer, of_step: Tree) -> MessagePassing:
     if layer.along:
         return SampledMessages(of_step)
     if layer.operator in OF_EXAMPLES:
-        features, b = Dense(of_step["features"]), len(of_step["features"])
-        return Known({SOURCE: Slice(0, b), TARGET: Slice(b, b), OWN: features})
+        features, b = DenseMatrix(of_step["features"]), len(of_step["features"])
+        return PrecomputedEdges({SOURCE: Slice(0, b), TARGET: Slice(b, b), OWN: features})
     if layer.operator == EGO_IDS:
-        return Known({EGO_IDS: Dense(of_step["ids"])})
+        return PrecomputedEdges({EGO_IDS: DenseMatrix(of_step["ids"])})
     if "place" in of_step:
         return Sampled(of_step)
     t, fan_out = of_step["count"].shape

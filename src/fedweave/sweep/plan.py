@@ -37,7 +37,7 @@ from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.files import CHECKPOINT, write
 from fedweave.metrics.selection import BEST, PLAIN
 from fedweave.papers.grid import PlannedRun, planned_run
-from fedweave.report.cells import Cell, Table, measured, number
+from fedweave.report.cells import Cell, ResultTable, measured, number
 from fedweave.report.conditions import said, short, values_of
 from fedweave.report.reading import Group, judged_alike, spread
 
@@ -436,7 +436,7 @@ def _settings_text(found: Sequence[Chosen], keys: Callable[[Chosen], Sequence[st
     )
 
 
-def table(found: Sequence[Chosen], columns: Mapping[str, str]) -> Table:
+def table(found: Sequence[Chosen], columns: Mapping[str, str]) -> ResultTable:
     """A row of each; columns: {metric: heading}."""
     apart = list(dict.fromkeys(key for one in found for key in one.condition))
     tuned = any(one.setting for one in found)
@@ -451,7 +451,7 @@ def table(found: Sequence[Chosen], columns: Mapping[str, str]) -> Table:
         for one in found
     ]
     words = ("algorithm", *map(short, apart), *(["setting, by validation"] if tuned else []))
-    return Table((*words, *(columns[name] for name in shown)), tuple(rows), words=len(words))
+    return ResultTable((*words, *(columns[name] for name in shown)), tuple(rows), words=len(words))
 
 
 # ----------------------------------------------------------------------------------------------------

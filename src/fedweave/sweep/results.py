@@ -25,11 +25,11 @@ from fedweave.metrics.selection import PLAIN, WORDS
 from fedweave.papers import table
 from fedweave.papers.grid import PlannedRun
 from fedweave.papers.table import Point, piped
-from fedweave.report.cells import LEAST_SEEDS, Cell, Table, marked, measured, number, paired_differences, unlike
+from fedweave.report.cells import LEAST_SEEDS, Cell, ResultTable, marked, measured, number, paired_differences, unlike
 from fedweave.report.compare import headlines, over_conditions
 from fedweave.report.conditions import Condition, Ranks, conditions, effect, placed, said, short
 from fedweave.report.drawing import COLOURS, DASHES
-from fedweave.report.html import Choice, render
+from fedweave.report.html import SelectedRuns, render
 from fedweave.report.reading import Group, Run, grouped, judged_alike, read_runs, spread
 from fedweave.report.tables import gains
 from fedweave.report.terminal import show_cells
@@ -477,14 +477,14 @@ def headings(groups: Sequence[Group], own: Mapping[str, str]) -> dict[str, str]:
     return {**columns, **own, "seconds": "seconds"}
 
 
-def results(groups: Sequence[Group], columns: Mapping[str, str]) -> Table:
+def results(groups: Sequence[Group], columns: Mapping[str, str]) -> ResultTable:
     """A row for each group of runs that differ in the seed alone; columns: {metric: heading}."""
     shown = [name for name in columns if any(value is not None for group in groups for value in group.values(name))]
     rows = [
         (Cell(group.label), Cell(str(len(group.runs))), *(measured(group.values(name), number) for name in shown))
         for group in groups
     ]
-    return Table(("run", "seeds", *(columns[name] for name in shown)), tuple(rows))
+    return ResultTable(("run", "seeds", *(columns[name] for name in shown)), tuple(rows))
 
 
 def told(groups: Sequence[Group], chosen: Sequence[plan.Chosen] = ()) -> tuple[str, ...]:
@@ -512,20 +512,20 @@ def _values(run: PlannedRun, keys: Sequence[str]) -> str:
     return f" ({shown})" if shown else ""
 
 
-def markdown(found: Table, notes: Sequence[str], lost: Sequence[str], above: Sequence[str] = ()) -> str:
+def markdown(found: ResultTable, notes: Sequence[str], lost: Sequence[str], above: Sequence[str] = ()) -> str:
     """The table as Markdown, what is above it; its `notes` and the runs that are not in it below."""
     without = [f"Not in the table: {counted(len(lost), 'failed run')}."] if lost else []
     return "\n\n".join([*above, rows_of(found), *notes, *without, *(f"- {said}" for said in lost)]) + "\n"
 
 
-def rows_of(found: Table) -> str:
+def rows_of(found: ResultTable) -> str:
     """A table as Markdown."""
     rule = ["---" if at < found.words else "---:" for at in range(len(found.head))]
     return piped(found.head, rule, *([cell.text for cell in row] for row in found.rows))
 
 
 @dataclass(frozen=True)
-class Asked:
+class SweepOptions:
     """What the command asked for. keys: of the grid. over: those of them to compare over. figures: where to draw.
     metrics: functions of one's own, by name. grid: {key or NAME:key: values as TOML, or a range}."""
 
@@ -550,7 +550,7 @@ class Asked:
 
 
 def finish(
-    console: "Console", folder: Path, runs: Sequence[PlannedRun], failed: Mapping[str, str], asked: Asked
+    console: "Console", folder: Path, runs: Sequence[PlannedRun], failed: Mapping[str, str], asked: SweepOptions
 ) -> None:
     """Show and save what the runs that did not fail found.
 
@@ -574,7 +574,7 @@ def finish(
         show_cells(console, best)
         about = [*plan.told(chosen)]
         above = ["Settings chosen by validation:", rows_of(best)]
-        choice = Choice(best, rows, (*notes, *about))
+        choice = SelectedRuns(best, rows, (*notes, *about))
         notes += about
         compared = grouped([run for one in chosen for run in one.group.runs])
     found = conditions(compared, apart, choice is not None)
@@ -592,15 +592,15 @@ def finish(
 
 def _compared(console: "Console", groups: Sequence[Group], found: Sequence[Condition]) -> list[str]:
     """Show how groups of runs compare, in each condition and over all of several; the same as Markdown."""
-    lines: list[str | Table] = over_conditions(found) if len(found) > 1 else []
+    lines: list[str | ResultTable] = over_conditions(found) if len(found) > 1 else []
     if len(found) < 2 <= len(groups):
         lines += headlines(groups, gains(groups))
     for line in lines:
-        if isinstance(line, Table):
+        if isinstance(line, ResultTable):
             show_cells(console, line)
         else:
             console.print(line, highlight=False, markup=False)
-    return [rows_of(line) if isinstance(line, Table) else line for line in lines]
+    return [rows_of(line) if isinstance(line, ResultTable) else line for line in lines]
 
 
 def _measured(runs: Sequence[Run], configs: Mapping[Path, Config], names: Sequence[str]) -> dict[str, str]:
@@ -616,7 +616,9 @@ def _measured(runs: Sequence[Run], configs: Mapping[Path, Config], names: Sequen
     return columns
 
 
-def _for_papers(folder: Path, groups: Sequence[Group], chosen: Sequence[plan.Chosen], asked: Asked) -> list[Path]:
+def _for_papers(
+    folder: Path, groups: Sequence[Group], chosen: Sequence[plan.Chosen], asked: SweepOptions
+) -> list[Path]:
     """What was asked for besides, and charts over numbers of the grid; the files written.
 
     Raises:

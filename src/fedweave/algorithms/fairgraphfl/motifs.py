@@ -22,7 +22,7 @@ import scipy.sparse as sp
 from fedweave.core import random
 from fedweave.core.edges import EdgeList, derived_matrix
 from fedweave.core.graph import TRAIN
-from fedweave.core.operators import Extra, asked, mean
+from fedweave.core.operators import Precomputed, asked, mean
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.lookup import cache
 from fedweave.errors import ConfigError, DataError, UserError
@@ -567,7 +567,7 @@ class Vocabulary:
         if not 0 < self.keep <= 1:
             raise ValueError(f"keep is {self.keep}; it is a share of motifs, above 0 and at most 1")
 
-    def everywhere(self, data: Dataset, partition: Partition) -> list[Extra]:
+    def everywhere(self, data: Dataset, partition: Partition) -> list[Precomputed]:
         """The motifs of each client's training graphs, looked for in all graphs at once where clients have their edges.
 
         Raises:
@@ -581,11 +581,11 @@ class Vocabulary:
             for part in partition.parts
         ]
 
-    def alone(self, data: Dataset, folder: Path | None = None) -> Extra:
+    def alone(self, data: Dataset, folder: Path | None = None) -> Precomputed:
         """The motifs of a client's training graphs, looked for in these alone."""
         return self.table(self.found(data, folder), np.arange(data.examples), np.asarray(data.public)[TRAIN])
 
-    def tables(self, found: Mapping[str, Extra]) -> dict[str, pa.Table]:
+    def tables(self, found: Mapping[str, Precomputed]) -> dict[str, pa.Table]:
         """The motifs of each client that the most of its training graphs have: client, motif, graphs."""
         rows = []
         for client, own in found.items():
@@ -607,7 +607,7 @@ class Vocabulary:
         kept = None if folder is None else folder / MOTIFS
         return cached(data.edges, data.graph_of, data.node_labels, data.edge_labels, self.max_ring, kept)
 
-    def table(self, motifs: Motifs, graphs: np.ndarray, train: np.ndarray) -> Extra:
+    def table(self, motifs: Motifs, graphs: np.ndarray, train: np.ndarray) -> Precomputed:
         """What one client keeps of `motifs`, counted over its training graphs alone.
 
         graphs: int64 [e], the rows of its examples in `motifs.counts`. train: bool [e].
@@ -620,7 +620,7 @@ class Vocabulary:
         keys = [motifs.keys[k] for k in kept]
         which = sp.csr_matrix(spread, shape=(len(kept), len(graphs)))
         along, words = {MOTIFS: MOTIFS, HAVING: MOTIFS}, {MOTIFS: tuple(map(str, keys))}
-        return Extra({MOTIFS: numbers(keys)}, {HAVING: which}, along, words)
+        return Precomputed({MOTIFS: numbers(keys)}, {HAVING: which}, along, words)
 
 
 @derived_matrix(MOTIF_MEAN)

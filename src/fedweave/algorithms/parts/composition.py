@@ -36,7 +36,7 @@ from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree, add, leaves, map_leaves, not_finite
 from fedweave.errors import ConfigError, FedweaveError, told_diverged, told_of_part
 from fedweave.learn import Fit, alone
-from fedweave.partition.client_data import Finder
+from fedweave.partition.client_data import Precompute
 
 UPDATE = "change of the model weights by local training"
 GLOBAL = "the joint model's weights, which all members' updates have gone into"
@@ -390,7 +390,7 @@ class Composition(dict[str, Part]):
             )
 
     @property
-    def finders(self) -> tuple[Finder, ...]:
+    def finders(self) -> tuple[Precompute, ...]:
         """What looks for what parts ask for, each once."""
         return tuple(dict.fromkeys(own for part in self.values() if (own := part.needs.finder)))
 
@@ -449,7 +449,7 @@ TryOut = Callable[[Tree], Tensor]  # see `TriesModels.tried`
 
 
 @dataclass(frozen=True, eq=False)
-class Server:
+class ServerHooks:
     """The parts' hooks at the server, in the order of a round; of parts that say so they are recorded as one."""
 
     composed: Composition

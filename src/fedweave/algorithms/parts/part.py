@@ -21,7 +21,7 @@ from fedweave.datasets.base import Dataset
 from fedweave.learn import OPTIMISERS, ClassLoss, Fit, Optimiser, Penalty, check_training
 from fedweave.ops.tape import ByObject
 from fedweave.partition.base import Partition
-from fedweave.partition.client_data import Finder
+from fedweave.partition.client_data import Precompute
 
 # ----------------------------------------------------------------------------------------------------
 # How a client trains: the settings that all algorithms with local training share.
@@ -384,7 +384,7 @@ class Needs:
 
     sens: bool = False
     ids: bool = False
-    finder: Finder | None = None
+    finder: Precompute | None = None
     everyone: bool = False
     optimizer: OptimizerName | None = None
     suits: OptimizerName | None = None

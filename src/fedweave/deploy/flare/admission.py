@@ -29,7 +29,7 @@ from fedweave.core.algorithm import (
     check_rounds,
 )
 from fedweave.core.federation import Step, StepInfo, is_step, step_info, step_name
-from fedweave.core.mechanism import LDP, Account, Applied, Gaussian, Mechanism, release_of
+from fedweave.core.mechanism import LDP, Applied, Gaussian, Mechanism, PrivacyAccount, release_of
 from fedweave.core.plugins import is_file
 from fedweave.core.tree import nest
 from fedweave.datasets.base import EXCHANGE, Dataset
@@ -368,7 +368,7 @@ def _after(told: Callable[[Step], StepInfo], before: Spent, steps: tuple[Step, .
     return before
 
 
-def _anew(account: Account, mechanisms: tuple[Mechanism, ...]) -> tuple[Mechanism, ...]:
+def _anew(account: PrivacyAccount, mechanisms: tuple[Mechanism, ...]) -> tuple[Mechanism, ...]:
     """Those that are not of a draw that may be in the account already."""
     drawn = {_unmarked(own) for _, own in account.released}
     return tuple(own for own in mechanisms if not release_of(own) or own not in drawn)

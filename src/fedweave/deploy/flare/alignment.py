@@ -57,7 +57,7 @@ from fedweave.partition.external import (
 )
 from fedweave.privacy.aggregation import read_identity
 from fedweave.privacy.intersection import WIDTH as POINT
-from fedweave.privacy.intersection import Opening, Party, common, digest
+from fedweave.privacy.intersection import IntersectionParty, Opening, common, digest
 
 MEETING: Declaration = {
     "features": Sends("how many features the party has", within=WIDTH),
@@ -205,7 +205,7 @@ class PartyData:
 
     path: Path
     data: Dataset
-    meeting: Party | None
+    meeting: IntersectionParty | None
     columns: tuple[str, ...]
     scaling: str
 
@@ -295,7 +295,7 @@ def read_own(
     if site.split == HASH:
         data = replace(data, public=_hashed(path, data, site.shares, key))
     check_split(path, data)
-    meeting = Party(name, read_identity(folder, members), run, tuple(sites), key) if data.ids else None
+    meeting = IntersectionParty(name, read_identity(folder, members), run, tuple(sites), key) if data.ids else None
     return PartyData(path, data, meeting, columns, of_party(site.normalise))
 
 
@@ -330,7 +330,7 @@ class Exchange:
 
     data: Dataset
     told: int
-    meeting: Party
+    meeting: IntersectionParty
     least: int
     scaling: str
     _slots: int = -1
@@ -440,7 +440,7 @@ def entered(folder: Path, asked: Join, name: str, rules: Rules, whole: Dataset, 
         ConfigError: there is no key for the ids, or no certificate. PolicyViolation: the policy does not allow it.
     """
     identity, key = read_identity(folder, rules.members), read_secret(folder / IDS_KEY)
-    meeting = Party(name, identity, asked.run, tuple(asked.sites), key)
+    meeting = IntersectionParty(name, identity, asked.run, tuple(asked.sites), key)
     return Exchange(whole, columns_told(whole), meeting, least_told(rules), scaling)
 
 

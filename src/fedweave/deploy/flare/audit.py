@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Run:
+class SiteRun:
     """What a site's journal says of one run. joined, lists, aligned, policy, refused, cut: its notes
     (`journal.Journal.note`). ledger: what left (`core.ledger.SCHEMA`). damaged: lines that cannot be read."""
 
@@ -74,7 +74,7 @@ class Audit:
     """All runs of a site, and what has left it altogether, also as a ledger (`core.ledger.SCHEMA`). rules: the site's
     policy as it is now, at whose δ costs are stated."""
 
-    runs: tuple[Run, ...]
+    runs: tuple[SiteRun, ...]
     spent: Spent
     rules: Rules
     ledger: pa.Table
@@ -98,13 +98,13 @@ def audit(folder: Path) -> Audit:
     return Audit(tuple(runs), spent, rules, _table(found.values()))
 
 
-def _run(name: str, records: Records) -> Run:
+def _run(name: str, records: Records) -> SiteRun:
     def notes(kind: str) -> tuple[Record, ...]:
         return tuple(note for note in records.notes if note["note"] == kind)
 
     title = "outside of any run" if name == NO_RUN else name
     told = (notes("joined"), notes("lists"), notes("aligned"), notes("policy"), notes("refused"), notes("cut"))
-    return Run(title, *told, _table([records]), len(records.damaged))
+    return SiteRun(title, *told, _table([records]), len(records.damaged))
 
 
 def _table(records: Iterable[Records]) -> pa.Table:
@@ -168,7 +168,7 @@ def _worded(message: tuple[object, ...]) -> str:
     return f"round {round}: {step}: {key}, {size:,} bytes{f' to {to}' if to else ''}{told}"
 
 
-def asked(run: Run) -> list[str]:
+def asked(run: SiteRun) -> list[str]:
     """What was asked in a run, and by whom."""
     told = []
     for note in run.joined:
@@ -203,7 +203,7 @@ def what_for(note: Record) -> str:
     return f"for: {note['purpose']}" if note.get("purpose") else "with no purpose stated"
 
 
-def changes(runs: Iterable[Run]) -> list[tuple[str, str]]:
+def changes(runs: Iterable[SiteRun]) -> list[tuple[str, str]]:
     """(when, what) of changes of the policy, by time: while a job ran, and from one job to the next."""
     found, before = list[tuple[str, str]](), None
     for run in runs:
@@ -230,7 +230,7 @@ def _rules(note: Record) -> Rules | None:
     return None
 
 
-def refused(run: Run) -> list[str]:
+def refused(run: SiteRun) -> list[str]:
     """Refusals and damage in a run."""
     told = [f"{note['at']}  refused {note.get('asked')}: {note.get('why')}" for note in run.refused]
     if run.cut:
@@ -479,7 +479,7 @@ def _facts(
     }
 
 
-def _asked(runs: list[Run]) -> Section:
+def _asked(runs: list[SiteRun]) -> Section:
     rows = [
         {
             "when (UTC)": str(note["at"])[:16].replace("T", " "),
@@ -538,12 +538,12 @@ def _value(own: object) -> str:
     return ", ".join(map(str, own)) if isinstance(own, list | tuple) else "not set" if own is None else f"{own:,}"
 
 
-def _changes(runs: list[Run]) -> Section:
+def _changes(runs: list[SiteRun]) -> Section:
     rows = [{"when (UTC)": at[:16].replace("T", " "), "what": said} for at, said in changes(runs)]
     text = () if rows else ("The journals note no change of the policy.",)
     return Section("Changes of the policy", text, grid=grid(rows, ("when (UTC)", "what")))
 
 
-def _refused(runs: list[Run]) -> Section:
+def _refused(runs: list[SiteRun]) -> Section:
     lines = tuple(line for run in runs for line in refused(run))
     return Section("What was refused", () if lines else ("Nothing was refused.",), lines)

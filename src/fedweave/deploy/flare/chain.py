@@ -46,7 +46,7 @@ class Head(NamedTuple):
         return cls(number, hashlib.blake2b(line, digest_size=16).hexdigest())
 
 
-class Link(NamedTuple):
+class ChainEntry(NamedTuple):
     """An entry of a journal in its chain, and the hash of the entry before."""
 
     own: Head
@@ -60,10 +60,10 @@ class Chain:
     """
 
     def __init__(self, lost: Iterable[str] = ()) -> None:
-        self._lost, self._links = {Head.read(text) for text in lost}, dict[int, Link]()
+        self._lost, self._links = {Head.read(text) for text in lost}, dict[int, ChainEntry]()
         self.head = max(self._lost, default=Head())
 
-    def add(self, links: Iterable[Link]) -> None:
+    def add(self, links: Iterable[ChainEntry]) -> None:
         """Take up entries, in any order.
 
         Raises:
@@ -79,7 +79,7 @@ class Chain:
 
     def after(self, line: bytes) -> None:
         """Take up the entry after the last, as its line says it."""
-        self.add([Link(Head.of(self.head.number + 1, line), self.head.hash)])
+        self.add([ChainEntry(Head.of(self.head.number + 1, line), self.head.hash)])
 
     def check(self, told: str = "") -> None:
         """Refuse to go on where an entry has gone, or the last one that the server has `told` of is not there.

@@ -13,7 +13,7 @@ from fedweave.core.algorithm import Engine
 from fedweave.core.federation import Call, Declaration, Sends, Sent, StepInfo
 from fedweave.core.graph import SPLITS, TRAIN, VAL, Graph
 from fedweave.core.ledger import Entry, Ledger, line
-from fedweave.core.replies import Batch, Replies, as_row
+from fedweave.core.replies import Replies, ReplyBatch, as_row
 from fedweave.core.text import counted
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.core.types import PREDICTION, SETUP, Record, Values
@@ -26,10 +26,10 @@ from fedweave.deploy.flare.holdings import FLAGS, JOINING, OF_EDGES, fingerprint
 from fedweave.deploy.flare.peers import (
     WRITTEN,
     DataVersions,
-    Faults,
     Inspector,
     Receipt,
     Relayed,
+    SiteFaults,
     read_faults,
     read_note,
 )
@@ -249,7 +249,7 @@ class Flare(Engine):
         self._saved = self._snapshot = -1
         # apart: {party: nodes on its list, and those of them that all have}
         self._pin, self.apart = "", dict[str, tuple[int, int]]()
-        self._faults, self._wrote = Faults(), set[str]()
+        self._faults, self._wrote = SiteFaults(), set[str]()
         self._versions, self._heads = DataVersions(), heads or Heads()
         self._sums = Sums(self._ask, self.clients, root=root, ledger=ledger)
         self.begin(0)
@@ -474,7 +474,7 @@ class Flare(Engine):
             self.ledger.record(*where, (site,), "up", good[site], answers[site].seconds, told)
         self._calls += 1
         self._count(missing, refused)
-        batches = [Batch((at,), map_leaves(as_row, good[site])) for at, site in enumerate(here)]
+        batches = [ReplyBatch((at,), map_leaves(as_row, good[site])) for at, site in enumerate(here)]
         replies = Replies(here, batches, {site: missing[site] for site in chosen if site in missing})
         return replies, {site: answers[site].note for site in here}
 

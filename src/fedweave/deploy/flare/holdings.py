@@ -14,7 +14,7 @@ from fedweave.core import random
 from fedweave.core.federation import Declaration, Sends
 from fedweave.core.graph import DTYPES, TEST, Graph, make_graph
 from fedweave.core.ranges import Whole
-from fedweave.core.replies import Batch, Replies, as_row
+from fedweave.core.replies import Replies, ReplyBatch, as_row
 from fedweave.core.sizes import agreed, least_rows
 from fedweave.core.text import counted
 from fedweave.core.tree import Tree, map_leaves
@@ -40,7 +40,7 @@ from fedweave.errors import CallRefused, ConfigError, DataError, FedweaveError, 
 from fedweave.experiment.build import scaled_until
 from fedweave.experiment.config import Config
 from fedweave.experiment.graphs import graph_of
-from fedweave.experiment.runs.data_form import Form
+from fedweave.experiment.runs.data_form import DataForm
 from fedweave.models.blocks import fitted, has_ports, ported
 from fedweave.partition.divided import Divided
 from fedweave.partition.external import alone, check_inside
@@ -97,7 +97,7 @@ class Holdings:
         return self.data.classes
 
 
-def hold(site: SiteData, folder: Path, config: Config, noted: Form | None = None) -> Holdings:
+def hold(site: SiteData, folder: Path, config: Config, noted: DataForm | None = None) -> Holdings:
     """Read what `site.toml` names. noted: the form of what a run was trained on whose models are to predict; features
     of edges are scaled as they were then, for there may be others now.
 
@@ -113,7 +113,7 @@ def hold(site: SiteData, folder: Path, config: Config, noted: Form | None = None
     return Holdings(graph_of(data, data.features, dtype), test, data, kinds_of(site), version, whole)
 
 
-def own_graph(site: SiteData, folder: Path, whole: Dataset | None = None, noted: Form | None = None) -> Dataset:
+def own_graph(site: SiteData, folder: Path, whole: Dataset | None = None, noted: DataForm | None = None) -> Dataset:
     """The graph, or the small graphs, that a site trains on; whole: where it has been read, its features not scaled;
     noted: see `hold`; by its numbers features are scaled that "auto" scales.
 
@@ -407,7 +407,7 @@ def checked(told: Tree, needed: Mapping[str, int]) -> dict[str, int]:
 def without(replies: Replies, odd: Mapping[str, str]) -> Replies:
     """The replies without those of the `odd` sites, which are missing for these reasons."""
     here = [site for site in replies.clients if site not in odd]
-    batches = [Batch((at,), map_leaves(as_row, replies[site])) for at, site in enumerate(here)]
+    batches = [ReplyBatch((at,), map_leaves(as_row, replies[site])) for at, site in enumerate(here)]
     return Replies(here, batches, {**replies.missing, **odd})
 
 

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 from fedweave.core.ledger import Entry, Ledger, Line
 from fedweave.core.mechanism import read_applied
 from fedweave.core.types import Record, Values
-from fedweave.deploy.flare.chain import Chain, Head, Link
+from fedweave.deploy.flare.chain import Chain, ChainEntry, Head
 from fedweave.deploy.flare.folder import private_file, private_folder
 from fedweave.errors import FedweaveError
 from fedweave.experiment.runs.files import plain_errors
@@ -84,7 +84,7 @@ class Records(NamedTuple):
     notes: list[Record]
     damaged: list[int]
     end: int
-    links: list[Link]
+    links: list[ChainEntry]
 
 
 def journal_path(folder: Path, run: str) -> Path:
@@ -175,13 +175,13 @@ def _entry(text: bytes, fields: Record) -> Entry:
     return entry
 
 
-def _link(text: bytes, fields: Record) -> list[Link]:
+def _link(text: bytes, fields: Record) -> list[ChainEntry]:
     if "number" not in fields:  # of a server, or of a version without
         return []
     number, before = fields["number"], fields["before"]
     if type(number) is not int or not 0 < number < 10**15 or not isinstance(before, str):
         raise ValueError("an entry's number counts, and what is before it is a hash")
-    return [Link(Head.of(number, text), before)]
+    return [ChainEntry(Head.of(number, text), before)]
 
 
 def _end_last_line(path: Path) -> None:

@@ -78,11 +78,11 @@ from fedweave.deploy.flare.requests import (
     Agree,
     Answer,
     Blind,
-    Call,
     Join,
     Open,
     Request,
     Settle,
+    StepRequest,
     check_versions,
     described,
     read_request,
@@ -131,7 +131,9 @@ def carry_out(name: str, step: Step, client: Client, message: Tree) -> Tree:
     return reply
 
 
-def read_received(job: Participation, asked: Call, site: str, log: logging.Logger) -> tuple[Tree, dict[str, str]]:
+def read_received(
+    job: Participation, asked: StepRequest, site: str, log: logging.Logger
+) -> tuple[Tree, dict[str, str]]:
     """What the step that is `asked` for finds of its peers at `site`, and {peer: "missing" or "refused"} of those who
     left nothing of use."""
     of = asked.received
@@ -367,7 +369,7 @@ class Member:
             return self._prepare(self._job, asked, told), ""
         if isinstance(asked, Add):
             return self._add(self._job, asked, told)
-        if not isinstance(asked, Call):
+        if not isinstance(asked, StepRequest):
             return self._tell(asked.round, *answered(self._job, asked, told, self._log)), ""
         return self._step(asked, told)
 
@@ -447,7 +449,7 @@ class Member:
         free = self._job.rules.freed((*FORM, "signed", "signature", *kept))
         return self._send(round, name, told, StepInfo.of(as_kept_back(sends, kept), ragged=True), free)
 
-    def _step(self, asked: Call, told: Tree) -> tuple[bytes, str]:
+    def _step(self, asked: StepRequest, told: Tree) -> tuple[bytes, str]:
         """The reply to the server, and the note that goes with it."""
         job = self._job
         if job is None or not job.ready or not isinstance(job.found, Holdings):
@@ -491,7 +493,7 @@ class Member:
         job.memory.keep(client.state, heard, info)
         return sent, note or json.dumps(noted)
 
-    def _deliver(self, job: Participation, asked: Call, reply: Tree, info: StepInfo) -> tuple[bytes, str]:
+    def _deliver(self, job: Participation, asked: StepRequest, reply: Tree, info: StepInfo) -> tuple[bytes, str]:
         """Send the reply to the peers that the server named; what the server gets is empty, with a receipt."""
         name, peers = asked.step, asked.to[self._name]
         if not set(peers) <= set(job.asked.sites) - {self._name}:

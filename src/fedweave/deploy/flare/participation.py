@@ -12,7 +12,7 @@ import torch
 from fedweave.core.algorithm import Algorithm, Calls, calls_of, capabilities
 from fedweave.core.federation import Step, StepInfo, step_info, step_name
 from fedweave.core.graph import DTYPES, Graph
-from fedweave.core.operators import Extra
+from fedweave.core.operators import Precomputed
 from fedweave.core.tree import Tree
 from fedweave.core.types import Record
 from fedweave.deploy.flare.accounts import Accounts
@@ -38,7 +38,7 @@ from fedweave.deploy.flare.journal import Journal, journal_path
 from fedweave.deploy.flare.memory import Downloads, Memory, Order, Store
 from fedweave.deploy.flare.peers import VERSION, Inbox
 from fedweave.deploy.flare.policy import PolicyViolation, check_batches, check_crowd
-from fedweave.deploy.flare.requests import Agree, Call, Join, Open, pin, versions
+from fedweave.deploy.flare.requests import Agree, Join, Open, StepRequest, pin, versions
 from fedweave.deploy.flare.scores import AS_THEY_ARE, Scoring, scoring_of, scoring_steps
 from fedweave.deploy.flare.sitefile import Rules
 from fedweave.deploy.flare.sums import Masking
@@ -95,7 +95,7 @@ class Participation:
         self.keys, self.pin = Keys(config.general.seed), pin(config.plain(), asked.sites)
         self.accounts, self.folder = Accounts(folder, rules.lost), folder
         self._policy, self._name = policy, name
-        self._waiting: tuple[Holdings, Extra] | None = None
+        self._waiting: tuple[Holdings, Precomputed] | None = None
         with self.accounts.open():
             self.accounts.chain.check(asked.heads.get(name, ""))
             self.ledger = Journal(journal_path(folder, asked.run))
@@ -221,7 +221,7 @@ class Participation:
         self.found = found
         finders = () if self.asked.predict else finders_of(self.algorithm)
         if finders:
-            self._waiting = found, Extra.joined([finder.alone(found.data, self.folder) for finder in finders])
+            self._waiting = found, Precomputed.joined([finder.alone(found.data, self.folder) for finder in finders])
         else:
             self.take_up(found)
             self.ready = self.exchange is None
@@ -270,7 +270,7 @@ class Participation:
             self._data.load({self.random_id: self._replaced.tree})
         self._check_numbers({})
 
-    def enter(self, call: Call, message: Tree) -> None:
+    def enter(self, call: StepRequest, message: Tree) -> None:
         """See that a call may be answered with its `message`, and keep the state from before its round.
 
         Raises:
@@ -295,7 +295,7 @@ class Participation:
         if not self.asked.predict:  # where models predict, nothing is trained
             check_batches(self.rules, self.algorithm, self.graph, message)
 
-    def heard(self, asked: Call, info: StepInfo, message: Tree) -> str:
+    def heard(self, asked: StepRequest, info: StepInfo, message: Tree) -> str:
         """The fingerprint of what the step makes its reply of besides the site's own data (`Memory.heard`).
 
         Raises:
@@ -342,7 +342,7 @@ class Participation:
             self._moved = version, self.graph.to(device)
         return self._moved[1]
 
-    def replace(self, made: object, call: Call, columns: int) -> dict[str, int]:
+    def replace(self, made: object, call: StepRequest, columns: int) -> dict[str, int]:
         """Keep the data that a step made, if it made any, with so many `columns` more; what the server hears of it."""
         where = f"the graph that {call.step} made"
         graph = None if made is None else accepted(made, self.graph, self._data.classes, where, columns)

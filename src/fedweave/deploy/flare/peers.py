@@ -177,7 +177,7 @@ def _difference(form: Structure, common: Structure | None) -> str:
     return "; ".join(parts) or "its keys are in another order"
 
 
-class Faults:
+class SiteFaults:
     """The faults of sites since they were last taken, each (site, "missing" | "refused" | "late")."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ from fedweave.core.algorithm import LimitsExamples, TakesBatches
 from fedweave.core.federation import StepInfo
 from fedweave.core.graph import SPLITS, TRAIN, Graph
 from fedweave.core.ledger import Entry
-from fedweave.core.mechanism import Account, Applied, Cost, Gaussian, Mechanism, Mixup, SecureSum, read_applied
+from fedweave.core.mechanism import Applied, Cost, Gaussian, Mechanism, Mixup, PrivacyAccount, SecureSum, read_applied
 from fedweave.core.text import counted
 from fedweave.core.tree import Tree, leaves
 from fedweave.deploy.flare.scores import LABELS
@@ -37,7 +37,7 @@ class Spent:
     with scores."""
 
     bytes: int = 0
-    account: Account = field(default_factory=Account)
+    account: PrivacyAccount = field(default_factory=PrivacyAccount)
     calls: Mapping[str, int] = field(default_factory=dict)
     evaluations: int = 0
 
@@ -234,14 +234,16 @@ def check_summed(rules: Rules, key: str, info: StepInfo, sites: int) -> None:
 
 def _check_epsilon(cap: float, rules: Rules, spent: Spent, after: Spent, sent: Iterable[Applied]) -> None:
     for release in sent:
-        if Account().after(release).cost.unbounded and not any(covers(key, release.key) for key in rules.unbounded):
+        if PrivacyAccount().after(release).cost.unbounded and not any(
+            covers(key, release.key) for key in rules.unbounded
+        ):
             raise PolicyViolation(
                 f"policy.epsilon: nothing bounds what {release.key} reveals (mechanism: {release}), so no ε holds; run "
                 f'an algorithm that bounds it, or let it leave all the same: policy.unbounded = ["{release.key}"]'
             )
     before, now = spent.epsilon(rules.delta), after.epsilon(rules.delta)
     if now > cap:
-        alone = sum((Account().after(release).cost for release in sent), Cost())
+        alone = sum((PrivacyAccount().after(release).cost for release in sent), Cost())
         raise PolicyViolation(
             f"policy.epsilon: ε = {before:g} is spent, {now - before:g} more exceed {cap:g} at δ = {rules.delta:g}"
             f"{_fitting(alone, cap, rules.delta)}"

@@ -24,7 +24,7 @@ from fedweave.deploy.flare.participation import RUNS, Participation
 from fedweave.deploy.flare.requests import Join, mendable
 from fedweave.deploy.flare.sitefile import SITE_FILE, SiteData
 from fedweave.errors import CallRefused, FedweaveError, UserError
-from fedweave.experiment.runs.data_form import Form, read_form, write_form
+from fedweave.experiment.runs.data_form import DataForm, read_form, write_form
 from fedweave.experiment.runs.data_form import form_of as form_of_data
 from fedweave.experiment.runs.files import EARLIER, PREDICTIONS, write_table
 from fedweave.experiment.runs.predictions import Predicted, ends_of, predictions_table, probabilities
@@ -35,7 +35,7 @@ from fedweave.metrics.selection import OF_POSITIVE, Flagging, Judging
 _MOST = math.nextafter(1, 2)  # from which on nothing is flagged
 
 
-def form_at(site: SiteData, folder: Path, data: Dataset | None = None) -> Form:
+def form_at(site: SiteData, folder: Path, data: Dataset | None = None) -> DataForm:
     """The form of what a site trains on; data: that, if it has been read.
 
     Raises:
@@ -54,12 +54,12 @@ def note_form(asked: Join, site: SiteData, folder: Path, data: Dataset) -> None:
         write_form(folder / RUNS / asked.run, form_at(site, folder, data))
 
 
-def noted_form(asked: Join, folder: Path) -> Form | None:
+def noted_form(asked: Join, folder: Path) -> DataForm | None:
     """That form, where the models of the run are to predict."""
     return read_form(folder / RUNS / asked.run) if asked.predict else None
 
 
-def form_of(site: Path, run: str = "") -> Form:
+def form_of(site: Path, run: str = "") -> DataForm:
     """The form of the data in a site's folder, as the site noted it of the `run` of that number, or as it is now.
 
     Raises:

@@ -167,7 +167,7 @@ class Open:
 
 
 @dataclass(frozen=True)
-class Call:
+class StepRequest:
     """Run a step for the `again`-th further time in a round. saved: the round of the server's last checkpoint. to: the
     peers that each site sends to. sum: that of what is replied, where the step declares one."""
 
@@ -195,7 +195,7 @@ class Add:
     predict: bool = False
 
 
-Request: TypeAlias = Join | Blind | Settle | Add | Call | Agree | Open
+Request: TypeAlias = Join | Blind | Settle | Add | StepRequest | Agree | Open
 _REQUEST: TypeAdapter[Request] = TypeAdapter(Annotated[Request, Field(discriminator="kind")])
 
 
@@ -221,7 +221,7 @@ def described(asked: Request) -> str:
         return f"{asked.kind} of a secure sum, slot {asked.slot} of epoch {asked.epoch}"
     if isinstance(asked, Agree):
         return f"{asked.kind} for secure sums of {asked.step}, epoch {asked.epoch}"
-    if not isinstance(asked, Call):
+    if not isinstance(asked, StepRequest):
         return asked.kind
     return f"{asked.kind} {asked.step}, occurrence {asked.again + 1} in round {asked.round}"
 

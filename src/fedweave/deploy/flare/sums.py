@@ -15,20 +15,20 @@ from torch import Tensor
 
 from fedweave.core.federation import StepInfo
 from fedweave.core.ledger import Ledger
-from fedweave.core.replies import Batch, Replies, as_row
+from fedweave.core.replies import Replies, ReplyBatch, as_row
 from fedweave.core.tree import Tree, leaves, map_leaves, nest
 from fedweave.core.types import Record, Values
 from fedweave.deploy.flare.journal import Journal, last_epoch
 from fedweave.deploy.flare.peers import HEARD, read_note
-from fedweave.deploy.flare.requests import Add, Agree, Call, Open
+from fedweave.deploy.flare.requests import Add, Agree, Open, StepRequest
 from fedweave.engines.messages import INFO, SEED, SHARE, fingerprint
 from fedweave.errors import CallRefused, ClientsMissing, FedweaveError, told_diverged
 from fedweave.privacy.aggregation import (
     Advert,
     Answers,
     Authority,
-    Group,
     Participant,
+    SumGroup,
     Use,
     advertised,
     check_signed,
@@ -73,7 +73,7 @@ class Masking:
         if asked.kind == "advertise":
             if asked.epoch <= self._last:
                 raise CallRefused(f"secure sum: epoch {asked.epoch} is not after {self._last}, the last one")
-            group = Group(self._run, asked.epoch, self._sites, needed(info, asked.step, self._sites))
+            group = SumGroup(self._run, asked.epoch, self._sites, needed(info, asked.step, self._sites))
             self._ledger.note("epoch", epoch=asked.epoch)
             self._last = asked.epoch
             self._participant = Participant(self._name, read_identity(self._folder, self.members), group)
@@ -84,7 +84,7 @@ class Masking:
         rows = [dealt.get(site, [bytes(SHARE)] * group.slots) for site in here]
         return {"shares": torch.stack([torch.stack([tensor(letter) for letter in row]) for row in rows])}
 
-    def masked(self, asked: Call | Add, info: StepInfo, heard: str, reply: Tree) -> Tree:
+    def masked(self, asked: StepRequest | Add, info: StepInfo, heard: str, reply: Tree) -> Tree:
         """The reply with what it has for a sum masked; heard: the fingerprint of what it was made of (`Memory.heard`).
 
         Raises:
@@ -112,7 +112,7 @@ class Masking:
         participant.mask(use, [unsigned(flat[path]) for path in paths])
         return nest(flat)
 
-    def _tell_cut(self, asked: Call | Add, cut: int, values: int) -> None:
+    def _tell_cut(self, asked: StepRequest | Add, cut: int, values: int) -> None:
         """Say at the site, and to nobody else, how many of its numbers a sum has not as they were."""
         if cut:
             self._ledger.note("cut", round=asked.round, step=asked.step, cut=cut, values=values)
@@ -218,7 +218,7 @@ class Sums:
     run: str = ""
     root: Authority | None = None
     ledger: Ledger = field(default_factory=Ledger)
-    _group: Group | None = None
+    _group: SumGroup | None = None
     _adverts: dict[str, Advert] = field(default_factory=dict)
     _letters: dict[str, torch.Tensor] = field(default_factory=dict)
     _used: int = 0
@@ -248,11 +248,11 @@ class Sums:
             [site for site in here if site not in self._letters], NO_KEYS
         )
 
-    def _agree(self, step: str, least: int, here: Sequence[str]) -> Group:
+    def _agree(self, step: str, least: int, here: Sequence[str]) -> SumGroup:
         """Rounds 0 and 1 of figure 4 in Bonawitz et al. 2017."""
         kept = self.ledger if isinstance(self.ledger, Journal) else None
         last = self._group.epoch if self._group is not None else last_epoch(kept) if kept is not None else -1
-        group = self._group = Group(self.run, max(last + 1, time.time_ns() // 1_000_000), self.sites, least)
+        group = self._group = SumGroup(self.run, max(last + 1, time.time_ns() // 1_000_000), self.sites, least)
         if kept is not None:
             kept.note("epoch", epoch=group.epoch)
         self._used, self._letters = 0, {}
@@ -268,7 +268,7 @@ class Sums:
         self._letters = {site: own for site, own in shares.items() if own is not None and _is_bytes(own, form)}
         return group
 
-    def _advert(self, site: str, tree: Tree, group: Group) -> Advert | None:
+    def _advert(self, site: str, tree: Tree, group: SumGroup) -> Advert | None:
         """What a site has advertised; None if it has not signed it."""
         with suppress(CallRefused):
             own = read_advert(tree)
@@ -332,7 +332,7 @@ class Sums:
         flat = dict(leaves(first)) | {path: dict(leaves(first))[path].clone() for path in paths}
         leftover([unsigned(flat[path]) for path in paths], group, use, survivors, answers, self._adverts)
         trees = [nest(flat), *(replies[site] for site in survivors[1:])]
-        batches = [Batch((at,), map_leaves(as_row, tree)) for at, tree in enumerate(trees)]
+        batches = [ReplyBatch((at,), map_leaves(as_row, tree)) for at, tree in enumerate(trees)]
         return Replies(survivors, batches, replies.missing, info.sums)
 
     def _letters_to(self, site: str, sum: Values) -> Tree:

@@ -3,7 +3,7 @@
 from fedweave.experiment.config.experiment import (
     ENGINES,
     Config,
-    Evaluation,
+    EvaluationSettings,
     Exchanged,
     General,
     SimulationEngine,
@@ -23,7 +23,7 @@ __all__ = [
     "Choice",
     "Config",
     "Document",
-    "Evaluation",
+    "EvaluationSettings",
     "Exchanged",
     "General",
     "Parameter",

@@ -84,7 +84,7 @@ Price = Annotated[float, Field(gt=0)]
 _EXACT = ConfigDict(extra="forbid")
 
 
-class Cost(TypedDict):
+class ThresholdCost(TypedDict):
     """What a missed positive and a false alarm cost."""
 
     __pydantic_config__ = _EXACT  # type: ignore[misc]
@@ -103,14 +103,14 @@ class AtCost(TypedDict):
     """By what is cheapest."""
 
     __pydantic_config__ = _EXACT  # type: ignore[misc]
-    cost: Cost
+    cost: ThresholdCost
 
 
 Threshold = Literal["auto", "f1"] | Annotated[float, Field(ge=0, le=1)] | AtShare | AtCost
 
 
 @dataclass(frozen=True)
-class Evaluation(Judging):
+class EvaluationSettings(Judging):
     """The section [evaluation], whose values are checked against these types.
 
     clients: how many clients are evaluated, drawn once for a run, the same in every round; 0 for all. Of simulations.
@@ -267,7 +267,7 @@ class Config:
     algorithm: Choice
     engine: Choice
     folder: str | None = None
-    evaluation: Evaluation = field(default_factory=Evaluation)
+    evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
     noise: "Noise | None" = None
     external: str = "refuse"
     external_least: int = 1
@@ -519,11 +519,11 @@ def resolve(document: Document) -> Config:
                 chosen = choices.pooling(_chosen, choices.of_graphs(sections.get("data"), folder))
                 table, own_of = own_models(table, chosen)
             sections[name] = chosen(name, table, name)
-    evaluation = Evaluation()
+    evaluation = EvaluationSettings()
     with faults:
-        own, table = own_parameters(Evaluation), section(document, "evaluation")
+        own, table = own_parameters(EvaluationSettings), section(document, "evaluation")
         check_keys("evaluation", table, list(own))
-        evaluation = Evaluation(**checked_values("evaluation.", table, own))
+        evaluation = EvaluationSettings(**checked_values("evaluation.", table, own))
     with faults:
         for key in section(document, "privacy"):
             told = f"privacy.{key}: this version has no [privacy] settings; leave the section empty"

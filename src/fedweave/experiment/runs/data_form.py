@@ -15,7 +15,7 @@ import pyarrow as pa
 import scipy.sparse as sp
 
 from fedweave import datasets
-from fedweave.core.edge_attributes import Carried
+from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.types import Record
 from fedweave.datasets import features as contents
 from fedweave.datasets import npz, tu
@@ -39,7 +39,7 @@ _ABOUT = b"form"  # metadata of the table: JSON of what is not of a single colum
 
 
 @dataclass(frozen=True)
-class Form:
+class DataForm:
     """What data a model wants.
 
     columns, labels: names of the features and of the classes in order; () where they have none, or where sites alone
@@ -58,16 +58,16 @@ class Form:
     edges: Record | None = None
 
 
-def form_of(data: Dataset, how: str, raw: object = None, edges: str = "none") -> Form:
+def form_of(data: Dataset, how: str, raw: object = None, edges: str = "none") -> DataForm:
     """The form of `data`, which is scaled as `how` says, and features of its edges as `edges`; raw: its features [n, d]
     as they were before, where that depends on the nodes."""
     names = contents.names(data)
     known = () if all(map(contents.is_unnamed, names)) else names
     own = None if data.carried is None else {**data.edge_form, **_of_edges(data.carried, edges)}
-    return Form(data.features, data.classes, known, data.labels, data.example, numbers(raw, how), own)
+    return DataForm(data.features, data.classes, known, data.labels, data.example, numbers(raw, how), own)
 
 
-def _of_edges(carried: Carried, how: str) -> Record:
+def _of_edges(carried: EdgeAttributes, how: str) -> Record:
     shift, divisor = ([pair[at] for pair in carried.scaling] for at in range(2))
     scaling = {"how": how} | ({"shift": shift, "divisor": [one or None for one in divisor]} if shift else {})
     return {"columns": list(carried.columns), "scaling": scaling}
@@ -86,7 +86,7 @@ def told(how: str, shift: np.ndarray, divisor: np.ndarray) -> Record:
     return {"how": how, "shift": shift.tolist(), "divisor": finite}
 
 
-def form_of_config(config: Config, data: Dataset, partition: Partition) -> Form:
+def form_of_config(config: Config, data: Dataset, partition: Partition) -> DataForm:
     """The form of the `data` that a configuration names. Where every client of the `partition` scales by its own nodes,
     the numbers are a typical client's (`of_typical`)."""
     how = config.data.values.get("normalise", "none")
@@ -105,7 +105,7 @@ def unscaled(config: Config) -> np.ndarray | sp.csr_matrix:
     return datasets.load(config.data.name, path=config.folder, seed=config.general.seed, **raw).x
 
 
-def write_form(directory: Path, form: Form) -> None:
+def write_form(directory: Path, form: DataForm) -> None:
     """Write columns.parquet: a row for each column, its name, kind and value (`datasets.contents`), shift, divisor."""
     columns = [contents.column(name) for name in form.columns or contents.unnamed(0, form.features)]
     empty = [None] * form.features
@@ -122,7 +122,7 @@ def write_form(directory: Path, form: Form) -> None:
     write_table(directory / COLUMNS, table.replace_schema_metadata({_ABOUT: json.dumps(about)}))
 
 
-def read_form(directory: Path) -> Form | None:
+def read_form(directory: Path) -> DataForm | None:
     """The form of the data of the run in `directory`; None where an earlier version made it.
 
     Raises:
@@ -141,7 +141,7 @@ def read_form(directory: Path) -> Form | None:
         if example not in ("node", "graph", "edge") or len(labels) not in (0, about["classes"]):
             raise ValueError(f"it is of {example}s of {about['classes']} classes, of which {len(labels)} have names")
         scaling = {"how": how, **held}
-        return Form(len(names), about["classes"], known, labels, example, scaling, about.get("edges"))
+        return DataForm(len(names), about["classes"], known, labels, example, scaling, about.get("edges"))
     except (ValueError, KeyError, TypeError) as error:
         raise damaged(path, f"{type(error).__name__} {error}") from error
 
@@ -173,7 +173,7 @@ class Before:
     """What a run was trained on: its configuration, its form as noted, and its data as read again."""
 
     config: Config
-    form: Form
+    form: DataForm
     data: Dataset
 
     @property
@@ -211,7 +211,7 @@ def like(before: Before, path: Path) -> Dataset:
     )
 
 
-def _carried(data: Dataset, before: Before, path: Path) -> Carried | None:
+def _carried(data: Dataset, before: Before, path: Path) -> EdgeAttributes | None:
     """What the edges of `data` carry, features in the order and scaling of those `before`.
 
     Raises:
@@ -338,7 +338,7 @@ def _check_count(features: int, wanted: int, path: Path) -> None:
         refuse(path, count, "Give the same ones in the same order")
 
 
-def _classes(data: Dataset, form: Form, path: Path) -> np.ndarray:
+def _classes(data: Dataset, form: DataForm, path: Path) -> np.ndarray:
     """int64 [e]: the labels of `data` as places among the run's classes, -1 where there is none."""
     known = list(form.labels or map(str, range(form.classes)))
     numbered = not data.labels and path.is_file()  # an archive's numbers are places, whatever they are called

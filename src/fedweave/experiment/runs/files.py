@@ -40,17 +40,17 @@ WAYS = ("up", "down", "peer")  # of a ledger's messages
 MOST = 1e300  # of a metric, beyond which no axis can be drawn; a model has diverged long before
 
 
-class Kind(NamedTuple):
+class ColumnKind(NamedTuple):
     """What a column may hold: in `words`, and whether a type `fits`."""
 
     words: str
     fits: Callable[[pa.DataType], bool]
 
 
-class Column(NamedTuple):
+class TableColumn(NamedTuple):
     """Of one column: its kind, and whether every row has a value."""
 
-    kind: Kind
+    kind: ColumnKind
     full: bool = True
 
 
@@ -70,48 +70,48 @@ def _is_counts(kind: pa.DataType) -> bool:
     return bool(types.is_null(kind) or (types.is_list(kind) and types.is_integer(kind.value_type)))
 
 
-_WHOLE = Kind("whole numbers", lambda kind: types.is_integer(kind) or types.is_null(kind))
-_NUMBERS = Kind("numbers", lambda kind: _is_number(kind) or types.is_null(kind))
-_WORDS = Kind("text", lambda kind: _is_words(kind) or types.is_null(kind))
-_COUNTS = Kind("lists of whole numbers", _is_counts)
-_TIMES = Kind("times", lambda kind: types.is_timestamp(kind) or types.is_null(kind))
-_ANY = Kind("classes", lambda kind: _is_words(kind) or types.is_integer(kind) or types.is_null(kind))
+_WHOLE = ColumnKind("whole numbers", lambda kind: types.is_integer(kind) or types.is_null(kind))
+_NUMBERS = ColumnKind("numbers", lambda kind: _is_number(kind) or types.is_null(kind))
+_WORDS = ColumnKind("text", lambda kind: _is_words(kind) or types.is_null(kind))
+_COUNTS = ColumnKind("lists of whole numbers", _is_counts)
+_TIMES = ColumnKind("times", lambda kind: types.is_timestamp(kind) or types.is_null(kind))
+_ANY = ColumnKind("classes", lambda kind: _is_words(kind) or types.is_integer(kind) or types.is_null(kind))
 
 METRICS_COLUMNS = {
-    "round": Column(_WHOLE),
-    "client": Column(_WORDS),
-    "split": Column(_WORDS),
-    "metric": Column(_WORDS),
-    "value": Column(_NUMBERS),
+    "round": TableColumn(_WHOLE),
+    "client": TableColumn(_WORDS),
+    "split": TableColumn(_WORDS),
+    "metric": TableColumn(_WORDS),
+    "value": TableColumn(_NUMBERS),
 }
 LEDGER_COLUMNS = {
-    **dict.fromkeys(("round", "call", "bytes"), Column(_WHOLE)),
-    **dict.fromkeys(("step", "client", "direction", "key", "shape", "mechanism", "reveals"), Column(_WORDS)),
-    "seconds": Column(_NUMBERS),
-    **dict.fromkeys(("to", "applied", "purpose"), Column(_WORDS, full=False)),
-    "at": Column(_TIMES, full=False),
+    **dict.fromkeys(("round", "call", "bytes"), TableColumn(_WHOLE)),
+    **dict.fromkeys(("step", "client", "direction", "key", "shape", "mechanism", "reveals"), TableColumn(_WORDS)),
+    "seconds": TableColumn(_NUMBERS),
+    **dict.fromkeys(("to", "applied", "purpose"), TableColumn(_WORDS, full=False)),
+    "at": TableColumn(_TIMES, full=False),
 }
 PARTITION_COLUMNS = {
-    "client": Column(_WORDS),
-    **dict.fromkeys(("nodes", "edges_kept", "edges_cut", "train", "val", "test"), Column(_WHOLE, full=False)),
-    "labels": Column(_COUNTS, full=False),
+    "client": TableColumn(_WORDS),
+    **dict.fromkeys(("nodes", "edges_kept", "edges_cut", "train", "val", "test"), TableColumn(_WHOLE, full=False)),
+    "labels": TableColumn(_COUNTS, full=False),
 }
 COLUMNS_COLUMNS = {
-    **dict.fromkeys(("column", "kind"), Column(_WORDS)),
-    "value": Column(_WORDS, full=False),
-    **dict.fromkeys(("shift", "divisor"), Column(_NUMBERS, full=False)),
+    **dict.fromkeys(("column", "kind"), TableColumn(_WORDS)),
+    "value": TableColumn(_WORDS, full=False),
+    **dict.fromkeys(("shift", "divisor"), TableColumn(_NUMBERS, full=False)),
 }
-MOTIFS_COLUMNS = {"client": Column(_WORDS), "motif": Column(_WORDS), "graphs": Column(_WHOLE)}
+MOTIFS_COLUMNS = {"client": TableColumn(_WORDS), "motif": TableColumn(_WORDS), "graphs": TableColumn(_WHOLE)}
 CONTRIBUTIONS_COLUMNS = {
-    "client": Column(_WORDS),
-    "round": Column(_WHOLE),
-    "leave_one_out": Column(_NUMBERS, full=False),
+    "client": TableColumn(_WORDS),
+    "round": TableColumn(_WHOLE),
+    "leave_one_out": TableColumn(_NUMBERS, full=False),
 }
-PREDICTIONS_COLUMNS = {"client": Column(_WORDS), "predicted": Column(_ANY)}
+PREDICTIONS_COLUMNS = {"client": TableColumn(_WORDS), "predicted": TableColumn(_ANY)}
 OF_TABLE = {
     "metrics.parquet": METRICS_COLUMNS,
     "ledger.parquet": LEDGER_COLUMNS,
-    "earlier-ledger.parquet": {**LEDGER_COLUMNS, "run": Column(_WHOLE)},
+    "earlier-ledger.parquet": {**LEDGER_COLUMNS, "run": TableColumn(_WHOLE)},
     "partition.parquet": PARTITION_COLUMNS,
     "columns.parquet": COLUMNS_COLUMNS,
     "contributions.parquet": CONTRIBUTIONS_COLUMNS,

@@ -24,7 +24,7 @@ from fedweave.datasets.features import compact, rescaled
 from fedweave.errors import ConfigError, UserError, listed
 from fedweave.experiment.config import Config
 from fedweave.experiment.graphs import graph_of
-from fedweave.experiment.runs.data_form import Before, Form, form_of_config, like, read_form, told
+from fedweave.experiment.runs.data_form import Before, DataForm, form_of_config, like, read_form, told
 from fedweave.experiment.runs.files import SUMMARY, read_summary
 from fedweave.experiment.runs.trained import Trained, check_finite
 from fedweave.metrics.measured import GLOBAL
@@ -211,7 +211,7 @@ def of_new(run: Trained, path: Path, model: str | None = None, client: str | Non
     return predictions_table(found, *named, data.y, by, ends_of(data))
 
 
-def form_of_client(run: Trained, form: Form, client: str) -> Form:
+def form_of_client(run: Trained, form: DataForm, client: str) -> DataForm:
     """The form of the run's data as a client has it, which may scale its features by its own nodes."""
     data = run.built.data
     if data.scaling == "none":
@@ -255,7 +255,7 @@ Metric = Callable[[np.ndarray, np.ndarray], float]  # (y int64 [e], p float64 [e
 
 
 @dataclass(frozen=True)
-class Measured:
+class SplitScores:
     """What a function says of one split.
 
     name:    of the function. clients: {client: its value on the client's own examples by the model that it uses}.
@@ -293,7 +293,7 @@ def function(name: str) -> Metric:
     return result
 
 
-def measured(table: pa.Table, metric: Metric, split: str = "test") -> Measured:
+def measured(table: pa.Table, metric: Metric, split: str = "test") -> SplitScores:
     """What the function says of the predictions of a run's own examples (`predictions.predictions_table`).
 
     Raises:
@@ -317,7 +317,7 @@ def measured(table: pa.Table, metric: Metric, split: str = "test") -> Measured:
     names = [name for name in dict.fromkeys(client.tolist()) if name != GLOBAL]
     clients = {name: of(client == name) for name in names}
     some = [value for value in clients.values() if not math.isnan(value)]
-    return Measured(
+    return SplitScores(
         _name(metric),
         clients,
         float(np.mean(some)) if some else math.nan,
@@ -328,7 +328,7 @@ def measured(table: pa.Table, metric: Metric, split: str = "test") -> Measured:
 
 def of_run(
     directory: Path, metric: Metric, split: str = "test", model: str | None = None, config: Config | None = None
-) -> Measured:
+) -> SplitScores:
     """What the function says of a finished run's models. config: of the run, where the caller knows it.
 
     Raises:
