@@ -73,7 +73,7 @@ class Tally:
 
 
 class Net(nn.Module):
-    """PyG's two-layer GCN; one per client, since `cached` keeps the normalised graph inside the layer."""
+    """PyG's two-layer GCN; one per client, since `cached` keeps the normalized graph inside the layer."""
 
     def __init__(self, weights: Weights, dropout: float) -> None:
         super().__init__()
@@ -156,7 +156,7 @@ def plain_pyg(
 class Site(NamedTuple):
     """One client's constants for `sparse_loop`, with S = [A X | 1] and A = D~^-1/2 (A + I) D~^-1/2.
 
-    Training needs only the k train nodes' rows of A and, of S, the m rows of their neighbours: `a` [k, m] (divided by
+    Training needs only the k train nodes' rows of A and, of S, the m rows of their neighbors: `a` [k, m] (divided by
     the keep probability, which is all of dropout's rescaling) and `s` [m, d + 1], each with its transpose; `y` [k] and
     its one-hot form [k, c]. Scoring needs all rows.
     """

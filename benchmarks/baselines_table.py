@@ -6,7 +6,7 @@ paired: each draws one cut and one start for all methods; differences to FedAvg 
 intervals (Student's t over seeds). A run that is in the CSV already is not done again, so an interrupted table goes on;
 `commit` says of which code each is (for rows made before that column, with which commit they came here). Where a
 change of code moves numbers, delete the rows that it moves. `python -m benchmarks.baselines_page` makes the pages.
-Methods of SGD are compared with FedAvg by SGD, too (`fedavg_sgd`): what differs otherwise is the optimiser.
+Methods of SGD are compared with FedAvg by SGD, too (`fedavg_sgd`): what differs otherwise is the optimizer.
 
     python -m benchmarks.baselines_table [--sets cora chameleon-filtered] [--cuts louvain] [--methods fedavg local …]
         [--seeds 3] [--tune 1] [--rounds 60] [--device cuda] [--out DIR]

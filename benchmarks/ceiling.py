@@ -22,7 +22,7 @@ RATE, DECAY, DROPOUT, WIDTH = 1e-2, 5e-3, 0.5, 128  # the best of seven settings
 
 
 class Sage(torch.nn.Module):
-    """FedEgo's architecture with one weight for a node and one for its neighbours."""
+    """FedEgo's architecture with one weight for a node and one for its neighbors."""
 
     def __init__(self, features: int, classes: int) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Sage(torch.nn.Module):
 
 
 def induced(own: torch.Tensor, edges: torch.Tensor, nodes: int) -> torch.Tensor:
-    """The edges among `own`, and a loop at those that have none: such a node is its own neighbour in FedEgo."""
+    """The edges among `own`, and a loop at those that have none: such a node is its own neighbor in FedEgo."""
     kept, _ = subgraph(own, edges, relabel_nodes=True, num_nodes=nodes)
     alone = torch.nonzero(degree(kept[0], len(own)) == 0)[:, 0]
     return torch.cat([kept, alone.expand(2, -1)], 1)

@@ -77,7 +77,7 @@ class Agent:
         has = torch.from_numpy(having.toarray()[real][:, kept]).float()
         self.numbers, self.mean = numbers[real], has / has.sum(1, keepdim=True)
         self.net = Net(self.data.x.shape[1], classes)
-        self.optimiser = torch.optim.Adam(self.net.parameters(), 1e-3, weight_decay=5e-4)
+        self.optimizer = torch.optim.Adam(self.net.parameters(), 1e-3, weight_decay=5e-4)
 
 
 class Loop:
@@ -100,13 +100,13 @@ class Loop:
         for agent, place in zip(self.agents, self.place, strict=True):
             start = nn.utils.parameters_to_vector(agent.net.parameters()).detach()
             agent.net.train()
-            agent.optimiser.zero_grad()
+            agent.optimizer.zero_grad()
             embedded = agent.net.embed(agent.data)
             loss = F.cross_entropy(agent.net.classify(embedded), agent.data.y)
             if self.global_prototypes is not None:
                 loss = loss + 0.1 * F.mse_loss(agent.mean @ embedded, self.global_prototypes[place])
             loss.backward()
-            agent.optimiser.step()
+            agent.optimizer.step()
             agent.net.eval()
             with torch.no_grad():
                 prototypes.append(agent.mean @ agent.net.embed(agent.data))
@@ -174,12 +174,12 @@ def _alone(graph: Graph, classes: int, rounds: int, seed: int) -> list[float]:
     data, test = batch(graph, TRAIN)[0], batch(graph, TEST)[0]
     torch.manual_seed(seed)
     net = Net(data.x.shape[1], classes)
-    optimiser, curve = torch.optim.Adam(net.parameters(), 1e-3, weight_decay=5e-4), []
+    optimizer, curve = torch.optim.Adam(net.parameters(), 1e-3, weight_decay=5e-4), []
     for number in range(1, rounds + 1):
         net.train()
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         F.cross_entropy(net.classify(net.embed(data)), data.y).backward()
-        optimiser.step()
+        optimizer.step()
         if number % 10 == 0 or number == rounds:
             net.eval()
             with torch.no_grad():

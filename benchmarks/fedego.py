@@ -80,14 +80,14 @@ def tree_edges(batch: int) -> Tensor:
     return torch.from_numpy(np.concatenate([one + POSITIONS * i for i in range(batch)], axis=1))
 
 
-def sample(a: sp.csr_matrix, centres: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def sample(a: sp.csr_matrix, centers: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Egos [m, positions], drawn in one go per hop."""
-    rings = [centres[:, None]]
+    rings = [centers[:, None]]
     for _ in range(2):
         parents, degree = rings[-1], np.diff(a.indptr)[rings[-1]]
         pick = (rng.random((*parents.shape, FAN_OUT)) * degree[..., None]).astype(int)
         at = np.minimum(a.indptr[parents][..., None] + pick, len(a.indices) - 1)
-        rings.append(np.where(degree[..., None] > 0, a.indices[at], parents[..., None]).reshape(len(centres), -1))
+        rings.append(np.where(degree[..., None] > 0, a.indices[at], parents[..., None]).reshape(len(centers), -1))
     return np.concatenate(rings, axis=1)
 
 
@@ -103,34 +103,34 @@ def plain(hidden: int) -> Callable[[int], list[float]]:
         clients.append((a, x, y, np.flatnonzero(part.masks[0]), Net(data.features, hidden, data.classes)))
     server = Net(data.features, hidden, data.classes)
 
-    def step(net: Net, h: Callable[[], Tensor], target: Tensor, optimiser: torch.optim.Optimizer) -> None:
-        optimiser.zero_grad()
+    def step(net: Net, h: Callable[[], Tensor], target: Tensor, optimizer: torch.optim.Optimizer) -> None:
+        optimizer.zero_grad()
         logits = net(h(), tree_edges(len(target)))[::POSITIONS]
         nn.functional.cross_entropy(logits, target).backward()
-        optimiser.step()
+        optimizer.step()
 
     def round_() -> None:
         mashed, labels = [], []
         for a, x, y, train, net in clients:
             net.train()
-            optimiser = torch.optim.Adam(net.parameters(), lr=3e-4)
+            optimizer = torch.optim.Adam(net.parameters(), lr=3e-4)
             for _ in range(EPOCHS):
                 order = rng.permutation(train)
                 for i in range(BATCHES):
-                    centres = order[i * BATCH : (i + 1) * BATCH]
-                    nodes = torch.from_numpy(sample(a, centres, rng).reshape(-1))
-                    step(net, lambda net=net, x=x, nodes=nodes: net.embed(x[nodes]), y[centres], optimiser)
+                    centers = order[i * BATCH : (i + 1) * BATCH]
+                    nodes = torch.from_numpy(sample(a, centers, rng).reshape(-1))
+                    step(net, lambda net=net, x=x, nodes=nodes: net.embed(x[nodes]), y[centers], optimizer)
             net.eval()
             with torch.no_grad():
-                for centres in np.array_split(rng.permutation(train), -(-len(train) // BATCH)):
-                    mashed.append(net.embed(x)[torch.from_numpy(sample(a, centres, rng))].mean(0))
-                    labels.append(nn.functional.one_hot(y[centres], data.classes).float().mean(0))
+                for centers in np.array_split(rng.permutation(train), -(-len(train) // BATCH)):
+                    mashed.append(net.embed(x)[torch.from_numpy(sample(a, centers, rng))].mean(0))
+                    labels.append(nn.functional.one_hot(y[centers], data.classes).float().mean(0))
         server.train()
-        optimiser = torch.optim.Adam([*server.convs.parameters(), *server.classify.parameters()], lr=3e-4)
+        optimizer = torch.optim.Adam([*server.convs.parameters(), *server.classify.parameters()], lr=3e-4)
         for _ in range(EPOCHS):
             for some in torch.randperm(len(mashed)).split(BATCH):
                 egos = torch.cat([mashed[i] for i in some])
-                step(server, lambda egos=egos: egos, torch.stack([labels[i] for i in some]), optimiser)
+                step(server, lambda egos=egos: egos, torch.stack([labels[i] for i in some]), optimizer)
         with torch.no_grad():
             for name, parameter in server.named_parameters():
                 own = [dict(net.named_parameters())[name] for *_, net in clients]

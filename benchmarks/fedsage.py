@@ -2,7 +2,7 @@
 
 Both train the same cuts from the same first weights. Printed are accuracies of the final models, their differences with
 95 % intervals, the seconds before the first round, the median of the rounds from the third on (in the first two steps
-are recorded), and how many neighbours were generated.
+are recorded), and how many neighbors were generated.
 
     python -m benchmarks.fedsage [--seeds 5] [--rounds 20] [--set algorithm.rounding=random]
 """
@@ -26,7 +26,7 @@ MEASURED = ("local/accuracy", "global/accuracy")
 
 
 def run(name: str, seed: int, rounds: int, settings: Sequence[str]) -> dict[str, float]:
-    """One run's accuracies, seconds and generated neighbours; settings are FedSage+'s."""
+    """One run's accuracies, seconds and generated neighbors; settings are FedSage+'s."""
     own = settings if name == "fedsage_plus" else ()
     built = build(read(EXPERIMENTS / f"{name}-cora.toml", [f"seed={seed}", *own])[0])
     held = sum(int(graph.real.sum()) for graph in built.fed.graphs.values())

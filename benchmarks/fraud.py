@@ -106,7 +106,7 @@ def plain_loop(data: Dataset, masks: np.ndarray, hidden: int, rounds: int, seed:
     x = torch.from_numpy(np.asarray(data.x.toarray() if hasattr(data.x, "toarray") else data.x))
     edges, y = torch.from_numpy(data.edges), torch.from_numpy(data.y)
     layers = torch.nn.ModuleList([SAGEConv(data.features, hidden), SAGEConv(hidden, data.classes)])
-    optimiser = torch.optim.Adam(layers.parameters(), lr=0.01, weight_decay=5e-4)
+    optimizer = torch.optim.Adam(layers.parameters(), lr=0.01, weight_decay=5e-4)
     train, val = torch.from_numpy(masks[TRAIN]), masks[VAL]
     counts = torch.bincount(y[train], minlength=data.classes)
     weight = train.sum() / (data.classes * counts)
@@ -115,9 +115,9 @@ def plain_loop(data: Dataset, masks: np.ndarray, hidden: int, rounds: int, seed:
         layers.train()
         hid = torch.dropout(layers[0](x, edges).relu(), 0.5, True)
         loss = torch.nn.functional.cross_entropy(layers[1](hid, edges)[train], y[train], weight)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         if epoch % 6 == 5:
             with torch.no_grad():
                 score = torch.softmax(layers[1](layers[0](x, edges).relu(), edges), 1)[:, 1].numpy()

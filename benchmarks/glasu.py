@@ -3,7 +3,7 @@
 Cora, 3 clients with 80 % of the edges each, GCNII with 4 layers, batch 16, fan-out 3, SGD; published test nodes test,
 the published validation nodes validate, all others train. A round is Q iterations, with sampling. An exchange is one
 call of all clients; time with a delay is the measured time plus the delay for every exchange, as if all clients'
-messages travelled at once.
+messages traveled at once.
 
     python -m benchmarks.glasu [--hidden 192] [--rounds 200] [--delay 0.05] [--to 0.8]
 """

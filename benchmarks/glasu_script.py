@@ -1,10 +1,10 @@
 """GLASU as its released scripts run it (Zhang et al. 2023; github.com/564612540/GLASU), in plain PyTorch and apart from
 fedweave: the accuracies that its Table 2 should be read of.
 
-What the scripts do and the paper's text does not say: blocks of GCN layers with batch normalisation and dropout .4
-around a residual, each client's neighbours sampled from the whole graph and normalised in the induced one of its own
+What the scripts do and the paper's text does not say: blocks of GCN layers with batch normalization and dropout .4
+around a residual, each client's neighbors sampled from the whole graph and normalized in the induced one of its own
 edges, self loops of weight 2, random feature blocks, and where Q = 1 the gradient of the mean undivided for each client
-(`--exact` divides it). Test accuracy on sampled neighbours, mean over clients, after every outer iteration and once
+(`--exact` divides it). Test accuracy on sampled neighbors, mean over clients, after every outer iteration and once
 more.
 
     python -m benchmarks.glasu_script [--data cora] [--seeds 0 1 2] [--only Q4 Q1 Cent StAl] [--exact]
@@ -76,7 +76,7 @@ class Graphs:
             self.x, self.own = [self.x[settings.alone]], [self.own[settings.alone]]
 
     def around(self, nodes: np.ndarray, fan_out: int) -> np.ndarray:
-        """`nodes` and up to so many neighbours of each, sorted."""
+        """`nodes` and up to so many neighbors of each, sorted."""
         found = [nodes]
         for node in nodes:
             near = self.whole.indices[self.whole.indptr[node] : self.whole.indptr[node + 1]]
@@ -203,7 +203,7 @@ class Trial:
         return [other + out / many for other, out in zip(stale[at], outs, strict=True)]
 
     def test(self) -> float:
-        """With running statistics, on sampled neighbours, in mini-batches."""
+        """With running statistics, on sampled neighbors, in mini-batches."""
         graphs, hits = self.graphs, 0
         for client in self.clients:
             client.eval()

@@ -75,7 +75,7 @@ def many(clients: int, device: torch.device, rounds: int) -> Row:
 
 
 def large(nodes: int, device: torch.device, rounds: int) -> Row:
-    """A step of one client with so many nodes, and five times as many pairs of neighbours, each in both directions."""
+    """A step of one client with so many nodes, and five times as many pairs of neighbors, each in both directions."""
     graph = _drawn(random.generator(1, "benchmark"), nodes, 10 * nodes)
     fed = Simulation({"alone": graph}, classes=CLASSES, device=device)
     algorithm = FedAvg(MODELS["gcn"](hidden=HIDDEN).build(FEATURES, CLASSES), local_steps=1)

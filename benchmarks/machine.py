@@ -49,7 +49,7 @@ class Shape(NamedTuple):
 
     clients, features, hidden, classes, epochs: P, d, h, c, local epochs.
     nodes, nnz, links:    all nodes, nonzeros of X, nonzeros of the adjacencies with self loops.
-    trained, near, far:   train nodes (output rows), their neighbourhoods (rows of H), and theirs (rows of X W).
+    trained, near, far:   train nodes (output rows), their neighborhoods (rows of H), and theirs (rows of X W).
     nnz_far:              nonzeros of those rows of X.
     links_out, links_in:  nonzeros of the adjacencies' `trained` and `near` rows.
     touched:              distinct features among those rows, counted at each client.

@@ -2,7 +2,7 @@
 
 `algorithm.norm` makes the updates of all agents equally long, and on PROTEINS longer than they are. The third arm
 multiplies all updates of a round by one factor, so that their mean norm is Γ and their ratios are as before. Global and
-personalised test accuracy after the last round, and the mean norm of the updates as agents send them.
+personalized test accuracy after the last round, and the mean norm of the updates as agents send them.
 
     python -m benchmarks.one_norm [--experiment experiments/fairgraphfl-proteins.toml] [--norm 0.15] [--seeds 0 1]
 """
@@ -61,7 +61,7 @@ def main() -> None:
             algorithm = replace(built.algorithm, parts=(scaling, *built.algorithm.parts))
             *_, last = train(algorithm, built.fed, given.rounds, eval_every=0)
             norms = ", ".join(f"{scaling.sent[at - 1]:.3f}" for at in TOLD if at <= given.rounds)
-            accuracy = "global {global/accuracy:.4f}, personalised {local/accuracy:.4f}".format(**last.summary)
+            accuracy = "global {global/accuracy:.4f}, personalized {local/accuracy:.4f}".format(**last.summary)
             print(f"seed {seed}, {name}: {accuracy}, mean norms as sent {norms}", flush=True)
 
 

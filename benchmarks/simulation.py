@@ -6,7 +6,7 @@ drift of the machine's speed meets them all; medians over all rounds but each tu
 
     python -m benchmarks.simulation [--clients 10 50 100] [--rounds 40] [--turns 3] [--scale] [--device cuda]
 
-On a GPU, fedweave's vectorised engine and the plain PyG loop take turns there (see also `benchmarks.gpu`).
+On a GPU, fedweave's vectorized engine and the plain PyG loop take turns there (see also `benchmarks.gpu`).
 """
 
 import argparse

@@ -2,7 +2,7 @@
 
 Three parties, the data's columns cut into blocks, 80 % of the edges each, all see the labels; 100 rounds with every
 other setting at its default. Validation nodes alone are read. `german`, `credit` and `income` are tables of people,
-their columns standardised; `credit` and `income` are cut to their first 6,000 people for time.
+their columns standardized; `credit` and `income` are cut to their first 6,000 people for time.
 
     python -m benchmarks.vertical_defaults --out FILE.csv [--sets cora,german] [--sides glasu/gcn] [--seeds 0-2]
 """
@@ -39,7 +39,7 @@ ROUNDS = 100
 
 
 def loaded(name: str) -> Dataset:
-    """The data; tables of people standardised, and cut."""
+    """The data; tables of people standardized, and cut."""
     data = fedweave.datasets.load(name)
     if name not in TABLES:
         return data

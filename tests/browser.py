@@ -15,7 +15,7 @@ WINDOWS = list(product(WIDTHS, SCHEMES))
 _PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _OPTIONS = ("headless=new", "no-sandbox", "disable-gpu", "disable-dev-shm-usage", "hide-scrollbars")
 _FAULTS = (Path(__file__).parent / "browser.js").read_text()
-_FORGET = "try { localStorage.clear(); } catch { }"  # what pages keep, such as the colour scheme of a visit before
+_FORGET = "try { localStorage.clear(); } catch { }"  # what pages keep, such as the color scheme of a visit before
 _LEGIBLE = 4.5  # least contrast of a text (WCAG 2.2, 1.4.3)
 _TALL = 30_000  # pixels of a window that holds a whole page, so that everything is painted
 
@@ -37,7 +37,7 @@ class Browser:
         self._tell("Page.addScriptToEvaluateOnNewDocument", {"source": _FORGET})
 
     def show(self, address: str, width: int, scheme: str, tall: int = _TALL) -> None:
-        """Open the page in a window of this size whose user prefers this colour scheme; everything folded is opened."""
+        """Open the page in a window of this size whose user prefers this color scheme; everything folded is opened."""
         size = {"width": width, "height": tall, "deviceScaleFactor": 1, "mobile": False}
         self._tell("Emulation.setDeviceMetricsOverride", size)
         prefers = {"name": "prefers-color-scheme", "value": scheme}

@@ -171,7 +171,7 @@ def random_graph(
     dtype: torch.dtype = torch.float64,
     seed: int = 0,
 ) -> Graph:
-    """About four neighbours a node, three features a node; half of the nodes train, a quarter each val and test."""
+    """About four neighbors a node, three features a node; half of the nodes train, a quarter each val and test."""
     rng = generator(seed, f"test graph {nodes}")
     edges = rng.integers(0, nodes, (2, 2 * nodes))
     edges = edges[:, edges[0] != edges[1]]

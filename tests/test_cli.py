@@ -333,7 +333,7 @@ def test_list_verbose_shows_types_defaults_and_parts() -> None:
     assert "optimizer: 'adam' | 'sgd' = 'adam'" in lines
     assert "local_steps: int = 3" in lines
     assert any(line.startswith("parts: list of parts") and line.endswith("= []") for line in lines)
-    assert lines[lines.index("local_steps: int = 3") + 1].startswith("optimiser steps per round, each on all")
+    assert lines[lines.index("local_steps: int = 3") + 1].startswith("optimizer steps per round, each on all")
     assert not any(line.startswith("model:") for line in lines)
     parts = [line.strip() for line in fedweave("list", "parts", "-v")[1].splitlines()]
     assert {"mu: float = 0.01", "alpha: float = 0.5", "norm: float = 1.0"} <= set(parts)

@@ -120,12 +120,12 @@ def test_graph_moves_and_what_is_derived_from_it_follows(kernels: Kernels) -> No
     assert there.device == DEVICE
     assert there.to(DEVICE) is there
     made = [there.x.blocks, there.edges.cache.operator("gcn")]
-    tensors = [*there.edges.cache.neighbours(), *there[2:5], *(own.touched[0] for own in made)]
+    tensors = [*there.edges.cache.neighbors(), *there[2:5], *(own.touched[0] for own in made)]
     tensors += [own for each in made for own in (each.diagonal.back, each.below.forth, each.table.columns)]
     assert {own.device for own in tensors} == {DEVICE}
     assert there.x.blocks.members[0].values.device.type == "cpu"  # NumPy's side
     assert all(
-        a.equal(b.cpu()) for a, b in zip(here.edges.cache.neighbours(), there.edges.cache.neighbours(), strict=True)
+        a.equal(b.cpu()) for a, b in zip(here.edges.cache.neighbors(), there.edges.cache.neighbors(), strict=True)
     )
     back = graphs[0].to(DEVICE).to("cpu")
     assert back.y.equal(graphs[0].y)
@@ -146,10 +146,10 @@ def test_tree_moves_as_it_is_stored_and_decodes_onto_a_device(kernels: Kernels) 
     assert encode(decoded) == encode(tree)
 
 
-@pytest.mark.parametrize("optimiser", [Adam(), Sgd(momentum=0.9)])
-def test_optimisers_count_where_the_weights_lie(optimiser: Any, kernels: Kernels) -> None:
+@pytest.mark.parametrize("optimizer", [Adam(), Sgd(momentum=0.9)])
+def test_optimizers_count_where_the_weights_lie(optimizer: Any, kernels: Kernels) -> None:
     w = {"a": torch.ones(3, device=DEVICE)}
-    after, state = optimiser.update(w, w, optimiser.init(w))
+    after, state = optimizer.update(w, w, optimizer.init(w))
     assert _places({"w": after, **state}) == {DEVICE}
     assert state["steps"].tolist() == 1
 

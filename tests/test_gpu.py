@@ -48,12 +48,12 @@ def test_sums_of_picked_rows_are_the_hosts(draw: Any) -> None:
     assert gathered(dense.to(GPU), columns.to(GPU), values.to(GPU), 5).cpu().allclose(expected, atol=NEAR)
 
 
-@pytest.mark.parametrize("optimiser", [Adam(), Sgd(), Sgd(momentum=0.9)])
-def test_optimisers_take_the_hosts_steps(optimiser: Any, draw: Any) -> None:
+@pytest.mark.parametrize("optimizer", [Adam(), Sgd(), Sgd(momentum=0.9)])
+def test_optimizers_take_the_hosts_steps(optimizer: Any, draw: Any) -> None:
     w, slope = {"a": draw(4, 3)}, {"a": draw(4, 3)}
-    expected, _ = optimiser.update(w, slope, optimiser.init(w))
+    expected, _ = optimizer.update(w, slope, optimizer.init(w))
     there, slope = ({"a": tree["a"].to(GPU)} for tree in (w, slope))
-    found, state = optimiser.update(there, slope, optimiser.init(there))
+    found, state = optimizer.update(there, slope, optimizer.init(there))
     assert found["a"].cpu().allclose(expected["a"], atol=NEAR)
     assert all(leaf.device == GPU for leaf in state.values() if isinstance(leaf, torch.Tensor))
 

@@ -20,7 +20,7 @@ from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree, dot, map_leaves, materialize, nest, ravel, squared_distance, sub, unravel
 from fedweave.core.tree import leaves as of_tree
 from fedweave.engines.simulation import Simulation
-from fedweave.learn import OPTIMISERS, Adam, Optimiser, Sgd, alone, fit, fitting
+from fedweave.learn import OPTIMIZERS, Adam, Optimizer, Sgd, alone, fit, fitting
 from fedweave.learn.fitting import recorded
 from fedweave.ops.recording import Recordings, When
 from fedweave.ops.touched import TouchedRows
@@ -35,10 +35,10 @@ STATEFUL = [Adam(0.03, 0.02, (0.8, 0.99), 1e-6), Sgd(0.05, 0.01, 0.7), Sgd(0.05,
 TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-12}
 
 
-def by_torch(optimiser: Any, tensors: list[Tensor], **options: Any) -> torch.optim.Optimizer:
-    """The same optimiser, of torch.optim."""
-    given = {field.name: getattr(optimiser, field.name) for field in fields(optimiser)}
-    return {Adam: torch.optim.Adam, Sgd: torch.optim.SGD}[type(optimiser)](tensors, **given, **options)
+def by_torch(optimizer: Any, tensors: list[Tensor], **options: Any) -> torch.optim.Optimizer:
+    """The same optimizer, of torch.optim."""
+    given = {field.name: getattr(optimizer, field.name) for field in fields(optimizer)}
+    return {Adam: torch.optim.Adam, Sgd: torch.optim.SGD}[type(optimizer)](tensors, **given, **options)
 
 
 def leaves(tree: Tree) -> list[tuple[str, Any]]:
@@ -71,11 +71,11 @@ def pull(w: Tree, anchor: Tree, args: Tree) -> Tensor:
 
 
 def by_hand(
-    w: Tree, graph: Graph, optimiser: Any, steps: int, args: Tree, anchor: Tree | None = None
+    w: Tree, graph: Graph, optimizer: Any, steps: int, args: Tree, anchor: Tree | None = None
 ) -> tuple[Tree, Tensor]:
     """The loop as anyone would write it."""
     w = map_leaves(lambda leaf: leaf.clone().requires_grad_(), w)
-    made = by_torch(optimiser, [leaf for _, leaf in leaves(w)])
+    made = by_torch(optimizer, [leaf for _, leaf in leaves(w)])
     last = torch.zeros(())
     for step in range(steps):
         made.zero_grad()
@@ -94,17 +94,17 @@ def assert_trees_close(one: Tree, other: Tree, tolerance: float) -> None:
         torch.testing.assert_close(materialize(here[path]), materialize(there[path]), rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("optimiser", OPTIMS)
+@pytest.mark.parametrize("optimizer", OPTIMS)
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("anchored", [False, True])
 def test_fit_is_the_loop_written_by_hand(
-    make_graphs: Callable[..., Any], optimiser: Any, sparse: bool, anchored: bool
+    make_graphs: Callable[..., Any], optimizer: Any, sparse: bool, anchored: bool
 ) -> None:
     graph, w = make_graphs([20], 9, sparse=sparse)["site0"], start(9)
     anchor = map_leaves(lambda leaf: leaf + 0.5, w) if anchored else None
     more: dict[str, Any] = {"penalty": pull, "anchor": anchor} if anchored else {}
-    got, last, _ = fit(gcn_loss, w, graph, KEY, optimiser, 6, args={"mu": 0.7, "scale": 2.0}, rows=ROWS, **more)
-    expected, loss = by_hand(w, graph, optimiser, 6, {"mu": 0.7, "scale": 2.0}, anchor)
+    got, last, _ = fit(gcn_loss, w, graph, KEY, optimizer, 6, args={"mu": 0.7, "scale": 2.0}, rows=ROWS, **more)
+    expected, loss = by_hand(w, graph, optimizer, 6, {"mu": 0.7, "scale": 2.0}, anchor)
     assert_trees_close(got, expected, 1e-12)
     torch.testing.assert_close(last, loss, rtol=1e-12, atol=0)
     assert not torch.equal(got["0"]["weight"], w["0"]["weight"])
@@ -133,17 +133,17 @@ def test_fit_cannot_be_differentiated_through(make_graphs: Callable[..., Any]) -
     assert not any(leaf.requires_grad for _, leaf in leaves(got))
 
 
-@pytest.mark.parametrize("optimiser", STATEFUL)
+@pytest.mark.parametrize("optimizer", STATEFUL)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_an_optimiser_is_torchs(optimiser: Any, dtype: torch.dtype) -> None:
+def test_an_optimizer_is_torchs(optimizer: Any, dtype: torch.dtype) -> None:
     """`update` over trees, bit for bit what torch.optim's fused kernels do over several steps."""
-    w, state = start(6, dtype=dtype), optimiser.init(start(6, dtype=dtype))
+    w, state = start(6, dtype=dtype), optimizer.init(start(6, dtype=dtype))
     theirs = {path: leaf.clone() for path, leaf in leaves(w)}
-    made = by_torch(optimiser, list(theirs.values()), fused=True)
+    made = by_torch(optimizer, list(theirs.values()), fused=True)
     for step in range(5):
         gradient = map_leaves(lambda leaf: random.normal(random.fold(KEY, step), leaf.shape).to(dtype), w)  # noqa: B023
         before = map_leaves(torch.clone, w)
-        after, state = optimiser.update(w, gradient, state)
+        after, state = optimizer.update(w, gradient, state)
         assert_trees_close(w, before, 0)
         w = after
         for path, leaf in leaves(gradient):
@@ -153,25 +153,25 @@ def test_an_optimiser_is_torchs(optimiser: Any, dtype: torch.dtype) -> None:
     assert state.get("steps", 5) == 5
 
 
-def test_optimisers_are_chosen_by_name() -> None:
-    assert OPTIMISERS["adam"](0.3, 0.2) == Adam(0.3, 0.2)
-    assert OPTIMISERS["sgd"](0.3, 0.2) == Sgd(0.3, 0.2)
+def test_optimizers_are_chosen_by_name() -> None:
+    assert OPTIMIZERS["adam"](0.3, 0.2) == Adam(0.3, 0.2)
+    assert OPTIMIZERS["sgd"](0.3, 0.2) == Sgd(0.3, 0.2)
     assert Sgd().init(start(6)) == {}
 
 
-@pytest.mark.parametrize("optimiser", STATEFUL)
+@pytest.mark.parametrize("optimizer", STATEFUL)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_fits_that_keep_their_state_are_one_long_run(
-    make_graphs: Callable[..., Any], optimiser: Any, dtype: torch.dtype
+    make_graphs: Callable[..., Any], optimizer: Any, dtype: torch.dtype
 ) -> None:
-    """Three `fit`s from weights that change in between, against torch.optim with one optimiser all along."""
+    """Three `fit`s from weights that change in between, against torch.optim with one optimizer all along."""
     graph, w = make_graphs([20], 9, sparse=True, dtype=dtype)["site0"], start(9, dtype=dtype)
     flat = {path: leaf.clone().requires_grad_() for path, leaf in leaves(w)}
-    made = by_torch(optimiser, list(flat.values()))
+    made = by_torch(optimizer, list(flat.values()))
     state: Tree | None = None
     for number, steps in enumerate((3, 1, 4)):
         key = random.fold(KEY, number)
-        w, last, state = fit(gcn_loss, w, graph, key, optimiser, steps, state=state, rows=ROWS)
+        w, last, state = fit(gcn_loss, w, graph, key, optimizer, steps, state=state, rows=ROWS)
         for step in range(steps):
             made.zero_grad()
             loss = gcn_loss(nest(flat), graph, random.fold(key, step), {})
@@ -213,7 +213,7 @@ def test_adam_is_the_arithmetic_written_apart(make_graphs: Callable[..., Any], r
         torch.testing.assert_close(ravel(here), torch.from_numpy(there), rtol=0, atol=1e-12)
 
 
-def test_the_state_of_another_optimiser_is_refused(make_graphs: Callable[..., Any]) -> None:
+def test_the_state_of_another_optimizer_is_refused(make_graphs: Callable[..., Any]) -> None:
     graph, w = make_graphs([12])["site0"], start(6)
     state = fit(gcn_loss, w, graph, KEY, Adam(), 1).state
     with pytest.raises(ValueError, match=r"Sgd\(.*a state of m, v, steps"):
@@ -228,15 +228,15 @@ class Batch:
     def __init__(
         self,
         graphs: dict[str, Graph],
-        optimiser: Optimiser,
+        optimizer: Optimizer,
         rows: frozenset[str],
         *,
         penalty: bool = False,
         steps: int = 4,
     ) -> None:
-        self.graphs, self.optimiser, self.rows, self.penalty, self.steps = (
+        self.graphs, self.optimizer, self.rows, self.penalty, self.steps = (
             list(graphs.values()),
-            optimiser,
+            optimizer,
             rows,
             penalty,
             steps,
@@ -246,7 +246,7 @@ class Batch:
 
     def one(self, graph: Graph, key: Tensor, w: Tree, anchor: Tree | None, args: Tree) -> tuple[Tree, Tensor]:
         more: dict[str, Any] = {"penalty": pull, "anchor": anchor} if self.penalty else {}
-        trained, last, _ = fit(self.loss, w, graph, key, self.optimiser, self.steps, args=args, rows=self.rows, **more)
+        trained, last, _ = fit(self.loss, w, graph, key, self.optimizer, self.steps, args=args, rows=self.rows, **more)
         self.split = any(isinstance(leaf, TouchedRows) for _, leaf in leaves(trained))
         return map_leaves(lambda leaf: leaf, trained), last
 
@@ -300,12 +300,12 @@ CASES = ["", "w", "anchor", "args", "w anchor args"]
 
 @pytest.mark.parametrize("each", CASES)
 @pytest.mark.parametrize("features", [9, 400], ids=["all rows touched", "few rows touched"])
-@pytest.mark.parametrize("optimiser", OPTIMS)
+@pytest.mark.parametrize("optimizer", OPTIMS)
 @pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.float64, marks=pytest.mark.slow)])
 def test_a_batch_trains_as_each_client_alone(
-    make_graphs: Callable[..., Any], optimiser: Any, features: int, each: str, dtype: torch.dtype
+    make_graphs: Callable[..., Any], optimizer: Any, features: int, each: str, dtype: torch.dtype
 ) -> None:
-    batch = Batch(make_graphs(SIZES, features, sparse=True, dtype=dtype), optimiser, ROWS, penalty=True)
+    batch = Batch(make_graphs(SIZES, features, sparse=True, dtype=dtype), optimizer, ROWS, penalty=True)
     w = start(features, dtype=dtype)
     anchor, args = (
         map_leaves(lambda leaf: leaf + 0.5, w),
@@ -320,13 +320,13 @@ def test_a_batch_trains_as_each_client_alone(
         torch.testing.assert_close(last, loss)
 
 
-@pytest.mark.parametrize("optimiser", OPTIMS)
+@pytest.mark.parametrize("optimizer", OPTIMS)
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("features", [9, 400])
 def test_a_batch_trains_bit_for_bit_as_each_client_alone(
-    make_graphs: Callable[..., Any], optimiser: Any, sparse: bool, features: int
+    make_graphs: Callable[..., Any], optimizer: Any, sparse: bool, features: int
 ) -> None:
-    batch = Batch(make_graphs(SIZES, features, sparse=sparse, dtype=torch.float32), optimiser, ROWS)
+    batch = Batch(make_graphs(SIZES, features, sparse=sparse, dtype=torch.float32), optimizer, ROWS)
     # Hidden widths that are no multiple of 8 leave a client's slice of a batch unaligned, and MKL's small products then
     # round differently; they are held to the last digits by the test above.
     w = start(features, 16, torch.float32)
@@ -337,10 +337,10 @@ def test_a_batch_trains_bit_for_bit_as_each_client_alone(
 
 
 @pytest.mark.parametrize("penalty", [False, True])
-@pytest.mark.parametrize("optimiser", OPTIMS)
-def test_touched_rows_train_as_all_rows(make_graphs: Callable[..., Any], optimiser: Any, penalty: bool) -> None:
+@pytest.mark.parametrize("optimizer", OPTIMS)
+def test_touched_rows_train_as_all_rows(make_graphs: Callable[..., Any], optimizer: Any, penalty: bool) -> None:
     graphs, w = make_graphs(SIZES, 400, sparse=True), start(400)
-    few, everything = (Batch(graphs, optimiser, rows, penalty=penalty) for rows in (ROWS, frozenset()))
+    few, everything = (Batch(graphs, optimizer, rows, penalty=penalty) for rows in (ROWS, frozenset()))
     given: dict[str, Any] = {"anchor": map_leaves(lambda leaf: leaf * 2, w), "args": {"mu": 0.7}} if penalty else {}
     for (mine, _), (expected, _) in zip(few.run(w, **given), everything.run(w, **given), strict=True):
         assert_trees_close(mine, expected, 1e-12)
@@ -358,7 +358,7 @@ class Controlled(Batch):
         def trained(control: Tree) -> Any:
             found = {"part": {"control": control}, "mu": args["mu"]}
             more: dict[str, Any] = {"penalty": lambda w, anchor, args: slope(w, anchor, args["part"]), "anchor": w}
-            return fit(self.loss, w, graph, key, self.optimiser, self.steps, args=found, rows=self.rows, **more)
+            return fit(self.loss, w, graph, key, self.optimizer, self.steps, args=found, rows=self.rows, **more)
 
         first = trained(args["control"])
         control = sub(sub(args["control"], first.w), w)
@@ -369,13 +369,13 @@ class Controlled(Batch):
 
 
 @pytest.mark.parametrize("each", ["", "args"])
-@pytest.mark.parametrize("optimiser", OPTIMS)
+@pytest.mark.parametrize("optimizer", OPTIMS)
 def test_a_control_variate_is_cut_to_the_touched_rows(
-    make_graphs: Callable[..., Any], optimiser: Any, each: str
+    make_graphs: Callable[..., Any], optimizer: Any, each: str
 ) -> None:
     """All rows are trained where clients' own differ in rows that they do not touch."""
     graphs, w = make_graphs(SIZES, 400, sparse=True), start(400)
-    few, everything = (Controlled(graphs, optimiser, rows) for rows in (ROWS, frozenset()))
+    few, everything = (Controlled(graphs, optimizer, rows) for rows in (ROWS, frozenset()))
     args = {"control": map_leaves(lambda leaf: leaf / 3, w), "mu": torch.tensor(0.7)}
     args = repeated(args) if each else args
     trained = zip(few.run(w, w, args, each=each), everything.run(w, w, args, each=each), strict=True)
@@ -428,13 +428,13 @@ def test_trained_weights_are_weights_like_any_other(make_graphs: Callable[..., A
 class Going:
     """A step that trains with moments that are kept."""
 
-    def __init__(self, optimiser: Optimiser) -> None:
-        self.optimiser = optimiser
+    def __init__(self, optimizer: Optimizer) -> None:
+        self.optimizer = optimizer
 
     @on_client(sends={"w": "weights"})
     def train(self, client: Any, message: Tree) -> Tree:
         own = client.state.get("optimizer")
-        after = fit(gcn_loss, message["w"], client.graph, client.key, self.optimiser, 2, state=own, rows=ROWS)
+        after = fit(gcn_loss, message["w"], client.graph, client.key, self.optimizer, 2, state=own, rows=ROWS)
         client.state["w"], client.state["optimizer"] = after.w, after.state
         return {"w": after.w}
 
@@ -449,10 +449,10 @@ PART = {
 
 @pytest.mark.parametrize("part", PART)
 @pytest.mark.parametrize("features", [9, 400], ids=["all rows touched", "few rows touched"])
-@pytest.mark.parametrize("optimiser", STATEFUL)
+@pytest.mark.parametrize("optimizer", STATEFUL)
 @pytest.mark.parametrize("dtype", [pytest.param(torch.float32, marks=pytest.mark.slow), torch.float64])
 def test_a_batch_keeps_its_moments_as_each_client_alone(
-    make_graphs: Callable[..., Any], optimiser: Any, features: int, part: str, dtype: torch.dtype
+    make_graphs: Callable[..., Any], optimizer: Any, features: int, part: str, dtype: torch.dtype
 ) -> None:
     graphs = make_graphs(SIZES, features, sparse=True, dtype=dtype)
     feds = [Simulation(graphs, classes=3, mode=mode) for mode in ("loop", "vmap")]
@@ -460,18 +460,18 @@ def test_a_batch_keeps_its_moments_as_each_client_alone(
         w = map_leaves(lambda leaf: leaf * (1 + 0.1 * number), start(features, dtype=dtype))  # noqa: B023
         for fed in feds:
             fed.begin(number)
-            fed.map(Going(optimiser).train, {"w": w}, clients=clients)
+            fed.map(Going(optimizer).train, {"w": w}, clients=clients)
     one, other = (fed.snapshot() for fed in feds)
     assert_trees_close(one, other, TOLERANCE[dtype])
 
 
-def going(graphs: dict[str, Graph], rounds: Sequence[Any], optimiser: Optimiser, restore: int = -1) -> Simulation:
+def going(graphs: dict[str, Graph], rounds: Sequence[Any], optimizer: Optimizer, restore: int = -1) -> Simulation:
     """A federation after rounds of kept training, each with the clients that take part; restored after one of them."""
     fed = Simulation(graphs, classes=3)
     for number, clients in enumerate(rounds):
         fed.begin(number)
         w = map_leaves(lambda leaf: leaf * (1 + 0.1 * number), start(400, dtype=torch.float32))  # noqa: B023
-        fed.map(Going(optimiser).train, {"w": w}, clients=clients)
+        fed.map(Going(optimizer).train, {"w": w}, clients=clients)
         if number == restore:
             saved, fed = fed.snapshot(), Simulation(graphs, classes=3)
             fed.restore(saved)
@@ -498,10 +498,10 @@ def test_untouched_rows_of_moments_are_stored_once_while_all_take_the_same_steps
     assert partly(going(graphs, taken_apart, Adam())) == {"optimizer/steps"}
 
 
-@pytest.mark.parametrize("optimiser", STATEFUL[:2])
-def test_a_restored_client_goes_on_to_the_same_bits(make_graphs: Callable[..., Any], optimiser: Any) -> None:
+@pytest.mark.parametrize("optimizer", STATEFUL[:2])
+def test_a_restored_client_goes_on_to_the_same_bits(make_graphs: Callable[..., Any], optimizer: Any) -> None:
     graphs = make_graphs(SIZES, 400, sparse=True, dtype=torch.float32)
-    straight, again = (going(graphs, [None] * 4, optimiser, restore=at) for at in (-1, 1))
+    straight, again = (going(graphs, [None] * 4, optimizer, restore=at) for at in (-1, 1))
     assert_trees_close(straight.snapshot(), again.snapshot(), 0)
     assert partly(straight) == partly(again) != set()
 

@@ -1,4 +1,4 @@
-"""Everything that a plain installation brings has a permissive licence; none is copyleft for who uses it."""
+"""Everything that a plain installation brings has a permissive license; none is copyleft for who uses it."""
 
 import importlib.metadata as metadata
 import re
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 # Weak copyleft on the files themselves, which fedweave does not change: Mozilla's list of certificates, progress bars,
 # and the patterns of files of mkdocs (and mypy), which only builds the documentation.
 FILES_ALONE = {"certifi", "tqdm", "pathspec"}
-# Silent on licences: fedweave itself as older tools install it, and NVIDIA's package that only names its others, which
+# Silent on licenses: fedweave itself as older tools install it, and NVIDIA's package that only names its others, which
 # PyTorch's builds for GPUs need.
 SILENT = {"fedweave", "cuda-toolkit"}
 COPYLEFT = re.compile(r"\b[AL]?GPL|General Public|MPL|Mozilla|EUPL|CDDL|\bCC-BY-SA|Eclipse", re.IGNORECASE)
@@ -36,7 +36,7 @@ def installed(name: str, extras: tuple[str, ...], found: dict[str, metadata.Dist
 
 
 def stated(package: metadata.Distribution) -> Iterator[str]:
-    """What the package's metadata says of its licence, without the text of the licence itself."""
+    """What the package's metadata says of its license, without the text of the license itself."""
     about = package.metadata
     yield from filter(None, [about.get("License-Expression")])
     yield from (about.get("License") or "").strip().splitlines()[:1]

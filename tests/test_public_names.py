@@ -304,13 +304,13 @@ def test_check_names_faults_and_what_is_odd(tmp_path: Path) -> None:
     (rare / "nodes.csv").write_text(people)
     named = run("check", str(tmp_path / "b.toml"), "--set", "partition.public_split=false")
     assert "groups of people: f (0): 3, m (1): 1" in named
-    assert "note: a prediction of yes (1) counts as favourable, the second of two by alphabet" in named
-    assert 'data.favourable = "no"' in named
+    assert "note: a prediction of yes (1) counts as favorable, the second of two by alphabet" in named
+    assert 'data.favorable = "no"' in named
     told = run(
-        "check", str(tmp_path / "b.toml"), "--set", "partition.public_split=false", "--set", "data.favourable='no'"
+        "check", str(tmp_path / "b.toml"), "--set", "partition.public_split=false", "--set", "data.favorable='no'"
     )
     assert "note: a prediction of" not in told
-    assert "a prediction of no (1) counts as favourable (data.favourable)" in told
+    assert "a prediction of no (1) counts as favorable (data.favorable)" in told
     odd = run("check", str(tmp_path / "b.toml"), "--set", "data.groups=['m']", code=2)
     assert "sens 'f' is none of m" in odd
     assert "add it to data.groups" in odd

@@ -11,7 +11,7 @@ from fedweave.cli import app
 from fedweave.cli.export import Format
 from fedweave.experiment import config
 from fedweave.experiment.config.experiment import Metric, SimulationEngine
-from fedweave.learn import OPTIMISERS
+from fedweave.learn import OPTIMIZERS
 from fedweave.report.tracking import TRACKERS
 
 ROOT = Path(__file__).parents[1]
@@ -73,7 +73,7 @@ def test_lists_of_models_partitions_and_engines_are_those_of_the_registries() ->
 
 
 def test_choices_that_are_listed_are_those_of_the_settings() -> None:
-    assert row("Training", "optimizers of clients") == set(OPTIMISERS)
+    assert row("Training", "optimizers of clients") == set(OPTIMIZERS)
     assert row("Training", "numbers") == set(get_args(SimulationEngine.__annotations__["dtype"]))
     assert sentence("Models are selected") - {"[evaluation]"} == set(get_args(Metric))
     assert names(re.split(r"\. ", below("Deployment"))[0].split("\n\n")[-1]) == {one.value for one in Format}
@@ -88,11 +88,11 @@ def test_choices_that_are_listed_are_those_of_the_settings() -> None:
 
 @pytest.mark.parametrize("term", SOUGHT)
 def test_what_is_not_there_is_found_by_its_name_and_is_not_there(term: str) -> None:
-    """By every name of a plug-in, a setting, an option, an optimiser and a tracker."""
+    """By every name of a plug-in, a setting, an option, an optimizer and a tracker."""
     absent = [line for line in below("What is not there").splitlines() if term.lower() in line.lower()]
     assert absent, "the page does not have it"
     assert "not there" in absent[0]
-    known = {*OPTIMISERS, *TRACKERS, *config.own_parameters(config.General), *get_args(Metric), *options()}
+    known = {*OPTIMIZERS, *TRACKERS, *config.own_parameters(config.General), *get_args(Metric), *options()}
     for section in ("data", "model", "algorithm", "part", "engine"):
         for name, kind in config.registry(section).items():
             known |= {name, *config.parameters(section, kind)}

@@ -76,7 +76,7 @@ said = "from {threshold:.2f} on {flagged:.1%} are flagged: {recall:.0%} of the f
 print(said.format(**caught))
 
 # %% [markdown]
-# Next month training goes on where it ended, with new accounts and transfers: weights are kept, optimisers begin anew.
+# Next month training goes on where it ended, with new accounts and transfers: weights are kept, optimizers begin anew.
 
 # %%
 data, banks = month(seed=1)

@@ -5,7 +5,7 @@
 # gives each clinic a model of its own; after some layers the clinics' *representations* of a few patients are
 # averaged, so that every model sees a little of what the others know.
 #
-# Handwritten digits stand in for the patients: 64 grey values of a small scan, of which the first clinic holds the
+# Handwritten digits stand in for the patients: 64 gray values of a small scan, of which the first clinic holds the
 # top rows, the second the middle, the third the bottom. "Diagnoses" are the ten digits; similar scans are joined.
 # Nothing is downloaded.
 

@@ -7,7 +7,7 @@
 # server's, and more so the further a shop's range is from everybody's.
 #
 # How can the server train layers without products? Shops send **mashed ego-graphs**: the average over at least
-# `least` products' neighbourhoods, as embeddings. The products are generated; nothing is downloaded.
+# `least` products' neighborhoods, as embeddings. The products are generated; nothing is downloaded.
 
 # %%
 import numpy as np

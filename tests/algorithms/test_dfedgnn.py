@@ -1,4 +1,4 @@
-"""D-FedGNN: what neighbours on the ring make of each other's weights, and that nobody else gets them."""
+"""D-FedGNN: what neighbors on the ring make of each other's weights, and that nobody else gets them."""
 
 from typing import Any
 
@@ -65,12 +65,12 @@ def mixed(values: Any, mode: str = "vmap", rounds: int = 1, absent: tuple[str, .
         ([3.0, 6.0, 0.0, 0.0, 30.0], [13.0, 3.0, 2.0, 10.0, 11.0]),
     ],
 )
-def test_weights_become_the_mean_of_three_neighbours(before: list[float], after: list[float], mode: str) -> None:
+def test_weights_become_the_mean_of_three_neighbors(before: list[float], after: list[float], mode: str) -> None:
     assert mixed(before, mode) == pytest.approx(after, abs=1e-12)
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_the_share_of_an_absent_neighbour_stays_with_the_client(mode: str) -> None:
+def test_the_share_of_an_absent_neighbor_stays_with_the_client(mode: str) -> None:
     """Without client 1: client 0 is (3 + 3 + 30) / 3, client 2 (0 + 0 + 0) / 3; the absent one stays as it was."""
     after = mixed([3.0, 6.0, 0.0, 0.0, 30.0], mode, absent=("c1",))
     assert after == pytest.approx([12.0, 6.0, 0.0, 10.0, 11.0], abs=1e-12)
@@ -94,7 +94,7 @@ def test_mixing_alone_leads_to_consensus_at_the_mean(count: int) -> None:
     assert max(after) - min(after) <= (2 / 3) ** 60 * 10
 
 
-def test_ring_names_each_neighbour_once() -> None:
+def test_ring_names_each_neighbor_once() -> None:
     assert ring(["a"]) == {"a": ()}
     assert ring(["a", "b"]) == {"a": ("b",), "b": ("a",)}
     assert ring(["a", "b", "c", "d"]) == {"a": ("d", "b"), "b": ("a", "c"), "c": ("b", "d"), "d": ("c", "a")}
@@ -113,7 +113,7 @@ def test_all_start_from_the_same_weights_which_are_fedavgs() -> None:
 
 
 def test_three_clients_end_a_round_as_uniform_fedavg_does() -> None:
-    """On a ring of three, everybody is a neighbour; without dropout, for the steps draw differently."""
+    """On a ring of three, everybody is a neighbor; without dropout, for the steps draw differently."""
     clients = dict(list(graphs(torch.float64).items())[:3])
     after, _ = trained(DFedGNN(model(dropout=0.0)), clients=clients)
     averaged = federation(dtype=torch.float64, clients=clients)
@@ -159,8 +159,8 @@ def test_senseless_parameters_are_refused(changes: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-def test_neighbours_help_on_digits() -> None:
-    """Real images: with few labelled nodes each, models that neighbours average beat those that clients train alone."""
+def test_neighbors_help_on_digits() -> None:
+    """Real images: with few labeled nodes each, models that neighbors average beat those that clients train alone."""
     document = {
         "data": {"name": "digits"},
         "partition": {"name": "random", "clients": 10, "train": 0.1, "val": 0.1, "test": 0.8},

@@ -78,7 +78,7 @@ KINDS: dict[str, dict[str, Any]] = {"fairgfl": SMALL | {"renew": True}, "ditto":
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
-def test_vectorised_equals_loop(name: str) -> None:
+def test_vectorized_equals_loop(name: str) -> None:
     loop, fast = (
         trained(made(name, **KINDS[name]), federation(mode=mode, dtype=torch.float64)) for mode in ("loop", "vmap")
     )

@@ -116,7 +116,7 @@ def test_the_ledger_has_the_epsilon_of_an_example(mode: str) -> None:
 
 
 @pytest.mark.slow
-def test_loop_and_vectorised_send_the_same() -> None:
+def test_loop_and_vectorized_send_the_same() -> None:
     ends = [[*train(made(), federation(mode=mode, dtype=torch.float64), 2)][-1].state for mode in ("loop", "vmap")]
     assert distance(*ends) < 1e-9
 
@@ -142,7 +142,7 @@ def test_noise_has_its_standard_deviation() -> None:
 
 def test_what_cannot_be_bounded_is_refused() -> None:
     gcn = MODELS["gcn"](hidden=8, layers=2).build(FEATURES, 3)
-    with pytest.raises(ValueError, match="with message passing a node is in its neighbours' losses"):
+    with pytest.raises(ValueError, match="with message passing a node is in its neighbors' losses"):
         FedAvg(gcn, parts=(Uniform(), ExampleNoise()))
     with pytest.raises(ValueError, match="fair_penalty would add to the loss in vain"):
         FedAvg(MLP, parts=(Uniform(), FairPenalty(), ExampleNoise()))

@@ -323,7 +323,7 @@ def test_terms_of_the_outputs_share_one_forward_pass() -> None:
 
 
 @pytest.mark.slow
-def test_the_penalty_closes_the_gap_that_it_penalises() -> None:
+def test_the_penalty_closes_the_gap_that_it_penalizes() -> None:
     """Of each client's own training, a strong penalty leaves smaller gaps on training examples."""
     left = []
     for alpha in (0.0, 5.0):

@@ -73,7 +73,7 @@ def test_three_rounds_equal_the_reference(
     same(state["w"], w)
 
 
-def test_without_overlap_and_regulariser_it_is_the_plain_mean() -> None:
+def test_without_overlap_and_regularizer_it_is_the_plain_mean() -> None:
     plain, _ = ended("fedavg", parts=(Uniform(),), **SGD)
     none, _ = ended(estimator="none", lam=0.0, **SGD)
     same(none["w"], ravel(plain["w"]).numpy())

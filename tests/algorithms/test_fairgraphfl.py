@@ -333,7 +333,7 @@ def test_parts_refuse_what_cannot_be() -> None:
 
 
 def test_parts_suit_other_algorithms_and_nodes() -> None:
-    """Values by alignment and payoffs for FedProx on nodes, with normalised updates."""
+    """Values by alignment and payoffs for FedProx on nodes, with normalized updates."""
     fed = federation()
     parts = (Normalised(0.1), AgentValue(alpha2=0.0), Payoff(10.0))
     *_, last = train(algorithm("fedprox", parts=parts), fed, 2)

@@ -32,8 +32,8 @@ def test_no_mean_is_of_one_row(rows: int, k: int) -> None:
 
 
 def test_clusters_far_apart_are_found_and_a_row_by_itself_joins_one() -> None:
-    centre = torch.tensor([[0.0, 0.0], [100.0, 0.0], [0.0, 100.0]])
-    z = torch.cat([centre.repeat_interleave(5, 0) + torch.randn(15, 2), torch.tensor([[130.0, 0.0]])])
+    center = torch.tensor([[0.0, 0.0], [100.0, 0.0], [0.0, 100.0]])
+    z = torch.cat([center.repeat_interleave(5, 0) + torch.randn(15, 2), torch.tensor([[130.0, 0.0]])])
     member, mean, size = feddep.clustered(z, random.key(0), 4)
     assert sorted(size.tolist()) == [0, 5, 5, 6]
     assert int(member[15]) == int(member[5])

@@ -78,19 +78,19 @@ NOBODY = np.zeros((2, 0), int)
 
 
 def test_mashing_by_hand() -> None:
-    """Nodes 0 - 1 and node 2 alone have one neighbour each, so that sampling has no choice; Θ is the identity."""
+    """Nodes 0 - 1 and node 2 alone have one neighbor each, so that sampling has no choice; Θ is the identity."""
     x = np.array([[1.0, 10], [2, 20], [6, 60]])
     graph = small(3, np.array([[0, 1], [1, 0]]), [0, 1, 1], [0, 1, 2], x)
     algorithm = fedego(net(2, 2, hidden=2), batch=3)
     theta = {"0": {"weight": torch.eye(2).double(), "bias": torch.zeros(2).double()}}
     mashed = algorithm._mashed(client(graph), theta, 2, 2)
-    # the centres are 0 1 2, their children 1 0 2, and theirs 0 1 2: (1 + 2 + 6) / 3 everywhere
+    # the centers are 0 1 2, their children 1 0 2, and theirs 0 1 2: (1 + 2 + 6) / 3 everywhere
     assert torch.allclose(mashed["embedding"][0], torch.tensor([3.0, 30.0]).double().expand(7, 2))
     assert mashed["label"][0].tolist() == pytest.approx([1 / 3, 2 / 3])
     assert not mashed["embedding"][1].any()
     assert not mashed["label"][1].any()
     two = graph._replace(masks=graph.masks & (torch.arange(32) != 1))
-    mashed = algorithm._mashed(client(two), theta, 1, 2)  # centres 0 and 2: rings 0 2, 1 2, 0 2
+    mashed = algorithm._mashed(client(two), theta, 1, 2)  # centers 0 and 2: rings 0 2, 1 2, 0 2
     expected = torch.tensor([3.5, 4, 4, 3.5, 3.5, 3.5, 3.5]).double()
     assert torch.allclose(mashed["embedding"][0], torch.stack([expected, 10 * expected], 1))
     assert mashed["label"].tolist() == [[0.5, 0.5]]
@@ -361,7 +361,7 @@ def test_epochs_are_the_same_in_both_modes() -> None:
 
 @pytest.mark.parametrize("share_root_weight", [False, True])
 def test_the_servers_step_by_hand(share_root_weight: bool) -> None:
-    """One step of SGD on all mashed egos: −Σ_c y_c log softmax(p_0)_c, and P_g the mean of the centres' labels."""
+    """One step of SGD on all mashed egos: −Σ_c y_c log softmax(p_0)_c, and P_g the mean of the centers' labels."""
     fed: Any = federation(engine=Recorder, dtype=torch.float64)
     model = net(share_root_weight=share_root_weight)
     algorithm = fedego(model, optimizer="sgd", lr=0.5, batch=16)
@@ -381,8 +381,8 @@ def test_the_servers_step_by_hand(share_root_weight: bool) -> None:
         def layer(w: Tree, own: Tensor, mean: Tensor) -> Tensor:
             return torch.relu(own @ w["neigh" if share_root_weight else "root"] + mean @ w["neigh"] + w["bias"])
 
-        centre, inner = layer(w1, ring[0], ring[1].mean(1)), layer(w1, ring[1], ring[2].mean(2))
-        logits = layer(w2, centre, inner.mean(1)) @ last["weight"] + last["bias"]
+        center, inner = layer(w1, ring[0], ring[1].mean(1)), layer(w1, ring[1], ring[2].mean(2))
+        logits = layer(w2, center, inner.mean(1)) @ last["weight"] + last["bias"]
         return -(labels * (logits - logits.logsumexp(1, keepdim=True))).sum() / len(labels)
 
     grads = torch.func.grad(loss)(first["phi"])

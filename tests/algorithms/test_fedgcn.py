@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedweave.algorithms import ALGORITHMS, FedAvg
-from fedweave.algorithms.fedgcn import CROSSING, PLACES, NeighbourSums, Places
+from fedweave.algorithms.fedgcn import CROSSING, PLACES, NeighborSums, Places
 from fedweave.core import model as models
 from fedweave.core.graph import dense, graph_arrays, make_graph
 from fedweave.core.operators import NODES, Precomputed
@@ -95,13 +95,13 @@ def by_hand(hops: int = 2, leaves: str = "") -> Simulation:
 
 
 def test_a_path_of_four_nodes_by_hand() -> None:
-    """(Â X)_v = Σ_u x_u / √(d~_u d~_v) over v and its neighbours u, d~ = 2, 3, 3, 2 along the path."""
+    """(Â X)_v = Σ_u x_u / √(d~_u d~_v) over v and its neighbors u, d~ = 2, 3, 3, 2 along the path."""
     fed, r6 = by_hand(), np.sqrt(6)
     rows = np.array([1 / 2 + 2 / r6, 1 / r6 + 2 / 3 + 4 / 3, 2 / 3 + 4 / 3 + 8 / r6, 4 / r6 + 8 / 2])
     for client, own, elsewhere in (("a", [0, 1], 2), ("b", [2, 3], 1)):
         x, edges, y, masks, *_ = graph_arrays(fed.graphs[client])
         assert np.abs(x[:3, 0] - rows[[*own, elsewhere]]).max() < 1e-12
-        # the neighbour elsewhere has one more neighbour, that a node without features stands for
+        # the neighbor elsewhere has one more neighbor, that a node without features stands for
         assert x[3:].tolist() == [[0.0]]
         assert np.bincount(edges[0]).tolist() == ([1, 2, 2, 1] if client == "a" else [2, 1, 2, 1])
         assert y[2:].tolist() == [-1, -1]
@@ -143,7 +143,7 @@ def test_without_a_client_the_exchange_is_that_of_the_others_graph() -> None:
             for i, own in zip(clients, found, strict=True)
         }
         fed = Simulation(graphs, classes=built.data.classes)
-        FedAvg(built.algorithm.model, parts=(NeighbourSums(),)).init(fed)
+        FedAvg(built.algorithm.model, parts=(NeighborSums(),)).init(fed)
         kept += [graph_arrays(graph) for graph in fed.graphs.values()]
     assert any(len(own.y) > len(part.nodes) for own, part in zip(left, parts, strict=True))
     for one, other in zip(left, never, strict=True):
@@ -156,7 +156,7 @@ def test_the_ledger_says_that_identities_and_sums_leave() -> None:
     up = {(row["client"], row["key"]): row["reveals"] for row in table if row["direction"] == "up"}
     for client in ("a", "b"):
         assert up[client, "node"] == "which nodes the client's nodes are or are joined to"
-        assert "the sum of its neighbours' features" in up[client, "sum"]
+        assert "the sum of its neighbors' features" in up[client, "sum"]
         assert "which nodes of others" in up[client, "outside"]
 
 
@@ -186,7 +186,7 @@ def test_it_needs_places_and_a_graph_convolution() -> None:
     fed = by_hand(hops=0)
     lone = Simulation({client: graph._replace(extra={}) for client, graph in fed.graphs.items()}, classes=2)
     with pytest.raises(StepFailed, match="no places are known"):
-        FedAvg(model(), parts=(NeighbourSums(),)).init(lone)
+        FedAvg(model(), parts=(NeighborSums(),)).init(lone)
     for name in ("sage", "gat"):  # another matrix, and attention over the entries of the same
         with pytest.raises(ValueError, match="choose model gcn"):
             ALGORITHMS["fedgcn"](MODELS[name](hidden=2, **({"heads": 1} if name == "gat" else {})).build(1, 2))

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedweave.algorithms import ALGORITHMS, FedAvg
 from fedweave.algorithms.fedsage_plus import MissingNeighbours, _sent, _total
-from fedweave.algorithms.neighbours import (
+from fedweave.algorithms.neighbors import (
     classification,
     counts,
     embeddings,
@@ -58,7 +58,7 @@ def begun(record: str = "never") -> Simulation:
 
 
 def believing(fed: Simulation, count: float) -> Simulation:
-    """All nodes are believed to miss so many neighbours, whose features do not depend on the node."""
+    """All nodes are believed to miss so many neighbors, whose features do not depend on the node."""
     states = fed.snapshot()
     for state in states.values():
         kept = state["neighbours"]
@@ -105,7 +105,7 @@ def test_matching_nothing_is_0_with_a_gradient_of_0() -> None:
 
 @pytest.mark.parametrize("kind", [np.asarray, sp.csr_matrix], ids=["dense", "sparse"])
 def test_mending_by_hand(kind: Any) -> None:
-    """A path of three nodes; node 0 gets two neighbours and node 2 one."""
+    """A path of three nodes; node 0 gets two neighbors and node 2 one."""
     x = np.array([[1.0, 0, 0], [0, 2, 0], [0, 3, 4]], np.float32)
     path = np.array([[0, 1, 1, 2], [1, 0, 2, 1]])
     before = GraphArrays(kind(x), path, np.array([1, 0, 1]), np.eye(3, dtype=bool), np.array([0, 1, -1]))
@@ -176,8 +176,8 @@ def test_half_of_the_nodes_in_no_training_or_test_set_are_hidden() -> None:
         assert hidden.sum() == graph.masks[VAL].sum() // 2
 
 
-def test_the_local_loss_is_of_what_visible_nodes_miss_and_of_their_hidden_neighbours() -> None:
-    """Its first two terms node by node, of every visible node with hidden neighbours, of which there are fewer than are
+def test_the_local_loss_is_of_what_visible_nodes_miss_and_of_their_hidden_neighbors() -> None:
+    """Its first two terms node by node, of every visible node with hidden neighbors, of which there are fewer than are
     drawn; the third is held above."""
     part = MissingNeighbours(slots=2, sample=60, hidden=(8,), rounding="floor")
     graph, kept, key = begun().graphs["site-1"], learnt()["site-1"]["neighbours"], random.key(3)
@@ -192,7 +192,7 @@ def test_the_local_loss_is_of_what_visible_nodes_miss_and_of_their_hidden_neighb
     rows, real = part._rows(graph, random.fold(key, "rows"), hidden)
     assert sorted(rows[real].tolist()) == [u for u, missed in theirs.items() if missed]
     assert 0 < int(real.sum()) < len(theirs)
-    assert theirs[0], "the node that empty places stand for has hidden neighbours, too"
+    assert theirs[0], "the node that empty places stand for has hidden neighbors, too"
     made = part.net.features(w["features"], noisy(z[rows], random.fold(key, "noise")))
     gaps = [
         min(((made[at, slot] - x[v]) ** 2).mean() for v in theirs[u])
@@ -331,7 +331,7 @@ def test_the_exchange_brings_what_is_made_closer_to_others_nodes() -> None:
 
 @pytest.mark.parametrize(("count", "each"), [(0.9, 0), (1.7, 1), (7.2, 2)])
 def test_mending_adds_exactly_what_is_predicted(count: float, each: int) -> None:
-    """⌊n̂⌋ neighbours of every node, `slots` at most, with the generator's features."""
+    """⌊n̂⌋ neighbors of every node, `slots` at most, with the generator's features."""
     fed = believing(begun(), count)
     states, before = fed.snapshot(), dict(fed.graphs)
     fixed = torch.linspace(-0.9, 0.9, 2 * FEATURES).double()
@@ -430,7 +430,7 @@ def test_nothing_but_what_is_declared_leaves(heard: Any) -> None:
     table = [row for row in fed.ledger.table().to_pylist() if row["direction"] == "up" and row["reveals"]]
     up = {row["key"].split("/")[0]: row for row in table if row["key"][0] != "("}
     assert set(up) == told
-    assert "hidden neighbours" in up["generator"]["reveals"]
+    assert "hidden neighbors" in up["generator"]["reveals"]
     assert "of a generator made for that, a node's features" in up["gradient"]["reveals"]
     assert "aussian" in up["embedding"]["mechanism"]
 

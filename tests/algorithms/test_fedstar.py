@@ -22,7 +22,7 @@ from tests.contract.federations import distance
 from tests.refusals import refusal
 
 SGD: dict[str, Any] = {"optimizer": "sgd", "lr": 0.05}
-# a triangle with a tail, a pair, a node alone, and a hub of 20 neighbours
+# a triangle with a tail, a pair, a node alone, and a hub of 20 neighbors
 EDGES = [(0, 1), (1, 2), (0, 2), (2, 3), (4, 5), *((7, 8 + leaf) for leaf in range(20))]
 GRAPH_OF = np.array([0] * 4 + [1] * 2 + [2] + [3] * 21)
 

@@ -44,7 +44,7 @@ def test_reliability_is_that_of_the_reference(baselines: Any) -> None:
 
 
 def test_reliability_by_hand() -> None:
-    """Of a star: (1 + 1 + 0) / 3 at its centre, (1 + 1) / 2 at the leaf that is like it; 1 of a node alone."""
+    """Of a star: (1 + 1 + 0) / 3 at its center, (1 + 1) / 2 at the leaf that is like it; 1 of a node alone."""
     masks = np.zeros((3, 4), bool)
     masks[0, [0, 1, 3]] = True
     edges, y = np.array([[0, 0, 1, 2], [1, 2, 0, 0]]), np.array([0, 1, 1, 2])
@@ -98,7 +98,7 @@ def test_one_message_leaves_before_the_first_round() -> None:
     rows = [row for row in fed.ledger.table().to_pylist() if row["direction"] == "up" and row["key"] == "reliability"]
     assert {row["round"] for row in rows} == {0}
     assert rows[0]["shape"].startswith(f"[{CLASSES}]")
-    assert "how like their neighbours" in rows[0]["reveals"]
+    assert "how like their neighbors" in rows[0]["reveals"]
 
 
 def test_what_it_cannot_do_is_refused() -> None:

@@ -43,7 +43,7 @@ def test_margin_and_loss_are_those_of_the_reference(baselines: Any, seed: int) -
 
 
 def test_by_hand() -> None:
-    """Two classes at their centres a distance of 5 apart; three classes by the nearest; one class."""
+    """Two classes at their centers a distance of 5 apart; three classes by the nearest; one class."""
     q = torch.tensor([[0.0, 0], [3, 4]], dtype=torch.float64)
     both = torch.ones(1, 2, dtype=torch.bool)
     assert float(margin(q[None], both)) == pytest.approx(5)

@@ -1,4 +1,4 @@
-"""FGGP's prototypes and centres against arithmetic that was written apart from it, and its laws."""
+"""FGGP's prototypes and centers against arithmetic that was written apart from it, and its laws."""
 
 from typing import Any
 
@@ -30,25 +30,25 @@ def test_prototypes_are_those_of_the_reference(baselines: Any) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 12, 30])
-def test_centres_are_means_of_the_groups_of_the_reference(baselines: Any, count: int) -> None:
+def test_centers_are_means_of_the_groups_of_the_reference(baselines: Any, count: int) -> None:
     rows = np.random.default_rng(count).normal(size=(count, 4))
-    label, found = baselines.finch(rows), fggp.centres(rows)
+    label, found = baselines.finch(rows), fggp.centers(rows)
     expected = np.stack([rows[label == group].mean(0) for group in range(label.max() + 1)])
     assert found.shape == expected.shape
     assert np.abs(found[np.lexsort(found.T)] - expected[np.lexsort(expected.T)]).max() < 1e-12
     assert len(found) <= max(1, count // 2)  # what the server makes room for
 
 
-def test_answers_add_up_the_softmax_over_the_nearest_centres() -> None:
-    centre = torch.zeros(3, 2, 2, dtype=torch.float64)
-    centre[0, 0], centre[0, 1], centre[1, 0] = torch.tensor([[1.0, 0], [0, 1], [3, 4]]).double()
+def test_answers_add_up_the_softmax_over_the_nearest_centers() -> None:
+    center = torch.zeros(3, 2, 2, dtype=torch.float64)
+    center[0, 0], center[0, 1], center[1, 0] = torch.tensor([[1.0, 0], [0, 1], [3, 4]]).double()
     h = torch.tensor([[2.0, 0.0], [0.0, 5.0]], dtype=torch.float64)
     share = np.exp(np.array([[1, 0, 0.6], [0, 1, 0.8]]) / 0.1)
     expected = np.stack([share[:, 0] + share[:, 1], share[:, 2]], 1) / share.sum(1, keepdims=True)
-    found = fggp.by_centres(h, centre, 30).exp().numpy()
+    found = fggp.by_centers(h, center, 30).exp().numpy()
     assert np.abs(found[:, :2] - expected).max() < 1e-9
-    assert (found[:, 2] < 1e-9).all()  # a class without centres
-    assert (fggp.by_centres(h, centre, 1).argmax(1) == 0).all()
+    assert (found[:, 2] < 1e-9).all()  # a class without centers
+    assert (fggp.by_centers(h, center, 1).argmax(1) == 0).all()
 
 
 def test_the_contrast_is_cross_entropy_over_classes_of_both_views() -> None:
@@ -98,7 +98,7 @@ def ended(name: str, **options: Any) -> tuple[Any, set[tuple[str, str]], Any]:
 
 
 @pytest.mark.slow
-def test_without_strength_it_is_fedavg_and_only_centres_cross() -> None:
+def test_without_strength_it_is_fedavg_and_only_centers_cross() -> None:
     plain, keys, _ = ended("fedavg")
     off, _, _ = ended("fggp", answer="classifier", augment=0.0, align=0.0, **SMALL)
     for path, leaf in leaves(plain["w"]):
@@ -106,10 +106,10 @@ def test_without_strength_it_is_fedavg_and_only_centres_cross() -> None:
     classifier, told, _ = ended("fggp", answer="classifier", **SMALL)
     assert distance(classifier["w"], off["w"]) > 1e-4
     assert {key.rpartition("/")[2] for _, key in told - keys} == set(fggp.AUGMENTOR)
-    centres, said, fed = ended("fggp", **SMALL)
-    assert distance(classifier["w"], centres["w"]) == 0  # centres answer alone
+    centers, said, fed = ended("fggp", **SMALL)
+    assert distance(classifier["w"], centers["w"]) == 0  # centers answer alone
     assert said - told == {("up", "prototype"), ("down", "NearestCentres/centre")}
-    assert centres["parts"]["NearestCentres"]["centre"].shape == (CLASSES, len(fed.clients) // 2, HIDDEN)
+    assert centers["parts"]["NearestCentres"]["centre"].shape == (CLASSES, len(fed.clients) // 2, HIDDEN)
 
 
 def test_what_it_cannot_read_is_refused() -> None:

@@ -27,8 +27,8 @@ def weights(net: Any, seed: int) -> Any:
 
 def told(net: Any, w: Any, graph: Any) -> Any:
     """Embeddings and logits of the whole graph."""
-    starts = torch.cat([graph.own_edges.neighbours.first, sum(graph.own_edges.neighbours[:2])[-1:]])
-    whole = {"columns": graph.own_edges.neighbours.columns, "starts": starts}
+    starts = torch.cat([graph.own_edges.neighbors.first, sum(graph.own_edges.neighbors[:2])[-1:]])
+    whole = {"columns": graph.own_edges.neighbors.columns, "starts": starts}
     return fgssl.told(net, w, graph, whole | {"features": torch.ones(graph.x.shape[1], dtype=torch.float64)}, None)
 
 

@@ -171,7 +171,7 @@ def test_what_accelerators_capture_is_recorded_once(monkeypatch: pytest.MonkeyPa
         *(pytest.param(own, marks=SLOW) for own in ({}, {"exchanges": 4}, {"kind": VFL}, {"kind": Standalone})),
     ],
 )  # fmt: skip
-def test_vectorised_equals_loop(options: dict[str, Any]) -> None:
+def test_vectorized_equals_loop(options: dict[str, Any]) -> None:
     ends = []
     for mode in ("loop", "vmap"):
         fed = federation(mode=mode)
@@ -261,7 +261,7 @@ def test_what_the_server_learns_is_in_the_ledger() -> None:
     outcome(made(), fed, 1)
     up = {(row["step"].split(".")[1], row["key"]): row for row in rows(fed, direction="up") if row["reveals"]}
     assert {key for _, key in up} == {"nodes", "masks", "labels", "h", "gradient", *OWN}
-    assert "sampled neighbours" in up["sample", "nodes"]["reveals"]
+    assert "sampled neighbors" in up["sample", "nodes"]["reveals"]
     assert "labels" in up["pull", "gradient"]["reveals"]
     assert {row["client"] for row in rows(fed, direction="up", key="gradient")} == {"client-1"}
     assert not any(step == "update" for step, _ in up)

@@ -316,7 +316,7 @@ def test_one_client_with_every_layer_aggregated_is_the_backbone(name: str, how: 
     ("name", "holders"), [("gcnii", (0, 1, 2)), ("gcnii", (1,)), ("gcn", (0, 1, 2)), ("gat", (0, 1, 2))]
 )
 def test_sampling_everything_is_the_full_graph(name: str, how: Any, backward: Any, holders: Any) -> None:
-    """A mini-batch of all train nodes with all their neighbours computes what the full graph does."""
+    """A mini-batch of all train nodes with all their neighbors computes what the full graph does."""
     graphs, at = parties(holders=holders), (1, 3) if name != "gcnii" else (1, 4)
     ends = []
     for batch, fan_out in ((0, 1), (NODES, NODES)):

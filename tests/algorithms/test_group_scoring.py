@@ -129,7 +129,7 @@ def test_without_a_sensitive_attribute_nothing_changes(mode: str) -> None:
     assert all("sensitive group" in row[6] for row in more)
 
 
-def test_three_classes_have_no_favourable_one() -> None:
+def test_three_classes_have_no_favorable_one() -> None:
     fed = federation()
     *_, step = train(ALGORITHMS["fedavg"](net(3)), fed, 1)
     assert not [name for name in step.summary if "groups" in name]

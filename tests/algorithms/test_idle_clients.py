@@ -63,7 +63,7 @@ def test_one_client_alone_and_in_a_batch(name: str) -> None:
     assert distance(*({"all": one} for one in found)) < 1e-5
 
 
-def test_neighbours_do_not_get_a_decayed_model() -> None:
+def test_neighbors_do_not_get_a_decayed_model() -> None:
     fed = with_one_idle("vmap")
     run = train(algorithm("dfedgnn", **DECAY), fed, 3, 0)
     next(run)

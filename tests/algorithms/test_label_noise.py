@@ -1,4 +1,4 @@
-"""Labels as randomised response leaves them: its probabilities, GLASU's training on them, and the attack by hand."""
+"""Labels as randomized response leaves them: its probabilities, GLASU's training on them, and the attack by hand."""
 
 import math
 from typing import Any
@@ -12,7 +12,7 @@ from fedweave.core import random
 from fedweave.engines.simulation import Simulation
 from fedweave.experiment.rounds import train
 from fedweave.privacy.attacks import labels_from_gradient
-from fedweave.privacy.mechanisms import randomised_response
+from fedweave.privacy.mechanisms import randomized_response
 from tests.contract.federations import algorithm, distance, federation, graphs, model
 from tests.refusals import refusal
 
@@ -37,17 +37,17 @@ def test_a_row_by_hand() -> None:
     assert labels_from_gradient(dropped, weight).tolist() == [1, -1]
 
 
-# --- randomised response
+# --- randomized response
 
 
 @pytest.mark.parametrize(("epsilon", "classes"), [(0.5, 2), (1.0, 3), (3.0, 7)])
-def test_randomised_response_is_epsilon_private(epsilon: float, classes: int) -> None:
+def test_randomized_response_is_epsilon_private(epsilon: float, classes: int) -> None:
     """The distribution of what a label becomes, from 200,000 draws for each label."""
     count = 200_000
     found = np.stack(
         [
             np.bincount(
-                randomised_response(
+                randomized_response(
                     torch.full((count,), label), classes, epsilon, random.bits(random.key(label), 2 * count)
                 ),
                 minlength=classes,
@@ -63,11 +63,11 @@ def test_randomised_response_is_epsilon_private(epsilon: float, classes: int) ->
 
 def test_what_was_drawn_is_drawn_once_and_what_is_unknown_stays() -> None:
     y = torch.tensor([-1, 0, 1, 2, -1, 2, 1])
-    one = randomised_response(y, 3, 0.1, random.bits(random.key(1), 2 * len(y)))
-    assert one.tolist() == randomised_response(y, 3, 0.1, random.bits(random.key(1), 2 * len(y))).tolist()
+    one = randomized_response(y, 3, 0.1, random.bits(random.key(1), 2 * len(y)))
+    assert one.tolist() == randomized_response(y, 3, 0.1, random.bits(random.key(1), 2 * len(y))).tolist()
     assert (one[y < 0] == -1).all()
     assert (
-        randomised_response(y[:4], 3, 0.1, random.bits(random.key(1), 8)).tolist() == one[:4].tolist()
+        randomized_response(y[:4], 3, 0.1, random.bits(random.key(1), 8)).tolist() == one[:4].tolist()
     )  # padding changes nothing
 
 

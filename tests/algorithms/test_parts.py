@@ -152,7 +152,7 @@ def test_a_pull_that_one_local_step_leaves_without_a_gradient_is_told(name: str)
     ],
 )
 def test_settings_that_a_part_cannot_live_with_are_noted(name: str, options: dict[str, Any], told: str) -> None:
-    """Of steps too long for a pull, and of another optimiser than the part is made for; presets' own have no note."""
+    """Of steps too long for a pull, and of another optimizer than the part is made for; presets' own have no note."""
     assert [told in note for note in ALGORITHMS[name](model(), local_steps=2, **options).notes] == [True]
     assert not ALGORITHMS[name](model(), local_steps=2).notes
 
@@ -231,7 +231,7 @@ def test_two_parts_that_decide_the_same_are_refused_by_name(both: tuple[Part, ..
 
 @dataclass(frozen=True)
 class Odd(Part):
-    sends: ClassVar = {"n": "number of neighbours"}
+    sends: ClassVar = {"n": "number of neighbors"}
 
     def report(self, ctx: Context) -> Tree:
         return {"n": ctx.examples}

@@ -99,7 +99,7 @@ def test_double_precision() -> None:
 
 
 @pytest.mark.slow
-def test_loop_and_vectorised_send_the_same() -> None:
+def test_loop_and_vectorized_send_the_same() -> None:
     loop, together = (outcome(made(secure_sum=True), federation(mode=mode))[1] for mode in ("loop", "vmap"))
     assert gap(loop, together) < 1e-6
 

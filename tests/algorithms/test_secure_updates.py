@@ -48,7 +48,7 @@ def test_the_mean_is_that_of_fedavg(part: SecureSum, plain: Any, gap: float) -> 
 
 
 @pytest.mark.slow
-def test_loop_and_vectorised_add_up_the_same_words() -> None:
+def test_loop_and_vectorized_add_up_the_same_words() -> None:
     assert distance(after(SecureSum(), mode="loop")[0]["w"], after(SecureSum(), mode="vmap")[0]["w"]) == 0
 
 

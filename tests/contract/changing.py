@@ -80,7 +80,7 @@ class Drifting(Changing):
 
 
 class Mending(Changing):
-    """Nodes at the end of few edges get a neighbour with the mean of their neighbours' features, without a label."""
+    """Nodes at the end of few edges get a neighbor with the mean of their neighbors' features, without a label."""
 
     @on_client(replaces_data=True)
     def change(self, client: Client, message: Tree) -> Tree:

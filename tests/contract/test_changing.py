@@ -48,7 +48,7 @@ def outcomes(specified: dict[str, tuple[Any, Tree]]) -> dict[str, Tree]:
 @pytest.mark.often("2-mending")
 @every_kind
 @pytest.mark.parametrize("chunk", [pytest.param(0, marks=SLOW), pytest.param(1, marks=SLOW), 2])
-def test_vectorised_equals_loop_bit_for_bit(name: str, chunk: int, outcomes: dict[str, Tree]) -> None:
+def test_vectorized_equals_loop_bit_for_bit(name: str, chunk: int, outcomes: dict[str, Tree]) -> None:
     assert distance(run(name, federation(mode="vmap", chunk=chunk)), outcomes[name]) == 0
 
 

@@ -1,5 +1,5 @@
 """Edges between clients: FedGCN's exchange before training (Yao et al. 2023), in which every client gets the sums of
-features over its nodes' neighbours, whoever holds them, and takes them for its data."""
+features over its nodes' neighbors, whoever holds them, and takes them for its data."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,8 +21,8 @@ from tests.contract.changing import Changing
 
 
 @dataclass(frozen=True)
-class NeighbourSums(Changing):
-    """The features become A x, the sums over all neighbours, whoever holds them."""
+class NeighborSums(Changing):
+    """The features become A x, the sums over all neighbors, whoever holds them."""
 
     capabilities: ClassVar[Capabilities] = Capabilities(ids=True)
     finders: ClassVar = (Places(),)
@@ -71,8 +71,8 @@ def _dense(client: Client) -> np.ndarray:
 
 
 @pytest.mark.parametrize("mode", ["loop", "vmap"])
-def test_neighbours_at_other_clients_count(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(ALGORITHMS, "neighbour_sums", NeighbourSums)
+def test_neighbors_at_other_clients_count(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ALGORITHMS, "neighbour_sums", NeighborSums)
     document = {
         "seed": 2,
         "data": {"name": "synthetic", "nodes": 150, "classes": 3, "features": 8, "degree": 6.0},
@@ -98,7 +98,7 @@ def test_only_algorithms_that_ask_see_places(monkeypatch: pytest.MonkeyPatch) ->
         "partition": {"clients": 1},
         "engine": {"name": "simulation", "mode": "loop"},
     }
-    monkeypatch.setitem(ALGORITHMS, "neighbour_sums", NeighbourSums)
+    monkeypatch.setitem(ALGORITHMS, "neighbour_sums", NeighborSums)
     for name, wanted in (("fedavg", set()), ("neighbour_sums", {"places", "crossing"})):
         built = build.build(resolve({**document, "algorithm": {"name": name}}))
         assert [own.extra.keys() for own in built.fed.graphs.values()] == [wanted]

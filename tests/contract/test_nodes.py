@@ -116,7 +116,7 @@ def test_the_clients_have_several_sizes_and_share_them() -> None:
 
 @pytest.mark.often("3")
 @pytest.mark.parametrize("chunk", [0, pytest.param(1, marks=SLOW), pytest.param(2, marks=SLOW), 3])
-def test_vectorised_equals_loop_bit_for_bit(chunk: int, specified: Tree) -> None:
+def test_vectorized_equals_loop_bit_for_bit(chunk: int, specified: Tree) -> None:
     assert distance(outcome(mode="vmap", chunk=chunk), specified) == 0
 
 

@@ -88,7 +88,7 @@ def test_padding(n: int, rows: int, sparse: bool) -> None:
     assert graph.edges.nodes == rows
 
 
-def test_unlabelled_nodes_are_in_no_mask() -> None:
+def test_unlabeled_nodes_are_in_no_mask() -> None:
     graph = make_graph(np.zeros((3, 1)), PATH, np.array([0, -1, 2]), np.ones((3, 3), bool))
     assert graph.masks[:, :3].tolist() == [[True, False, True]] * 3
 
@@ -195,7 +195,7 @@ def test_small_graphs_are_examples_and_padded_apart_from_nodes() -> None:
     assert not graph.masks[:, 35:].any()
     assert graph.edges.operator("pool_sum").shape == (64, 96)
     small = three()
-    assert small.masks[:, 2].tolist() == [False] * 3  # unlabelled
+    assert small.masks[:, 2].tolist() == [False] * 3  # unlabeled
     assert (small.nodes, len(small.y)) == (32, 32)
 
 

@@ -58,7 +58,7 @@ def test_rows_since_the_last_time_are_those_of_the_whole_table() -> None:
     assert ledger.table().to_pylist() == whole.to_pylist() + rows[len(whole) :]
 
 
-def test_rows_of_a_message_add_up_to_its_serialised_bytes() -> None:
+def test_rows_of_a_message_add_up_to_its_serialized_bytes() -> None:
     table = two_calls().table()
     assert table.schema == SCHEMA
     for client in ("a", "b"):

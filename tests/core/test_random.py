@@ -71,7 +71,7 @@ def test_a_folded_key_differs_from_its_parent() -> None:
             assert random.fold(random.key(seed), part) != random.key(seed)
 
 
-def test_streams_of_neighbouring_keys_are_independent() -> None:
+def test_streams_of_neighboring_keys_are_independent() -> None:
     parent = random.key(11)
     draws = torch.stack([random.uniform(random.fold(parent, "client", i), (4000,)) for i in range(8)]).double()
     off = torch.corrcoef(draws) - torch.eye(8)

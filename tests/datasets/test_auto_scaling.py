@@ -1,4 +1,4 @@
-"""normalise = "auto": columns that measure something are standardised, each client's by its own nodes."""
+"""normalise = "auto": columns that measure something are standardized, each client's by its own nodes."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -52,7 +52,7 @@ def graph(x: "np.ndarray | sp.csr_matrix") -> Dataset:
 
 
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])
-def test_columns_that_measure_are_standardised_and_others_stay(form: Any) -> None:
+def test_columns_that_measure_are_standardized_and_others_stay(form: Any) -> None:
     x = table(np.random.default_rng(0))
     assert measured(form(x)).tolist() == SCALED
     assert amounts(form(x)).tolist() == [*SCALED, 5]

@@ -23,7 +23,7 @@ def test_digits_are_scikit_learns_images_and_labels() -> None:
 
 
 @pytest.mark.parametrize("neighbours", [1, 8])
-def test_an_edge_is_a_nearest_neighbour_in_one_direction(neighbours: int) -> None:
+def test_an_edge_is_a_nearest_neighbor_in_one_direction(neighbours: int) -> None:
     edges = load("digits", neighbours=neighbours).edges
     pixels = load_digits().data
     distance = cdist(pixels, pixels)
@@ -61,6 +61,6 @@ def test_same_bytes_whatever_the_seed() -> None:
 
 
 @pytest.mark.parametrize("neighbours", [0, 1797])
-def test_impossible_neighbours_are_refused(neighbours: int) -> None:
+def test_impossible_neighbors_are_refused(neighbours: int) -> None:
     with pytest.raises(ConfigError, match=rf"neighbours = {neighbours} is not in 1\.\.1796"):
         load("digits", neighbours=neighbours)

@@ -53,7 +53,7 @@ def test_long_ids_are_kept_as_whole_numbers_and_text(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("parquet", [False, True])
 def test_long_ids_that_came_through_floats_are_refused(parquet: bool, tmp_path: Path) -> None:
-    """As floats, of which pandas writes "9100000000000000.0" to CSV, every odd id is its even neighbour."""
+    """As floats, of which pandas writes "9100000000000000.0" to CSV, every odd id is its even neighbor."""
     for column in ("source", "target"):
         path = folder(tmp_path / column, NODES, floats(EDGES, column), parquet)
         with refusal("data.row", "edges", f"row {1 if parquet else 2}", column, f"{LONG}", "9,007,199,254,740,992"):

@@ -20,7 +20,7 @@ Arrays = dict[str, np.ndarray]
 
 
 def path_graph() -> Dataset:
-    """0 - 1 - 2 - 3 with two features, two classes, node 3 unlabelled."""
+    """0 - 1 - 2 - 3 with two features, two classes, node 3 unlabeled."""
     return Dataset(
         name="path",
         x=sp.csr_matrix(np.array([[1, 0], [0, 2], [3, 4], [0, 0]], np.float32)),
@@ -163,7 +163,7 @@ REFUSALS = {
     ),
     "edges int32": (swap("edge_index", lambda a: a.astype(np.int32)), "edge_index is int32, not int64", "astype"),
     "edges transposed": (swap("edge_index", lambda a: a.T), "edge_index has shape (6, 2)", "Store"),
-    "label below -1": (put("y", 2, -7), "y, row 2: label -7 is not in 0..1", "-1 for unlabelled"),
+    "label below -1": (put("y", 2, -7), "y, row 2: label -7 is not in 0..1", "-1 for unlabeled"),
     "label float": (swap("y", lambda a: a.astype(float)), "y is float64, not int64", "astype"),
     "label 2-d": (swap("y", lambda a: a[:, None]), "y has shape (4, 1)", "Store"),
     "no labels": (swap("y", lambda a: a * 0 - 1), "no node has a label", "at least one"),
@@ -184,7 +184,7 @@ REFUSALS = {
     "sens float": (swap("sens", lambda a: a.astype(float)), "sens is float64", "astype"),
     "split out of range": (put("val_idx", 0, 4), "val_idx, row 0: node 4 is not in 0..3", "Remove"),
     "split overlaps": (put("val_idx", 0, 0), "row 0: the node is in two of train, val and test", "Keep one"),
-    "split unlabelled": (put("test_idx", 0, 3), "row 3: the node has no label", "Label it"),
+    "split unlabeled": (put("test_idx", 0, 3), "row 3: the node has no label", "Label it"),
     "split incomplete": (drop("val_idx"), "the split is incomplete", "or none"),
     "arrays missing": (drop("y", "edge_index"), "missing arrays: edge_index, y", "Required are"),
     "array unknown": (lambda a: a.update(sensitive=a["sens"]), "unknown arrays: sensitive", "Remove them"),

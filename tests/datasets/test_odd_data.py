@@ -85,7 +85,7 @@ def test_ids_that_look_alike_are_hinted_at(tmp_path: Path) -> None:
     ("case", "said"),
     [
         ("class-case/case.toml", "'Fraud' and 'fraud' differ in case"),
-        ("one-class/e.toml", "all labelled nodes are of one class, 0"),
+        ("one-class/e.toml", "all labeled nodes are of one class, 0"),
         ("row-index/named.toml", "the feature row numbers the rows"),
     ],
 )
@@ -113,7 +113,7 @@ def test_a_result_on_one_class_says_nothing() -> None:
     assert not notes(metrics | {"global/majority": 0.99})
 
 
-def test_one_class_is_of_labelled_examples() -> None:
+def test_one_class_is_of_labeled_examples() -> None:
     assert not list(one_class(DATA))
     [said] = one_class(replace(DATA, y=np.where(DATA.y == 0, -1, DATA.y)))
-    assert said.startswith("all labelled nodes are of one class, 1")
+    assert said.startswith("all labeled nodes are of one class, 1")

@@ -326,7 +326,7 @@ def test_text_as_polars_hands_it_over(categorical: bool) -> None:
     ("changed", "what"),
     [
         ({"y": torch.tensor([0.5, 1.2, 0.0])}, r"y, row 0: 0\.5 is not a whole number\. Number the classes from 0"),
-        ({"y": torch.tensor([0, torch.nan, 1])}, r"y, row 1: nan is not a whole number\. .*; -1 is unlabelled"),
+        ({"y": torch.tensor([0, torch.nan, 1])}, r"y, row 1: nan is not a whole number\. .*; -1 is unlabeled"),
         ({"y": torch.tensor([0, 1e30, 1])}, r"y, row 1: 1\.0\d*e\+30 is beyond 64 bits"),
         (
             {"y": ["a", "b", "a"]},

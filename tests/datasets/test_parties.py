@@ -190,8 +190,8 @@ def test_parties_become_clients_under_their_names(tmp_path: Path) -> None:
     }
     built = build.build(config.resolve(sections))
     assert built.fed.clients == ("bank", "shop")
-    centralised = build.build(config.resolve({**sections, "algorithm": {"name": "centralized"}}))
-    assert centralised.fed.clients == ("client-0",)
+    centralized = build.build(config.resolve({**sections, "algorithm": {"name": "centralized"}}))
+    assert centralized.fed.clients == ("client-0",)
     sections["partition"]["labels"] = "holders"
     with refusal("config", "'local'", "'holders'"):
         build.build(config.resolve(sections))

@@ -42,7 +42,7 @@ def test_tables_worked_by_hand(name: str, stem: str, tmp_path: Path) -> None:
     assert "region" in describe(name)
 
 
-def test_sparse_tables_can_be_standardised(tmp_path: Path) -> None:
+def test_sparse_tables_can_be_standardized(tmp_path: Path) -> None:
     rare = ",".join(f"rare{i}" for i in range(30))
     lines = USERS.splitlines()
     wide = "\n".join([f"{lines[0]},{rare}", *(line + ",0" * 30 for line in lines[1:])]) + "\n"

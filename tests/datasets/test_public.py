@@ -26,7 +26,7 @@ from tests.refusals import refusal
 ROOT = Path(__file__).parents[2]
 DATA = (ROOT / os.environ.get("FEDWEAVE_DATA", "../shared/data")).resolve()
 
-# name: nodes, edges, features of the file, classes, labelled, sensitive counts, split sizes; from the data's own README
+# name: nodes, edges, features of the file, classes, labeled, sensitive counts, split sizes; from the data's own README
 COUNTS: dict[str, tuple[Any, ...]] = {
     "cora": (2708, 5278, 1433, [351, 217, 418, 818, 426, 298, 180], None, [140, 500, 1000]),
     "citeseer": (3327, 4552, 3703, [264, 590, 668, 701, 596, 508], None, [120, 500, 1000]),
@@ -130,7 +130,7 @@ def test_the_dropped_column_takes_its_name_along(tmp_path: Path) -> None:
     assert load("german", str(tmp_path)).columns == names[1:]
 
 
-def test_normalisations() -> None:
+def test_normalizations() -> None:
     x = dense(load("german", real("german"), normalise="none").x)
     scaled = dense(load("german", real("german")).x)  # "minmax" is the default
     assert (scaled.min(0) == -1).all()

@@ -121,14 +121,14 @@ def test_nba_has_no_such_column(data_root: Path) -> None:
         load("nba", str(data_root), sens_feature=True)
 
 
-def favouring(cells: list[object], favourable: str | int, **options: object) -> Dataset:
+def favoring(cells: list[object], favorable: str | int, **options: object) -> Dataset:
     nodes = pd.DataFrame({"id": range(4), "label": cells, "sens": [0, 1, 0, 1], "f": [0.1, 0.2, 0.4, 0.8]})
     edges = pd.DataFrame({"source": [0, 1], "target": [1, 2]})
-    return from_frames(nodes, edges, favourable=favourable, **options)
+    return from_frames(nodes, edges, favorable=favorable, **options)
 
 
 @pytest.mark.parametrize(
-    ("labels", "favourable", "names", "y"),
+    ("labels", "favorable", "names", "y"),
     [
         (["no", "yes", "no", None], "yes", ("no", "yes"), [0, 1, 0, -1]),
         (["no", "yes", "no", None], "no", ("yes", "no"), [1, 0, 1, -1]),
@@ -138,27 +138,27 @@ def favouring(cells: list[object], favourable: str | int, **options: object) -> 
         ([-1, 1, 1, -1], -1, ("1", "-1"), [1, 0, 0, 1]),
     ],
 )
-def test_the_favourable_class_is_the_second_of_two(
-    labels: list[object], favourable: str | int, names: tuple[str, ...], y: list[int]
+def test_the_favorable_class_is_the_second_of_two(
+    labels: list[object], favorable: str | int, names: tuple[str, ...], y: list[int]
 ) -> None:
-    made = favouring(labels, favourable)
+    made = favoring(labels, favorable)
     assert (made.labels, made.y.tolist(), made.classes) == (names, y, 2)
 
 
-def test_a_favourable_class_that_is_not_one_of_two_is_refused() -> None:
+def test_a_favorable_class_that_is_not_one_of_two_is_refused() -> None:
     with refusal("data.no-class", "'maybe'", "no, yes"):
-        favouring(["no", "yes", "no", "no"], "maybe")
+        favoring(["no", "yes", "no", "no"], "maybe")
     with refusal("data.no-class", "'a'", "a, b, c"):
-        favouring(["a", "b", "c", "a"], "a")
+        favoring(["a", "b", "c", "a"], "a")
     with refusal("config.conflict", "'no'", "['no', 'yes']"):
-        favouring(["no", "yes", "no", "no"], "no", labels=("no", "yes"))
+        favoring(["no", "yes", "no", "no"], "no", labels=("no", "yes"))
     with refusal("config.no-class", "'2'", "0 to 1"):
-        favouring([0, 1, 1, 0], 2, classes=2)
-    assert favouring(["no", "yes", "no", "no"], "no", labels=("yes", "no")).y.tolist() == [1, 0, 1, 1]
+        favoring([0, 1, 1, 0], 2, classes=2)
+    assert favoring(["no", "yes", "no", "no"], "no", labels=("yes", "no")).y.tolist() == [1, 0, 1, 1]
 
 
 def test_gaps_are_those_of_the_classes_in_the_same_order(tmp_path: Path) -> None:
-    """`favourable` and `labels` are two ways to say one thing; the other order gives other gaps."""
+    """`favorable` and `labels` are two ways to say one thing; the other order gives other gaps."""
     rows = [f"{at},{'no' if at % 3 else 'yes'},{at % 2},{at * 7 % 5}\n" for at in range(40)]
     (tmp_path / "nodes.csv").write_text("id,label,sens,f\n" + "".join(rows))
     (tmp_path / "edges.csv").write_text("source,target\n" + "".join(f"{at},{at + 1}\n" for at in range(39)))
@@ -168,6 +168,6 @@ def test_gaps_are_those_of_the_classes_in_the_same_order(tmp_path: Path) -> None
         done = run(about | {"data": {"path": str(tmp_path), **settings}}, out=tmp_path / repr(settings))
         return {name: one for name, one in done.summary["metrics"].items() if name.startswith("groups/global/")}
 
-    asked = gaps(favourable="no")
+    asked = gaps(favorable="no")
     assert asked == gaps(labels=["yes", "no"]) != gaps(labels=["no", "yes"]) == gaps()
-    assert asked["groups/global/favourable"] > 0.5  # two thirds are "no"
+    assert asked["groups/global/favorable"] > 0.5  # two thirds are "no"

@@ -84,7 +84,7 @@ def test_a_users_own_collection(tmp_path: Path) -> None:
         load("tu", str(tmp_path / "empty"))
 
 
-def test_labels_and_attributes_are_standardised_though_most_are_0(tmp_path: Path) -> None:
+def test_labels_and_attributes_are_standardized_though_most_are_0(tmp_path: Path) -> None:
     """As of COX2: 35 kinds of atoms and three coordinates, of which 10 % are not 0."""
     from sklearn.preprocessing import StandardScaler
 

@@ -23,7 +23,7 @@ from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train
 from tests.contract.changing import KINDS
 from tests.contract.federations import distance
-from tests.contract.test_crossing import NeighbourSums
+from tests.contract.test_crossing import NeighborSums
 from tests.contract.test_nodes import NodeCodes
 from tests.deploy.projects import SITES, InProcess, copied, experiment, join_request
 from tests.refusals import refusal
@@ -206,7 +206,7 @@ def test_what_the_server_holds_besides_is_handed_out_to_it(project: Path) -> Non
 
 
 def test_no_site_knows_the_nodes_of_others(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(ALGORITHMS, "neighbour_sums", NeighbourSums)
+    monkeypatch.setitem(ALGORITHMS, "neighbour_sums", NeighborSums)
     config, folder = experiment("neighbour_sums"), project / "server"
     with refusal("user.neighbours-unknown", "neighbour_sums"):
         Server("r1", SITES, "")._join(config, folder, folder / "runs/r1", cast(Any, InProcess(project)))

@@ -140,7 +140,7 @@ def test_who_has_an_edge_in_its_records_tells_of_its_node_whoever_holds_the_othe
     assert not any(word in why for _, why in examine(project, read_project(project), config).faults for word in RULES)
     of_a, of_b, of_c = (heard(link, site) for site in SITES)
     assert of_a["exchanged in mean of age"] == {"a1": 13.5, "a2": 0, "a3": 0}  # c1 pays twice
-    assert of_a["exchanged in log neighbours"]["a1"] == pytest.approx(np.log(3))
+    assert of_a["exchanged in log neighbors"]["a1"] == pytest.approx(np.log(3))
     assert of_a["exchanged out mean of age"]["a1"] == 10
     assert of_b["exchanged in mean of age"] == {"b1": 1, "b2": 0, "b3": 0}
     assert of_c["exchanged out mean of age"]["c1"] == 1

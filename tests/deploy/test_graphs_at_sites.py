@@ -1,4 +1,4 @@
-"""Small graphs between organisations: the simulation's numbers, from files and tables of the sites' own."""
+"""Small graphs between organizations: the simulation's numbers, from files and tables of the sites' own."""
 
 import csv
 import json

@@ -38,7 +38,7 @@ def test_a_term_depends_on_every_message_that_changed_the_state(tmp_path: Path) 
     assert call(first, ONE, ALL) == call(second, ONE, ALL) != call(third, ONE, ALL)
 
 
-def test_a_step_of_labelled_sites_that_is_told_nothing_leaves_others_behind_in_nothing(tmp_path: Path) -> None:
+def test_a_step_of_labeled_sites_that_is_told_nothing_leaves_others_behind_in_nothing(tmp_path: Path) -> None:
     """What another step is told nothing in, or such a step is told something in, all have to hear."""
     first, second, third = (chained(tmp_path / name) for name in "abc")
     for memory in (first, second, third):

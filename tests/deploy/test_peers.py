@@ -38,7 +38,7 @@ def expected(config: Any) -> dict[str, Any]:
     return {site: sim.snapshot()[client]["w"] for site, client in zip(SITES, sim.clients, strict=True)}
 
 
-def test_neighbours_end_with_the_simulations_weights_and_its_ledger(project: Path) -> None:
+def test_neighbors_end_with_the_simulations_weights_and_its_ledger(project: Path) -> None:
     config = experiment("dfedgnn", rounds=2)
     fed, algorithm, link = joined(project, config)
     list(train(algorithm, fed, 2))
@@ -65,7 +65,7 @@ def test_a_site_keeps_account_of_what_it_sent_to_whom(project: Path) -> None:
 
 @pytest.mark.parametrize("what", ["nan", "shape", "garbage", "undeclared", "absent", "huge", "lost"])
 def test_what_a_peer_sends_is_looked_at_before_it_is_used(project: Path, what: str) -> None:
-    """bank-b's neighbours go on without it, with its share of the mean their own."""
+    """bank-b's neighbors go on without it, with its share of the mean their own."""
     fed, algorithm, link = joined(project, experiment("dfedgnn", reply_mb=0.02, algorithm_settings={"quorum": 0.6}))
 
     def spoil(blob: bytes) -> bytes | str:
@@ -128,7 +128,7 @@ def test_a_server_that_asks_for_what_is_for_peers_is_refused(project: Path) -> N
 
 @pytest.mark.parametrize("peer", ["server", "bank-x", "bank-a"])
 def test_nothing_is_sent_to_whom_the_run_does_not_name(project: Path, peer: str) -> None:
-    """Who relays could name itself, a site that takes no part, or the sender, besides a true neighbour."""
+    """Who relays could name itself, a site that takes no part, or the sender, besides a true neighbor."""
     config = experiment("dfedgnn")
     fed, algorithm, link = joined(project, config)
     link.tamper["bank-a"] = lambda given: pytest.fail("bank-a sent something")

@@ -15,7 +15,7 @@ from fedweave.cli import app
 from fedweave.core.ledger import Ledger
 from fedweave.core.types import FRAMING
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.features import NORMALISE, OVER_NODES
+from fedweave.datasets.features import NORMALIZE, OVER_NODES
 from fedweave.deploy.flare.federation import Flare
 from fedweave.deploy.flare.holdings import FORM, marks
 from fedweave.deploy.flare.journal import entries, journal_path
@@ -270,7 +270,7 @@ def test_the_command_fails_where_a_site_wrote_nothing(owned: Path, tmp_path: Pat
     assert all(paths[site].stat().st_mtime_ns > before[site] for site in ("bank-a", "bank-c"))
 
 
-@pytest.mark.parametrize("scaling", NORMALISE)
+@pytest.mark.parametrize("scaling", NORMALIZE)
 def test_where_features_are_scaled_over_the_nodes_these_are_to_be_the_same_ones(scaling: str) -> None:
     """As many others would be scaled to other numbers than those that the models were trained on."""
     edges, y = np.zeros((2, 0), np.int64), np.array([0, 1])

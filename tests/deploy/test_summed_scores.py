@@ -80,7 +80,7 @@ def test_sites_have_the_simulations_numbers_and_each_ones_words_are_noise(projec
 
 
 def test_training_is_what_it_is_with_scores_of_each(project: Path) -> None:  # noqa: F811
-    """The step finds no state and leaves a kept optimiser's as it is, also at sites and one client after the other."""
+    """The step finds no state and leaves a kept optimizer's as it is, also at sites and one client after the other."""
     config = summed(participation=0.7)
     fed, algorithm, _ = joined(project, config)
     *_, last = train(algorithm, fed, 2)

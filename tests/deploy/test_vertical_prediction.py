@@ -79,7 +79,7 @@ def test_sites_predict_what_the_simulation_predicts_and_keep_it(
 
 
 def newcomers(project: Path) -> None:
-    """Five more nodes at every site, without label and split, each a neighbour of person 0."""
+    """Five more nodes at every site, without label and split, each a neighbor of person 0."""
     for site in SITES:
         for name in ("nodes", "edges"):
             path = project / site / f"data/{name}.csv"

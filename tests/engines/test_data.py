@@ -255,7 +255,7 @@ REFUSED: dict[str, tuple[Callable[[Graph], Any], str]] = {
     "padding is used": (at("masks", (0, 31), True), "masks does not end with 0"),
     "infinite": (at("x", (2, 3), np.inf), "x, row 2, column 3: inf is not finite"),
     "label": (at("y", 4, 3), r"y, row 4: label 3 is not in 0\.\.2"),
-    "unlabelled in a split": (at("y", 0, -1), "the split, row 0: the node has no label"),
+    "unlabeled in a split": (at("y", 0, -1), "the split, row 0: the node has no label"),
     "two splits": (at("masks", (1, 0), True), "the split, row 0: the node is in two of train, val and test"),
     "sens": (at("sens", 1, -2), "sens, row 1: -2 is below 0"),
     "edge out of range": (edge_list((0, 20), (20, 0)), "edge 0 -> 20 names a node that is not in 0..19"),

@@ -125,7 +125,7 @@ def test_a_batch_made_at_once_is_the_stack_of_its_clients_graphs_to_the_bit(
     assert {made.rows(name) for name in names} == {(32, 32)}
     pairs = [(getattr(ours, name), getattr(theirs, name)) for name in ("y", "masks", "real", "sens", "x")]
     pairs += [(ours.edges.operator(kind), theirs.edges.operator(kind)) for kind in ("gcn", "mean", "two_hops")]
-    pairs += [*zip(ours.own_edges.cache.neighbours(), theirs.own_edges.cache.neighbours(), strict=True)]
+    pairs += [*zip(ours.own_edges.cache.neighbors(), theirs.own_edges.cache.neighbors(), strict=True)]
     for one, other in pairs:
         if isinstance(one, Sparse):
             assert one.blocks.sizes == other.blocks.sizes

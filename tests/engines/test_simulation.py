@@ -389,13 +389,13 @@ def test_a_step_that_fails_everywhere_names_a_client_too(make: Make) -> None:
     assert caught.value.__cause__ is not None or caught.value.__context__ is not None
 
 
-def test_a_step_that_only_fails_when_vectorised_says_what_to_do(make_graphs: Callable[..., dict[str, Graph]]) -> None:
+def test_a_step_that_only_fails_when_vectorized_says_what_to_do(make_graphs: Callable[..., dict[str, Graph]]) -> None:
     @on_client(sends={"x": "x"})
     def branches(client: Client, message: Tree) -> Tree:
         return {"x": float(client.graph.real.sum().item())}
 
     graphs = make_graphs(SIZES)
-    told = r"branches failed when vectorised .* Leave out \.item\(\).* mark a step of your own .*ragged=True\), or set"
+    told = r"branches failed when vectorized .* Leave out \.item\(\).* mark a step of your own .*ragged=True\), or set"
     with pytest.raises(StepFailed, match=told):
         Simulation(graphs, classes=3, mode="vmap").map(branches)
     assert numbers(Simulation(graphs, classes=3, mode="loop").map(branches)) == SIZES
@@ -562,7 +562,7 @@ def test_both_modes_draw_the_same(make_graphs: Callable[..., dict[str, Graph]]) 
 # Metering
 
 
-def test_every_message_is_metered_as_serialised(make: Make) -> None:
+def test_every_message_is_metered_as_serialized(make: Make) -> None:
     fed, message = make(), {"x": torch.ones(7), "n": 3}
     replies = fed.map(echo, message, clients=["site1", "site2"])
     assert fed.ledger.bytes_down == 2 * len(encode(message))

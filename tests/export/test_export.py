@@ -106,7 +106,7 @@ def _used(data: Any, masks: np.ndarray) -> Any:
 @pytest.mark.often("gcn-True-3", "gat-3-4-3-2", "sage", "ego-16-gnn-mlp")
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: "-".join(map(str, model.values())))
 def test_the_module_gives_the_models_outputs(tmp_path: Path, data_root: Path, model: dict[str, Any]) -> None:
-    data = {"name": "citeseer", "path": str(data_root)}  # with 48 nodes without neighbours
+    data = {"name": "citeseer", "path": str(data_root)}  # with 48 nodes without neighbors
     made(tmp_path / "run", {"name": "fedavg", "lr": 0.05}, data, 3, model=model)
     same(tmp_path / "run", exported(tmp_path / "run"), "global")
 
@@ -266,7 +266,7 @@ def test_the_exported_source_needs_no_fedweave(tmp_path: Path) -> None:
 
 
 def test_the_card_knows_every_scaling_and_tells_the_gaps_between_groups(tmp_path: Path) -> None:
-    assert set(card._SCALED) == {*features.NORMALISE, source.AT_SITES, source.HANDED_OUT}
+    assert set(card._SCALED) == {*features.NORMALIZE, source.AT_SITES, source.HANDED_OUT}
     summary = made(tmp_path / "run", {"name": "fedavg", "lr": 0.05}, SYNTHETIC, 3)
     text = (exported(tmp_path / "run") / "README.md").read_text()
     for gap in ("sp", "eo", "equalised_odds"):

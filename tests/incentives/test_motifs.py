@@ -80,7 +80,7 @@ def test_rings_are_counted_up_to_the_longest_and_their_edges_are_never_bonds() -
     assert len(of_one(edges, [C] * 15, max_ring=8)) == 2
 
 
-def test_unlabelled_graphs_use_the_degree() -> None:
+def test_unlabeled_graphs_use_the_degree() -> None:
     assert of_one(pairs(*ring(0, 1, 2), (2, 3)), None) == {"bond 1 3": 1, "ring 2 2 3": 1}
 
 

@@ -31,7 +31,7 @@ def group_gap(graph: Graph, h: torch.Tensor) -> float:
 
 
 def same_group_shares(graph: Graph) -> list[float]:
-    """h_0, h_1: the mean over a group's nodes of their share of same-group neighbours."""
+    """h_0, h_1: the mean over a group's nodes of their share of same-group neighbors."""
     mean = graph.edges.operator("mean")
     return [float((mean @ group.double()[:, None])[group].mean()) for group in groups_of(graph)]
 
@@ -63,7 +63,7 @@ def test_one_layer_multiplies_the_difference_of_means(sens_homophily: float | No
 
 @pytest.mark.parametrize("sens_homophily", [0.1, 0.5, 0.8])
 def test_one_layer_on_noisy_features(sens_homophily: float, oracles: Any) -> None:
-    """Means of 2,000 nodes of mean over 24 neighbours: a standard error of about .01."""
+    """Means of 2,000 nodes of mean over 24 neighbors: a standard error of about .01."""
     graph, x = mixed(sens_homophily)
     means = [float(x[group].mean()) for group in groups_of(graph)]
     gap = group_gap(graph, (graph.edges.operator("mean") @ x[:, None])[:, 0])
@@ -72,7 +72,7 @@ def test_one_layer_on_noisy_features(sens_homophily: float, oracles: Any) -> Non
 
 @pytest.mark.parametrize("reach", [1, 2, 5])
 def test_self_loops_leave_a_share_of_the_difference_at_balance(reach: int) -> None:
-    """A ring of alternating groups, each node joined with `reach` neighbours of either group on either side: without
+    """A ring of alternating groups, each node joined with `reach` neighbors of either group on either side: without
     self-loops the difference vanishes; with them 1 / (degree + 1) of it is left."""
     nodes = 32 * 4
     sens = np.arange(nodes) % 2

@@ -30,14 +30,14 @@ def misaligned(egos: Tensor, hops: int, fan_out: int, seed: int) -> Tensor:
 
 
 def personal(hops: int, share: bool, linear: bool) -> tuple[models.Model, Tree]:
-    """Personalisation layers and classifier, with their weights; biases well away from 0."""
+    """Personalization layers and classifier, with their weights; biases well away from 0."""
     build = MODELS["ego"](hidden=HIDDEN, layers=hops, dropout=0.0, share_root_weight=share, linear=linear).build
     model = build(4, CLASSES)
     return model[1:], map_leaves(lambda leaf: leaf + 0.1, models.init(model, random.key(hops), torch.float64))
 
 
 def logits_and_slopes(model: models.Model, w: Tree, egos: Tensor, fan_out: int) -> tuple[Tensor, Tree]:
-    """The centre of the mashed ego, and the gradients with which a server would train on it."""
+    """The center of the mashed ego, and the gradients with which a server would train on it."""
     mashed = egos.mean(0)
 
     def loss(w: Tree) -> tuple[Tensor, Tensor]:
@@ -52,7 +52,7 @@ def logits_and_slopes(model: models.Model, w: Tree, egos: Tensor, fan_out: int) 
 @pytest.mark.parametrize("fan_out", [1, 2, 3, 4])
 @pytest.mark.parametrize("hops", [1, 2, 3])
 def test_alignment_does_not_matter_to_linear_layers(hops: int, fan_out: int, share: bool) -> None:
-    """The theorem assumes one weight for a node and its neighbours; with two it holds as well."""
+    """The theorem assumes one weight for a node and its neighbors; with two it holds as well."""
     model, w = personal(hops, share, linear=True)
     rng = torch.Generator().manual_seed(fan_out)
     egos = torch.randn(BATCH, ego_graphs.positions(hops, fan_out), HIDDEN, generator=rng, dtype=torch.float64)

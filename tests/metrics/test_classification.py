@@ -102,7 +102,7 @@ def test_auc_pairs_are_all_pairs(seed: int, n: int, classes: int, coarse: bool) 
 
 
 def test_by_hand() -> None:
-    """Five nodes, logits log p: the fourth is unlabelled, the fifth in another split; the third is wrong."""
+    """Five nodes, logits log p: the fourth is unlabeled, the fifth in another split; the third is wrong."""
     p = torch.tensor([[0.75, 0.25], [0.25, 0.75], [0.75, 0.25], [0.5, 0.5], [0.125, 0.875]], dtype=torch.float64)
     y = torch.tensor([0, 1, 1, -1, 1])
     masks = torch.tensor([[True, True, True, False, False], [False, False, False, False, True], [False] * 5])

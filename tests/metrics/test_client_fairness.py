@@ -114,7 +114,7 @@ def test_bad_input_is_refused() -> None:
         client_fairness(np.ones(2), np.ones(2), np.array([-2.0, 1]), ["a", "b"])
 
 
-def test_a_model_that_memorises_is_not_fair_for_its_training_losses() -> None:
+def test_a_model_that_memorizes_is_not_fair_for_its_training_losses() -> None:
     """Alone, each client's training loss is near 0 and so alike, while what it meets afterwards is not."""
     alone, _ = client_fairness(np.array([0.1, 2.0]), np.array([0.9, 0.3]), np.array([1e-3, 2e-3]), ["a", "b"])
     together, _ = client_fairness(np.array([0.5, 0.6]), np.array([0.8, 0.7]), np.array([0.2, 0.5]), ["a", "b"])

@@ -71,7 +71,7 @@ def test_by_hand() -> None:
         "fpr_signed": [-0.5],  # 1/2 and 0/1
         "equalised_odds": [0.5],
         "predicted": [0.5],
-        "favourable": [0.625],
+        "favorable": [0.625],
         "accuracy_group0": [0.5],
         "accuracy_group1": [0.75],
         "auc_group0": [0.5],

@@ -46,7 +46,7 @@ def test_a_classifier_that_ignores_the_group_shows_the_floor_on_average() -> Non
     assert abs(mean["sp_signed"]) < 0.2 * mean["sp"]
 
 
-def test_the_floor_of_equalised_odds_is_of_hypergeometric_variances() -> None:
+def test_the_floor_of_equalized_odds_is_of_hypergeometric_variances() -> None:
     """Of few nodes, where N and N − 1 differ: groups of 3 and 2 with label 0, 2 and 2 with label 1."""
     table = np.array([[[2, 1], [1, 1]], [[1, 1], [0, 2]]], float)
     variance = sum(hypergeom.var(n0 + n1, k, n1) * ((n0 + n1) / (n0 * n1)) ** 2 for n0, n1, k in ((3, 2, 2), (2, 2, 3)))
@@ -69,7 +69,7 @@ FLOORS = {"nba": (None, 10, 15), "bail": (None, 1.1, 1.8), "german": (0.8, 4.4, 
 
 @pytest.mark.parametrize("name", FLOORS)
 def test_floors_of_the_public_sets(name: str, data_root: Path) -> None:
-    """On the quarter of the labelled nodes that tests. nba and bail with the labels' own share of class 1; classifiers
+    """On the quarter of the labeled nodes that tests. nba and bail with the labels' own share of class 1; classifiers
     of german and credit predict it more often than it occurs (.70 and .78)."""
     data, rng, found = load(name, str(data_root)), np.random.default_rng(0), []
     assert data.sens is not None
@@ -77,6 +77,6 @@ def test_floors_of_the_public_sets(name: str, data_root: Path) -> None:
         labelled = rng.permutation(np.flatnonzero(data.y >= 0))
         test = labelled[len(labelled) * 3 // 4 :]
         rate = FLOORS[name][0] or data.y[test].mean()
-        groups, favoured = np.bincount(data.sens[test]), np.bincount(data.sens[test], data.y[test])
-        found.append([100 * expected_gap(*n, round(rate * n.sum())) for n in (groups, favoured)])
+        groups, favored = np.bincount(data.sens[test]), np.bincount(data.sens[test], data.y[test])
+        found.append([100 * expected_gap(*n, round(rate * n.sum())) for n in (groups, favored)])
     assert np.mean(found, 0) == pytest.approx(FLOORS[name][1:], rel=0.04)

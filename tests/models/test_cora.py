@@ -27,13 +27,13 @@ def test_public_split(data_root: Path, name: str, low: float, high: float) -> No
     model = MODELS[name]().build(x.shape[1], 7)
     w = models.init(model, random.key(0))
     weights = [weight.requires_grad_() for layer in w.values() for weight in layer.values()]
-    optimiser = torch.optim.Adam(weights, lr=0.01, weight_decay=5e-4, fused=True)
+    optimizer = torch.optim.Adam(weights, lr=0.01, weight_decay=5e-4, fused=True)
     for epoch in range(100):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         logits = models.apply(model, w, graph, random.fold(random.key(1), epoch))
         train = graph.masks[TRAIN]
         torch.nn.functional.cross_entropy(logits[train], graph.y[train]).backward()
-        optimiser.step()
+        optimizer.step()
     with torch.no_grad():
         reached = values(counts(models.apply(model, w, graph), graph.y, graph.masks))
     assert low < reached["accuracy"][TEST] < high

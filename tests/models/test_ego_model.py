@@ -34,7 +34,7 @@ def test_reduction_layers_have_the_size_of_table_9(features: int, theta: int) ->
 @pytest.mark.parametrize("linear", [False, True])
 @pytest.mark.parametrize("share", [False, True])
 def test_layers_written_out(linear: bool, share: bool) -> None:
-    """Dense arithmetic on a graph with isolated nodes, which are their own neighbours."""
+    """Dense arithmetic on a graph with isolated nodes, which are their own neighbors."""
     given, n = random_graph(24), 24
     links = given.edges.members[0].index
     links = links[:, (links > 3).all(0)]
@@ -105,7 +105,7 @@ def test_models_that_cannot_run_on_egos_are_refused(name: str, hops: int) -> Non
 
 @pytest.mark.parametrize("share", [False, True])
 def test_the_order_of_operations_does_not_show(share: bool) -> None:
-    """On an ego the mean comes before the product, on a graph after it: a star and its ego give the same centre."""
+    """On an ego the mean comes before the product, on a graph after it: a star and its ego give the same center."""
     layer = sage.convolution(4, 3, share)
     w = {name: value.double() for name, value in layer.init(random.key(0)).items()}
     h = torch.tensor(random.generator(0, "star").standard_normal((4, 4)))

@@ -126,7 +126,7 @@ def logits_and_slopes(model: Any, w: Tree, graph: Graph, key: Tensor | None = No
 
 
 def test_one_graph_under_many_models(make_graphs: Callable[..., dict[str, Graph]]) -> None:
-    """The batching rule for a graph that all clients share, and gradients taken inside the vectorised call."""
+    """The batching rule for a graph that all clients share, and gradients taken inside the vectorized call."""
     [graph] = make_graphs([33]).values()
     model = MODELS["gat"](hidden=3, heads=2, attention_dropout=0.4).build(6, 3)
     each = [models.init(model, random.key(seed), torch.float64) for seed in range(3)]

@@ -61,7 +61,7 @@ def test_convolution_equals_the_reference(fan_in: int, fan_out: int, dtype: torc
 
 
 def test_convolution_by_hand() -> None:
-    """Path 0 - 1 - 2; h = 1, 2, 4: own and neighbours are 3, 7, 6; W_1 = 1, b_1 = -4, W_2 = 2, b_2 = 0.5."""
+    """Path 0 - 1 - 2; h = 1, 2, 4: own and neighbors are 3, 7, 6; W_1 = 1, b_1 = -4, W_2 = 2, b_2 = 0.5."""
     edges = np.array([[0, 1, 1, 2], [1, 0, 2, 1]])
     graph = make_graph(np.array([[1.0], [2], [4]]), edges, np.zeros(3, int), np.ones((3, 3), bool))
     w = {"weight1": torch.ones(1, 1), "bias1": -4 * torch.ones(1)}
@@ -197,7 +197,7 @@ def labelled(graphs: int, seed: int) -> Graph:
     return make_graph(x, edges, y, masks, dtype=torch.float64, graph_of=graph_of)
 
 
-def test_nodes_are_alike_by_their_features_and_their_neighbours() -> None:
+def test_nodes_are_alike_by_their_features_and_their_neighbors() -> None:
     """Two paths a - b - a and one b - b: the ends of the first two and their middles are alike, and the last two."""
     x = sp.csr_matrix(np.eye(2, dtype=np.float32)[[0, 1, 0, 0, 1, 0, 1, 1]])
     source, target = np.array([0, 1, 3, 4, 6]), np.array([1, 2, 4, 5, 7])

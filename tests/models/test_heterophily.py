@@ -111,7 +111,7 @@ def test_nodes_at_distance_two() -> None:
     assert near[:4, 0].tolist() == pytest.approx([2 / 2**0.5, 1 / 2**0.5 + 2, 1 + 8 / 2**0.5, 4 / 2**0.5])
 
 
-def test_gamma_begins_as_personalised_pagerank() -> None:
+def test_gamma_begins_as_personalized_pagerank() -> None:
     w = models.init(MODELS["gprgnn"](layers=2, alpha=0.25).build(3, 2), random.key(0))
     assert w["4"]["gamma"][:, 0].tolist() == pytest.approx([0.25, 0.1875, 0.5625])
 

@@ -88,10 +88,10 @@ def changed_input(a: Tensor, b: Tensor) -> Tensor:
 
 def fused(a: Tensor, b: Tensor) -> Tensor:
     w = a.clone()
-    optimiser = torch.optim.Adam([w], lr=0.1, fused=True)
+    optimizer = torch.optim.Adam([w], lr=0.1, fused=True)
     for _ in range(3):
         w.grad = w * b
-        optimiser.step()
+        optimizer.step()
     return w
 
 

@@ -77,7 +77,7 @@ def test_rows_of_all_clients_have_the_bits_of_each_alone(dims: tuple[Any, ...], 
 
 
 def test_gradient_from_outside_vmap() -> None:
-    """`fit` differentiates the sum of all clients' losses, outside the vectorised forward pass."""
+    """`fit` differentiates the sum of all clients' losses, outside the vectorized forward pass."""
     h, index, _, _ = inputs()
     free = [h.clone().requires_grad_() for _ in range(2)]
     vmap(gather_rows)(free[0], index).pow(3).sum().backward()

@@ -203,7 +203,7 @@ class Edgeless(Wide):
         return self.out(x)
 
 
-class Centred(Pooled):
+class Centered(Pooled):
     """Features less their mean over all nodes."""
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:

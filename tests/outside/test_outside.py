@@ -383,8 +383,8 @@ def test_a_law_whose_settings_an_algorithm_refuses_ends_no_other(monkeypatch: py
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"name": "fedsage"}, "a torch.nn.Module cannot read sampled neighbours; choose model sage"),
-        ({"name": "fedsage_plus"}, "a torch.nn.Module cannot read sampled neighbours"),
+        ({"name": "fedsage"}, "a torch.nn.Module cannot read sampled neighbors; choose model sage"),
+        ({"name": "fedsage_plus"}, "a torch.nn.Module cannot read sampled neighbors"),
         ({"name": "standalone"}, "parties train on mini-batches, which h2gcn and a torch.nn.Module cannot read"),
         ({"name": "glasu"}, "parties train on mini-batches, which h2gcn and a torch.nn.Module cannot read"),
         ({"name": "fairaug"}, "FairAug draws other edges in every step, which attention, h2gcn and a torch.nn.Module"),

@@ -40,13 +40,13 @@ def roles(partition: Partition, nodes: int) -> np.ndarray:
 
 
 def test_a_path_by_hand() -> None:
-    """On a path every network of radius 2 is the centre and two nodes on either side, as far as the path goes."""
+    """On a path every network of radius 2 is the center and two nodes on either side, as far as the path goes."""
     path = np.stack([np.arange(19), np.arange(1, 20)])
     data = dataset(path, 20, np.arange(20) % 2)
     cut = EgoNetworks(hops=2, clients=10).cut(data, 0)
     assert cut.judged is not None
-    centres = np.flatnonzero(cut.judged.masks[TRAIN])
-    wanted = {tuple(range(max(0, c - 2), min(19, c + 2) + 1)) for c in centres}
+    centers = np.flatnonzero(cut.judged.masks[TRAIN])
+    wanted = {tuple(range(max(0, c - 2), min(19, c + 2) + 1)) for c in centers}
     assert {tuple(part.nodes) for part in cut.parts} == wanted  # ten train nodes, ten clients
 
 
@@ -105,7 +105,7 @@ def test_graphs_of_clients_and_server() -> None:
 
 
 def test_statistics_count_groups_by_hand() -> None:
-    """A star: its centre and five leaves, of which two test."""
+    """A star: its center and five leaves, of which two test."""
     star = np.stack([np.zeros(5, int), np.arange(1, 6)])
     data = dataset(star, 6, np.array([1, 1, 1, 1, 1, 0]), np.array([0, 0, 1, 0, 1, 1]))
     masks = np.zeros((3, 6), bool)

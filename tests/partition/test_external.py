@@ -58,7 +58,7 @@ def test_what_a_member_knows_of_its_own_edges_by_hand() -> None:
 def test_what_members_tell_each_other_by_hand() -> None:
     made = appended(graph(), cut([0, 1], [2, 3]), "exchange")
     found = columns(made.data)
-    assert found["exchanged out log neighbours"] == pytest.approx(np.log1p([2, 0, 1, 1, 0]), abs=1e-5)
+    assert found["exchanged out log neighbors"] == pytest.approx(np.log1p([2, 0, 1, 1, 0]), abs=1e-5)
     assert found["exchanged out mean of age"] == [3.5, 0, 1, 2, 0]  # 0 pays 2, twice, and 3
     assert found["exchanged in mean of age"] == [3, 4, 1, 1, 0]
     assert (made.shared, made.words) == (4, 4)

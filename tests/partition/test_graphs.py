@@ -28,7 +28,7 @@ from tests.refusals import refusal
 
 
 def collection(graphs: int = 200, classes: int = 2, seed: int = 0, unlabelled: float = 0.0) -> Dataset:
-    """Random small graphs in order of class, with labelled nodes and edges."""
+    """Random small graphs in order of class, with labeled nodes and edges."""
     rng = np.random.default_rng(seed)
     graph_of = np.repeat(np.arange(graphs), rng.integers(1, 9, graphs))
     n = len(graph_of)

@@ -367,7 +367,7 @@ def test_dirichlet_shares_have_the_right_moments() -> None:
     assert shares.var() == pytest.approx(0.25 * 0.75 / 9, rel=0.2)
 
 
-def test_dirichlet_spreads_unlabelled_nodes_evenly() -> None:
+def test_dirichlet_spreads_unlabeled_nodes_evenly() -> None:
     data = blocks(nodes=2000, unlabelled=0.5)
     unlabelled = [(data.y[part.nodes] < 0).sum() for part in Dirichlet(clients=5, alpha=0.1).cut(data, 0).parts]
     assert max(unlabelled) - min(unlabelled) <= 1

@@ -28,7 +28,7 @@ def labelled(y: list[int] | np.ndarray, public: np.ndarray | None = None) -> Dat
         (11, (0.2, 0.4, 0.4), [2, 5, 4]),  # quotas 2.2, 4.4, 4.4
         (7, (0.6, 0.2, 0.2), [4, 2, 1]),  # quotas 4.2, 1.4, 1.4
         (10, (0.1, 0.2, 0.3), [1, 2, 3]),  # four nodes stay without a role
-        (1, (0.2, 0.4, 0.4), [1, 0, 0]),  # whoever has a labelled node trains
+        (1, (0.2, 0.4, 0.4), [1, 0, 0]),  # whoever has a labeled node trains
         (2, (0.2, 0.4, 0.4), [1, 1, 0]),
         (0, (0.2, 0.4, 0.4), [0, 0, 0]),
     ],
@@ -68,7 +68,7 @@ def test_every_role_has_its_share_of_every_class() -> None:
     assert table.tolist() == [[100, 50, 20, 10], [200, 100, 40, 20], [200, 100, 40, 20]]
 
 
-def test_ties_do_not_favour_a_class() -> None:
+def test_ties_do_not_favor_a_class() -> None:
     y = np.tile([0, 1, 2, 3], 500)  # 500 clients with one node of each class, one of which trains
     parts = divide(labelled(y), group(np.arange(2000) // 4, 500), (0.25, 0.25, 0.5), False, 0)
     trained = np.bincount([y[part.nodes[part.masks[0]]][0] for part in parts], minlength=4)
@@ -90,7 +90,7 @@ def test_given_sizes_are_met() -> None:
     assert [np.bincount(y[part.nodes[part.masks[2]]]).tolist() for part in parts] == [[25, 25], [20, 20]]
 
 
-def test_published_masks_without_unlabelled_nodes() -> None:
+def test_published_masks_without_unlabeled_nodes() -> None:
     public = np.array([[1, 0, 0, 0], [0, 1, 0, 1], [0, 0, 1, 0]], bool)
     first, second = published(labelled([0, 1, 2, -1], public), [np.array([0, 2]), np.array([1, 3])])
     assert first.masks.tolist() == [[True, False], [False, False], [False, True]]

@@ -116,7 +116,7 @@ def test_labels_only_at_the_first() -> None:
 
 
 def test_published_masks_and_the_rest() -> None:
-    """Node 2 is unlabelled; 0 is published as train, 1 as test, and 3 is in no mask."""
+    """Node 2 is unlabeled; 0 is published as train, 1 as test, and 3 is in no mask."""
     public = np.array([[1, 0, 0, 0], [0, 0, 0, 0], [0, 1, 0, 0]], bool)
     for train_rest, trains in ((False, [0]), (True, [0, 3])):
         cut = Vertical(public_split=True, train_rest=train_rest).cut(square(public=public), 0)

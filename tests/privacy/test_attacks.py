@@ -1,4 +1,4 @@
-"""Attacks on noisy codes and links: what they find out, what the defence stops and what it does not."""
+"""Attacks on noisy codes and links: what they find out, what the defense stops and what it does not."""
 
 import os
 from pathlib import Path
@@ -95,7 +95,7 @@ def test_experiments_that_send_no_codes_are_refused() -> None:
         attacked(resolve({"data": {"name": "digits"}, "algorithm": {"name": "fedavg"}}))
 
 
-def test_what_the_defence_does_not_stop_is_said() -> None:
+def test_what_the_defense_does_not_stop_is_said() -> None:
     told = " ".join(ALGORITHMS["fairgfl"].remaining({"epsilon_b": 1.0, "lr": 0.1}))
     assert "73.1% of 1, 87.6% of 5, 99.5% of 27 holders" in told
     assert "h times the ε" in told

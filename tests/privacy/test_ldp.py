@@ -80,7 +80,7 @@ def test_what_is_drawn_has_the_stated_distribution(levels: int, x: float) -> Non
     assert share == pytest.approx(stated, abs=5 * math.sqrt(0.25 / count))
 
 
-def test_one_level_is_randomised_response() -> None:
+def test_one_level_is_randomized_response() -> None:
     p = level_probabilities(torch.tensor([0.0, 1.0]), 1, 3.0)
     assert p[:, 1].tolist() == pytest.approx([flip_probability(3.0), 1 - flip_probability(3.0)])
 

@@ -24,7 +24,7 @@ def unsigned(word: int) -> int:
 
 
 def before(z: int) -> int:
-    """What `hashing.finalise` made `z` of."""
+    """What `hashing.finalize` made `z` of."""
     for shift, factor in ((31, 1), (27, hashing.MIX2), (30, hashing.MIX1)):
         z = z * pow(unsigned(factor), -1, 1 << 64) & MASK
         found = z

@@ -59,7 +59,7 @@ threads = 1
 
 
 def write_graphs(folder: Path, count: int = 40) -> None:
-    """Rings and paths of labelled nodes, in the TU layout."""
+    """Rings and paths of labeled nodes, in the TU layout."""
     rng = np.random.default_rng(0)
     edges, graph, label = [], [], []
     for at in range(count):

@@ -56,12 +56,12 @@ def both(tone: str) -> tuple[str, str]:
     return found[0], found[-1]
 
 
-def test_every_colour_that_is_drawn_stands_out_in_light_and_dark() -> None:
+def test_every_color_that_is_drawn_stands_out_in_light_and_dark() -> None:
     drawn = [drawing.of_run(at) for at in range(10)] + [figures.MAJORITY, *map(drawing.tone, figures.EDGES.values())]
     drawn += [tone for count in (2, 10, 15, 40) for tone in drawing.of_classes(count)]
     for tone in drawn:
-        for colour, paper in zip(both(tone), drawing.PAPER, strict=True):
-            assert drawing.contrast(colour, paper) >= drawing.DRAWN, tone
+        for color, paper in zip(both(tone), drawing.PAPER, strict=True):
+            assert drawing.contrast(color, paper) >= drawing.DRAWN, tone
     assert drawing.legible("#0072b2", LIGHT) == "#0072b2"  # what stands out stays
     assert len(set(map(drawing.of_run, range(10)))) == len(set(drawing.DASHES)) == 10
 
@@ -136,7 +136,7 @@ def test_no_text_of_a_matrix_is_cut_or_lies_on_another(rows: int, columns: int) 
     check(drawing.panel(Heat("t", values, 1.0, below="of the other", beside="clients")))
 
 
-def test_squares_of_one_colour_side_by_side_are_one() -> None:
+def test_squares_of_one_color_side_by_side_are_one() -> None:
     drawn = drawing.panel(Heat("t", np.array([[0.0, 0.0, 1.0], [1.0, 0.0, 1.0]]), 1.0))
     paths = {path.attrib["fill"]: path.attrib["d"] for path in ElementTree.fromstring(drawn).iter("path")}
     assert {fill: path.count("M") for fill, path in paths.items()} == {drawing.shade(0): 2, drawing.shade(1): 3}

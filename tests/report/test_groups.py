@@ -69,8 +69,8 @@ def test_the_page_has_a_section_with_the_noise_floor_beside_every_gap(runs: list
     for words, family in (("global", "groups/global"), ("global, fairest round", "best_fair/groups/global")):
         for title, name in (("SP, statistical parity", "sp"), ("EO, equal opportunity", "eo")):
             gap, floor = (found[f"{family}/{key}"] for key in (name, f"{name}_floor"))
-            shares = [found[f"{family}/{key}"] for key in ("predicted", "favourable")]
-            beside = "noise floor {:.4f}, predicted favourable {:.4f}, favourable {:.4f}".format(floor, *shares)
+            shares = [found[f"{family}/{key}"] for key in ("predicted", "favorable")]
+            beside = "noise floor {:.4f}, predicted favorable {:.4f}, favorable {:.4f}".format(floor, *shares)
             assert rows[title, words] == f"{gap:.4f} | {beside}"
     assert rows["SP, signed", "global"] == signed(found["groups/global/sp_signed"])
     assert "undefined at 0" in rows["SP, statistical parity", "median of clients"]
@@ -120,7 +120,7 @@ def test_the_terminal_shows_gaps_and_floors(runs: list[Path]) -> None:
     lines = [line.split() for line in text.splitlines()]
     found = summary["metrics"]
     keys = ("global/sp", "global/sp_floor", "global/sp_signed", "median/sp")
-    shares = [f"{found[f'groups/global/{name}']:.4f}" for name in ("predicted", "favourable")]
+    shares = [f"{found[f'groups/global/{name}']:.4f}" for name in ("predicted", "favorable")]
     assert ["sp", *(f"{found[f'groups/{key}']:.4f}" for key in keys), "0", "clients", *shares] in lines
     words = f"SP {found['best_fair/groups/global/sp']:.4f}, EO {found['best_fair/groups/global/eo']:.4f}"
     assert f"fairest by validation: after round {found['best_fair/round']}, " in text
@@ -131,14 +131,14 @@ def test_classes_that_have_names_are_called_by_them(runs: list[Path]) -> None:
     """By the summary's names or, before there is a summary, by the configuration's; a number is none."""
     plain = read_run(runs[0])
     text = render([plain])
-    assert "a prediction of class 1 counts as favourable" in text
+    assert "a prediction of class 1 counts as favorable" in text
     assert "class 0" in text
     names = ["default", "<repaid>"]
     told = replace(plain, summary=plain.summary | {"classes": names})
     configured = replace(plain, config=plain.config | {"data": plain.section("data") | {"labels": names}})
     for one in (told, configured):
         text = render([one])
-        assert "a prediction of class “&lt;repaid&gt;” (1) counts as favourable" in text
+        assert "a prediction of class “&lt;repaid&gt;” (1) counts as favorable" in text
         assert "class 0" not in text
         assert "class 1" not in text
     assert "a prediction of class 1 counts" in render([plain, told])

@@ -585,9 +585,9 @@ def test_clients_are_sorted_bars_or_a_histogram() -> None:
     many = {f"c{i}": i / 50 for i in range(51)}
     assert figures.is_histogram([many])
     assert not figures.is_histogram([dict(list(many.items())[:50])])
-    shares, centres = figures.histogram([0.0, 0.01, 0.99, 1.0])
+    shares, centers = figures.histogram([0.0, 0.01, 0.99, 1.0])
     assert (shares[0], shares[-1], shares.sum()) == (0.5, 0.5, 1.0)
-    assert (centres[0], centres[-1]) == pytest.approx((0.025, 0.975))
+    assert (centers[0], centers[-1]) == pytest.approx((0.025, 0.975))
     drawn = drawing.panel(figures.distribution("", [many], "#000000"))
     assert re.findall(r">([\d.]+)</text>", drawn)[-6:] == ["0", "0.2", "0.4", "0.6", "0.8", "1"]
     assert "<title>0.00 to 0.05: " in drawn
@@ -743,7 +743,7 @@ def test_what_went_from_client_to_client_is_told_apart(runs: dict[str, Path]) ->
     assert "No privacy mechanism was applied to any of it." in said
 
 
-@pytest.mark.parametrize("words", ["node features", "class counts", "the neighbours' embeddings", "Edges kept", "egos"])
+@pytest.mark.parametrize("words", ["node features", "class counts", "the neighbors' embeddings", "Edges kept", "egos"])
 def test_descriptions_that_may_concern_the_data_are_noticed(words: str) -> None:
     assert SENSITIVE.search(words)
     assert not SENSITIVE.search("model weights after local training")

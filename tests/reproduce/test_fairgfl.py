@@ -11,7 +11,7 @@ from fedweave.datasets import DATASETS, load
 from fedweave.experiment import config
 from fedweave.experiment.runs import run as runs
 from fedweave.papers import fairgfl, grid, quantities, table
-from fedweave.papers.fairgfl import FAIRGFL, NORMALISED, OURS, PLAIN, SCALED, STEP, experiment
+from fedweave.papers.fairgfl import FAIRGFL, NORMALIZED, OURS, PLAIN, SCALED, STEP, experiment
 from fedweave.papers.paper import NOTHING, PaperTable
 from fedweave.papers.session import differences
 from fedweave.papers.table import assemble
@@ -58,7 +58,7 @@ def test_shipped_experiments_are_the_tables_own_for_longer(dataset: str) -> None
 
 def test_rows_differ_in_what_their_names_say() -> None:
     ours, other, plain, scaled = (
-        config.resolve(experiment("Cora", method)).plain() for method in (OURS, NORMALISED, PLAIN, SCALED)
+        config.resolve(experiment("Cora", method)).plain() for method in (OURS, NORMALIZED, PLAIN, SCALED)
     )
     assert config.differences(ours, other) == ["algorithm.normalise"]
     assert set(config.differences(plain, scaled)) == {
@@ -135,7 +135,7 @@ def test_tables_and_figures_on_a_tiny_graph(tmp_path: Path) -> None:
 
     compared = differences(made["figure 8"], FAIRGFL.figures[8].against)
     assert {(it.row, it.against) for it in compared} == {
-        (OURS, PLAIN), (OURS, SCALED), (NORMALISED, PLAIN), (NORMALISED, SCALED), (SCALED, PLAIN),
+        (OURS, PLAIN), (OURS, SCALED), (NORMALIZED, PLAIN), (NORMALIZED, SCALED), (SCALED, PLAIN),
     }  # fmt: skip
     assert all(it.seeds == 1 for it in compared)
     assert {it.difference for it in compared if it.row == SCALED and it.column.endswith("overlap 0")} == {0.0}
@@ -158,7 +158,7 @@ def _drawn(out: Path, by_overlap: list[Any]) -> None:
     picture = Path(over_overlaps[0]).read_text()
     assert ">overlap<" in picture
     assert ">Overlap: Cora<" in picture
-    assert all(picture.count(f">{row}<") == 1 for row in ("FairGFL", "FairGFL, normalised", "FedAvg"))
+    assert all(picture.count(f">{row}<") == 1 for row in ("FairGFL", "FairGFL, normalized", "FedAvg"))
 
 
 def test_overlaps_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -128,7 +128,7 @@ def test_variants_are_what_their_names_say() -> None:
     assert batches["Cora, FedEgo 128"] == {"algorithm.batch": 128, "partition.isolated": "keep"}
 
 
-def test_baselines_train_as_much_as_fedego_and_with_the_same_optimiser() -> None:
+def test_baselines_train_as_much_as_fedego_and_with_the_same_optimizer() -> None:
     own = config.resolve(experiment("Cora")).plain()["algorithm"]
     for method in ("Local Only", "FedAvg", "FedProx"):
         plain = config.resolve(experiment("Cora", method)).plain()

@@ -36,7 +36,7 @@ from fedweave.papers.quantities import (
 )
 from fedweave.papers.selection import PROTOCOLS
 from fedweave.papers.table import assemble, headings, shown
-from fedweave.report.drawing import COLOURS
+from fedweave.report.drawing import COLORS
 from tests.reproduce.tiny import AllThere, Silent, cell, finish, table
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
@@ -326,7 +326,7 @@ def test_the_picture_has_means_bands_and_escaped_names(tmp_path: Path) -> None:
     assert {"one <seed>", "two", "round", "%", "40", "60", "80"} <= set(texts)
     paths = picture.findall("s:svg[@role]/s:path", space)
     assert len([it for it in paths if it.get("fill-opacity")]) == 1  # one seed has no band
-    [first] = [it.get("d") or "" for it in paths if it.get("stroke") == COLOURS[0]]
+    [first] = [it.get("d") or "" for it in paths if it.get("stroke") == COLORS[0]]
     [(x1, y1), (x2, y2)] = [tuple(map(float, point.split())) for point in first.removeprefix("M").split("L")]
     words = picture.findall("s:svg[@role]/s:text", space)
     levels = {it.text: float(it.get("y") or 0) - 4 for it in words if it.get("text-anchor") == "end"}

@@ -8,7 +8,7 @@ from fedweave.papers import table
 from fedweave.papers.table import KEY, LETTER, NAME, Marker, Point, legend
 from fedweave.report.drawing import WIDTH
 
-NAMES = ["FairGFL", "FairGFL, normalised", "FedAvg", "FedAvg, FairGFL's mean step", "q-FedAvg", "Ditto", "FED-PUB"]
+NAMES = ["FairGFL", "FairGFL, normalized", "FedAvg", "FedAvg, FairGFL's mean step", "q-FedAvg", "Ditto", "FED-PUB"]
 
 
 @pytest.mark.parametrize("count", [1, 3, 7])

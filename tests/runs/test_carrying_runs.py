@@ -91,7 +91,7 @@ def test_one_after_the_other_and_all_at_once_give_the_same(tmp_path: Path, model
 
 
 def test_the_same_nodes_as_new_ones_are_predicted_alike(tmp_path: Path) -> None:
-    """In another order of rows, unlabelled, with edges scaled by what those of training were."""
+    """In another order of rows, unlabeled, with edges scaled by what those of training were."""
     data = {"name": "folder", "path": str(bank(tmp_path / "data")), **TABLES}
     cut = {"name": "random", "clients": 1}
     made(tmp_path / "run", LOCAL, data, partition=cut, model={"name": "pna", "hidden": 8, "directed": "forward"})

@@ -34,7 +34,7 @@ def test_algorithms_about_nodes_take_no_small_graphs(algorithm: str, model: str)
         build(on_graphs(algorithm, model))
 
 
-def test_neighbourhoods_that_memory_cannot_hold_are_refused() -> None:
+def test_neighborhoods_that_memory_cannot_hold_are_refused() -> None:
     """Edges by themselves are no nodes that could stand once: of six layers each takes eleven times the places."""
     config = on_graphs("fedavg").plain() | {
         "data": {"name": "transfers"},

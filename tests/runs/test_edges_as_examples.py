@@ -196,7 +196,7 @@ def test_models_are_tried_on_test_examples_with_the_messages_that_these_are_judg
         assert found != [right(models.apply(net, w, graph)) for w in each]
 
 
-def test_models_that_mark_their_seeds_are_tried_and_valued_by_sampled_neighbourhoods(tmp_path):
+def test_models_that_mark_their_seeds_are_tried_and_valued_by_sampled_neighborhoods(tmp_path):
     built, _, _ = trained(tables(tmp_path), SAMPLED, rounds=0, model={**MODEL, "layers": 1, "ego_ids": True})
     net, graphs = built.algorithm.net, [*built.fed.graphs.values()]
     first, *others = (models.init(net, random.key(seed), graphs[0].x.dtype) for seed in range(3))
@@ -387,7 +387,7 @@ def test_pyg_and_members_bring_their_own_edges(tmp_path):
     assert np.array_equal(pyg.carried.ends, own.carried.ends[:, :TRANSFERS])
 
 
-def test_ports_number_neighbours_in_order_of_time():
+def test_ports_number_neighbors_in_order_of_time():
     ends = np.array([[0, 1, 0, 2, 0, 1], [3, 3, 3, 3, 1, 0]])
     carried = EdgeAttributes(ends, True, time=np.array([5.0, 1.0, 9.0, 7.0, 2.0, 2.0]), ports=True)
     into, out_of = carried_edges.ports_of(carried).T

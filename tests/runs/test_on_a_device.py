@@ -26,8 +26,8 @@ DATA = {"name": "synthetic", "nodes": 90, "classes": 2, "features": 8, "sensitiv
 PARTS = {
     "secure sums": {"parts": ["secure_sum"]},
     "privacy noise": {"parts": [{"name": "dp", "clip": 1.0, "sigma": 1.0}]},
-    "sampled neighbourhoods": {"parts": [{"name": "sampled_cross_entropy", "batch": 8}]},
-    "a kept optimiser, a part of the clients": {"optimizer_state": "kept", "participation": 0.5},
+    "sampled neighborhoods": {"parts": [{"name": "sampled_cross_entropy", "batch": 8}]},
+    "a kept optimizer, a part of the clients": {"optimizer_state": "kept", "participation": 0.5},
     "data that changes": {"parts": [{"name": "drift", "share": 0.5}]},
     "median": {"parts": ["median"]},
 }

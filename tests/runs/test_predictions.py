@@ -140,7 +140,7 @@ def test_every_algorithm_predicts_its_own_nodes_and_new_ones(tmp_path: Path, nam
 
 
 def graph(root: Path, features: int, nodes: int, seed: int = 0) -> Path:
-    """A path of unlabelled nodes n0, n1, …."""
+    """A path of unlabeled nodes n0, n1, …."""
     rng = np.random.default_rng(seed)
     root.mkdir(parents=True)
     x = rng.normal(size=(nodes, features))

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from fedweave.core import model as models
 from fedweave.core import random
-from fedweave.core.edges import Neighbours
+from fedweave.core.edges import Neighbors
 from fedweave.core.graph import TRAIN, Graph, make_graph, stack
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree, map_leaves
@@ -36,7 +36,7 @@ def labelled(nodes: int, edges: np.ndarray, train: int | None = None) -> Graph:
 
 
 def adjacent(graph: Graph) -> dict[int, set[int]]:
-    """The neighbours of every node; a node without is its own."""
+    """The neighbors of every node; a node without is its own."""
     links = graph.edges.members[0].index
     return {v: set(links[1, links[0] == v].tolist()) or {v} for v in range(len(graph.y))}
 
@@ -50,17 +50,17 @@ def test_positions(hops: int, fan_out: int, count: int) -> None:
 
 
 @pytest.mark.parametrize(("hops", "fan_out"), [(1, 5), (2, 6), (3, 3)])
-def test_children_are_neighbours_of_their_parents(hops: int, fan_out: int) -> None:
+def test_children_are_neighbors_of_their_parents(hops: int, fan_out: int) -> None:
     graph = random_graph(60)
-    near, centres = adjacent(graph), torch.arange(0, 60, 3)
-    nodes = Egos(4, hops, fan_out).around(graph, random.key(1), centres)
+    near, centers = adjacent(graph), torch.arange(0, 60, 3)
+    nodes = Egos(4, hops, fan_out).around(graph, random.key(1), centers)
     for v in range(ego_graphs.positions(hops - 1, fan_out)):
         for child in range(fan_out * v + 1, fan_out * v + fan_out + 1):
             assert all(int(c) in near[int(p)] for p, c in zip(nodes[v], nodes[child], strict=True))
 
 
-def test_neighbours_are_drawn_evenly_and_independently() -> None:
-    """A star with 7 leaves: its centre's draws are even (chi-square), and so are pairs of them (with replacement)."""
+def test_neighbors_are_drawn_evenly_and_independently() -> None:
+    """A star with 7 leaves: its center's draws are even (chi-square), and so are pairs of them (with replacement)."""
     graph = labelled(9, undirected(*[(0, leaf) for leaf in range(1, 8)]))
     draws = Egos(1, 1, 2).around(graph, random.key(3), torch.zeros(20_000, dtype=torch.int64))[1:]
     for table in (draws[0] - 1, (draws[0] - 1) * 7 + draws[1] - 1):
@@ -70,7 +70,7 @@ def test_neighbours_are_drawn_evenly_and_independently() -> None:
     assert not torch.equal(draws, other)
 
 
-def test_an_isolated_node_is_its_own_neighbour() -> None:
+def test_an_isolated_node_is_its_own_neighbor() -> None:
     graph = labelled(4, undirected((0, 1)))
     nodes = Egos(4, 2, 3).around(graph, random.key(0), torch.arange(4))
     assert (nodes[:, 2] == 2).all()
@@ -81,7 +81,7 @@ def test_an_isolated_node_is_its_own_neighbour() -> None:
 
 
 class _Endless:
-    """Columns as long as one likes: the neighbour at place p is p; remembers how far it was asked."""
+    """Columns as long as one likes: the neighbor at place p is p; remembers how far it was asked."""
 
     def __len__(self) -> int:
         return 1 << 40
@@ -91,17 +91,17 @@ class _Endless:
 
 
 @pytest.mark.parametrize("degree", [1, 3, 1000, (1 << 23) + 1, (1 << 24) - 1, 1 << 24])
-def test_the_ends_of_the_interval_draw_the_first_and_the_last_neighbour(degree: int) -> None:
-    table = Neighbours(torch.tensor([0, 1]), torch.tensor([1, degree]), _Endless())  # type: ignore[arg-type]
+def test_the_ends_of_the_interval_draw_the_first_and_the_last_neighbor(degree: int) -> None:
+    table = Neighbors(torch.tensor([0, 1]), torch.tensor([1, degree]), _Endless())  # type: ignore[arg-type]
     drawn = ego_graphs.children(table, torch.tensor([1]), torch.tensor([[0.0, 1 - 2.0**-24]]))
     assert drawn.tolist() == [[1, degree]]
 
 
 @pytest.mark.parametrize("power", [24, 25, 26, 30])
-def test_no_draw_leaves_a_huge_neighbourhood(power: int) -> None:
+def test_no_draw_leaves_a_huge_neighborhood(power: int) -> None:
     """Beyond 2^24 a degree has no float32 of its own."""
     degrees = torch.arange((1 << power) - 500, (1 << power) + 500)
-    table = Neighbours(torch.zeros_like(degrees), degrees, _Endless())  # type: ignore[arg-type]
+    table = Neighbors(torch.zeros_like(degrees), degrees, _Endless())  # type: ignore[arg-type]
     largest = torch.full((1000, 1), 1 - 2.0**-24)
     drawn = ego_graphs.children(table, torch.arange(1000), largest)[:, 0]
     assert (drawn < degrees).all()
@@ -116,10 +116,10 @@ def test_without_train_nodes_every_place_is_empty() -> None:
 
 def test_draws_are_distinct_train_nodes_and_all_come_up_equally_often() -> None:
     graph, steps = labelled(40, undirected((0, 1)), train=20), 2000
-    centres, real = Egos(batch=5).draw(graph, random.key(2), steps)
+    centers, real = Egos(batch=5).draw(graph, random.key(2), steps)
     assert real.all()
-    assert all(len(set(batch)) == 5 for batch in centres.tolist())
-    seen = torch.bincount(centres.flatten(), minlength=40)
+    assert all(len(set(batch)) == 5 for batch in centers.tolist())
+    seen = torch.bincount(centers.flatten(), minlength=40)
     assert not seen[20:].any()
     # each count is binomial(2000, 1/4); drawing without replacement makes the sum of squares smaller than chi-square's
     assert (seen[:20] - 500).abs().max() < 4.5 * (2000 * 0.25 * 0.75) ** 0.5
@@ -129,9 +129,9 @@ def test_draws_are_distinct_train_nodes_and_all_come_up_equally_often() -> None:
 @pytest.mark.parametrize("batch", [5, 50])  # more than the padded nodes, too
 def test_fewer_train_nodes_than_a_batch_leave_places_empty(train: int, batch: int) -> None:
     graph = labelled(8, undirected((0, 1)), train)
-    centres, real = Egos(batch).draw(graph, random.key(0), 3)
-    assert centres.shape == real.shape == (3, batch)
-    for nodes, own in zip(centres, real, strict=True):
+    centers, real = Egos(batch).draw(graph, random.key(0), 3)
+    assert centers.shape == real.shape == (3, batch)
+    for nodes, own in zip(centers, real, strict=True):
         assert sorted(nodes[own].tolist()) == list(range(min(train, batch)))
 
 
@@ -156,7 +156,7 @@ def net(dropout: float = 0.5, features: int = 6) -> Any:
     return MODELS["ego"](hidden=8, dropout=dropout).build(features, 3)
 
 
-def test_the_loss_is_the_mean_over_real_centres_and_0_without_any() -> None:
+def test_the_loss_is_the_mean_over_real_centers_and_0_without_any() -> None:
     model = net(0.0)
     w = models.init(model, random.key(1), torch.float64)
     pair = random_graph(20)._replace(masks=torch.zeros(3, 32, dtype=torch.bool))
@@ -186,10 +186,10 @@ def test_a_client_in_a_padded_batch_has_the_bits_of_the_client_alone(hops: int, 
     dims = pytree.tree_map(lambda leaf: 0 if isinstance(leaf, Tensor) else None, together)
 
     def sampled(graph: Graph, key: Tensor) -> tuple[Tensor, ...]:
-        (centres,), (real,) = egos.draw(graph, key, 1)
+        (centers,), (real,) = egos.draw(graph, key, 1)
         grads, loss = torch.func.grad_and_value(lambda w: one_loss(egos, w, model, graph, key))(w)
         flat = torch.cat([slope.flatten() for slope in pytree.tree_leaves(grads)])
-        return egos.around(graph, key, centres), real, loss, flat
+        return egos.around(graph, key, centers), real, loss, flat
 
     batch = vmap(sampled, (dims, 0))(together, keys)
     for site, graph in enumerate(graphs):
@@ -210,7 +210,7 @@ def tree(fan_out: int, hops: int) -> np.ndarray:
 @pytest.mark.parametrize("share", [False, True])
 @pytest.mark.parametrize("operator", ego_graphs.KINDS)
 def test_an_ego_is_a_tree_of_directed_edges(hops: int, fan_out: int, share: bool, operator: str) -> None:
-    """Value and gradients at the centre, against the sparse matrix of a tree of 43 nodes (2 hops of 6)."""
+    """Value and gradients at the center, against the sparse matrix of a tree of 43 nodes (2 hops of 6)."""
     count, width, batch = ego_graphs.positions(hops, fan_out), 5, 3
     layers = [sage.convolution(width, width, share, operator) for _ in range(hops)]
     w = {str(i): layer.init(random.key(i)) for i, layer in enumerate(layers)}
@@ -222,14 +222,14 @@ def test_an_ego_is_a_tree_of_directed_edges(hops: int, fan_out: int, share: bool
     pull = torch.randn(batch, width, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     leaves = [given, *pytree.tree_leaves(w)]
     ours = torch.autograd.grad((out.sin() * pull).sum(), leaves)
-    own, centres = h.clone().requires_grad_(), []
+    own, centers = h.clone().requires_grad_(), []
     for at in range(batch):
         nothing = np.zeros((count, 1)), np.zeros(count, int), np.zeros((3, count), bool)
         graph = make_graph(nothing[0], tree(fan_out, hops), *nothing[1:], dtype=torch.float64)
         padded = torch.nn.functional.pad(own[:, at], (0, 0, 0, len(graph.y) - count))
-        centres.append(models.apply(tuple(layers), w, graph, h=padded)[0])
-    plain = torch.autograd.grad((torch.stack(centres).sin() * pull).sum(), [own, *pytree.tree_leaves(w)])
-    torch.testing.assert_close(out, torch.stack(centres), atol=1e-12, rtol=1e-12)
+        centers.append(models.apply(tuple(layers), w, graph, h=padded)[0])
+    plain = torch.autograd.grad((torch.stack(centers).sin() * pull).sum(), [own, *pytree.tree_leaves(w)])
+    torch.testing.assert_close(out, torch.stack(centers), atol=1e-12, rtol=1e-12)
     for mine, theirs in zip(ours, plain, strict=True):
         assert theirs.any()
         torch.testing.assert_close(mine, theirs, atol=1e-12, rtol=1e-12)
@@ -254,9 +254,9 @@ def test_by_hand() -> None:
 
 
 def test_more_layers_than_rings_and_other_operators_are_refused() -> None:
-    centres, one = ego_graphs.ego_graph(torch.ones(4, 3), 4, 2), ego_graphs.ego_graph(torch.ones(12, 3), 4, 2)
+    centers, one = ego_graphs.ego_graph(torch.ones(4, 3), 4, 2), ego_graphs.ego_graph(torch.ones(12, 3), 4, 2)
     with pytest.raises(ValueError, match="as many hops as there are layers"):
-        centres.edges.with_means(centres.x, "mean")  # type: ignore[arg-type]
+        centers.edges.with_means(centers.x, "mean")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="no operator 'gcn', only mean and mean_or_self"):
         one.edges.with_means(one.x, "gcn")  # type: ignore[arg-type]
 
@@ -268,12 +268,12 @@ def test_impossible_samplers_are_refused(wrong: dict[str, int]) -> None:
         Egos(**wrong)
 
 
-def test_neighbours_of_all_clients() -> None:
+def test_neighbors_of_all_clients() -> None:
     graphs = [labelled(4, undirected((0, 1), (0, 2))), labelled(40, undirected((5, 39), (5, 6), (5, 0)))]
     graphs = [graph._replace(x=graph.x[:, :2]) for graph in graphs]  # type: ignore[index]
     together = stack(padded_alike(graphs))
     dims = pytree.tree_map(lambda leaf: 0 if isinstance(leaf, Tensor) else None, together)
-    first, degree, columns = vmap(lambda graph: tuple(graph.edges.neighbours), (dims,))(together)
+    first, degree, columns = vmap(lambda graph: tuple(graph.edges.neighbors), (dims,))(together)
     for site, graph in enumerate(graphs):
         near = adjacent(graph)
         for v in range(len(graph.y)):
@@ -293,18 +293,18 @@ def test_mean_or_self_is_the_mean_except_for_isolated_nodes() -> None:
     ("train", "share", "steps"), [(50, 0.5, 12), (23, 0.9, 8), (50, 0.1, 4), (0, 0.5, 4), (64, 1.0, 4)]
 )
 def test_an_epoch_goes_once_through_its_share_of_the_nodes(train: int, share: float, steps: int) -> None:
-    """Mini-batches of an epoch have no centre in common, are as equal as can be, and together hold the share of all
+    """Mini-batches of an epoch have no center in common, are as equal as can be, and together hold the share of all
     nodes, as far as nodes train and places go."""
     graph, epochs, batch = labelled(64, undirected((0, 1)), train), 4, 8
     egos = Egos(batch, 1, 2, epochs, share)
-    centres, real = egos.draw(graph, random.key(1), steps)
+    centers, real = egos.draw(graph, random.key(1), steps)
     each = steps // epochs
     wanted = min(int(share * 64), train)
     assert int(egos.epoch(graph)) == wanted
     assert int(egos.needed(graph)) == -(-wanted // batch)
     seen = []
     for at in range(0, steps, each):
-        of_epoch = centres[at : at + each][real[at : at + each]].tolist()
+        of_epoch = centers[at : at + each][real[at : at + each]].tolist()
         assert len(set(of_epoch)) == len(of_epoch) == min(wanted, each * batch)
         assert all(node < train for node in of_epoch)
         sizes = real[at : at + each].sum(1)

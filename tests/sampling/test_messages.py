@@ -14,7 +14,7 @@ from fedweave.core.tree import map_leaves
 from fedweave.errors import ConfigError
 from fedweave.learn import cross_entropy
 from fedweave.models import GAT, GCN, GINE, PNA, gine
-from fedweave.models import MODELS as CATALOGUE
+from fedweave.models import MODELS as CATALOG
 from fedweave.models.edges import OnEdges
 from fedweave.ops.attention import largest
 from fedweave.sampling.neighborhoods import Minibatches, SampledMessages, reached
@@ -75,7 +75,7 @@ def test_with_room_for_all_messages_loss_and_gradients_are_the_whole_graphs(name
         index, y = graph.own_edges.members[0].index, graph.y[:N].numpy()
         graph = make_graph(graph.x[:N], index, y, graph.masks[:, :N], dtype=torch.float64, carried=carried)
     model = (OnEdges(MODELS[name], K) if task == "edges" else MODELS[name]).build(D, 2)
-    most = int(graph.own_edges.neighbours.degree.max()) + 2  # the graph has parallel edges
+    most = int(graph.own_edges.neighbors.degree.max()) + 2  # the graph has parallel edges
     (loss, slopes), *sampled = whole_and_sampled(model, graph, int(graph.masks[TRAIN].sum()), most)
     for own, found in sampled:
         torch.testing.assert_close(own, loss, rtol=0, atol=1e-10)
@@ -131,7 +131,7 @@ def test_sampled_messages_by_hand():
 
 
 def plain_gine(w, x, ids, carried):
-    """Hidden and logits of GINE of two layers, in plain PyTorch, of one neighbourhood whose centre `ids` marks."""
+    """Hidden and logits of GINE of two layers, in plain PyTorch, of one neighborhood whose center `ids` marks."""
     source, target = torch.from_numpy(carried.ends)
     e = torch.from_numpy(carried.features).double()
     h = torch.cat([x, ids], 1) @ w["1"]["weight"] + w["1"]["bias"]
@@ -178,7 +178,7 @@ def test_ego_ids_mark_both_ends_of_an_edge_and_are_trained_as_they_are_judged(na
     m = 30
     graph = of_edges(a_graph(m=m)[0], m, (14.0, 22.0))
     more = {"edge_features": K, "directed": "both", "ego_ids": True}
-    model = OnEdges(CATALOGUE[name](**SIZE, **more), K).build(D, 2)
+    model = OnEdges(CATALOG[name](**SIZE, **more), K).build(D, 2)
     w, sampler = models.init(model, random.key(1), torch.float64), Minibatches(1, gine.JUDGED)
     judged = models.judged(model, w, graph)
     around = sampler.around(model, graph, torch.arange(m)[None], random.key(5)[None])

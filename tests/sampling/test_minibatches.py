@@ -1,4 +1,4 @@
-"""Mini-batches of nodes with sampled neighbours: with room for everybody they are the whole graph; with less, an
+"""Mini-batches of nodes with sampled neighbors: with room for everybody they are the whole graph; with less, an
 estimate of it."""
 
 from typing import Any
@@ -37,7 +37,7 @@ def test_drawn_nodes_are_different_members_and_places_may_stay_empty() -> None:
 
 @pytest.mark.parametrize("name", ["sage", "gcn", "gat", "gcnii", "gprgnn", "acmgcn", "mlp"])
 @pytest.mark.parametrize("kind", [sp.csr_matrix, sp.csr_matrix.toarray], ids=["sparse", "dense"])
-def test_with_room_for_all_nodes_and_neighbours_the_loss_is_the_whole_graphs(name: str, kind: Any) -> None:
+def test_with_room_for_all_nodes_and_neighbors_the_loss_is_the_whole_graphs(name: str, kind: Any) -> None:
     x, edges, y, masks = arrays(30, 1)
     graph = make_graph(kind(x), edges, y, masks, dtype=torch.float64)
     made = MODELS[name](hidden=8, layers=3, dropout=0.0).build(x.shape[1], 3)
@@ -78,7 +78,7 @@ def test_ten_hops_fill_no_memory() -> None:
     assert neighborhoods.bytes_of(made, sampler, graph.nodes, 1) < 1e9
 
 
-def test_sums_over_sampled_neighbours_are_right_in_expectation() -> None:
+def test_sums_over_sampled_neighbors_are_right_in_expectation() -> None:
     graph = random_graph(40)
     h = random.normal(random.key(1), (graph.nodes, 3)).double()
     targets = torch.arange(40).expand(4000, -1)

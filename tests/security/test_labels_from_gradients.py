@@ -1,4 +1,4 @@
-"""What a server reads off the gradients of the party with labels, and what randomised response leaves of it."""
+"""What a server reads off the gradients of the party with labels, and what randomized response leaves of it."""
 
 import math
 import re
@@ -72,7 +72,7 @@ def test_labels_are_read_off_one_gradient(data_root: Path) -> None:
 
 @pytest.mark.often("2.0")
 @pytest.mark.parametrize("epsilon", [0.5, 2.0])
-def test_randomised_response_leaves_what_epsilon_allows(data_root: Path, epsilon: float) -> None:
+def test_randomized_response_leaves_what_epsilon_allows(data_root: Path, epsilon: float) -> None:
     """Whatever is done with gradients that depend on the noisy labels alone, no more than e^ε / (e^ε + 6) of labels
     drawn alike are found in expectation; here the classes' sizes differ, so that the largest can be guessed."""
     guess, truth, fed = recovered(data_root, rounds=4, label_epsilon=epsilon)

@@ -95,7 +95,7 @@ def project(tmp_path: Path) -> Path:
     return make_sites(tmp_path / "project", "glasu")
 
 
-def relabelled(project: Path) -> None:
+def relabeled(project: Path) -> None:
     """The party's labels, each the next class."""
     path = project / HOLDER / "data.npz"
     held: dict[str, Any] = dict(np.load(path))
@@ -110,7 +110,7 @@ def test_the_draw_itself_costs_what_labels_cost(project: Path) -> None:
     for run in ("r1", "r2", "r3"):
         server.representations(run, draw=True)
         assert server.spent() == 1.0
-    relabelled(project)
+    relabeled(project)
     with pytest.raises(AssertionError, match=r"policy\.epsilon: ε = 1 is spent"):
         server.representations("r4", draw=True)
 
@@ -133,7 +133,7 @@ def test_what_leaves_before_the_draw_tells_nothing_of_labels(project: Path, draw
     """With other labels it is the same to the last bit; after a draw, which leaves nearly all at this ε, it is not."""
     server = Server(project, 20.0, cap=40.0)
     [before, after] = server.representations("r1", draw)
-    relabelled(project)
+    relabeled(project)
     [same, other] = server.representations("r2", draw)
     assert torch.equal(before, same)
     assert torch.equal(after, other) != draw

@@ -32,7 +32,7 @@ CLASSES, EPSILON, DIGITS = 3, 0.5, 8  # nodes whose labels one sum of losses tel
 
 
 def bound(epsilon: float, labels: int) -> float:
-    """The share of labels that randomised response leaves, and four standard deviations more."""
+    """The share of labels that randomized response leaves, and four standard deviations more."""
     kept = kept_probability(epsilon, CLASSES)
     return kept + 4 * math.sqrt(kept * (1 - kept) / labels)
 
@@ -262,5 +262,5 @@ def test_hits_on_the_test_graph_are_of_its_labels_as_they_are() -> None:
     for scoring, shown in ((Scoring(epsilon=math.log(2)), [16.0, 30.0]), (tens, [20.0, 30.0])):
         assert scoring.leave({"global_test": {"accuracy": pairs}}, 2)["global_test"]["accuracy"].tolist() == [shown] * 3
     told = tens.declared(StepInfo.of({"own": "", "global_test": ""}), ["own/accuracy", "global_test/accuracy"]).sends
-    assert "by labels of randomised response" in told["own/accuracy"].reveals
+    assert "by labels of randomized response" in told["own/accuracy"].reveals
     assert "by labels" not in told["global_test/accuracy"].reveals

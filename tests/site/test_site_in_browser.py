@@ -1,4 +1,4 @@
-"""The documentation's theme in a browser: its colours, code, tables and menus, wide and narrow, light and dark."""
+"""The documentation's theme in a browser: its colors, code, tables and menus, wide and narrow, light and dark."""
 
 import shutil
 from pathlib import Path

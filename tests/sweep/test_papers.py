@@ -345,7 +345,7 @@ def test_many_lines_are_told_apart_and_named_below_them() -> None:
     axes = figure.axes[0]
     drawn = [one.lines[0] for one in axes.containers]
     assert len({line.get_color() for line in drawn}) == 10
-    assert len({str(line._unscaled_dash_pattern) for line in drawn}) == 10  # in grey, too
+    assert len({str(line._unscaled_dash_pattern) for line in drawn}) == 10  # in gray, too
     assert len({line.get_xdata()[0] for line in drawn}) == 10
     assert max(abs(line.get_xdata()[0] - 1) for line in drawn) < 0.3
     assert (axes.get_legend(), len(figure.legends)) == (None, 1)

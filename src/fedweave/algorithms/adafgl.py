@@ -1,6 +1,6 @@
 """AdaFGL: Li et al. 2024, "AdaFGL: a new paradigm for federated node classification with topology heterogeneity".
 
-FedAvg for some rounds; then every client, alone, trains modules for like and for unlike neighbours on a graph that also
+FedAvg for some rounds; then every client, alone, trains modules for like and for unlike neighbors on a graph that also
 joins nodes which the joint model answers alike (`models.propagation`). Deviations: α, β and threshold are those of the
 authors' script (OpenFGL's α is .5, β 0); the joint model is the last round's, not the best validated; clients train in
 rounds of local_steps; both branches are trained (in the script one, by whether s ≥ .9); R below its mean is
@@ -142,9 +142,9 @@ class AdaFGL(FedAvg):
         """`local_steps` steps of the client's own modules; sends nothing."""
         graph, kept = client.graph, client.state.get("own") or self._begun(client, message)
         given = self.own.prepared(graph, torch.softmax(models.apply(self.trained, kept["joint"], graph), 1))
-        trained, optimiser = self.objective.training, self.objective.training.optimiser
+        trained, optimizer = self.objective.training, self.objective.training.update_rule
         w, _, state = fit(
-            self.own.loss, kept["w"], graph, client.key, optimiser, self.local_steps, state=kept.get("optimizer"),
+            self.own.loss, kept["w"], graph, client.key, optimizer, self.local_steps, state=kept.get("optimizer"),
             args=given, rows=propagation.FEATURE_ROWS,
         )  # fmt: skip
         w = where_trained(graph.masks[TRAIN].any(), w, kept["w"]) if self.weight_decay else w

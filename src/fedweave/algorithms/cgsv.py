@@ -51,7 +51,7 @@ LEAST = 1e-300  # in the place of 0 where it divides
 
 @dataclass(frozen=True)
 class CosineValue(TellsExamples):
-    """Values r_i ← α r_i + (1 − α) cos(u_i, u_N), at least `least`, normalised to sum 1; u_N = Σ r_i u_i with the
+    """Values r_i ← α r_i + (1 − α) cos(u_i, u_N), at least `least`, normalized to sum 1; u_N = Σ r_i u_i with the
     values before the round, by number of examples in the first (eqs. 2-4).
 
     alpha: how much of the last values goes on.
@@ -166,7 +166,7 @@ class CGSV:
     """Every client gets as much of the joint update as its own is aligned with it."""
 
     exempt_laws: ClassVar[dict[str, str]] = {
-        "one_client_is_ordinary_training": "clients get a reward from normalised updates"
+        "one_client_is_ordinary_training": "clients get a reward from normalized updates"
     }
 
 
@@ -186,13 +186,13 @@ class DW:
     """CGSV with a client's share of the training examples as its value."""
 
     exempt_laws: ClassVar[dict[str, str]] = {
-        "one_client_is_ordinary_training": "clients get a reward from normalised updates"
+        "one_client_is_ordinary_training": "clients get a reward from normalized updates"
     }
 
 
 @dataclass(frozen=True)
 class EuclideanValue(CosineValue):
-    """Values r_i ← α r_i + (1 − α) / (1 + ‖u_i − u_N‖₂), at least `least`, normalised to sum 1; u_N as in
+    """Values r_i ← α r_i + (1 − α) / (1 + ‖u_i − u_N‖₂), at least `least`, normalized to sum 1; u_N as in
     `CosineValue`.
 
     alpha: how much of the last values goes on.
@@ -211,5 +211,5 @@ class EU:
     """CGSV with the closeness of updates to the joint one in place of their angle."""
 
     exempt_laws: ClassVar[dict[str, str]] = {
-        "one_client_is_ordinary_training": "clients get a reward from normalised updates"
+        "one_client_is_ordinary_training": "clients get a reward from normalized updates"
     }

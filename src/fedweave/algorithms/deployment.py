@@ -23,7 +23,7 @@ class Deployable(Settings):
     """What an algorithm whose clients can each hold a whole model adds to be used after training.
 
     There are up to three models: the server's one "global" model; the "personal" one that a client uses, which is what
-    evaluation judges on its own data (the global one where the algorithm does not personalise); and the one that a
+    evaluation judges on its own data (the global one where the algorithm does not personalize); and the one that a
     client's own training last "trained".
     """
 

@@ -1,10 +1,10 @@
 """D-FedGNN: Pei et al. 2021, "Decentralized federated graph neural networks", on the ring.
 
 FedEgo (Zhang et al. 2023, section 5.2) compares with it on "the standard ring network", with equal weights:
-w_i ← (w_{i−1} + w_i + w_{i+1}) / 3 after local training. Deviations: the paper protects what neighbours exchange with
-keys from a Diffie-Hellman exchange, here the engine encrypts it; optimisers other than SGD are allowed, and their state
-stays at the client from round to round; all clients start from equal weights, as decentralised SGD does (Lian et al.
-2017, algorithm 1). Two clients are each other's one neighbour (mean of two); a single client has none.
+w_i ← (w_{i−1} + w_i + w_{i+1}) / 3 after local training. Deviations: the paper protects what neighbors exchange with
+keys from a Diffie-Hellman exchange, here the engine encrypts it; optimizers other than SGD are allowed, and their state
+stays at the client from round to round; all clients start from equal weights, as decentralized SGD does (Lian et al.
+2017, algorithm 1). Two clients are each other's one neighbor (mean of two); a single client has none.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ _HEARS = {"init": "a random number, from which all clients draw the same first w
 
 @dataclass(frozen=True)
 class DFedGNN(Local):
-    """Every client averages its model with those of its two neighbours on a ring; no model passes through the server.
+    """Every client averages its model with those of its two neighbors on a ring; no model passes through the server.
 
     Fields as `Local`'s, but for
 
@@ -48,7 +48,7 @@ class DFedGNN(Local):
         return {"init": fed.key("init")}
 
     def round(self, state: Tree, fed: Federation) -> Tree:
-        """Local training, then one exchange between neighbours."""
+        """Local training, then one exchange between neighbors."""
         sent = fed.send(self.train, to=ring(fed.clients), shared=state, quorum=self.quorum)
         fed.map(self.mix, received=sent, quorum=self.quorum)
         return state
@@ -59,25 +59,25 @@ class DFedGNN(Local):
 
     @on_client(sends={"w": "model weights after local training"}, peers=True, hears=_HEARS)
     def train(self, client: Client, message: Tree) -> Tree:
-        """`local_steps` steps on the client's own model, which goes to its neighbours."""
+        """`local_steps` steps on the client's own model, which goes to its neighbors."""
         client.state.pop("trained", None)
         return {"w": self._train(client, message["init"])}
 
     @on_client()
     def mix(self, client: Client, message: Tree) -> Tree:
-        """w_i ← w_i + Σ_j (w_j − w_i) / (n + 1) over the n neighbours j.
+        """w_i ← w_i + Σ_j (w_j − w_i) / (n + 1) over the n neighbors j.
 
-        An absent neighbour's share stays with the client, so that the mean over the clients does not change.
+        An absent neighbor's share stays with the client, so that the mean over the clients does not change.
         """
         present = message["present"]
-        neighbours = [message["received"][str(j)]["w"] for j in range(len(present))]
+        neighbors = [message["received"][str(j)]["w"] for j in range(len(present))]
 
         def mixed(own: Tensor, *others: Tensor) -> Tensor:
             moves = [torch.where(present[j], other - own, 0) for j, other in enumerate(others)]
             return own + sum(moves) / (len(others) + 1)
 
         trained = client.state["w"]
-        client.state |= {"w": map_leaves(mixed, trained, *neighbours), "trained": trained}
+        client.state |= {"w": map_leaves(mixed, trained, *neighbors), "trained": trained}
         return {}
 
     def evaluate(self, state: Tree, fed: Federation) -> Evaluation:
@@ -87,21 +87,21 @@ class DFedGNN(Local):
     @on_client(sends=PERSONAL_SCORES, hears=_HEARS)
     def score(self, client: Client, message: Tree) -> Tree:
         """The client's own model."""
-        trained = client.state.get("trained")  # before it was averaged with the neighbours'
+        trained = client.state.get("trained")  # before it was averaged with the neighbors'
         w = self.used(client, message)
         return self.judged(client, message, w, lambda: personal_score(self.model, w, client, trained))
 
     def used(self, client: Client, message: Tree) -> Tree:
-        """The client's weights, averaged with its neighbours'."""
+        """The client's weights, averaged with its neighbors'."""
         return self._own(client, message["init"])
 
     def last_trained(self, client: Client, message: Tree) -> Tree | None:
-        """The weights before they were averaged with the neighbours'."""
+        """The weights before they were averaged with the neighbors'."""
         return client.state.get("trained", client.state.get("w"))
 
 
 def ring(clients: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """{client: its neighbours before and after it}, each once; none of a single client."""
+    """{client: its neighbors before and after it}, each once; none of a single client."""
     last = len(clients) - 1
     around = {c: dict.fromkeys((clients[i - 1], clients[i + 1 if i < last else 0])) for i, c in enumerate(clients)}
     return {client: tuple(near for near in both if near != client) for client, both in around.items()}

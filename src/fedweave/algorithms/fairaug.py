@@ -32,7 +32,7 @@ from fedweave.sampling.graphs import BatchEdges
 
 
 class EdgeEnds(NamedTuple):
-    """The two ends of the entries of a client's lists of neighbours, int64 [E], bool [E] which entries are real, and
+    """The two ends of the entries of a client's lists of neighbors, int64 [E], bool [E] which entries are real, and
     int64 [n + 1] where each list starts, and the last one ends."""
 
     source: Tensor
@@ -72,7 +72,7 @@ def balanced_nodes(groups: Tensor, real: Tensor, keys: Tensor) -> Tensor:
 
 def ends_of(graph: Graph) -> EdgeEnds:
     """Both directions of every edge."""
-    first, degree, columns = graph.own_edges.neighbours
+    first, degree, columns = graph.own_edges.neighbors
     ended = torch.zeros(len(columns) + 1, dtype=torch.int64, device=columns.device)
     ended = ended.scatter_add(0, first + degree, torch.ones_like(first))
     owner = ended.cumsum(0)[:-1]
@@ -99,7 +99,7 @@ def edge_probabilities(ends: EdgeEnds, groups: Tensor, kept: Tensor, keep: float
 
 
 def drawn_edges(ends: EdgeEnds, chance: Tensor, keys: Tensor) -> Tree:
-    """Lists of neighbours in which both directions of an edge stay or go together: "columns" [steps, E], which are
+    """Lists of neighbors in which both directions of an edge stay or go together: "columns" [steps, E], which are
     filled from the left, and "starts" [steps, n + 1]."""
     low, high = torch.minimum(ends.source, ends.target), torch.maximum(ends.source, ends.target)
     stays = uniform(random.fold(random.fold(keys, "edges")[:, None], low, high)) < chance
@@ -145,7 +145,7 @@ class FairAugmented(Part):
             )
 
     def draw(self, model: Model, graph: Graph, key: Tensor, steps: int) -> Tree:
-        """For each step the "features" [d] that stay (0 or 1), the "kept" nodes bool [n], and the lists of neighbours,
+        """For each step the "features" [d] that stay (0 or 1), the "kept" nodes bool [n], and the lists of neighbors,
         "columns" and "starts"."""
         keys, groups = random.fold(key, torch.arange(steps, device=key.device)), groups_of(graph)
         chance = mask_probabilities(dense(graph.x), groups & graph.real, self.mask)

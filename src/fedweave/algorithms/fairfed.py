@@ -1,7 +1,7 @@
 """FairFed: Ezzeldin et al. 2023, "FairFed: enabling group fairness in federated learning", algorithm 1.
 
 ω_k ← ω_k − β (Δ_k − mean Δ) with Δ_k = |F_k − F|, the distance between the gap F_k of the received global model on
-client k's training nodes and the gap on all clients' together; negative ω are set to 0, then all are normalised (eq.
+client k's training nodes and the gap on all clients' together; negative ω are set to 0, then all are normalized (eq.
 6).
 
 The paper leaves two points open. Here F is the gap of all clients' pooled counts (the paper's, exact) and not a mean of
@@ -10,7 +10,7 @@ the F_k; and F_k is that of the received model, which all clients share, and not
 Deviations:
 - The counts that make F are sent in plain; the paper adds them up securely.
 - Where a round calls some clients only, ω are shares of that round's clients: those who took part before bring the ω
-  that they had then, others n_k / Σ n over the round, and all are normalised. With all clients this is the paper's.
+  that they had then, others n_k / Σ n over the round, and all are normalized. With all clients this is the paper's.
 - F is of the clients that replied.
 """
 

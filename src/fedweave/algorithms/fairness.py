@@ -1,4 +1,4 @@
-"""What is specific to methods of group fairness: soft gaps that can be differentiated and penalised, how servers weight
+"""What is specific to methods of group fairness: soft gaps that can be differentiated and penalized, how servers weight
 clients by fairness, how far apart the predictions of two models are on a client's nodes, and how balanced its edges are
 between two groups of nodes (F²GNN, definition 1, sections V-A and V-B; there, leading axes are clients).
 """
@@ -22,7 +22,7 @@ def f2gnn_weights(balances: Tensor, gaps: Tensor, lam: float, tau: float, prefer
 
     balances: float [P] group balance scores B. gaps: float [P] |ΔSP| + |ΔEO| of the clients' models. lam: λ.
     tau:      temperature τ > 0; at 4 all weights are nearly equal.
-    prefer:   γ_F = exp(softmax(-gaps)) with "fair"; exp(softmax(gaps)) "as_printed", which favours unfair clients;
+    prefer:   γ_F = exp(softmax(-gaps)) with "fair"; exp(softmax(gaps)) "as_printed", which favors unfair clients;
               softmax(1 / (gaps + 1e-5)) with "script".
 
     Raises:
@@ -43,7 +43,7 @@ def f2gnn_weights(balances: Tensor, gaps: Tensor, lam: float, tau: float, prefer
 def fairfed_weights(omega: Tensor, deviation: Tensor, beta: float) -> Tensor:
     """ω [P] of FairFed after a round (Ezzeldin et al. 2023, eq. 6), float64, sums to 1.
 
-    ω_k <- ω_k - β (Δ_k - mean Δ), negative values set to 0, then normalised. The sum of the ω is positive: before
+    ω_k <- ω_k - β (Δ_k - mean Δ), negative values set to 0, then normalized. The sum of the ω is positive: before
     negative values are set to 0 it is that of the last round.
 
     omega: float [P] of the last round. deviation: float [P] Δ, see `fairfed_deviation`. beta: β >= 0.
@@ -151,7 +151,7 @@ def group_edges(graph: Graph) -> Tensor:
 
 @together
 def _counted(near: Tensor, member: Tensor) -> Tensor:
-    """[…, 2] from the group of every node and its neighbours in each group, […, n, 2]: exact counts."""
+    """[…, 2] from the group of every node and its neighbors in each group, […, n, 2]: exact counts."""
     joined = member.mT.to(torch.float64) @ near.to(torch.float64)  # [2, 2], each edge in both directions
     return torch.stack([joined.diagonal(dim1=-2, dim2=-1).sum(-1), joined.sum((-2, -1))], -1) / 2
 

@@ -2,7 +2,7 @@
 algorithm 1, as one ordered list of parts.
 
 Clients send updates Δ_i = w_i − w_t, and the server adds their weighted sum to its weights; with weights n_i / Σ n_k
-that is FedAvg. Deviations: optimisers other than SGD are allowed, and their state is kept at the client from round to
+that is FedAvg. Deviations: optimizers other than SGD are allowed, and their state is kept at the client from round to
 round; a local step takes all of a client's training examples unless a part draws mini-batches.
 """
 
@@ -49,7 +49,7 @@ _EXCHANGES = ("init", "setup", "download", "report")  # hooks of what passes bet
 class FedAvg(Deployable, SumsScores):
     """Weighted averaging of local updates, made of exchangeable parts (see `algorithms.parts`).
 
-    local_steps:     optimiser steps per round, each on all of a client's training examples.
+    local_steps:     optimizer steps per round, each on all of a client's training examples.
     optimizer:       of the local training.
     lr:              its learning rate.
     weight_decay:    its weight decay.
@@ -125,7 +125,7 @@ class FedAvg(Deployable, SumsScores):
         """What clients train from besides what they are told, as the setting that says so; "" if nothing."""
         if self._own_weights:
             return "what clients keep of their own model (share = ['*'] keeps nothing)"
-        moments = self.objective.training.optimiser.moments
+        moments = self.objective.training.update_rule.moments
         return "optimizer_state = 'kept' (take 'fresh')" if moments and self.optimizer_state == "kept" else ""
 
     @property
@@ -261,7 +261,7 @@ class FedAvg(Deployable, SumsScores):
         w = where_trained(ctx.examples > 0, fitted.w, ctx.received) if self._goes_on else fitted.w
         client.state |= {"w": w} | ({"optimizer": fitted.state} if kept else {})
         ctx = replace(ctx, trained=w, last_loss=fitted.loss)
-        trains = (ctx.examples > 0).to(torch.float64)  # without examples an optimiser takes steps of weight decay alone
+        trains = (ctx.examples > 0).to(torch.float64)  # without examples an optimizer takes steps of weight decay alone
         released, reply = self._shared(ctx.update), Tree()
         update = scale(released, trains)
         for name, part in self.composed.items():

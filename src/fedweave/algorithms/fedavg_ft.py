@@ -30,7 +30,7 @@ class FineTuned(Part):
             raise ValueError(f"tune_steps is {self.tune_steps}; it must be at least 0, and at most {MOST_STEPS:,}")
 
     def judged(self, ctx: Context) -> Tree:
-        """w_t after `tune_steps` steps by a fresh optimiser."""
+        """w_t after `tune_steps` steps by a fresh optimizer."""
         if not self.tune_steps:
             return ctx.received
         key = random.fold(ctx.client.key, "tune")

@@ -1,15 +1,15 @@
 """FedDEP: Zhang, Sun et al. 2024, "Deep efficient private neighbor generation for subgraph federated learning".
 
-FedSage+ with embeddings of missing neighbours in the place of their features, and a few prototypes of each client, sent
+FedSage+ with embeddings of missing neighbors in the place of their features, and a few prototypes of each client, sent
 once, in the place of gradients: a client sends the means of clusters of its nodes' embeddings, and trains a generator
-to make, from what a node still sees, the prototypes of neighbours that it hid, and ones drawn of every other client's.
+to make, from what a node still sees, the prototypes of neighbors that it hid, and ones drawn of every other client's.
 Deviations: clusters by k-means (the paper's deep clustering shows no effect in its demo), none of one node, whose
 embedding its mean would be; steps are on the whole graph; the mean of what is made for a node stands beside the
 features of the first layer, by weights that begin at 0, where the paper adds a linear map of it to every layer; a
 linear layer of embedding and mean classifies in the generator's training. The released demo exchanges generators and
 gradients in every epoch, as FedSage+ does, and OpenFGL reads other clients' tables node by node; by which of them the
 printed numbers are is unknown, for no table of the paper could be read. The paper's "noise-free edge-LDP" of drawing 5
-neighbours promises nothing where a node has one (δ = 1), so that what is sent counts as a release without a bound.
+neighbors promises nothing where a node has one (δ = 1), so that what is sent counts as a release without a bound.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import vmap
 
-from fedweave.algorithms.neighbours import (
+from fedweave.algorithms.neighbors import (
     ENCODER,
     Generates,
     counts,
@@ -53,7 +53,7 @@ _CLASSES = {"classes": "how many classes there are"}
 
 @dataclass(frozen=True)
 class MissingEmbeddings(Generates):
-    """Clients' nodes get embeddings of missing neighbours before the first round, as further columns of features.
+    """Clients' nodes get embeddings of missing neighbors before the first round, as further columns of features.
 
     epochs:    steps of the encoder whose embeddings make prototypes, and of a generator by itself.
     exchanges: steps in which prototypes of others count as well; 0 leaves every generator to its client.
@@ -138,9 +138,9 @@ class MissingEmbeddings(Generates):
         own = {"hidden": hidden, "prototype": sent[message["own"]][None], "near": near[None]}
         every = own | {"prototype": sent, "near": torch.where(is_own[:, None, None], near, drawn)}
         w = self._begun(graph, random.fold(key, "init"), message["classes"], 2 * WIDTH)
-        w, _, state = fit(self.loss, w, graph, random.fold(key, "alone"), self.optimiser, self.epochs, args=own)
+        w, _, state = fit(self.loss, w, graph, random.fold(key, "alone"), self.update_rule, self.epochs, args=own)
         if self.exchanges:
-            w = fit(self.loss, w, graph, key, self.optimiser, self.exchanges, args=every, state=state).w
+            w = fit(self.loss, w, graph, key, self.update_rule, self.exchanges, args=every, state=state).w
         z = embeddings(w["encoder"], graph, graph.real)
         made = self._made(w, z, random.fold(key, "made"))[1][: int(graph.real.sum())].cpu().numpy()
         arrays = graph_arrays(graph)
@@ -148,7 +148,7 @@ class MissingEmbeddings(Generates):
         return {DATA: graph_like(graph, arrays._replace(x=joined))}
 
     def loss(self, w: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
-        """How far the number, the embeddings and the use of what is made are from the hidden neighbours', and the
+        """How far the number, the embeddings and the use of what is made are from the hidden neighbors', and the
         embeddings from those drawn of others: "prototype" [N, k, d], of which "near" bool [N, k, n] are a node's."""
         visible, missing = graph.real & ~args["hidden"], lacking(graph, args["hidden"])
         z = embeddings(w["encoder"], graph, visible)
@@ -228,7 +228,7 @@ def _with_columns(layer: Layer, own: bool) -> Layer:
 
 @preset_of(MissingEmbeddings)
 class FedDEP:
-    """FedAvg on graphs whose nodes got embeddings of missing neighbours; a few prototypes cross, once."""
+    """FedAvg on graphs whose nodes got embeddings of missing neighbors; a few prototypes cross, once."""
 
     exempt_laws: ClassVar[dict[str, str]] = {"one_client_is_ordinary_training": "clients train on mended graphs"}
     test_settings: ClassVar[Record] = {"slots": 2, "clusters": 2, "epochs": 2, "exchanges": 2, "hidden": (8,)}

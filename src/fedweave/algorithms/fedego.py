@@ -1,13 +1,13 @@
 """FedEgo: Zhang et al. 2023, "FedEgo: privacy-preserving personalized federated graph learning with ego-graphs",
 algorithm 1.
 
-A client's model is Θ (reduction layers) followed by Φ_i (personalisation layers and classifier). The server averages Θ,
+A client's model is Θ (reduction layers) followed by Φ_i (personalization layers and classifier). The server averages Θ,
 and trains its own Φ_g on mashed ego-graphs: averages of ego-graphs that its clients upload instead of data.
 
 What the paper leaves open, or where this differs:
 - Ego-graphs are sampled anew for every mini-batch (line 1 samples once), and so are the batches that are mashed, one
   per `batch` train nodes and round, with the reduction embeddings after local training.
-- Of the labels in eq. 8 only the centres' are uploaded: the neighbours' labels are not used, and neighbours need not be
+- Of the labels in eq. 8 only the centers' are uploaded: the neighbors' labels are not used, and neighbors need not be
   train nodes.
 - Every client uploads the same number of mashed ego-graphs, as many as the largest client needs; a smaller client
   leaves the last ones zero. A last batch of fewer than `least` nodes is merged with the one before: a batch of one
@@ -17,7 +17,7 @@ What the paper leaves open, or where this differs:
 - With `epoch_share` a smaller client makes its epoch's mini-batches smaller, not fewer, than the largest; the released
   code makes fewer.
 - P_i counts train labels only; it is zero, and EMD_i therefore 1, at a client without any. In evaluation a node sees
-  all its neighbours, not a sample.
+  all its neighbors, not a sample.
 """
 
 import math
@@ -45,7 +45,7 @@ from fedweave.core.replies import Stacked
 from fedweave.core.tree import Tree, leaves, map_leaves
 from fedweave.core.types import Record
 from fedweave.errors import UserError
-from fedweave.learn import OPTIMISERS, alone, check_training, fit, where_trained
+from fedweave.learn import OPTIMIZERS, alone, check_training, fit, where_trained
 from fedweave.ops.sparse import weighted_gather
 from fedweave.sampling import ego_graphs
 from fedweave.sampling.ego_graphs import Egos
@@ -64,9 +64,9 @@ _RECORDED = (
 
 @dataclass(frozen=True)
 class FedEgo(Deployable):
-    """Personal models from averaged reduction layers and personalisation layers mixed with a server's own.
+    """Personal models from averaged reduction layers and personalization layers mixed with a server's own.
 
-    batch:           centres per mini-batch, and ego-graphs per mashed one.
+    batch:           centers per mini-batch, and ego-graphs per mashed one.
     batches:         mini-batches per local epoch, drawn afresh.
     epoch_share:     instead, an epoch goes once through as many train nodes as this share of all the client's nodes,
                      in as many mini-batches as the client with most of them needs.
@@ -154,7 +154,7 @@ class FedEgo(Deployable):
         if (min(self.least, self.batch) < 2 or not self.mixup) and not self.allow_raw_ego:
             raise ValueError(
                 f"mixup is {self.mixup} with batch {self.batch} and least {self.least}: embeddings of single nodes and "
-                "their neighbours would leave the clients. Mix at least 2, or set allow_raw_ego = true where nothing "
+                "their neighbors would leave the clients. Mix at least 2, or set allow_raw_ego = true where nothing "
                 "needs protection"
             )
         if not 1 <= self.least <= self.batch:
@@ -253,7 +253,7 @@ class FedEgo(Deployable):
             w,
             client.graph,
             client.key,
-            OPTIMISERS[self.optimizer](self.lr, self.weight_decay),
+            OPTIMIZERS[self.optimizer](self.lr, self.weight_decay),
             steps,
             state=client.state.get("optimizer") if self._kept else None,
             batches=self.egos.batches(self.model, client.graph, client.key, steps),
@@ -275,11 +275,11 @@ class FedEgo(Deployable):
         return f"per {self.batch} train nodes, or fewer, the position-wise mean of their ego-graphs' embeddings"
 
     def _mashed(self, client: Client, theta: Tree, uploads: int, classes: int) -> Tree:
-        """Eq. 8: "embedding" [uploads, positions, hidden] and the centres' "label" [uploads, classes]."""
+        """Eq. 8: "embedding" [uploads, positions, hidden] and the centers' "label" [uploads, classes]."""
         graph, egos = client.graph, self.egos
-        centres, weight = egos.mixed(graph, random.fold(client.key, "mash"), uploads, self.least, self.mixup)
-        nodes = egos.around(graph, random.fold(client.key, "mashed egos"), centres.reshape(-1))
-        nodes = nodes.unflatten(1, centres.shape).transpose(0, 1)  # [uploads, positions, batch + least - 1]
+        centers, weight = egos.mixed(graph, random.fold(client.key, "mash"), uploads, self.least, self.mixup)
+        nodes = egos.around(graph, random.fold(client.key, "mashed egos"), centers.reshape(-1))
+        nodes = nodes.unflatten(1, centers.shape).transpose(0, 1)  # [uploads, positions, batch + least - 1]
         reduced = models.apply(self.model[: egos.split(self.model)], theta, graph)
         spread = weight[:, None].expand(nodes.shape)
         embedding = weighted_gather(reduced, nodes.flatten(0, 1), spread.flatten(0, 1)).unflatten(0, nodes.shape[:2])
@@ -287,13 +287,13 @@ class FedEgo(Deployable):
             noise = random.normal(random.fold(client.secret, "egos"), tuple(embedding.shape))
             filled = (weight.sum(-1) > 0).to(embedding.dtype)
             embedding = embedding + self.sigma * noise.to(embedding.dtype) * filled[:, None, None]
-        truth = graph.y.gather(0, centres.reshape(-1)).view(centres.shape)
+        truth = graph.y.gather(0, centers.reshape(-1)).view(centers.shape)
         label = weight[..., None] * (truth[..., None] == torch.arange(classes, device=truth.device))
         return {"embedding": embedding, "label": label.sum(1).to(embedding.dtype)}
 
     def _train_server(self, state: Tree, embedding: Tensor, label: Tensor, fed: Federation) -> Tree:
         """Lines 24-33: {"phi": Φ_g after `server_epochs` over mashed ego-graphs [E, positions, hidden] with labels
-        [E, C]}, and the state of its optimiser."""
+        [E, C]}, and the state of its optimizer."""
         given = {"phi": state["phi"], "key": fed.key("server"), "embedding": embedding, "label": label}
         before = state.get("optimizer") if self._kept else None
         given |= {"optimizer": before} if before else {}
@@ -302,11 +302,11 @@ class FedEgo(Deployable):
         return trained
 
     def _fit_server(self, given: Tree) -> Tree:
-        label, optimiser = given["label"], OPTIMISERS[self.optimizer](self.lr, self.weight_decay)
+        label, update_rule = given["label"], OPTIMIZERS[self.optimizer](self.lr, self.weight_decay)
         data = ego_graphs.ego_graph(given["embedding"], len(label), self.fan_out)
         ways: Tree = {"state": given.get("optimizer"), "args": {"label": label}}
         steps = self._server_steps(len(label))
-        phi, _, optimizer = fit(self._server_loss, given["phi"], data, given["key"], optimiser, steps, **ways)
+        phi, _, optimizer = fit(self._server_loss, given["phi"], data, given["key"], update_rule, steps, **ways)
         return {"phi": phi} | ({"optimizer": optimizer} if self._kept else {})
 
     def _server_steps(self, mashed: int) -> int:
@@ -321,7 +321,7 @@ class FedEgo(Deployable):
         return self.optimizer_state == "kept"
 
     def _server_loss(self, phi: Tree, data: Graph, key: Tensor, args: Tree) -> Tensor:
-        """Eq. 2 with the centres' soft labels, over a random mini-batch of mashed ego-graphs."""
+        """Eq. 2 with the centers' soft labels, over a random mini-batch of mashed ego-graphs."""
         size = min(self.batch, self._in_epoch(len(args["label"])))
         order = random.bits(random.fold(key, "batch"), len(args["label"])).argsort()[:size]
         h = data.x[order].transpose(0, 1).flatten(0, 1)  # type: ignore[index]

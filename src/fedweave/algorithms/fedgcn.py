@@ -1,9 +1,9 @@
 """FedGCN: Yao et al. 2023, "FedGCN: convergence-communication tradeoffs in federated training of graph convolutional
 networks".
 
-Before training, the server adds up the features of each node's neighbours over all clients, and sends the sums to the
+Before training, the server adds up the features of each node's neighbors over all clients, and sends the sums to the
 clients that hold the node. The first convolution is then computed once over all edges, also those between clients. With
-two hops clients also get the sums of their nodes' neighbours elsewhere, and a network of two convolutions computes on
+two hops clients also get the sums of their nodes' neighbors elsewhere, and a network of two convolutions computes on
 every client's nodes exactly what it would compute on the whole graph.
 
 Deviations: with one hop, the second convolution takes degrees within the client. If clients share nodes, only the first
@@ -39,9 +39,9 @@ from fedweave.partition.ego_networks import crossing_edges
 _GONE = {"gone": "which of the nodes that its own are joined to no client holds"}
 _MINE = {"mine": "which of the nodes that others hold, too, it is to add up"} | _GONE
 _ROWS = {
-    "own": "for each of its nodes, the sum of the features of all neighbours, also of those that others hold",
-    "outside": "for each neighbour that another member holds, the sum of the features of that one's neighbours",
-    "degree": "how many neighbours those have that others hold",
+    "own": "for each of its nodes, the sum of the features of all neighbors, also of those that others hold",
+    "outside": "for each neighbor that another member holds, the sum of the features of that one's neighbors",
+    "degree": "how many neighbors those have that others hold",
 } | _GONE
 _TELLS = {
     "node": "which nodes of the whole graph the client holds",
@@ -49,8 +49,8 @@ _TELLS = {
 }
 _SUMS = {
     "node": "which nodes the client's nodes are or are joined to",
-    "sum": "for each of these, the sum of its neighbours' features at this client; of a single neighbour, the features",
-    "degree": "how many neighbours each of the client's nodes has",
+    "sum": "for each of these, the sum of its neighbors' features at this client; of a single neighbor, the features",
+    "degree": "how many neighbors each of the client's nodes has",
 }
 
 PLACES, CROSSING = "places", "crossing"  # what a client's graph has besides
@@ -104,11 +104,11 @@ class Places:
 
 
 @dataclass(frozen=True)
-class NeighbourSums(Part):
+class NeighborSums(Part):
     """Clients' features become rows of Â X, Â = D~^-1/2 (A + I) D~^-1/2 of the graph of all clients, which the server
     sums from the clients' shares; the first convolution then passes no further messages (algorithm 1).
 
-    hops: 0 exchanges nothing; 1 gives each client the rows of its own nodes; 2 those of its nodes' neighbours elsewhere
+    hops: 0 exchanges nothing; 1 gives each client the rows of its own nodes; 2 those of its nodes' neighbors elsewhere
         besides, and the edges to them.
     """
 
@@ -170,7 +170,7 @@ class NeighbourSums(Part):
     @on_client(sends=_SUMS, ragged=True, hears=_MINE)
     def add_up(self, client: Client, message: Tree) -> Tree:
         """{"node": int64 [t], "sum": [t, d], "degree": int64 [n]}: Σ_u x_u / √d~_u over those of the client's nodes u
-        that it is to add, for each node that is one of them or their neighbour; and the degrees of its nodes."""
+        that it is to add, for each node that is one of them or their neighbor; and the degrees of its nodes."""
         place, arrays = NodePlace.of(client.graph).without(message.get("gone")), graph_arrays(client.graph)
         degree = _degree(arrays, place)
         mine = message["mine"].cpu().numpy()
@@ -187,7 +187,7 @@ class NeighbourSums(Part):
 
     @on_client(replaces_data=True, hears=_ROWS)
     def take(self, client: Client, message: Tree) -> Tree:
-        """The rows of Â X in place of the features, and with two hops the neighbours elsewhere."""
+        """The rows of Â X in place of the features, and with two hops the neighbors elsewhere."""
         old, place = graph_arrays(client.graph), NodePlace.of(client.graph).without(message.get("gone"))
         new = old._replace(x=_scaled(message["own"], _degree(old, place)))
         if self.hops == 2:
@@ -219,8 +219,8 @@ def _total(nodes: Tensor, shares: Replies) -> Tensor:
 
 
 def _joined(own: GraphArrays, place: NodePlace, message: Tree) -> GraphArrays:
-    """A client's n nodes, their neighbours elsewhere with those neighbours' rows of Â X, and nodes without features
-    that stand for these neighbours' further ones, so that all degrees are those of the whole graph."""
+    """A client's n nodes, their neighbors elsewhere with those neighbors' rows of Â X, and nodes without features
+    that stand for these neighbors' further ones, so that all degrees are those of the whole graph."""
     here, other = place.crossing.cpu().numpy()
     n, found = len(own.y), np.unique(other, return_inverse=True)[1]
     degree = message["degree"].cpu().numpy()
@@ -240,7 +240,7 @@ def _joined(own: GraphArrays, place: NodePlace, message: Tree) -> GraphArrays:
 
 
 def _degree(own: GraphArrays, place: NodePlace) -> np.ndarray:
-    """int64 [n]: neighbours of a client's own nodes in the graph of all clients."""
+    """int64 [n]: neighbors of a client's own nodes in the graph of all clients."""
     return np.bincount(np.concatenate([own.edges[0], place.crossing[0].cpu().numpy()]), minlength=len(own.y))
 
 
@@ -276,12 +276,12 @@ def _without_messages(layer: Layer) -> Layer:
     return layer._replace(apply=apply)
 
 
-@preset_of(NeighbourSums, Uniform)
+@preset_of(NeighborSums, Uniform)
 class FedGCN:
-    """FedAvg of a graph convolutional network that knows the features of neighbours at other clients, as sums that were
+    """FedAvg of a graph convolutional network that knows the features of neighbors at other clients, as sums that were
     exchanged once.
 
-    local_steps: optimiser steps per round.
+    local_steps: optimizer steps per round.
     optimizer:   of the local training.
     lr:          its learning rate.
     """

@@ -3,7 +3,7 @@
 Clients whose predictions are distributed alike over their graphs share a model, in which they count by how certain
 their predictions are. As in the authors' script, moments are those of the last propagation step (the text says of each)
 and the certainty is taken at a temperature of 20, which leaves it nearly a weight by degrees: 2.58 for an edge's end at
-a training node and .63 elsewhere, of 7 classes. Deviations: a client is always its own neighbour (in the script at
+a training node and .63 elsewhere, of 7 classes. Deviations: a client is always its own neighbor (in the script at
 epsilon ≥ 1 nobody is), shares alike where no client has an edge, and weighs nothing without training examples. OpenFGL,
 whence the tables for graphs, propagates from predictions of training nodes alone, without loops at nodes and clamped to
 [0, 1]; the authors' own tables are of GAMLP with three hops.
@@ -40,7 +40,7 @@ class TopologyMix(Part):
     orders:  how many moments of each class; the authors take 3 to 20 by data.
     kind:    "raw" moments, "central" ones, or both ("hybrid").
     hops:    k.
-    alpha:   α, how much a node takes from its neighbours.
+    alpha:   α, how much a node takes from its neighbors.
     """
 
     epsilon: float = 0.5
@@ -87,7 +87,7 @@ class TopologyMix(Part):
 
 
 def degrees(graph: Graph) -> Tensor:
-    """float64 [n], how many neighbours each node has."""
+    """float64 [n], how many neighbors each node has."""
     degree: Tensor = graph.edges.operator("sum") @ torch.ones_like(graph.real, dtype=graph.x.dtype)[:, None]
     return degree[:, 0].double()
 

@@ -99,7 +99,7 @@ class NormalisedSteps(Part):
     def train(self, ctx: Context) -> Fit:
         """τ_i steps."""
         training, client = ctx.training, ctx.client
-        optimiser = Sgd(training.lr, training.weight_decay, self.momentum)
+        optimizer = Sgd(training.lr, training.weight_decay, self.momentum)
         most = max(training.local_steps, self.most_local_steps) * ctx.given["batches"]
         return ctx.objective.fit(
             ctx.start,
@@ -108,7 +108,7 @@ class NormalisedSteps(Part):
             ctx.sent,
             ctx.received,
             steps=most,
-            optimiser=optimiser,
+            optimizer=optimizer,
             limit=self.steps(ctx),
         )
 

@@ -119,7 +119,7 @@ def convolutions(model: Model) -> list[int]:
 
 @lru_cache(maxsize=4)
 def proxy_graph(key: int, features: int, dtype: torch.dtype, device: torch.device | str = "cpu") -> Graph:
-    """5 blocks of 100 nodes; two nodes of a block are neighbours with probability 0.1, others never; x ~ N(0, 1)."""
+    """5 blocks of 100 nodes; two nodes of a block are neighbors with probability 0.1, others never; x ~ N(0, 1)."""
     n, source = BLOCKS * SIZE, torch.tensor(key, device="cpu")
     drawn = random.keep(random.fold(source, "edges"), (n, n), DENSITY).numpy()
     block = np.arange(n) // SIZE
@@ -187,7 +187,7 @@ class FedPUB:
 
     The paper's model has two graph convolutions of width 128 and a linear classifier; any with convolutions will do.
 
-    local_steps:  optimiser steps per round.
+    local_steps:  optimizer steps per round.
     weight_decay: of the local training.
     """
 

@@ -31,7 +31,7 @@ class HeadThenBody(OwnHead):
             raise ValueError(f"head_steps is {self.head_steps}; it must be at least 0, and at most {MOST_STEPS:,}")
 
     def train(self, ctx: Context) -> Fit:
-        """Both, each with an optimiser of its own."""
+        """Both, each with an optimizer of its own."""
         body = ctx.shared(ctx.start)
         paths = {path for path, _ in leaves(body)}
         head = nest({path: leaf for path, leaf in leaves(ctx.start) if path not in paths})

@@ -1,8 +1,8 @@
 """FedSage: Zhang et al. 2021, "Subgraph federated learning with missing neighbor generation", section 3.2: FedAvg of a
-GraphSAGE model that is trained on sampled neighbourhoods.
+GraphSAGE model that is trained on sampled neighborhoods.
 
 Deviations: mini-batches are drawn anew in every step, `local_steps` of them a round; the paper goes once through a
-client's training nodes. In evaluation a node sees all its neighbours, not a sample.
+client's training nodes. In evaluation a node sees all its neighbors, not a sample.
 """
 
 from typing import ClassVar
@@ -14,7 +14,7 @@ from fedweave.core.types import Record
 
 @preset_of(SampledCrossEntropy, Uniform)
 class FedSage:
-    """FedAvg of a model that is trained on mini-batches of nodes with sampled neighbours.
+    """FedAvg of a model that is trained on mini-batches of nodes with sampled neighbors.
 
     local_steps: mini-batches per round.
     """

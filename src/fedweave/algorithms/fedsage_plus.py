@@ -1,20 +1,20 @@
 """FedSage+: Zhang et al. 2021, "Subgraph federated learning with missing neighbor generation", sections 3.3 and 3.4.
 
-Before training, every client hides some neighbours from itself and trains a generator to predict how many of a node's
-neighbours are missing and what features they have. In the federated exchange other clients send gradients of the
+Before training, every client hides some neighbors from itself and trains a generator to predict how many of a node's
+neighbors are missing and what features they have. In the federated exchange other clients send gradients of the
 distance between the generated features and those of their own nodes. The client then mends its graph with generated
-neighbours, and FedSage trains on that.
+neighbors, and FedSage trains on that.
 
 What the paper leaves open, or where this differs:
 - A peer is sent the weights that generate features and, for a sample of nodes, their embeddings, already noised, and
-  how many neighbours each node misses. It returns the gradient of its matching term, and the server adds up the
+  how many neighbors each node misses. It returns the gradient of its matching term, and the server adds up the
   gradients.
 - In an exchange the server asks `peers` random others for each generator; the paper asks all: P (P - 1) gradients.
-- Most nodes miss less than one neighbour, so the reference code's ⌊n̂⌋ generates none (`rounding = "floor"`); by
-  default n̂ neighbours are generated on average. In local training a node uses a slot for each hidden neighbour in the
+- Most nodes miss less than one neighbor, so the reference code's ⌊n̂⌋ generates none (`rounding = "floor"`); by
+  default n̂ neighbors are generated on average. In local training a node uses a slot for each hidden neighbor in the
   matching term, so that features are learnt whatever n̂ is.
-- Matching terms are means over the used slots of a sample of nodes with missing neighbours, drawn anew in every step;
-  in local training the mended graph that is classified has only these nodes' generated neighbours.
+- Matching terms are means over the used slots of a sample of nodes with missing neighbors, drawn anew in every step;
+  in local training the mended graph that is classified has only these nodes' generated neighbors.
 - The last hidden layer that generates features has 64 columns; the reference code's has 2,048, so that a generator of
   Cora's features has 15 million weights.
 - The mended graph's classifier is a separate GraphSAGE of width 64, which belongs to the generator.
@@ -27,7 +27,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedweave.algorithms.neighbours import (
+from fedweave.algorithms.neighbors import (
     Generates,
     classification,
     counts,
@@ -56,7 +56,7 @@ from fedweave.sampling.neighborhoods import drawn
 
 _OFFERED = {
     "offers": "other members' generators of features, embeddings of some of their nodes, with noise, and how many "
-    "neighbours these miss; not whose they are"
+    "neighbors these miss; not whose they are"
 }
 _GRADIENT = (
     "for each generator that the client was sent, the gradient of how far what it makes is from the nearest of the "
@@ -67,7 +67,7 @@ _MOST_EXCHANGES = 10_000  # which a site lists before the first one; a server's 
 
 @dataclass(frozen=True)
 class MissingNeighbours(Generates):
-    """Clients' graphs get generated neighbours before the first round.
+    """Clients' graphs get generated neighbors before the first round.
 
     exchanges: steps with gradients of others; 0 leaves every generator to its client (the paper's LocSage+).
     peers:     others that each generator is sent to in an exchange; 0 is all of them.
@@ -91,7 +91,7 @@ class MissingNeighbours(Generates):
         """Refuse a model that reads what edges carry: generated ones carry nothing."""
         if any(layer.operator in carrying.kinds() for layer in training.model):
             raise ValueError(
-                "edges to generated neighbours carry nothing; choose model sage, or gcn with weighted = false and "
+                "edges to generated neighbors carry nothing; choose model sage, or gcn with weighted = false and "
                 "directed = 'none'"
             )
 
@@ -130,19 +130,19 @@ class MissingNeighbours(Generates):
 
     @on_client(hears={"classes": "how many classes there are"})
     def learn(self, client: Client, message: Tree) -> Tree:
-        """Hide some nodes, and train a generator on what their neighbours miss then; sends nothing."""
+        """Hide some nodes, and train a generator on what their neighbors miss then; sends nothing."""
         graph, key = client.graph, client.key
         hidden = self.hides(graph, key)
         known = {"hidden": hidden, "norms": squares(graph.x)}
         first = self.net.init(random.fold(key, "init"), graph.x.shape[1], message["classes"], graph.x.dtype)
-        w = fit(self.local_loss, first, graph, key, self.optimiser, self.epochs, args=known).w
+        w = fit(self.local_loss, first, graph, key, self.update_rule, self.epochs, args=known).w
         z = embeddings(w["encoder"], graph, graph.real & ~hidden)
         kept = known | {"w": w, "z": z, "count": counts(w["count"], z)}
-        client.state["neighbours"] = kept | {"optimizer": self.optimiser.init(w["features"])}
+        client.state["neighbours"] = kept | {"optimizer": self.update_rule.init(w["features"])}
         return {}
 
     def local_loss(self, w: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
-        """How far the number, the features and the use of generated neighbours are from the hidden ones."""
+        """How far the number, the features and the use of generated neighbors are from the hidden ones."""
         visible = graph.real & ~args["hidden"]
         z = embeddings(w["encoder"], graph, visible)
         count = counts(w["count"], z)
@@ -156,11 +156,11 @@ class MissingNeighbours(Generates):
         return result
 
     def _rows(self, graph: Graph, key: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """Some visible nodes with hidden neighbours, int64 [sample], and which of them are real."""
+        """Some visible nodes with hidden neighbors, int64 [sample], and which of them are real."""
         return drawn(graph.real & ~hidden & (lacking(graph, hidden) > 0), key, self.sample)
 
     def _own_mismatch(self, graph: Graph, made: Tensor, rows: Tensor, real: Tensor, args: Tree) -> Tensor:
-        """Of what is `made` [b, slots, d] for `rows` to their hidden neighbours; a slot is used for each of these."""
+        """Of what is `made` [b, slots, d] for `rows` to their hidden neighbors; a slot is used for each of these."""
         chosen = (rows == torch.arange(graph.nodes, device=rows.device)[:, None]).to(made.dtype)
         near = (graph.edges.operator("sum") @ chosen > 0) & args["hidden"][:, None]
         used = self.net.used(near.sum(0)) & real[:, None]
@@ -175,9 +175,9 @@ class MissingNeighbours(Generates):
 
     def _offers(self) -> Declaration:
         return {
-            "generator": "weights that make features of missing neighbours, trained on hidden neighbours",
+            "generator": "weights that make features of missing neighbors, trained on hidden neighbors",
             "embedding": Sends("embeddings of a sample of the client's nodes, with noise", Gaussian(1.0)),
-            "slots": Sends("how many neighbours each of these nodes is believed to miss", within=Whole(0, self.slots)),
+            "slots": Sends("how many neighbors each of these nodes is believed to miss", within=Whole(0, self.slots)),
         }
 
     @on_client(sends=_offers)
@@ -219,7 +219,7 @@ class MissingNeighbours(Generates):
             kept["w"]["features"],
             client.graph,
             client.key,
-            self.optimiser,
+            self.update_rule,
             1,
             args=known,
             state=kept["optimizer"],
@@ -237,7 +237,7 @@ class MissingNeighbours(Generates):
 
     @on_client(replaces_data=True)
     def mend(self, client: Client, message: Tree) -> Tree:
-        """The whole graph with generated neighbours; sends nothing, and deletes the generator."""
+        """The whole graph with generated neighbors; sends nothing, and deletes the generator."""
         w, graph, key = client.state.pop("neighbours")["w"], client.graph, client.key
         z = embeddings(w["encoder"], graph, graph.real)
         slots = self.rounded(counts(w["count"], z), random.fold(key, "slots")) * graph.real
@@ -270,7 +270,7 @@ def _total(replies: Replies, asked: Tensor) -> Tree:
 
 @preset_of(MissingNeighbours, SampledCrossEntropy, Uniform)
 class FedSagePlus:
-    """FedSage on graphs that clients mended with generated neighbours.
+    """FedSage on graphs that clients mended with generated neighbors.
 
     local_steps: mini-batches per round.
     """

@@ -21,7 +21,7 @@ class FedStar:
     """FedAvg of the structure channel of the model `star`; its other weights stay at their clients.
 
     share:       patterns of the weights that are shared.
-    local_steps: optimiser steps per round.
+    local_steps: optimizer steps per round.
     lr:          learning rate of the local training.
     """
 

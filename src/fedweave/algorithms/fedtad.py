@@ -95,7 +95,7 @@ class Distilled(TellsExamples):
     semantic:  λ1.
     diversity: λ2.
     pseudo:    how many nodes are made, as many of each class.
-    near:      of how many others, itself included, each is a neighbour, by cosine.
+    near:      of how many others, itself included, each is a neighbor, by cosine.
     """
 
     outer: int = 5
@@ -139,7 +139,7 @@ class Distilled(TellsExamples):
     @on_client(
         sends={
             "reliability": Sends(
-                "of each class, how many training nodes the client has, times how like their neighbours these are",
+                "of each class, how many training nodes the client has, times how like their neighbors these are",
                 within=Real(),
             )
         },
@@ -183,7 +183,7 @@ class Distilled(TellsExamples):
         return state | after | {"moved": sub(w, start)}
 
     def _held(self, state: Tree, round: Round) -> tuple[Tree, Tree, Tree]:
-        """The generator, at first as torch's linear layers start, and what the optimisers of both remember."""
+        """The generator, at first as torch's linear layers start, and what the optimizers of both remember."""
         if "made" in state:
             return state["made"], state["of_made"], state["of_mean"]
         w, adam = dict(leaves(round.w)), Adam(self.rate, self.decay)

@@ -98,8 +98,8 @@ def margin(rows: Tensor, told: Tensor) -> Tensor:
     """δ, scalar, of prototypes [P, C, d] of which those `told`, bool [P, C], were sent; 0 with fewer than two
     classes."""
     count = told.sum(0)
-    centre = (rows * told[:, :, None]).sum(0) / count.clamp(min=1)[:, None]
-    apart = torch.cdist(centre, centre, compute_mode="donot_use_mm_for_euclid_dist")
+    center = (rows * told[:, :, None]).sum(0) / count.clamp(min=1)[:, None]
+    apart = torch.cdist(center, center, compute_mode="donot_use_mm_for_euclid_dist")
     pair = (count > 0) & (count > 0)[:, None] & ~torch.eye(len(count), dtype=torch.bool, device=rows.device)
     nearest = torch.where(pair, apart, torch.inf).amin(1)
     return torch.where(nearest.isfinite(), nearest, 0.0).amax().clamp(max=MOST)

@@ -1,9 +1,9 @@
 """FGGP: Wan, Huang and Ye 2024, "Federated graph learning under domain shift with generalizable prototypes".
 
 Clients train on a second view of their graph as well, whose edges two further layers draw, and pull what both views say
-of a class together; they answer by the nearest of the class centres that the server makes of everybody's prototypes.
-Read from the released code, not from the text. Deviations: the graph of nearest neighbours is made anew in every round
-(there every 20); a class is sent as that class (there by its place among the client's classes); nothing but centres
+of a class together; they answer by the nearest of the class centers that the server makes of everybody's prototypes.
+Read from the released code, not from the text. Deviations: the graph of nearest neighbors is made anew in every round
+(there every 20); a class is sent as that class (there by its place among the client's classes); nothing but centers
 answers (there a queue that begins with random vectors of class 0); similarities in the pull are cosines of both sides;
 the pull starts from both views in turn (there from the drawn one); nearest nodes are joined both ways (there from one
 to the other); clients count by training examples (there by nodes, or alike); clients without two nodes of a class do
@@ -34,7 +34,7 @@ from fedweave.core.types import Record
 from fedweave.models.blocks import glorot
 from fedweave.ops.linear import linear
 
-CENTRE, AUGMENTOR = "centre", ("augment1", "augment2")  # weights in the last layer
+CENTER, AUGMENTOR = "centre", ("augment1", "augment2")  # weights in the last layer
 SURE, SHARPNESS = 1e-4, 0.1  # how close to 0 and 1 chances of edges come; the temperature of answers
 
 
@@ -117,11 +117,11 @@ class AugmentedView(Part):
 
 @dataclass(frozen=True)
 class NearestCentres(Part):
-    """Clients answer by the class centres nearest to h, Σ of softmax(cos / .1) over the `nearest` ones of each class.
+    """Clients answer by the class centers nearest to h, Σ of softmax(cos / .1) over the `nearest` ones of each class.
 
-    The centres of a class are the means of the groups that FINCH finds in the prototypes that clients send.
+    The centers of a class are the means of the groups that FINCH finds in the prototypes that clients send.
 
-    nearest: how many centres answer.
+    nearest: how many centers answer.
     least:   a class of fewer nodes at a client is not sent, for the mean of one is that node's embedding.
     """
 
@@ -130,7 +130,7 @@ class NearestCentres(Part):
     sends: ClassVar = {
         "prototype": "of each class, the mean embedding of the client's nodes that have it or are predicted to"
     }
-    client_learns: ClassVar = {CENTRE: "of each class, the means of groups of members' mean embeddings"}
+    client_learns: ClassVar = {CENTER: "of each class, the means of groups of members' mean embeddings"}
     needs = Needs(judged_apart=True, nodes=True)
 
     def __post_init__(self) -> None:
@@ -138,13 +138,13 @@ class NearestCentres(Part):
             raise ValueError(f"nearest and least are {self.nearest} and {self.least}; at least 1")
 
     def layers(self, model: Model, own: bool) -> Model:
-        """With a last layer that answers by centres where there are any among its weights."""
+        """With a last layer that answers by centers where there are any among its weights."""
         models.check_embeds(model, "fggp")
         last = model[-1]
 
         def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Hidden:
             return (
-                by_centres(models.rows_of(h), w[CENTRE], self.nearest) if CENTRE in w else last.apply(w, graph, h, key)
+                by_centers(models.rows_of(h), w[CENTER], self.nearest) if CENTER in w else last.apply(w, graph, h, key)
             )
 
         return (*model[:-1], last._replace(apply=apply))
@@ -154,8 +154,8 @@ class NearestCentres(Part):
         return {"groups": max(1, len(fed.clients) // 2)}
 
     def download(self, state: Tree, at: Tensor) -> tuple[Tree, ...]:
-        """The centres [C, groups, d], rows of 0 where there are fewer; nothing before the first round."""
-        return {key: state[key] for key in (CENTRE,) if key in state}, {}
+        """The centers [C, groups, d], rows of 0 where there are fewer; nothing before the first round."""
+        return {key: state[key] for key in (CENTER,) if key in state}, {}
 
     def report(self, ctx: Context) -> Tree:
         """{"prototype": [C, d]} by the trained model, 0 of a class that is not sent."""
@@ -165,17 +165,17 @@ class NearestCentres(Part):
         return {"prototype": torch.where(count[:, None] >= self.least, mean, 0.0)}
 
     def update(self, state: Tree, round: Round) -> Tree:
-        """The centres; those of a class that nobody sent stay."""
+        """The centers; those of a class that nobody sent stay."""
         sent = round.replies.stack("prototype")
-        centre = state.get(CENTRE, sent.new_zeros(sent.shape[1], state["groups"], sent.shape[2])).clone()
+        center = state.get(CENTER, sent.new_zeros(sent.shape[1], state["groups"], sent.shape[2])).clone()
         for c, own in enumerate(sent.double().cpu().numpy().swapaxes(0, 1)):
             if len(rows := own[own.any(1)]):
-                means = torch.from_numpy(centres(rows)).to(centre)
-                centre[c] = F.pad(means, (0, 0, 0, state["groups"] - len(means)))
-        return state | {CENTRE: centre}
+                means = torch.from_numpy(centers(rows)).to(center)
+                center[c] = F.pad(means, (0, 0, 0, state["groups"] - len(means)))
+        return state | {CENTER: center}
 
     def judged(self, ctx: Context) -> Tree:
-        """The received weights, and the centres in the last layer."""
+        """The received weights, and the centers in the last layer."""
         last = str(len(ctx.training.model) - 1)
         return ctx.received | {last: ctx.received[last] | ctx.given}
 
@@ -269,7 +269,7 @@ def contrast(first: Tensor, second: Tensor, known: Tensor, tau: float) -> Tensor
     return torch.where(known, each(a, b) + each(b, a), 0.0).sum() / (2 * known.sum().clamp(min=1))
 
 
-def centres(rows: np.ndarray) -> np.ndarray:
+def centers(rows: np.ndarray) -> np.ndarray:
     """The means [groups, d] of the groups of rows [n, d] in the last partition of FINCH (Sarfraz et al. 2019) with more
     than one: every row is linked to its nearest by cosine, and so are groups' means while there is more than one."""
     means = rows
@@ -285,19 +285,19 @@ def centres(rows: np.ndarray) -> np.ndarray:
     return means
 
 
-def by_centres(h: Tensor, centre: Tensor, nearest: int) -> Tensor:
-    """ln Σ over a class's centres among the `nearest` of softmax(cos / .1), [n, C]; centre [C, groups, d], 0 where
+def by_centers(h: Tensor, center: Tensor, nearest: int) -> Tensor:
+    """ln Σ over a class's centers among the `nearest` of softmax(cos / .1), [n, C]; center [C, groups, d], 0 where
     there is none."""
-    flat = centre.flatten(0, 1)
+    flat = center.flatten(0, 1)
     cosine = (unit(h) @ unit(flat).T / SHARPNESS).masked_fill(~(flat != 0).any(1), -1e4)
     top, at = cosine.topk(min(nearest, len(flat)), 1)
-    of = (at // centre.shape[1])[..., None] == torch.arange(len(centre), device=at.device)
+    of = (at // center.shape[1])[..., None] == torch.arange(len(center), device=at.device)
     return (torch.softmax(top, 1)[..., None] * of).sum(1).clamp(min=1e-12).log()
 
 
 @preset_of(AugmentedView, NearestCentres)
 class FGGP:
-    """FedAvg whose clients train on a second, drawn view of their graphs, and answer by the nearest class centres.
+    """FedAvg whose clients train on a second, drawn view of their graphs, and answer by the nearest class centers.
 
     answer: what clients answer by, the nearest "centres", or the "classifier", for which nothing is exchanged besides.
     """
@@ -306,12 +306,12 @@ class FGGP:
 
     exempt_laws: ClassVar[dict[str, str]] = {
         "one_client_is_ordinary_training": "clients train on drawn edges, too",
-        "training_lowers_the_loss": "centres answer, which no loss trains",
-        "a_client_without_training_examples_keeps_what_it_receives": "with centres, which are no part of what trains",
+        "training_lowers_the_loss": "centers answer, which no loss trains",
+        "a_client_without_training_examples_keeps_what_it_receives": "with centers, which are no part of what trains",
     }
     test_settings: ClassVar[Record] = {"width": 8, "near": 2, "lr": 0.02}
 
     def parts(self) -> tuple[Part, ...]:
-        """The view, and centres."""
+        """The view, and centers."""
         kinds = (AugmentedView, NearestCentres) if self.answer == "centres" else (AugmentedView,)
         return tuple(part_of(self, kind) for kind in kinds)

@@ -1,7 +1,7 @@
 """FGSSL: Huang, Wan, Ye and Du 2023, "Federated graph semantic and structural learning", eqs. 3 to 9.
 
 A client's embeddings of a strongly altered view of its graph are pulled to the received model's of a weakly altered one
-by node and class, and its similarities of neighbours to that model's. Neither released code trains this: the authors'
+by node and class, and its similarities of neighbors to that model's. Neither released code trains this: the authors'
 trainer overwrites the first term by one between two views of the local model, weighted 3, and never adds the second
 (variant = "authors"); OpenFGL, whence the tables for graphs, computes both contrasts, drops them, and adds .1 times a
 divergence between the softmax over columns of |h_u − h_v| of each edge (variant = "openfgl", as read there; the views
@@ -36,7 +36,7 @@ WEAK, STRONG = (0.7, 0.7), (0.2, 0.5)  # how likely an edge stays, and a column 
 class SemanticStructure(Part):
     """λ_C times the contrast of training nodes between a strong view by the client's weights and a weak view by the
     received ones, −mean_v mean_p∈P_v log(e^(cos(h_v, h̄_p)/τ) / Z), P_v being v's class, and λ_D times the mean over
-    nodes of KL(softmax cos(z̄_v, z̄_u)/ω ‖ softmax cos(z_v, z_u)/ω) over v and its neighbours, by logits z.
+    nodes of KL(softmax cos(z̄_v, z̄_u)/ω ‖ softmax cos(z_v, z_u)/ω) over v and its neighbors, by logits z.
 
     contrast:    λ_C.
     structure:   λ_D.
@@ -83,7 +83,7 @@ class SemanticStructure(Part):
         return known | {"near": near}
 
     def draw(self, model: Model, graph: Graph, key: Tensor, steps: int) -> Tree:
-        """{"weak", "strong": the "features" [steps, d] that stay (0 or 1) and lists of neighbours}; both directions of
+        """{"weak", "strong": the "features" [steps, d] that stay (0 or 1) and lists of neighbors}; both directions of
         an edge stay or go."""
         keys, ends = random.fold(key, torch.arange(steps, device=key.device)), ends_of(graph)
         views = {}
@@ -164,7 +164,7 @@ def by_columns(h: Tensor, other: Tensor, graph: Graph) -> Tensor:
 
 @preset_of(SemanticStructure)
 class FGSSL:
-    """FedAvg whose clients pull altered views of their graphs to the joint model, by classes and by neighbours."""
+    """FedAvg whose clients pull altered views of their graphs to the joint model, by classes and by neighbors."""
 
     exempt_laws: ClassVar[dict[str, str]] = {"one_client_is_ordinary_training": "clients train on altered views, too"}
     test_settings: ClassVar[Record] = {"contrast": 0.1, "structure": 0.1, "lr": 0.02}

@@ -20,7 +20,7 @@ with respect to the last aggregate.
 What the paper leaves open, or where this differs:
 - Every client draws the same mini-batch from the train nodes, with a key that the server sends: the server need not
   know which nodes train. In the modified algorithm 5 client 1 would send it.
-- A client samples up to `fan_out` neighbours per node and layer (see `sampling.neighbourhoods`), anew every round, and
+- A client samples up to `fan_out` neighbors per node and layer (see `sampling.neighborhoods`), anew every round, and
   keeps the node itself. A node in several clients' lists has one sample.
 - Local steps compute only what the client's own batch needs; the union of all clients' nodes is computed once, for the
   exchange. Dropout is drawn anew in every step.
@@ -76,7 +76,7 @@ from fedweave.core.settings import Settings
 from fedweave.core.tree import Tree
 from fedweave.core.types import Record
 from fedweave.errors import UserError
-from fedweave.learn import OPTIMISERS, check_training
+from fedweave.learn import OPTIMIZERS, check_training
 from fedweave.privacy.mechanisms import GaussianRows
 from fedweave.privacy.secure_sum import cut_counts
 
@@ -92,7 +92,7 @@ class GLASU(Settings):
     aggregation: "mean" or "concat" of the clients' representations.
     steps:       Q local steps per round, all on the same mini-batch.
     batch:       train nodes per mini-batch; 0 trains on all of them with the full graph.
-    fan_out:     neighbours sampled per node and layer.
+    fan_out:     neighbors sampled per node and layer.
     edges:       "own", or "none": every node by itself (A = I).
     backward:    "frozen" or "exchanged" (needs Q = 1), see above.
     optimizer:   optimizer of every party's own weights; with "adam" each party keeps its moments from round to round.
@@ -101,7 +101,7 @@ class GLASU(Settings):
     sigma, clip, delta: with sigma > 0 every row of a representation is clipped to the norm `clip` before it leaves and
                  gets Gaussian noise of standard deviation sigma · clip; `fedweave ledger` adds up the (ε, δ) of a row.
                  Lists of nodes are not protected, nor gradients, from which labels can be reconstructed.
-    label_epsilon: the one client that has labels trains on what randomised response with this ε leaves of them, drawn
+    label_epsilon: the one client that has labels trains on what randomized response with this ε leaves of them, drawn
                  once, so that gradients tell no more of a label. None trains on the labels as they are.
     secure_sum:  the representations leave in a secure sum, of which the server learns their mean alone
                  (`privacy.aggregation`); so do the gradients, if several clients have labels. For aggregation = "mean"
@@ -179,7 +179,7 @@ class GLASU(Settings):
         key = PREDICTIONS if self.tells_predictions else ROWS
         release = RowRelease(GaussianRows(self.clip, self.sigma, self.delta), self.secure_sum, key)
         labels, returned = LabelRelease(self.label_epsilon), self.backward == "exchanged"
-        training = self.batch, self.steps, OPTIMISERS[self.optimizer], self.lr, self.weight_decay
+        training = self.batch, self.steps, OPTIMIZERS[self.optimizer], self.lr, self.weight_decay
         return PartySteps(split, how, release, labels, *training, returned, self.decay_every > 0, weighing(self))
 
     @property
@@ -246,7 +246,7 @@ class GLASU(Settings):
 
     @on_client(sends=lambda glasu: glasu.party.labels.draws())
     def draw(self, client: Client, message: Tree) -> Tree:
-        """Randomised response on the labels, where `label_epsilon` is set: training sees none before."""
+        """Randomized response on the labels, where `label_epsilon` is set: training sees none before."""
         return self.party.labels.draw(client)
 
     def calls(self, clients: int) -> Calls:
@@ -320,7 +320,7 @@ class GLASU(Settings):
 
     @on_client(
         sends={
-            "nodes": Sends("the mini-batch's nodes and their sampled neighbours in the client's graph", within=Whole())
+            "nodes": Sends("the mini-batch's nodes and their sampled neighbors in the client's graph", within=Whole())
         },
         hears=HEARS,
     )

@@ -2,7 +2,7 @@
 graphs", its model-agnostic meta-learning to first order.
 
 The server seeks weights from which a few steps improve every client's model most. Deviations: support and query are
-drawn anew in every round; of fewer than two full sets of training nodes, each gets half. The server's optimiser is
+drawn anew in every round; of fewer than two full sets of training nodes, each gets half. The server's optimizer is
 FedAdam's (Reddi et al. 2021: no bias correction, β₂ = .99, τ = 1e-3), not the Adam of Kingma and Ba that the paper
 names. At the same learning rate it takes shorter steps: on `experiments/fedavg-cora.toml` after 100 rounds, seeds 0 to
 2, it has a global accuracy of .844, .839 and .858, and Adam with its usual constants .826, .834 and .849.

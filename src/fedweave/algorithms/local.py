@@ -40,7 +40,7 @@ _IN_VAIN = ("release", "report", "weigh", "aggregate", "download", "receive", "s
 class Local(Deployable):
     """Every client trains a model of its own, from weights of its own; nothing leaves but the scores.
 
-    local_steps:     optimiser steps per round, each on all of a client's training examples.
+    local_steps:     optimizer steps per round, each on all of a client's training examples.
     optimizer:       of the training.
     lr:              learning rate.
     weight_decay:    of the optimizer.
@@ -161,7 +161,7 @@ class Local(Deployable):
 class Centralized:
     """FedAvg with one client that holds the undivided graph, all edges between clients included.
 
-    Between organisations it is refused, since nobody may hold it.
+    Between organizations it is refused, since nobody may hold it.
     """
 
     capabilities: ClassVar[Capabilities] = replace(FedAvg.capabilities, pooled=True)

@@ -19,7 +19,7 @@ from fedweave.learn import check_training
 
 
 def check_lipschitz(part: str, lipschitz: float, training: Training) -> None:
-    """Refuse an L that is not the reciprocal of the learning rate of plain gradient descent. For other optimisers L is
+    """Refuse an L that is not the reciprocal of the learning rate of plain gradient descent. For other optimizers L is
     undefined.
 
     Raises:
@@ -80,7 +80,7 @@ class FairByLoss(Part):
 
 @preset_of(FairByLoss, without=("lipschitz",))
 class QFedAvg:
-    """FedAvg that favours clients with a large loss, for an even distribution of accuracy.
+    """FedAvg that favors clients with a large loss, for an even distribution of accuracy.
 
     q:            how much; 0 is the plain mean of FedAvg.
     optimizer:    of the local training; only SGD's learning rate says what L is.

@@ -21,7 +21,7 @@ from fedweave.core.tree import Tree
 
 @dataclass(frozen=True)
 class Reputation(Part):
-    """Values r_i ← α r_i + (1 − α) cos(u_i, u_N), at least 0, normalised to sum 1, u_N = Σ r_i u_i. After `wait` rounds
+    """Values r_i ← α r_i + (1 − α) cos(u_i, u_N), at least 0, normalized to sum 1, u_N = Σ r_i u_i. After `wait` rounds
     whoever falls below 1 / (3 |R|), R being those that remain, is out for good: its updates count nothing.
 
     alpha: how much of the last values goes on.
@@ -39,7 +39,7 @@ class Reputation(Part):
         return {"r": r, "inside": torch.ones_like(r, dtype=torch.bool), "round": torch.zeros_like(r[0]).long()}
 
     def weigh(self, state: Tree, round: Round) -> Tensor:
-        """r of the round's clients, normalised; where it is 0, those that are not out all alike."""
+        """r of the round's clients, normalized; where it is 0, those that are not out all alike."""
         r, inside = state["r"][round.at], state["inside"][round.at].double()
         return torch.where(r.sum() > 0, r / r.sum(), inside / inside.sum().clamp(min=1))
 

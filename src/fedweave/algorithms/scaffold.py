@@ -19,7 +19,7 @@ from fedweave.core.tree import Tree, add, dot, map_leaves, scale, sub
 @dataclass(frozen=True)
 class ControlVariates(Part):
     """Clients train on F_i + ⟨c − c_i, w⟩; c_i stays at the client, c is the mean of all clients'. What its weights are
-    decides what is minimised, (1/N) Σ F_i or Σ p_i F_i.
+    decides what is minimized, (1/N) Σ F_i or Σ p_i F_i.
 
     option: c_i becomes 2: the mean gradient of the client's steps, which SGD's alone tell; or 1: its gradient at the
             received weights, which takes another pass and is sent.

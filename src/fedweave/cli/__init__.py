@@ -36,7 +36,7 @@ COMMANDS = {
     "statement": ("statement", "State what each member of a run contributed, got, and is paid or fined."),
     "ledger": ("ledger", "Show who sent what to whom, what for, when, and what it cost in ε."),
     "compliance": ("compliance", "Write what left, for whom, what for, under which rules: HTML or PDF, signed."),
-    "attack": ("contract", "Attack what clients send, with and without the defence."),
+    "attack": ("contract", "Attack what clients send, with and without the defense."),
     "contract": ("contract", "Try on an algorithm what every algorithm owes."),
     "sites": ("sites", "Run federations of real sites on NVIDIA FLARE."),
     "audit": ("audit", "Show a site's owner what was asked, what left, what it cost, what was refused."),

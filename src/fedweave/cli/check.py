@@ -106,7 +106,7 @@ def oddities(config: "Config", built: "Built") -> Iterator[str]:
     held = np.array([part.masks.sum(1) for part in parts])
     bare = {name for name, part in zip(names, parts, strict=True) if not (y[part.examples] >= 0).any()}
     if bare and not capabilities(config.algorithm.kind).vertical:
-        yield f"{_some(sorted(bare))} no labelled {built.data.example}, so that nothing trains or is judged there"
+        yield f"{_some(sorted(bare))} no labeled {built.data.example}, so that nothing trains or is judged there"
     for split, counts in zip(SPLITS, held.T, strict=True):
         if without := [n for n, count in zip(names, counts, strict=True) if count == 0 and n not in bare]:
             drawn = split in config.partition.values and not config.partition.values.get("public_split")

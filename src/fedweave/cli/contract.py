@@ -99,9 +99,9 @@ def _chosen(name: str, settings: list[str]) -> tuple[type, Record]:
 
 
 def attacks_table(rows: Iterable[tuple[str, str, float, float]]) -> Table:
-    """A line for each attack: its name, what it knows, and the shares that it gets right without and with a defence."""
+    """A line for each attack: its name, what it knows, and the shares that it gets right without and with a defense."""
     shown = Table(box=SIMPLE_HEAD, padding=(0, 2, 0, 0))
-    for name in ("attack", "knows", "right without defence", "with it"):
+    for name in ("attack", "knows", "right without defense", "with it"):
         shown.add_column(name, justify="left" if name in ("attack", "knows") else "right")
     for named, known, without, protected in rows:
         shown.add_row(named, known, f"{without:.1%}", f"{protected:.1%}")
@@ -112,7 +112,7 @@ def attack(
     source: Annotated[Path, typer.Argument(metavar="DIR|CONFIG.toml", help="A run or an experiment.")],
     settings: Settings = None,
 ) -> None:
-    """Attack what clients send: what each attack finds out with and without the defence."""
+    """Attack what clients send: what each attack finds out with and without the defense."""
     if source.is_dir():
         check_trusted(load(source / CONFIG), source / CONFIG)
     config, _ = read(source / CONFIG if source.is_dir() else source, settings or [], None)

@@ -87,7 +87,7 @@ def init(
         hand_out(*parts, directory, project.sites, chosen)
     typer.echo(f"{directory}: {counted(len(project.sites), 'site')}, server on {project.host}:{project.port}")
     typer.echo(
-        "sites' keys were made here, which is for trying out: between organisations every site makes its own, "
+        "sites' keys were made here, which is for trying out: between organizations every site makes its own, "
         "`fedweave sites request`"
     )
     if parts is not None and parts[1].names:

@@ -150,7 +150,7 @@ def federation(
 
 
 def _half(x: sp.csr_matrix, which: int) -> sp.csr_matrix:
-    """The features, half of which are 0: of every class, and not the same at neighbours."""
+    """The features, half of which are 0: of every class, and not the same at neighbors."""
     half = sp.csr_matrix(x.multiply((np.arange(FEATURES) // CLASSES + which) % 2))
     half.eliminate_zeros()
     return half

@@ -33,7 +33,7 @@ from fedweave.errors import ClientsMissing, ConfigError
 from fedweave.experiment.rounds import SERVER, RoundResult, train
 
 # ----------------------------------------------------------------------------------------------------
-# One client's training, written out with PyTorch's own optimisers on dense matrices.
+# One client's training, written out with PyTorch's own optimizers on dense matrices.
 
 
 CLIENT = "site-1"
@@ -171,7 +171,7 @@ def shards_give_the_same_bits(subject: Subject) -> None:
 
 
 def the_ledger_counts_the_bytes_that_pass(subject: Subject) -> None:
-    """In every engine the ledger's totals and rows are the serialised bytes."""
+    """In every engine the ledger's totals and rows are the serialized bytes."""
     passed = subject.wired().fed.passed
     for run in (subject.wired(), subject.recorded()):
         ledger = run.fed.ledger
@@ -286,9 +286,9 @@ def training_lowers_the_loss(subject: Subject) -> None:
 
 
 def one_client_is_ordinary_training(subject: Subject) -> None:
-    """With one client and one local step a round, what remains is training by PyTorch's own optimiser, to 1e-9."""
+    """With one client and one local step a round, what remains is training by PyTorch's own optimizer, to 1e-9."""
     if subject.needs.graph_level or not subject.takes("local_steps", "optimizer", "lr", "weight_decay"):
-        raise Broken("it has no full-batch local steps of a chosen optimiser on nodes")
+        raise Broken("it has no full-batch local steps of a chosen optimizer on nodes")
     plain: Record = {"local_steps": 1, "optimizer": "sgd", "lr": 0.1, "weight_decay": 0.0}
     adam = {"local_steps": 1, "optimizer": "adam", "lr": 0.01, "weight_decay": 5e-4}
     kinds = [adam | {"optimizer_state": kept} for kept in ("kept", "fresh")] if subject.takes("optimizer_state") else []
@@ -301,7 +301,7 @@ def one_client_is_ordinary_training(subject: Subject) -> None:
 
 
 def _takes(subject: Subject, settings: Values) -> bool:
-    """Whether an algorithm does not refuse an optimiser that it cannot live with."""
+    """Whether an algorithm does not refuse an optimizer that it cannot live with."""
     try:
         subject.made(**settings)
     except ConfigError:

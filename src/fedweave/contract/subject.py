@@ -97,9 +97,9 @@ class ShardedRecorder(RecordingEngine, ShardedEngine):
 
 
 class BytesEngine(Simulation):
-    """Lets nothing but bytes pass, as between organisations.
+    """Lets nothing but bytes pass, as between organizations.
 
-    Every message, reply and private state is serialised and parsed; `passed` counts the bytes, those between clients
+    Every message, reply and private state is serialized and parsed; `passed` counts the bytes, those between clients
     where they arrive.
     """
 

@@ -60,12 +60,12 @@ class Asking(Protocol):
 class Capabilities:
     """What an algorithm needs of the data and of the engine, and what it can do.
 
-    pooled:      one client that holds what all clients hold; refused between organisations.
+    pooled:      one client that holds what all clients hold; refused between organizations.
     vertical:    clients that hold the same nodes, each its own features and edges; some may be without labels.
     ids:         each node's number in the undivided graph, and the edges that cross between clients.
     sens:        the sensitive attribute.
     graph_level: examples that are graphs.
-    nodes:       it is about nodes and who their neighbours are: no edges as examples, no messages that depend on time.
+    nodes:       it is about nodes and who their neighbors are: no edges as examples, no messages that depend on time.
     model:       the name of the model whose weights it shares by their names; "" if any will do.
     predicts:    it predicts jointly: `predict(state, fed)` stores at clients the predictions of all their nodes. The
                  others leave whole models there with `deploy(state, fed, which)` (`algorithms.deployment`).
@@ -121,7 +121,7 @@ class Calls:
     round:      in each round. A client may be left out of some of them, but none comes earlier or more often.
     evaluation: after a round.
     prediction: with a finished run's models (`predict` or `deploy`).
-    labelled:   those of them that are not called at clients without labels. A secure sum does not find out that a
+    labeled:   those of them that are not called at clients without labels. A secure sum does not find out that a
                 server left out one that is told nothing; no later term may be one that the server can then foresee.
     """
 

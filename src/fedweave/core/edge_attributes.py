@@ -31,7 +31,7 @@ class EdgeAttributes(NamedTuple):
     time:     float64 [M], in the data's unit (days since 1970 of dates); None where nobody says.
     columns:  what the k features are called, in order; () where nobody said.
     scaling:  ((shift, divisor), …) of the k features, where they were scaled over all edges; divisor 0 made it 0.
-    y:        int64 [M], the edges' own classes, -1 unlabelled; None where they have none. No input of a model.
+    y:        int64 [M], the edges' own classes, -1 unlabeled; None where they have none. No input of a model.
     split:    int64 [M], 0 train, 1 val, 2 test, -1 none; None where nobody says.
     examples: whether the edges are the examples, in this order.
     until:    the last times of training and of validation, where messages for the examples of a split go along edges
@@ -121,7 +121,7 @@ class EdgeAttributes(NamedTuple):
 
 def ports_of(carried: EdgeAttributes) -> np.ndarray:
     """float32 [M, 2], the ports (Sato et al. 2019; Egressy et al. 2024) of each edge at its target and at its source:
-    the how manieth neighbour, from 0, of those that a node is reached from, or reaches, the other end is, in order of
+    the how manieth neighbor, from 0, of those that a node is reached from, or reaches, the other end is, in order of
     their first edge by time, and of rows at the same time. Later edges change no earlier one's."""
     order = np.arange(carried.total) if carried.time is None else np.argsort(carried.time, kind="stable")
     ports = np.empty((carried.total, 2), np.float32)
@@ -198,7 +198,7 @@ class EdgeMessages:
     @cached_property
     def apart(self) -> "tuple[np.ndarray, np.ndarray | sp.csr_matrix]":
         """(c float32 [k], S [M, k]): what models read of edges is S + 1 c^T. c is 0 unless that makes S sparse, as if
-        one-hot columns were standardised: nearly all rows have one number, and a product with these would be dense."""
+        one-hot columns were standardized: nearly all rows have one number, and a product with these would be dense."""
         read = self.carried.read
         as_it_is = np.zeros(read.shape[1], np.float32), read
         if read.shape[1] < WIDE or np.count_nonzero(read) < SPARSE_BELOW * read.size or not read.size:

@@ -90,7 +90,7 @@ class EdgeList:
         )
 
     def largest(self, graphs: int) -> tuple[int, int]:
-        """The nodes, and the neighbours, of so many small graphs that have the most of them."""
+        """The nodes, and the neighbors, of so many small graphs that have the most of them."""
         m = self.membership
         each = np.diff(m.indptr), m @ np.diff(self.adjacency.indptr)
         nodes, edges = (int(np.sort(sizes)[-graphs:].sum()) for sizes in each)
@@ -224,10 +224,10 @@ def _fixed(index: np.ndarray) -> np.ndarray:
 # The whole edges of a client, and of a batch of clients at once.
 
 
-class Neighbours(NamedTuple):
+class Neighbors(NamedTuple):
     """Who can be reached from each node of one client in one hop.
 
-    first, degree: int64 [n]; the neighbours of node v are `columns[first[v] : first[v] + degree[v]]`.
+    first, degree: int64 [n]; the neighbors of node v are `columns[first[v] : first[v] + degree[v]]`.
     columns:       int64 [E], padded with 0.
     """
 
@@ -262,7 +262,7 @@ class OfEdges(NamedTuple):
 
 class BatchCache:
     """The raw edges of a batch of clients, each padded to `nodes` rows, with what is computed from them once: operators
-    and tables of neighbours, stacked over clients, and the padded sizes of lists of nodes.
+    and tables of neighbors, stacked over clients, and the padded sizes of lists of nodes.
 
     The raw edges stay on the host, where NumPy computes; the results are placed on `device`.
     """
@@ -296,8 +296,8 @@ class BatchCache:
         return operators(self.members, kind, split, self.device)
 
     @derived
-    def neighbours(self, split: int = 0) -> Neighbours:
-        """The neighbours of every node, [P, …], that a split sees."""
+    def neighbors(self, split: int = 0) -> Neighbors:
+        """The neighbors of every node, [P, …], that a split sees."""
         seen = self.members
         if not isinstance(seen, EdgeLists):
             seen = EdgeLists.of([member.seen(split) for member in seen])
@@ -308,7 +308,7 @@ class BatchCache:
         columns[owner, np.arange(len(owner)) - starts[owner]] = a.indices - owner * self.nodes
         first, degree = (own.reshape(clients, -1).astype(np.int64) for own in (a.indptr[:-1], np.diff(a.indptr)))
         tables = first - starts[:-1, None], degree, columns
-        return Neighbours(*(torch.from_numpy(table).to(self.device) for table in tables))
+        return Neighbors(*(torch.from_numpy(table).to(self.device) for table in tables))
 
     @derived
     def incoming(self, way: str, split: int) -> Incoming:
@@ -330,7 +330,7 @@ class BatchCache:
         return _stacked([member.messages.apart[0] for member in members]).to(self.device)
 
     def most_of(self, graphs: int) -> tuple[int, int]:
-        """The most nodes, and the most neighbours in all, that so many small graphs of a client can have."""
+        """The most nodes, and the most neighbors in all, that so many small graphs of a client can have."""
         if graphs not in self._most:
             own = [member.largest(graphs) for member in self.members]
             self._most[graphs] = max(nodes for nodes, _ in own), max(edges for _, edges in own)
@@ -344,7 +344,7 @@ class BatchCache:
 
 
 class Edges:
-    """The edges of one client; inside a vectorised call, of all clients at once.
+    """The edges of one client; inside a vectorized call, of all clients at once.
 
     shrinks: whether a message-passing layer returns fewer nodes than it receives (see `sampling.ego`); never here.
     split:   the split (`core.graph.SPLITS`) whose examples its messages serve, where that matters; unless somebody asks
@@ -385,8 +385,8 @@ class Edges:
         """A message-passing matrix [n, n], or one that pools, [e, n].
 
         "sum" A, "mean" D^-1 A (Hamilton et al. 2017, eq. 1's mean aggregator), "gcn" D~^-1/2 (A + I) D~^-1/2 with D~
-        the degree of A + I (Kipf and Welling 2017, eq. 2). A node without neighbours has an empty row in the first two;
-        in "mean_or_self", otherwise "mean", it is its own neighbour. "sum_with_self" is A + I. "neighbours" is D^-1/2 A
+        the degree of A + I (Kipf and Welling 2017, eq. 2). A node without neighbors has an empty row in the first two;
+        in "mean_or_self", otherwise "mean", it is its own neighbor. "sum_with_self" is A + I. "neighbours" is D^-1/2 A
         D^-1/2, "two_hops" the same of the nodes at distance two (Zhu et al. 2020). "pool_sum" adds up the nodes of each
         small graph, "pool_mean" takes their mean.
         Names of `core.carried.named` are of single edges, with what they carry and in their directions.
@@ -396,13 +396,13 @@ class Edges:
         return Sparse(self.cache.operator(kind, self.split), self.client_index)
 
     def with_means(self, h: Tensor, kind: str) -> tuple[Tensor, Tensor]:
-        """The nodes that get new values, here all, and for each of them the mean over its neighbours."""
+        """The nodes that get new values, here all, and for each of them the mean over its neighbors."""
         return h, self.operator(kind) @ h
 
     @property
-    def neighbours(self) -> Neighbours:
-        """The neighbours of every node, to sample from."""
-        return Neighbours(*self._own(self.cache.neighbours(self.split if self.cache.timed else 0)))
+    def neighbors(self) -> Neighbors:
+        """The neighbors of every node, to sample from."""
+        return Neighbors(*self._own(self.cache.neighbors(self.split if self.cache.timed else 0)))
 
     def incoming(self, way: str) -> Incoming:
         """The messages that reach every node along the edges of this split, one way, to sample from."""

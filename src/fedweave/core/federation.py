@@ -39,7 +39,7 @@ class Client:
     state:  private tree, kept between calls, never leaves. A step may store there a "prediction", [n, c], or a "model",
             weights, for the client's owner: a site takes it out and writes a table of predictions.
     key:    int64 scalar, reproducible randomness of this call: f(seed, round, step, client).
-    secret: a key for privacy noise. Between organisations it is a secret one of the site's own entropy (`ops.secret`).
+    secret: a key for privacy noise. Between organizations it is a secret one of the site's own entropy (`ops.secret`).
             The simulation derives an int64 scalar from the seed so that runs can be repeated, and its noise protects
             nobody.
     test:   the global test graph that every client holds, or None.
@@ -193,7 +193,7 @@ def on_client(
     Only marked steps can be called over the wire. `sends` maps each key of the reply to what it reveals (`Sends`; a
     string is short for `reveals` without a mechanism), or computes this from the algorithm at whoever runs the step. A
     key may be a path, "egos/label"; a leaf is declared by the nearest key at or above it. No other key may leave the
-    client. `ragged` steps have shapes that depend on data and are never vectorised. Replies of steps for `peers` go to
+    client. `ragged` steps have shapes that depend on data and are never vectorized. Replies of steps for `peers` go to
     other clients (`Federation.send`) and never to the server, which cannot request them. A step that `replaces_data`,
     ragged by nature, is run by `Federation.replace_data`, and puts so many `columns` behind the features. `per_node`
     names the keys of the reply whose tensors have one row per node, padding included: the number of rows differs
@@ -380,7 +380,7 @@ class Federation(ABC):
         the data, and its version, with the client's state. Otherwise as `map`.
 
         Raises:
-            DataError: a graph is refused; names client and fault. Between organisations that site is missing instead.
+            DataError: a graph is refused; names client and fault. Between organizations that site is missing instead.
         """
         return self.answer(Call("replace_data", step, shared, each, clients, quorum, received))
 

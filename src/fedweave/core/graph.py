@@ -27,8 +27,8 @@ class Graph(NamedTuple):
 
     x:        float [n, d], dense or `Sparse`; all zero at padding.
     edges:    who is connected to whom, and the operators derived from it (see `Edges`).
-    y:        int64 [e], class of each example; -1 is unlabelled or padding.
-    masks:    bool [3, e], rows TRAIN, VAL, TEST; False at padding and at unlabelled examples.
+    y:        int64 [e], class of each example; -1 is unlabeled or padding.
+    masks:    bool [3, e], rows TRAIN, VAL, TEST; False at padding and at unlabeled examples.
     real:     bool [n], False at padding.
     sens:     int64 [e] sensitive attribute, -1 unknown; None if the data has none. Never an input of a model.
     graph_of: int64 [n], the small graph of each node, rising; -1 at padding. None where nodes are the examples.
@@ -239,7 +239,7 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64}  # of weights and 
 class GraphArrays(NamedTuple):
     """What `make_graph` takes, of n nodes and e examples.
 
-    x:     float [n, d], NumPy or SciPy CSR. edges: int64 [2, E], both directions. y: int64 [e], -1 unlabelled.
+    x:     float [n, d], NumPy or SciPy CSR. edges: int64 [2, E], both directions. y: int64 [e], -1 unlabeled.
     masks: bool [3, e], rows TRAIN, VAL, TEST. sens: int64 [e], -1 unknown, or None. graph_of: int64 [n], the small
            graph of each node, rising from 0; None where nodes are the examples. carried: the same edges with what they
            carry; None where they carry nothing, as those that are made of other edges do.

@@ -19,7 +19,7 @@ from fedweave.ops.touched import Sparsified, TouchedRows
 
 
 class Measured(NamedTuple):
-    """A tree by its form. size: bytes as serialised. parts: (path, shape and dtype in words, bytes) of each leaf."""
+    """A tree by its form. size: bytes as serialized. parts: (path, shape and dtype in words, bytes) of each leaf."""
 
     size: int
     parts: tuple[tuple[str, str, int], ...]
@@ -138,7 +138,7 @@ class Varied:
         self._lines = tuple(line(path, *_form(leaf, 0), info) for path, leaf in flat.items())
 
     def of(self, counts: Sequence[int]) -> tuple[int, tuple[Line, ...]]:
-        """The size of one of the kind as serialised, and the lines of its leaves."""
+        """The size of one of the kind as serialized, and the lines of its leaves."""
         sizes = {path: own * count for (path, own), count in zip(self._each.items(), counts, strict=True)}
         lines = (own._replace(bytes=sizes[own.key]) if own.key in sizes else own for own in self._lines)
         return self._encoding.size(sizes), tuple(lines)
@@ -157,7 +157,7 @@ class Entry:
     clients: tuple[str, ...]
     direction: str  # "up" from the client, "down" to it, "peer" from it to another
     keys: tuple[Line, ...]
-    size: int  # bytes of the whole message as serialised
+    size: int  # bytes of the whole message as serialized
     seconds: float  # per client; 0 except on the way up
     to: tuple[str, ...] = ()  # the peer to which each of `clients` sent; () where the server is the other end
     at: float = 0.0  # seconds since 1970; 0 in journals of older versions, which do not say
@@ -182,7 +182,7 @@ class Uncounted(NamedTuple):
 class Ledger:
     """Grows by one entry per call, direction and message structure; a row per client and key when written out.
 
-    The bytes of a call's keys and of its framing add up to the serialised messages exactly. purpose: what the calls
+    The bytes of a call's keys and of its framing add up to the serialized messages exactly. purpose: what the calls
     are for that are made now; whoever makes them sets it. latest: the latest round that it contained when it was
     opened.
     """

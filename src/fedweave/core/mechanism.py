@@ -123,7 +123,7 @@ class LDP:
 
     epsilon: of all that leaves of one record in one release.
     per:     what a record is: "node", "pair of nodes".
-    release: a value drawn once and then sent again costs nothing more (permanent randomised response, Erlingsson et al.
+    release: a value drawn once and then sent again costs nothing more (permanent randomized response, Erlingsson et al.
              2014, "RAPPOR"). Names the entry of `Client.state` that holds what was drawn, so that a new draw is noticed
              and counted again. Empty: every message is drawn anew.
     one_draw: all keys that declare this very mechanism are functions of one draw, counted once for all; else once each.

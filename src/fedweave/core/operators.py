@@ -1,5 +1,5 @@
 """The matrices by which messages pass and small graphs are pooled, in SciPy (`core.edges.Edges.operator` says what each
-is), and what a layer may ask of edges, whatever they are of: a whole graph, ego-graphs, a sample of neighbours, a
+is), and what a layer may ask of edges, whatever they are of: a whole graph, ego-graphs, a sample of neighbors, a
 mini-batch of small graphs.
 """
 
@@ -41,7 +41,7 @@ class MessagePassing(Protocol):
         ...
 
     def with_means(self, h: Tensor, kind: str) -> tuple[Tensor, Tensor]:
-        """The rows of h [n, k] that get new values, and for each of them the mean over its neighbours, both [m, k], for
+        """The rows of h [n, k] that get new values, and for each of them the mean over its neighbors, both [m, k], for
         `kind` "mean" or "mean_or_self".
 
         Raises:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from fedweave.ops import hashing
-from fedweave.ops.hashing import GOLDEN, MIX1, MIX2, finalise
+from fedweave.ops.hashing import GOLDEN, MIX1, MIX2, finalize
 from fedweave.ops.hashing import bits as bits
 from fedweave.ops.sparse import Batch, Context, Dims, Operands, Operation, over_clients
 from fedweave.ops.tape import kernel
@@ -45,7 +45,7 @@ def _mask(source: Tensor, count: int, threshold: int, value: float, dtype: torch
         part = out[:, first : first + 4 * words]
         last = first // 4 - (-part.shape[1] // 4)
         steps = torch.arange(first // 4 + 1, last + 1, dtype=torch.int64, device=source.device) * GOLDEN
-        draws = finalise(source[:, None] + steps).view(torch.int16)[:, : part.shape[1]]
+        draws = finalize(source[:, None] + steps).view(torch.int16)[:, : part.shape[1]]
         torch.lt(draws, threshold, out=part)
         if value != 1:
             part.mul_(value)
@@ -110,7 +110,7 @@ def fold(parent: Tensor, *purpose: int | str | Tensor) -> Tensor:
         if hashing.is_secret(out):
             out = hashing.derived(out, part)
         elif isinstance(part, Tensor):
-            out = finalise(out * 3 + finalise(part))
+            out = finalize(out * 3 + finalize(part))
         else:
             out = (out ^ _fixed(part)) * MIX1
             out = out ^ (out >> 32 & 0xFFFFFFFF)
@@ -123,7 +123,7 @@ def _fixed(part: int | str) -> int:
 
 
 def _mixed(z: int) -> int:
-    """`ops.hashing.finalise` of 64 bits."""
+    """`ops.hashing.finalize` of 64 bits."""
     z = (z ^ z >> 30) * MIX1 & _ALL
     z = (z ^ z >> 27) * MIX2 & _ALL
     return z ^ z >> 31

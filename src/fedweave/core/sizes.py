@@ -1,5 +1,5 @@
 """How many rows a client's nodes are padded to: each client has a fixed number as long as its data lasts, so that
-states and replies may have one row per node, and a vectorised batch holds only clients of one size."""
+states and replies may have one row per node, and a vectorized batch holds only clients of one size."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,7 +11,7 @@ BLOCK = 32
 # How much more than whole blocks: all clients together a quarter, one client as much again.
 _SPARE, _MOST = 4, 2
 _SPARE_CLIENTS = 8
-# A further batch costs about as much time as this many padded rows (measured: one vectorised training call of a 2-layer
+# A further batch costs about as much time as this many padded rows (measured: one vectorized training call of a 2-layer
 # GCN spends about 2 ms outside its kernels).
 _ROWS_PER_BATCH = 4096
 
@@ -39,7 +39,7 @@ def size_class(nodes: int) -> int:
 def size_classes(nodes: Sequence[int]) -> list[int]:
     """The rows of each of many clients with these numbers of `nodes`: few different numbers.
 
-    Greedy: merge the two neighbouring sizes that add the fewest rows; stop when all clients together would take more
+    Greedy: merge the two neighboring sizes that add the fewest rows; stop when all clients together would take more
     than a quarter above what they need, or when a merge would cost more than another batch. No client takes more than
     twice its own need.
     """

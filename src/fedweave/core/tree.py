@@ -193,7 +193,7 @@ def _fault(leaf: object) -> str:
 
 
 def encode(tree: Tree) -> bytes:
-    """Serialise to the pickle-free wire and disk form.
+    """Serialize to the pickle-free wire and disk form.
 
     A safetensors blob with one tensor per leaf, named by its path; numbers and strings are 0-d float64/int64 and 1-d
     uint8 tensors whose Python type is noted in the metadata field "python", and so are `Sparsified` leaves. The length

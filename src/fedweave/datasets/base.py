@@ -327,7 +327,7 @@ class Dataset:
     x:           float32 [n, d], `scipy.sparse.csr_matrix` or `numpy.ndarray`; finite.
     edges:       int64 [2, E]: every undirected edge in both directions, sorted by (first row, second row), no
                  duplicates, no self loops; none between two small graphs.
-    y:           int64 [e], 0..c-1; -1 is unlabelled.
+    y:           int64 [e], 0..c-1; -1 is unlabeled.
     classes:     c.
     sens:        int64 [e] sensitive attribute (-1 unknown) or None.
     public:      bool [3, e] published train/val/test split or None.

@@ -86,7 +86,7 @@ def check_settings(kind: str, given: Mapping[str, object], rules: Iterable[tuple
 def check(dataset: Dataset, where: str | Path, labelled: bool = True) -> Dataset:
     """Return `dataset` if it keeps every promise of `Dataset`; `where` is the file that messages name.
 
-    labelled: False lets a party of a vertical dataset have no labels at all, and still a split.
+    labeled: False lets a party of a vertical dataset have no labels at all, and still a split.
 
     Raises:
         DataError: it does not; the message names `where`, the row (numbered from 0) and the remedy.
@@ -262,7 +262,7 @@ def _check_labels(dataset: Dataset, where: str | Path, labelled: bool) -> None:
     y, classes = dataset.y, dataset.classes
     row = first((y < -1) | (y >= classes))
     if row is not None:
-        refuse(where, f"y, row {row}: label {y[row]} is not in 0..{classes - 1}", "Correct it, or -1 for unlabelled.")
+        refuse(where, f"y, row {row}: label {y[row]} is not in 0..{classes - 1}", "Correct it, or -1 for unlabeled.")
     if labelled and (y == -1).all():
         refuse(where, f"y: no {dataset.example} has a label", f"Label at least one {dataset.example}.")
 

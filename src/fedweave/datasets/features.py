@@ -101,7 +101,7 @@ AUTO = "auto"  # every client by its own nodes
 OWN = "own"  # `Dataset.scaling` of what has been scaled so
 OVER_NODES = ("scale", "standard", "minmax")  # by numbers over the nodes of all clients
 BY_NODES = (*OVER_NODES, AUTO)  # depend on which other nodes there are
-NORMALISE = ("none", "row", "binary", *BY_NODES)
+NORMALIZE = ("none", "row", "binary", *BY_NODES)
 COUNT = 10  # the largest number of a column of indicators or small counts
 WORDY = 100  # the largest number of a column of words, which is 0 for some, at least one in `SOME`
 SOME = 20
@@ -128,16 +128,16 @@ def one_hot(numbers: np.ndarray, columns: int | None = None) -> sp.csr_matrix:
     return sp.csr_matrix((ones, (known, numbers[known])), shape=(len(numbers), width))
 
 
-def check_normalise(how: str) -> None:
-    """Raise ConfigError unless `how` is one of `NORMALISE`."""
-    if how not in NORMALISE:
-        raise ConfigError(f"normalise = {how!r} is not known; choose one of {', '.join(NORMALISE)}.")
+def check_normalize(how: str) -> None:
+    """Raise ConfigError unless `how` is one of `NORMALIZE`."""
+    if how not in NORMALIZE:
+        raise ConfigError(f"normalise = {how!r} is not known; choose one of {', '.join(NORMALIZE)}.")
 
 
-def check_edge_normalise(how: str) -> None:
-    """Raise ConfigError unless `how` is one of `NORMALISE` that features of edges can have: all but "auto"."""
-    if how not in NORMALISE or how == AUTO:
-        known = ", ".join(name for name in NORMALISE if name != AUTO)
+def check_edge_normalize(how: str) -> None:
+    """Raise ConfigError unless `how` is one of `NORMALIZE` that features of edges can have: all but "auto"."""
+    if how not in NORMALIZE or how == AUTO:
+        known = ", ".join(name for name in NORMALIZE if name != AUTO)
         raise ConfigError(f"edge_normalise = {how!r} is not known; choose one of {known}.")
 
 
@@ -227,7 +227,7 @@ def normalise(
         ConfigError: `how` is unknown, or is "standard" or "minmax" for sparse features of more than `FILLED` cells,
             which would make them dense.
     """
-    check_normalise(how)
+    check_normalize(how)
     over = x if over is None else over
     if how == "none":
         return x

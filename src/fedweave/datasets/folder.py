@@ -78,7 +78,7 @@ class Folder(Tabular):
     def load(self, root: Path | None, seed: int, labelled: bool = True) -> Dataset:
         """The graph in `root`, nodes numbered by their row, features in the order of their columns; `seed` is not used.
 
-        labelled: False for nodes to be predicted, which need no labels and whose split does not matter.
+        labeled: False for nodes to be predicted, which need no labels and whose split does not matter.
 
         Raises:
             ConfigError: no folder is given.
@@ -314,7 +314,7 @@ class GraphFolder(Tabular):
     def load(self, root: Path | None, seed: int, labelled: bool = True) -> Dataset:
         """The graphs in `root`, numbered by their row; nodes graph by graph, else in their order; `seed` is not used.
 
-        labelled: False for graphs to be predicted, which need no labels and whose split does not matter.
+        labeled: False for graphs to be predicted, which need no labels and whose split does not matter.
 
         Raises:
             ConfigError: no folder is given.
@@ -368,7 +368,7 @@ class GraphFolder(Tabular):
         if kinds is None:
             numbers, width, kind = np.bincount(fields["edges"][0], minlength=nodes.rows), self.degrees, "degree"
             over = first(numbers >= (width or nodes.rows))
-            nodes.refuse_at(over, f"the node has more than {(width or 0) - 1} neighbours", "Raise [data] degrees.")
+            nodes.refuse_at(over, f"the node has more than {(width or 0) - 1} neighbors", "Raise [data] degrees.")
         else:
             numbers, width, kind = kinds, None if self.node_labels is None else len(self.node_labels), "label"
         encoded = one_hot(numbers, width)

@@ -58,7 +58,7 @@ def from_networkx(
     and "split" are features.
 
     label: the attribute with the class, which every node, or with `task` "edges" every edge, has; None where it is
-    unlabelled. features: the nodes' attributes to take, in order; by default all. options: see `from_frames`; what
+    unlabeled. features: the nodes' attributes to take, in order; by default all. options: see `from_frames`; what
     edges have is refused unless `edge_features`, `edge_weight` or `edge_time` takes it, `ignore` names it, such as
     "edges.date", or it is a "weight" that is 1 everywhere; as examples they may have "sens", "split" and "id", too.
     Loops are dropped unless `loops` is "keep".
@@ -102,7 +102,7 @@ def _check_labels(known: Sequence[tuple[object, Mapping[str, object]]], label: s
     if lacking:
         lack = "lacks" if len(lacking) == 1 else "lack"
         said = f"{len(lacking):,} of {len(known):,} {what}s {lack} the attribute {label!r}, such as {lacking[0]!r}"
-        refuse(name, said, f"Set it, to None where a {what} is unlabelled, or name another in `label`. {there}")
+        refuse(name, said, f"Set it, to None where a {what} is unlabeled, or name another in `label`. {there}")
 
 
 def _attributes(like: str, held: set[str], what: str = "node") -> str:

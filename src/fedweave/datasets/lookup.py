@@ -13,7 +13,7 @@ import numpy as np
 from fedweave.core.decompression import ARCHIVE_FAULTS, DecompressionBomb, check_archive
 from fedweave.core.text import counted
 from fedweave.datasets.check import refuse
-from fedweave.datasets.features import check_normalise
+from fedweave.datasets.features import check_normalize
 from fedweave.errors import ConfigError, DataError
 
 
@@ -35,7 +35,7 @@ class Facts(NamedTuple):
 class Published:
     """Base of published data sets.
 
-    normalise: how features are scaled: auto, none, row, binary, scale, standard or minmax (docs/data-format.md).
+    normalize: how features are scaled: auto, none, row, binary, scale, standard or minmax (docs/data-format.md).
     """
 
     normalise: str = "none"
@@ -44,7 +44,7 @@ class Published:
     facts: ClassVar[Facts]
 
     def __post_init__(self) -> None:
-        check_normalise(self.normalise)
+        check_normalize(self.normalise)
 
 
 Kind = TypeVar("Kind")

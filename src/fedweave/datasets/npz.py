@@ -2,7 +2,7 @@
 
 Arrays: `x_data` float32, `x_indices`, `x_indptr` int32 or int64 and `x_shape` int64 (nodes, features): the CSR parts of
 the features; `edge_index` int64 [2, E], both directions, sorted, no duplicates, no self loops; `y` int64, -1 is
-unlabelled. Optional: `train_idx`, `val_idx`, `test_idx` int64 (all three or none), `sens`, `graph_of`, `node_labels`
+unlabeled. Optional: `train_idx`, `val_idx`, `test_idx` int64 (all three or none), `sens`, `graph_of`, `node_labels`
 and `edge_labels` int64 as in `Dataset`, -1 is unknown; `ids`, text. With `graph_of`, y, the split, `sens` and `ids` are
 of small graphs. `feature_names`, `label_names` and `group_names`, text: what the columns of the features, the classes
 from 0 and the groups of `sens` from 0 are called, each by another name. `owner` int64, whose each example is, and
@@ -61,8 +61,8 @@ from fedweave.datasets.base import (
 from fedweave.datasets.base import write as write
 from fedweave.datasets.check import check, check_array, first, refuse
 from fedweave.datasets.features import (
-    check_edge_normalise,
-    check_normalise,
+    check_edge_normalize,
+    check_normalize,
     compact,
     refuse_merged,
     scaled_by_holders,
@@ -77,7 +77,7 @@ from fedweave.errors import ConfigError
 def read(path: Path, name: str, labelled: bool = True, loops: str = "refuse") -> Dataset:
     """The checked dataset in `path`; features as `csr_matrix`, classes counted from their names or the labels.
 
-    labelled: see `check.check`. loops: edges of a node with itself, "refuse" or "drop", which logs how many.
+    labeled: see `check.check`. loops: edges of a node with itself, "refuse" or "drop", which logs how many.
 
     Raises:
         DataError: the file cannot be read, or breaks the layout above; the message names array, row and remedy.
@@ -318,7 +318,7 @@ def holds_graphs(path: Path) -> bool:
 class Archive:
     """Your own graph in one .npz file ([data] path), in the layout of `npz`.
 
-    normalise: how features are scaled: auto, none, row, binary, scale, standard or minmax (docs/data-format.md).
+    normalize: how features are scaled: auto, none, row, binary, scale, standard or minmax (docs/data-format.md).
     sens_feature: allow a feature column that says the same as the array sens.
     loops: edges of a node with itself: "refuse", "drop", or "keep" where edges carry something.
     edge_normalise: how features of edges are scaled.
@@ -332,9 +332,9 @@ class Archive:
     task: Literal["nodes", "edges"] = "nodes"
 
     def __post_init__(self) -> None:
-        check_normalise(self.normalise)
+        check_normalize(self.normalise)
         check_loops(self.loops, carries=True)
-        check_edge_normalise(self.edge_normalise)
+        check_edge_normalize(self.edge_normalise)
 
     def load(self, root: Path | None, seed: int) -> Dataset:
         """The graph in the file `root`, called like it; `seed` is not used.

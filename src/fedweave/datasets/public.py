@@ -301,7 +301,7 @@ _GRAPHS = {
     ),
     "minesweeper": (
         Facts(10000, 39402, 7, 2),
-        "Platonov et al. 2023; cells of a grid, neighbouring; mines. Judge by AUC: the majority is .80.",
+        "Platonov et al. 2023; cells of a grid, neighboring; mines. Judge by AUC: the majority is .80.",
     ),
     "roman-empire": (
         Facts(22662, 32927, 300, 18),

@@ -144,7 +144,7 @@ _OF_EDGES = ("edge_weight", "edge_attr", "edge_time")
 _LINKS = ("edge_label_index", "pos_edge_label_index", "neg_edge_label_index")  # pairs, as of RandomLinkSplit
 _READ = ("x", "edge_index", *_MASKS, "sens", *_OF_EDGES)  # and what says the classes
 _FEATURES = "Give numbers, such as a column of 0 and 1 for each value of a text."
-_CLASSES = "Number the classes from 0; -1 is unlabelled."
+_CLASSES = "Number the classes from 0; -1 is unlabeled."
 _GROUPS = "Number the groups from 0; -1 is unknown."
 _ENDS = "Number the nodes from 0, by their rows in x."
 _GAPLESS = (
@@ -165,7 +165,7 @@ def from_pyg(
     normalise: str = "auto",
 ) -> Dataset:
     """The graph of a `torch_geometric.data.Data` with x, edge_index and y, and where it has them train_mask, val_mask
-    and test_mask, sens, and of its edges edge_weight, edge_attr and edge_time. y = -1 is unlabelled; without val_mask,
+    and test_mask, sens, and of its edges edge_weight, edge_attr and edge_time. y = -1 is unlabeled; without val_mask,
     no node is in val; a train_mask alone is no split, which is noted.
 
     data: such a graph, an `InMemoryDataset` of one; or a list, or an `InMemoryDataset` of several, which are small
@@ -179,7 +179,7 @@ def from_pyg(
     edges, each of which stands in edge_index once, `directed` is True unless it says otherwise, and x may be missing.
     flatten: make a `HeteroData` one graph whose first features of nodes, and of edges, say the type; then each type's
     own. One type has y, or edge_label. Edges are directed unless `directed` is False. Otherwise it is refused.
-    normalise: how features are scaled (`datasets.features.normalise`).
+    normalize: how features are scaled (`datasets.features.normalise`).
 
     Raises:
         DataError: one of the three is missing, `ignore` names what is not there, the labels are of pairs

@@ -134,11 +134,11 @@ class WikiCs(Released):
 
 
 class Elliptic(Released):
-    """Weber et al. 2019; Bitcoin transactions, licit (0) or illicit (1), most of them unlabelled.
+    """Weber et al. 2019; Bitcoin transactions, licit (0) or illicit (1), most of them unlabeled.
 
     The split is by time: steps to 29 train, to 34 validate, later ones test as in the paper.
 
-    normalise: how features are scaled: auto, none, row, binary, scale, standard or minmax (docs/data-format.md).
+    normalize: how features are scaled: auto, none, row, binary, scale, standard or minmax (docs/data-format.md).
     """
 
     name = "elliptic"
@@ -201,7 +201,7 @@ class YelpChi(_Fraud):
 
 @dataclass(frozen=True)
 class AmazonFraud(_Fraud):
-    """Dou et al. 2020; users who review instruments, fraudulent (1) or not (0); the first 3,305 are unlabelled.
+    """Dou et al. 2020; users who review instruments, fraudulent (1) or not (0); the first 3,305 are unlabeled.
 
     relation: "homo", all of the graph's relations, or "net_upu", "net_usu" or "net_uvu" of them.
     """

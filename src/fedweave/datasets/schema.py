@@ -20,7 +20,7 @@ from fedweave.core.graph import SPLITS
 from fedweave.core.text import counted
 from fedweave.datasets.base import NO_LOOPS, Dataset, check_loops, note_loops, undirected
 from fedweave.datasets.check import first, refuse, refuse_rows
-from fedweave.datasets.features import apart, by_holder, check_normalise, one_hot, repeated
+from fedweave.datasets.features import apart, by_holder, check_normalize, one_hot, repeated
 from fedweave.datasets.table import (
     DECIMAL_COMMA,
     GAPS,
@@ -237,12 +237,12 @@ def _span(times: np.ndarray) -> str:
 
 
 def one_class(data: Dataset) -> Iterator[str]:
-    """A sentence if all labelled examples are of one class."""
+    """A sentence if all labeled examples are of one class."""
     held = np.unique(data.y[data.y >= 0])
     if len(held) == 1:
         label = data.labels[held[0]] if data.labels else held[0]
         yield (
-            f"all labelled {data.example}s are of one class, {label}: any model that says so is right, and no score "
+            f"all labeled {data.example}s are of one class, {label}: any model that says so is right, and no score "
             "says anything"
         )
 
@@ -585,7 +585,7 @@ def split_of(examples: Table, y: np.ndarray, example: str = "node") -> np.ndarra
     """bool [3, rows]: the train, val and test ones of the column "split"; messages call a row `example`.
 
     Raises:
-        DataError: a value is no split, or an unlabelled row has one; names file and row.
+        DataError: a value is no split, or an unlabeled row has one; names file and row.
     """
     cells = examples.texts("split")
     which: np.ndarray = (
@@ -715,7 +715,7 @@ FILLED = 0.01  # the least share of more classes that has a row
 
 
 def refuse_stray(y: np.ndarray, refuse_at: Callable[[int, str], None]) -> None:
-    """Refuse classes int64 [m], -1 is unlabelled, of which the highest would leave nearly all below it empty; by
+    """Refuse classes int64 [m], -1 is unlabeled, of which the highest would leave nearly all below it empty; by
     `refuse_at` with the row and what is wrong.
 
     Raises:
@@ -797,16 +797,16 @@ def _remedy(key: str) -> str:
 class Classified:
     """What all data sets of a user's tables have in common.
 
-    normalise: how features are scaled: auto, none, row, binary, scale, standard or minmax (docs/data-format.md).
+    normalize: how features are scaled: auto, none, row, binary, scale, standard or minmax (docs/data-format.md).
     classes:   number of classes when labels are numbers; None is the largest label + 1.
     labels:    class names in order when labels are names; None is those present, sorted. Sites that train together must
                all give the same `classes` or `labels`, since one site may lack a class.
-    favourable: the class, by name or number, whose prediction is the favourable one where groups of people are
+    favorable: the class, by name or number, whose prediction is the favorable one where groups of people are
                compared; it becomes class 1 of the two. None is the second of `labels`, without these by alphabet.
     sens_feature: allow a feature column that says the same as the column sens.
     columns:   what columns with names of their own mean, such as {label = "diagnosis", sens = "sex"}.
     ignore:    columns that do not count.
-    unlabelled: a word, or several, that stands in the examples' labels for an empty cell, such as "unknown".
+    unlabeled: a word, or several, that stands in the examples' labels for an empty cell, such as "unknown".
     groups:    names of the sensitive groups in order when sens is text; None is those present, sorted.
     categories: columns of text and all their values in order, one feature for each value; an empty cell is in none.
                 "auto" in the place of a list takes the values of the training rows, sorted.
@@ -818,7 +818,7 @@ class Classified:
     normalise: str = "auto"
     classes: int | None = None
     labels: tuple[str, ...] | None = None
-    favourable: str | int | None = None
+    favorable: str | int | None = None
     sens_feature: bool = False
     columns: dict[str, str] | None = None
     ignore: tuple[str, ...] | None = None
@@ -828,7 +828,7 @@ class Classified:
     categories: dict[str, str | tuple[str, ...]] | None = None
 
     def __post_init__(self) -> None:
-        check_normalise(self.normalise)
+        check_normalize(self.normalise)
         check_naming(self.columns or {}, self.ignore or ())
         if self.classes is not None and self.labels is not None:
             raise ConfigError(
@@ -839,8 +839,8 @@ class Classified:
             raise ConfigError(f"data: classes = {self.classes} is not allowed; it must be at least 1.")
         if self.labels is not None and not 0 < len(self.labels) == len(set(self.labels)):
             raise ConfigError(f"data: labels = {list(self.labels)} is empty or names a class twice.")
-        if self.favourable is not None:
-            self._check_favourable(str(self.favourable))
+        if self.favorable is not None:
+            self._check_favorable(str(self.favorable))
         lists: dict[str, str | tuple[str, ...] | None] = {"groups": self.groups}
         lists |= {f"categories.{own}": names for own, names in (self.categories or {}).items()}
         for key, names in lists.items():
@@ -851,47 +851,47 @@ class Classified:
                 )
             if names is not None and not 0 < len(names) == len(set(names)):
                 raise ConfigError(f"data: {key} = {list(names)} is empty or names a value twice.")
-        if both := set(self.labels or ()) & set(self._unlabelled):
+        if both := set(self.labels or ()) & set(self._unlabeled):
             raise ConfigError(
-                f"data: {min(both)!r} is in labels, so that it is a class, and in unlabelled.", code="config.conflict"
+                f"data: {min(both)!r} is in labels, so that it is a class, and in unlabeled.", code="config.conflict"
             )
         check_loops(self.loops, self.carries)
 
-    def _check_favourable(self, name: str) -> None:
+    def _check_favorable(self, name: str) -> None:
         if self.classes is not None and (self.classes != 2 or name not in ("0", "1")):
             raise ConfigError(
-                f"data.favourable = {name!r}: classes are the numbers 0 to {self.classes - 1}. The favourable class is "
+                f"data.favorable = {name!r}: classes are the numbers 0 to {self.classes - 1}. The favorable class is "
                 "one of two: give 0 or 1.",
                 code="config.no-class",
             )
         if self.labels is not None and (len(self.labels) != 2 or name != self.labels[1]):
             raise ConfigError(
-                f"data.favourable = {name!r}: data.labels = {list(self.labels)} says another order. The favourable "
-                "class is the second of two: correct labels, and leave favourable out.",
+                f"data.favorable = {name!r}: data.labels = {list(self.labels)} says another order. The favorable "
+                "class is the second of two: correct labels, and leave favorable out.",
                 code="config.conflict",
             )
 
     def _ordered(self, table: Table) -> tuple[str, ...] | None:
-        """The class names in order, `labels` or two of which the second is `favourable`; None where neither is given,
+        """The class names in order, `labels` or two of which the second is `favorable`; None where neither is given,
         or that is class 1 of numbers.
 
         Raises:
-            DataError: the labels are not of two classes, one of which is `favourable`.
+            DataError: the labels are not of two classes, one of which is `favorable`.
         """
-        if self.labels is not None or self.favourable is None:
+        if self.labels is not None or self.favorable is None:
             return self.labels
-        name, held = str(self.favourable), table.texts("label").drop_null().unique()
+        name, held = str(self.favorable), table.texts("label").drop_null().unique()
         whole = pc.all(pc.match_substring_regex(held, WHOLE)).as_py()
         present = sorted({one.partition(".")[0] for one in held.to_pylist()} if whole else held.to_pylist())
         if name not in present or len(present) != 2:
-            what = f"data.favourable = {name!r}, and the classes are {', '.join(present)}"
+            what = f"data.favorable = {name!r}, and the classes are {', '.join(present)}"
             refuse(table.path, what, "Name one of two classes.", "no-class")
         if whole and name == "1" and present[0] == "0":
             return None
         return (*(set(present) - {name}), name)
 
     @property
-    def _unlabelled(self) -> tuple[str, ...]:
+    def _unlabeled(self) -> tuple[str, ...]:
         return (self.unlabelled,) if isinstance(self.unlabelled, str) else self.unlabelled or ()
 
     @property
@@ -925,7 +925,7 @@ class Classified:
         order = [first_of, *(at for at in range(len(held)) if at != first_of)]
         found = named([held[at] for at in order], root, self.columns or {}, self.ignore or (), lacking)
         if "label" in found[0].columns:
-            found[0] = found[0].emptied("label", self._unlabelled)
+            found[0] = found[0].emptied("label", self._unlabeled)
         return Tables(*(found[order.index(at)] for at in range(len(held))))
 
     def names_of(self, table: Table) -> tuple[str, ...]:

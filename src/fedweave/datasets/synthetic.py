@@ -1,6 +1,6 @@
 """Graphs that are computed and need no file: a contextual stochastic block model with an optional sensitive attribute,
 of any size, whose pairs are drawn by their endpoints, so that the work grows with the edges; and handwritten digits as
-a nearest-neighbour graph.
+a nearest-neighbor graph.
 """
 
 from dataclasses import dataclass
@@ -96,11 +96,11 @@ def _draw(blocks: Blocks, same_class: bool, same_group: bool, count: int, rng: n
 class Digits:
     """scikit-learn's embedded 8x8 images of digits, each joined with its `neighbours` nearest images.
 
-    Features are grey values in [0, 1] (64 per node), distance is Euclidean, and two images are joined if either is
+    Features are gray values in [0, 1] (64 per node), distance is Euclidean, and two images are joined if either is
     among the other's nearest; of equally distant ones the first are. Distances are of whole numbers, so that the graph
     is the same on every machine. `root` and `seed` are not used.
 
-    neighbours: edges that an image asks for.
+    neighbors: edges that an image asks for.
     """
 
     neighbours: int = 8
@@ -126,7 +126,7 @@ class Digits:
 @lru_cache(maxsize=2)
 def _images(neighbours: int) -> tuple[np.ndarray, ...]:
     """pixels float64 [n, 64], labels [n], and the ends of `_nearest`; kept, since many short runs in one process take
-    as long as finding the neighbours anew."""
+    as long as finding the neighbors anew."""
     from sklearn.datasets import load_digits
 
     pixels, y = load_digits(return_X_y=True)
@@ -137,7 +137,7 @@ def _images(neighbours: int) -> tuple[np.ndarray, ...]:
 
 
 def _nearest(pixels: np.ndarray, neighbours: int) -> tuple[np.ndarray, np.ndarray]:
-    """Every image and each of its nearest others, int64 [n * neighbours] both; pixels float64 [n, d], whole numbers."""
+    """Every image and each of its nearest others, int64 [n * neighbors] both; pixels float64 [n, d], whole numbers."""
     n, squares = len(pixels), (pixels**2).sum(1)
     distances = squares[:, None] + squares - 2 * (pixels @ pixels.T)  # whole numbers, so exact in any order
     np.fill_diagonal(distances, np.inf)
@@ -161,7 +161,7 @@ class Synthetic:
     nodes:                  how many.
     classes:                how many.
     features:               columns.
-    degree:                 mean number of neighbours.
+    degree:                 mean number of neighbors.
     homophily:              share of the edges that join nodes of one class.
     signal:                 distance between two class means.
     sensitive:              add a binary attribute s; it is never among the features.

@@ -17,7 +17,7 @@ from fedweave.datasets.base import Dataset, undirected
 from fedweave.datasets.check import check, refuse, refuse_rows
 from fedweave.datasets.features import (
     OVER_NODES,
-    check_edge_normalise,
+    check_edge_normalize,
     compact,
     normalise,
     rescaled,
@@ -119,7 +119,7 @@ def check_carrying(given: Carrying) -> None:
     Raises:
         ConfigError: names the setting, its value and what is allowed.
     """
-    check_edge_normalise(given.edge_normalise)
+    check_edge_normalize(given.edge_normalise)
     if given.parallel not in PARALLEL:
         raise ConfigError(f"parallel = {given.parallel!r} is not known; choose one of {', '.join(PARALLEL)}.")
     if odd := [name for name in given.chosen if name in EDGES]:
@@ -451,7 +451,7 @@ class Tabular(Carrying):
     def made(self, tables: Tables, root: Path, labelled: bool = True) -> Dataset:
         """The data set; `root` is what complaints about several tables name, its last part the data's name.
 
-        labelled: False for examples to be predicted, which need no labels and whose split does not matter.
+        labeled: False for examples to be predicted, which need no labels and whose split does not matter.
 
         Raises:
             DataError: the tables are refused; the message names file, row (see `table.Table`) and remedy, of each of

@@ -344,8 +344,8 @@ def _pairs(
     held = np.bincount(bank, minlength=banks)
     first = held.cumsum() - held
 
-    def among(favoured: str, at: np.ndarray) -> np.ndarray:
-        order = np.lexsort((rng.random(len(bank)), customer != CUSTOMERS.index(favoured), bank))
+    def among(favored: str, at: np.ndarray) -> np.ndarray:
+        order = np.lexsort((rng.random(len(bank)), customer != CUSTOMERS.index(favored), bank))
         rank = (rng.random(len(at)) ** 2 * held[at]).astype(np.int64)
         result: np.ndarray = order[first[at] + rank]
         return result

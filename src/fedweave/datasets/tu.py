@@ -23,7 +23,7 @@ from fedweave.core.text import counted
 from fedweave.datasets import public
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import check, check_counts, first, refuse
-from fedweave.datasets.features import EXACT, check_normalise, compact, exact, one_hot, refuse_merged, scaled_by_holders
+from fedweave.datasets.features import EXACT, check_normalize, compact, exact, one_hot, refuse_merged, scaled_by_holders
 from fedweave.datasets.lookup import (
     TU_SUFFIXES,
     Facts,
@@ -87,7 +87,7 @@ def read(folder: Path, name: str, attributes: bool = False, labelled: bool = Tru
     3" of the second label), "attribute 1" and "degree = 3".
     Edges of a node with itself are dropped, repeated edges kept once (as in PyTorch Geometric).
 
-    labelled: False for graphs to be predicted, which may have no graph labels.
+    labeled: False for graphs to be predicted, which may have no graph labels.
 
     pattern: of the names of files that are noted if they are not read.
 
@@ -373,7 +373,7 @@ class TU:
     """Your own folder of small graphs in the TU text layout (DS_A.txt, DS_graph_indicator.txt, DS_graph_labels.txt).
 
     attributes: use the node attributes (DS_node_attributes) as features too.
-    normalise:  how features are scaled: auto, none, row, binary, scale, standard or minmax (docs/data-format.md);
+    normalize:  how features are scaled: auto, none, row, binary, scale, standard or minmax (docs/data-format.md);
                 but for auto over the nodes of all graphs, before any partition.
     """
 
@@ -382,7 +382,7 @@ class TU:
     example: ClassVar[str] = "graph"
 
     def __post_init__(self) -> None:
-        check_normalise(self.normalise)
+        check_normalize(self.normalise)
 
     def load(self, root: Path | None, seed: int) -> Dataset:
         """The graphs in `root`; `seed` is not used.

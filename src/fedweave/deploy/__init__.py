@@ -1,1 +1,1 @@
-"""Federations between organisations: the application on NVFlare, and the commands that set one up and run it."""
+"""Federations between organizations: the application on NVFlare, and the commands that set one up and run it."""

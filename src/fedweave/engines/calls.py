@@ -200,7 +200,7 @@ def check_permanent(step: str, info: StepInfo, reply: Tree, state: Tree) -> None
 # The steps that may be called by name, those of an algorithm and its parts that are marked `@on_client`; and whether
 # one wrote into the data that it was shown, which only `replace_data` may change. PyTorch counts the writes into a
 # tensor, those through views and under `vmap` included, so that numbers are compared and no values. What is written
-# past PyTorch is not counted: through `tensor.numpy()` or `.data`, of which a vectorised step can use neither. The
+# past PyTorch is not counted: through `tensor.numpy()` or `.data`, of which a vectorized step can use neither. The
 # edges are a NumPy array that cannot be written to.
 
 

@@ -304,7 +304,7 @@ INFO = {kind: StepInfo.of(sends, ragged=True, hears=HEARD.get(kind, {})) for kin
 
 
 def fingerprint(heard: Tree) -> str:
-    """Fingerprint of what a step was told: SHA-256 of its serialised form, in digits."""
+    """Fingerprint of what a step was told: SHA-256 of its serialized form, in digits."""
     return hashlib.sha256(encode(heard)).hexdigest()
 
 

@@ -26,7 +26,7 @@ _ORDER = "order"
 
 
 def pack(tree: Tree) -> bytes:
-    """Serialise a tree with the order of its leaves, on which the last bit of a sum may depend."""
+    """Serialize a tree with the order of its leaves, on which the last bit of a sum may depend."""
     return encode({"tree": tree, _ORDER: json.dumps([path for path, _ in leaves(tree)])})
 
 

@@ -58,8 +58,8 @@ class Simulation(LocalEngine):
     """An engine over the clients' graphs, with an executor of its own.
 
     graphs: {client id: its graph}, in client order.
-    mode:   "vmap" runs clients in batches (`engines.vectorised`), "loop" one after the other (`engines.loop`).
-    chunk, record: see `Vectorised`. members, own, device: see `Loop`. The rest: see `LocalEngine`.
+    mode:   "vmap" runs clients in batches (`engines.vectorized`), "loop" one after the other (`engines.loop`).
+    chunk, record: see `Vectorized`. members, own, device: see `Loop`. The rest: see `LocalEngine`.
     origin: what it was made of (`experiment.build.Origin`), where `experiment.build.federation` made it.
     """
 

@@ -282,7 +282,7 @@ class States:
         return [self._ordered(part) for part in parts.values()]
 
     def _ordered(self, part: list[str]) -> Group:
-        """Clients of one kind, those with the same counts, such as steps of an optimiser, next to each other: these can
+        """Clients of one kind, those with the same counts, such as steps of an optimizer, next to each other: these can
         move at once (`learn.descent`). Values are not waited for on accelerators."""
         if self._device.type != "cpu":
             return tuple(part)

@@ -225,7 +225,7 @@ def settled(leaf: Any, clients: int, matrix: StackedCsr | None) -> Any:
 # Padded rows run at once when the user names no chunk: with hidden sizes of some hundred, well under a gigabyte.
 _ROWS_AT_ONCE = 1 << 16
 # Numbers that a padded row takes besides its features on a GPU, and weights of a client of each feature: what layers of
-# some hundred units, their gradients and an optimiser keep. An estimate: where it is wrong, `chunk` is the remedy.
+# some hundred units, their gradients and an optimizer keep. An estimate: where it is wrong, `chunk` is the remedy.
 _PER_ROW, _PER_FEATURE = 8192, 1024
 _CPU = torch.device("cpu")
 # Bytes, by the same estimate, beyond which a larger batch is no faster: the kernels of 8,000 clients of 50 nodes keep a
@@ -432,7 +432,7 @@ class Vectorized(Loop):
                 raise OutOfMemory(told_memory(work.name, size, self.device, error)) from error
             self._find_culprit(work, called)
             raise StepFailed(
-                f"step {work.name} failed when vectorised over clients {group[0]!r} to {group[-1]!r}, though not on "
+                f"step {work.name} failed when vectorized over clients {group[0]!r} to {group[-1]!r}, though not on "
                 f"any of them alone{raised_at(error)}: {type(error).__name__}: "
                 f"{str(error).rstrip('.')}. {remedy(error)}"
             ) from error

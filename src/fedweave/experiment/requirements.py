@@ -39,7 +39,7 @@ from fedweave.sampling.neighborhoods import bytes_of
 
 
 def check_memory(algorithm: object, model: Model, nodes: Sequence[int], engine: Values) -> None:
-    """Refuse sampled neighbourhoods that memory cannot hold.
+    """Refuse sampled neighborhoods that memory cannot hold.
 
     nodes: how many each client has. engine: the settings of [engine], which say how many clients run at once.
 
@@ -124,7 +124,7 @@ def check_nodes(config: Config, data: Dataset, asked: Capabilities) -> None:
     """Raise ConfigError where an algorithm that asks for nodes as examples has others."""
     if asked.nodes and data.example != "node":
         raise ConfigError(
-            f"algorithm {config.algorithm.name!r} is about nodes and their neighbours, but the examples of {data.name} "
+            f"algorithm {config.algorithm.name!r} is about nodes and their neighbors, but the examples of {data.name} "
             f"are {data.example}s; take fedavg, or another of its family, or local.",
             code="config.node-algorithm",
         )
@@ -134,11 +134,11 @@ def check_sampling(
     config: Config, data: Dataset, nodes: Sequence[int], timed: bool, model: Model, algorithm: object
 ) -> None:
     """Raise ConfigError where the algorithm asks for nodes as examples and has others; where it samples more around the
-    clients' `nodes` than memory holds; where messages depend on time, and it goes by neighbours whenever they are some;
-    and where the model marks the seeds of sampled neighbourhoods, and none are sampled."""
+    clients' `nodes` than memory holds; where messages depend on time, and it goes by neighbors whenever they are some;
+    and where the model marks the seeds of sampled neighborhoods, and none are sampled."""
     if timed and needs(algorithm).nodes:
         raise ConfigError(
-            f"algorithm {config.algorithm.name!r} is about nodes and their neighbours at all times, but split = 'time' "
+            f"algorithm {config.algorithm.name!r} is about nodes and their neighbors at all times, but split = 'time' "
             "holds back later edges; take fedavg, or another of its family, or split = 'random'."
         )
     check_nodes(config, data, needs(algorithm))
@@ -152,7 +152,7 @@ def check_sampling(
         reads = f"its part {whole[0]!r}" if sampled else f"algorithm {config.algorithm.name!r}"
         remedy = "take an algorithm without that part" if sampled else "set algorithm.parts = ['sampled_cross_entropy']"
         raise ConfigError(
-            f"model.ego_ids = true marks the nodes around which neighbourhoods are sampled, and {reads} reads whole "
+            f"model.ego_ids = true marks the nodes around which neighborhoods are sampled, and {reads} reads whole "
             f"graphs; {remedy}, or leave model.ego_ids out.",
             code="config.whole-graphs",
         )
@@ -169,7 +169,7 @@ def check_trained(train: Sequence[int | None]) -> None:
     say."""
     if None not in train and not sum(filter(None, train)):
         raise ConfigError(
-            "no client has a labelled training example, so that nobody would train, and every score would be of a "
+            "no client has a labeled training example, so that nobody would train, and every score would be of a "
             "model with random weights. Mark training examples (a column split), or give partition.train a share."
         )
 
@@ -221,11 +221,11 @@ def check_people(config: Config, data: Dataset, algorithm: object) -> None:
 
 
 def check_edges(config: Config, model: Model) -> None:
-    """Raise ConfigError where clients share nodes, of whose neighbours they see samples, and the model reads what edges
+    """Raise ConfigError where clients share nodes, of whose neighbors they see samples, and the model reads what edges
     carry."""
     if capabilities(config.algorithm.kind).vertical and any(layer.operator in carrying.kinds() for layer in model):
         raise ConfigError(
-            f"algorithm {config.algorithm.name!r} samples neighbours and does not have what edges carry, which model "
+            f"algorithm {config.algorithm.name!r} samples neighbors and does not have what edges carry, which model "
             f"{config.model.name!r} reads; choose model sage, or gcn with weighted = false and directed = 'none'.",
             code="config.edge-model",
         )

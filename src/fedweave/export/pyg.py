@@ -48,7 +48,7 @@ class Pool(nn.Module):
 
 
 class EgoConv(nn.Module):
-    """As `SAGEConv`, but a node without neighbours is its own."""
+    """As `SAGEConv`, but a node without neighbors is its own."""
 
     def __init__(self, fan_in: int, fan_out: int) -> None:
         super().__init__()
@@ -57,9 +57,9 @@ class EgoConv(nn.Module):
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         """[n, k] -> [n, out]."""
         source, target = edge_index
-        neighbours = x.new_zeros(x.shape[0], 1).index_add(0, target, x.new_ones(target.shape[0], 1))
-        means = torch.zeros_like(x).index_add(0, target, x[source]) / neighbours.clamp(min=1)
-        out: Tensor = self.lin_l(torch.where(neighbours > 0, means, x)) + self.lin_r(x)
+        neighbors = x.new_zeros(x.shape[0], 1).index_add(0, target, x.new_ones(target.shape[0], 1))
+        means = torch.zeros_like(x).index_add(0, target, x[source]) / neighbors.clamp(min=1)
+        out: Tensor = self.lin_l(torch.where(neighbors > 0, means, x)) + self.lin_r(x)
         return out
 
 
@@ -143,7 +143,7 @@ class ACMGCNModule(WholeModule):
 
 
 class H2GCNModule(WholeModule):
-    """Own embedding, neighbours' and those at distance two (Zhu et al. 2020); takes memory for every two nodes."""
+    """Own embedding, neighbors' and those at distance two (Zhu et al. 2020); takes memory for every two nodes."""
 
     def __init__(self, features: int, classes: int, given: Settings) -> None:
         self.rounds, wide = int(given["layers"]), given["hidden"]
@@ -310,7 +310,7 @@ def gcn(features: int, classes: int, given: Settings) -> Chain:
 
 
 def sage(features: int, classes: int, given: Settings) -> Chain:
-    """GraphSAGE with the mean of neighbours (Hamilton et al. 2017)."""
+    """GraphSAGE with the mean of neighbors (Hamilton et al. 2017)."""
     return _pooled(SAGEConv, features, classes, given)
 
 

@@ -25,7 +25,7 @@ from fedweave.metrics.classification import counts, means, merge
 
 
 class Updated(NamedTuple):
-    """values: float64 [N], the agents' new values r^t. changed: bool scalar, False where they could not be normalised
+    """values: float64 [N], the agents' new values r^t. changed: bool scalar, False where they could not be normalized
     and stay."""
 
     values: Tensor
@@ -229,7 +229,7 @@ def _worth(value: Value, masks: Tensor) -> Tensor:
     return worth
 
 
-CANCELLED = 1e-13  # of the squared sum of lengths: less than that is what rounding leaves of updates that cancel
+CANCELED = 1e-13  # of the squared sum of lengths: less than that is what rounding leaves of updates that cancel
 EQUAL = 1e-12  # of the largest value: numbers that vary less are equal up to rounding
 
 
@@ -275,7 +275,7 @@ def cosine_value(updates: Tensor, r: Tensor) -> Value:
     def value(masks: Tensor) -> Tensor:
         mixed = masks.to(gram) * weights
         square = ((mixed @ gram) * mixed).sum(1)
-        defined = (square > CANCELLED * (mixed @ lengths) ** 2) & (square_all > CANCELLED * (weights @ lengths) ** 2)
+        defined = (square > CANCELED * (mixed @ lengths) ** 2) & (square_all > CANCELED * (weights @ lengths) ** 2)
         return torch.where(defined, mixed @ with_all / torch.where(defined, square * square_all, 1.0).sqrt(), 0.0)
 
     return value

@@ -1,19 +1,19 @@
-"""Local training: `fit`, the one loop that every algorithm trains with, and the optimisers it uses."""
+"""Local training: `fit`, the one loop that every algorithm trains with, and the optimizers it uses."""
 
 from fedweave.learn.fitting import Fit, Loss, Penalty, alone, fit, where_trained
 from fedweave.learn.losses import PLAIN, ClassLoss, ClassWeight, class_counts, cross_entropy
-from fedweave.learn.optimizers import MOST_STEPS, OPTIMISERS, Adam, Optimiser, Sgd, check_training
+from fedweave.learn.optimizers import MOST_STEPS, OPTIMIZERS, Adam, Optimizer, Sgd, check_training
 
 __all__ = [
     "MOST_STEPS",
-    "OPTIMISERS",
+    "OPTIMIZERS",
     "PLAIN",
     "Adam",
     "ClassLoss",
     "ClassWeight",
     "Fit",
     "Loss",
-    "Optimiser",
+    "Optimizer",
     "Penalty",
     "Sgd",
     "alone",

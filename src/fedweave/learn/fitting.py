@@ -13,7 +13,7 @@ from fedweave.core import random
 from fedweave.core.graph import Graph
 from fedweave.core.tree import Tree, leaves, map_leaves, nest
 from fedweave.core.types import Record
-from fedweave.learn.optimizers import Moments, Optimiser
+from fedweave.learn.optimizers import Moments, Optimizer
 from fedweave.ops.recording import ResultForm, StableOperands, traced
 from fedweave.ops.sparse import Batch, Context, Dims, Operands, Operation, Sparse, StackedCsr
 from fedweave.ops.tape import kernel, storage
@@ -28,13 +28,13 @@ Gradients = Callable[..., tuple[Tensor, ...]]  # (key, *minibatch, *weights) -> 
 class TrainSpec:
     """What a `fit` does, with the tensors taken out.
 
-    spec:   how the operands make up a tree. result: how the outputs do: (weights, last loss, the optimiser's state).
+    spec:   how the operands make up a tree. result: how the outputs do: (weights, last loss, the optimizer's state).
     """
 
     def __init__(
-        self, loss: Loss, penalty: Penalty | None, optimiser: Optimiser, steps: int, rows: frozenset[str]
+        self, loss: Loss, penalty: Penalty | None, optimizer: Optimizer, steps: int, rows: frozenset[str]
     ) -> None:
-        self.loss, self.penalty, self.optimiser, self.steps, self.rows = loss, penalty, optimiser, steps, rows
+        self.loss, self.penalty, self.optimizer, self.steps, self.rows = loss, penalty, optimizer, steps, rows
         self.spec: pytree.TreeSpec
         self.result: pytree.TreeSpec
 
@@ -42,7 +42,7 @@ class TrainSpec:
         """A step of all clients at once, or of one alone."""
 
         def move(weights: list[Tensor], gradients: list[Tensor], _: list[list[Tensor]], numbers: Tensor) -> None:
-            self.optimiser.move(weights, gradients, moments, [numbers] * len(weights))
+            self.optimizer.move(weights, gradients, moments, [numbers] * len(weights))
 
         return move
 
@@ -59,12 +59,12 @@ class TrainSpec:
     ) -> Tensor:
         """Train `tensors` in place and return the last step's loss, of the shape of `key`.
 
-        moments: the optimiser's, changed in place. taken: steps taken before, [], or [P] where clients differ in it.
+        moments: the optimizer's, changed in place. taken: steps taken before, [], or [P] where clients differ in it.
         minibatch: (step) -> what was drawn for it. limit: after how many steps a client's weights stay as they are, of
         the shape of `key`; these are the first `own` tensors, all if None.
         """
         numbers = taken.to(torch.float32, copy=True)
-        move = _moved_apart(self.optimiser, list(moments)) if numbers.dim() else self._moved_together(moments)
+        move = _moved_apart(self.optimizer, list(moments)) if numbers.dim() else self._moved_together(moments)
         last = tensors[0].new_zeros(key.shape)
         for step in range(self.steps):
             loss, *grads = gradients(random.fold(key, step), *minibatch(step), *tensors)
@@ -80,15 +80,15 @@ class TrainSpec:
         return last
 
 
-def _moved_apart(optimiser: Optimiser, names: list[str]) -> Move:
-    """A step of stacked tensors, of neighbours with as many steps before at once, as the numbers of steps [P] differ;
+def _moved_apart(optimizer: Optimizer, names: list[str]) -> Move:
+    """A step of stacked tensors, of neighbors with as many steps before at once, as the numbers of steps [P] differ;
     moments are called `names`. It is one call in a recording, which would take seconds to make of a thousand calls."""
 
     def move(weights: list[Tensor], gradients: list[Tensor], moments: list[list[Tensor]], numbers: Tensor) -> None:
         runs = _runs(numbers)
         past = {name: _parts(each, runs) for name, each in zip(names, moments, strict=True)}
         counts = [numbers[run.start] for run in runs] * len(weights)
-        optimiser.move(_parts(weights, runs), _parts(gradients, runs), past, counts)
+        optimizer.move(_parts(weights, runs), _parts(gradients, runs), past, counts)
 
     move.changes_inputs = True  # type: ignore[attr-defined]
     return kernel(move)
@@ -107,7 +107,7 @@ def _parts(tensors: list[Tensor], runs: list[slice]) -> list[Tensor]:
 
 
 class Stored:
-    """Weights as the optimiser holds them: every client's share of a tensor fills whole vector registers.
+    """Weights as the optimizer holds them: every client's share of a tensor fills whole vector registers.
 
     Fused kernels round the last elements of a tensor, those that fill no register, differently. With padding, one
     client alone and the same client in a batch get the same bits.
@@ -178,7 +178,7 @@ def differentiate(objective: Callable[..., tuple[Tensor, Tensor]], count: int, f
 
 # ----------------------------------------------------------------------------------------------------
 # Training only the rows of a weight that a client's features touch. The other rows see no data gradient. While they
-# start alike at all clients, and their moments do, the optimiser moves them alike; so one copy, in which every row
+# start alike at all clients, and their moments do, the optimizer moves them alike; so one copy, in which every row
 # moves as an untouched one does, serves all clients of a batch.
 
 
@@ -223,7 +223,7 @@ class Touched:
         apart = {path: self._split(flat[path], dims[path]) for path in paths}
         return None if None in apart.values() else apart  # type: ignore[return-value]
 
-    def narrowed_tree(self, given: Given, paths: frozenset[str], penalised: bool) -> tuple[Given, Tree] | None:
+    def narrowed_tree(self, given: Given, paths: frozenset[str], penalized: bool) -> tuple[Given, Tree] | None:
         """A tree that training finds besides the weights, such as an anchor, in which the leaves at `paths` of trees
         like the weights are narrowed; and what of it the rows that a client does not touch find. None if a penalty may
         move these differently."""
@@ -238,7 +238,7 @@ class Touched:
                 alike, found[path] = False, (self._own(*found[path]), 0)
             else:
                 rest[path], found[path] = apart[0], (apart[1], 0)
-        if penalised and not alike:
+        if penalized and not alike:
             return None
         return whole(_apart(found)), nest(rest)
 
@@ -291,7 +291,7 @@ class Kept:
 
     @property
     def tensors(self) -> list[Tensor]:
-        """What the optimiser moves: `own`, then `rest`."""
+        """What the optimizer moves: `own`, then `rest`."""
         return [*self.own.tensors, *self.rest.tensors]
 
     def zeros(self) -> "Kept":
@@ -313,7 +313,7 @@ class Kept:
 
 
 def share_again(state: Tree, graph: Graph) -> Tree:
-    """Store the optimisers' states in a stacked state (dicts with "steps") as `TouchedRows` again, where all clients
+    """Store the optimizers' states in a stacked state (dicts with "steps") as `TouchedRows` again, where all clients
     have taken equally many steps, as `fit` leaves them; from a checkpoint or another batch they come whole.
 
     Waits for the states' device; engines call it between steps.
@@ -428,12 +428,12 @@ class _Batch:
         if state[0]:
             steps = state[0]["steps"]
             self.taken = steps.rest if isinstance(steps, TouchedRows) else steps
-        names = plan.optimiser.moments if state[0] else ()
+        names = plan.optimizer.moments if state[0] else ()
         given = {"": w} | {name: (state[0][name], state[1][name]) for name in names}
         touched = Touched.of(graph) if self._alike(plan, w) else None
         split = {name: touched.split(tree, plan.rows) for name, tree in given.items()} if touched else {}
-        penalised, self.beside = plan.penalty is not None, ()
-        found = [touched.narrowed_tree(tree, plan.rows, penalised) for tree in (anchor, args)] if touched else [None]
+        penalized, self.beside = plan.penalty is not None, ()
+        found = [touched.narrowed_tree(tree, plan.rows, penalized) for tree in (anchor, args)] if touched else [None]
         if touched is None or None in split.values() or None in found:
             touched, split = None, {}
             self.anchor, self.args = (whole(tree) for tree in (anchor, args))
@@ -443,7 +443,7 @@ class _Batch:
         paths = [path for path, _ in leaves(w[0])]
         kept = {name: Kept.of(tree, paths, clients, split.get(name) or {}, touched) for name, tree in given.items()}
         self.weights = kept.pop("")
-        self.moments = kept or {name: self.weights.zeros() for name in plan.optimiser.moments}
+        self.moments = kept or {name: self.weights.zeros() for name in plan.optimizer.moments}
 
     def _alike(self, plan: TrainSpec, w: Given) -> bool:
         """Whether untouched rows start alike at all clients, their moments and what a penalty finds aside."""
@@ -452,7 +452,7 @@ class _Batch:
         return bool(plan.rows) and plan.rows <= shared and self.taken.dim() == 0
 
     def state(self, steps: int) -> tuple[Tree, Tree]:
-        """The optimiser's state after `steps` further steps, and its batch dimensions."""
+        """The optimizer's state after `steps` further steps, and its batch dimensions."""
         if not self.moments:
             return {}, {}
         trees: dict[str, Given] = {name: (kept.tree(), kept.dims()) for name, kept in self.moments.items()}
@@ -466,7 +466,7 @@ class _Batch:
 
 
 # ----------------------------------------------------------------------------------------------------
-# `fit`: train one client; inside a vectorised call, all clients at once. `recorded` records a part of a step by
+# `fit`: train one client; inside a vectorized call, all clients at once. `recorded` records a part of a step by
 # itself, where the step as a whole cannot be.
 
 
@@ -550,7 +550,7 @@ class Fit(NamedTuple):
     """What training one client leaves.
 
     w:     the trained weights. loss: the last step's, a scalar, without the penalty.
-    state: the optimiser's, for the next `fit`; {} if it remembers nothing.
+    state: the optimizer's, for the next `fit`; {} if it remembers nothing.
     """
 
     w: Tree
@@ -563,7 +563,7 @@ def fit(
     w: Tree,
     graph: Graph,
     key: Tensor,
-    optimiser: Optimiser,
+    optimizer: Optimizer,
     steps: int,
     *,
     state: Tree | None = None,
@@ -574,11 +574,11 @@ def fit(
     rows: frozenset[str] = frozenset(),
     limit: Tensor | None = None,
 ) -> Fit:
-    """Train `w` on one client for `steps` optimiser steps.
+    """Train `w` on one client for `steps` optimizer steps.
 
     loss:    (w, graph, key of the step, args) -> scalar. It must read everything that changes from call to call from
-             its arguments: inside a vectorised call its kernels are recorded once and replayed.
-    state:   the optimiser's, as an earlier `fit` left it; None or {} to start afresh.
+             its arguments: inside a vectorized call its kernels are recorded once and replayed.
+    state:   the optimizer's, as an earlier `fit` left it; None or {} to start afresh.
     batches: leaves [steps, …], such as mini-batches drawn beforehand; step s finds row s of each in `args`.
     penalty: (w, anchor, args) -> scalar, which depends on the weights alone. With `rows` it must be a sum over their
              elements, and is taken of parts of these: of each leaf that it finds in w.
@@ -587,24 +587,24 @@ def fit(
              per client, and these weights and their moments come back as `TouchedRows`. Trees in `args` with such
              leaves, such as a control variate, are cut to the same rows.
     limit:   after how many of the `steps` the client stops, int64 scalar, which may differ between clients; none with
-             the `state` of an optimiser, which then starts afresh, nor with `rows` that more than data moves.
+             the `state` of an optimizer, which then starts afresh, nor with `rows` that more than data moves.
 
     Training cannot be differentiated through. What is given stays as it is. If the last loss is not finite, some of the
     weights are not either.
 
     Raises:
-        ValueError: a penalty without an anchor, the state of another optimiser, or of any with a limit, or a loss or
+        ValueError: a penalty without an anchor, the state of another optimizer, or of any with a limit, or a loss or
             penalty that is no scalar.
     """
     if penalty is not None and anchor is None:
         raise ValueError("a penalty needs the anchor that it pulls to; give fit(…, anchor=…)")
-    if state and set(state) != {*optimiser.moments, "steps"}:
-        raise ValueError(f"{optimiser} cannot go on from a state of {', '.join(state)}; start afresh with state=None")
+    if state and set(state) != {*optimizer.moments, "steps"}:
+        raise ValueError(f"{optimizer} cannot go on from a state of {', '.join(state)}; start afresh with state=None")
     if state and limit is not None:
         raise ValueError(
-            "where clients take different numbers of steps, their optimisers start afresh; leave out state"
+            "where clients take different numbers of steps, their optimizers start afresh; leave out state"
         )
-    plan = TrainSpec(loss, penalty, optimiser, steps, rows)
+    plan = TrainSpec(loss, penalty, optimizer, steps, rows)
     whole = map_leaves(lambda leaf: leaf, w)
     given = (whole, anchor, graph, key, args or {}, batches or {}, state or {}, limit)
     operands, plan.spec = pytree.tree_flatten(given)
@@ -630,7 +630,7 @@ class _Fit(Operation):
     def forward(plan: TrainSpec, *operands: object) -> tuple[Tensor, ...]:
         w, anchor, graph, key, args, batches, state, limit = pytree.tree_unflatten(operands, plan.spec)
         own = _own(w, w)
-        moments = {name: _own(state[name], w) if state else own.zeros() for name in plan.optimiser.moments}
+        moments = {name: _own(state[name], w) if state else own.zeros() for name in plan.optimizer.moments}
         minibatch = dict(leaves(batches))
 
         def objective(key: Tensor, *tensors: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""Optimisers as values: what they remember is a tree of its own, and torch's fused kernels do the arithmetic."""
+"""Optimizers as values: what they remember is a tree of its own, and torch's fused kernels do the arithmetic."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ from fedweave.ops.touched import materialize
 Moments = Mapping[str, list[Tensor]]  # {name: one tensor for each weight}
 
 
-class Optimiser(Protocol):
+class Optimizer(Protocol):
     """How weights move along gradients.
 
     Its state is {name: a tree like the weights for each of `moments`, "steps": int64 scalar}, {} without moments, where
@@ -41,15 +41,15 @@ class Optimiser(Protocol):
 
 
 class _Values:
-    """What all optimisers do alike."""
+    """What all optimizers do alike."""
 
-    def init(self: Optimiser, w: Tree) -> Tree:
+    def init(self: Optimizer, w: Tree) -> Tree:
         """The state before the first step."""
         if not self.moments:
             return {}
         return {name: map_leaves(torch.zeros_like, w) for name in self.moments} | {"steps": _none(w)}
 
-    def update(self: Optimiser, w: Tree, gradient: Tree, state: Tree) -> tuple[Tree, Tree]:
+    def update(self: Optimizer, w: Tree, gradient: Tree, state: Tree) -> tuple[Tree, Tree]:
         """The weights and the state after one step; what is given stays as it is. On clients, use `fit`."""
         after, moments = _copied(w), {name: _copied(state[name]) for name in self.moments}
         gradients, steps = _copied(gradient), (state["steps"] if state else _none(w)) + 1
@@ -92,7 +92,7 @@ class Adam(_Values):
         return "m", "v"
 
     def move(self, weights: list[Tensor], gradients: list[Tensor], moments: Moments, steps: list[Tensor]) -> None:
-        """One step in place (see `Optimiser`)."""
+        """One step in place (see `Optimizer`)."""
         beta1, beta2 = self.betas
         torch._fused_adam_(
             weights, gradients, moments["m"], moments["v"], [], steps, lr=self.lr, beta1=beta1, beta2=beta2,
@@ -119,7 +119,7 @@ class Sgd(_Values):
         return ("momentum",) if self.momentum else ()
 
     def move(self, weights: list[Tensor], gradients: list[Tensor], moments: Moments, steps: list[Tensor]) -> None:
-        """One step in place (see `Optimiser`)."""
+        """One step in place (see `Optimizer`)."""
         torch._fused_sgd_(
             weights, gradients, moments.get("momentum", []), lr=self.lr, weight_decay=self.weight_decay,
             momentum=self.momentum, dampening=0.0, nesterov=False, maximize=False, is_first_step=False,
@@ -127,7 +127,7 @@ class Sgd(_Values):
 
 
 MOST_STEPS = 1_000_000_000  # of a round: more take years, and where they are listed, more memory than there is
-OPTIMISERS: dict[str, Callable[[float, float], Optimiser]] = {"adam": Adam, "sgd": Sgd}
+OPTIMIZERS: dict[str, Callable[[float, float], Optimizer]] = {"adam": Adam, "sgd": Sgd}
 
 
 def check_training(lr: float, weight_decay: float, **counts: int) -> None:

@@ -33,7 +33,7 @@ GRID = 2.0**-30  # an example's loss is off by at most 5e-10; sums stay exact up
 def counts(logits: Tensor, y: Tensor, masks: Tensor, whole: bool = True) -> Tree:
     """What one client contributes to every metric, for S sets of examples.
 
-    logits [n, c]; y int64 [n], -1 where unlabelled; masks bool [S, n], False where unlabelled. Returns float64 pairs:
+    logits [n, c]; y int64 [n], -1 where unlabeled; masks bool [S, n], False where unlabeled. Returns float64 pairs:
 
     "loss" [S, 2]:     sum of cross-entropies (nats), examples.
     "accuracy" [S, 2]: correct, examples.

@@ -16,7 +16,7 @@ def client_fairness(
     losses: np.ndarray, accuracies: np.ndarray, train_losses: np.ndarray, clients: Sequence[str]
 ) -> tuple[dict[str, float], dict[str, str]]:
     """Spread over P clients of their test losses F [P] (>= 0, nats) and test accuracies A [P], and who is worst and
-    best; beside it the spread of their training losses [P], by which FairGFL defines fairness. A model that memorises
+    best; beside it the spread of their training losses [P], by which FairGFL defines fairness. A model that memorizes
     its training examples is even in the latter at every client, however it serves them.
 
     "fairness/test_loss_variance": 1/P sum (F_i - mean F)^2.
@@ -50,7 +50,7 @@ def client_fairness(
         low, high = judged[accuracy[judged].argmin()], judged[accuracy[judged].argmax()]
         worst, best = accuracy[low], accuracy[high]
         names = {"fairness/worst_client": clients[low], "fairness/best_client": clients[high]}
-    tested, memorised = (of_clients[~np.isnan(of_clients)] for of_clients in (loss, trained))
+    tested, memorized = (of_clients[~np.isnan(of_clients)] for of_clients in (loss, trained))
     return {
         "fairness/test_loss_variance": variance(tested),
         "fairness/test_loss_entropy": entropy(tested),
@@ -58,8 +58,8 @@ def client_fairness(
         "fairness/worst_accuracy": float(worst),
         "fairness/best_accuracy": float(best),
         "fairness/undefined_clients": float((np.isnan(loss) | np.isnan(accuracy)).sum()),
-        "fairness/train_loss_variance": variance(memorised),
-        "fairness/train_loss_entropy": entropy(memorised),
+        "fairness/train_loss_variance": variance(memorized),
+        "fairness/train_loss_entropy": entropy(memorized),
     }, names
 
 

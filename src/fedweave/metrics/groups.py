@@ -2,7 +2,7 @@
 of all nodes together, as in `classification`.
 
 A group is the nodes of one value, 0 or 1, of the sensitive attribute s; nodes where it is unknown belong to none. The
-label is binary and class 1 the favourable one. Signed gaps are group 1 minus group 0.
+label is binary and class 1 the favorable one. Signed gaps are group 1 minus group 0.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,7 +38,7 @@ def check_groups(classes: int, sens: np.ndarray | None, name: str, groups: Seque
         )
     if classes != 2:
         raise DataError(
-            f"{name} has {classes} classes; group fairness compares two: make class 1 the favourable one.",
+            f"{name} has {classes} classes; group fairness compares two: make class 1 the favorable one.",
             code="data.two-classes",
         )
     high = int(sens.max(initial=-1))
@@ -58,8 +58,8 @@ def check_groups(classes: int, sens: np.ndarray | None, name: str, groups: Seque
 def counts(logits: Tensor, y: Tensor, sens: Tensor, masks: Tensor, auc: bool = True) -> Tree:
     """What one client contributes to every metric, for S sets of nodes.
 
-    logits [n, 2]; y int64 [n], -1 where unlabelled; sens int64 [n], -1 where unknown; masks bool [S, n], False where
-    unlabelled. Returns float64:
+    logits [n, 2]; y int64 [n], -1 where unlabeled; sens int64 [n], -1 where unknown; masks bool [S, n], False where
+    unlabeled. Returns float64:
 
     "groups" [S, 2, 2, 2]:  nodes by group, label and prediction (class 1 if its logit is the larger one).
     "group_auc" [S, 2, 2]:  pairs (positive, negative) within one group that the margin between the logits orders
@@ -96,7 +96,7 @@ def values(pairs: Values) -> Record:
     "eo_signed":      TPR_1 - TPR_0, equal opportunity (Hardt et al. 2016); "eo" its absolute value.
     "fpr_signed":     FPR_1 - FPR_0.
     "equalised_odds": the larger of |TPR_1 - TPR_0| and |FPR_1 - FPR_0|.
-    "predicted", "favourable": the shares of both groups together that are predicted 1, and that are of label 1.
+    "predicted", "favorable": the shares of both groups together that are predicted 1, and that are of label 1.
     "accuracy_group0", "accuracy_group1", and if counted "auc_group0", "auc_group1".
 
     NaN where a group that it needs is empty, never 0.
@@ -114,7 +114,7 @@ def values(pairs: Values) -> Record:
         "fpr_signed": fpr,
         "equalised_odds": np.maximum(abs(eo), abs(fpr)),
         "predicted": ratio(predicted.sum((-2, -1)), nodes.sum((-2, -1))),
-        "favourable": ratio(nodes[..., 1].sum(-1), nodes.sum((-2, -1))),
+        "favorable": ratio(nodes[..., 1].sum(-1), nodes.sum((-2, -1))),
         "accuracy_group0": correct[..., 0],
         "accuracy_group1": correct[..., 1],
     }
@@ -235,7 +235,7 @@ def measures(pairs: Values, accuracy: object, auc: object) -> dict[str, np.ndarr
     return {f"{MEASURED}/{name}": value for name, value in found.items()}
 
 
-def summarised(own: Mapping[str, np.ndarray], pooled: Mapping[str, np.ndarray]) -> dict[str, float]:
+def summarized(own: Mapping[str, np.ndarray], pooled: Mapping[str, np.ndarray]) -> dict[str, float]:
     """Of the test split: "groups/global/…" of all examples, and over clients "groups/median/…" where the metric is
     defined and "groups/median/…_undefined", at how many clients it is not.
 

@@ -117,7 +117,7 @@ def measure(
     summary |= {f"local/{name}": _mean(value[:, 2]) for name, value in own.items()}
     summary |= {f"local/{name}": float(value[TEST]) for name, value in mean.items()}
     summary |= _matched(own) | {name: _mean(value[:, 2]) for name, value in after.items()} | fairness
-    summary |= between_groups.summarised(of_groups, groups)
+    summary |= between_groups.summarized(of_groups, groups)
     chosen = between_groups.selection(everyone, judged_by(by), positive)
     single = {("train" if name.startswith(TRAINING) else "test", name): value for name, value in fairness.items()}
     single |= {("val", SELECTION + name): value for name, value in chosen.items()}

@@ -39,7 +39,7 @@ def lecun(key: Tensor, shape: tuple[int, ...], fan_in: int) -> Tensor:
 
 
 def affine(fan_in: int, fan_out: int) -> Layer:
-    """H W + b, initialised like `torch.nn.Linear`."""
+    """H W + b, initialized like `torch.nn.Linear`."""
 
     def init(key: Tensor) -> Tree:
         return {

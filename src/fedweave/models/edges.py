@@ -73,7 +73,7 @@ def model_told(model: Architecture, form: Mapping[str, int | bool], features: in
 
 
 def readout(fan_in: int, fan_out: int, edge_features: int) -> Layer:
-    """W [ReLU(h_u) ‖ ReLU(h_v) ‖ e_uv] + b of every edge (u, v) that is an example: [n, in] -> [e, out], initialised
+    """W [ReLU(h_u) ‖ ReLU(h_v) ‖ e_uv] + b of every edge (u, v) that is an example: [n, in] -> [e, out], initialized
     like `torch.nn.Linear`."""
 
     def init(key: Tensor) -> Tree:

@@ -1,7 +1,7 @@
-"""FedEgo's architecture (Zhang et al. 2023, sections 4.1 and 5.2): reduction and personalisation layers.
+"""FedEgo's architecture (Zhang et al. 2023, sections 4.1 and 5.2): reduction and personalization layers.
 
 The reduction layers see each node by itself, so that an ego-graph can leave a client as low-dimensional embeddings; the
-personalisation layers pass messages.
+personalization layers pass messages.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from fedweave.models import blocks, sage
 @dataclass(frozen=True)
 class Ego:
     """One linear layer with ReLU, `layers` GraphSAGE convolutions with ReLU and a linear classifier, all of width
-    `hidden`, with dropout after ReLU. A node without neighbours is its own.
+    `hidden`, with dropout after ReLU. A node without neighbors is its own.
 
     hidden:            width of all layers but the classifier; the paper's is 512 (its Table 9).
     layers:            how many convolutions.
@@ -25,7 +25,7 @@ class Ego:
                        the released code).
     initial:           weights drawn "uniform" as by `torch.nn.Linear`, or "kaiming"-normal (He et al. 2015; as in the
                        released code).
-    share_root_weight: one weight for a node and its neighbours (eq. 1 as printed) instead of two.
+    share_root_weight: one weight for a node and its neighbors (eq. 1 as printed) instead of two.
     linear:            no ReLU in the convolutions (the paper's FedEgo-Linear, eq. 9).
     order:             "gnn-mlp" puts the convolutions first, for the paper's "w/o EGO" (with `algorithm.hops = 0`).
 

@@ -38,8 +38,8 @@ class GAT:
                        weights for either way.
     edge_features:     how many features edges have, which then count in the attention; None is as many as the data's.
     ports:             two more features of edges, their ports (Egressy et al. 2024) among the member's.
-    ego_ids:           a further feature of nodes, 1 at those around which a neighbourhood was sampled (Egressy et al.
-                       2024); for sampled training alone, and judged on sampled neighbourhoods, too.
+    ego_ids:           a further feature of nodes, 1 at those around which a neighborhood was sampled (Egressy et al.
+                       2024); for sampled training alone, and judged on sampled neighborhoods, too.
 
     Raises:
         ConfigError: a size below 1, a dropout outside [0, 0.99] or an unknown use of directions.
@@ -84,11 +84,11 @@ class GAT:
 
 
 def convolution(fan_in: int, fan_out: int, heads: int, concat: bool = True, rate: float = 0.0) -> Layer:
-    """Σ_j a_ij W h_j + b over the neighbours j of node i and itself, per head (eqs. 3 and 4); `fan_out` columns a head.
+    """Σ_j a_ij W h_j + b over the neighbors j of node i and itself, per head (eqs. 3 and 4); `fan_out` columns a head.
 
     Heads stand side by side (eq. 5) or, without `concat`, are averaged (eq. 6). "source" and "target" [heads * fan_out]
     are the halves of the attention vector that meet W h_j and W h_i. Where message passing leaves fewer rows, these are
-    the first rows of h. `rate` is the dropout on a_ij. Initialised like PyG's `GATConv` (Glorot, zero bias).
+    the first rows of h. `rate` is the dropout on a_ij. Initialized like PyG's `GATConv` (Glorot, zero bias).
     """
     wide = heads * fan_out
 
@@ -104,9 +104,9 @@ def convolution(fan_in: int, fan_out: int, heads: int, concat: bool = True, rate
         own = torch.eye(heads, dtype=values.dtype, device=values.device).repeat_interleave(fan_out, 0)
         scores = linear(values, torch.cat([own * w["source"][:, None], own * w["target"][:, None]], 1))
         source, target = scores.split(heads, 1)
-        neighbours = graph.edges.operator("gcn")
+        neighbors = graph.edges.operator("gcn")
         drop = None if key is None or rate == 0 else random.fold(key, "attention")
-        out = attend(neighbours, source, target[: neighbours.shape[0]], values, key=drop, rate=rate)
+        out = attend(neighbors, source, target[: neighbors.shape[0]], values, key=drop, rate=rate)
         result: Tensor = (out if concat else out.unflatten(1, (heads, fan_out)).mean(1)) + w["bias"]
         return result
 
@@ -117,7 +117,7 @@ def along_edges(
     fan_in: int, fan_out: int, heads: int, edge_features: int, directed: str, concat: bool = True, rate: float = 0.0
 ) -> Layer:
     """`convolution` over single edges, whose features add a_e · W_e e_uv to a score before LeakyReLU; the node itself
-    counts with the mean of the features of what reaches it. PyG's `GATConv(edge_dim=…)`, initialised like it."""
+    counts with the mean of the features of what reaches it. PyG's `GATConv(edge_dim=…)`, initialized like it."""
     made = partial(_single, fan_in, fan_out, heads, edge_features, concat, rate)
     return ways.along(made, fan_in, heads * fan_out if concat else fan_out, directed)
 

@@ -81,7 +81,7 @@ def along_edges(fan_in: int, fan_out: int, directed: str, weighted: bool) -> Lay
 
 
 def convolution(fan_in: int, fan_out: int, operator: str = "gcn") -> Layer:
-    """D~^-1/2 (A + I) D~^-1/2 H W + b (eq. 2, and a bias); initialised like PyG's `GCNConv` (Glorot, zero bias)."""
+    """D~^-1/2 (A + I) D~^-1/2 H W + b (eq. 2, and a bias); initialized like PyG's `GCNConv` (Glorot, zero bias)."""
 
     def init(key: Tensor) -> Tree:
         weight = blocks.glorot(random.fold(key, "weight"), fan_in, fan_out)

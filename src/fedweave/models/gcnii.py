@@ -62,7 +62,7 @@ class GCNII:
 def convolution(width: int, alpha: float, beta: float, rate: float = 0.0) -> Layer:
     """Z ((1 - beta) I + beta W) with Z = (1 - alpha) D~^-1/2 (A + I) D~^-1/2 H + alpha H0 (eq. 5, before ReLU).
 
-    Takes and returns {"h": H, "first": H0}, whose first rows are of H's nodes; `rate` is the dropout on H. Initialised
+    Takes and returns {"h": H, "first": H0}, whose first rows are of H's nodes; `rate` is the dropout on H. Initialized
     like PyG's `GCN2Conv` (Glorot).
     """
 
@@ -70,9 +70,9 @@ def convolution(width: int, alpha: float, beta: float, rate: float = 0.0) -> Lay
         return {"weight": blocks.glorot(random.fold(key, "weight"), width, width)}
 
     def apply(w: Tree, graph: Graph, h: Tree, key: Tensor | None) -> Tree:
-        neighbours = graph.edges.operator("gcn")
-        first = h["first"][: neighbours.shape[0]] if graph.edges.shrinks else h["first"]
-        z = torch.lerp(neighbours @ _dropped(h["h"], rate, key), first, alpha)
+        neighbors = graph.edges.operator("gcn")
+        first = h["first"][: neighbors.shape[0]] if graph.edges.shrinks else h["first"]
+        z = torch.lerp(neighbors @ _dropped(h["h"], rate, key), first, alpha)
         identity = torch.eye(width, dtype=z.dtype, device=z.device)
         return h | {"h": linear(z, torch.lerp(identity, w["weight"], beta))}
 

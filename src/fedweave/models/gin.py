@@ -55,7 +55,7 @@ def alike(edges: EdgeList) -> tuple[np.ndarray, np.ndarray]:
 def kinds(features: "np.ndarray | sp.csr_matrix", adjacency: sp.csr_matrix) -> tuple[np.ndarray, np.ndarray]:
     """int64 [k] one node of each kind, and int64 [n] the kind of each.
 
-    Nodes of one kind have the same features, and neighbours with the same features. features: [m, d] of the first m ≤ n
+    Nodes of one kind have the same features, and neighbors with the same features. features: [m, d] of the first m ≤ n
     nodes; the others are padding, have no features and are a separate kind. adjacency: [n, n], of ones.
     """
     nodes = adjacency.shape[0]
@@ -123,13 +123,13 @@ class GIN:
 
 
 def convolution(fan_in: int, fan_out: int, relu: bool = False, opens: bool = False) -> Layer:
-    """MLP(h + the sum of the neighbours' h) with MLP(z) = ReLU(z W_1 + b_1) W_2 + b_2 (eq. 4.1 with epsilon = 0), then
+    """MLP(h + the sum of the neighbors' h) with MLP(z) = ReLU(z W_1 + b_1) W_2 + b_2 (eq. 4.1 with epsilon = 0), then
     ReLU if `relu`.
 
     opens: no message has passed before, and nothing was dropped: then nodes of small graphs that are alike
            (`kinds`) have the same result, which is computed once.
 
-    Initialised like `torch.nn.Linear`.
+    Initialized like `torch.nn.Linear`.
     """
 
     def init(key: Tensor) -> Tree:
@@ -142,8 +142,8 @@ def convolution(fan_in: int, fan_out: int, relu: bool = False, opens: bool = Fal
         if alike:
             z = graph.edges.operator(SUM) @ h
         elif graph.edges.shrinks:
-            neighbours = graph.edges.operator("sum")
-            z = h[: neighbours.shape[0]] + neighbours @ h
+            neighbors = graph.edges.operator("sum")
+            z = h[: neighbors.shape[0]] + neighbors @ h
         else:
             z = graph.edges.operator("sum_with_self") @ h
         inner = affine(z, w["weight1"], w["bias1"], relu=True)

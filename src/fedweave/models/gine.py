@@ -1,6 +1,6 @@
 """Graph isomorphism network with features of edges (Hu et al. 2020, "Strategies for pre-training graph neural
 networks"), and ego ids (You et al. 2021, "Identity-aware graph neural networks"; Egressy et al. 2024): a feature of
-nodes that tells those around which a neighbourhood was sampled from all others in it.
+nodes that tells those around which a neighborhood was sampled from all others in it.
 """
 
 from dataclasses import dataclass
@@ -23,18 +23,18 @@ from fedweave.ops.linear import affine
 from fedweave.ops.sparse import dense
 from fedweave.sampling.neighborhoods import EGO_IDS, Minibatches, places_of
 
-JUDGED = 10  # sampled messages of each way, or neighbours, of a node and layer, where a model is judged
-AT_ONCE = 1 << 14  # places of neighbourhoods that a client's judging takes at once
+JUDGED = 10  # sampled messages of each way, or neighbors, of a node and layer, where a model is judged
+AT_ONCE = 1 << 14  # places of neighborhoods that a client's judging takes at once
 
 
 def marks() -> Layer:
     """[x ‖ id], before a model of one more feature: the id is 1 at the node, or at both ends of the edge, in whose
-    neighbourhood a row is, and 0 elsewhere."""
+    neighborhood a row is, and 0 elsewhere."""
 
     def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
         if not graph.edges.shrinks:
             raise ConfigError(
-                "model ego_ids = true: in a whole graph every node is the centre of a neighbourhood of its own; train "
+                "model ego_ids = true: in a whole graph every node is the center of a neighborhood of its own; train "
                 "with algorithm.parts = ['sampled_cross_entropy'] and without parts that read whole graphs, or set it "
                 "to false.",
                 code="config.whole-graphs",
@@ -46,7 +46,7 @@ def marks() -> Layer:
 
 
 def judged(model: Model, w: Tree, graph: Graph) -> Tensor:
-    """The logits [e, c] of all examples without dropout, each by a neighbourhood of its own, drawn alike each time."""
+    """The logits [e, c] of all examples without dropout, each by a neighborhood of its own, drawn alike each time."""
     sampler, count = Minibatches(1, JUDGED), len(graph.y)
     size = max(1, AT_ONCE // places_of(model, sampler))
     key, found = random.key(0, graph.device), []
@@ -71,8 +71,8 @@ class GINE:
                    weights for either way.
     edge_features: how many features edges have; None is as many as the data's.
     ports:         two more features of edges, their ports (Egressy et al. 2024) among the member's.
-    ego_ids:       a further feature of nodes, 1 at those around which a neighbourhood was sampled (Egressy et al.
-                   2024); for sampled training alone, and judged on sampled neighbourhoods, too.
+    ego_ids:       a further feature of nodes, 1 at those around which a neighborhood was sampled (Egressy et al.
+                   2024); for sampled training alone, and judged on sampled neighborhoods, too.
 
     Raises:
         ConfigError: a size below 1, a dropout outside [0, 0.99], an unknown pool or use of directions.
@@ -125,7 +125,7 @@ def around(
 
 def convolution(fan_in: int, fan_out: int, edge_features: int, along: str = "none") -> Layer:
     """MLP(h + Σ ReLU(h_u + W_e e_uv + b_e)) over the edges (u, v) of node v with MLP(z) = ReLU(z W_1 + b_1) W_2 + b_2;
-    without features of edges, Σ ReLU(h_u). Epsilon is 0. PyG's `GINEConv`, initialised like `torch.nn.Linear`."""
+    without features of edges, Σ ReLU(h_u). Epsilon is 0. PyG's `GINEConv`, initialized like `torch.nn.Linear`."""
     return ways.along(partial(_convolution, fan_in, fan_out, edge_features), fan_in, fan_out, along)
 
 

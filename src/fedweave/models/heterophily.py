@@ -1,4 +1,4 @@
-"""Models of graphs whose neighbours differ: GPR-GNN (Chien et al. 2021, "Adaptive Universal Generalized PageRank Graph
+"""Models of graphs whose neighbors differ: GPR-GNN (Chien et al. 2021, "Adaptive Universal Generalized PageRank Graph
 Neural Network"), ACM-GCN (Luan et al. 2022, "Revisiting Heterophily For Graph Neural Networks") and H2GCN (Zhu et al.
 2020, "Beyond Homophily in Graph Neural Networks: Current Limitations and Effective Designs").
 """
@@ -22,9 +22,9 @@ from fedweave.ops.linear import linear
 @dataclass(frozen=True)
 class GPRGNN:
     """Z = Σ_k γ_k S^k H0, k = 0 … K, with H0 an MLP's logits and trained weights γ of the hops (eq. 1), which may
-    become negative, so that neighbours can count against a class.
+    become negative, so that neighbors can count against a class.
 
-    γ begins as personalised PageRank's: γ_k = alpha (1 - alpha)^k and γ_K = (1 - alpha)^K.
+    γ begins as personalized PageRank's: γ_k = alpha (1 - alpha)^k and γ_K = (1 - alpha)^K.
 
     Deviation: no dropout on the input features, which are often sparse.
 
@@ -88,8 +88,8 @@ CHANNELS = ("low", "high", "own")
 class ACMGCN:
     """`layers` convolutions that mix three channels, node by node, with `dropout` after each but the last.
 
-    Each node weighs what it has in common with its neighbours (low-pass), what sets it apart from them (high-pass) and
-    what it is itself, so that neighbours of other classes can help.
+    Each node weighs what it has in common with its neighbors (low-pass), what sets it apart from them (high-pass) and
+    what it is itself, so that neighbors of other classes can help.
 
     Deviation: no dropout on the input features, which are often sparse.
 
@@ -118,7 +118,7 @@ def convolution(fan_in: int, fan_out: int) -> Layer:
     """3 (α_L H_L + α_H H_H + α_I H_I) with H_L = ReLU(S H W_L), H_H = ReLU((I - S) H W_H), H_I = ReLU(H W_I), and
     α = softmax(σ([H_L v_L, H_H v_H, H_I v_I]) M / 3) for every node, S = D~^-1/2 (A + I) D~^-1/2.
 
-    The factor 3, by which equal weights add up channels as they are, is the authors' code's. Initialised like theirs:
+    The factor 3, by which equal weights add up channels as they are, is the authors' code's. Initialized like theirs:
     uniform with bound 1 / sqrt(columns).
     """
 
@@ -150,12 +150,12 @@ MOST_ROUNDS = 8  # the embedding is 2^(rounds + 1) - 1 times as wide as `hidden`
 
 @dataclass(frozen=True)
 class H2GCN:
-    """A node's own embedding, its neighbours' and those of the neighbours' neighbours, side by side (algorithm 1).
+    """A node's own embedding, its neighbors' and those of the neighbors' neighbors, side by side (algorithm 1).
 
-    H0 = ReLU(X W); round k makes [S1 H | S2 H] of the round's before, without weights, S1 over neighbours and S2 over
+    H0 = ReLU(X W); round k makes [S1 H | S2 H] of the round's before, without weights, S1 over neighbors and S2 over
     nodes at distance two, neither with the node itself; the logits are linear in [H0 | H1 | …] after dropout.
 
-    Messages pass along whole graphs: sampled neighbours cannot give the nodes at distance two.
+    Messages pass along whole graphs: sampled neighbors cannot give the nodes at distance two.
 
     hidden:  width of H0.
     layers:  how many rounds of messages, up to 8.

@@ -1,4 +1,4 @@
-"""Principal neighbourhood aggregation (Corso et al. 2020, "Principal Neighbourhood Aggregation for Graph Nets")."""
+"""Principal neighborhood aggregation (Corso et al. 2020, "Principal Neighborhood Aggregation for Graph Nets")."""
 
 import math
 from dataclasses import dataclass
@@ -40,8 +40,8 @@ class PNA:
                    weights for either way.
     edge_features: how many features edges have; None is as many as the data's.
     ports:         two more features of edges, their ports (Egressy et al. 2024) among the member's.
-    ego_ids:       a further feature of nodes, 1 at those around which a neighbourhood was sampled (Egressy et al.
-                   2024); for sampled training alone, and judged on sampled neighbourhoods, too.
+    ego_ids:       a further feature of nodes, 1 at those around which a neighborhood was sampled (Egressy et al.
+                   2024); for sampled training alone, and judged on sampled neighborhoods, too.
 
     Raises:
         ConfigError: a size below 1, a dropout outside [0, 0.99], a delta not above 0, an unknown pool or use of
@@ -74,7 +74,7 @@ class PNA:
 
 def convolution(fan_in: int, fan_out: int, edge_features: int, delta: float, along: str = "none") -> Layer:
     """W [h_v ‖ all of {1, S, 1/S} ⊗ {mean, least, largest, deviation} of messages W_m [h_v ‖ h_u ‖ W_e e_uv]] with
-    S = log(d + 1) / δ (eqs. 5 to 8), and a further linear layer. PyG's `PNAConv`, initialised like it."""
+    S = log(d + 1) / δ (eqs. 5 to 8), and a further linear layer. PyG's `PNAConv`, initialized like it."""
     made = partial(_convolution, fan_in, fan_out, edge_features, delta)
     return ways.along(made, fan_in, fan_out, along)
 
@@ -110,8 +110,8 @@ def _convolution(fan_in: int, fan_out: int, edge_features: int, delta: float, wa
 def _aggregated(graph: Graph, sent: Tensor, way: str) -> Tensor:
     """Mean, least, largest and deviation [n, 4 k] of messages [m, k]."""
     into, mean = (graph.edges.operator(named(what, way)) for what in ("sum", "mean"))
-    centre = mean @ sent
-    variance = (mean @ (sent * sent) - centre * centre).clamp(min=LEAST)
+    center = mean @ sent
+    variance = (mean @ (sent * sent) - center * center).clamp(min=LEAST)
     deviation = torch.where(variance > LEAST, variance.sqrt(), 0)
     below, above = largest(into, torch.cat([-sent, sent], 1)).chunk(2, 1)
-    return torch.cat([centre, -below, above, deviation], 1)
+    return torch.cat([center, -below, above, deviation], 1)

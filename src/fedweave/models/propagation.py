@@ -1,4 +1,4 @@
-"""Modules of one client's own for neighbours that are alike and for such that are not, on top of what a joint model
+"""Modules of one client's own for neighbors that are alike and for such that are not, on top of what a joint model
 answers (Li et al. 2024, "AdaFGL", section III).
 
 P̂ [n, C] are the joint model's probabilities, B the cosines of the rows of softmax P̂ (a second softmax, as in all
@@ -117,7 +117,7 @@ def likeness(out: Tensor, both: Tensor) -> Tensor:
 
 
 def signed(r: Tensor, both: Tensor) -> Tensor:
-    """R centred at its mean and scaled to (0, 1] above it and [−1, 0] below, and 1 added on the diagonal."""
+    """R centered at its mean and scaled to (0, 1] above it and [−1, 0] below, and 1 added on the diagonal."""
     mean = r.sum() / both.sum().clamp(min=1)
     up, down = (torch.where(both, r, 0.0).amax() - mean).clamp(min=1e-12), mean.clamp(min=1e-12)
     scaled = torch.where(r > mean, (r - mean) / up, (r - mean) / down)

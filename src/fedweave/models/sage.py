@@ -27,7 +27,7 @@ class SAGE:
     pool:              how the nodes of a small graph are joined, "sum" or "mean"; "none" where nodes are examples. In
                        an experiment on small graphs the default is "mean". With it, two
                        linear layers follow (`blocks.head`).
-    share_root_weight: one weight for a node and its neighbours, as FedEgo's eq. 1 prints it, instead of two.
+    share_root_weight: one weight for a node and its neighbors, as FedEgo's eq. 1 prints it, instead of two.
 
     Raises:
         ConfigError: a size below 1, a dropout outside [0, 0.99] or an unknown pool.
@@ -51,7 +51,7 @@ class SAGE:
 
 
 def convolution(fan_in: int, fan_out: int, share_root_weight: bool = False, operator: str = "mean") -> Layer:
-    """W_root h + W_neigh mean(h of the neighbours) + b, the mean of none being 0 (or, with the operator "mean_or_self",
+    """W_root h + W_neigh mean(h of the neighbors) + b, the mean of none being 0 (or, with the operator "mean_or_self",
     the node itself).
 
     The two weights side by side are algorithm 1's W on CONCAT(h, mean); the bias and the initial values are those of

@@ -25,7 +25,7 @@ RETURNS, DEGREES = 16, 16  # how many of each
 @derived_matrix(CODES, of_nodes=True)
 def structure_codes(edges: EdgeList) -> sp.csr_matrix:
     """[n, 32]: the probabilities that a random walk from a node returns after 1 to 16 steps, and its degree, one-hot,
-    16 standing for more; 0 for a node without neighbours (section 4.1). They pass no messages."""
+    16 standing for more; 0 for a node without neighbors (section 4.1). They pass no messages."""
     a = edges.adjacency
     degree = np.diff(a.indptr)
     scale = sp.diags(np.divide(1, np.sqrt(degree), out=np.zeros(len(degree)), where=degree > 0))

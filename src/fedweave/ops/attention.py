@@ -1,6 +1,6 @@
-"""Attention over neighbours, for one client and, inside a vectorised call, for all clients at once.
+"""Attention over neighbors, for one client and, inside a vectorized call, for all clients at once.
 
-As in `ops.sparse`, P clients' neighbourhoods become one block-diagonal pattern. Every sum runs over one row or column
+As in `ops.sparse`, P clients' neighborhoods become one block-diagonal pattern. Every sum runs over one row or column
 of the pattern in its own order, so that one client alone and the same client in a batch give the same bits.
 """
 
@@ -41,7 +41,7 @@ def attend(
     Velickovic et al. (2018, "Graph Attention Networks"), eqs. 3 and 4. j runs over the columns in which row i of
     `operator` [m, n] has an entry, whatever its value; a row without entries gives 0. source [n, H], target [m, H],
     values [n, H C], slope of LeakyReLU below 0; returns [m, H C]. Can be differentiated once. With a key, each a_ij is
-    dropped with probability `rate` and the rest rescaled. An operator that is no matrix (sampled neighbours) brings an
+    dropped with probability `rate` and the rest rescaled. An operator that is no matrix (sampled neighbors) brings an
     `attend` of its own.
 
     Raises:
@@ -215,7 +215,7 @@ def _over_all(kind: Any, clients: int, in_dims: Dims, client_index: Tensor, *res
 
 # ----------------------------------------------------------------------------------------------------
 # Sums over lists of rows, and the largest value over the entries of every row of a sparse pattern, for one client
-# and, inside a vectorised call, for all clients at once. Where a matrix lasts, `ops.sparse` prepares it once; rows
+# and, inside a vectorized call, for all clients at once. Where a matrix lasts, `ops.sparse` prepares it once; rows
 # that are drawn anew for every step are a list of columns for each row, all entries being 1. As in `ops.attention`, P
 # clients' patterns become one block-diagonal one, and every row is reduced in its own order.
 
@@ -339,7 +339,7 @@ class _LargestBack(Operation):
 
     @staticmethod
     def backward(ctx: Context, grad: Tensor) -> None:
-        raise NotImplementedError("the largest value over neighbours can be differentiated only once")
+        raise NotImplementedError("the largest value over neighbors can be differentiated only once")
 
     @staticmethod
     def vmap(info: Batch, in_dims: Dims, client_index: Tensor, *rest: Any) -> tuple[Tensor, int]:

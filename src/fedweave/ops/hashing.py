@@ -68,7 +68,7 @@ def _tensor(content: bytes, kind: type[np.generic]) -> Tensor:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Hashed words: the finaliser of SplitMix64 (Steele, Lea and Flood, 2014, "Fast splittable pseudorandom number
+# Hashed words: the finalizer of SplitMix64 (Steele, Lea and Flood, 2014, "Fast splittable pseudorandom number
 # generators"), elementwise on int64 tensors, and so the same under any batching.
 
 
@@ -77,8 +77,8 @@ MIX1 = 0xBF58476D1CE4E5B9 - (1 << 64)
 MIX2 = 0x94D049BB133111EB - (1 << 64)
 
 
-def finalise(z: Tensor) -> Tensor:
-    """The finaliser of SplitMix64 on each element of `z` int64."""
+def finalize(z: Tensor) -> Tensor:
+    """The finalizer of SplitMix64 on each element of `z` int64."""
     # in place where a tensor is new: twice as fast, for the words of a dropout mask do not fit in cache
     z = (z >> 30).bitwise_and_(0x3FFFFFFFF).bitwise_xor_(z).mul_(MIX1)
     z = (z >> 27).bitwise_and_(0x1FFFFFFFFF).bitwise_xor_(z).mul_(MIX2)
@@ -90,4 +90,4 @@ def bits(source: Tensor, count: int) -> Tensor:
     over all 2^64 values."""
     if is_secret(source):
         return secret_bits(source, count)
-    return finalise(source + torch.arange(1, count + 1, dtype=torch.int64, device=source.device) * GOLDEN)
+    return finalize(source + torch.arange(1, count + 1, dtype=torch.int64, device=source.device) * GOLDEN)

@@ -171,7 +171,7 @@ def places_among(tensors: Sequence[Any], lasting: StableOperands) -> frozenset[i
 
 
 # ----------------------------------------------------------------------------------------------------
-# Recording repeated computations: when, and which recording is played. A vectorised step runs the same few dozen
+# Recording repeated computations: when, and which recording is played. A vectorized step runs the same few dozen
 # kernels every time, and for small clients most of its time goes into dispatching them through `vmap` and autograd.
 # So from its second call on a computation is recorded (`ops.tape`), and played from the third. Recordings are known
 # by the functions and sizes that they are of, not by clients.

@@ -319,7 +319,7 @@ def together(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Rows of a dense matrix picked by number, for all clients at once inside a vectorised call. Plain indexing would do
+# Rows of a dense matrix picked by number, for all clients at once inside a vectorized call. Plain indexing would do
 # for one client. Under `torch.func.vmap` its backward pass adds up rows one element at a time (measured: 20 times
 # slower); here P clients' rows are one selection from one tall matrix.
 
@@ -458,7 +458,7 @@ class _Spread(Operation):
 
 
 # ----------------------------------------------------------------------------------------------------
-# Sparse matrices of one client that multiply for all clients at once inside a vectorised call. A step writes
+# Sparse matrices of one client that multiply for all clients at once inside a vectorized call. A step writes
 # `adjacency @ h` for one client. Under `torch.func.vmap` the P products become ONE product with a block-diagonal CSR
 # matrix (or, when all clients share the dense side, with the clients' rows stacked), and the backward pass one
 # product with its transpose. Both are built once per batch and cached.

@@ -439,7 +439,7 @@ class Tape(TorchDispatchMode):
                 self.flaw = flaw
 
     def _note_torch(self, function: Any, args: Any, kwargs: dict[str, Any], out: Any) -> None:
-        if function.namespace == "profiler":  # torch's optimisers time themselves
+        if function.namespace == "profiler":  # torch's optimizers time themselves
             return
         if function is _ATEN.lift_fresh.default and args[0] not in self._tensors:  # made of numbers, always the same
             self._add(f"{self._name(torch.clone)}({self._name(args[0].clone())})", set(), set(), out)

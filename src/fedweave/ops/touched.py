@@ -12,7 +12,7 @@ _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
 class Sparsified:
-    """A tensor that is serialised as its entries that are not 0: their places in the flattened tensor (int32) and their
+    """A tensor that is serialized as its entries that are not 0: their places in the flattened tensor (int32) and their
     values. To everything else it is the tensor itself.
 
     dense: the tensor. count: how many of its entries are not 0, where that is known; else it is counted.

@@ -2,7 +2,7 @@
 subgraphs".
 
 Settings are those of `experiments/fairgfl-*.toml`, over fewer rounds. What the paper leaves open and how it is decided
-here is told in `algorithms.fairgfl` and `partition.overlap`. Every method trains the same model with the same optimiser
+here is told in `algorithms.fairgfl` and `partition.overlap`. Every method trains the same model with the same optimizer
 and the same number of local steps, where it is free to; q-FedAvg, FCFL and FED-PUB take their own. FGFL, which the
 paper has for nodes, is here for small graphs (`fairgraphfl`) and not among them.
 
@@ -26,7 +26,7 @@ from fedweave.papers.quantities import (
     pair_auc,
     share_of,
     sharing,
-    summarised,
+    summarized,
 )
 from fedweave.partition.overlap import HIGH, LOW, NONE
 
@@ -83,12 +83,12 @@ OTHERS: dict[str, Document] = {
     "FedGCN": {"name": "fedgcn"} | DESCENT,
     "FED-PUB": {"name": "fedpub", "tau": 5.0},
 }
-OURS, NORMALISED, PLAIN, SCALED = "FairGFL", "FairGFL, normalised", "FedAvg", "FedAvg, FairGFL's mean step"
+OURS, NORMALIZED, PLAIN, SCALED = "FairGFL", "FairGFL, normalized", "FedAvg", "FedAvg, FairGFL's mean step"
 
-ACCURACY = summarised("global/accuracy", "accuracy")
-LOSS = summarised("global/loss", "loss")
-VARIANCE = summarised("fairness/train_loss_variance", "variance", digits=5, earlier="fairness/loss_variance")
-ENTROPY = summarised("fairness/train_loss_entropy", "entropy", digits=5, earlier="fairness/loss_entropy")
+ACCURACY = summarized("global/accuracy", "accuracy")
+LOSS = summarized("global/loss", "loss")
+VARIANCE = summarized("fairness/train_loss_variance", "variance", digits=5, earlier="fairness/loss_variance")
+ENTROPY = summarized("fairness/train_loss_entropy", "entropy", digits=5, earlier="fairness/loss_entropy")
 
 
 def experiment(dataset: str, method: str = OURS, overlap: float = 0.1, **changes: object) -> Document:
@@ -104,16 +104,16 @@ def experiment(dataset: str, method: str = OURS, overlap: float = 0.1, **changes
 
 
 def _algorithm(dataset: str, method: str, overlap: float) -> Document:
-    if method in (OURS, NORMALISED):
+    if method in (OURS, NORMALIZED):
         own = FAIRGFL_OWN | {"code_size": CODES.get(dataset, 100)}
-        return own | {"normalise": True} if method == NORMALISED else own
+        return own | {"normalise": True} if method == NORMALIZED else own
     if method == SCALED and overlap > 0:
         return {"name": "fedavgm", "momentum": 0.0, "server_lr": STEP[dataset][overlap]} | UNIFORM | DESCENT
     return OTHERS.get(method, FEDAVG)
 
 
 def _compared(title: str, *quantities: Quantity) -> PaperTable:
-    methods = (OURS, NORMALISED, PLAIN, SCALED, *OTHERS)
+    methods = (OURS, NORMALIZED, PLAIN, SCALED, *OTHERS)
     cells = [
         PaperCell(method, dataset, _split(quantity), experiment(dataset, method), quantity)
         for dataset in DATASETS
@@ -146,7 +146,7 @@ def _encoders() -> PaperTable:
 def _dynamic(title: str, *quantities: Quantity) -> PaperTable:
     drifting: dict[str, Document] = {
         OURS: {"parts": ["drift"], "renew": True, "beta": 0.8},
-        NORMALISED: {"parts": ["drift"], "renew": True, "beta": 0.8},
+        NORMALIZED: {"parts": ["drift"], "renew": True, "beta": 0.8},
         PLAIN: {"parts": ["uniform", "drift"]},
         SCALED: {"parts": ["uniform", "drift"]},
     }
@@ -166,7 +166,7 @@ def _overlaps() -> PaperTable:
         for dataset in DATASETS
         for n in OVERLAPS
         for quantity in (ACCURACY, VARIANCE, ENTROPY)
-        for method in (OURS, NORMALISED, PLAIN, SCALED)
+        for method in (OURS, NORMALIZED, PLAIN, SCALED)
     ]
     return _table("Accuracy and fairness by overlap", cells, STEPS, over="overlap", against=(PLAIN, SCALED))
 
@@ -270,7 +270,7 @@ DRIFT = (
 )
 SHARES = (
     "Of each client the sum of N_ik over the others, as a share of its sum over all clients, which seems to be the "
-    "paper's normalisation; the paper's numbers are means of the eight and four clients that it shows."
+    "paper's normalization; the paper's numbers are means of the eight and four clients that it shows."
 )
 BYTES = (
     "From shapes: floats of a GCN with two layers, floats of 64 codes, and of 64² pairs of nodes a bit each (Cora and "

@@ -13,11 +13,11 @@ from functools import partial
 
 from fedweave.experiment.config import Document
 from fedweave.papers.paper import NOTHING, Paper, PaperCell, PaperTable, Printed, printed
-from fedweave.papers.quantities import OWN, QUALITIES, best_on_test, contribution, fairness, ordered, payoff, summarised
+from fedweave.papers.quantities import OWN, QUALITIES, best_on_test, contribution, fairness, ordered, payoff, summarized
 
 TABLE_2 = {
     "PROTEINS": """
-Method      | fairness      | global        | personalised
+Method      | fairness      | global        | personalized
 Self-train  | -             | -             | 0.712 ± 0.011
 FedAvg      | 0.700 ± 0.153 | 0.748 ± 0.006 | 0.750 ± 0.007
 FedProx     | 0.717 ± 0.173 | 0.731 ± 0.017 | 0.746 ± 0.007
@@ -32,7 +32,7 @@ CGSV        | 0.750 ± 0.040 | 0.745 ± 0.022 | 0.737 ± 0.025
 FairGraphFL | 0.787 ± 0.052 | 0.753 ± 0.018 | 0.751 ± 0.017
 """,
     "DD": """
-Method      | fairness      | global        | personalised
+Method      | fairness      | global        | personalized
 Self-train  | -             | -             | 0.587 ± 0.016
 FedAvg      | 0.259 ± 0.209 | 0.668 ± 0.032 | 0.657 ± 0.029
 FedProx     | 0.283 ± 0.186 | 0.633 ± 0.025 | 0.672 ± 0.020
@@ -47,7 +47,7 @@ CGSV        | 0.384 ± 0.123 | 0.682 ± 0.011 | 0.659 ± 0.013
 FairGraphFL | 0.479 ± 0.067 | 0.692 ± 0.017 | 0.680 ± 0.017
 """,
     "IMDB-BINARY": """
-Method      | fairness      | global        | personalised
+Method      | fairness      | global        | personalized
 Self-train  | -             | -             | 0.779 ± 0.018
 FedAvg      | 0.780 ± 0.143 | 0.779 ± 0.007 | 0.782 ± 0.018
 FedProx     | 0.842 ± 0.093 | 0.775 ± 0.018 | 0.756 ± 0.017
@@ -63,7 +63,7 @@ FairGraphFL | 0.907 ± 0.018 | 0.801 ± 0.013 | 0.794 ± 0.005
 """,
 }
 TABLE_4 = """
-Method                        | fairness      | global        | personalised
+Method                        | fairness      | global        | personalized
 FairGraphFL                   | 0.787 ± 0.052 | 0.753 ± 0.018 | 0.751 ± 0.017
 without gradient alignment    | 0.736 ± 0.145 | 0.750 ± 0.019 | 0.743 ± 0.017
 without graph diversity       | 0.723 ± 0.082 | 0.748 ± 0.022 | 0.744 ± 0.009
@@ -72,7 +72,7 @@ without value-based weights   | 0.741 ± 0.121 | 0.740 ± 0.024 | 0.741 ± 0.042
 without motif prototypes      | 0.750 ± 0.040 | 0.741 ± 0.022 | 0.737 ± 0.025
 """
 TABLE_5 = """
-Method      | fairness      | global        | personalised
+Method      | fairness      | global        | personalized
 Self-train  | -             | -             | 0.594 ± 0.002
 GCFL        | 0.337 ± 0.108 | -             | 0.612 ± 0.007
 CGSV        | 0.361 ± 0.095 | 0.601 ± 0.010 | 0.598 ± 0.003
@@ -118,7 +118,7 @@ ABLATIONS: dict[str, Document] = {
     "without motif prototypes": {"prototypes": False},
 }
 ACCURACY = {
-    name: replace(summarised(f"{split}/accuracy", "accuracy", digits=3), best=partial(best_on_test, split))
+    name: replace(summarized(f"{split}/accuracy", "accuracy", digits=3), best=partial(best_on_test, split))
     for name, split in (("global", "global"), ("personalised", "local"))
 }
 
@@ -149,7 +149,7 @@ def _own(method: str, dataset: str) -> Document:
 
 
 def _judged(row: str, column: str, document: Document, paper: dict[str, Printed]) -> list[PaperCell]:
-    """Personalised and global accuracy, and fairness against self-training on the same split, where there are such."""
+    """Personalized and global accuracy, and fairness against self-training on the same split, where there are such."""
     alone = document | {"model": {"name": "gin"} | WIDTHS, "algorithm": {"name": METHODS["Self-train"]} | DESCENT}
     own = PaperCell(row, column, "local", document, ACCURACY["personalised"], paper["personalised"])
     whole = PaperCell(row, column, "global", document, ACCURACY["global"], paper["global"])
@@ -245,7 +245,7 @@ NOT_HELD = f"{LARGE} has 144,033 graphs; there is no loader of it here."
 ALONE = (
     "PROTEINS in five equal parts. By how much the global test accuracy of the model after a round is above that of "
     "the model from the same round without the agent's update, in the mean over the five parts of the rounds in turn. "
-    "The paper divides by the accuracy, and draws colours without numbers; single rounds are in the runs' "
+    "The paper divides by the accuracy, and draws colors without numbers; single rounds are in the runs' "
     "leave_one_out.parquet."
 )
 PERTURBED = (

@@ -28,8 +28,8 @@ from fedweave.sampling.ego_graphs import positions
 # paper's: on validation nodes that nobody else trains on, no other value was better (docs/fedego.md). What the paper
 # leaves open: the split inside communities (here 50/20/30 % train/val/test), learning rate and weight decay (here
 # those of `algorithms.fedego`). Local training, FedAvg, FedProx and D-FedGNN share FedEgo's architecture and
-# optimiser, and its 5 epochs of 5 mini-batches (section 5.2). FedSage and FedSage+ make as many mini-batches with
-# this optimiser and "follow the original architectures" (section 5.2): a two-layer GraphSAGE of FedEgo's width, fan-
+# optimizer, and its 5 epochs of 5 mini-batches (section 5.2). FedSage and FedSage+ make as many mini-batches with
+# this optimizer and "follow the original architectures" (section 5.2): a two-layer GraphSAGE of FedEgo's width, fan-
 # out 5. The numbers of its tables are as printed there; see `paper.printed`.
 
 
@@ -351,7 +351,7 @@ def ablations() -> PaperTable:
 
 
 def divergence() -> PaperTable:
-    """Figure 5: how far each client's personalisation layers are from the server's, by gamma."""
+    """Figure 5: how far each client's personalization layers are from the server's, by gamma."""
     cells = [
         PaperCell(
             f"C{client + 1}",
@@ -434,7 +434,7 @@ def _uploads(document: Document) -> float:
 
 
 def _egos(document: Document) -> float:
-    """MB of the mashed ego-graphs: 43 embeddings and the centre's labels for each batch of a client's train nodes; a
+    """MB of the mashed ego-graphs: 43 embeddings and the center's labels for each batch of a client's train nodes; a
     last batch of one node joins the one before."""
     facts, partition, algorithm = FACTS[document["data"]["name"]], document["partition"], document["algorithm"]
     nodes = round(partition["share"] * facts.nodes)
@@ -501,7 +501,7 @@ FEDEGO = Paper(
             TABLE_6,
             _major_rate,
         ),
-        7: _skewed("Mixup and linear personalisation layers", TABLE_7, ablation),
+        7: _skewed("Mixup and linear personalization layers", TABLE_7, ablation),
         8: _skewed("F1 by gamma", TABLE_8, lambda g, dataset: experiment(dataset, algorithm={"gamma": float(g)})),
         9: _cost(),
         10: _skewed(
@@ -624,8 +624,8 @@ SCRIPT_NOTES = (
     "Protocol of the paper's released script. Not as it has it: a client with fewer nodes makes smaller mini-batches "
     "here, fewer there; all clients begin alike here, each with weights of its own there; the server takes the "
     "children of a mashed ego-graph as they are here, draws among them there; a classifier has a bias here, and a node "
-    "without neighbours is its own; scores are of all neighbours here, of six sampled ones there; label distributions "
-    "are of train nodes and centres here, of all nodes and positions there; local tests are stratified here; runs "
+    "without neighbors is its own; scores are of all neighbors here, of six sampled ones there; label distributions "
+    "are of train nodes and centers here, of all nodes and positions there; local tests are stratified here; runs "
     "there may end after round 100. Methods without ego-graphs share partition, data and rounds with the script, not "
     "its training.",
 )

@@ -323,9 +323,9 @@ SETTINGS = {
 }
 NOTES = (
     "Protocol of the paper's released scripts, but with this version's GCNII in place of their residual blocks with "
-    "batch normalisation, three sampled neighbours in place of two (Cent.: five), weights of the whole graph's "
-    "normalisation in place of the sampled one's, no weight decay, exact gradients where Q = 1 (theirs are not divided "
-    "by the number of parties), the parties' mean accuracy in place of the first one's, and scores of all neighbours. "
+    "batch normalization, three sampled neighbors in place of two (Cent.: five), weights of the whole graph's "
+    "normalization in place of the sampled one's, no weight decay, exact gradients where Q = 1 (theirs are not divided "
+    "by the number of parties), the parties' mean accuracy in place of the first one's, and scores of all neighbors. "
     "Learning rates are the tables', but on Cora 0.8 where Q = 1 (GLASU-1, Sim.), the best of 0.5 and 0.8 on "
     "validation nodes with seed 0.",
 )

@@ -46,7 +46,7 @@ class Duration(NamedTuple):
     exchanges: int
 
     def delayed(self, delay: float) -> float:
-        """Seconds with `delay` seconds more per exchange, as if all clients' messages travelled at once."""
+        """Seconds with `delay` seconds more per exchange, as if all clients' messages traveled at once."""
         return self.seconds + delay * self.exchanges
 
 
@@ -161,7 +161,7 @@ def megabytes(keys: tuple[str, ...], expected: Callable[[Document], float] | Non
     return Quantity("MB", lambda run: sent(run, keys, way) / MB, expected, digits=1)
 
 
-def summarised(name: str, unit: str, digits: int = 4, earlier: str = "") -> Quantity:
+def summarized(name: str, unit: str, digits: int = 4, earlier: str = "") -> Quantity:
     """An entry `name` of the summary's metrics (`rounds.RoundResult`), which older runs have as `earlier`."""
 
     def value(run: Path) -> float | None:

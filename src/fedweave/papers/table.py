@@ -18,7 +18,7 @@ from fedweave.experiment.runs.files import plain_errors, write, write_table
 from fedweave.papers.grid import PlannedCell, PlannedRun
 from fedweave.papers.paper import Quantity
 from fedweave.report import drawing
-from fedweave.report.drawing import CLASSES, COLOURS, DASHES, Bars, Dots, LineSeries, Mark, Panel, legend_of, percent
+from fedweave.report.drawing import CLASSES, COLORS, DASHES, Bars, Dots, LineSeries, Mark, Panel, legend_of, percent
 
 MEASURED = "measured"
 BEST = "best round, chosen on test"
@@ -201,7 +201,7 @@ def _with_spread(value: float | None, spread: float | None, digits: int) -> str:
 
 EDGE, LETTER = 2, 0.56  # pixels beside title and legend; the width of a letter on average, as a share of its size
 TITLE, NAME, KEY = 12, 11, 28  # sizes of text, and pixels of a name's symbol
-# What a page's style says of these (`style.css`), for a file that has none; "{}" is the mark's colour.
+# What a page's style says of these (`style.css`), for a file that has none; "{}" is the mark's color.
 _STYLES = {
     "plot": 'fill="#444444"',
     "key": 'fill="{}" stroke="{}"',
@@ -290,7 +290,7 @@ def curves(title: str, unit: str, lines: Lines, over: str = "round") -> str:
         x, y = [point.at for point in line], [point.mean for point in line]
         spread = any(point.spread for point in line)
         low, high = ([it.mean + sign * it.spread for it in line] if spread else [] for sign in (-1, 1))
-        marks.append(LineSeries(name, x, y, COLOURS[at % len(COLOURS)], DASHES[at % len(DASHES)], low, high))
+        marks.append(LineSeries(name, x, y, COLORS[at % len(COLORS)], DASHES[at % len(DASHES)], low, high))
     return picture(Panel(title, tuple(marks), below=over, beside=unit))
 
 
@@ -299,7 +299,7 @@ def plane_of(title: str, plane: tuple[str, str], lines: Places) -> str:
     marks: list[Mark] = []
     for at, (name, line) in enumerate(lines.items()):
         labels, x, y, dx, dy = zip(*line, strict=True)
-        tone = COLOURS[at % len(COLOURS)]
+        tone = COLORS[at % len(COLORS)]
         marks.append(Dots(name, x, y, tone, errors=dy, wide=dx, labels=labels))
         marks += [LineSeries(name, x, y, tone)] if len(line) > 1 else []
     return picture(Panel(title, tuple(marks), below=f"{plane[0]}, %", beside=f"{plane[1]}, %"))

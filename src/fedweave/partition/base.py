@@ -89,7 +89,7 @@ def statistics(data: Dataset, partition: Cut) -> dict[str, list[Any]]:
         "labels": ((examples.T @ onehot).toarray() * np.array([[part.labels] for part in parts])).tolist(),
         **({"features": widths} if vertical else {}),
         **({"edges_added": (own - kept).tolist()} if (own > kept).any() else {}),
-        **{name: realised(partition.pairs[of]).tolist() for name, of in SHARED.items() if of in partition.pairs},
+        **{name: realized(partition.pairs[of]).tolist() for name, of in SHARED.items() if of in partition.pairs},
         **({} if data.sens is None else _groups(data, partition)),
     }
 
@@ -120,7 +120,7 @@ def totals(data: Dataset, partition: Cut) -> dict[str, int]:
     }
 
 
-def realised(pairs: np.ndarray) -> np.ndarray:
+def realized(pairs: np.ndarray) -> np.ndarray:
     """𝐍_i (FairGFL, eq. 8) of every client, float64 [P], from N or T [P, P]."""
     result: np.ndarray = pairs.sum(1) / max(len(pairs) - 1, 1)
     return result
@@ -209,7 +209,7 @@ class Part:
     """One client's share, e_i examples: nodes or, of a dataset of small graphs, whole graphs.
 
     nodes:   int64 [n_i], sorted global node numbers.
-    masks:   bool [3, e_i], rows train, val, test, disjoint, False at unlabelled examples.
+    masks:   bool [3, e_i], rows train, val, test, disjoint, False at unlabeled examples.
     columns: int64 [d_i], sorted numbers of the feature columns that the client holds; None is all.
     edges:   int64 [2, E_i], its own edges among its nodes, global numbers, both directions; None is all the dataset's.
     labels:  whether it sees the labels of its examples; the masks say how these are used either way.
@@ -428,7 +428,7 @@ def divide(
 ) -> tuple[Part, ...]:
     """Parts over `held` (sorted examples per client), masks stratified by label in the given train/val/test ratios.
 
-    Every client's numbers are within one of the ratios. A client with a labelled example trains on one, and on one of
+    Every client's numbers are within one of the ratios. A client with a labeled example trains on one, and on one of
     every class that it holds as long as its train examples suffice. `public_split` takes the published masks instead.
 
     Raises:
@@ -465,7 +465,7 @@ def role_sizes(labelled: np.ndarray, ratios: tuple[float, float, float]) -> np.n
 
 
 def per_class(data: Dataset, train: int, val: float, test: float, seed: int) -> np.ndarray:
-    """Masks bool [3, e] for all examples: `train` of each class train, and shares `val` and `test` of all labelled
+    """Masks bool [3, e] for all examples: `train` of each class train, and shares `val` and `test` of all labeled
     ones, rounded, are drawn uniformly from the others (as PyG's split "random" of `Planetoid`).
 
     Raises:
@@ -529,7 +529,7 @@ def stratify(
 
 
 def _label_counts(data: Dataset, held: Sequence[np.ndarray]) -> np.ndarray:
-    """int64 [P, c]: labelled examples per client and class."""
+    """int64 [P, c]: labeled examples per client and class."""
     label = data.y[np.concatenate(held)]
     client = np.repeat(np.arange(len(held)), [len(own) for own in held])
     cell = (client * data.classes + label)[label >= 0]
@@ -541,7 +541,7 @@ def _shares(counts: np.ndarray, sizes: np.ndarray, rng: np.random.Generator) -> 
     known = np.maximum(counts.sum(axis=1, keepdims=True), 1)
     left, shares = counts.copy(), []
     for role in range(3):
-        ties = 1e-6 * rng.random(counts.shape)  # else ties would always favour the lower class number
+        ties = 1e-6 * rng.random(counts.shape)  # else ties would always favor the lower class number
         quota = counts * sizes[:, [role]] / known + ties
         least = np.minimum(counts, 1) if role == 0 else np.zeros_like(counts)
         share = _apportion(quota, least, left, sizes[:, role])

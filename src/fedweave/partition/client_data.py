@@ -25,7 +25,7 @@ from fedweave.partition.ego_networks import edges_among, induced_carried, induce
 
 
 def global_test_part(data: Dataset, partition: Partition) -> Part | None:
-    """What a global model is judged on: `Partition.judged`, else the global test examples with every labelled one in
+    """What a global model is judged on: `Partition.judged`, else the global test examples with every labeled one in
     the TEST mask; None without a global test set."""
     if partition.test is None or partition.judged is not None:
         return partition.judged
@@ -181,7 +181,7 @@ def everywhere(finders: Sequence[Precompute], data: Dataset, partition: Partitio
 # ----------------------------------------------------------------------------------------------------
 # What clients would send to scale features by numbers over all of their nodes. A simulation loads and scales the
 # whole data before it cuts it (`datasets.features`). Members who each hold a part would get such a mean, deviation
-# and range, of the nodes that they hold, from one exchange, which stands in the ledger. Between organisations each
+# and range, of the nodes that they hold, from one exchange, which stands in the ledger. Between organizations each
 # site scales by its own nodes, and nothing is exchanged; nor is it anywhere with "auto", by which every client scales
 # by its own.
 
@@ -227,7 +227,7 @@ def meter_scaling(
     None is needed where columns are not scaled over nodes, where there is one client, or where each holds columns of
     its own for the same nodes. A node that several clients hold counts for each of them, and once in the simulation.
 
-    how: of `datasets.features.NORMALISE`.
+    how: of `datasets.features.NORMALIZE`.
     """
     alone = len(clients) < 2 or any(part.columns is not None for part in partition.parts)
     if how not in OVER_NODES or alone:

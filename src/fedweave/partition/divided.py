@@ -24,12 +24,12 @@ _DAY = 86_400e6  # microseconds
 class Divided:
     """A cut whose clients' examples are divided.
 
-    train, val, test: ratios of every client's labelled examples, stratified by label.
+    train, val, test: ratios of every client's labeled examples, stratified by label.
     public_split:     take the data's own split instead of the ratios.
     split:            "random" draws by the ratios; "time" trains on examples up to `train_until`, validates on those up
                       to `val_until` and tests on later ones, and no message for an example goes along an edge that is
                       later than the end of its split.
-    train_until, val_until: a time in the data's unit, a date such as "2024-03-31", or a share of the labelled examples
+    train_until, val_until: a time in the data's unit, a date such as "2024-03-31", or a share of the labeled examples
                       of the data, those that no client holds included, below 1; by default .6 and .8.
     """
 

@@ -1,4 +1,4 @@
-"""F²GNN's cut: every client is the neighbourhood of one node."""
+"""F²GNN's cut: every client is the neighborhood of one node."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -155,15 +155,15 @@ class EgoNetworks:
     (F²GNN, section VI-A).
 
     The split is drawn on the whole graph first, so that a node has the same role at every client and the global test
-    nodes train nowhere; a global model is judged on the whole graph. Centres are distinct and lie in the largest
+    nodes train nowhere; a global model is judged on the whole graph. Centers are distinct and lie in the largest
     connected component. (The released code draws them with replacement and restricts the whole graph to the component.)
 
     hops:             radius. Three hops are nearly all of a small graph: 1 suits nba and german, 2 bail, 3 credit.
     clients:          how many, P.
-    train, val, test: ratios of all labelled nodes, stratified by label.
+    train, val, test: ratios of all labeled nodes, stratified by label.
     public_split:     take the dataset's published masks instead of the ratios.
     incomplete:       "drop" the nodes whose label or sensitive attribute is unknown first, as in the released code, or
-                      "keep" them as neighbours without a role.
+                      "keep" them as neighbors without a role.
     """
 
     hops: int
@@ -196,12 +196,12 @@ class EgoNetworks:
         pool = np.flatnonzero(whole.masks[TRAIN] & (component == np.bincount(component).argmax()))
         if len(pool) < self.clients:
             raise ConfigError(
-                f"[partition] clients = {self.clients} ego-networks need as many train nodes as centres, but the "
+                f"[partition] clients = {self.clients} ego-networks need as many train nodes as centers, but the "
                 f"largest component of {data.name!r} has {len(pool)}; lower clients or raise train.",
                 code="config.too-few",
             )
-        centres = generator(seed, "partition/ego_networks").choice(pool, self.clients, replace=False)
-        parts = tuple(Part(nodes[near], whole.masks[:, near]) for near in _within(graph, centres, self.hops))
+        centers = generator(seed, "partition/ego_networks").choice(pool, self.clients, replace=False)
+        parts = tuple(Part(nodes[near], whole.masks[:, near]) for near in _within(graph, centers, self.hops))
         return Partition(parts, nodes[whole.masks[TEST]], judged=whole)
 
     def _nodes(self, data: Dataset) -> np.ndarray:
@@ -217,10 +217,10 @@ def _adjacency(data: Dataset, nodes: np.ndarray) -> sp.csr_matrix:
     return sp.csr_matrix((np.ones(edges.shape[1], bool), tuple(edges)), shape=(len(nodes), len(nodes)))
 
 
-def _within(graph: sp.csr_matrix, centres: np.ndarray, hops: int) -> list[np.ndarray]:
-    """For each of the P centres the sorted nodes at most `hops` edges away, itself included."""
-    rows = np.arange(len(centres))
-    reached = sp.csr_matrix((np.ones(len(centres), bool), (rows, centres)), shape=(len(centres), graph.shape[0]))
+def _within(graph: sp.csr_matrix, centers: np.ndarray, hops: int) -> list[np.ndarray]:
+    """For each of the P centers the sorted nodes at most `hops` edges away, itself included."""
+    rows = np.arange(len(centers))
+    reached = sp.csr_matrix((np.ones(len(centers), bool), (rows, centers)), shape=(len(centers), graph.shape[0]))
     for _ in range(hops):
         reached = reached + reached @ graph
     return [np.sort(reached[row].indices).astype(np.int64) for row in rows]

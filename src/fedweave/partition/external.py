@@ -6,7 +6,7 @@ to it, as their number and mean for each direction. A member adds up the feature
 does not hold; the members' sums are added up as words of a secure sum, and each total goes to who holds that end. So
 the member whose records name an edge decides what of its nodes is told of it, and who holds the other end hears it.
 
-Here the partition knows all edges. Between organisations ends are matched by a private set intersection
+Here the partition knows all edges. Between organizations ends are matched by a private set intersection
 (`deploy.flare.parties.exchange`), with the same sums and the same rounding.
 """
 
@@ -141,7 +141,7 @@ def own_holder(nodes: int, outside: Outside) -> np.ndarray:
 
 def exchanged_names(names: Sequence[str], directed: bool) -> tuple[str, ...]:
     """What the columns are called that come of an exchange of those called `names`."""
-    each = ("log neighbours", *(f"mean of {name}" for name in names))
+    each = ("log neighbors", *(f"mean of {name}" for name in names))
     return tuple(f"exchanged {way} {name}".replace("  ", " ") for way in ways(directed) for name in each)
 
 
@@ -175,7 +175,7 @@ def words(values: np.ndarray, members: int) -> np.ndarray:
     if WORDS.beyond(given, most):
         bound = most * 2.0**-WORDS.fraction
         raise DataError(
-            f"external: sums of features beyond {bound:.3g} cannot be exchanged; scale them ([data] normalise)."
+            f"external: sums of features beyond {bound:.3g} cannot be exchanged; scale them ([data] normalize)."
         )
     return WORDS.encode(given, float(most)).numpy()
 

@@ -25,7 +25,7 @@ class GraphSkew:
     by:               "features", the mean over a graph's nodes and columns, or "degree", the mean over its nodes
                       (feature skew and topology skew). Equal graphs stay in the order of the data.
     clients:          how many, P.
-    train, val, test: ratios of every client's labelled graphs, stratified by label.
+    train, val, test: ratios of every client's labeled graphs, stratified by label.
     public_split:     take the dataset's published masks instead of the ratios.
     """
 
@@ -79,7 +79,7 @@ class GraphsIID:
     global_test:      share of the graphs that the server tests on; only for "paper".
     server_val:       share of the graphs that the server validates on, for algorithms that need it (cffl); only for
         "paper".
-    train, val, test: ratios of every client's labelled graphs; left out, .9, 0 and .1 ("paper") or .8, .1 and .1.
+    train, val, test: ratios of every client's labeled graphs; left out, .9, 0 and .1 ("paper") or .8, .1 and .1.
     split_seed:       seed of the cut, so that runs of several seeds share it; left out, the run's own.
     """
 
@@ -207,7 +207,7 @@ def _counted(kinds: list[tuple[str, float, float]]) -> Iterator[tuple[str, int]]
 def _unstratified(
     data: Dataset, held: list[np.ndarray], ratios: tuple[float, float, float], rng: np.random.Generator
 ) -> tuple[Part, ...]:
-    """Parts over `held` whose labelled examples take their roles at random."""
+    """Parts over `held` whose labeled examples take their roles at random."""
     parts = []
     for own in held:
         known = rng.permutation(np.flatnonzero(data.y[own] >= 0))

@@ -21,8 +21,8 @@ class LabelSkew:
     """Overlapping clients with a few major labels each (FedEgo, sections 5.1 and Table 1).
 
     What the paper leaves open, as resolved here:
-    - The global test is drawn uniformly from the labelled nodes and held by no client.
-    - `share` is of all labelled nodes, those of the global test included (as in the released code), and so is
+    - The global test is drawn uniformly from the labeled nodes and held by no client.
+    - `share` is of all labeled nodes, those of the global test included (as in the released code), and so is
       `global_test`; numbers are rounded to the nearest.
     - Major nodes are drawn uniformly from the union of the major labels, not evenly per label; the rest uniformly from
       the union of the other labels, so that the rate is exact. With `rest = "all"` it is uniform from all nodes not yet
@@ -37,7 +37,7 @@ class LabelSkew:
     - Nodes without an edge inside their client are kept, or dropped with `isolated = "drop"` (as in the released code).
     - `test_nodes` and `val` are of the client's own nodes, stratified by label; the remaining ones train. Too few nodes
       for that is an error, not a smaller test set.
-    - Unlabelled nodes are held by no client.
+    - Unlabeled nodes are held by no client.
 
     clients:      how many, P.
     majors:       major labels per client.
@@ -230,7 +230,7 @@ class Dirichlet(Divided):
     """Disjoint clients; each label's nodes, or small graphs, spread over them in proportions ~ Dirichlet(alpha).
 
     The cut of Hsu, Qi and Brown (2019, "Measuring the effects of non-identical data distribution") in the per-label
-    form of Li et al. (2022, "Federated learning on non-IID data silos"). Unlabelled examples are spread uniformly.
+    form of Li et al. (2022, "Federated learning on non-IID data silos"). Unlabeled examples are spread uniformly.
 
     alpha:            concentration, > 0; small is heterogeneous, large approaches equal shares.
     min_nodes:        least examples per client; proportions are redrawn, at most 100 times, until all have as many.
@@ -274,7 +274,7 @@ class Dirichlet(Divided):
         return Partition(self.divided(data, held, seed))
 
     def _counts(self, sizes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """int64 [1 + c, P]: examples of each label per client; `sizes` int64 [1 + c], the unlabelled first."""
+        """int64 [1 + c, P]: examples of each label per client; `sizes` int64 [1 + c], the unlabeled first."""
         for _ in range(_DIRICHLET_DRAWS):
             shares = rng.dirichlet(np.full(self.clients, self.alpha), size=len(sizes))
             shares[0] = 1 / self.clients

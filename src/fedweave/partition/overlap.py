@@ -36,10 +36,10 @@ class Overlap:
     alpha:       concentration of the labels of the nodes that are not shared, over clients; small is heterogeneous.
     pool:        r, as printed only.
     pool_alpha:  concentration of the labels of shared nodes, as printed only.
-    global_test: share of the labelled nodes that no client holds, stratified by label, on which the global model is
+    global_test: share of the labeled nodes that no client holds, stratified by label, on which the global model is
                  judged.
     public:      share of them that the server holds as its public sample, to train encoders on.
-    val:         share of the clients' labelled nodes that they validate on; they train on the others.
+    val:         share of the clients' labeled nodes that they validate on; they train on the others.
     """
 
     overlap: float = 0.1
@@ -201,7 +201,7 @@ def _split(nodes: np.ndarray, first: int, rng: np.random.Generator) -> tuple[np.
 
 
 def _drawn(data: Dataset, nodes: np.ndarray, ratios: tuple[float, float], seed: int) -> tuple[Part, ...]:
-    """`nodes` as one part with two disjoint masks of these shares of its labelled nodes, stratified by label."""
+    """`nodes` as one part with two disjoint masks of these shares of its labeled nodes, stratified by label."""
     labelled = int((data.y[nodes] >= 0).sum())
     first, second = (round(ratio * labelled) for ratio in ratios)
     return stratify(data, [nodes], np.array([[first, min(second, labelled - first), 0]]), seed)

@@ -28,10 +28,10 @@ class Vertical:
     edges:            share of the undirected edges that each client keeps, rounded to whole edges, independently of the
                       others.
     labels:           "all" clients see the labels, or only the "first".
-    train, val, test: ratios of the labelled nodes, stratified by label; the same at all clients.
+    train, val, test: ratios of the labeled nodes, stratified by label; the same at all clients.
     train_per_class:  if above 0, so many nodes of each label train instead, and `val` and `test` are drawn uniformly.
     public_split:     take the dataset's published masks instead of the ratios.
-    train_rest:       with `public_split`, every labelled node outside the published val and test masks trains.
+    train_rest:       with `public_split`, every labeled node outside the published val and test masks trains.
     """
 
     clients: int = 3
@@ -108,9 +108,9 @@ class Parties:
     labels:           "all" parties see the labels, or only the "holders", whose own tables have a label.
     split:            "random" draws by the ratios, stratified by label; "hash" goes by a keyed hash of each id, so that
                       the split does not depend on labels, as sites do that set it (`data.split` in site.toml).
-    train, val, test: ratios of the labelled nodes; the same at all parties.
+    train, val, test: ratios of the labeled nodes; the same at all parties.
     public_split:     take the dataset's own masks instead of the ratios.
-    train_rest:       with `public_split`, every labelled node outside its val and test masks trains.
+    train_rest:       with `public_split`, every labeled node outside its val and test masks trains.
     """
 
     labels: Literal["all", "holders"] = "all"

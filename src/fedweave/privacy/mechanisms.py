@@ -1,11 +1,11 @@
-"""Local differential privacy of labels (randomised response), and of codes and links: the mechanisms 𝓜_N and 𝓜_E of
+"""Local differential privacy of labels (randomized response), and of codes and links: the mechanisms 𝓜_N and 𝓜_E of
 Zhou et al. 2026, "FairGFL: privacy-preserving fairness-aware federated learning with overlapping subgraphs", section
 V-B1.
 
 What is random is given as words: hashed 64-bit numbers of a key (`core.random`), one for each element, so that the same
 key draws the same noise again.
 
-Deviations: 𝓜_N is normalised by the actual sum of its weights; the closed form of eq. 21 is that sum only where x is 0
+Deviations: 𝓜_N is normalized by the actual sum of its weights; the closed form of eq. 21 is that sum only where x is 0
 or 1.
 """
 
@@ -43,17 +43,17 @@ def level_probabilities(x: Tensor, levels: int, epsilon: float) -> Tensor:
 
 def noisy_levels(x: Tensor, levels: int, epsilon: float, words: Tensor) -> Tensor:
     """𝓜_N on each element of x [...] in [0, 1]: uint8 [...], the i of the output i / levels; words int64 [...]. With
-    levels = 1 and x of 0 and 1 it is randomised response with `flip_probability`. What is no number counts as 0."""
+    levels = 1 and x of 0 and 1 it is randomized response with `flip_probability`. What is no number counts as 0."""
     ends = level_probabilities(x.nan_to_num().clamp(0, 1), levels, epsilon).cumsum(-1)[..., :-1]
     return (uniform(words)[..., None] >= ends).sum(-1).to(torch.uint8)
 
 
 def kept_probability(epsilon: float, classes: int) -> float:
-    """e^ε / (e^ε + c − 1), with which `randomised_response` leaves a label as it is."""
+    """e^ε / (e^ε + c − 1), with which `randomized_response` leaves a label as it is."""
     return 1 / (1 + (classes - 1) * math.exp(-epsilon))
 
 
-def randomised_response(y: Tensor, classes: int, epsilon: float, words: Tensor) -> Tensor:
+def randomized_response(y: Tensor, classes: int, epsilon: float, words: Tensor) -> Tensor:
     """Each label of y int64 [n] with `kept_probability`, else any other, all alike; −1 stays. words: int64 [2n].
 
     No output is more than e^ε times as likely for one label as for another. What a label becomes depends on its words

@@ -191,7 +191,7 @@ def train(
     federation; without, (rounds done, server state) of a checkpoint; the engine must have been restored too. overwrite:
     replace the run that `out` holds. summary: the checkpoint's, for its best rounds. fair_margin: see
     `metrics.best_rounds.fairest`. judging: by what rounds are judged, with the number of the positive class. init_from:
-    the directory of an earlier run, whose weights training begins from, while optimisers begin anew.
+    the directory of an earlier run, whose weights training begins from, while optimizers begin anew.
 
     Raises:
         UserError: fewer than one round, a fresh start on a federation whose clients have trained already, or a state

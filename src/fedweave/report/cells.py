@@ -88,7 +88,7 @@ NOTES = {
     "test_loss_variance": "0 if every client has the same test loss",
     "test_loss_entropy": "nats; highest if all test losses are equal",
     "accuracy_deviation": "standard deviation over clients of the test accuracy",
-    "train_loss_variance": "of training losses, FairGFL's definition; small wherever models memorise",
+    "train_loss_variance": "of training losses, FairGFL's definition; small wherever models memorize",
     "train_loss_entropy": "the same",
     "worst_accuracy": "of the client served worst",
     "best_accuracy": "of the client served best",

@@ -67,7 +67,7 @@ def header(console: Console, config: Config, built: Ready) -> None:
     alone = filter(None, [untested(held["test"], built.fed.test is not None)])
     edges = unused_of_edges(suited(config, built.data), built.data.carried)
     vertical = capabilities(config.algorithm.kind).vertical  # where gaps are not measured
-    if not vertical and (said := favoured(built.data, config.data.values)):
+    if not vertical and (said := favored(built.data, config.data.values)):
         console.print(printable(said), highlight=False, soft_wrap=True, markup=False)
     held_by = dict(zip(named["client"], (part.nodes for part in built.partition.parts), strict=True))
     times = odd_times(built.data, built.partition.parts[0].until, held_by)
@@ -76,8 +76,8 @@ def header(console: Console, config: Config, built: Ready) -> None:
         console.print(printable(f"note: {note}"), highlight=False, soft_wrap=True, markup=False)
 
 
-def favoured(data: Dataset, settings: Values) -> str:
-    """Which of two classes counts as favourable where groups of people are compared, and how to take the other; ""
+def favored(data: Dataset, settings: Values) -> str:
+    """Which of two classes counts as favorable where groups of people are compared, and how to take the other; ""
     where nothing is compared.
 
     settings: those of [data].
@@ -85,18 +85,18 @@ def favoured(data: Dataset, settings: Values) -> str:
     if data.sens is None or data.classes != 2:
         return ""
     names = [f"{name} ({at})" for at, name in enumerate(data.labels)] if data.labels else ["class 0", "class 1"]
-    said = f"a prediction of {names[1]} counts as favourable"
-    if settings.get("favourable") is not None:
-        return f"{said} (data.favourable)"
+    said = f"a prediction of {names[1]} counts as favorable"
+    if settings.get("favorable") is not None:
+        return f"{said} (data.favorable)"
     if settings.get("labels") is not None:
         return f"{said}, the second of data.labels"
-    if "favourable" not in settings:
+    if "favorable" not in settings:
         return f"{said}, as the data numbers its classes"
     by = "by alphabet" if data.labels else "by number"
     own, other = (json.dumps(data.labels[at] if data.labels else at, ensure_ascii=False) for at in (1, 0))
     return (
-        f"note: {said}, the second of two {by}. If {names[0]} is the favourable one, set data.favourable = {other}; if "
-        f"not, data.favourable = {own} settles it"
+        f"note: {said}, the second of two {by}. If {names[0]} is the favorable one, set data.favorable = {other}; if "
+        f"not, data.favorable = {own} settles it"
     )
 
 

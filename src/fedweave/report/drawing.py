@@ -1,4 +1,4 @@
-"""The page's colours, each for light and dark paper, so that it can be told from the paper in both; and its dashes."""
+"""The page's colors, each for light and dark paper, so that it can be told from the paper in both; and its dashes."""
 
 import colorsys
 import math
@@ -15,10 +15,10 @@ PAPER = ("#ffffff", "#16191d")  # light and dark
 DRAWN, WRITTEN = 3.0, 4.5  # least contrast of what is drawn and of text (WCAG 2.2, 1.4.11 and 1.4.3)
 # Okabe and Ito 2008, "Color universal design", without the yellow that paper does not show.
 # Three more, darker, for a seventh line and those after it.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#882255", "#6A3D9A", "#7F6000")
-# Of lines two pixels wide, as SVG has them: they tell as many lines apart in grey.
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#882255", "#6A3D9A", "#7F6000")
+# Of lines two pixels wide, as SVG has them: they tell as many lines apart in gray.
 DASHES = ("", "7 4", "2 3", "8 3 2 3", "14 4", "8 3 2 3 2 3", "4 8", "14 3 4 3", "2 8", "4 3 4 10")
-# Tol 2021, "Colour schemes", muted: for classes, which are more than the runs. Orange stands for its olive, which sand
+# Tol 2021, "Color schemes", muted: for classes, which are more than the runs. Orange stands for its olive, which sand
 # looks like where it is dark enough for paper.
 CLASSES = ("#332288", "#88CCEE", "#44AA99", "#117733", "#EE7733", "#DDCC77", "#CC6677", "#882255", "#AA4499", "#BBBBBB")
 # Cividis (Nuñez, Anderton and Renslow 2018), at equal distances.
@@ -26,54 +26,54 @@ SCALE = ("#00224E", "#35456C", "#666970", "#948E77", "#C8B866", "#FEE838")
 
 
 def contrast(one: str, other: str) -> float:
-    """The contrast of two colours "#rrggbb", 1 to 21 (WCAG 2.2)."""
+    """The contrast of two colors "#rrggbb", 1 to 21 (WCAG 2.2)."""
     high, low = sorted((_luminance(one), _luminance(other)), reverse=True)
     return (high + 0.05) / (low + 0.05)
 
 
 def ink(paper: str) -> str:
     """Black or white, whichever stands out more."""
-    return max(("#000000", "#ffffff"), key=lambda colour: contrast(colour, paper))
+    return max(("#000000", "#ffffff"), key=lambda color: contrast(color, paper))
 
 
-def legible(colour: str, paper: str, least: float = DRAWN) -> str:
-    """The colour, made lighter or darker until it has this contrast to the paper; its hue stays."""
+def legible(color: str, paper: str, least: float = DRAWN) -> str:
+    """The color, made lighter or darker until it has this contrast to the paper; its hue stays."""
     dark = _luminance(paper) < 0.5
-    hue, light, saturation = colorsys.rgb_to_hls(*_rgb(colour))
-    while contrast(colour, paper) < least and 0 < light < 1:
+    hue, light, saturation = colorsys.rgb_to_hls(*_rgb(color))
+    while contrast(color, paper) < least and 0 < light < 1:
         light = min(1.0, light + 0.02) if dark else max(0.0, light - 0.02)
-        colour = _hex(colorsys.hls_to_rgb(hue, light, saturation))
-    return colour if contrast(colour, paper) >= least else ("#ffffff" if dark else "#000000")
+        color = _hex(colorsys.hls_to_rgb(hue, light, saturation))
+    return color if contrast(color, paper) >= least else ("#ffffff" if dark else "#000000")
 
 
-def tone(colour: str) -> str:
-    """The colour as CSS, as it is drawn on light and on dark paper."""
-    light, dark = (legible(colour, paper) for paper in PAPER)
+def tone(color: str) -> str:
+    """The color as CSS, as it is drawn on light and on dark paper."""
+    light, dark = (legible(color, paper) for paper in PAPER)
     return light if light == dark else f"light-dark({light}, {dark})"
 
 
 def of_run(at: int) -> str:
     """The tone of one run among several."""
-    return tone(COLOURS[at % len(COLOURS)])
+    return tone(COLORS[at % len(COLORS)])
 
 
 def of_classes(count: int) -> list[str]:
     """A tone for each class."""
     if count <= len(CLASSES):
-        return [tone(colour) for colour in CLASSES[:count]]
+        return [tone(color) for color in CLASSES[:count]]
     return [tone(shade(at / (count - 1))) for at in range(count)]
 
 
 def shade(share: float) -> str:
-    """The colour of a number from 0 to 1."""
+    """The color of a number from 0 to 1."""
     place = min(max(share, 0.0), 1.0) * (len(SCALE) - 1)
     at = min(int(place), len(SCALE) - 2)
     pairs = zip(_rgb(SCALE[at]), _rgb(SCALE[at + 1]), strict=True)
     return _hex([a + (b - a) * (place - at) for a, b in pairs])
 
 
-def _rgb(colour: str) -> tuple[float, float, float]:
-    red, green, blue = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
+def _rgb(color: str) -> tuple[float, float, float]:
+    red, green, blue = (int(color[at : at + 2], 16) / 255 for at in (1, 3, 5))
     return red, green, blue
 
 
@@ -81,8 +81,8 @@ def _hex(rgb: Sequence[float]) -> str:
     return "#" + "".join(f"{round(255 * one):02x}" for one in rgb)
 
 
-def _luminance(colour: str) -> float:
-    parts = [one / 12.92 if one <= 0.04045 else ((one + 0.055) / 1.055) ** 2.4 for one in _rgb(colour)]
+def _luminance(color: str) -> float:
+    parts = [one / 12.92 if one <= 0.04045 else ((one + 0.055) / 1.055) ** 2.4 for one in _rgb(color)]
     return sum(weight * one for weight, one in zip((0.2126, 0.7152, 0.0722), parts, strict=True))
 
 
@@ -102,7 +102,7 @@ def percent(value: float) -> str:
 
 @dataclass(frozen=True)
 class LineSeries:
-    """y over x, with a band from `low` to `high` where these are given; tone: a colour in CSS."""
+    """y over x, with a band from `low` to `high` where these are given; tone: a color in CSS."""
 
     name: str
     x: Sequence[float]
@@ -116,7 +116,7 @@ class LineSeries:
 
 @dataclass(frozen=True)
 class Bars:
-    """A bar for each name of the panel, with errors up and down where given; pale: drawn with half the colour."""
+    """A bar for each name of the panel, with errors up and down where given; pale: drawn with half the color."""
 
     name: str
     y: Sequence[float]
@@ -181,7 +181,7 @@ class Panel:
 class Heat:
     """A matrix [r, c] as squares; `rows` and `columns` name them where there are few.
 
-    most: the number with the lightest colour. written: of each square, or ().
+    most: the number with the lightest color. written: of each square, or ().
     """
 
     title: str
@@ -196,7 +196,7 @@ class Heat:
 
 
 class Key(NamedTuple):
-    """An entry of a legend: symbol "line", "bar", "pale" (a bar with half the colour) or one of the dots'."""
+    """An entry of a legend: symbol "line", "bar", "pale" (a bar with half the color) or one of the dots'."""
 
     name: str
     tone: str
@@ -223,7 +223,7 @@ def legend_of(marks: Sequence[Mark]) -> tuple[Key, ...]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Draws a panel as SVG whose colours follow the page, light or dark, and which is no wider than a telephone.
+# Draws a panel as SVG whose colors follow the page, light or dark, and which is no wider than a telephone.
 
 
 WIDTH, HEIGHT = 364, 250  # a telephone's 400 pixels less the page's margins
@@ -231,7 +231,7 @@ SIZE, LETTER = 11, 0.6  # of text; a letter's width to it, on the safe side
 NAMED, LONGEST = 20, 16  # names that fit below an axis, and letters of each
 TOP, RIGHT = 10, 8
 TURN = 60  # degrees that names are turned by, where they do not fit beside each other
-LEVELS = 16  # colours of a heat map
+LEVELS = 16  # colors of a heat map
 SQUARE = 26  # pixels that a number in a square needs
 
 
@@ -498,12 +498,12 @@ def _heat(shown: Heat) -> Iterator[str]:
 
 
 def _squares(shown: Heat, left: float, top: float, across: float, down: float) -> Iterator[str]:
-    """A path for each of a few colours, and the numbers in the squares where there is room."""
+    """A path for each of a few colors, and the numbers in the squares where there is room."""
     share = np.clip(np.nan_to_num(shown.values / (shown.most or 1.0)), 0, 1)
     level = np.minimum((share * LEVELS).astype(int), LEVELS - 1)
     paths: dict[int, str] = {}
     for r, row in enumerate(level):
-        begins = np.flatnonzero(np.diff(row, prepend=-1)).tolist()  # of runs of one colour
+        begins = np.flatnonzero(np.diff(row, prepend=-1)).tolist()  # of runs of one color
         for begin, end in pairwise([*begins, len(row)]):
             wide = (end - begin) * across
             box = f"M{left + begin * across:.1f} {top + r * down:.1f}h{wide:.1f}v{down:.1f}h-{wide:.1f}z"
@@ -519,7 +519,7 @@ def _squares(shown: Heat, left: float, top: float, across: float, down: float) -
 
 
 def _scale(shown: Heat, left: float, y: float) -> Iterator[str]:
-    """What the colours mean."""
+    """What the colors mean."""
     first, last = shown.form(0), shown.form(shown.most)
     x = left + _wide(first) + 6
     for number in range(LEVELS):

@@ -67,7 +67,7 @@ def _lines(found: Sequence[tuple[int, str, dict[int, float]]]) -> tuple[LineSeri
 
 EDGES = {"kept": "#4D4D4D", "cut": "#E69F00"}
 BARS = 50  # clients that get a bar each
-NAMED = 20  # clients that get a line or a colour each
+NAMED = 20  # clients that get a line or a color each
 COLUMNS = 60  # clients that get a column each in a heat map
 ESTIMATED = "_estimated"  # how names of estimated matrices end
 BINS = 20  # of a histogram over [0, 1]
@@ -128,8 +128,8 @@ def distribution(
 ) -> Panel:
     """The values {client: value} of one or several seeds as bars or as a histogram; a stroke at `constant`."""
     if is_histogram(seeds):
-        shares, centres = histogram([value for seed in seeds for value in seed.values()])
-        names = tuple(f"{centre - 0.5 / BINS:.2f} to {centre + 0.5 / BINS:.2f}" for centre in centres)
+        shares, centers = histogram([value for seed in seeds for value in seed.values()])
+        names = tuple(f"{center - 0.5 / BINS:.2f} to {center + 0.5 / BINS:.2f}" for center in centers)
         bars, ticks = Bars("", shares.tolist(), tone), {BINS * k / 5 - 0.5: f"{k / 5:g}" for k in range(6)}
         return Panel(title, (bars,), names, metric, "share of clients", form=percent, ticks=ticks)
     told = {"beside": metric, "low": 0.0, "high": 1.0}
@@ -180,7 +180,7 @@ def is_histogram(seeds: Sequence[dict[str, float]]) -> bool:
 
 
 def histogram(values: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
-    """Shares of `values` in 20 equal bins of [0, 1], and the bins' centres."""
+    """Shares of `values` in 20 equal bins of [0, 1], and the bins' centers."""
     counts, edges = np.histogram(values, bins=BINS, range=(0, 1))
     return counts / max(len(values), 1), (edges[:-1] + edges[1:]) / 2
 
@@ -233,7 +233,7 @@ def confusions(run: Run) -> Figure | None:
 
 
 def confusion(title: str, counts: np.ndarray, labels: Sequence[str]) -> Heat:
-    """How often examples of each class, down, were taken for each, across: [c, c]; colours are shares of a row."""
+    """How often examples of each class, down, were taken for each, across: [c, c]; colors are shares of a row."""
     share = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     written = tuple(tuple(f"{count:,}" for count in row) for row in counts.tolist())
     return Heat(title, share, 1.0, tuple(labels), tuple(labels), "predicted", "true", written)
@@ -271,7 +271,7 @@ def _stacked(run: Run, names: tuple[str, ...], labels: np.ndarray) -> Figure:
         for name, counts, tone in zip(run.named(labels.shape[1]), labels.T.tolist(), tones, strict=True)
     )
     below = "" if len(names) <= NAMED else "clients"
-    panels = [Panel(f"Labelled {what}, by class", classes, names, below, stacked=True)]
+    panels = [Panel(f"Labeled {what}, by class", classes, names, below, stacked=True)]
     legend: tuple[Key, ...] = legend_of(classes) if len(classes) <= NAMED else ()
     table = run.partition
     if table is not None:
@@ -294,7 +294,7 @@ def _shares(run: Run, labels: np.ndarray) -> Heat:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Motifs drawn: bonds and rings of labelled vertices as inline SVG.
+# Motifs drawn: bonds and rings of labeled vertices as inline SVG.
 
 
 _MOTIF = re.compile(r"(?:bond (?P<bond>-?\d+ -?\d+)|ring (?P<ring>-?\d+(?: -?\d+){2,}))(?: edge (?P<edge>-?\d+))?")
@@ -378,7 +378,7 @@ def _called(kind: int, names: tuple[str, ...]) -> str:
 
 def _vertex(place: tuple[float, float], label: int, name: str) -> str:
     x, y = place
-    colour = CLASSES[label % len(CLASSES)]
-    circle = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{RADIUS}" fill="{colour}" stroke="#fff"/>'
-    style = f'text-anchor="middle" font-size="10" fill="{ink(colour)}"'
+    color = CLASSES[label % len(CLASSES)]
+    circle = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{RADIUS}" fill="{color}" stroke="#fff"/>'
+    style = f'text-anchor="middle" font-size="10" fill="{ink(color)}"'
     return f'{circle}<text x="{x:.1f}" y="{y + 3:.1f}" {style}>{name}</text>'

@@ -22,7 +22,7 @@ from fedweave.report.figures import NUMBERS, kinds_of, motif_drawing
 from fedweave.report.notes import notes, of_fairest
 from fedweave.report.pages import rendered
 from fedweave.report.reading import Group, Run, distinct, grouped, judged_alike
-from fedweave.report.tables import NOISE, between_groups, favourable, named_groups
+from fedweave.report.tables import NOISE, between_groups, favorable, named_groups
 
 Owner = tuple[Group, Run]
 FAMILIES = ("global", "pooled", "within", "local", "trained", "features", "best_val")
@@ -93,7 +93,7 @@ def _body(groups: Sequence[Group], at: str = "") -> Markup:
         tradeoff=tradeoff(groups) if comparable else ResultTable((), ()),
         first=groups[0].label,
         between=between_groups(groups),
-        favourable=favourable(groups),
+        favorable=favorable(groups),
         people=named_groups(groups),
         fairest=_noted(groups, of_fairest),
         alone=tables.reward_fairness(groups),
@@ -240,7 +240,7 @@ def _caption(groups: Sequence[Group], judged: str) -> str:
     metric = WORDS.get(judged, "result")
     captions = [f"Test {metric} of the final model on each client's own test examples."]
     if judged == PLAIN and any(len(seeds) == 1 and not figures.is_histogram(seeds) for seeds in drawn):
-        captions.append("A grey stroke is that of always predicting the client's most frequent class of training.")
+        captions.append("A gray stroke is that of always predicting the client's most frequent class of training.")
     if any(figures.is_histogram(seeds) for seeds in drawn):
         captions.append("Histogram: share of clients in steps of 0.05, all seeds together.")
     if any(len(seeds) > 1 and not figures.is_histogram(seeds) for seeds in drawn):

@@ -190,11 +190,11 @@ def _missed(metrics: Mapping[str, float | None]) -> dict[str, str]:
 def of_gaps(metrics: Mapping[str, float | None], prefix: str = "") -> dict[str, str]:
     """The sentence on gaps between groups of people that say nothing, since one class is predicted for nearly
     everybody."""
-    predicted, true = (metrics.get(f"{prefix}groups/global/{name}") for name in ("predicted", "favourable"))
+    predicted, true = (metrics.get(f"{prefix}groups/global/{name}") for name in ("predicted", "favorable"))
     if predicted is None or true is None or not near_constant(predicted, true):
         return {}
     return {
-        "alike": f"the favourable class is predicted for {predicted:.1%} of people, and {true:.1%} are of it: gaps of "
+        "alike": f"the favorable class is predicted for {predicted:.1%} of people, and {true:.1%} are of it: gaps of "
         "a prediction that is the same for nearly everybody are small whatever the model, and are not called fair."
     }
 

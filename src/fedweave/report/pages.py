@@ -124,7 +124,7 @@ def _fonts() -> None:
 
 
 def _story(document: Document, width: float) -> list[Flowable]:
-    title, foot = _style(15, _BOLD, 6), _style(7, after=0, colour="#555555")
+    title, foot = _style(15, _BOLD, 6), _style(7, after=0, color="#555555")
     story = [_said(document.title, title), *(_said(line, _style(9.5)) for line in document.lead)]
     story += [_warned(line, width) for line in document.warnings]
     if document.facts:
@@ -136,7 +136,7 @@ def _story(document: Document, width: float) -> list[Flowable]:
 
 def _section(section: Section, width: float) -> list[Flowable]:
     story: list[Flowable] = [CondPageBreak(90), _said(section.heading, _style(11, _BOLD, 4, before=10))]
-    story += [_said(line, _style(8, colour="#444444")) for line in section.text]
+    story += [_said(line, _style(8, color="#444444")) for line in section.text]
     story += [_warned(line, width) for line in section.warnings]
     if section.grid is not None:
         story.append(_table(section.grid, width))
@@ -203,7 +203,7 @@ def _style(
     font: str = _PLAIN,
     after: float = 4,
     before: float = 0,
-    colour: str = "#111111",
+    color: str = "#111111",
     right: bool = False,
 ) -> ParagraphStyle:
     return ParagraphStyle(
@@ -213,7 +213,7 @@ def _style(
         leading=1.3 * size,
         spaceAfter=after,
         spaceBefore=before,
-        textColor=colour,
+        textColor=color,
         alignment=2 if right else 0,
         splitLongWords=True,
     )

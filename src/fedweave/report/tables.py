@@ -635,7 +635,7 @@ def readable(name: str) -> str:
 # The table of how a model treats two groups of people, every gap beside what chance alone would show.
 
 
-GAPS = {"sp": "SP, statistical parity", "eo": "EO, equal opportunity", "equalised_odds": "Equalised odds"}
+GAPS = {"sp": "SP, statistical parity", "eo": "EO, equal opportunity", "equalised_odds": "Equalized odds"}
 OTHERS = {
     "sp_signed": "SP, signed",
     "eo_signed": "EO, signed",
@@ -646,8 +646,8 @@ OTHERS = {
     "tradeoff_accuracy": "Accuracy / (SP + EO)",
     "tradeoff_auc": "AUC / (SP + EO)",
     "tradeoff_skill": "(TPR - FPR) (1 - (SP + EO) / 2)",
-    "predicted": "Predicted favourable",
-    "favourable": "Favourable",
+    "predicted": "Predicted favorable",
+    "favorable": "Favorable",
 }
 GROUP_NOTES = {
     "sp": "difference of the shares predicted 1",
@@ -657,7 +657,7 @@ GROUP_NOTES = {
     "eo_signed": "group 1 minus group 0",
     "tradeoff_skill": "0 for every constant prediction",
     "predicted": "share of people",
-    "favourable": "share of people",
+    "favorable": "share of people",
 }
 UNFAIR = (*GAPS, "tradeoff_accuracy", "tradeoff_auc")  # what a constant prediction is best at
 FAMILIES = {
@@ -667,8 +667,8 @@ FAMILIES = {
 }
 
 
-def favourable(groups: Sequence[Group]) -> str:
-    """What the class is called whose prediction counts as favourable, the second of two; "class 1" where it has no name
+def favorable(groups: Sequence[Group]) -> str:
+    """What the class is called whose prediction counts as favorable, the second of two; "class 1" where it has no name
     or runs have different ones."""
     [name, *others] = dict.fromkeys(group.first.named(2)[1] for group in groups)
     return "class 1" if others or name == "class 1" else f"class “{name}” (1)"
@@ -700,7 +700,7 @@ def between_groups(groups: Sequence[Group]) -> ResultTable:
 
 def alike(group: Group, family: str = "groups/global") -> bool:
     """Whether a run of the group predicts one class for nearly everybody, so that its gaps say nothing."""
-    told = zip(*(group.values(f"{family}/{name}") for name in ("predicted", "favourable")), strict=True)
+    told = zip(*(group.values(f"{family}/{name}") for name in ("predicted", "favorable")), strict=True)
     return any(one is not None and true is not None and near_constant(one, true) for one, true in told)
 
 
@@ -724,8 +724,8 @@ def _aside(group: Group, family: str, name: str) -> str:
         "undefined at": spread(group.values(f"{family}/{name}_undefined")),
     }
     if name in GAPS:
-        known["predicted favourable"] = spread(group.values(f"{family}/predicted"))
-        known["favourable"] = spread(group.values(f"{family}/favourable"))
+        known["predicted favorable"] = spread(group.values(f"{family}/predicted"))
+        known["favorable"] = spread(group.values(f"{family}/favorable"))
     words = [
         f"{what} {f'{mean:g}' if what == 'undefined at' else number(mean)}" for what, (mean, _, n) in known.items() if n
     ]

@@ -202,9 +202,9 @@ def _for_evaluation(summary: Values) -> str:
 def _between_groups(found: Values) -> Table:
     """The gaps between groups of people on the test split, beside what chance alone would show."""
     table = Table("between groups", box=SIMPLE_HEAD)
-    for heading in ("global", "noise floor", "signed", "median", "undefined at", "predicted", "favourable"):
+    for heading in ("global", "noise floor", "signed", "median", "undefined at", "predicted", "favorable"):
         table.add_column(heading, justify="right")
-    shares = [_number(found.get(f"groups/global/{name}")) for name in ("predicted", "favourable")]
+    shares = [_number(found.get(f"groups/global/{name}")) for name in ("predicted", "favorable")]
     rows = ("sp", "eo", "equalised_odds", "tradeoff_accuracy", "tradeoff_auc", "tradeoff_skill")
     for name in (name for name in rows if f"groups/median/{name}_undefined" in found):
         keys = (f"global/{name}", f"global/{name}_floor", f"global/{name}_signed", f"median/{name}")

@@ -1,1 +1,1 @@
-"""Sampled parts of a client's graph: ego-graphs of fixed fan-out, and layer-wise sampled neighbourhoods."""
+"""Sampled parts of a client's graph: ego-graphs of fixed fan-out, and layer-wise sampled neighborhoods."""

@@ -1,8 +1,8 @@
 """Ego-graphs of a fixed shape as a `Graph`, so that any layer with a mean aggregator runs on them unchanged.
 
-An ego of k hops and fan-out f has 1 + f + … + f^k positions: position 0 is the centre, and the children of position v
+An ego of k hops and fan-out f has 1 + f + … + f^k positions: position 0 is the center, and the children of position v
 are f v + 1, …, f v + f. A batch of b egos is stored position by position, [positions · b, …]: then every ring of all
-egos is one slice. Each message-passing layer uses up the outermost ring, and after k layers the b centres are left.
+egos is one slice. Each message-passing layer uses up the outermost ring, and after k layers the b centers are left.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedweave.core import model as models
 from fedweave.core import random
-from fedweave.core.edges import Neighbours
+from fedweave.core.edges import Neighbors
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Model
 from fedweave.core.operators import Operator
@@ -52,7 +52,7 @@ class EgoEdges:
         """How many positions of h [positions · b, k] have children.
 
         Raises:
-            ValueError: only the centres are left.
+            ValueError: only the centers are left.
         """
         count = (h.shape[0] // self.batch - 1) // self.fan_out
         if count < 1:
@@ -128,7 +128,7 @@ class _SpreadRings(Operation):
 
 
 def ego_graph(h: Tensor, batch: int, fan_out: int) -> Graph:
-    """`batch` egos with the embeddings h [positions · b, k]; unlabelled."""
+    """`batch` egos with the embeddings h [positions · b, k]; unlabeled."""
     count = h.shape[0]
     return Graph(
         x=h,
@@ -139,12 +139,12 @@ def ego_graph(h: Tensor, batch: int, fan_out: int) -> Graph:
     )
 
 
-def children(neighbours: Neighbours, parents: Tensor, uniforms: Tensor) -> Tensor:
-    """One random neighbour (with replacement) of `parents` int64 [...] for each of `uniforms` [..., f] in [0, 1).
+def children(neighbors: Neighbors, parents: Tensor, uniforms: Tensor) -> Tensor:
+    """One random neighbor (with replacement) of `parents` int64 [...] for each of `uniforms` [..., f] in [0, 1).
 
-    A node without neighbours is its own. Returns int64 [..., f].
+    A node without neighbors is its own. Returns int64 [..., f].
     """
-    first, degree, columns = neighbours
+    first, degree, columns = neighbors
     flat = parents.reshape(-1)
     begin, count = (table.gather(0, flat).view(*parents.shape, 1) for table in (first, degree))
     at = (begin + (uniforms * count).long()).clamp(max=len(columns) - 1)
@@ -188,10 +188,10 @@ class _Compact(Operation):
 
 @dataclass(frozen=True)
 class Egos:
-    """Ego-graphs of `hops` hops with `fan_out` neighbours each, drawn with replacement, `batch` centres at a time.
+    """Ego-graphs of `hops` hops with `fan_out` neighbors each, drawn with replacement, `batch` centers at a time.
 
     epochs: 0 draws every mini-batch afresh; else all steps together are so many epochs, and the mini-batches of one
-            have no centre in common.
+            have no center in common.
     share:  how many train nodes an epoch goes through, as a share of all the client's nodes.
     """
 
@@ -218,7 +218,7 @@ class Egos:
         if len(on_egos) < self.hops or split == 0 or any(model[i].operator not in KINDS for i in on_egos):
             kinds = ", ".join(str(model[i].operator) for i in passing) or "none"
             raise ValueError(
-                f"ego-graphs of {self.hops} hops need a model with as many layers that average over neighbours, and a "
+                f"ego-graphs of {self.hops} hops need a model with as many layers that average over neighbors, and a "
                 f"layer before them; this one has {len(model)} layers, those with edges being: {kinds}. Choose "
                 "model.name = 'ego', or 'sage' with more layers than algorithm.hops"
             )
@@ -259,22 +259,22 @@ class Egos:
         """How many mini-batches that takes: int64 scalar."""
         return -(-self.epoch(graph) // self.batch)
 
-    def around(self, graph: Graph, key: Tensor, centres: Tensor) -> Tensor:
-        """Nodes at all positions of the egos around `centres` int64 [m]: int64 [positions, m] (see `sampling.ego`)."""
-        rings, neighbours = [centres[None]], graph.own_edges.neighbours
+    def around(self, graph: Graph, key: Tensor, centers: Tensor) -> Tensor:
+        """Nodes at all positions of the egos around `centers` int64 [m]: int64 [positions, m] (see `sampling.ego`)."""
+        rings, neighbors = [centers[None]], graph.own_edges.neighbors
         for hop in range(self.hops):
             parents = rings[-1]
             uniforms = random.uniform(random.fold(key, "hop", hop), (*parents.shape, self.fan_out))
-            rings.append(children(neighbours, parents, uniforms).transpose(1, 2).reshape(-1, len(centres)))
+            rings.append(children(neighbors, parents, uniforms).transpose(1, 2).reshape(-1, len(centers)))
         return torch.cat(rings)
 
     def batches(self, model: Model, graph: Graph, key: Tensor, steps: int) -> Tree:
         """Mini-batches of egos for `fit(…, batches=…)`, all leaves [steps, …]: the "target" class and "weight" (0 or 1)
-        of b centres, the distinct "nodes" of a batch's egos, and which of them is at which "place" in the egos."""
-        centres, real = self.draw(graph, random.fold(key, "centres"), steps)
-        nodes = self.around(graph, random.fold(key, "egos"), centres.reshape(-1))
+        of b centers, the distinct "nodes" of a batch's egos, and which of them is at which "place" in the egos."""
+        centers, real = self.draw(graph, random.fold(key, "centres"), steps)
+        nodes = self.around(graph, random.fold(key, "egos"), centers.reshape(-1))
         nodes = nodes.unflatten(1, (steps, self.batch)).transpose(0, 1).flatten(1)
-        target = graph.y.gather(0, centres.reshape(-1)).view(centres.shape).clamp(min=0)
+        target = graph.y.gather(0, centers.reshape(-1)).view(centers.shape).clamp(min=0)
         minibatch = {"target": target, "weight": real.to(graph.x.dtype)}
         if any(layer.operator for layer in model[: self.split(model)]):
             return minibatch | {"place": nodes}
@@ -304,7 +304,7 @@ class Egos:
         return count // self.batch + (count % self.batch >= least)
 
     def loss(self, w: Tree, model: Model, graph: Graph, key: Tensor, minibatch: Tree, how: ClassLoss = PLAIN) -> Tensor:
-        """Mean cross-entropy (eq. 2 with the minus sign that it lacks) of one mini-batch's centres, each seen through
+        """Mean cross-entropy (eq. 2 with the minus sign that it lacks) of one mini-batch's centers, each seen through
         its sampled ego; scalar, 0 at a client without train nodes."""
         split = self.split(model)
         if "nodes" in minibatch:  # layers without edges see only the nodes of the batch, and each of them once

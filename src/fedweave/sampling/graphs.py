@@ -64,7 +64,7 @@ class GraphBatches:
     def batches(self, graph: Graph, key: Tensor, steps: int) -> Tree:
         """Mini-batches for `fit(…, batches=…)`, all leaves [steps, …]: of b graphs the "target" class, the "weight" (0
         or 1) and where their nodes begin among the rows, "first" [b + 1]; of M rows the "nodes", the graph that each
-        belongs to, "slot" (b at padding), and where their neighbours begin, "starts" [M + 1], among "columns" [E],
+        belongs to, "slot" (b at padding), and where their neighbors begin, "starts" [M + 1], among "columns" [E],
         which are rows."""
         if graph.graph_of is None:
             raise ValueError("mini-batches of graphs need small graphs as examples, but this client's are nodes")
@@ -72,7 +72,7 @@ class GraphBatches:
         owner = torch.where(graph.graph_of < 0, len(graph.y), graph.graph_of)
         size = torch.zeros(len(graph.y) + 1, dtype=torch.int64, device=owner.device)
         size = size.scatter_add(0, owner, torch.ones_like(owner))[:-1]
-        tables, cache = (size, *graph.own_edges.neighbours), graph.own_edges.cache
+        tables, cache = (size, *graph.own_edges.neighbors), graph.own_edges.cache
         laid_out = partial(_laid_out, cache.padded_size, cache.most_of(self.batch))
         laid = _Layout.apply(laid_out, *tables, chosen, real)
         target = graph.y.gather(0, chosen.reshape(-1)).view(chosen.shape).clamp(min=0)
@@ -120,10 +120,10 @@ class BatchEdges:
         return _BatchProduct(len(rows), lambda h: _KINDS[kind](self, h))
 
     def with_means(self, h: Tensor, kind: str) -> tuple[Tensor, Tensor]:
-        """All rows, and for each of them the mean over its neighbours."""
+        """All rows, and for each of them the mean over its neighbors."""
         return h, self.operator(kind) @ h
 
-    def neighbours_sum(self, h: Tensor) -> Tensor:
+    def neighbors_sum(self, h: Tensor) -> Tensor:
         """A h; A is its own transpose."""
         lists = Lists(self.minibatch["columns"], self.minibatch["starts"])
         return sum_rows(h, lists, lists)
@@ -136,7 +136,7 @@ class BatchEdges:
 
     @property
     def degree(self) -> Tensor:
-        """How many neighbours each row has, [M, 1]."""
+        """How many neighbors each row has, [M, 1]."""
         result: Tensor = self.minibatch["starts"].diff()[:, None].to(self.dtype)
         return result
 
@@ -148,18 +148,18 @@ class BatchEdges:
 
 
 def _mean(edges: BatchEdges, h: Tensor) -> Tensor:
-    return edges.neighbours_sum(h) / edges.degree.clamp(min=1)
+    return edges.neighbors_sum(h) / edges.degree.clamp(min=1)
 
 
 def _gcn(edges: BatchEdges, h: Tensor) -> Tensor:
     scale = (edges.degree + 1).rsqrt()
     scaled = scale * h
-    return scale * (edges.neighbours_sum(scaled) + scaled)
+    return scale * (edges.neighbors_sum(scaled) + scaled)
 
 
 _KINDS: dict[str, Callable[[BatchEdges, Tensor], Tensor]] = {
-    "sum": BatchEdges.neighbours_sum,
-    "sum_with_self": lambda edges, h: edges.neighbours_sum(h) + h,
+    "sum": BatchEdges.neighbors_sum,
+    "sum_with_self": lambda edges, h: edges.neighbors_sum(h) + h,
     "mean": _mean,
     "mean_or_self": lambda edges, h: torch.where(edges.degree > 0, _mean(edges, h), h),
     "gcn": _gcn,
@@ -221,7 +221,7 @@ def _laid_out(
 
     most: rows, and edges, that no mini-batch exceeds.
     size int64 [P, e] counts the nodes of each graph, which stand one graph after the other; begin and degree [P, n] and
-    columns [P, …] are their neighbours; chosen int64 and real bool [P, steps, b].
+    columns [P, …] are their neighbors; chosen int64 and real bool [P, steps, b].
     """
     batch = chosen.shape[2]
     first = _starts(torch.where(real, _at(size, chosen), 0))

@@ -1,9 +1,9 @@
-"""Layer-wise sampled neighbourhoods (Zhang et al. 2023, GLASU, algorithm 2), for all clients at once inside a
-vectorised call.
+"""Layer-wise sampled neighborhoods (Zhang et al. 2023, GLASU, algorithm 2), for all clients at once inside a
+vectorized call.
 
 A layer takes sources to targets. The targets lead the sources, in order, so that a node's own row keeps its place.
 What is sampled for a node depends on its number and the key alone, not on the list it stands in: any part of a list
-sees the neighbours that the whole list sees.
+sees the neighbors that the whole list sees.
 
 Lists are padded behind their last node, and no place points there: what a layer makes of the padding (a sum of other
 nodes' rows) reaches nothing. So a node's row, and with it what dropout does to it, is the same for any padding.
@@ -46,33 +46,33 @@ from fedweave.ops.sparse import (
 def grow(
     graph: Graph, targets: Tensor, filled: Tensor, key: Tensor, layers: Sequence[int], fan_out: int
 ) -> tuple[Tensor, Tensor, Tree]:
-    """Up to `fan_out` different neighbours of each of `targets` int64 [t], of which the first `filled` (int64 scalar)
-    count, every one equally likely, for the first of `layers`, which come in falling order; for the next, neighbours
+    """Up to `fan_out` different neighbors of each of `targets` int64 [t], of which the first `filled` (int64 scalar)
+    count, every one equally likely, for the first of `layers`, which come in falling order; for the next, neighbors
     of all these nodes; and so on.
 
     Returns the lowest layer's sources int64 [s], how many of them count, and the hops by layer. A layer's sources are
-    its targets, then the further neighbours, each once, then repeats of the first target up to a size of few different
-    values; they are the next layer's targets. Its hop: "place" int64 [t, fan_out] where the sampled neighbours stand
-    among the sources, "count" [t, fan_out] how many neighbours each of them stands for (0: there is none), and "gcn"
-    [t, 1 + fan_out] the weights of the node itself and its neighbours.
+    its targets, then the further neighbors, each once, then repeats of the first target up to a size of few different
+    values; they are the next layer's targets. Its hop: "place" int64 [t, fan_out] where the sampled neighbors stand
+    among the sources, "count" [t, fan_out] how many neighbors each of them stands for (0: there is none), and "gcn"
+    [t, 1 + fan_out] the weights of the node itself and its neighbors.
 
-    The weights are those of D~^-1/2 (A + I) D~^-1/2, times the number of neighbours that a sampled one stands for: the
-    sum over the sampled is the full graph's in expectation, and exactly if no node has more than `fan_out` neighbours,
+    The weights are those of D~^-1/2 (A + I) D~^-1/2, times the number of neighbors that a sampled one stands for: the
+    sum over the sampled is the full graph's in expectation, and exactly if no node has more than `fan_out` neighbors,
     so that training and full-graph inference compute the same thing.
     """
     if not layers:
         return targets, filled, {}
     size = graph.own_edges.cache.padded_size
     grown = partial(_grow, layers=tuple(layers), fan_out=fan_out, dtype=graph.x.dtype, padded_size=size)
-    sources, filled, *found = _Grow.apply(grown, *graph.own_edges.neighbours, targets, filled, key)
+    sources, filled, *found = _Grow.apply(grown, *graph.own_edges.neighbors, targets, filled, key)
     hops = zip(layers, found[::3], found[1::3], found[2::3], strict=True)
     return sources, filled, {str(i): {"place": place, "count": count, "gcn": gcn} for i, place, count, gcn in hops}
 
 
-def neighbours(
+def neighbors(
     first: Tensor, degree: Tensor, columns: Tensor, targets: Tensor, key: Tensor, fan_out: int
 ) -> tuple[Tensor, Tensor]:
-    """Sampled neighbours [P, t, f] (the node itself where there is none) and how many each stands for, float64.
+    """Sampled neighbors [P, t, f] (the node itself where there is none) and how many each stands for, float64.
 
     What is drawn of them: see `places`."""
     at, there, count = places(first, degree, targets, key, fan_out)
@@ -84,7 +84,7 @@ def places(first: Tensor, degree: Tensor, targets: Tensor, key: Tensor, fan_out:
     """Where in a list by nodes those stand that are sampled for each of `targets` [P, t], int64 [P, t, f] (0 where
     there is none), which are there, and how many each stands for, float64.
 
-    Systematic sampling: of d > f neighbours, those at (u + j) d / f for j = 0, …, f - 1 with one uniform u are all
+    Systematic sampling: of d > f neighbors, those at (u + j) d / f for j = 0, …, f - 1 with one uniform u are all
     different, and each is taken with probability f / d.
     """
     many = degree.gather(1, targets)[..., None]
@@ -138,13 +138,13 @@ class Sampled:
         if kind == "gcn":
             return Bipartite(self.hop["place"], self.hop["gcn"])
         if kind not in ("sum", "mean", "mean_or_self"):
-            raise ValueError(f"sampled neighbours have no operator {kind!r}, only gcn, sum, mean and mean_or_self")
+            raise ValueError(f"sampled neighbors have no operator {kind!r}, only gcn, sum, mean and mean_or_self")
         total = count.sum(1, keepdim=True)
         own = (total == 0).to(count.dtype) if kind == "mean_or_self" else torch.zeros_like(total)
         return Bipartite(self.hop["place"], torch.cat([own, count if kind == "sum" else count / total.clamp(min=1)], 1))
 
     def with_means(self, h: Tensor, kind: str) -> tuple[Tensor, Tensor]:
-        """The targets, and for each of them the mean over its sampled neighbours: both [t, k]."""
+        """The targets, and for each of them the mean over its sampled neighbors: both [t, k]."""
         return h[: len(self.hop["place"])], self.operator(kind) @ h
 
 
@@ -176,7 +176,7 @@ class Bipartite:
     def attend(
         self, source: Tensor, target: Tensor, values: Tensor, slope: float, key: Tensor | None, rate: float
     ) -> Tensor:
-        """`ops.attention.attend` over the node itself and its sampled neighbours."""
+        """`ops.attention.attend` over the node itself and its sampled neighbors."""
         heads = source.shape[1]
         scores = F.leaky_relu(target[:, None] + self._rows(source), slope)  # [t, 1 + f, H]
         a = torch.softmax(scores.masked_fill((self.weight == 0)[..., None], -torch.inf), 1)
@@ -211,12 +211,12 @@ class _Grow(Operation):
 def _grow(
     tensors: list[Tensor], layers: tuple[int, ...], fan_out: int, dtype: torch.dtype, padded_size: Callable[..., int]
 ) -> tuple[Tensor, ...]:
-    """For P clients, all tensors [P, …]: the tables of neighbours, the targets, how many count, and the key."""
+    """For P clients, all tensors [P, …]: the tables of neighbors, the targets, how many count, and the key."""
     first, degree, columns, sources, filled, key = tensors
     looped, found = (degree + 1).to(torch.float64), []
     for i in layers:
         targets, drawn = sources, random.fold(key, "sample", i)
-        chosen, count = neighbours(first, degree, columns, targets, drawn, fan_out)
+        chosen, count = neighbors(first, degree, columns, targets, drawn, fan_out)
         own = looped.gather(1, targets)[..., None]
         other = looped.gather(1, chosen.flatten(1)).view(chosen.shape)
         gcn = torch.cat([1 / own, count / torch.sqrt(own * other)], 2)
@@ -248,12 +248,12 @@ def _joined(
 
 # ----------------------------------------------------------------------------------------------------
 # Sampled messages along single edges, with what these carry: the operators of one layer's targets and sources, for
-# one client and, inside a vectorised call, for all. Every target has `fan_out` places of its own for the messages of
+# one client and, inside a vectorized call, for all. Every target has `fan_out` places of its own for the messages of
 # each way, which stand behind the targets, way after way. An empty place is a message of zeros that reaches nobody,
 # as those of the padding of whole graphs (`core.carried.Messages`).
 
 
-EGO_IDS = "ego_ids"  # [sources, 1]: 1 at the nodes around which a neighbourhood was sampled
+EGO_IDS = "ego_ids"  # [sources, 1]: 1 at the nodes around which a neighborhood was sampled
 GCN = "gcn"  # how the names of what a graph convolution multiplies by begin
 
 
@@ -277,13 +277,13 @@ def reached(graph: Graph, layer: Layer, targets: Tensor, keys: Tensor, fan_out: 
         features = _rows(edges.features, edge) * there[..., None]
         own: Tree = {"count": count, "features": features, "degree": many.degree.gather(1, targets)}
         if what.startswith(GCN):
-            own["gcn"] = _normalised(what, many, edges, targets, start, edge, count)
+            own["gcn"] = _normalized(what, many, edges, targets, start, edge, count)
         hop[way] = {name: value.to(graph.x.dtype) for name, value in own.items()}
         started.append(start.flatten(1))
     return started, hop
 
 
-def _normalised(
+def _normalized(
     what: str, many: Incoming, edges: OfEdges, targets: Tensor, start: Tensor, edge: Tensor, count: Tensor
 ) -> Tensor:
     """The weights of a target itself and of its messages, as in `core.carried.Messages.matrix`: float64
@@ -407,13 +407,13 @@ class Into:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Mini-batches of nodes, or of edges, with sampled neighbourhoods (Hamilton et al. 2017, "Inductive Representation
+# Mini-batches of nodes, or of edges, with sampled neighborhoods (Hamilton et al. 2017, "Inductive Representation
 # Learning on Large Graphs", algorithm 2), drawn for all steps of a local training at once. Every node of a list has
-# places of its own for its neighbours, so that all lists have one length, whatever is drawn; a node that is reached
-# twice stands there twice (`sampling.neighbourhoods` names each once).
+# places of its own for its neighbors, so that all lists have one length, whatever is drawn; a node that is reached
+# twice stands there twice (`sampling.neighborhoods` names each once).
 
 
-NO_HOP = (None, EGO_IDS, *OF_EXAMPLES)  # operators for which nobody's neighbours are drawn
+NO_HOP = (None, EGO_IDS, *OF_EXAMPLES)  # operators for which nobody's neighbors are drawn
 MANY = 1 << 22  # examples of which each step's are drawn by themselves
 MOST = 1 << 17  # places from which a list that would be longer than all nodes are has each node once instead
 
@@ -430,14 +430,14 @@ def drawn(member: Tensor, key: Tensor, size: int) -> tuple[Tensor, Tensor]:
 def grown(
     graph: Graph, targets: Tensor, keys: Tensor, layers: Mapping[int, Layer], fan_out: int, capped: bool = False
 ) -> tuple[Tensor, dict[str, Tree]]:
-    """Up to `fan_out` different neighbours of each of `targets` int64 [steps, t] for the first of `layers`, which come
-    in falling order, by number; for the next, neighbours of all these nodes; and so on; keys: int64 [steps].
+    """Up to `fan_out` different neighbors of each of `targets` int64 [steps, t] for the first of `layers`, which come
+    in falling order, by number; for the next, neighbors of all these nodes; and so on; keys: int64 [steps].
 
     Where places of one's own would be more than `MOST` and than all nodes, the list goes on with each node once, and no
     lower layer makes it longer. capped: whether it may.
 
     Returns the lowest layer's sources int64 [steps, s], which the targets lead, and the hops by layer: "count" and
-    "gcn" as `neighbourhoods.grow` has them, [steps, …], and "place" where nodes stand once; or what `messages.reached`
+    "gcn" as `neighborhoods.grow` has them, [steps, …], and "place" where nodes stand once; or what `messages.reached`
     has of single edges. `edges_of` makes one step's of it.
     """
     hops, whole = {}, None  # where all nodes begin in the list
@@ -457,14 +457,14 @@ def grown(
 
 
 def is_too_long(targets: int, fan_out: int, nodes: int) -> bool:
-    """Whether targets with places of their own for their neighbours are more than `MOST`, and than with all nodes."""
+    """Whether targets with places of their own for their neighbors are more than `MOST`, and than with all nodes."""
     return targets * (1 + fan_out) > max(MOST, targets + nodes)
 
 
 def _hop(graph: Graph, targets: Tensor, keys: Tensor, fan_out: int) -> tuple[Tensor, Tree]:
-    """The neighbours of `targets` for one layer, int64 [steps, t, f], and its hop."""
-    first, degree, columns = (table.expand(len(targets), -1) for table in graph.own_edges.neighbours)
-    chosen, count = neighbours(first, degree, columns, targets, keys, fan_out)
+    """The neighbors of `targets` for one layer, int64 [steps, t, f], and its hop."""
+    first, degree, columns = (table.expand(len(targets), -1) for table in graph.own_edges.neighbors)
+    chosen, count = neighbors(first, degree, columns, targets, keys, fan_out)
     looped = (degree + 1).to(torch.float64)
     own = looped.gather(1, targets)[..., None]
     other = looped.gather(1, chosen.flatten(1)).view(chosen.shape)
@@ -473,7 +473,7 @@ def _hop(graph: Graph, targets: Tensor, keys: Tensor, fan_out: int) -> tuple[Ten
 
 
 def edges_of(layer: Layer, of_step: Tree) -> MessagePassing:
-    """One layer's edges in one step: the f neighbours of the i-th of t targets stand at t + i f, … unless the hop says
+    """One layer's edges in one step: the f neighbors of the i-th of t targets stand at t + i f, … unless the hop says
     where."""
     if layer.along:
         return SampledMessages(of_step)
@@ -492,7 +492,7 @@ def edges_of(layer: Layer, of_step: Tree) -> MessagePassing:
 @dataclass(frozen=True)
 class Minibatches:
     """Mini-batches of `batch` training examples, nodes or edges, of which every layer that passes messages sees up to
-    `fan_out` sampled neighbours a node, or messages of each way."""
+    `fan_out` sampled neighbors a node, or messages of each way."""
 
     batch: int = 32
     fan_out: int = 5
@@ -509,17 +509,17 @@ class Minibatches:
         """
         if models.needs_graph(model):
             raise ValueError(
-                "h2gcn and a torch.nn.Module cannot read sampled neighbours; choose model sage, gcn, gat, gine or pna"
+                "h2gcn and a torch.nn.Module cannot read sampled neighbors; choose model sage, gcn, gat, gine or pna"
             )
         if models.pools(model):
             raise ValueError(
-                "neighbours are sampled around nodes or edges, and the examples are small graphs; take the part "
+                "neighbors are sampled around nodes or edges, and the examples are small graphs; take the part "
                 "graph_cross_entropy, which draws these"
             )
         layers = {i: layer for i, layer in reversed([*enumerate(model)]) if layer.operator not in NO_HOP}
         if odd := [own.operator for own in layers.values() if not own.along and own.operator not in Sampled.KINDS]:
             raise ValueError(
-                f"sampled neighbours give no {odd[0]!r}, which the model multiplies by; choose model sage, gcn, gat, "
+                f"sampled neighbors give no {odd[0]!r}, which the model multiplies by; choose model sage, gcn, gat, "
                 "gine or pna"
             )
         return layers
@@ -595,7 +595,7 @@ def bytes_of(model: Model, sampler: Minibatches, nodes: int, steps: int) -> floa
 
 
 def places_of(model: Model, sampler: Minibatches) -> int:
-    """How many places the neighbourhood of one example has at the lowest layer."""
+    """How many places the neighborhood of one example has at the lowest layer."""
     layers = sampler.layers(model).values()
     own = 2 if models.example(model) == "edge" else 1
     return own * math.prod(1 + sampler.fan_out * max(1, len(layer.along)) for layer in layers)
@@ -603,7 +603,7 @@ def places_of(model: Model, sampler: Minibatches) -> int:
 
 def _ids(nodes: Tensor, ends: tuple[Tensor, ...], layers: Mapping[int, Layer], fan_out: int) -> Tensor:
     """bool [steps, s, 1]: whether each of `nodes` [steps, s] is the example, or one of its `ends` [steps, b], in whose
-    neighbourhood it stands in `grown`."""
+    neighborhood it stands in `grown`."""
     example = torch.arange(ends[0].shape[1], device=nodes.device).repeat(len(ends))
     for layer in layers.values():
         reached = example.repeat_interleave(fan_out).repeat(max(1, len(layer.along)))

@@ -28,7 +28,7 @@ from fedweave.papers.table import Point, piped
 from fedweave.report.cells import LEAST_SEEDS, Cell, ResultTable, marked, measured, number, paired_differences, unlike
 from fedweave.report.compare import headlines, over_conditions
 from fedweave.report.conditions import Condition, Ranks, conditions, effect, placed, said, short
-from fedweave.report.drawing import COLOURS, DASHES
+from fedweave.report.drawing import COLORS, DASHES
 from fedweave.report.html import SelectedRuns, render
 from fedweave.report.reading import Group, Run, grouped, judged_alike, read_runs, spread
 from fedweave.report.tables import gains
@@ -402,7 +402,7 @@ def _drawn(chart: Chart) -> "Figure":
     axes = figure.add_subplot()
     for at, (name, line) in enumerate(chart.lines.items()):
         x, y, error = zip(*line, strict=True)
-        style: Record = {"color": COLOURS[at % len(COLOURS)], "linestyle": _dashed(DASHES[at % len(DASHES)])}
+        style: Record = {"color": COLORS[at % len(COLORS)], "linestyle": _dashed(DASHES[at % len(DASHES)])}
         if chart.over == "round":
             axes.plot(x, y, label=name, **style)
             low, high = ([mean + sign * own for mean, own in zip(y, error, strict=True)] for sign in (-1, 1))

@@ -4,7 +4,7 @@ A round, as its parts do it (`i` is an agent, u_i its update, r_i its value, d_i
 
     1. agent    starts from its last start plus its reward, trains with the pull of prototypes, sends u_i and c_ik
     2. server   u_N = Σ ReLU(r_i) u_i / Σ ReLU(r_i)                       AgentValue.weigh   (Eq. 13)
-    3.          φ_i = cos(u_i, u_N), r_i ← r_i + α1 (φ_i + α2 d_i), normalised   AgentValue.value   (Eqs. 9, 10)
+    3.          φ_i = cos(u_i, u_N), r_i ← r_i + α1 (φ_i + α2 d_i), normalized   AgentValue.value   (Eqs. 9, 10)
     4.          w ← w + u_N, the global model
     5.          c_k = Σ ReLU(r_i) c_ik / Σ ReLU(r_i)                      MotifPrototypes    (Eq. 12)
     6.          payoff_i from r_i and the values before                   Payoff             (Eqs. 5 to 7)
@@ -185,7 +185,7 @@ def listed(state: Tree, round: Round) -> Tensor:
 
 @dataclass(frozen=True)
 class AgentValue(Part):
-    """Values r_i ← r_i + α1 (φ_i + α2 d_i), normalised to sum 1, with the alignment φ_i = cos(u_i, u_N) and the
+    """Values r_i ← r_i + α1 (φ_i + α2 d_i), normalized to sum 1, with the alignment φ_i = cos(u_i, u_N) and the
     diversity d_i, the agent's share of all agents' motifs (Eqs. 9 and 10); r_i⁰ = 1/N. Updates count by ReLU(r_i).
 
     alpha1:    α1, how much a round counts in a value.
@@ -382,7 +382,7 @@ class FairGraphFL:
     norm:        Γ that updates are scaled to before they are sent; 0 sends them as they are.
     rewards:     whether agents get by value; otherwise all get the global model.
     prototypes:  whether agents exchange prototypes.
-    local_steps: optimiser steps per round, each on all of an agent's training graphs.
+    local_steps: optimizer steps per round, each on all of an agent's training graphs.
     lr:          learning rate of the local training.
     """
 

@@ -33,16 +33,16 @@ from fedweave.partition.client_data import shares
 # Short cycles of a minimum cycle basis, by a bounded version of Horton's search. Vismara (1997, "Union of all the
 # minimum cycle bases of a graph") shows which cycles suffice: for each vertex r, paths from r are shortest ones
 # through vertices of lower number, and a cycle is two such paths, apart but for r, that end at the two ends of an
-# edge (odd length) or at two neighbours of one vertex (even length). A greedy choice of independent ones among them,
+# edge (odd length) or at two neighbors of one vertex (even length). A greedy choice of independent ones among them,
 # shortest first, gives the cycles of a minimum cycle basis up to the length wanted.
 
 
 class Adjacency(NamedTuple):
-    """An undirected graph of n vertices and m edges as compressed rows: the neighbours of vertex v are
-    neighbour[start[v]:start[v + 1]], and `edge` there is the number, 0 to m - 1, of the edge that leads to each."""
+    """An undirected graph of n vertices and m edges as compressed rows: the neighbors of vertex v are
+    neighbor[start[v]:start[v + 1]], and `edge` there is the number, 0 to m - 1, of the edge that leads to each."""
 
     start: np.ndarray
-    neighbour: np.ndarray
+    neighbor: np.ndarray
     edge: np.ndarray
 
     @property
@@ -64,7 +64,7 @@ class Forest(NamedTuple):
 
 
 def adjacency(pairs: np.ndarray, vertices: int) -> Adjacency:
-    """The graph with an edge for each of the distinct `pairs` int64 [2, m]; neighbours in ascending order."""
+    """The graph with an edge for each of the distinct `pairs` int64 [2, m]; neighbors in ascending order."""
     ends = np.concatenate([pairs, pairs[::-1]], 1)
     order = np.lexsort(ends[::-1])
     start = np.searchsorted(ends[0, order], np.arange(vertices + 1))
@@ -72,7 +72,7 @@ def adjacency(pairs: np.ndarray, vertices: int) -> Adjacency:
 
 
 def spanning_forest(graph: Adjacency) -> Forest:
-    """The forest of a depth-first search from the lowest vertices, neighbours in their order.
+    """The forest of a depth-first search from the lowest vertices, neighbors in their order.
 
     An edge outside of it joins a vertex to one of its ancestors. So a count of +1 at the lower and -1 at the upper end,
     summed over a vertex's subtree, says how many such edges pass by the edge to its parent: a bridge where none does.
@@ -94,11 +94,11 @@ def spanning_forest(graph: Adjacency) -> Forest:
 def _breadth_first(graph: Adjacency) -> tuple[list[int], list[int], list[int], list[tuple[int, int, int]]]:
     """Vertices in the order found, each vertex' parent and the edge to it (-1 at a root), and (edge, lower, upper
     end) of each edge outside."""
-    start, neighbour, edge = (array.tolist() for array in graph)
+    start, neighbor, edge = (array.tolist() for array in graph)
     parent, upward, number = ([-1] * graph.vertices for _ in range(3))
     order: list[int] = []
     outside = []
-    at = start[:-1]  # where each vertex' neighbours have been followed up to
+    at = start[:-1]  # where each vertex' neighbors have been followed up to
     for root in range(graph.vertices):
         if number[root] >= 0:
             continue
@@ -109,7 +109,7 @@ def _breadth_first(graph: Adjacency) -> tuple[list[int], list[int], list[int], l
             if at[v] == start[v + 1]:
                 v = parent[v]
                 continue
-            w, e = neighbour[at[v]], edge[at[v]]
+            w, e = neighbor[at[v]], edge[at[v]]
             at[v] += 1
             if number[w] < 0:
                 parent[w], upward[w], number[w] = v, e, len(order)
@@ -208,13 +208,13 @@ def _from_roots(graph: Adjacency, roots: np.ndarray, longest: int) -> Iterator[C
 
 
 def _step(graph: Adjacency, level: Level) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(entry of `level`, vertex, edge) for each neighbour of the level's vertices that is lower than the root."""
+    """(entry of `level`, vertex, edge) for each neighbor of the level's vertices that is lower than the root."""
     start = graph.start[level.vertex]
     degree = graph.start[level.vertex + 1] - start
     source = np.repeat(np.arange(len(degree)), degree)
     at = np.arange(len(source)) + np.repeat(start - (np.cumsum(degree) - degree), degree)
-    below = np.flatnonzero(graph.neighbour[at] < level.root[source])
-    return source[below], graph.neighbour[at[below]], graph.edge[at[below]]
+    below = np.flatnonzero(graph.neighbor[at] < level.root[source])
+    return source[below], graph.neighbor[at[below]], graph.edge[at[below]]
 
 
 def _joined(
@@ -285,7 +285,7 @@ def _reduced(vector: int, mask: int, rest: dict[int, int]) -> int:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Motifs of labelled graphs: bonds and rings (FairGraphFL, appendix A.2, definitions 4 and 5; Yu and Gao 2022).
+# Motifs of labeled graphs: bonds and rings (FairGraphFL, appendix A.2, definitions 4 and 5; Yu and Gao 2022).
 
 
 BATCH = 512  # vertices of small graphs that are searched together, which saves most of the time they take
@@ -328,7 +328,7 @@ def extract(
 
     edges:       int64 [2, E] vertices, undirected: a direction may be missing, repetitions and loops are not looked at.
     graph_of:    int64 [n], the graph of each vertex, ascending from 0.
-    labels:      int64 [n]; None is the degree (the number of distinct neighbours).
+    labels:      int64 [n]; None is the degree (the number of distinct neighbors).
     edge_labels: int64 [E], alike in both directions, or None.
 
     Raises:

@@ -510,7 +510,7 @@ class ServerHooks:
         return after | {"parts": memory}, round
 
     def _stepped(self, state: Tree, round: Round, memory: Tree) -> tuple[Tree, Tree]:
-        """The weights after a round, and the parts' states with that of the server's optimiser.
+        """The weights after a round, and the parts' states with that of the server's optimizer.
 
         Raises:
             ConfigError: its owner gives something else.

@@ -165,7 +165,7 @@ class ExampleNoise(MemberNoise):
     to an L2 norm, and their sum gets Gaussian noise at the member (Abadi et al. 2016, algorithm 1, of all examples and
     without a sample).
 
-    A record is a labelled node or, if small graphs are the examples, a whole graph: a receiver can hardly distinguish
+    A record is a labeled node or, if small graphs are the examples, a whole graph: a receiver can hardly distinguish
     one example from any other in its place. That holds only if an example's loss depends on no other example, so a node
     model may pass no messages between nodes. A member's number of training examples is taken as known. Replacing one
     example changes the sum by at most 2 · clip, so a round is μ-Gaussian differentially private with μ = 2 / sigma and
@@ -191,7 +191,7 @@ class ExampleNoise(MemberNoise):
         passing = models.needs_graph(training.model) or any(layer.operator is not None for layer in training.model)
         if passing and not models.pools(training.model):
             raise ValueError(
-                "dp_examples bounds what one example tells, but with message passing a node is in its neighbours' "
+                "dp_examples bounds what one example tells, but with message passing a node is in its neighbors' "
                 "losses; take a model without it (mlp), small graphs as examples, or the part dp of whole members"
             )
 

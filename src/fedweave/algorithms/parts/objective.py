@@ -13,7 +13,7 @@ from fedweave.core.federation import Client
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.tree import Tree, check, leaves, nest, sub
 from fedweave.errors import ConfigError, ReplyRefused, StepFailed, listed, raised_at
-from fedweave.learn import Fit, Optimiser, Penalty, fit
+from fedweave.learn import Fit, Optimizer, Penalty, fit
 from fedweave.ops.touched import Sparsified, TouchedRows
 
 # ----------------------------------------------------------------------------------------------------
@@ -185,9 +185,7 @@ class Objective:
             raise ValueError("parts: none of them is a term of the objective that depends on data; add cross_entropy")
         for name, part in self.parts.items():
             if part.needs.nodes and models.example(self.training.model) == "edge":
-                raise ValueError(
-                    f"{name} is about nodes and their neighbours, but the examples are edges; take another"
-                )
+                raise ValueError(f"{name} is about nodes and their neighbors, but the examples are edges; take another")
             part.check(self.training)
             if part.protection.plain_loss and not self.training.loss.plain:
                 raise ValueError(
@@ -231,7 +229,7 @@ class Objective:
         state: Tree | None = None,
         penalty: Penalty | None = None,
         steps: int | None = None,
-        optimiser: Optimiser | None = None,
+        optimizer: Optimizer | None = None,
         limit: Tensor | None = None,
         within: Tree | None = None,
         share: Tensor | float | None = None,
@@ -239,14 +237,14 @@ class Objective:
         """`local_steps` steps from `w`.
 
         given: {part: what it was sent, and recalls}. anchor: the received weights for penalties; without it there are
-        none. state: of the optimiser, fresh if None. penalty: in place of the parts' penalties; a method that lasts,
-        for the training is recorded under its name. steps, optimiser: others than the training's. limit: after how many
+        none. state: of the optimizer, fresh if None. penalty: in place of the parts' penalties; a method that lasts,
+        for the training is recorded under its name. steps, optimizer: others than the training's. limit: after how many
         of the steps this client stops, int64 scalar (`learn.fit`). within: weights that rest, among which the loss is
         taken at those of `w` or, with a `share`, at share · w + (1 − share) · within.
         """
         training, graph = self.training, client.graph
         steps = training.local_steps if steps is None else steps
-        optimiser = training.optimiser if optimiser is None else optimiser
+        optimizer = training.update_rule if optimizer is None else optimizer
         own = self._penalties if anchor is not None and penalty is None else {}
         args = {name: found for name, found in (given or {}).items() if name in self._terms or name in own}
         counts = (given or {}).get(COUNTS, {}).get("classes")
@@ -261,7 +259,7 @@ class Objective:
             w,
             graph,
             key,
-            optimiser,
+            optimizer,
             steps,
             args=args,
             batches={"drawn": drawn},

@@ -18,7 +18,7 @@ from fedweave.core.model import Hidden, Model
 from fedweave.core.settings import Settings
 from fedweave.core.tree import Tree, leaves, map_leaves, nest, sub
 from fedweave.datasets.base import Dataset
-from fedweave.learn import OPTIMISERS, ClassLoss, Fit, Optimiser, Penalty, check_training
+from fedweave.learn import OPTIMIZERS, ClassLoss, Fit, Optimizer, Penalty, check_training
 from fedweave.ops.tape import ByObject
 from fedweave.partition.base import Partition
 from fedweave.partition.client_data import Precompute
@@ -61,7 +61,7 @@ def weighing(algorithm: WeighsClasses) -> ClassLoss:
 class Training:
     """A model and how it is trained locally.
 
-    local_steps:     optimiser steps per round. optimizer, lr, weight_decay: of these.
+    local_steps:     optimizer steps per round. optimizer, lr, weight_decay: of these.
     optimizer_state: "kept" from round to round, or "fresh" in each.
     loss:            of the classes, which all cross-entropies are.
     """
@@ -78,9 +78,9 @@ class Training:
         check_training(self.lr, self.weight_decay, local_steps=self.local_steps)
 
     @cached_property
-    def optimiser(self) -> Optimiser:
-        """The optimiser."""
-        return OPTIMISERS[self.optimizer](self.lr, self.weight_decay)
+    def update_rule(self) -> Optimizer:
+        """The optimizer."""
+        return OPTIMIZERS[self.optimizer](self.lr, self.weight_decay)
 
     @property
     def reach(self) -> float:
@@ -89,7 +89,7 @@ class Training:
 
     @property
     def kept(self) -> bool:
-        """Whether the optimiser's state lasts."""
+        """Whether the optimizer's state lasts."""
         return self.optimizer_state == "kept"
 
 
@@ -118,7 +118,7 @@ class Trainable(Protocol):
         state: Tree | None = None,
         penalty: Penalty | None = None,
         steps: int | None = None,
-        optimiser: Optimiser | None = None,
+        optimizer: Optimizer | None = None,
         limit: Tensor | None = None,
         within: Tree | None = None,
         share: Tensor | float | None = None,
@@ -217,7 +217,7 @@ class Context:
 
     def keep_alike(self, memory: Tree) -> None:
         """`keep` trees like the weights, of which clients that took equally many local steps have the same in the rows
-        that no feature of theirs touches, as of an optimiser's state: there they train the touched rows alone."""
+        that no feature of theirs touches, as of an optimizer's state: there they train the touched rows alone."""
         steps = self.memory.get("steps", torch.zeros_like(self.examples)) + self.training.local_steps
         self.keep(memory | {"steps": steps})
 
@@ -375,10 +375,10 @@ class Needs:
     judged_global:  `judged` gives the received weights, so that clients use the global model.
     tunes:          `judged` trains the received weights, so that clients are sent what all parts' terms of the
                     objective need.
-    nodes:          it is about nodes and who their neighbours are, so that edges are no examples for it, and messages
+    nodes:          it is about nodes and who their neighbors are, so that edges are no examples for it, and messages
                     cannot depend on time.
     whole_graphs:   it reads what models make of a client's whole graph, which one that marks the seeds of sampled
-                    neighbourhoods cannot give.
+                    neighborhoods cannot give.
     bounds:         settings that bound the number of examples in a training step; sites may require more than a few.
     """
 
@@ -518,7 +518,7 @@ class Part(Settings):
         return state
 
     def step(self, state: Tree, w: Tree, delta: Tree) -> tuple[Tree, Tree]:
-        """The new global weights, and the part's state: the server's optimiser. Only one part may decide this."""
+        """The new global weights, and the part's state: the server's optimizer. Only one part may decide this."""
         raise NotImplementedError
 
     def measures(self, state: Tree) -> Mapping[str, Tensor | float]:
@@ -600,7 +600,7 @@ class Attackable(Protocol):
     """A part that knows attacks of a curious server on what clients send for it."""
 
     def attacks(self, fed: Federation, data: Dataset, partition: Partition, key: Tensor) -> list[Attacked]:
-        """A row for each attack, of what the server gets right without the part's defence and with it; [] where nothing
+        """A row for each attack, of what the server gets right without the part's defense and with it; [] where nothing
         is sent that they are on."""
         ...
 
@@ -638,7 +638,7 @@ class Trains(Protocol):
 
     def train(self, ctx: Context) -> Fit:
         """Local training from `ctx.start`, by `ctx.objective.fit`, in the place of `local_steps` steps of the
-        objective; `ctx.optimizer_state` is the optimiser's. Only one part may decide this."""
+        objective; `ctx.optimizer_state` is the optimizer's. Only one part may decide this."""
         ...
 
 

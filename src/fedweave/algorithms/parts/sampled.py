@@ -1,4 +1,4 @@
-"""Training on examples that each step draws: sampled neighbourhoods (Hamilton et al. 2017, "Inductive Representation
+"""Training on examples that each step draws: sampled neighborhoods (Hamilton et al. 2017, "Inductive Representation
 Learning on Large Graphs", algorithm 2), ego-graphs and mini-batches of small graphs.
 """
 
@@ -21,10 +21,10 @@ class EgoCrossEntropy(Part):
 
     FedEgo and the baselines of its paper train so. One local step is one mini-batch.
 
-    batch:   centres of a mini-batch.
+    batch:   centers of a mini-batch.
     hops:    radius of an ego-graph.
-    fan_out: neighbours sampled per node.
-    epochs:  the local steps are so many epochs, whose mini-batches have no centre in common; 0 draws each afresh.
+    fan_out: neighbors sampled per node.
+    epochs:  the local steps are so many epochs, whose mini-batches have no center in common; 0 draws each afresh.
     share:   how many train nodes an epoch goes through, as a share of the client's nodes.
     """
 
@@ -105,12 +105,12 @@ class GraphCrossEntropy(Part):
 
 @dataclass(frozen=True)
 class SampledCrossEntropy(Part):
-    """Cross-entropy of a random mini-batch of training nodes, or edges, of whose neighbours every layer sees a sample.
+    """Cross-entropy of a random mini-batch of training nodes, or edges, of whose neighbors every layer sees a sample.
 
-    One local step is one mini-batch; models are judged on all neighbours.
+    One local step is one mini-batch; models are judged on all neighbors.
 
     batch:   nodes, or edges, of a mini-batch.
-    fan_out: neighbours, or messages of each way along single edges, sampled per node and layer, without replacement.
+    fan_out: neighbors, or messages of each way along single edges, sampled per node and layer, without replacement.
     """
 
     batch: int = 32
@@ -126,7 +126,7 @@ class SampledCrossEntropy(Part):
         return Minibatches(self.batch, self.fan_out)
 
     def check(self, training: Training) -> None:
-        """Refuse a model that cannot run on sampled neighbours."""
+        """Refuse a model that cannot run on sampled neighbors."""
         self.sampler.layers(training.model)
 
     def draw(self, model: Model, graph: Graph, key: Tensor, steps: int) -> Tree:

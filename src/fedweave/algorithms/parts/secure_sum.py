@@ -22,7 +22,7 @@ _LEAST = 2.0**-10  # of N, as which a client counts at least
 
 @dataclass(frozen=True)
 class SecureSum(Part):
-    """The server learns the mean of the updates, and no single client's. Between organisations what leaves is masked so
+    """The server learns the mean of the updates, and no single client's. Between organizations what leaves is masked so
     that only the sum over all who sent can be opened (`privacy.aggregation`); the simulation adds up the same words.
 
     A client sends n_i / N · Δ_i in words and n_i, which stays in the sum too; N is Σ n_i over all clients, computed
@@ -35,7 +35,7 @@ class SecureSum(Part):
     With `everyone`, each sum covers all clients: none may be missing, and they may remember what they were told before,
     because a client that was told something else masks its terms differently, and the sum cannot be opened. Without it,
     a sum goes on with those who replied. Then a term depends only on the present message and the client's data, and an
-    optimiser starts afresh in each round; and a server may ask for two sums, one of all and one without a client, whose
+    optimizer starts afresh in each round; and a server may ask for two sums, one of all and one without a client, whose
     difference is near that client's update.
 
     bound:    every number of n_i / N · Δ_i, or Δ_i, is cut to ±bound; how many were, the sum says, too.

@@ -22,7 +22,7 @@ SLOPE = "gradient of the loss in the last aggregate"
 HEARS = {
     "h": "the joint representation of the exchanged nodes, made of all parties' representations",
     "gradient": "the gradient of the loss in the joint representation: it depends on the batch's labels",
-    "nodes": "the mini-batch's nodes and the neighbours that any party has sampled",
+    "nodes": "the mini-batch's nodes and the neighbors that any party has sampled",
     "batch": "a random number, from which all parties draw the same mini-batch",
     "tail": "a random number, from which all parties draw the same first weights of the last layers",
     "clients": "how many parties there are",

@@ -29,10 +29,10 @@ from fedweave.core.mechanism import LDP, SecureSum
 from fedweave.core.ranges import Whole
 from fedweave.core.tree import Tree, leaves, map_leaves
 from fedweave.errors import CallRefused
-from fedweave.learn import PLAIN, ClassLoss, Fit, Optimiser, fit
+from fedweave.learn import PLAIN, ClassLoss, Fit, Optimizer, fit
 from fedweave.learn.fitting import recorded
 from fedweave.ops.sparse import gather_rows
-from fedweave.privacy.mechanisms import randomised_response
+from fedweave.privacy.mechanisms import randomized_response
 from fedweave.privacy.secure_sum import FixedPoint, tells_beyond
 from fedweave.sampling.neighborhoods import located, rising
 
@@ -43,7 +43,7 @@ SLOPES = FixedPoint.of(SUM)
 
 @dataclass(frozen=True)
 class LabelRelease:
-    """Labels as they are or, with an `epsilon`, after randomised response on each label, drawn once and for all (Warner
+    """Labels as they are or, with an `epsilon`, after randomized response on each label, drawn once and for all (Warner
     1965; Erlingsson et al. 2014, "RAPPOR", for drawing once).
 
     All training at the client sees only these labels, so what it sends for training reveals no more about a label than
@@ -79,13 +79,13 @@ class LabelRelease:
         """The labels that training sees of y int64 [n], −1 where there is none, and everywhere before the draw."""
         if self.epsilon is None:
             return y
-        return randomised_response(y, classes, self.epsilon, kept[DRAWN]) if DRAWN in kept else torch.full_like(y, -1)
+        return randomized_response(y, classes, self.epsilon, kept[DRAWN]) if DRAWN in kept else torch.full_like(y, -1)
 
     def draws(self) -> Mapping[str, Sends]:
         """The declaration of what `draw` sends."""
         if self.epsilon is None:
             return {}
-        told = "that labels were drawn by randomised response: all that is sent from now on depends on these alone"
+        told = "that labels were drawn by randomized response: all that is sent from now on depends on these alone"
         return {"drawn": Sends(told, self._mechanism(self.epsilon), within=Whole(1, 1))}
 
     def sends(self, what: str) -> Mapping[str, Sends]:
@@ -93,7 +93,7 @@ class LabelRelease:
         follow."""
         if self.epsilon is None:
             return {"gradient": Sends(f"{what}: the labels of the batch can be reconstructed from it")}
-        noisy = "the labels of the batch, as randomised response left them, can be reconstructed from it"
+        noisy = "the labels of the batch, as randomized response left them, can be reconstructed from it"
         return {"gradient": Sends(f"{what}: {noisy}", self._mechanism(self.epsilon))}
 
     @staticmethod
@@ -132,7 +132,7 @@ class PartySteps:
     labels: LabelRelease
     batch: int
     steps: int
-    optimizer: Callable[[float, float], Optimiser]
+    optimizer: Callable[[float, float], Optimizer]
     lr: float
     weight_decay: float
     returned: bool
@@ -141,7 +141,7 @@ class PartySteps:
 
     @property
     def sampling(self) -> list[int]:
-        """The segments above an aggregated layer that sample neighbours, from the last."""
+        """The segments above an aggregated layer that sample neighbors, from the last."""
         return [s for s in range(self.split.last, 0, -1) if self.batch and self.split.hops(s)]
 
     def fewest(self, graph: Graph) -> int:
@@ -212,9 +212,9 @@ class PartySteps:
         if "gradient" in message:
             args["gradient"] = message["gradient"] * ~labelled(graph).any()
         keys = self._tail_keys(now, torch.arange(self.steps, device=graph.device))
-        optimiser, past = self.optimizer(self._rate(message), self.weight_decay), state.get("optimizer")
+        optimizer, past = self.optimizer(self._rate(message), self.weight_decay), state.get("optimizer")
         fitted = fit(
-            self._loss, state["w"], graph, client.key, optimiser, self.steps,
+            self._loss, state["w"], graph, client.key, optimizer, self.steps,
             state=past, args=args, batches={"tail": keys},
         )  # fmt: skip
         _keep(state, fitted)
@@ -245,10 +245,10 @@ class PartySteps:
             now["pulled"] = map_leaves(torch.add, now["pulled"], own) if "pulled" in now else own
             return {"gradient": grads["h"]}
         lr, past = self._rate(message), client.state.get("optimizer")
-        optimiser = self.optimizer(lr, self.weight_decay)
-        if optimiser.moments:
+        optimizer = self.optimizer(lr, self.weight_decay)
+        if optimizer.moments:
             given = {"slopes": now["grads"]}
-            _keep(client.state, fit(_linear, w, client.graph, client.key, optimiser, 1, state=past, args=given))
+            _keep(client.state, fit(_linear, w, client.graph, client.key, optimizer, 1, state=past, args=given))
         else:  # as the papers' numbers were made, to the last bit
             client.state["w"] = map_leaves(lambda w, s: w - lr * (s + self.weight_decay * w), w, now["grads"])
         del client.state["round"]

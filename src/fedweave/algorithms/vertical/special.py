@@ -67,7 +67,7 @@ class PooledGNN(Standalone):
     """The reference point of GLASU's experiments: its mini-batches and sampling at one client that holds all features
     and edges (M = 1).
 
-    Between organisations it is refused, since nobody may hold it.
+    Between organizations it is refused, since nobody may hold it.
     """
 
     capabilities: ClassVar[Capabilities] = replace(GLASU.capabilities, pooled=True)

@@ -35,7 +35,7 @@ class Split:
 
     cuts:    numbers of the model's layers after which the server aggregates, rising.
     wider:   whether an aggregate has M times as many columns.
-    fan_out: neighbours sampled per node and layer.
+    fan_out: neighbors sampled per node and layer.
     linked:  False leaves out all edges: A = I.
     """
 
@@ -85,7 +85,7 @@ class Split:
     ) -> Tree:
         """What consecutive segments, the last one first, need for outputs `targets` int64 [t], of which the first
         `filled` count (None: all): their inputs' "nodes" int64 [s], which the targets lead, how many of them are
-        "filled", and their layers' "hops" (see `sampling.neighbourhoods.grow`)."""
+        "filled", and their layers' "hops" (see `sampling.neighborhoods.grow`)."""
         layers = [i for segment in segments for i in self.hops(segment)]
         filled = self.count(targets) if filled is None else filled
         nodes, filled, hops = grow(graph, targets, filled, key, layers, self.fan_out)

@@ -419,7 +419,7 @@ class Exchange:
 
     @property
     def width(self) -> int:
-        """How many columns are to be filled: for each direction, the number of neighbours and their means."""
+        """How many columns are to be filled: for each direction, the number of neighbors and their means."""
         return len(ways(self._outside.carried.directed)) * (1 + self.told)
 
     @property

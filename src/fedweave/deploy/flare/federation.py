@@ -172,7 +172,7 @@ def _shaped(form: Sequence[int], of_edges: bool) -> str:
 
 
 TEST_FILE = "test.npz"
-# What the server may hold besides the global test graph: the mask of labelled nodes where the file has no split.
+# What the server may hold besides the global test graph: the mask of labeled nodes where the file has no split.
 ROLES = {"public": TRAIN, "validation": VAL, "proxy": TRAIN}
 
 

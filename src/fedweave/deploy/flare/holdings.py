@@ -179,7 +179,7 @@ def tables(site: SiteData) -> Folder:
 
 def _said(site: SiteData) -> Record:
     """What the site says of tables of any kind."""
-    known = vars(site)  # all but `favourable`: sites agree on the order of their labels
+    known = vars(site)  # all but `favorable`: sites agree on the order of their labels
     return {field.name: known[field.name] for field in fields(Carrying) if field.name in known}
 
 
@@ -291,7 +291,7 @@ def check_split(path: Path, data: Dataset) -> None:
 
 
 def global_test(path: Path, site: SiteData, dtype: torch.dtype, use: int = TEST, ports: bool = False) -> Graph:
-    """The global test graph, or graphs, with the split or, if there is none, every labelled example in the TEST mask,
+    """The global test graph, or graphs, with the split or, if there is none, every labeled example in the TEST mask,
     or that of another `use`. Where a site makes columns of edges to nodes elsewhere, it has all columns, scaled.
     ports: whether models read those of its edges.
 

@@ -199,7 +199,7 @@ def least_examples(algorithm: object, graph: Graph, message: Tree) -> dict[str, 
 
 
 def check_reply(rules: Rules, spent: Spent, reply: Tree, size: int, info: StepInfo) -> None:
-    """Refuse to send `reply`, of `size` bytes when serialised, unless every rule allows it.
+    """Refuse to send `reply`, of `size` bytes when serialized, unless every rule allows it.
 
     A rule for a key is one for all that is below it, too.
 

@@ -28,7 +28,7 @@ _PLAIN = "accuracy"  # what is counted, and not by class or group
 _CLASSES = "classes"
 _BY_CLASS = ("f1", "classes", "groups", "macro_f1", "recall", "precision", "f1_positive")
 NOTHING = "nothing: zeros in place of losses, of what is counted by class or group, and of whatever else it measures"
-_OF_DRAWN = ("labels of randomised response with", "a model that knows labels by randomised response alone, with")
+_OF_DRAWN = ("labels of randomized response with", "a model that knows labels by randomized response alone, with")
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Scoring:
 
     step:     hits and examples leave as multiples of it; above 1 nothing else does.
     measures: those of `FINE` that leave. A server that chooses what is scored reads dozens of labels off one of them.
-    epsilon:  scores are of labels that randomised response with this ε has drawn, hits corrected for what it changes,
+    epsilon:  scores are of labels that randomized response with this ε has drawn, hits corrected for what it changes,
               and nothing else leaves; None: of labels as they are.
     bounded:  those of `COUNTED` of which hits leave then: models that depend on labels by that draw alone, or by what
               left before.

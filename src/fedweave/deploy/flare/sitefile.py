@@ -9,7 +9,7 @@ from pydantic import Field
 
 from fedweave.core.types import Record
 from fedweave.datasets.base import check_external, check_loops
-from fedweave.datasets.features import check_normalise
+from fedweave.datasets.features import check_normalize
 from fedweave.deploy.flare.folder import SITE_FILE as SITE_FILE
 from fedweave.deploy.flare.folder import About, check_private, table
 from fedweave.errors import ConfigError
@@ -35,12 +35,12 @@ class SiteData:
     path:      the graph, relative to the site's folder: an .npz file, or a folder with nodes and edges; for small
                graphs, with graphs, nodes and edges.
     test:      the global test graph that all sites hold, if there is one; a path likewise.
-    normalise: see `datasets.features`.
+    normalize: see `datasets.features`.
     classes:   number of classes of the whole federation; every site gives the same.
     labels:    class names in order (instead of `classes`), which .npz files number so.
     sens_feature: allow a feature column that says the same as the column sens.
     columns, ignore: what columns with names of their own mean, and which do not count (`datasets.classified`).
-    unlabelled: a word, or several, that stands in the labels for an empty cell (`datasets.classified`).
+    unlabeled: a word, or several, that stands in the labels for an empty cell (`datasets.classified`).
     loops:     edges of a node with itself: "refuse", "drop", or "keep" where edges carry something.
     directed, edge_features, edge_weight, edge_time, edge_normalise, parallel: what edges carry (`datasets.carrying`).
     missing:   columns that may have empty cells (`datasets.carrying`).
@@ -94,7 +94,7 @@ class SiteData:
     def __post_init__(self) -> None:
         """Refuse what means nothing in whatever form the data is."""
         try:
-            check_normalise(self.normalise)
+            check_normalize(self.normalise)
             check_loops(self.loops, carries=True)
             check_external(self.external)
         except ConfigError as error:
@@ -186,7 +186,7 @@ class Rules:
                 off one of which a server that chooses what is scored reads dozens of labels; "classes" is all that is
                 counted by class or group, and how many examples of each class the site says to have as it joins. In a
                 secure sum counts leave anyway; "histogram", how many have which score, leaves in one alone.
-    score_epsilon: scores are of labels that randomised response with this ε has drawn, once for good; hits alone leave
+    score_epsilon: scores are of labels that randomized response with this ε has drawn, once for good; hits alone leave
                 then, corrected for what the draw changes, and none of models that the client has trained on others.
     true_labels: whether scores may be of labels as they are where the algorithm itself trains on drawn ones alone.
     evaluations: most evaluations whose scores leave, over all runs, each model that is tried one. None allows any.
@@ -300,7 +300,7 @@ def write_site_file(path: Path, data: Record, **policy: object) -> None:
             '# Say below [data] how many classes all sites have, classes = 2, or their names, labels = ["a", "b"].\n'
         )
     if data.get("normalise") == "standard" and data.get("split") == "hash":
-        head += "# To predict new nodes later, leave out normalise and scale the columns yourself.\n"
+        head += "# To predict new nodes later, leave out normalize and scale the columns yourself.\n"
     if policy.get("exchange"):
         head += "# exchange: the fewest nodes of which others are told a sum; 1, which hides no node, is the weakest.\n"
     path.write_text(head + dumps({"data": data, "policy": {"deny": []} | policy}), encoding="utf-8")

@@ -338,7 +338,7 @@ class ChoosesParts(Protocol):
 @dataclass(frozen=True)
 class Exchanged:
     """What became of the keys of [algorithm] with another algorithm in its place. kept: as they are. own: learning
-    rates and optimisers, with the values that are not kept, because the other algorithm has defaults of its own.
+    rates and optimizers, with the values that are not kept, because the other algorithm has defaults of its own.
     dropped: what it does not have, or cannot have with that value."""
 
     kept: tuple[str, ...] = ()
@@ -353,7 +353,7 @@ class Exchanged:
         found = [f"{name} does not take {', '.join(self.dropped)}; dropped from [algorithm]"] if self.dropped else []
         if self.own:
             now = ", ".join(f"{key} = {values[key]} (not {was})" for key, was in self.own.items())
-            found.append(f"{name} has a learning rate and an optimiser of its own: {now}; --set algorithm.… changes it")
+            found.append(f"{name} has a learning rate and an optimizer of its own: {now}; --set algorithm.… changes it")
         return [*found, f"{name} keeps {kept} of [algorithm]"]
 
 
@@ -469,7 +469,7 @@ def _replacing(faults: Sequence[str], overrides: Sequence[str]) -> Iterator[str]
 
 def with_algorithm(document: Document, name: str, option: str = "--algorithm") -> tuple[Document, Exchanged]:
     """The same experiment with another algorithm: NAME's defaults, keeping the keys that NAME has too with values that
-    it can have; a learning rate and its optimiser only where NAME's defaults are those of the algorithm before. option:
+    it can have; a learning rate and its optimizer only where NAME's defaults are those of the algorithm before. option:
     of the command line, where the name comes from.
 
     Raises:

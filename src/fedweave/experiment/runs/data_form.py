@@ -233,7 +233,7 @@ def _carried(data: Dataset, before: Before, path: Path) -> EdgeAttributes | None
 
 
 def _read(before: Before, path: Path) -> Dataset:
-    """The data at `path`, which need not be labelled; tables with the classes and kinds that were known before."""
+    """The data at `path`, which need not be labeled; tables with the classes and kinds that were known before."""
     form, (_, kinds) = before.form, found(path, ())
     if "npz" in kinds:
         loops = "refuse" if before.data.carried is None else "keep"

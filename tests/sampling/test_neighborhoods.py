@@ -1,4 +1,4 @@
-"""Sampled neighbourhoods: laws on random graphs, and cases worked by hand."""
+"""Sampled neighborhoods: laws on random graphs, and cases worked by hand."""
 
 import numpy as np
 import pytest
@@ -39,7 +39,7 @@ TARGETS = torch.tensor([7, 3, 29, 11, 7])  # a repeat, as in a padded list
 
 
 @pytest.mark.parametrize("fan_out", [1, 3, 8])
-def test_sources_are_the_targets_and_their_different_neighbours(fan_out: int) -> None:
+def test_sources_are_the_targets_and_their_different_neighbors(fan_out: int) -> None:
     g = graph()
     a = adjacency(g)
     for number in range(20):
@@ -55,8 +55,8 @@ def test_sources_are_the_targets_and_their_different_neighbours(fan_out: int) ->
 
 
 @pytest.mark.slow
-def test_every_neighbour_is_equally_likely() -> None:
-    """A node of degree 7 and fan-out 3: each neighbour is there in 3/7 of 600 draws, within 5 standard deviations."""
+def test_every_neighbor_is_equally_likely() -> None:
+    """A node of degree 7 and fan-out 3: each neighbor is there in 3/7 of 600 draws, within 5 standard deviations."""
     spokes = np.array([[0] * 7, [4, 8, 9, 15, 16, 23, 29]])
     edges = np.concatenate([spokes, spokes[::-1]], 1)
     g = make_graph(np.zeros((NODES, 1)), edges, np.zeros(NODES, int), np.zeros((3, NODES), bool))
@@ -124,7 +124,7 @@ def test_all_clients_at_once_are_each_alone() -> None:
 
 
 @pytest.mark.parametrize("kind", ["gcn", "sum", "mean", "mean_or_self"])
-def test_with_all_neighbours_the_product_is_the_full_graphs(kind: str) -> None:
+def test_with_all_neighbors_the_product_is_the_full_graphs(kind: str) -> None:
     g = graph(share=0.1)
     h = torch.tensor(np.random.default_rng(1).normal(size=(len(g.y), 4)))
     sources, hop = hop_of(g, TARGETS, random.key(0), NODES)
@@ -132,8 +132,8 @@ def test_with_all_neighbours_the_product_is_the_full_graphs(kind: str) -> None:
     assert torch.allclose(Sampled(hop).operator(kind) @ h[sources], expected, atol=1e-12)
 
 
-def test_few_neighbours_give_the_full_product_on_average() -> None:
-    """D~^-1/2 (A + I) D~^-1/2 h from 2 of about 15 neighbours: the mean of 500 draws is within 5 standard errors."""
+def test_few_neighbors_give_the_full_product_on_average() -> None:
+    """D~^-1/2 (A + I) D~^-1/2 h from 2 of about 15 neighbors: the mean of 500 draws is within 5 standard errors."""
     g = graph(share=0.5)
     h = torch.tensor(np.random.default_rng(1).normal(size=(len(g.y), 4)))
     draws = []
@@ -147,7 +147,7 @@ def test_few_neighbours_give_the_full_product_on_average() -> None:
 
 
 def test_weights_by_hand() -> None:
-    """Path 0 - 1 - 2, and 1 has two neighbours of which one is sampled: it stands for both."""
+    """Path 0 - 1 - 2, and 1 has two neighbors of which one is sampled: it stands for both."""
     edges = np.array([[0, 1, 1, 2], [1, 0, 2, 1]])
     g = make_graph(np.zeros((3, 1)), edges, np.zeros(3, int), np.zeros((3, 3), bool), dtype=torch.float64)
     _, hop = hop_of(g, torch.tensor([1, 0]), random.key(0), 1)

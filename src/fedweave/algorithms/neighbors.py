@@ -1,8 +1,8 @@
-"""The generator of missing neighbours of FedSage+ (Zhang et al. 2021, "Subgraph federated learning with missing
-neighbor generation", section 3.3): how many neighbours of a node are missing, and what features they have.
+"""The generator of missing neighbors of FedSage+ (Zhang et al. 2021, "Subgraph federated learning with missing
+neighbor generation", section 3.3): how many neighbors of a node are missing, and what features they have.
 
 Its weights are {"encoder", "count", "features", "classifier"}; the last is only there to train the others. A node has a
-few places ("slots") for generated neighbours, of which the first are used.
+few places ("slots") for generated neighbors, of which the first are used.
 
 `mended` puts what was generated beside a client's own nodes.
 """
@@ -32,8 +32,8 @@ from fedweave.ops.sparse import Sparse, gather_rows
 
 
 def mended(own: GraphArrays, owners: np.ndarray, features: np.ndarray) -> GraphArrays:
-    """A client's graph with one more node, unlabelled and in no mask, for each of `owners` int64 [m], which is its only
-    neighbour; features: [m, d].
+    """A client's graph with one more node, unlabeled and in no mask, for each of `owners` int64 [m], which is its only
+    neighbor; features: [m, d].
 
     Where features are stored sparse, a generated node keeps its largest ones in magnitude, as many as the client's
     node with the most has: products with the rows of a batch take as long as its longest.
@@ -73,7 +73,7 @@ _COLUMNS = 512  # of sparse features that are dense at a time
 class Generator:
     """What it looks like.
 
-    slots:  P, the most neighbours that a node is given.
+    slots:  P, the most neighbors that a node is given.
     hidden: widths of the layers that make features of an embedding.
     """
 
@@ -100,7 +100,7 @@ class Generator:
         return w | {"count": map_leaves(torch.abs, w["count"])}
 
     def features(self, w: Tree, embedding: Tensor) -> Tensor:
-        """Features of neighbours in all slots: [b, slots, d] of embeddings [b, 128], by the weights "features"."""
+        """Features of neighbors in all slots: [b, slots, d] of embeddings [b, 128], by the weights "features"."""
         h, last = embedding, len(w) - 1
         for i in range(len(w)):
             h = linear(h, w[str(i)]["weight"]) + w[str(i)]["bias"]
@@ -115,9 +115,9 @@ class Generator:
 
 @dataclass(frozen=True)
 class Generates(Part):
-    """Before the first round clients train generators on neighbours that they hide from themselves.
+    """Before the first round clients train generators on neighbors that they hide from themselves.
 
-    slots:  P, the most neighbours that a node is given.
+    slots:  P, the most neighbors that a node is given.
     hide:   share of a client's nodes in neither the training nor the test set that it hides to learn from.
     epochs: steps of the local training of a generator, each on the whole graph.
     hidden: widths of the layers that make features of an embedding.
@@ -143,7 +143,7 @@ class Generates(Part):
         return Generator(self.slots, self.hidden)
 
     @cached_property
-    def optimiser(self) -> Adam:
+    def update_rule(self) -> Adam:
         """Of generators."""
         return Adam(1e-3, 1e-4)
 
@@ -155,7 +155,7 @@ class Generates(Part):
 
 
 def lacking(graph: Graph, hidden: Tensor) -> Tensor:
-    """[n]: how many neighbours a node has that are `hidden`, bool [n]."""
+    """[n]: how many neighbors a node has that are `hidden`, bool [n]."""
     return (graph.edges.operator("sum") @ hidden[:, None].to(graph.x.dtype))[:, 0]
 
 
@@ -178,7 +178,7 @@ def embeddings(w: Tree, graph: Graph, visible: Tensor) -> Tensor:
 
 
 def counts(w: Tree, embedding: Tensor) -> Tensor:
-    """n̂ [n], the number of missing neighbours; w: the weights "count"."""
+    """n̂ [n], the number of missing neighbors; w: the weights "count"."""
     return torch.relu(linear(embedding, w["0"]["weight"]) + w["0"]["bias"])[:, 0]
 
 
@@ -225,7 +225,7 @@ def classification(w: Tree, graph: Graph, visible: Tensor, rows: Tensor, made: T
     """Mean cross-entropy over the visible training nodes of a GraphSAGE classifier on the mended graph, scalar.
 
     visible: bool [n]. rows: int64 [b], different nodes. made: [b, slots, d], the features of their generated
-    neighbours, of which `used` bool [b, slots] are there. w: the weights "classifier".
+    neighbors, of which `used` bool [b, slots] are there. w: the weights "classifier".
     """
     a, there, kept = graph.edges.operator("sum"), visible[:, None].to(made.dtype), used[..., None].to(made.dtype)
     owner = (rows == torch.arange(graph.nodes, device=rows.device)[:, None]).to(made.dtype)
