@@ -20,7 +20,7 @@ from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree, dot, map_leaves, materialize, nest, ravel, squared_distance, sub, unravel
 from fedweave.core.tree import leaves as of_tree
 from fedweave.engines.simulation import Simulation
-from fedweave.learn import OPTIMIZERS, Adam, Optimizer, Sgd, alone, fit, fitting
+from fedweave.learn import OPTIMIZERS, Adam, Optimizer, Sgd, compute_on_server, fit, fitting
 from fedweave.learn.fitting import recorded
 from fedweave.ops.recording import Recordings, When
 from fedweave.ops.touched import TouchedRows
@@ -639,11 +639,11 @@ def test_what_a_server_computes_is_captured_for_each_graph_that_it_holds(
     for at, times in ((0, 1.0), (1, 2.0), (0, 3.0), (1, 4.0)):
         given = {"weight": torch.full((6, 3), times, dtype=held[at].x.dtype)}
         with recordings.used():
-            found = alone(reached, given, held[at])
+            found = compute_on_server(reached, given, held[at])
         assert torch.equal(found["h"], (held[at].x @ given["weight"]).relu())
         assert torch.equal(found["y"], held[at].y)
     assert (len(calls), by.captured) == (1, 2)
     monkeypatch.setattr(fitting, "_RECORDED", 17)  # of 18 numbers it is not recorded
     with recordings.used():
-        alone(reached, given, held[0])
+        compute_on_server(reached, given, held[0])
     assert len(calls) == 2

@@ -24,8 +24,8 @@ class FedweaveError(Exception):
 
     code = "failed"
 
-    def __init__(self, *said: object, code: str = "") -> None:
-        super().__init__(*said)
+    def __init__(self, *messages: object, code: str = "") -> None:
+        super().__init__(*messages)
         if code:
             self.code = code
 
@@ -124,9 +124,9 @@ class Faults:
         """Raise an error of all faults, if there are any; it has their code where that is the same. More than three
         with one remedy are one fault. `omitted` counts faults that nobody looked at."""
         if self._said:
-            found = self._kind(*_together(self._said), code=self._codes.pop() if len(self._codes) == 1 else "")
-            found.omitted = self._omitted + omitted
-            raise found
+            error = self._kind(*_together(self._said), code=self._codes.pop() if len(self._codes) == 1 else "")
+            error.omitted = self._omitted + omitted
+            raise error
 
 
 class DiskFull(FedweaveError):
@@ -175,8 +175,8 @@ class ClientsMissing(FedweaveError):
         self.step, self.missing = step, dict(missing)
         named = _reasons({client: reason.removesuffix(".") for client, reason in missing.items()})
         if len(missing) == called and all(NOT_FINITE in reason for reason in missing.values()):
-            said = "training diverged at every client, or what a part computes is no number"
-            super().__init__(f"step {step!r}: {said}. {named}. {_CALMER}")
+            summary = "training diverged at every client, or what a part computes is no number"
+            super().__init__(f"step {step!r}: {summary}. {named}. {_CALMER}")
             return
         lower = "them back, put right what they refuse or, if the algorithm can do without them, lower [engine] quorum."
         remedy = "them back, or put right what they refuse; no setting lowers how many are needed." if fixed else lower
@@ -215,8 +215,8 @@ def raised_at(error: BaseException) -> str:
 
 def out_of_memory(error: BaseException) -> bool:
     """Whether an error says that memory was asked for which there is not."""
-    asked = isinstance(error, RuntimeError) and any(said in str(error) for said in _NO_MEMORY)
-    return asked or isinstance(error, MemoryError)
+    matches = isinstance(error, RuntimeError) and any(text in str(error) for text in _NO_MEMORY)
+    return matches or isinstance(error, MemoryError)
 
 
 def told_diverged(what: str) -> str:

@@ -69,7 +69,9 @@ def test_homophily_is_that_of_the_reference(baselines: Any) -> None:
         shown[trains[::2]], asked[trains[1::2]] = True, True
         y = graph.y.clamp(min=0)[:n].numpy()
         expected = baselines.ada_homophily(matrix(graph, n), y, shown[:n].numpy(), asked[:n].numpy(), CLASSES)
-        assert float(propagation.told(graph, shown, asked, CLASSES)) == pytest.approx(expected, abs=1e-12)
+        assert float(propagation.propagation_accuracy(graph, shown, asked, CLASSES)) == pytest.approx(
+            expected, abs=1e-12
+        )
 
 
 def test_two_triangles_of_one_class_each_are_homophilous() -> None:
@@ -77,7 +79,7 @@ def test_two_triangles_of_one_class_each_are_homophilous() -> None:
     for y, s in (([0, 0, 0, 1, 1, 1], 1.0), ([0, 1, 0, 1, 0, 1], 0.5)):
         graph = make_graph(np.ones((6, 1)), edges, np.array(y), np.eye(3, 6, dtype=bool), dtype=torch.float64)
         shown = torch.arange(graph.nodes).remainder(3).eq(0) & graph.real
-        assert float(propagation.told(graph, shown, graph.real & ~shown, 2)) == s
+        assert float(propagation.propagation_accuracy(graph, shown, graph.real & ~shown, 2)) == s
     assert float(propagation.homophily(graph, random.key(0), 2)) == 0.5  # of one training node
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedweave.algorithms import ALGORITHMS
-from fedweave.algorithms.fedtgp import NearestTrained, TrainedPrototypes, contrast, first, made, margin
+from fedweave.algorithms.fedtgp import NearestTrained, TrainedPrototypes, contrast, first, margin, prototypes
 from fedweave.experiment.rounds import train
 from tests.contract.federations import CLASSES, HIDDEN, distance, federation, graphs, model
 
@@ -66,7 +66,7 @@ def test_training_brings_prototypes_to_those_that_were_sent() -> None:
     after = part.update({"key": torch.tensor(1)}, type("Round", (), {"replies": Told()}))  # type: ignore[arg-type]
     told = torch.from_numpy(counts > 0)
     by = margin(torch.from_numpy(rows), told)
-    start = made(first(torch.tensor(1), 5, 3))
+    start = prototypes(first(torch.tensor(1), 5, 3))
     losses = [float(contrast(torch.from_numpy(rows), told, q, by)) for q in (start, after["prototype"])]
     assert losses[1] < 0.8 * losses[0]
     assert after["known"].tolist() == [True] * 4 + [False]

@@ -29,7 +29,9 @@ def told(net: Any, w: Any, graph: Any) -> Any:
     """Embeddings and logits of the whole graph."""
     starts = torch.cat([graph.own_edges.neighbors.first, sum(graph.own_edges.neighbors[:2])[-1:]])
     whole = {"columns": graph.own_edges.neighbors.columns, "starts": starts}
-    return fgssl.told(net, w, graph, whole | {"features": torch.ones(graph.x.shape[1], dtype=torch.float64)}, None)
+    return fgssl.view_outputs(
+        net, w, graph, whole | {"features": torch.ones(graph.x.shape[1], dtype=torch.float64)}, None
+    )
 
 
 def adjacency(graph: Any) -> np.ndarray:

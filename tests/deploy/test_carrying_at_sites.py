@@ -14,7 +14,7 @@ from fedweave.cli import app
 from fedweave.datasets import load
 from fedweave.deploy.flare.holdings import own_graph
 from fedweave.deploy.flare.sitefile import FINE, SITE_FILE, read_site_file, write_site_file
-from fedweave.deploy.sites.checking import Found, check_site, compare
+from fedweave.deploy.sites.checking import Findings, check_site, compare
 from fedweave.deploy.sites.experiments import hand_out, split
 from fedweave.deploy.sites.running import number_of, run
 from fedweave.experiment.config import resolve
@@ -226,7 +226,7 @@ def test_a_check_finds_sites_whose_edges_carry_other_things(project: Path, tmp_p
             path.write_text(as_made.replace('edge_features = "amount"', says))
         if "fee" in says:
             edges.write_text(edges.read_text().replace("amount", "fee", 1))
-        told = Found(forms={site: {} for site in SITES})
+        told = Findings(forms={site: {} for site in SITES})
         for site in SITES:
             check_site(project / site, None if says else config, SITES, told)
         compare(told, False)

@@ -17,7 +17,7 @@ from fedweave.core.tree import encode
 from fedweave.deploy.flare.federation import Flare, check_names
 from fedweave.deploy.flare.requests import pin
 from fedweave.deploy.flare.sitefile import FINE, SITE_FILE, read_site_file, write_site_file
-from fedweave.deploy.sites.checking import Found, check_site, compare
+from fedweave.deploy.sites.checking import Findings, check_site, compare
 from fedweave.deploy.sites.experiments import split
 from fedweave.deploy.sites.running import run
 from fedweave.errors import UserError
@@ -179,7 +179,7 @@ def test_labels_whose_order_nobody_gave_or_gave_otherwise_are_refused(project: P
     replies = Flare(InProcess(project), SITES, ledger=Ledger()).join(config.plain(), "r1", -1)
     with refusal("user.names-differ", "bank-b, bank-c"):
         check_names(replies)
-    told = Found(forms={site: {} for site in SITES})
+    told = Findings(forms={site: {} for site in SITES})
     for site in SITES:
         check_site(project / site, config, SITES, told)
     compare(told, False)

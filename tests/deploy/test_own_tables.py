@@ -19,7 +19,7 @@ from fedweave.deploy.flare.federation import Flare, check_names, common_form, co
 from fedweave.deploy.flare.holdings import describe, fingerprint, hold, own_graph
 from fedweave.deploy.flare.server import mistaken
 from fedweave.deploy.flare.sitefile import SITE_FILE, read_site_file
-from fedweave.deploy.sites.checking import Found, examine
+from fedweave.deploy.sites.checking import Findings, examine
 from fedweave.deploy.sites.experiments import hand_out, split
 from fedweave.deploy.sites.project import read_project
 from fedweave.errors import ClientsMissing, DataError, UserError
@@ -119,7 +119,7 @@ def with_names(project: Path, names: Sequence[Sequence[str]], **of_npz: Any) -> 
     (project / SITES[-1] / SITE_FILE).write_text('[data]\npath = "data.npz"\nclasses = 2\n')
 
 
-def found_of(project: Path) -> Found:
+def found_of(project: Path) -> Findings:
     (project / "server/test.npz").unlink(missing_ok=True)  # of other data
     return examine(project, read_project(project))
 

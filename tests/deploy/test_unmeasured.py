@@ -13,7 +13,7 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 
 from fedweave.datasets import load
 from fedweave.deploy.flare.sitefile import FINE
-from fedweave.deploy.sites.checking import NUMBERS, Found, check_site, compare_measures
+from fedweave.deploy.sites.checking import NUMBERS, Findings, check_site, compare_measures
 from fedweave.deploy.sites.experiments import hand_out
 from fedweave.experiment.rounds import train
 from fedweave.partition import Louvain
@@ -98,7 +98,7 @@ def noted(
     for site in sites:
         deny(project, f"measures = {list(measures)}", site)
     config = experiment("fedavg", rounds=2, algorithm_settings={"scores": scores}, **rest)
-    told = Found(forms={site: {} for site in SITES})
+    told = Findings(forms={site: {} for site in SITES})
     for site in SITES:
         check_site(project / site, config, SITES, told)
     compare_measures(told, config, SITES)

@@ -53,7 +53,7 @@ def test_clients_of_one_algorithm_run_together_and_algorithms_are_not_compared_o
 
     one, other = Own(), Own()
     graphs, own = {name: Sized(32) for name in "abcde"}, {"a": one, "b": other, "c": one, "e": other}
-    found = Batches(CurrentGraphs({}, graphs), 0, own=own).plan("abcde")  # type: ignore[arg-type]
+    found = Batches(CurrentGraphs({}, graphs), 0, algorithms=own).plan("abcde")  # type: ignore[arg-type]
     assert sorted(found) == [("a", "c"), ("b", "e"), ("d",)]
 
 

@@ -17,7 +17,7 @@ from fedweave.errors import DataError
 from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
 from fedweave.partition.base import Part, Partition
-from fedweave.partition.external import alone, appended, meter_exchange, outsides
+from fedweave.partition.external import appended, member_data, meter_exchange, outsides
 from tests.refusals import refusal
 
 # Members hold nodes 0 and 1, and 2 and 3; 4 is nobody's. Parallel transfers, both ways, a loop, one within a member.
@@ -93,7 +93,7 @@ def test_members_by_themselves_say_the_same_of_their_own_edges(tmp_path: Path, c
         assert read.outside is not None
         assert read.outside.names == outside.names
         for at in (own, read):
-            found = columns(alone(at, "features"))
+            found = columns(member_data(at, "features"))
             assert {name: pytest.approx(whole[name][part.nodes[0] : part.nodes[-1] + 1]) for name in found} == found
 
 

@@ -345,7 +345,7 @@ def test_of_several_runs_alone_the_one_of_the_same_settings_counts(runs: dict[st
     assert found.beside == "local, algorithm.lr=0.01"
     assert "on average (one seed, not tested; alone: local, algorithm.lr=0.01); " in gain.sentences([found])[0]
     run = groups[1].first
-    assert (reference := gain.alone(run, groups)) is not None
+    assert (reference := gain.local_run(run, groups)) is not None
     assert reference.directory == runs["alone"]
 
 

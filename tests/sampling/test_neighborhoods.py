@@ -11,7 +11,7 @@ from fedweave.core import random
 from fedweave.core.graph import Graph, make_graph, stack
 from fedweave.core.tree import Tree
 from fedweave.ops.sparse import rounded
-from fedweave.sampling.neighborhoods import Bipartite, Sampled, alone, grow, located, rising
+from fedweave.sampling.neighborhoods import Bipartite, Sampled, grow, located, rising, self_hop
 from tests.conftest import padded_alike
 
 NODES = 30
@@ -153,7 +153,7 @@ def test_weights_by_hand() -> None:
     _, hop = hop_of(g, torch.tensor([1, 0]), random.key(0), 1)
     assert torch.allclose(hop["gcn"], torch.tensor([[1 / 3, 2 / 6**0.5], [1 / 2, 1 / 6**0.5]], dtype=torch.float64))
     assert hop["count"].tolist() == [[2.0], [1.0]]
-    assert alone(torch.tensor([4, 2]), torch.float64)["gcn"].tolist() == [[1.0], [1.0]]
+    assert self_hop(torch.tensor([4, 2]), torch.float64)["gcn"].tolist() == [[1.0], [1.0]]
 
 
 def test_attention_by_hand() -> None:

@@ -90,9 +90,9 @@ def test_keys_in_words() -> None:
 
 def test_a_setting_at_the_end_of_three_is_told() -> None:
     three = [group("fedavg", lr, 5, [lr], [0.5]) for lr in (0.1, 0.2, 0.3)]
-    assert "fedavg with lr = 0.3" in " ".join(plan.told(plan.choose(three, KEYS, APART)))
+    assert "fedavg with lr = 0.3" in " ".join(plan.describe_choices(plan.choose(three, KEYS, APART)))
     two = plan.choose(three[:2], KEYS, APART)
-    assert "end of what was tried" not in " ".join(plan.told(two))
+    assert "end of what was tried" not in " ".join(plan.describe_choices(two))
 
 
 def test_a_range_has_its_own_ends_and_two_values_are_enough_below_the_constant_prediction() -> None:
@@ -107,7 +107,7 @@ def test_a_range_has_its_own_ends_and_two_values_are_enough_below_the_constant_p
         run.summary["metrics"]["local/majority"] = 0.6
     [found] = plan.choose(two, KEYS, APART)
     assert (found.edges, found.failing) == ((), ("algorithm.lr",))
-    assert "fedavg with lr = 0.0187" in " ".join(plan.told([found]))
+    assert "fedavg with lr = 0.0187" in " ".join(plan.describe_choices([found]))
 
 
 def test_nothing_is_chosen_without_validation_examples() -> None:
@@ -192,9 +192,9 @@ def test_each_condition_is_judged_by_its_own_metric() -> None:
         one.summary["metrics"] |= {"best_val/val/average_precision": 0.2, "best_val/local/average_precision": 0.3}
     found = plan.choose(groups, KEYS, APART)
     assert [(one.metric, one.values()[0]) for one in found] == [("average_precision", 0.3), ("accuracy", 0.6)] * 2
-    [said] = results.told(groups, found)
+    [said] = results.describe_numbers(groups, found)
     assert "average precision (clients = 5), accuracy (clients = 10)" in said
-    assert results.told(groups) == (results.APART,)
+    assert results.describe_numbers(groups) == (results.APART,)
     assert "Test average precision or accuracy in" in paper.latex(found)
 
 

@@ -127,7 +127,7 @@ def in_process(made: list[PlannedRun], jobs: int, watch: object) -> dict[str, st
         if why:
             failed[one.name] = why
         else:
-            how = {"overwrite": True} if one.anew else {"resume": True}
+            how = {"overwrite": True} if one.outdated else {"resume": True}
             runs.run(one.config, one.directory, terminal.Terminal(terminal.screen(quiet=True)), **how)
         watch.ended(one, 0.1, why)  # type: ignore[attr-defined]
     return failed

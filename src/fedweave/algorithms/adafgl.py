@@ -70,10 +70,10 @@ class AdaFGL(FedAvg):
             )
         if models.example(self.model) != "node":
             raise ValueError("AdaFGL joins nodes; the examples must be nodes, not small graphs")
-        own = next((hook for hook in ("receive", "start", "judged") if self.composed.owner(hook)), "")
-        if own or not self._one_model:
+        hook_name = next((hook for hook in ("receive", "start", "judged") if self.composed.owner(hook)), "")
+        if hook_name or not self._one_model:
             raise ValueError(
-                f"parts, share: clients go on from one joint model, without {own or 'weights of their own'}"
+                f"parts, share: clients go on from one joint model, without {hook_name or 'weights of their own'}"
             )
 
     @cached_property
@@ -84,7 +84,7 @@ class AdaFGL(FedAvg):
     @cached_property
     def net(self) -> Model:
         """The joint model, or where a client has modules of its own besides, what these make of it."""
-        alone = any(layer.runs_alone for layer in self.trained)
+        runs_alone = any(layer.runs_alone for layer in self.trained)
 
         def init(key: Tensor) -> Tree:
             return _flat({"joint": models.init(self.trained, key)})
@@ -94,10 +94,10 @@ class AdaFGL(FedAvg):
             logits: Tensor = models.apply(self.trained, held["joint"], graph, key)
             if "own" not in held:
                 return logits
-            given = self.own.prepared(graph, torch.softmax(logits, 1))
-            return self.own.predicted(held["own"], graph, given, held["share"]["s"])
+            inputs = self.own.prepared(graph, torch.softmax(logits, 1))
+            return self.own.predicted(held["own"], graph, inputs, held["share"]["s"])
 
-        return (Layer(init, apply, reads="graph", runs_alone=alone),)
+        return (Layer(init, apply, reads="graph", runs_alone=runs_alone),)
 
     # --- server ------------------------------------------------------------------------------------------------------
 
@@ -140,15 +140,15 @@ class AdaFGL(FedAvg):
     @on_client(hears=HEARS)
     def personalise(self, client: Client, message: Tree) -> Tree:
         """`local_steps` steps of the client's own modules; sends nothing."""
-        graph, kept = client.graph, client.state.get("own") or self._begun(client, message)
-        given = self.own.prepared(graph, torch.softmax(models.apply(self.trained, kept["joint"], graph), 1))
+        graph, memory = client.graph, client.state.get("own") or self._begun(client, message)
+        inputs = self.own.prepared(graph, torch.softmax(models.apply(self.trained, memory["joint"], graph), 1))
         trained, optimizer = self.objective.training, self.objective.training.update_rule
         w, _, state = fit(
-            self.own.loss, kept["w"], graph, client.key, optimizer, self.local_steps, state=kept.get("optimizer"),
-            args=given, rows=propagation.FEATURE_ROWS,
+            self.own.loss, memory["w"], graph, client.key, optimizer, self.local_steps, state=memory.get("optimizer"),
+            args=inputs, rows=propagation.FEATURE_ROWS,
         )  # fmt: skip
-        w = where_trained(graph.masks[TRAIN].any(), w, kept["w"]) if self.weight_decay else w
-        client.state["own"] = kept | {"w": w} | ({"optimizer": state} if trained.kept else {})
+        w = where_trained(graph.masks[TRAIN].any(), w, memory["w"]) if self.weight_decay else w
+        client.state["own"] = memory | {"w": w} | ({"optimizer": state} if trained.kept else {})
         return {}
 
     def _begun(self, client: Client, message: Tree) -> Tree:
@@ -162,8 +162,8 @@ class AdaFGL(FedAvg):
         """The joint weights and, once there are any, the client's own."""
         if "own" not in client.state:
             return {"0": _flat({"joint": super().used(client, message)})}
-        own = client.state["own"]
-        return {"0": _flat({"joint": own["joint"], "own": own["w"], "share": {"s": own["s"]}})}
+        state = client.state["own"]
+        return {"0": _flat({"joint": state["joint"], "own": state["w"], "share": {"s": state["s"]}})}
 
     def last_trained(self, client: Client, message: Tree) -> Tree | None:
         """What the client trained last, in the form of `used`."""

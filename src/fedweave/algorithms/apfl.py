@@ -36,11 +36,11 @@ class MixedModel(Part):
 
     def report(self, ctx: Context) -> Tree:
         """Nothing, after the own model's steps."""
-        client, own, share = ctx.client, self._own(ctx), self._share(ctx)
+        client, personal, share = ctx.client, self._own(ctx), self._share(ctx)
         if self.adaptive:
-            share = self.moved(ctx, share, own)
+            share = self.moved(ctx, share, personal)
         key, state = random.fold(client.key, "personal"), ctx.memory.get("optimizer")
-        v, _, state = ctx.objective.fit(own, client, key, ctx.sent, state=state, within=ctx.trained, share=share)
+        v, _, state = ctx.objective.fit(personal, client, key, ctx.sent, state=state, within=ctx.trained, share=share)
         v = where_trained(ctx.examples > 0, v, ctx.received)
         ctx.keep({"v": v, "share": share} | ({"optimizer": state} if ctx.training.kept else {}))
         return {}
@@ -56,8 +56,8 @@ class MixedModel(Part):
         return where_trained(ctx.examples > 0, mixed(self._share(ctx), self._own(ctx), ctx.received), ctx.received)
 
     def _own(self, ctx: Context) -> Tree:
-        own: Tree = ctx.memory["v"] if ctx.memory else ctx.received
-        return own
+        v: Tree = ctx.memory["v"] if ctx.memory else ctx.received
+        return v
 
     def _share(self, ctx: Context) -> Tensor:
         first = torch.full((), self.mix, dtype=torch.float64, device=ctx.client.key.device)

@@ -57,7 +57,7 @@ class CoalitionValue(Part):
     def tried(self, state: Tree, round: Round, share: Callable[[Tree], Tensor]) -> Tree:
         """The values of the round; NaN of one that is not `due`."""
         number, unknown = state["round"] + 1, torch.full_like(state["shapley"], torch.nan)
-        found = dict.fromkeys(_NAMES, unknown)
+        measures = dict.fromkeys(_NAMES, unknown)
         if self.due(number):
             value, players = _once(round, share), len(round.at)
             if players <= self.exact:
@@ -65,10 +65,11 @@ class CoalitionValue(Part):
             else:
                 estimate = sampled(value, players, np.random.default_rng([state["key"], number]), self.permutations)
             values = (estimate.values, estimate.error, leave_one_out(value, players))
-            found = {
-                name: unknown.index_copy(0, round.at, own.to(unknown)) for name, own in zip(_NAMES, values, strict=True)
+            measures = {
+                name: unknown.index_copy(0, round.at, column.to(unknown))
+                for name, column in zip(_NAMES, values, strict=True)
             }
-        return {"round": number, "key": state["key"]} | found
+        return {"round": number, "key": state["key"]} | measures
 
     def measures(self, state: Tree) -> dict[str, Tensor]:
         """{"shapley", "shapley_error": its standard error, 0 where exact, "leave_one_out"}."""

@@ -93,7 +93,7 @@ class Deployable(Settings):
 
         One step does both, because they may depend on the randomness of the call, which the step's name is part of.
         """
-        return _kept(client, w) if KEEP in message else score()
+        return _store_model(client, w) if KEEP in message else score()
 
     def calls(self, clients: int) -> Calls:
         """One training step in each round, one score after it."""
@@ -128,19 +128,19 @@ class Deployable(Settings):
     @on_client(hears={"w": "the joint model's weights, which all members' updates have gone into"})
     def keep_given(self, client: Client, message: Tree) -> Tree:
         """Keep the model that the server sends."""
-        return _kept(client, message["w"])
+        return _store_model(client, message["w"])
 
     @on_client(hears=lambda algorithm: algorithm.learns_again)
     def keep_trained(self, client: Client, message: Tree) -> Tree:
         """Keep the model that the client trained, if it ever did."""
-        return _kept(client, self.last_trained(client, message))
+        return _store_model(client, self.last_trained(client, message))
 
 
 def with_models(algorithm: A, members: Mapping[str, Model]) -> dict[str, A]:
     """{client: the algorithm with its own model}, one for all `members` of the same model, of those that have another
     than the algorithm's."""
-    made = once(lambda net: replace(algorithm, model=net), members)
-    return {client: made[client] for client, net in members.items() if net is not algorithm.model}
+    variants = once(lambda net: replace(algorithm, model=net), members)
+    return {client: variants[client] for client, net in members.items() if net is not algorithm.model}
 
 
 def deployable(algorithm: object) -> Deployable:
@@ -158,7 +158,7 @@ def deployable(algorithm: object) -> Deployable:
     return algorithm
 
 
-def _kept(client: Client, w: object) -> Tree:
+def _store_model(client: Client, w: object) -> Tree:
     if w is not None:
         client.state["model"] = w
     return {}

@@ -72,9 +72,9 @@ class DFedGNN(Local):
         present = message["present"]
         neighbors = [message["received"][str(j)]["w"] for j in range(len(present))]
 
-        def mixed(own: Tensor, *others: Tensor) -> Tensor:
-            moves = [torch.where(present[j], other - own, 0) for j, other in enumerate(others)]
-            return own + sum(moves) / (len(others) + 1)
+        def mixed(leaf: Tensor, *others: Tensor) -> Tensor:
+            moves = [torch.where(present[j], other - leaf, 0) for j, other in enumerate(others)]
+            return leaf + sum(moves) / (len(others) + 1)
 
         trained = client.state["w"]
         client.state |= {"w": map_leaves(mixed, trained, *neighbors), "trained": trained}

@@ -42,7 +42,7 @@ class PersonalModel(Part):
         ctx.keep({"v": v} | ({"optimizer": state} if ctx.training.kept else {}))
         return {}
 
-    def _pull(self, v: Tree, received: Tree, given: Tree) -> Tensor:
+    def _pull(self, v: Tree, received: Tree, args: Tree) -> Tensor:
         """λ/2 ‖v − w_t‖² (eq. 2)."""
         return 0.5 * self.lam * squared_distance(v, received)
 

@@ -122,8 +122,8 @@ class DivergenceStart(Part):
             return ctx.received
         js = self._divergence(ctx, ctx.memory["p"] if "p" in ctx.memory else _predicted(ctx, last))
         ctx.keep({"js": js})
-        kept = 1 - js
-        return map_leaves(lambda w, own: js * w + kept * own, ctx.received, last)
+        rest = 1 - js
+        return map_leaves(lambda w, previous: js * w + rest * previous, ctx.received, last)
 
     def _divergence(self, ctx: Context, last: Tensor) -> Tensor:
         graph, p = ctx.client.graph, _predicted(ctx, ctx.received)
@@ -146,8 +146,8 @@ class DivergenceStart(Part):
 
     def update(self, state: Tree, round: Round) -> Tree:
         """The round's divergences, -1 where there was none, and how often each client was called."""
-        found = torch.where(state["calls"][round.at] > 0, round.replies.stack("js").double(), -1.0)
-        js = torch.full_like(state["js"], -1.0).index_copy(0, round.at, found)
+        divergences = torch.where(state["calls"][round.at] > 0, round.replies.stack("js").double(), -1.0)
+        js = torch.full_like(state["js"], -1.0).index_copy(0, round.at, divergences)
         once = torch.ones_like(round.at, dtype=state["calls"].dtype)
         return {"js": js, "calls": state["calls"].index_add(0, round.at, once)}
 
@@ -196,8 +196,8 @@ class GroupWeights(Part):
         graph = ctx.client.graph
         if "balance" not in ctx.memory:
             ctx.keep({"balance": balance(group_edges(graph)).score})
-        found = gaps(ctx.outputs(ctx.trained), graph)
-        return {"gaps": torch.where(ctx.examples > 0, found, 2.0), "balance": ctx.memory["balance"]}
+        group_gaps = gaps(ctx.outputs(ctx.trained), graph)
+        return {"gaps": torch.where(ctx.examples > 0, group_gaps, 2.0), "balance": ctx.memory["balance"]}
 
     def changed(self, ctx: Context, nodes: Tensor) -> None:
         """Forget the balance of edges that may have changed."""
@@ -205,13 +205,13 @@ class GroupWeights(Part):
 
     def weigh(self, state: Tree, round: Round) -> Tensor:
         """γ."""
-        balances, found = (round.replies.stack(key) for key in ("balance", "gaps"))
-        return f2gnn_weights(balances, found, self.lam, self.tau, self.prefer)
+        balances, group_gaps = (round.replies.stack(key) for key in ("balance", "gaps"))
+        return f2gnn_weights(balances, group_gaps, self.lam, self.tau, self.prefer)
 
     def update(self, state: Tree, round: Round) -> Tree:
         """What the round's clients reported, and what they counted; -1 at the others."""
-        found = {key: round.replies.stack(key).double() for key in ("gaps", "balance")} | {"weight": round.weights}
-        return {key: torch.full_like(state[key], -1.0).index_copy(0, round.at, value) for key, value in found.items()}
+        reports = {key: round.replies.stack(key).double() for key in ("gaps", "balance")} | {"weight": round.weights}
+        return {key: torch.full_like(state[key], -1.0).index_copy(0, round.at, value) for key, value in reports.items()}
 
     def measures(self, state: Tree) -> dict[str, Tensor]:
         """{"gaps", "balance", "weight"} of the last round, NaN at clients that it did not call."""

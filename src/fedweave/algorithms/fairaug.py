@@ -80,18 +80,18 @@ def ends_of(graph: Graph) -> EdgeEnds:
     return EdgeEnds(owner.clamp(max=len(first) - 1), columns, owner < len(first), starts)
 
 
-def edge_probabilities(ends: EdgeEnds, groups: Tensor, kept: Tensor, keep: float) -> Tensor:
-    """[steps, E]: how likely each entry stays among the nodes `kept` bool [steps, n]. Edges between groups stay with
+def edge_probabilities(ends: EdgeEnds, groups: Tensor, nodes: Tensor, keep: float) -> Tensor:
+    """[steps, E]: how likely each entry stays among the nodes `nodes` bool [steps, n]. Edges between groups stay with
     π = `keep`, those within group s with min(1, π |E_inter| / (2 |E_intra,s|)), so that in expectation as many are left
     within either group, together as many as between them; others with 1, and none that loses an end. Where no edge of
     the client joins the groups, there is nothing to balance, and all have 1."""
-    own, other = groups[:, ends.source], groups[:, ends.target]
-    alive = ends.real & kept[:, ends.source] & kept[:, ends.target]
-    inter = own.any(0) & other.any(0) & ~(own & other).any(0)
+    source, target = groups[:, ends.source], groups[:, ends.target]
+    alive = ends.real & nodes[:, ends.source] & nodes[:, ends.target]
+    inter = source.any(0) & target.any(0) & ~(source & target).any(0)
     between = (alive & inter).sum(1)
     chance = torch.where(inter, keep, 1.0).expand(alive.shape)
     for s in (0, 1):
-        intra = own[s] & other[s]
+        intra = source[s] & target[s]
         within = (alive & intra).sum(1).clamp(min=1)
         chance = torch.where(intra, (keep * between / (2 * within)).clamp(max=1)[:, None], chance)
     joined = (ends.real & inter).any()
@@ -150,18 +150,18 @@ class FairAugmented(Part):
         keys, groups = random.fold(key, torch.arange(steps, device=key.device)), groups_of(graph)
         chance = mask_probabilities(dense(graph.x), groups & graph.real, self.mask)
         features = uniform(bits(random.fold(keys, "features")[:, None], len(chance))) >= chance
-        kept, ends = balanced_nodes(groups & graph.real, graph.real, keys), ends_of(graph)
-        edges = drawn_edges(ends, edge_probabilities(ends, groups, kept, self.keep), keys)
-        return {"features": features.to(graph.x.dtype), "kept": kept, **edges}
+        nodes, ends = balanced_nodes(groups & graph.real, graph.real, keys), ends_of(graph)
+        edges = drawn_edges(ends, edge_probabilities(ends, groups, nodes, self.keep), keys)
+        return {"features": features.to(graph.x.dtype), "kept": nodes, **edges}
 
     def least_examples(self, graph: Graph, steps: int) -> int:
         """As many as are left if of the larger group all nodes that train are left out first. Waits for the graph's
         device, so call it between steps."""
         groups, train = groups_of(graph) & graph.real, graph.masks[TRAIN] & graph.real
-        sizes, trained, kept = groups.sum(1), (groups & train).sum(1), groups.sum(1).min()
-        if not kept:
+        sizes, trained, per_group = groups.sum(1), (groups & train).sum(1), groups.sum(1).min()
+        if not per_group:
             return int(train.sum())
-        left = (kept - sizes + trained).clamp(min=0).sum() + (train & ~groups.any(0)).sum()
+        left = (per_group - sizes + trained).clamp(min=0).sum() + (train & ~groups.any(0)).sum()
         return max(1, int(left)) if train.any() else 0
 
     def objective(self, outputs: Outputs) -> Tensor:

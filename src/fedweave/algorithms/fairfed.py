@@ -91,8 +91,8 @@ class FairFedWeights(Part):
 
     def update(self, state: Tree, round: Round) -> Tree:
         """ω and Δ after a round; Δ is -1 at clients that it did not call."""
-        found = round.once(self, lambda: self._deviation(round))
-        deviation = torch.full_like(state["deviation"], -1.0).index_copy(0, round.at, found)
+        deltas = round.once(self, lambda: self._deviation(round))
+        deviation = torch.full_like(state["deviation"], -1.0).index_copy(0, round.at, deltas)
         return {"omega": state["omega"].index_copy(0, round.at, round.weights), "deviation": deviation}
 
     def measures(self, state: Tree) -> dict[str, Tensor]:
@@ -102,8 +102,8 @@ class FairFedWeights(Part):
 
 def _signed(table: Tensor, gap: Gap) -> Tensor:
     """The signed gap of counts float64 […, 2, 2, 2], NaN where it is undefined."""
-    found = groups.values({"groups": table.cpu().numpy()})[f"{gap}_signed"]
-    return torch.as_tensor(found, dtype=torch.float64, device=table.device)
+    values = groups.values({"groups": table.cpu().numpy()})[f"{gap}_signed"]
+    return torch.as_tensor(values, dtype=torch.float64, device=table.device)
 
 
 @preset_of(FairFedWeights)

@@ -133,9 +133,9 @@ def check_form(encoder: Tree, width: int, size: int, code: CodeName) -> None:
         CallRefused: names both forms.
     """
     due = {"weight": (width, size), "low": (size,)} | ({"span": (size,)} if code == "minmax" else {})
-    found = {name: tuple(leaf.shape) for name, leaf in leaves(encoder)}
-    if found != due:
-        raise CallRefused(f"the server sends an encoder of the form {found}, and not {due}")
+    shapes = {name: tuple(leaf.shape) for name, leaf in leaves(encoder)}
+    if shapes != due:
+        raise CallRefused(f"the server sends an encoder of the form {shapes}, and not {due}")
 
 
 def encoded(encoder: Tree, x: "Tensor | Sparse") -> Tensor:
@@ -168,13 +168,13 @@ def attacked_links(data: Dataset, partition: Partition, epsilon: float, key: Ten
     def share(copies: int, permanent: bool) -> float:
         return repeated_queries(truth, epsilon, copies, key, permanent)
 
-    asked = [("links, asked again", f"{n} answer{'s' * (n > 1)}", share(n, False), share(n, True)) for n in QUERIES]
-    return asked + [("links, majority of holders", f"{n} client{'s' * (n > 1)}", 1.0, share(n, False)) for n in HOLDERS]
+    rows = [("links, asked again", f"{n} answer{'s' * (n > 1)}", share(n, False), share(n, True)) for n in QUERIES]
+    return rows + [("links, majority of holders", f"{n} client{'s' * (n > 1)}", 1.0, share(n, False)) for n in HOLDERS]
 
 
 def held_features(data: Dataset, partition: Partition) -> Tensor:
     """The features of all nodes that clients hold, [n, d]."""
-    x = data.x[np.unique(np.concatenate([own.nodes for own in partition.parts]))]
+    x = data.x[np.unique(np.concatenate([part.nodes for part in partition.parts]))]
     return torch.from_numpy(dense(x))
 
 
@@ -231,9 +231,9 @@ def rates(first: Tensor, second: Tensor, levels: int, threshold: float | None, o
     same = torch.zeros(steps + 1, dtype=torch.float64, device=first.device)
     different = torch.zeros_like(same)
     for one, other in zip(first, second, strict=True):
-        found = distances(comparable(one, levels), comparable(other, levels), levels).long()
-        same += torch.bincount(found.diagonal(), minlength=steps + 1)
-        different += torch.bincount(found.flatten(), minlength=steps + 1)
+        distance = distances(comparable(one, levels), comparable(other, levels), levels).long()
+        same += torch.bincount(distance.diagonal(), minlength=steps + 1)
+        different += torch.bincount(distance.flatten(), minlength=steps + 1)
     different -= same
     true, false = ((counts.cumsum(0) / counts.sum().clamp(min=1)).clamp(0, 1) for counts in (same, different))
     if threshold is None:
@@ -252,14 +252,14 @@ def matches(codes: Tensor, taken: Tensor, levels: int, most: int) -> np.ndarray:
     near = _NearLevels(codes.flatten(0, 1), levels) if levels > 1 else _NearBits(codes.flatten(0, 1))
     real, rows = (torch.arange(batch, device="cpu") < taken[:, None]).flatten().numpy(), clients * batch
     width = max(1, _ELEMENTS // max(rows * batch, 1)) * batch
-    found = []
+    blocks = []
     for start in range(0, rows - batch, width):
         after = start + batch  # nothing before can be of a later client
         low, high = near(slice(start, start + width), slice(after, rows), most)
         low, high = low + start, high + after
-        kept = (low // batch < high // batch) & real[low] & real[high]
-        found.append(np.stack([low[kept], high[kept]]))
-    return np.concatenate(found, axis=1) if found else np.zeros((2, 0), np.int64)
+        mask = (low // batch < high // batch) & real[low] & real[high]
+        blocks.append(np.stack([low[mask], high[mask]]))
+    return np.concatenate(blocks, axis=1) if blocks else np.zeros((2, 0), np.int64)
 
 
 class _NearLevels:
@@ -291,8 +291,8 @@ class _NearBits:
         low, high = at // apart.shape[1], at % apart.shape[1]
         if self._words.shape[1] > 1:
             rest = np.bitwise_count(self._words[one, 1:][low] ^ self._words[other, 1:][high]).sum(1)
-            kept = apart.ravel()[at] + rest <= most
-            low, high = low[kept], high[kept]
+            mask = apart.ravel()[at] + rest <= most
+            low, high = low[mask], high[mask]
         return low, high
 
 
@@ -303,10 +303,10 @@ def counts(pairs: np.ndarray, batch: int, clients: int) -> Tensor:
     return torch.from_numpy(upper + upper.T).double()
 
 
-def overlap_count(matched: Tensor, taken: Tensor, found: Rates) -> Tensor:
+def overlap_count(matched: Tensor, taken: Tensor, error_rates: Rates) -> Tensor:
     """(M − f b_i b_k) / (t − f): the unbiased size of the intersection of minibatches with M matching pairs."""
     taken = taken.double()
-    return (matched - found.false * taken[:, None] * taken) / max(found.true - found.false, 1e-6)
+    return (matched - error_rates.false * taken[:, None] * taken) / max(error_rates.true - error_rates.false, 1e-6)
 
 
 def node_ratios(common: Tensor, taken: Tensor, nodes: Tensor) -> Tensor:
@@ -327,9 +327,9 @@ def link_ratios(links: Tensor, pairs: np.ndarray, taken: Tensor, nodes: Tensor) 
     low, high = low[at], high[at]
     same = np.isin(_code(ends[start[low] + first], ends[start[high] + second]), _code(*pairs))
     shared = np.bincount((low // batch * clients + high // batch)[same], minlength=clients**2)
-    own = np.bincount(client, minlength=clients)
-    found = torch.from_numpy(shared.reshape(clients, clients) / np.maximum(own, 1)[:, None])
-    return _clipped(found * (nodes.double() / taken.double()) ** 2)
+    totals = np.bincount(client, minlength=clients)
+    ratios = torch.from_numpy(shared.reshape(clients, clients) / np.maximum(totals, 1)[:, None])
+    return _clipped(ratios * (nodes.double() / taken.double()) ** 2)
 
 
 def _products(one: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -425,15 +425,15 @@ class OverlapWeights(Part):
     @property
     def sends(self) -> Mapping[str, Sends | str]:  # type: ignore[override]
         """The loss and, to estimate overlaps, a noisy minibatch."""
-        told: dict[str, Sends | str] = {"loss": Sends("mean training loss of the received weights", within=Real())}
+        result: dict[str, Sends | str] = {"loss": Sends("mean training loss of the received weights", within=Real())}
         if self.estimator == "ldp":
-            told["nodes"] = Sends("number of the client's nodes", within=Whole())
-            told["codes"] = Sends(f"noisy codes of the features of {self.sample} random nodes", self._private_codes)
+            result["nodes"] = Sends("number of the client's nodes", within=Whole())
+            result["codes"] = Sends(f"noisy codes of the features of {self.sample} random nodes", self._private_codes)
             if self.alpha < 1:
-                told["links"] = Sends(
+                result["links"] = Sends(
                     "noisy links between these nodes, thinned out by their codes", self._private_links
                 )
-        return told
+        return result
 
     @property
     def _private_codes(self) -> tuple[LDP, ...]:
@@ -497,9 +497,12 @@ class OverlapWeights(Part):
 
     def _renewed(self, ctx: Context) -> Tree:
         """The same with 𝓜_N of codes of nodes that have changed; 𝓜_E knows them by another number."""
-        kept, fresh = ctx.memory, self._drawn(ctx)
-        stale = kept["version"] > kept["drawn"]
-        return kept | {"codes": torch.where(stale[:, None], fresh["codes"], kept["codes"]), "drawn": kept["version"]}
+        memory, fresh = ctx.memory, self._drawn(ctx)
+        stale = memory["version"] > memory["drawn"]
+        return memory | {
+            "codes": torch.where(stale[:, None], fresh["codes"], memory["codes"]),
+            "drawn": memory["version"],
+        }
 
     def changed(self, ctx: Context, nodes: Tensor) -> None:
         """Nodes whose codes are to be drawn anew."""
@@ -542,8 +545,8 @@ class OverlapWeights(Part):
         encoder = Encoder(self.encoder, self.code, self.code_size, self.encoder_rounds).made(public, key)
         code = encoded(encoder, features(public)).expand(2, _COPIES, -1, -1)
         first, second = self.noisy(code, key)
-        found = rates(first, second, self.steps, self.threshold, _ODDS)
-        return {"encoder": encoder, "rates": vars(found)}
+        error_rates = rates(first, second, self.steps, self.threshold, _ODDS)
+        return {"encoder": encoder, "rates": vars(error_rates)}
 
     def attacks(self, fed: Federation, data: Dataset, partition: Partition, key: Tensor) -> list[Attacked]:
         """Those on noisy codes and, where they are sent, links."""
@@ -552,7 +555,7 @@ class OverlapWeights(Part):
         links = attacked_links(data, partition, self.epsilon_b, key) if self.alpha < 1 else []
         bare, encoder = replace(self, epsilon_a=float("inf")), self.made_encoder(fed)["encoder"]
         clean = encoded(encoder, held_features(data, partition).to(fed.dtype))
-        return [*links, attacked_codes(clean, *(own.noisy(clean, key) / own.steps for own in (bare, self)))]
+        return [*links, attacked_codes(clean, *(variant.noisy(clean, key) / variant.steps for variant in (bare, self)))]
 
     def download(self, state: Tree, at: Tensor) -> tuple[Tree, Tree]:
         """The encoder, as long as one of the called clients may not have it, or needs it again."""
@@ -567,10 +570,10 @@ class OverlapWeights(Part):
 
     def _estimated(self, state: Tree, round: Round) -> Tree:
         nodes, codes = (round.replies.stack(name).cpu() for name in ("nodes", "codes"))  # NumPy counts below
-        taken, found = nodes.clamp(max=self.sample), Rates(**state["rates"])
+        taken, error_rates = nodes.clamp(max=self.sample), Rates(**state["rates"])
         codes = unpacked(codes, self.code_size).to(torch.uint8) if self.steps == 1 else codes
-        pairs = matches(codes, taken, self.steps, found.most)
-        common = overlap_count(counts(pairs, self.sample, len(nodes)), taken, found)
+        pairs = matches(codes, taken, self.steps, error_rates.most)
+        common = overlap_count(counts(pairs, self.sample, len(nodes)), taken, error_rates)
         now = {"nodes": node_ratios(common, taken, nodes)}
         if self.alpha < 1:
             links = unpacked(round.replies.stack("links").cpu(), self.sample)
@@ -578,8 +581,8 @@ class OverlapWeights(Part):
         seen = state["seen"].clone()
         seen[round.at[:, None], round.at] = 1
         return {
-            name: accumulated(state[name], own.to(state[name].device), round.at, state["seen"], self.beta)
-            for name, own in now.items()
+            name: accumulated(state[name], ratios.to(state[name].device), round.at, state["seen"], self.beta)
+            for name, ratios in now.items()
         } | {"seen": seen}
 
     def weigh(self, state: Tree, round: Round) -> Tensor:
@@ -599,7 +602,7 @@ class OverlapWeights(Part):
         named = {"weight": state["weight"], "loss": state["loss"]}
         named |= {"overlap_estimated": overlap(state, self.alpha)} if self.estimator == "ldp" else {}
         named |= {"overlap_true": state["true"]} if "true" in state else {}
-        known = {name: torch.where(state["heard"] > 0, own, math.nan) for name, own in named.items()}
+        known = {name: torch.where(state["heard"] > 0, values, math.nan) for name, values in named.items()}
         pairs = ("nodes", "links")[: 2 if self.alpha < 1 else 1] if self.estimator == "ldp" else ()
         return known | {f"{name}_estimated": state[name] for name in pairs}
 
@@ -607,7 +610,7 @@ class OverlapWeights(Part):
         """What the noise does not stop, in sentences."""
         if self.estimator != "ldp":
             return ()
-        told = [
+        sentences = [
             "Noise is drawn once, so that asking again tells nothing new. But every holder of a record draws its own: "
             "one that h clients hold costs h times the ε above.",
             "What shows that two clients hold the same node also shows which one it is, to a server that knows the "
@@ -617,12 +620,12 @@ class OverlapWeights(Part):
         if self.alpha < 1:
             flip = flip_probability(self.epsilon_b)
             shares = ", ".join(f"{majority_accuracy(flip, h):.1%} of {h}" for h in (1, 5, 27))
-            told.append(
+            sentences.append(
                 "All links of one node together are protected by the ε of a pair times up to the number of its "
                 "client's other nodes. The majority of the holders of a pair of nodes says rightly whether they are "
                 f"linked with probability {shares} holders."
             )
-        return tuple(told)
+        return tuple(sentences)
 
 
 def overlap(pairs: Values, alpha: float) -> Tensor:

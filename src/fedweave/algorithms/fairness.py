@@ -120,8 +120,8 @@ class _Gaps(Operation):
         return _gradient(grad, *ctx.saved_tensors), None
 
     @staticmethod
-    def vmap(info: Batch, in_dims: Dims, *given: Tensor) -> tuple[Tensor, int]:
-        return _Gaps.apply(*over_clients(info.batch_size, in_dims, *given)), 0
+    def vmap(info: Batch, in_dims: Dims, *tensors: Tensor) -> tuple[Tensor, int]:
+        return _Gaps.apply(*over_clients(info.batch_size, in_dims, *tensors)), 0
 
 
 class Balance(NamedTuple):

@@ -87,10 +87,10 @@ def common_descent(products: np.ndarray) -> np.ndarray:
 
     count = len(products)
     scaled = products / max(np.abs(products).max(), 1e-300)
-    found = linprog(-scaled.sum(0), -scaled, np.zeros(count), np.ones((1, count)), np.ones(1))
-    if found.x is None:
-        raise FedweaveError(f"the direction of common descent was not found: {found.message}")
-    result: np.ndarray = np.clip(found.x, 0, None) / np.clip(found.x, 0, None).sum()
+    solution = linprog(-scaled.sum(0), -scaled, np.zeros(count), np.ones((1, count)), np.ones(1))
+    if solution.x is None:
+        raise FedweaveError(f"the direction of common descent was not found: {solution.message}")
+    result: np.ndarray = np.clip(solution.x, 0, None) / np.clip(solution.x, 0, None).sum()
     return result
 
 

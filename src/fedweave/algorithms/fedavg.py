@@ -180,9 +180,9 @@ class FedAvg(Deployable, SumsScores):
         w, paths = fed.started(self._shared(whole)), [path for path, _ in leaves(whole)]
         vain = [pattern for pattern in self.share if not any(models.named(self.net, path, [pattern]) for path in paths)]
         if whole and (vain or (self.share and not w)):
-            told = vain[0] if vain else list(self.share)
+            missing = vain[0] if vain else list(self.share)
             raise ConfigError(
-                f"share: {told!r} names no weight of the model; it has {', '.join(paths)}.", code="config.share"
+                f"share: {missing!r} names no weight of the model; it has {', '.join(paths)}.", code="config.share"
             )
         state: Tree = {"parts": self.composed.begun(fed, w)}
         if self._own_weights:
@@ -198,8 +198,8 @@ class FedAvg(Deployable, SumsScores):
         if self.composed.changes:
             fed.replace_data(self.change, quorum=self.quorum)
         chosen = sample(fed, self.participation)
-        told = self._download(state, chosen, fed, self.composed)
-        replies = fed.map(self.train, *told, clients=chosen, quorum=self.quorum)
+        messages = self._download(state, chosen, fed, self.composed)
+        replies = fed.map(self.train, *messages, clients=chosen, quorum=self.quorum)
         return state | self._server.after(state, replies, fed, partial(scoring.share_right, fed, self.try_out))
 
     @cached_property
@@ -209,10 +209,10 @@ class FedAvg(Deployable, SumsScores):
     def calls(self, clients: int) -> Calls:
         """What the parts exchange before the first round; changed data, and training, in each."""
         judge, changed = self.judging({}), (self.change,) if self.composed.changes else ()
-        kept = (judge, self.keep_given, self.keep_trained)
-        asked = (self.score_sum,) if self.scores == "sum" else (judge,)
+        keep_steps = (judge, self.keep_given, self.keep_trained)
+        score_steps = (self.score_sum,) if self.scores == "sum" else (judge,)
         tries = (self.try_out,) * scoring.messages(self.composed.queries(clients))
-        return Calls(self.composed.setup, (*changed, self.train, *tries), asked, kept)
+        return Calls(self.composed.setup, (*changed, self.train, *tries), score_steps, keep_steps)
 
     def measures(self, state: Tree, fed: Federation) -> dict[str, Tensor]:
         """What the parts know of each client (`Part.measures`)."""
@@ -230,16 +230,16 @@ class FedAvg(Deployable, SumsScores):
         return memory_of(self.composed, state)
 
     def _download(
-        self, state: Tree, clients: Sequence[str], fed: Federation, asked: Collection[str]
+        self, state: Tree, clients: Sequence[str], fed: Federation, names: Collection[str]
     ) -> tuple[Tree, Stacked | None]:
-        """What all called clients get, and what each of them does; asked: the parts that may send something besides."""
+        """What all called clients get, and what each of them does; names: the parts that may send something besides."""
         at = places(fed, clients)
         rewarded = bool(self.composed.owner("receive"))  # then clients do not get the global weights
         shared: Tree = {key: state[key] for key in ("w", "init") if key in state and not (rewarded and key == "w")}
-        told, own, each = self._server.downloads(state, at, fed, asked)
-        shared |= told
+        to_all, to_each, each = self._server.downloads(state, at, fed, names)
+        shared |= to_all
         each |= {"w": map_leaves(lambda leaf: leaf[at], state["own"])} if "own" in state else {}
-        each |= {"each": own} if own else {}
+        each |= {"each": to_each} if to_each else {}
         return shared, Stacked(tuple(clients), each) if each else None
 
     # --- client ------------------------------------------------------------------------------------------------------
@@ -256,10 +256,10 @@ class FedAvg(Deployable, SumsScores):
     )
     def train(self, client: Client, message: Tree) -> Tree:
         """`local_steps` steps; replies with the released update and what the parts report."""
-        ctx, kept = self._context(client, message), self.optimizer_state == "kept"
+        ctx, keeps_optimizer = self._context(client, message), self.optimizer_state == "kept"
         fitted = self.composed.trained(ctx)
         w = where_trained(ctx.examples > 0, fitted.w, ctx.received) if self._goes_on else fitted.w
-        client.state |= {"w": w} | ({"optimizer": fitted.state} if kept else {})
+        client.state |= {"w": w} | ({"optimizer": fitted.state} if keeps_optimizer else {})
         ctx = replace(ctx, trained=w, last_loss=fitted.loss)
         trains = (ctx.examples > 0).to(torch.float64)  # without examples an optimizer takes steps of weight decay alone
         released, reply = self._shared(ctx.update), Tree()
@@ -298,8 +298,8 @@ class FedAvg(Deployable, SumsScores):
         """Each client's model on its own nodes; the global model, or every client's where there is none or a part
         says so, on the global test graph."""
         w = self.global_model(state) if self.one_judged else None
-        asked = self.score_sum if self.scores == "sum" else self.judging(state)
-        replies = fed.map(asked, *self.told(state, fed), quorum=self.quorum)
+        step = self.score_sum if self.scores == "sum" else self.judging(state)
+        replies = fed.map(step, *self.told(state, fed), quorum=self.quorum)
         server = None if w is None else on_global_test(self.test_net, w, fed)
         return Evaluation(replies, server, totals(replies) if self.scores == "sum" else None)
 
@@ -362,8 +362,8 @@ class FedAvg(Deployable, SumsScores):
     def score_personal(self, client: Client, message: Tree) -> Tree:
         """The client's model on its own nodes and on the global test graph."""
         w = self.used(client, message)
-        net, test, own = self.net, self.test_net, self._goes_on
-        return self.judged(client, message, w, lambda: personal_score(net, w, client, None, test, own))
+        net, test, goes_on = self.net, self.test_net, self._goes_on
+        return self.judged(client, message, w, lambda: personal_score(net, w, client, None, test, goes_on))
 
     @on_client(sends=scoring.TRIES, hears=scoring.TOLD)
     def try_out(self, client: Client, message: Tree) -> Tree:
@@ -390,6 +390,6 @@ class FedAvg(Deployable, SumsScores):
         """The leaves of `w` that are shared."""
         if self.share == ("*",) and not self.composed.private:
             return w
-        named, model, kept = models.named, self.net, self.composed.private
+        named, model, private = models.named, self.net, self.composed.private
         shared = {path: leaf for path, leaf in leaves(w) if named(model, path, self.share)}
-        return nest({path: leaf for path, leaf in shared.items() if not named(model, path, kept)})
+        return nest({path: leaf for path, leaf in shared.items() if not named(model, path, private)})

@@ -78,11 +78,11 @@ class MissingEmbeddings(Generates):
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """Prototypes, generators, and graphs with what these make."""
-        told = fed.map(self.learn, {"classes": fed.classes})
-        size = told.stack("size")
-        sent = {"classes": fed.classes, "prototype": told.stack("prototype"), "size": size}
-        place = torch.arange(len(told), device=size.device)
-        fed.replace_data(self.mend, sent, each=Stacked(told.clients, {"own": place}))
+        replies = fed.map(self.learn, {"classes": fed.classes})
+        size = replies.stack("size")
+        sent = {"classes": fed.classes, "prototype": replies.stack("prototype"), "size": size}
+        place = torch.arange(len(replies), device=size.device)
+        fed.replace_data(self.mend, sent, each=Stacked(replies.clients, {"own": place}))
         return {}
 
     @property
@@ -135,16 +135,18 @@ class MissingEmbeddings(Generates):
         near = (graph.edges.operator("sum") @ member.to(sent.dtype) > 0).T  # [k, n]
         drawn = _drawn(message["size"], self.slots, graph.nodes, random.fold(key, "drawn"))
         is_own = torch.arange(len(sent), device=near.device) == message["own"]
-        own = {"hidden": hidden, "prototype": sent[message["own"]][None], "near": near[None]}
-        every = own | {"prototype": sent, "near": torch.where(is_own[:, None, None], near, drawn)}
+        local_args = {"hidden": hidden, "prototype": sent[message["own"]][None], "near": near[None]}
+        every = local_args | {"prototype": sent, "near": torch.where(is_own[:, None, None], near, drawn)}
         w = self._begun(graph, random.fold(key, "init"), message["classes"], 2 * WIDTH)
-        w, _, state = fit(self.loss, w, graph, random.fold(key, "alone"), self.update_rule, self.epochs, args=own)
+        w, _, state = fit(
+            self.loss, w, graph, random.fold(key, "alone"), self.update_rule, self.epochs, args=local_args
+        )
         if self.exchanges:
             w = fit(self.loss, w, graph, key, self.update_rule, self.exchanges, args=every, state=state).w
         z = embeddings(w["encoder"], graph, graph.real)
-        made = self._made(w, z, random.fold(key, "made"))[1][: int(graph.real.sum())].cpu().numpy()
+        embedding = self._made(w, z, random.fold(key, "made"))[1][: int(graph.real.sum())].cpu().numpy()
         arrays = graph_arrays(graph)
-        joined = sp.hstack([arrays.x, made]).tocsr() if sp.issparse(arrays.x) else np.hstack([arrays.x, made])
+        joined = sp.hstack([arrays.x, embedding]).tocsr() if sp.issparse(arrays.x) else np.hstack([arrays.x, embedding])
         return {DATA: graph_like(graph, arrays._replace(x=joined))}
 
     def loss(self, w: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
@@ -152,10 +154,10 @@ class MissingEmbeddings(Generates):
         embeddings from those drawn of others: "prototype" [N, k, d], of which "near" bool [N, k, n] are a node's."""
         visible, missing = graph.real & ~args["hidden"], lacking(graph, args["hidden"])
         z = embeddings(w["encoder"], graph, visible)
-        made, mean = self._made(w, z, random.fold(key, "noise"))
+        embedding, mean = self._made(w, z, random.fold(key, "noise"))
         used = self.net.used(missing.long()) & visible[:, None]
         sent = args["prototype"]
-        apart = vmap(mismatch, (None, None, 0, 0, 0))(made, used, sent, sent.square().sum(2), args["near"]).mean()
+        apart = vmap(mismatch, (None, None, 0, 0, 0))(embedding, used, sent, sent.square().sum(2), args["near"]).mean()
         head = cross_entropy(
             _answers(w, torch.cat([z, mean], 1)), graph.y.clamp(min=0), (visible & graph.masks[TRAIN]).to(z.dtype)
         )
@@ -164,10 +166,10 @@ class MissingEmbeddings(Generates):
 
     def _made(self, w: Tree, z: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         """([n, slots, 128] of all slots, [n, 128] the mean of those that n̂ fills, 0 of none)."""
-        made = self.net.features(w["features"], noisy(z, key))
+        embedding = self.net.features(w["features"], noisy(z, key))
         up = random.uniform(random.fold(key, "slots"), (len(z),))
         used = self.net.used((counts(w["count"], z).detach() + up).floor().long())
-        return made, (made * used[..., None]).sum(1) / used.sum(1).clamp(min=1)[:, None]
+        return embedding, (embedding * used[..., None]).sum(1) / used.sum(1).clamp(min=1)[:, None]
 
 
 def clustered(z: Tensor, key: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -213,15 +215,15 @@ def _answers(w: Tree, h: Tensor) -> Tensor:
     return result
 
 
-def _with_columns(layer: Layer, own: bool) -> Layer:
-    """`layer` with 128 more rows of weights, 0 at first, for a client's `own` data alone."""
+def _with_columns(layer: Layer, on_client_data: bool) -> Layer:
+    """`layer` with 128 more rows of weights, 0 at first, for a client's `on_client_data` data alone."""
 
     def init(key: Tensor) -> Tree:
         first = layer.init(key)
         return first | {name: F.pad(first[name], (0, 0, 0, WIDTH)) for name in layer.by_feature}
 
     def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Hidden:
-        return layer.apply(w if own else w | {n: w[n][:-WIDTH] for n in layer.by_feature}, graph, h, key)
+        return layer.apply(w if on_client_data else w | {n: w[n][:-WIDTH] for n in layer.by_feature}, graph, h, key)
 
     return layer._replace(init=init, apply=apply)
 

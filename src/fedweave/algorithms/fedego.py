@@ -45,7 +45,7 @@ from fedweave.core.replies import Stacked
 from fedweave.core.tree import Tree, leaves, map_leaves
 from fedweave.core.types import Record
 from fedweave.errors import UserError
-from fedweave.learn import OPTIMIZERS, alone, check_training, fit, where_trained
+from fedweave.learn import OPTIMIZERS, check_training, compute_on_server, fit, where_trained
 from fedweave.ops.sparse import weighted_gather
 from fedweave.sampling import ego_graphs
 from fedweave.sampling.ego_graphs import Egos
@@ -174,8 +174,8 @@ class FedEgo(Deployable):
         mini-batches an epoch has; else at least as many as the client needs."""
         if self.epoch_share is None:
             return {"FedEgo (batch)": self.egos.least(graph, self.epochs * self.batches)}
-        told = message.get("epoch")
-        epoch = int(self.egos.needed(graph)) if told is None else int(told)
+        message_epoch = message.get("epoch")
+        epoch = int(self.egos.needed(graph)) if message_epoch is None else int(message_epoch)
         return {"FedEgo (batch, epoch_share)": self.egos.least(graph, self.epochs * epoch)}
 
     def init(self, fed: Federation) -> Tree:
@@ -198,10 +198,10 @@ class FedEgo(Deployable):
         return replace(super().calls(clients), setup=(self.count,))
 
     def _counts(self) -> dict[str, Sends]:
-        told = {"batches": Sends("the number of the client's train nodes, up to one batch", within=Whole())}
+        sends = {"batches": Sends("the number of the client's train nodes, up to one batch", within=Whole())}
         needed = "the number of the client's nodes that an epoch takes, up to one batch"
         epoch = {"epoch": Sends(needed, within=Whole())}
-        return told if self.epoch_share is None else told | epoch
+        return sends if self.epoch_share is None else sends | epoch
 
     @on_client(sends=_counts)
     def count(self, client: Client, message: Tree) -> Tree:
@@ -236,12 +236,12 @@ class FedEgo(Deployable):
     def _sends(self) -> dict[str, Sends]:
         mixed = (Mixup(self.least),) if self.mixup else ()
         labels = "the label distribution of the same train nodes" if self.mixup else "the same node's label"
-        told = {
+        sends = {
             "egos/embedding": Sends(self._upload, (*mixed, *((Gaussian(self.sigma),) if self.sigma else ()))),
             "egos/label": Sends(labels, mixed, Real()),
         }
         theta = Sends("weights of the reduction layers after local training", like="theta")
-        return told | ({"theta": theta} if self.share_reduction else {})
+        return sends | ({"theta": theta} if self.share_reduction else {})
 
     @on_client(sends=_sends, hears=_HEARS)
     def train(self, client: Client, message: Tree) -> Tree:
@@ -294,19 +294,19 @@ class FedEgo(Deployable):
     def _train_server(self, state: Tree, embedding: Tensor, label: Tensor, fed: Federation) -> Tree:
         """Lines 24-33: {"phi": Φ_g after `server_epochs` over mashed ego-graphs [E, positions, hidden] with labels
         [E, C]}, and the state of its optimizer."""
-        given = {"phi": state["phi"], "key": fed.key("server"), "embedding": embedding, "label": label}
+        inputs = {"phi": state["phi"], "key": fed.key("server"), "embedding": embedding, "label": label}
         before = state.get("optimizer") if self._kept else None
-        given |= {"optimizer": before} if before else {}
+        inputs |= {"optimizer": before} if before else {}
         with fed.recording() if self._server_steps(len(label)) <= _RECORDED else nullcontext():
-            trained: Tree = alone(self._fit_server, given)
+            trained: Tree = compute_on_server(self._fit_server, inputs)
         return trained
 
-    def _fit_server(self, given: Tree) -> Tree:
-        label, update_rule = given["label"], OPTIMIZERS[self.optimizer](self.lr, self.weight_decay)
-        data = ego_graphs.ego_graph(given["embedding"], len(label), self.fan_out)
-        ways: Tree = {"state": given.get("optimizer"), "args": {"label": label}}
+    def _fit_server(self, inputs: Tree) -> Tree:
+        label, update_rule = inputs["label"], OPTIMIZERS[self.optimizer](self.lr, self.weight_decay)
+        data = ego_graphs.ego_graph(inputs["embedding"], len(label), self.fan_out)
+        ways: Tree = {"state": inputs.get("optimizer"), "args": {"label": label}}
         steps = self._server_steps(len(label))
-        phi, _, optimizer = fit(self._server_loss, given["phi"], data, given["key"], update_rule, steps, **ways)
+        phi, _, optimizer = fit(self._server_loss, inputs["phi"], data, inputs["key"], update_rule, steps, **ways)
         return {"phi": phi} | ({"optimizer": optimizer} if self._kept else {})
 
     def _server_steps(self, mashed: int) -> int:
@@ -340,12 +340,12 @@ class FedEgo(Deployable):
         own_labels = train @ (client.graph.y[:, None] == classes).to(labels.dtype)
         emd = (own_labels / train.sum().clamp(min=1) - labels).abs().sum()
         if "w" in client.state:
-            theta, own = self._parts(client.state["w"])
+            theta, phi_i = self._parts(client.state["w"])
             share = (emd / 2).clamp(max=1) ** self.gamma if self.mixing is None else torch.full_like(emd, self.mixing)
         else:
             theta = self._parts(models.init(self.model, random.fold(client.key, "init"), labels.dtype))[0]
-            own, share = general, torch.ones_like(emd)
-        phi = map_leaves(lambda w, mine: share * w + (1 - share) * mine, general, own)
+            phi_i, share = general, torch.ones_like(emd)
+        phi = map_leaves(lambda w, mine: share * w + (1 - share) * mine, general, phi_i)
         away = _norm(map_leaves(torch.sub, phi, general)) / _norm(general)
         return message.get("theta", theta) | phi, {"emd": emd, "lambda": share, "divergence": away}
 
@@ -383,8 +383,8 @@ class FedEgo(Deployable):
     def _used(self, client: Client, message: Tree) -> tuple[Tree, Tree]:
         """As `_personal`, with the client's own reduction layers where these are used."""
         w, measures = self._personal(client, message)
-        own = self._parts(client.state["w"])[0] if self.own_reduction and "w" in client.state else {}
-        return w | own, measures
+        theta = self._parts(client.state["w"])[0] if self.own_reduction and "w" in client.state else {}
+        return w | theta, measures
 
 
 def _norm(tree: Tree) -> Tensor:

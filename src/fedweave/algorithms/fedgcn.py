@@ -91,8 +91,8 @@ class Places:
     def everywhere(self, data: Dataset, partition: Partition) -> list[Precomputed]:
         """The clients' `Place`s."""
         groups, along = [part.nodes for part in partition.parts], {PLACES: NODES, CROSSING: CROSSING}
-        found = zip(groups, crossing_edges(data, groups), strict=True)
-        return [Precomputed({PLACES: nodes, CROSSING: crossing.T}, along=along) for nodes, crossing in found]
+        places = zip(groups, crossing_edges(data, groups), strict=True)
+        return [Precomputed({PLACES: nodes, CROSSING: crossing.T}, along=along) for nodes, crossing in places]
 
     def alone(self, data: Dataset, folder: Path) -> Precomputed:
         """Nothing that is alone can know it."""
@@ -133,25 +133,26 @@ class NeighborSums(Part):
         """The exchange."""
         if not self.hops:
             return {}
-        told = fed.map(self.tell)
-        nodes, index = torch.cat([reply["node"] for reply in told]).unique(return_inverse=True)
+        replies = fed.map(self.tell)
+        nodes, index = torch.cat([reply["node"] for reply in replies]).unique(return_inverse=True)
         first = _first(index, len(nodes))
-        mine = first.split([len(reply["node"]) for reply in told])
-        gone = _gone(nodes, told)
+        mine = first.split([len(reply["node"]) for reply in replies])
+        gone = _gone(nodes, replies)
         shares = fed.map(
-            self.add_up, each={c: {"mine": own} | gone[c] for c, own in zip(told.clients, mine, strict=True)}
+            self.add_up,
+            each={c: {"mine": positions} | gone[c] for c, positions in zip(replies.clients, mine, strict=True)},
         )
         sums, degree = _total(nodes, shares), torch.zeros_like(nodes)
         degree[index] = torch.cat([reply["degree"] for reply in shares])
 
         def rows(client: str) -> Tree:
-            outside = told[client]["outside"] if self.hops == 2 else nodes[:0]
-            own, outside = (
-                torch.searchsorted(nodes, its) for its in (told[client]["node"], outside[torch.isin(outside, nodes)])
+            outside = replies[client]["outside"] if self.hops == 2 else nodes[:0]
+            positions, outside = (
+                torch.searchsorted(nodes, its) for its in (replies[client]["node"], outside[torch.isin(outside, nodes)])
             )
-            return {"own": sums[own], "outside": sums[outside], "degree": degree[outside]} | gone[client]
+            return {"own": sums[positions], "outside": sums[outside], "degree": degree[outside]} | gone[client]
 
-        fed.replace_data(self.take, each={client: rows(client) for client in told.clients})
+        fed.replace_data(self.take, each={client: rows(client) for client in replies.clients})
         return {}
 
     @property
@@ -174,16 +175,16 @@ class NeighborSums(Part):
         place, arrays = NodePlace.of(client.graph).without(message.get("gone")), graph_arrays(client.graph)
         degree = _degree(arrays, place)
         mine = message["mine"].cpu().numpy()
-        own, other = place.crossing.cpu().numpy()
+        inside, other = place.crossing.cpu().numpy()
         here = np.arange(len(mine))
-        source = np.concatenate([here, arrays.edges[0], own])
+        source = np.concatenate([here, arrays.edges[0], inside])
         target = np.concatenate([place.nodes.cpu().numpy()[np.concatenate([here, arrays.edges[1]])], other])
         target, source = target[mine[source]], source[mine[source]]
         node, at = np.unique(target, return_inverse=True)
         scale = (1 / np.sqrt(degree + 1)).astype(arrays.x.dtype)
         adds = sp.csr_matrix((scale[source], (at, source)), shape=(len(node), len(mine)))
-        found = {"node": node, "sum": dense(adds @ arrays.x), "degree": degree}
-        return to({key: torch.from_numpy(own) for key, own in found.items()}, client.graph.device)
+        reply = {"node": node, "sum": dense(adds @ arrays.x), "degree": degree}
+        return to({key: torch.from_numpy(inside) for key, inside in reply.items()}, client.graph.device)
 
     @on_client(replaces_data=True, hears=_ROWS)
     def take(self, client: Client, message: Tree) -> Tree:
@@ -218,24 +219,24 @@ def _total(nodes: Tensor, shares: Replies) -> Tensor:
     return total.to(parts[0][1].dtype)
 
 
-def _joined(own: GraphArrays, place: NodePlace, message: Tree) -> GraphArrays:
+def _joined(arrays: GraphArrays, place: NodePlace, message: Tree) -> GraphArrays:
     """A client's n nodes, their neighbors elsewhere with those neighbors' rows of Â X, and nodes without features
     that stand for these neighbors' further ones, so that all degrees are those of the whole graph."""
     here, other = place.crossing.cpu().numpy()
-    n, found = len(own.y), np.unique(other, return_inverse=True)[1]
+    n, index = len(arrays.y), np.unique(other, return_inverse=True)[1]
     degree = message["degree"].cpu().numpy()
-    missing = degree - np.bincount(found, minlength=len(degree))
+    missing = degree - np.bincount(index, minlength=len(degree))
     far, more = len(degree), int(missing.max(initial=0))
     end = np.repeat(np.arange(far), missing)
     stand_in = np.arange(len(end)) - np.repeat(np.cumsum(missing) - missing, missing)
-    links = np.concatenate([np.stack([here, n + found]), np.stack([n + end, n + far + stand_in])], 1)
-    outside = np.concatenate([_scaled(message["outside"], degree), np.zeros((more, own.x.shape[1]), own.x.dtype)])
+    links = np.concatenate([np.stack([here, n + index]), np.stack([n + end, n + far + stand_in])], 1)
+    outside = np.concatenate([_scaled(message["outside"], degree), np.zeros((more, arrays.x.shape[1]), arrays.x.dtype)])
     return GraphArrays(
-        np.concatenate([own.x, outside]),
-        np.concatenate([own.edges, links, links[::-1]], 1),
-        np.pad(own.y, (0, far + more), constant_values=-1),
-        np.pad(own.masks, ((0, 0), (0, far + more))),
-        None if own.sens is None else np.pad(own.sens, (0, far + more), constant_values=-1),
+        np.concatenate([arrays.x, outside]),
+        np.concatenate([arrays.edges, links, links[::-1]], 1),
+        np.pad(arrays.y, (0, far + more), constant_values=-1),
+        np.pad(arrays.masks, ((0, 0), (0, far + more))),
+        None if arrays.sens is None else np.pad(arrays.sens, (0, far + more), constant_values=-1),
     )
 
 

@@ -64,19 +64,19 @@ class ClassPrototypes(Part):
 
     def objective(self, outputs: Outputs) -> Tensor:
         """The pull, scalar."""
-        h, given, graph = outputs.embedding, outputs.given, outputs.graph
-        if "prototype" not in given:
+        h, inputs, graph = outputs.embedding, outputs.given, outputs.graph
+        if "prototype" not in inputs:
             return h.new_zeros(())
         y, train = graph.y.clamp(min=0), graph.masks[TRAIN]
-        away = (h - given["prototype"][y]).square().mean(1)
-        return self.lam * torch.where(train & given["known"][y], away, 0.0).sum() / train.sum().clamp(min=1)
+        away = (h - inputs["prototype"][y]).square().mean(1)
+        return self.lam * torch.where(train & inputs["known"][y], away, 0.0).sum() / train.sum().clamp(min=1)
 
     def report(self, ctx: Context) -> Tree:
         """{"prototype": [C, d], "count": int64 [C]} by the trained model, 0 for a class that is not sent."""
         *_, h, logits = models.embeddings(ctx.training.model, ctx.trained, ctx.client.graph)
         mean, count = class_means(models.rows_of(h), ctx.client.graph, logits.shape[1])
-        told = count >= self.least
-        return {"prototype": torch.where(told[:, None], mean, 0.0), "count": torch.where(told, count, 0)}
+        mask = count >= self.least
+        return {"prototype": torch.where(mask[:, None], mean, 0.0), "count": torch.where(mask, count, 0)}
 
     def update(self, state: Tree, round: Round) -> Tree:
         """q; that of a class which nobody sent stays."""
@@ -104,12 +104,12 @@ class NearestPrototype(ClassPrototypes):
 
     def judged(self, ctx: Context) -> Tree:
         """The client's own weights, the last layer made of prototypes."""
-        own, given = ctx.received, ctx.given
-        if "prototype" not in given:
-            return own
-        q = given["prototype"]
-        bias = torch.where(given["known"], -q.square().sum(1), _UNKNOWN)
-        return own | {str(len(ctx.training.model) - 1): {"weight": 2 * q.T, "bias": bias}}
+        w, inputs = ctx.received, ctx.given
+        if "prototype" not in inputs:
+            return w
+        q = inputs["prototype"]
+        bias = torch.where(inputs["known"], -q.square().sum(1), _UNKNOWN)
+        return w | {str(len(ctx.training.model) - 1): {"weight": 2 * q.T, "bias": bias}}
 
 
 def sent_by(round: Round) -> tuple[Tensor, Tensor]:

@@ -126,8 +126,8 @@ def proxy_graph(key: int, features: int, dtype: torch.dtype, device: torch.devic
     joined = np.triu(drawn & (block[:, None] == block), 1)
     x = random.normal(random.fold(source, "x"), (n, features)).numpy()
     none = np.zeros((3, n), bool)
-    made = make_graph(x, np.stack(np.nonzero(joined | joined.T)), np.full(n, -1), none, dtype=dtype)
-    return made.to(device)
+    graph = make_graph(x, np.stack(np.nonzero(joined | joined.T)), np.full(n, -1), none, dtype=dtype)
+    return graph.to(device)
 
 
 @dataclass(frozen=True)

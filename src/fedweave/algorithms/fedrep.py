@@ -35,19 +35,19 @@ class HeadThenBody(OwnHead):
         body = ctx.shared(ctx.start)
         paths = {path for path, _ in leaves(body)}
         head = nest({path: leaf for path, leaf in leaves(ctx.start) if path not in paths})
-        client, given, state = ctx.client, ctx.sent, ctx.optimizer_state or {}
-        kept: Tree = {}
+        client, inputs, state = ctx.client, ctx.sent, ctx.optimizer_state or {}
+        memory: Tree = {}
         if self.head_steps:
             key, steps = random.fold(client.key, "head"), self.head_steps
-            head, _, own = ctx.objective.fit(
-                head, client, key, given, ctx.received, state.get("head"), steps=steps, within=body
+            head, _, optimizer = ctx.objective.fit(
+                head, client, key, inputs, ctx.received, state.get("head"), steps=steps, within=body
             )
-            kept = {"head": own}
-        body, loss, own = ctx.objective.fit(
-            body, client, client.key, given, ctx.received, state.get("body"), within=head
+            memory = {"head": optimizer}
+        body, loss, optimizer = ctx.objective.fit(
+            body, client, client.key, inputs, ctx.received, state.get("body"), within=head
         )
         trained = dict(leaves(body)) | dict(leaves(head))
-        return Fit(nest({path: trained[path] for path, _ in leaves(ctx.start)}), loss, kept | {"body": own})
+        return Fit(nest({path: trained[path] for path, _ in leaves(ctx.start)}), loss, memory | {"body": optimizer})
 
 
 @preset_of(HeadThenBody, UniformTrained)

@@ -113,9 +113,9 @@ class MissingNeighbours(Generates):
     def _exchange(self, fed: Federation, key: Tensor) -> None:
         """One step of all generators, with gradients of others."""
         offers = fed.map(self.offer)
-        asked = self._asked(offers.clients, key)
-        replies = fed.map(self.match, each=Stacked(offers.clients, _sent(offers, asked)))
-        fed.map(self.improve, each=Stacked(offers.clients, {"gradient": _total(replies, asked)}))
+        partners = self._asked(offers.clients, key)
+        replies = fed.map(self.match, each=Stacked(offers.clients, _sent(offers, partners)))
+        fed.map(self.improve, each=Stacked(offers.clients, {"gradient": _total(replies, partners)}))
 
     def _asked(self, clients: Sequence[str], key: Tensor) -> Tensor:
         """int64 [k, P]: whose generators each client is sent, all of one row different; each is sent to k others."""
@@ -137,8 +137,8 @@ class MissingNeighbours(Generates):
         first = self.net.init(random.fold(key, "init"), graph.x.shape[1], message["classes"], graph.x.dtype)
         w = fit(self.local_loss, first, graph, key, self.update_rule, self.epochs, args=known).w
         z = embeddings(w["encoder"], graph, graph.real & ~hidden)
-        kept = known | {"w": w, "z": z, "count": counts(w["count"], z)}
-        client.state["neighbours"] = kept | {"optimizer": self.update_rule.init(w["features"])}
+        memory = known | {"w": w, "z": z, "count": counts(w["count"], z)}
+        client.state["neighbours"] = memory | {"optimizer": self.update_rule.init(w["features"])}
         return {}
 
     def local_loss(self, w: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
@@ -148,23 +148,24 @@ class MissingNeighbours(Generates):
         count = counts(w["count"], z)
         number = miscount(count, lacking(graph, args["hidden"]), visible)
         rows, real = self._rows(graph, random.fold(key, "rows"), args["hidden"])
-        made = self.net.features(w["features"], noisy(gather_rows(z, rows), random.fold(key, "noise")))
+        features = self.net.features(w["features"], noisy(gather_rows(z, rows), random.fold(key, "noise")))
         slots = self.rounded(count.detach(), random.fold(key, "slots")).gather(0, rows)
         used = self.net.used(slots) & real[:, None]
-        matching = self._own_mismatch(graph, made, rows, real, args)
-        result: Tensor = number + matching + classification(w["classifier"], graph, visible, rows, made, used)
+        matching = self._own_mismatch(graph, features, rows, real, args)
+        result: Tensor = number + matching + classification(w["classifier"], graph, visible, rows, features, used)
         return result
 
     def _rows(self, graph: Graph, key: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """Some visible nodes with hidden neighbors, int64 [sample], and which of them are real."""
         return drawn(graph.real & ~hidden & (lacking(graph, hidden) > 0), key, self.sample)
 
-    def _own_mismatch(self, graph: Graph, made: Tensor, rows: Tensor, real: Tensor, args: Tree) -> Tensor:
-        """Of what is `made` [b, slots, d] for `rows` to their hidden neighbors; a slot is used for each of these."""
-        chosen = (rows == torch.arange(graph.nodes, device=rows.device)[:, None]).to(made.dtype)
+    def _own_mismatch(self, graph: Graph, features: Tensor, rows: Tensor, real: Tensor, args: Tree) -> Tensor:
+        """Of what is `features` [b, slots, d] for `rows` to their hidden neighbors; a slot is used for each of
+        these."""
+        chosen = (rows == torch.arange(graph.nodes, device=rows.device)[:, None]).to(features.dtype)
         near = (graph.edges.operator("sum") @ chosen > 0) & args["hidden"][:, None]
         used = self.net.used(near.sum(0)) & real[:, None]
-        return mismatch(made, used, graph.x, args["norms"], near)
+        return mismatch(features, used, graph.x, args["norms"], near)
 
     def rounded(self, count: Tensor, key: Tensor) -> Tensor:
         """int64 [n] of n̂ [n]: how many slots are used."""
@@ -183,57 +184,57 @@ class MissingNeighbours(Generates):
     @on_client(sends=_offers)
     def offer(self, client: Client, message: Tree) -> Tree:
         """The generator of features, and for whom it is to make some."""
-        kept, key = client.state["neighbours"], client.key
-        slots = self.rounded(kept["count"], random.fold(key, "slots")).clamp(max=self.slots)
-        visible = client.graph.real & ~kept["hidden"]
+        memory, key = client.state["neighbours"], client.key
+        slots = self.rounded(memory["count"], random.fold(key, "slots")).clamp(max=self.slots)
+        visible = client.graph.real & ~memory["hidden"]
         rows, real = drawn(visible & (slots > 0), random.fold(key, "rows"), self.sample)
-        z = noisy(gather_rows(kept["z"], rows), random.fold(client.secret, "noise"))
-        return {"generator": kept["w"]["features"], "embedding": z, "slots": slots.gather(0, rows) * real}
+        z = noisy(gather_rows(memory["z"], rows), random.fold(client.secret, "noise"))
+        return {"generator": memory["w"]["features"], "embedding": z, "slots": slots.gather(0, rows) * real}
 
     @on_client(sends={"gradient": _GRADIENT}, hears=_OFFERED)
     def match(self, client: Client, message: Tree) -> Tree:
         """{"gradient": {"0": for the first offer, …}}."""
         norms = client.state["neighbours"]["norms"]
-        zero = {i: map_leaves(torch.zeros_like, own["generator"]) for i, own in message["offers"].items()}
-        given = {"offers": message["offers"], "norms": norms}
+        zero = {i: map_leaves(torch.zeros_like, offer["generator"]) for i, offer in message["offers"].items()}
+        inputs = {"offers": message["offers"], "norms": norms}
         # from 0 a plain step of length 1 leads to the negative gradient, without a rounding
-        step = fit(self.others_loss, zero, client.graph, client.key, Sgd(1.0), 1, args=given)
+        step = fit(self.others_loss, zero, client.graph, client.key, Sgd(1.0), 1, args=inputs)
         return {"gradient": scale(step.w, -1.0)}
 
     def others_loss(self, change: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
         """How far what the offered generators make, their weights plus `change`, is from the client's own nodes."""
         terms = []
         for i, offer in args["offers"].items():
-            made = self.net.features(map_leaves(torch.add, offer["generator"], change[i]), offer["embedding"])
-            mine = graph.real[:, None].expand(-1, len(made))
-            terms.append(mismatch(made, self.net.used(offer["slots"]), graph.x, args["norms"], mine))
+            features = self.net.features(map_leaves(torch.add, offer["generator"], change[i]), offer["embedding"])
+            mine = graph.real[:, None].expand(-1, len(features))
+            terms.append(mismatch(features, self.net.used(offer["slots"]), graph.x, args["norms"], mine))
         return sum(terms[1:], terms[0])
 
     @on_client(hears={"gradient": "the sum of the gradients that other members returned for its generator"})
     def improve(self, client: Client, message: Tree) -> Tree:
         """One step of the generator of features along its own gradient and that of others; sends nothing."""
-        kept = client.state["neighbours"]
-        known = {name: kept[name] for name in ("hidden", "norms", "z")} | {"gradient": message["gradient"]}
+        memory = client.state["neighbours"]
+        known = {name: memory[name] for name in ("hidden", "norms", "z")} | {"gradient": message["gradient"]}
         features, _, optimizer = fit(
             self.joint_loss,
-            kept["w"]["features"],
+            memory["w"]["features"],
             client.graph,
             client.key,
             self.update_rule,
             1,
             args=known,
-            state=kept["optimizer"],
+            state=memory["optimizer"],
         )
-        client.state["neighbours"] = kept | {"w": kept["w"] | {"features": features}, "optimizer": optimizer}
+        client.state["neighbours"] = memory | {"w": memory["w"] | {"features": features}, "optimizer": optimizer}
         return {}
 
     def joint_loss(self, w: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
         """The client's own matching term, and one whose gradient is what others returned."""
         rows, real = self._rows(graph, random.fold(key, "rows"), args["hidden"])
-        made = self.net.features(w, noisy(gather_rows(args["z"], rows), random.fold(key, "noise")))
+        features = self.net.features(w, noisy(gather_rows(args["z"], rows), random.fold(key, "noise")))
         others = dict(leaves(args["gradient"]))
         linear = [(leaf * others[path]).sum() for path, leaf in leaves(w)]
-        return sum(linear, self._own_mismatch(graph, made, rows, real, args))
+        return sum(linear, self._own_mismatch(graph, features, rows, real, args))
 
     @on_client(replaces_data=True)
     def mend(self, client: Client, message: Tree) -> Tree:
@@ -242,27 +243,29 @@ class MissingNeighbours(Generates):
         z = embeddings(w["encoder"], graph, graph.real)
         slots = self.rounded(counts(w["count"], z), random.fold(key, "slots")) * graph.real
         owners = slots.clamp(max=self.slots).nonzero()[:, 0]
-        made = self.net.features(w["features"], noisy(z, random.fold(key, "noise"))[owners])
+        features = self.net.features(w["features"], noisy(z, random.fold(key, "noise"))[owners])
         used = self.net.used(slots[owners])
         owners = owners[:, None].expand(used.shape)[used]
-        new = mended(graph_arrays(graph), owners.cpu().numpy(), made[used].cpu().numpy())
+        new = mended(graph_arrays(graph), owners.cpu().numpy(), features[used].cpu().numpy())
         return {DATA: graph_like(graph, new)}
 
 
-def _sent(offers: Replies, asked: Tensor) -> Tree:
+def _sent(offers: Replies, partners: Tensor) -> Tree:
     """{"offers": {"0": the offers of the clients asked[0], …}}, leaves [P, …]."""
     paths = [path for path, _ in leaves(offers[offers.clients[0]])]
     stacked = {path: offers.stack(path) for path in paths}
-    return {"offers": {str(i): nest({path: leaf[at] for path, leaf in stacked.items()}) for i, at in enumerate(asked)}}
+    return {
+        "offers": {str(i): nest({path: leaf[at] for path, leaf in stacked.items()}) for i, at in enumerate(partners)}
+    }
 
 
-def _total(replies: Replies, asked: Tensor) -> Tree:
+def _total(replies: Replies, partners: Tensor) -> Tree:
     """For each client the sum of the gradients that others returned for its generator, leaves [P, …]."""
     first = replies[replies.clients[0]]["gradient"]
     totals = {}
     for path, leaf in leaves(first["0"]):
         total = leaf.new_zeros(len(replies), *leaf.shape, dtype=torch.float64)
-        for i, at in enumerate(asked):
+        for i, at in enumerate(partners):
             total.index_add_(0, at, replies.stack(f"gradient/{i}/{path}").double())
         totals[path] = total.to(leaf.dtype)
     return nest(totals)

@@ -42,11 +42,11 @@ NOISE, WIDTHS = 32, (64, 128, 256)  # numbers that a node begins with; the gener
 def generator(key: Tensor, classes: int, features: int, dtype: torch.dtype) -> Tree:
     """A vector of each class, N(0, 1), and the layers of the generator."""
     widths = (NOISE + classes, *WIDTHS, features)
-    found: Tree = {"class": {"weight": random.normal(random.fold(key, "class"), (classes, classes))}}
-    found |= {
+    weights: Tree = {"class": {"weight": random.normal(random.fold(key, "class"), (classes, classes))}}
+    weights |= {
         str(at): affine(*widths[at : at + 2]).init(random.fold(key, "layer", at)) for at in range(len(WIDTHS) + 1)
     }
-    return nest({path: leaf.to(dtype) for path, leaf in leaves(found)})
+    return nest({path: leaf.to(dtype) for path, leaf in leaves(weights)})
 
 
 def features(made: Tree, z: Tensor, label: Tensor) -> Tensor:
@@ -163,23 +163,25 @@ class Distilled(TellsExamples):
     def observe(self, state: Tree, round: Round) -> Tree:
         """The generator, and by how much distillation moves the mean, as "moved"."""
         start = w = add(round.w, round.replies.weighted_sum("update", by_size(round)))
-        made, of_made, of_w = self._held(state, round)
+        generator_weights, of_made, of_w = self._held(state, round)
         label = labels(self.pseudo, state["known"].shape[1], state["known"].device)
         share = shares(state["known"][round.at])[:, label] / F.one_hot(label).sum(0)[label]
         task = _Task(self, round.model, label)
         dtype = next(leaves(w))[1].dtype
-        given: Tree = {"teachers": round.trained, "share": share.to(dtype)}
+        inputs: Tree = {"teachers": round.trained, "share": share.to(dtype)}
         adam = Adam(self.rate, self.decay)
         for time in range(self.outer):
             key = random.fold(state["key"], state["round"], time)
             z = random.normal(random.fold(key, "z"), (self.pseudo, NOISE)).to(dtype)
-            graph = pseudo_graph(features(made, z, label), self.near)
-            args = given | {"w": w, "z": z}
-            made, _, of_made = fit(task.unlike, made, graph, key, adam, 1, state=of_made, args=args)
-            graph = pseudo_graph(features(made, z, label), self.near)
-            args = given | {"told": task.answers(given["teachers"], graph)}
+            graph = pseudo_graph(features(generator_weights, z, label), self.near)
+            args = inputs | {"w": w, "z": z}
+            generator_weights, _, of_made = fit(
+                task.unlike, generator_weights, graph, key, adam, 1, state=of_made, args=args
+            )
+            graph = pseudo_graph(features(generator_weights, z, label), self.near)
+            args = inputs | {"told": task.answers(inputs["teachers"], graph)}
             w, _, of_w = fit(task.apart, w, graph, key, adam, self.inner, state=of_w, args=args)
-        after = {"made": made, "of_made": of_made, "of_mean": of_w, "round": state["round"] + 1}
+        after = {"made": generator_weights, "of_made": of_made, "of_mean": of_w, "round": state["round"] + 1}
         return state | after | {"moved": sub(w, start)}
 
     def _held(self, state: Tree, round: Round) -> tuple[Tree, Tree, Tree]:
@@ -188,8 +190,8 @@ class Distilled(TellsExamples):
             return state["made"], state["of_made"], state["of_mean"]
         w, adam = dict(leaves(round.w)), Adam(self.rate, self.decay)
         first = w[next(iter(models.feature_rows(round.model)))]
-        made = generator(state["key"], state["known"].shape[1], first.shape[0], first.dtype)
-        return made, adam.init(made), adam.init(round.w)
+        generator_weights = generator(state["key"], state["known"].shape[1], first.shape[0], first.dtype)
+        return generator_weights, adam.init(generator_weights), adam.init(round.w)
 
     def aggregate(self, state: Tree, round: Round) -> Tree:
         """The mean update and what distillation adds."""
@@ -197,7 +199,7 @@ class Distilled(TellsExamples):
 
     def update(self, state: Tree, round: Round) -> Tree:
         """Without what was moved."""
-        return {key: own for key, own in state.items() if key != "moved"}
+        return {key: value for key, value in state.items() if key != "moved"}
 
 
 @dataclass(frozen=True)
@@ -211,19 +213,19 @@ class _Task:
     def answers(self, teachers: Tree, graph: Graph) -> Tensor:
         """[P, n, C]."""
         count = len(self.label)
-        told: Tensor = vmap(lambda w: models.apply(self.model, w, graph)[:count], chunk_size=32)(teachers)
-        return told
+        logits: Tensor = vmap(lambda w: models.apply(self.model, w, graph)[:count], chunk_size=32)(teachers)
+        return logits
 
     def unlike(self, made: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
         """λ1 L_sem − L_dis + λ2 L_div."""
         x = features(made, args["z"], self.label)
         graph = graph._replace(x=F.pad(x, (0, 0, 0, graph.nodes - len(x))))
-        told = self.answers(args["teachers"], graph)
-        own = models.apply(self.model, args["w"], graph)[: len(x)]
-        plain = F.cross_entropy(told.transpose(1, 2), self.label.expand(len(told), -1), reduction="none")
+        teachers = self.answers(args["teachers"], graph)
+        student = models.apply(self.model, args["w"], graph)[: len(x)]
+        plain = F.cross_entropy(teachers.transpose(1, 2), self.label.expand(len(teachers), -1), reduction="none")
         spread = F.pdist(args["z"]).square() * F.pdist(x, p=1.0) / (NOISE * x.shape[1])  # of each pair once
-        semantic, diversity = (args["share"] * plain).sum(), len(told) * torch.exp(-2 * spread.sum() / len(x) ** 2)
-        apart = divergence(own, told, args["share"])
+        semantic, diversity = (args["share"] * plain).sum(), len(teachers) * torch.exp(-2 * spread.sum() / len(x) ** 2)
+        apart = divergence(student, teachers, args["share"])
         result: Tensor = self.part.semantic * semantic - apart + self.part.diversity * diversity
         return result
 
@@ -237,9 +239,9 @@ def reliability(graph: Graph, t: Tensor, classes: int) -> Tensor:
     [n, k]."""
     unit, a = F.normalize(t, dim=1), graph.edges.operator("sum")
     degree = (a @ torch.ones_like(unit[:, :1]))[:, 0]
-    own = (1 + (unit * (a @ unit)).sum(1)) / (degree + 1)
+    terms = (1 + (unit * (a @ unit)).sum(1)) / (degree + 1)
     member = (graph.y == torch.arange(classes, device=t.device)[:, None]) & graph.masks[TRAIN]
-    return (member.double() @ own.double()).clamp(min=0)
+    return (member.double() @ terms.double()).clamp(min=0)
 
 
 def shares(known: Tensor) -> Tensor:

@@ -62,14 +62,14 @@ class TrainedPrototypes(ClassPrototypes):
     def update(self, state: Tree, round: Round) -> Tree:
         """T, e and q after the server's steps."""
         sent, counts = sent_by(round)
-        rows, told = sent.double(), counts > 0
+        rows, present = sent.double(), counts > 0
         w = state["w"] if "w" in state else first(state["key"], *rows.shape[1:])
         if self.steps:
-            args = {"rows": rows, "told": told, "margin": margin(rows, told)}
+            args = {"rows": rows, "told": present, "margin": margin(rows, present)}
             fitted = fit(_loss, w, None, state["key"], Adam(self.rate, 0.0), self.steps, args=args)  # type: ignore[arg-type]
-            w = where_trained(told.any(), fitted.w, w)
-        known = state.get("known", False) | told.any(0)
-        return {"key": state["key"], "w": w, "prototype": made(w).to(sent.dtype), "known": known}
+            w = where_trained(present.any(), fitted.w, w)
+        known = state.get("known", False) | present.any(0)
+        return {"key": state["key"], "w": w, "prototype": prototypes(w).to(sent.dtype), "known": known}
 
 
 @dataclass(frozen=True)
@@ -82,23 +82,26 @@ class NearestTrained(TrainedPrototypes, NearestPrototype):
 def first(key: Tensor, classes: int, width: int) -> Tree:
     """T and e at first, float64: e ~ N(0, 1), T as torch's linear layers start."""
     layer = affine(width, width)
-    found = {str(at): layer.init(random.fold(key, "layer", at)) for at in range(2)}
+    layers = {str(at): layer.init(random.fold(key, "layer", at)) for at in range(2)}
     classed: Tree = {"class": random.normal(random.fold(key, "class"), (classes, width))}
-    return {name: {key: leaf.double() for key, leaf in own.items()} for name, own in (found | {"e": classed}).items()}
+    return {
+        name: {key: leaf.double() for key, leaf in weights.items()}
+        for name, weights in (layers | {"e": classed}).items()
+    }
 
 
-def made(w: Tree) -> Tensor:
+def prototypes(w: Tree) -> Tensor:
     """q [C, d]."""
     h = torch.relu(w["e"]["class"] @ w["0"]["weight"] + w["0"]["bias"])
     q: Tensor = h @ w["1"]["weight"] + w["1"]["bias"]
     return q
 
 
-def margin(rows: Tensor, told: Tensor) -> Tensor:
-    """δ, scalar, of prototypes [P, C, d] of which those `told`, bool [P, C], were sent; 0 with fewer than two
+def margin(rows: Tensor, present: Tensor) -> Tensor:
+    """δ, scalar, of prototypes [P, C, d] of which those `present`, bool [P, C], were sent; 0 with fewer than two
     classes."""
-    count = told.sum(0)
-    center = (rows * told[:, :, None]).sum(0) / count.clamp(min=1)[:, None]
+    count = present.sum(0)
+    center = (rows * present[:, :, None]).sum(0) / count.clamp(min=1)[:, None]
     apart = torch.cdist(center, center, compute_mode="donot_use_mm_for_euclid_dist")
     pair = (count > 0) & (count > 0)[:, None] & ~torch.eye(len(count), dtype=torch.bool, device=rows.device)
     nearest = torch.where(pair, apart, torch.inf).amin(1)
@@ -108,14 +111,14 @@ def margin(rows: Tensor, told: Tensor) -> Tensor:
 def contrast(rows: Tensor, told: Tensor, q: Tensor, margin: Tensor) -> Tensor:
     """The server's loss, scalar: rows [P, C, d], told bool [P, C], q [C, d]."""
     away = ((rows[:, :, None] - q).square().sum(3) + 1e-12).sqrt()  # [P, own class, other class]
-    own = torch.eye(len(q), dtype=torch.bool, device=q.device)
-    logits = torch.where(told.any(0), -(away + margin * own), -torch.inf)
+    same = torch.eye(len(q), dtype=torch.bool, device=q.device)
+    logits = torch.where(told.any(0), -(away + margin * same), -torch.inf)
     each = logits.logsumexp(2) - logits.diagonal(dim1=1, dim2=2).where(told, 0.0)
     return torch.where(told, each, 0.0).sum() / told.sum().clamp(min=1)
 
 
 def _loss(w: Tree, graph: object, key: Tensor, args: Tree) -> Tensor:
-    return contrast(args["rows"], args["told"], made(w), args["margin"])
+    return contrast(args["rows"], args["told"], prototypes(w), args["margin"])
 
 
 @preset_of(TrainedPrototypes, without=("how",))

@@ -168,8 +168,8 @@ class NearestCentres(Part):
         """The centers; those of a class that nobody sent stay."""
         sent = round.replies.stack("prototype")
         center = state.get(CENTER, sent.new_zeros(sent.shape[1], state["groups"], sent.shape[2])).clone()
-        for c, own in enumerate(sent.double().cpu().numpy().swapaxes(0, 1)):
-            if len(rows := own[own.any(1)]):
+        for c, class_rows in enumerate(sent.double().cpu().numpy().swapaxes(0, 1)):
+            if len(rows := class_rows[class_rows.any(1)]):
                 means = torch.from_numpy(centers(rows)).to(center)
                 center[c] = F.pad(means, (0, 0, 0, state["groups"] - len(means)))
         return state | {CENTER: center}
@@ -259,11 +259,11 @@ def contrast(first: Tensor, second: Tensor, known: Tensor, tau: float) -> Tensor
     """L_pa, scalar: mean over classes known, bool [C], and views of −ln(e^s_c / (e^s_c + Σ e^s of other classes in both
     views)), s_c being the cosine of a class's prototypes [C, d] on the two views by τ."""
     a, b = unit(first), unit(second)
-    own = torch.eye(len(known), dtype=torch.bool, device=known.device)
+    same = torch.eye(len(known), dtype=torch.bool, device=known.device)
 
     def each(here: Tensor, there: Tensor) -> Tensor:
         s = here @ there.T / tau
-        compared = torch.cat([s.masked_fill(~known, -1e9), (here @ here.T / tau).masked_fill(own | ~known, -1e9)], 1)
+        compared = torch.cat([s.masked_fill(~known, -1e9), (here @ here.T / tau).masked_fill(same | ~known, -1e9)], 1)
         return compared.logsumexp(1) - s.diagonal()
 
     return torch.where(known, each(a, b) + each(b, a), 0.0).sum() / (2 * known.sum().clamp(min=1))

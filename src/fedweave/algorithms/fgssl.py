@@ -88,28 +88,28 @@ class SemanticStructure(Part):
         keys, ends = random.fold(key, torch.arange(steps, device=key.device)), ends_of(graph)
         views = {}
         for name, (edge, feature) in (("weak", WEAK), ("strong", STRONG)):
-            own = random.fold(keys, name)
-            stays = uniform(bits(random.fold(own, "features")[:, None], graph.x.shape[1])) < feature
+            view_keys = random.fold(keys, name)
+            stays = uniform(bits(random.fold(view_keys, "features")[:, None], graph.x.shape[1])) < feature
             chance = torch.where(ends.real, edge, 0.0).expand(steps, -1)
-            views[name] = {"features": stays.to(graph.x.dtype), **drawn_edges(ends, chance, own)}
+            views[name] = {"features": stays.to(graph.x.dtype), **drawn_edges(ends, chance, view_keys)}
         return views
 
     def objective(self, outputs: Outputs) -> Tensor:
         """Both terms, scalar; 0 at a client that does not train."""
-        graph, given = outputs.graph, outputs.given
-        trains: Tensor = given["trains"]
+        graph, inputs = outputs.graph, outputs.given
+        trains: Tensor = inputs["trains"]
         if self.contrast == self.structure == 0:
             return outputs.logits.new_zeros(())
         weak, strong = outputs.drawn["weak"], outputs.drawn["strong"]
-        h, z = told(outputs.model, outputs.w, graph, strong, random.fold(outputs.key, "strong"))
+        h, z = view_outputs(outputs.model, outputs.w, graph, strong, random.fold(outputs.key, "strong"))
         if self.variant == "authors":
-            other, _ = told(outputs.model, outputs.w, graph, weak, random.fold(outputs.key, "weak"))
+            other, _ = view_outputs(outputs.model, outputs.w, graph, weak, random.fold(outputs.key, "weak"))
             return trains * self.contrast * self.semantic(h, other, graph)
         with torch.no_grad():
-            far, answers = told(outputs.model, given["w"], graph, weak, None)
+            far, answers = view_outputs(outputs.model, inputs["w"], graph, weak, None)
         if self.variant == "openfgl":
             return trains * self.structure * by_columns(h, far, graph)
-        near = self.structural(z, answers, given["near"], graph.real)
+        near = self.structural(z, answers, inputs["near"], graph.real)
         return trains * (self.contrast * self.semantic(h, far, graph) + self.structure * near)
 
     def semantic(self, h: Tensor, other: Tensor, graph: Graph) -> Tensor:
@@ -130,7 +130,8 @@ class SemanticStructure(Part):
         """L_D of logits [n, C] by two models, near bool [n, n], scalar."""
         near = near | ~real[:, None]  # no row without entries
         p, q = (
-            torch.log_softmax((unit(own) @ unit(own).T / self.omega).masked_fill(~near, -1e4), 1) for own in (z, other)
+            torch.log_softmax((unit(logits) @ unit(logits).T / self.omega).masked_fill(~near, -1e4), 1)
+            for logits in (z, other)
         )
         each = (q.exp() * torch.where(near, q - p, 0.0)).sum(1)
         return torch.where(real, each, 0.0).sum() / real.sum().clamp(min=1)
@@ -141,7 +142,7 @@ def unit(h: Tensor) -> Tensor:
     return h / h.square().sum(1, keepdim=True).clamp(min=LEAST**2).sqrt()
 
 
-def told(model: Model, w: Tree, graph: Graph, drawn: Tree, key: Tensor | None) -> tuple[Tensor, Tensor]:
+def view_outputs(model: Model, w: Tree, graph: Graph, drawn: Tree, key: Tensor | None) -> tuple[Tensor, Tensor]:
     """(embeddings [n, d], logits [n, C]) of a view: a column that is left out is one whose weights are 0."""
     layer = {
         name: leaf * drawn["features"][:, None] if name in model[0].by_feature else leaf
@@ -155,8 +156,8 @@ def by_columns(h: Tensor, other: Tensor, graph: Graph) -> Tensor:
     """The mean over edges of KL between the softmax over columns of |h_u − h_v| / .1, by two models; scalar."""
     ends = ends_of(graph)
     q, p = (
-        torch.log_softmax((gather_rows(own, ends.source) - gather_rows(own, ends.target)).abs() / 0.1, 1)
-        for own in (other, h)
+        torch.log_softmax((gather_rows(embeddings, ends.source) - gather_rows(embeddings, ends.target)).abs() / 0.1, 1)
+        for embeddings in (other, h)
     )
     each = torch.where(ends.real, (q.exp() * (q - p)).sum(1), 0.0)
     return each.sum() / ends.real.sum().clamp(min=1)

@@ -72,9 +72,9 @@ class Clusters(TellsExamples):
         if state["round"] < self.wait:
             return cluster
         numbers = cluster[round.at].tolist()
-        members = [[at for at, own in enumerate(numbers) if own == number] for number in sorted(set(numbers))]
-        found = [torch.tensor(rows, device=cluster.device) for rows in members if len(rows) > 2]
-        for rows, split in zip(found, self._splits(round, found), strict=True):
+        members = [[at for at, value in enumerate(numbers) if value == number] for number in sorted(set(numbers))]
+        groups = [torch.tensor(rows, device=cluster.device) for rows in members if len(rows) > 2]
+        for rows, split in zip(groups, self._splits(round, groups), strict=True):
             if split:
                 updates = round.updates[rows]
                 apart = smaller_side(self._likeness(state, round, rows, updates), updates.norm(dim=1))
@@ -84,9 +84,9 @@ class Clusters(TellsExamples):
     def _splits(self, round: Round, clusters: list[Tensor]) -> list[bool]:
         """Whether each of some clusters, rows of clients, is to be cut; a device is waited for once."""
         each = [round.updates[rows] for rows in clusters]
-        known = [(own.mean(0).norm() < self.eps1) & (own.norm(dim=1).max() > self.eps2) for own in each]
-        found: list[bool] = torch.stack(known).tolist() if known else []
-        return found
+        known = [(updates.mean(0).norm() < self.eps1) & (updates.norm(dim=1).max() > self.eps2) for updates in each]
+        result: list[bool] = torch.stack(known).tolist() if known else []
+        return result
 
     def _likeness(self, state: Tree, round: Round, rows: Tensor, updates: Tensor) -> Tensor:
         """[C, C], not negative: how alike the clients `rows` of a cluster are."""

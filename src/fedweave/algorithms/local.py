@@ -128,13 +128,13 @@ class Local(Deployable):
         return {}
 
     def _train(self, client: Client, init: Tensor) -> Tree:
-        kept = self.optimizer_state == "kept"
-        state = client.state.get("optimizer") if kept else None
+        keeps_optimizer = self.optimizer_state == "kept"
+        state = client.state.get("optimizer") if keeps_optimizer else None
         start = self._own(client, init)
-        given = Context(client, self.objective, {}).sent
-        fitted = self.objective.fit(start, client, client.key, given, state=state)
+        inputs = Context(client, self.objective, {}).sent
+        fitted = self.objective.fit(start, client, client.key, inputs, state=state)
         w = where_trained(client.graph.masks[TRAIN].any(), fitted.w, start)
-        client.state |= {"w": w} | ({"optimizer": fitted.state} if kept else {})
+        client.state |= {"w": w} | ({"optimizer": fitted.state} if keeps_optimizer else {})
         return w
 
     def _own(self, client: Client, init: Tensor) -> Tree:

@@ -50,17 +50,17 @@ class MoreauEnvelope(Part):
 
     def train(self, ctx: Context) -> Fit:
         """w_i, and the last θ."""
-        client, given, w = ctx.client, ctx.sent, ctx.start
+        client, inputs, w = ctx.client, ctx.sent, ctx.start
         for step in range(ctx.training.local_steps):
             key = random.fold(client.key, "near", step)
             theta, loss, _ = ctx.objective.fit(
-                w, client, key, given, anchor=w, penalty=self._pull, steps=self.inner_steps
+                w, client, key, inputs, anchor=w, penalty=self._pull, steps=self.inner_steps
             )
             w = add(w, scale(sub(theta, w), self.outer_lr * self.lam))
         ctx.keep({"theta": where_trained(ctx.examples > 0, theta, ctx.received)})
         return Fit(w, loss, {})
 
-    def _pull(self, theta: Tree, near: Tree, given: Tree) -> Tensor:
+    def _pull(self, theta: Tree, near: Tree, args: Tree) -> Tensor:
         """λ/2 ‖θ − w_i‖²."""
         return 0.5 * self.lam * squared_distance(theta, near)
 

@@ -66,13 +66,13 @@ class Preset:
             SettingError: there is no such field, or a value is of another type.
             ValueError: FedAvg or a part refuses a value.
         """
-        own, family = _fields(self.paper), _fields(FedAvg)
+        paper_fields, family = _fields(self.paper), _fields(FedAvg)
         check_given(self.paper.__name__, values, self.fields, self.hints)
         self._check_model(model, values)
         values |= {"parts": made(values["parts"])} if "parts" in values else {}
         paper = self._paper(values)
-        given = {name: value for name, value in values.items() if name not in own}
-        given |= {name: getattr(paper, name) for name in own if name in family}
+        arguments = {name: value for name, value in values.items() if name not in paper_fields}
+        arguments |= {name: getattr(paper, name) for name in paper_fields if name in family}
         parts = paper.parts()
         if not isinstance(parts, tuple | list):
             name = self.paper.__name__
@@ -80,8 +80,8 @@ class Preset:
                 f"{name}.parts: is to give a tuple of parts, such as (Part(),); it gives {type(parts).__name__}"
             )
         by = Maker(self, (values,))
-        listed = (*(note(part, by) for part in parts), *given.get("parts", ()))
-        return note(FedAvg(model, **given | {"parts": listed}), by)
+        listed = (*(note(part, by) for part in parts), *arguments.get("parts", ()))
+        return note(FedAvg(model, **arguments | {"parts": listed}), by)
 
     def _check_model(self, model: Model, values: Values) -> None:
         """Refuse another model than the one whose weights the paper shares by their names, unless others are shared."""
@@ -95,13 +95,13 @@ class Preset:
             )
 
     def _paper(self, values: Values) -> PaperSettings:
-        own = _fields(self.paper)
-        return self.paper(**{name: value for name, value in values.items() if name in own})
+        paper_fields = _fields(self.paper)
+        return self.paper(**{name: value for name, value in values.items() if name in paper_fields})
 
     def remaining(self, values: Values) -> tuple[str, ...]:
         """Sentences on what the parts' protection does not stop with these `values` of its fields and others."""
         parts = self._paper(values).parts()
-        return tuple(told for part in parts if isinstance(part, StatesLimits) for told in part.remaining())
+        return tuple(sentence for part in parts if isinstance(part, StatesLimits) for sentence in part.remaining())
 
     @property
     def capabilities(self) -> Capabilities:
@@ -111,8 +111,12 @@ class Preset:
     @property
     def fields(self) -> "Mapping[str, dataclasses.Field[object]]":
         """FedAvg's model, the paper's fields, then FedAvg's others."""
-        own, family = _fields(self.paper), _fields(FedAvg)
-        return {"model": family["model"], **own, **{name: f for name, f in family.items() if name not in own}}
+        paper_fields, family = _fields(self.paper), _fields(FedAvg)
+        return {
+            "model": family["model"],
+            **paper_fields,
+            **{name: f for name, f in family.items() if name not in paper_fields},
+        }
 
     @property
     def hints(self) -> Values:
@@ -143,14 +147,14 @@ def preset_of(*kinds: type[Part], without: tuple[str, ...] = ()) -> Callable[[ty
     """
 
     def made(paper: type) -> Preset:
-        own = inspect.get_annotations(paper)
+        annotations = inspect.get_annotations(paper)
         taken = {name: (kind, field) for kind in kinds for name, field in _fields(kind).items() if name not in without}
         hints: Record = {}
         for name, (kind, field) in taken.items():
-            hints[name] = own.get(name, get_type_hints(kind, include_extras=True)[name])
-            if name not in own:
+            hints[name] = annotations.get(name, get_type_hints(kind, include_extras=True)[name])
+            if name not in annotations:
                 setattr(paper, name, _default(field))
-        paper.__annotations__ = hints | {name: hint for name, hint in own.items() if name not in hints}
+        paper.__annotations__ = hints | {name: hint for name, hint in annotations.items() if name not in hints}
         if not hasattr(paper, "parts"):
             setattr(paper, "parts", lambda self: tuple(part_of(self, kind) for kind in kinds))  # noqa: B010
         return Preset(dataclass(frozen=True)(paper), kinds)
@@ -160,8 +164,8 @@ def preset_of(*kinds: type[Part], without: tuple[str, ...] = ()) -> Callable[[ty
 
 def part_of(paper: object, kind: type[P], **values: object) -> P:
     """A part with the values of its paper's fields of the same names, but for those given here."""
-    own = {name: getattr(paper, name) for name in _fields(kind) if name in _fields(type(paper))}
-    return kind(**own | values)
+    settings = {name: getattr(paper, name) for name in _fields(kind) if name in _fields(type(paper))}
+    return kind(**settings | values)
 
 
 def _default(field: "dataclasses.Field[object]") -> object:

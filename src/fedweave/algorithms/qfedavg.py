@@ -70,11 +70,11 @@ class FairByLoss(Part):
 
     def weigh(self, state: Tree, round: Round) -> Tensor:
         """L F_i^q / Σ h_k. Losses below 1e-10 count as that, as in the authors' code."""
-        told = round.replies.stack("loss").double()
-        loss = told.clamp(min=1e-10)
+        losses = round.replies.stack("loss").double()
+        loss = losses.clamp(min=1e-10)
         squared = self.lipschitz**2 * round.updates.square().sum(1)  # ‖g_i‖²
         h = self.q * loss ** (self.q - 1) * squared + self.lipschitz * loss**self.q
-        counts = (told > 0) | (self.q == 0)  # where nothing trains, the loss is 0
+        counts = (losses > 0) | (self.q == 0)  # where nothing trains, the loss is 0
         return self.lipschitz * loss**self.q * counts / (h * counts).sum().clamp(min=1e-300)
 
 

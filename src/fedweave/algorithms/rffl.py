@@ -55,10 +55,10 @@ class Reputation(Part):
 
     def update(self, state: Tree, round: Round) -> Tree:
         """Values, and who remains."""
-        kept = torch.where(self._drops(state), round.value > 0, state["inside"][round.at])
+        inside = torch.where(self._drops(state), round.value > 0, state["inside"][round.at])
         return {
             "r": state["r"].index_copy(0, round.at, round.value),
-            "inside": state["inside"].index_copy(0, round.at, kept),
+            "inside": state["inside"].index_copy(0, round.at, inside),
             "round": state["round"] + 1,
         }
 

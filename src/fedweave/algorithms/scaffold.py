@@ -52,8 +52,8 @@ class ControlVariates(Part):
 
     def recall(self, ctx: Context) -> Tree:
         """c − c_i."""
-        own = ctx.remembered("control", like=ctx.given["control"])
-        return {"slope": scale(sub(ctx.given["control"], own), 1 / ctx.training.reach)}
+        c_i = ctx.remembered("control", like=ctx.given["control"])
+        return {"slope": scale(sub(ctx.given["control"], c_i), 1 / ctx.training.reach)}
 
     def penalty(self, w: Tree, received: Tree, given: Tree) -> torch.Tensor:
         """⟨c − c_i, w⟩."""
@@ -61,13 +61,13 @@ class ControlVariates(Part):
 
     def report(self, ctx: Context) -> Tree:
         """The change of c_i, under option 1."""
-        own = ctx.remembered("control", like=ctx.given["control"])
+        c_i = ctx.remembered("control", like=ctx.given["control"])
         change = sub(scale(ctx.released, -1.0), ctx.given["control"])
         if self.option == 1:
             slope = ctx.objective.gradient(ctx.received, ctx.client, ctx.client.key, ctx.sent)
             slope = add(slope, scale(ctx.received, ctx.training.weight_decay))
-            change = sub(scale(ctx.shared(slope), ctx.training.reach), own)
-        ctx.keep_alike({"control": add(own, change)})
+            change = sub(scale(ctx.shared(slope), ctx.training.reach), c_i)
+        ctx.keep_alike({"control": add(c_i, change)})
         return {"control": scale(change, (ctx.examples > 0).double())} if self.option == 1 else {}
 
     def update(self, state: Tree, round: Round) -> Tree:

@@ -15,7 +15,7 @@ from fedweave.core.model import Model
 from fedweave.core.ranges import Pairs, Whole
 from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree, leaves, map_leaves, nest
-from fedweave.learn import alone, where_trained
+from fedweave.learn import compute_on_server, where_trained
 from fedweave.metrics import groups
 from fedweave.metrics.classification import ALWAYS, counts, means
 from fedweave.metrics.ranking import MARGINS, histograms
@@ -90,15 +90,15 @@ def score(model: Model, w: Tree, client: Client, trained: Tree | None = None, re
     training, by default `client.state["w"]`, without AUC and groups; all zero if it was never called to train.
 
     remembered: whether that is what a client without training examples has received, too; else that is `w`."""
-    own = measure(model, w, client.graph, members=client.members)
+    pairs = measure(model, w, client.graph, members=client.members)
     trained = client.state.get("w") if trained is None else trained
     if trained is None or trained is w:
-        after = {name: own[name] if trained is w else torch.zeros_like(own[name]) for name in ALWAYS}
+        after = {name: pairs[name] if trained is w else torch.zeros_like(pairs[name]) for name in ALWAYS}
     else:
         after = measure(model, trained, client.graph, whole=False, members=client.members)
         if not remembered:
-            after = where_trained(client.graph.masks[TRAIN].any(), after, {name: own[name] for name in ALWAYS})
-    return {"own": own, "trained": after}
+            after = where_trained(client.graph.masks[TRAIN].any(), after, {name: pairs[name] for name in ALWAYS})
+    return {"own": pairs, "trained": after}
 
 
 def personal_score(
@@ -111,8 +111,8 @@ def personal_score(
 ) -> Tree:
     """`score`, and the client's own model on the global test graph where there is one, as `test_model` if that is
     another."""
-    own = score(model, w, client, trained, remembered)
-    return own if client.test is None else own | {"global_test": measure(test_model or model, w, client.test)}
+    result = score(model, w, client, trained, remembered)
+    return result if client.test is None else result | {"global_test": measure(test_model or model, w, client.test)}
 
 
 def on_global_test(model: Model, w: Tree, fed: Federation) -> Tree | None:
@@ -120,8 +120,8 @@ def on_global_test(model: Model, w: Tree, fed: Federation) -> Tree | None:
     if fed.test is None:
         return None
     with fed.recording():
-        found: Tree = alone(_Measuring(model), w, fed.test)
-    return found
+        pairs: Tree = compute_on_server(_Measuring(model), w, fed.test)
+    return pairs
 
 
 @dataclass(frozen=True, repr=False)
@@ -177,8 +177,8 @@ def sum_score(model: Model, w: Tree, graph: Graph) -> Tree:
     histograms of its scores ("histogram"), to be added up over clients."""
     logits = models.judged(model, w, graph)
     pairs = pairs_of(logits, graph.y, graph.masks, graph.sens)
-    told = {**pairs, MEAN: means(pairs), HISTOGRAM: histograms(logits, graph.y, graph.masks)}
-    return {SUM: nest({path: _words(path).encode(leaf, _most(path)) for path, leaf in leaves(told)})}
+    values = {**pairs, MEAN: means(pairs), HISTOGRAM: histograms(logits, graph.y, graph.masks)}
+    return {SUM: nest({path: _words(path).encode(leaf, _most(path)) for path, leaf in leaves(values)})}
 
 
 def _most(path: str) -> float:
@@ -188,8 +188,8 @@ def _most(path: str) -> float:
 
 def totals(replies: Replies) -> Tree:
     """Undo `sum_score` for the sum: float64."""
-    found = leaves(replies.total(SUM))
-    return nest({path: _words(path).decode(words, torch.float64) for path, words in found})
+    sums = leaves(replies.total(SUM))
+    return nest({path: _words(path).decode(words, torch.float64) for path, words in sums})
 
 
 class SumsScores:
@@ -255,16 +255,16 @@ def hits(model: Model, many: Tree, client: Client) -> Tree:
         return (right & mask).sum()
 
     count = len(next(iter(leaves(many)))[1])  # one after the other: clients are stacked already
-    found = [one(map_leaves(lambda leaf, at=at: leaf[at], many)) for at in range(count)]
-    return {TRIED: torch.stack(found), "examples": mask.sum()}
+    hit_counts = [one(map_leaves(lambda leaf, at=at: leaf[at], many)) for at in range(count)]
+    return {TRIED: torch.stack(hit_counts), "examples": mask.sum()}
 
 
 def share_right(fed: Federation, step: Step, many: Tree) -> Tensor:
     """What share of all clients' test examples models with the weights `many`, leaves [c, …], get right, float64 [c];
     step: the one that gives `hits`."""
-    count, found = len(next(iter(leaves(many)))[1]), list[Tensor]()
+    count, shares = len(next(iter(leaves(many)))[1]), list[Tensor]()
     for first in range(0, count, AT_ONCE):
         some = map_leaves(lambda leaf, at=first: leaf[at : at + AT_ONCE], many)
         replies = fed.map(step, {"models": some})
-        found.append(replies.total(TRIED).double() / replies.total("examples"))
-    return torch.cat(found)
+        shares.append(replies.total(TRIED).double() / replies.total("examples"))
+    return torch.cat(shares)

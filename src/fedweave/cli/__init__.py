@@ -89,8 +89,8 @@ class Commands(TyperGroup):
             raise typer.Exit(2 if isinstance(error, UserError) else 1) from error
         except OSError as error:
             if error.errno in _OF_PATHS and error.filename is not None:
-                said = f"{error.filename} cannot be used: {error.strerror}. {_remedy(error)}."
-                say(f"[bold red]error:[/] {escaped(said)}")
+                message = f"{error.filename} cannot be used: {error.strerror}. {_remedy(error)}."
+                say(f"[bold red]error:[/] {escaped(message)}")
                 raise typer.Exit(2) from error
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
@@ -99,8 +99,8 @@ class Commands(TyperGroup):
         except (MemoryError, RuntimeError) as error:
             if not out_of_memory(error):
                 raise
-            asked = next(iter(str(error).splitlines()), "no more is given")
-            say(f"[bold red]error:[/] this machine's memory is not enough ({escaped(asked)}). {_LESS}")
+            reason = next(iter(str(error).splitlines()), "no more is given")
+            say(f"[bold red]error:[/] this machine's memory is not enough ({escaped(reason)}). {_LESS}")
             raise typer.Exit(1) from error
         except KeyboardInterrupt as error:
             say("stopped")
@@ -160,12 +160,12 @@ def _asks_for_help(words: list[str]) -> bool:
 def _loaded(name: str, module: str) -> Any:
     if name == "sites" and not Loaded.for_help:
         require_nvflare()
-    found = getattr(import_module(f"fedweave.cli.{module}"), name + "_" * (name == "list"))
-    if not isinstance(found, typer.Typer):
-        alone = typer.Typer(add_completion=False)
-        alone.command(name)(found)
-        found = alone
-    command = typer.main.get_command(found)
+    entry = getattr(import_module(f"fedweave.cli.{module}"), name + "_" * (name == "list"))
+    if not isinstance(entry, typer.Typer):
+        app = typer.Typer(add_completion=False)
+        app.command(name)(entry)
+        entry = app
+    command = typer.main.get_command(entry)
     command.name = name
     return command
 

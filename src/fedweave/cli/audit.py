@@ -12,7 +12,7 @@ from fedweave.experiment.config import load_saved
 from fedweave.report.document import Document, Section, grid, unmarked
 
 if not Loaded.for_help:
-    from fedweave.deploy.flare.audit import Audit, asked, caps, compare, in_all, joined_with, refused
+    from fedweave.deploy.flare.audit import Audit, caps, compare, describe_requests, in_all, joined_with, refused
     from fedweave.deploy.flare.audit import audit as read_audit
     from fedweave.deploy.flare.journal import journal_path, read_journal
     from fedweave.experiment.runs.files import CONFIG, LEDGER, RUN, read_table
@@ -61,7 +61,7 @@ def _show(found: "Audit") -> None:
     console = screen()
     for run in found.runs:
         console.print(f"[bold]{unmarked(run.heading)}[/]", highlight=False)
-        for line in asked(run):
+        for line in describe_requests(run):
             console.print(unmarked(line), highlight=False, soft_wrap=True)
         for line in refused(run):
             console.print(f"[red]{unmarked(line)}[/]", highlight=False, soft_wrap=True)
@@ -77,7 +77,7 @@ def _document(directory: Path, found: "Audit") -> "Document":
     sections = [
         Section(
             run.heading,
-            tuple(asked(run)) if run.flows else (*asked(run), "Nothing has left."),
+            tuple(describe_requests(run)) if run.flows else (*describe_requests(run), "Nothing has left."),
             tuple(refused(run)),
             grid([row(one, found.rules.delta) for one in run.flows], _WORDS),
         )
@@ -99,11 +99,11 @@ def _compare(directory: Path, run: Path) -> None:
     number = number_of(run)
     more, less = compare(directory, number, read_table(run, LEDGER))
     damaged = len(read_journal(journal_path(directory, number)).damaged)
-    for messages, said in ((more, "did not leave the site"), (less, "left the site and is not in the run's ledger")):
+    for messages, label in ((more, "did not leave the site"), (less, "left the site and is not in the run's ledger")):
         for message in messages[:_SHOWN]:
-            typer.echo(f"{said}: {message}")
+            typer.echo(f"{label}: {message}")
         if len(messages) > _SHOWN:
-            typer.echo(f"{said}: {len(messages) - _SHOWN:,} more")
+            typer.echo(f"{label}: {len(messages) - _SHOWN:,} more")
     if less:
         typer.echo("what came too late or was refused is not in a run's ledger either")
     if damaged:

@@ -67,13 +67,13 @@ def begun(config: "Config", built: "Built") -> list[str]:
     """
     check_rounds(built.algorithm, config.general.rounds)
     earlier = None if config.between_sites else config.general.init_from  # sites' server alone has that run's files
-    found = [] if earlier is None else [*begin(built.fed, built.algorithm, built.data, Path(earlier), built.own).notes]
+    notes = [] if earlier is None else [*begin(built.fed, built.algorithm, built.data, Path(earlier), built.own).notes]
     if not isinstance(built.algorithm, DeclaresCalls):  # one from outside, which no site runs
-        return found
+        return notes
     if not calls_of(built.algorithm, config.algorithm.label, len(built.fed.clients)).setup:
         built.fed.begin(0)
         built.algorithm.init(built.fed)
-    return found
+    return notes
 
 
 def facts(config: "Config", built: "Built") -> Iterator[str]:
@@ -92,8 +92,11 @@ def facts(config: "Config", built: "Built") -> Iterator[str]:
     if data.carried is not None:
         yield f"edges: {data.carried}"
     if config.external != "refuse":
-        own, heard = (sum(name.startswith(kind) for name in data.columns) for kind in ("external ", "exchanged "))
-        yield f"edges to other members' nodes: {own} features are made of them, and {heard} of what members exchange"
+        from_edges, heard = (
+            sum(name.startswith(kind) for name in data.columns) for kind in ("external ", "exchanged ")
+        )
+        what = f"{from_edges} features are made of them, and {heard} of what members exchange"
+        yield f"edges to other members' nodes: {what}"
     yield f"model: {parameters(built)} weights"
     yield f"{counted(config.general.rounds, 'round')}, evaluated {_every(config.general.eval_every)}"
     yield ", ".join(f"{name} {version(name)}" for name in ("fedweave", "torch", "numpy", "pyarrow"))
@@ -156,8 +159,8 @@ def _in_no_epsilon(config: "Config", built: "Built") -> Iterator[str]:
 def _counted(config: "Config", columns: Sequence[str]) -> bool:
     """Whether features are one-hot columns of which the data says how many."""
     kinds = {"degree = ": "degrees", "label = ": "node_labels"}
-    found = {key for name, key in kinds.items() if any(column.startswith(name) for column in columns)}
-    return any(config.data.values.get(key) is None for key in found)
+    keys = {key for name, key in kinds.items() if any(column.startswith(name) for column in columns)}
+    return any(config.data.values.get(key) is None for key in keys)
 
 
 def _at_several(built: "Built") -> Iterator[str]:

@@ -58,11 +58,11 @@ def compliance(
     report = read_report(directory, authority) if directory.is_file() else _new(directory, run)
     for folder in sign or ():
         report = report.signed(folder)
-    kept = directory if directory.is_file() else page.with_suffix(".json")
-    write_report(kept, report)
+    report_file = directory if directory.is_file() else page.with_suffix(".json")
+    write_report(report_file, report)
     write_document(page, report.shown())
     typer.echo(page)
-    typer.echo(kept)
+    typer.echo(report_file)
 
 
 def _new(directory: Path, run: str) -> "Report":
@@ -72,8 +72,8 @@ def _new(directory: Path, run: str) -> "Report":
         UserError: `directory` is neither.
     """
     if (directory / "ledgers").is_dir() and not (directory / LEDGER).exists():
-        found = Report(_dated(of_site(directory, run), now()))
-        return found.signed(directory) if (directory / "startup").is_dir() else found
+        report = Report(_dated(of_site(directory, run), now()))
+        return report.signed(directory) if (directory / "startup").is_dir() else report
     if run:
         raise UserError("--run chooses among the runs of a site; leave it out for the directory of a run.")
     if not (directory / LEDGER).exists():

@@ -49,8 +49,8 @@ def contract(
         check_name("--law", law, LAWS)
     broken, first = [], dict[str, str]()  # which law a refusal was first heard of
     for law in only or LAWS:
-        said, words = verdict(subject, law), law.replace("_", " ")
-        word, _, why = said.partition(" ")
+        result, words = verdict(subject, law), law.replace("_", " ")
+        word, _, why = result.partition(" ")
         if word == "BROKEN":
             broken.append(law)
             why = f": as {first[why]}" if why in first else why
@@ -84,8 +84,12 @@ def _place(error: Exception) -> str:
     """ " (my_file.py, line 23)", where the algorithm itself comes up last on the way to the error; "" if nowhere."""
     ours = Path(fedweave.__file__).parent
     frames = [frame for frame in extract_tb(error.__traceback__) if not Path(frame.filename).is_relative_to(ours)]
-    own = [frame for frame in frames if "site-packages" not in frame.filename and Path(frame.filename).is_file()]
-    return f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+    algorithm_frames = [
+        frame for frame in frames if "site-packages" not in frame.filename and Path(frame.filename).is_file()
+    ]
+    return (
+        f" ({Path(algorithm_frames[-1].filename).name}, line {algorithm_frames[-1].lineno})" if algorithm_frames else ""
+    )
 
 
 def _chosen(name: str, settings: list[str]) -> tuple[type, Record]:
@@ -93,9 +97,9 @@ def _chosen(name: str, settings: list[str]) -> tuple[type, Record]:
     document: Record = {"data": {"name": "synthetic"}, "algorithm": {"name": name}}
     for text in settings:
         override(document, f"algorithm.{text}")
-    given = {key: value for key, value in document["algorithm"].items() if key != "name"}
+    options = {key: value for key, value in document["algorithm"].items() if key != "name"}
     choice = resolve(document).algorithm
-    return choice.kind, {key: value for key, value in choice.made_values().items() if key in given}
+    return choice.kind, {key: value for key, value in choice.made_values().items() if key in options}
 
 
 def attacks_table(rows: Iterable[tuple[str, str, float, float]]) -> Table:

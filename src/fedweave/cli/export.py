@@ -50,9 +50,9 @@ def export(
     sites it is the global model alone; `fedweave sites export` also says what columns and classes are called.
     """
     folder = free(directory, out, form)
-    found = source(directory, None if model is None else str(model), client, when=when.value)
-    write_export(folder, directory, found, form, client)
-    if found.form.scaling["how"] == AT_SITES:
+    model_source = source(directory, None if model is None else str(model), client, when=when.value)
+    write_export(folder, directory, model_source, form, client)
+    if model_source.form.scaling["how"] == AT_SITES:
         typer.echo(
             "note: which column is which, and how features are scaled, sites alone know; `fedweave sites export` takes "
             "it from the folder of one"

@@ -71,8 +71,8 @@ def _with_labels(text: str, origin: str, labels: str | None) -> str:
 
 def shipped() -> dict[str, str]:
     """{name: TOML} of the experiments that come with fedweave."""
-    found = (files("fedweave") / "experiments").iterdir()
-    names = sorted((one for one in found if one.name.endswith(SUFFIX)), key=lambda one: one.name)
+    entries = (files("fedweave") / "experiments").iterdir()
+    names = sorted((one for one in entries if one.name.endswith(SUFFIX)), key=lambda one: one.name)
     return {one.name.removesuffix(SUFFIX): one.read_text(encoding="utf-8") for one in names}
 
 

@@ -130,7 +130,7 @@ def predict(
     lines = [f"{len(table)} predictions{known}: {path}"]
     if model is ModelName.trained and client is None and (left := _without_rows(directory, table)):
         lines.append(f"note: {counted(len(left), 'client')} never trained, so no rows are of them: {listed(left)}")
-    lines += [_told(measured(table, own)) for own in functions]
+    lines += [_describe_scores(measured(table, function)) for function in functions]
     screen().print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
 
 
@@ -141,7 +141,7 @@ def _functions(names: "Sequence[str]", data: Path | None) -> "list[Metric]":
     return [function(name) for name in names]
 
 
-def _told(found: "SplitScores") -> str:
+def _describe_scores(found: "SplitScores") -> str:
     """What a metric is: of members, of all examples together, of the global test graph."""
     overall = "" if found.overall is None else f", on the global test graph {found.overall:.4f}"
     return f"{found.name}: mean over clients {found.local:.4f}, of all test examples {found.pooled:.4f}{overall}"
@@ -189,23 +189,27 @@ def _jointly(run: "Trained", data: Path | None) -> "pa.Table":
                 f"{error} (--data needs all parties' new nodes beside the old, whose labels stay.)",
                 code="data.new-beside-old",
             ) from error
-        kept, round = built.fed.snapshot(), built.fed.round
+        snapshot, round = built.fed.snapshot(), built.fed.round
         built = _same_parties(built, now, data)
-        built.fed.restore(kept)
+        built.fed.restore(snapshot)
         built.fed.begin(round)
     algorithm = built.algorithm
     if isinstance(algorithm, PredictsJointly):  # as its class says
         algorithm.predict(run.state, built.fed)
     states, nodes = built.fed.snapshot(), np.arange(built.data.nodes)
-    told = {client: states[client]["prediction"] for client in built.fed.clients if "prediction" in states[client]}
+    probabilities = {
+        client: states[client]["prediction"] for client in built.fed.clients if "prediction" in states[client]
+    }
     masks = {client: part.masks for client, part in zip(run.built.fed.clients, run.seen.parts, strict=True)}
-    found = [Predicted(client, p, nodes, masks[client] if data is None else None) for client, p in told.items()]
+    party_predictions = [
+        Predicted(client, p, nodes, masks[client] if data is None else None) for client, p in probabilities.items()
+    ]
     return predictions_table(
-        found,
+        party_predictions,
         built.data.ids,
         built.data.labels,
         y=built.data.y,
-        flagging=flagging_of(run, {}, told if data is None else None),
+        flagging=flagging_of(run, {}, probabilities if data is None else None),
     )
 
 
@@ -218,12 +222,12 @@ def _on(config: "Config", data: Path, before: "Dataset") -> "Config":
             "otherwise than the old. Scale the features yourself and train with data.normalise = 'none'.",
             code="user.scaling",
         )
-    kept = {key: partition[key] for key in partition if key not in ("public_split", "train_rest")}
+    options = {key: partition[key] for key in partition if key not in ("public_split", "train_rest")}
     if "labels" in values:
         known = {"labels": before.labels} if before.labels else {"classes": before.classes}
         values = values | {"labels": None, "classes": None} | known
-    own, cut = replace(config.data, values=values), replace(config.partition, values=kept)
-    return replace(config, folder=str(data), data=own, partition=cut)
+    data_section, cut = replace(config.data, values=values), replace(config.partition, values=options)
+    return replace(config, folder=str(data), data=data_section, partition=cut)
 
 
 def _same_parties(before: "Built", now: "Built", data: Path) -> "Built":
@@ -255,8 +259,8 @@ def _unlike(before: "Built", now: "Built") -> str:
 def _columns(built: "Built") -> list[list[str]]:
     """What each party's features are called, or their numbers."""
     if parties := built.data.parties:
-        return [list(own.names) or _numbered(own.columns) for own in parties]
-    return [_numbered(own.columns) for own in built.partition.parts if own.columns is not None]
+        return [list(part.names) or _numbered(part.columns) for part in parties]
+    return [_numbered(part.columns) for part in built.partition.parts if part.columns is not None]
 
 
 def _numbered(columns: "np.ndarray") -> list[str]:

@@ -119,9 +119,9 @@ def sign(
     ] = "",
 ) -> None:
     """Sign a request with the authority's key; no private key of the site is needed."""
-    name, made, fingerprint = signed(authority, asked, whose)
+    name, certificate, fingerprint = signed(authority, asked, whose)
     path = out or Path(f"{name}.crt")
-    path.write_bytes(made)
+    path.write_bytes(certificate)
     typer.echo(f"{path}: the certificate of {name}; send it back if this is the key's fingerprint there")
     typer.echo(fingerprint)
 
@@ -153,9 +153,9 @@ def revoke(
     out: Annotated[Path | None, typer.Option("-o", "--out", metavar="FILE", help="The list; revoked.pem.")] = None,
 ) -> None:
     """Revoke all certificates that a member has had so far; writes the signed list for `accept` at server and sites."""
-    count, made = revoked(authority, name, shown)
+    count, revocation_list = revoked(authority, name, shown)
     path = out or Path("revoked.pem")
-    path.write_bytes(made)
+    path.write_bytes(revocation_list)
     typer.echo(f"{name}: {counted(count, 'certificate')} revoked; a key that it requests from now on can be signed")
     typer.echo(f"{path}: send it to everybody; the server refuses {name} once it has accepted it and was started again")
 
@@ -165,9 +165,9 @@ def renew(
     out: Annotated[Path | None, typer.Option("-o", "--out", metavar="FILE", help="It; rootCA.pem.")] = None,
 ) -> None:
     """Renew the authority's own certificate, with its present key, so that all that it signed stays valid."""
-    made, until = renewed(authority)
+    certificate, until = renewed(authority)
     path = out or Path("rootCA.pem")
-    path.write_bytes(made)
+    path.write_bytes(certificate)
     typer.echo(
         f"{path}: valid until {until:%Y-%m-%d}; send it to everybody for `fedweave sites accept DIR/MEMBER {path}`"
     )

@@ -51,14 +51,14 @@ def compare(
         raise UserError(f"{directories[0]} is one run; give another to compare it with.")
     if len(groups) < 2:
         raise UserError("these runs differ in the seed alone; give runs of at least two experiments or algorithms.")
-    found = conditions(groups)
-    if len(found) > 1:
-        for line in over_conditions(found):
+    comparison = conditions(groups)
+    if len(comparison) > 1:
+        for line in over_conditions(comparison):
             if isinstance(line, str):
                 console.print(line, highlight=False, markup=False)
             else:
                 show_cells(console, line)
-        for note in (NOTE, *(one for alike in found for one in unlike(alike.groups))):
+        for note in (NOTE, *(one for alike in comparison for one in unlike(alike.groups))):
             console.print(note, highlight=False, markup=False)
         return
     if why := incomparable(groups):

@@ -119,18 +119,18 @@ def check(
     if config is not None:
         check_consent(config, trust)
     chosen = None if config is None else read(config, with_engine(settings or []), algorithm)[0]
-    told = examine(directory, project, chosen)
-    for whose, what in told.facts:
+    findings = examine(directory, project, chosen)
+    for whose, what in findings.facts:
         typer.echo(printable(f"       {whose}: {what}"))
-    for whose, what in told.notes:
+    for whose, what in findings.notes:
         typer.echo(printable(f"note   {whose}: {what}"))
-    for whose, what in told.faults:
+    for whose, what in findings.faults:
         typer.echo(printable(f"fault  {whose}: {what}"))
     typer.echo(f"       {versions()}: the same fedweave, torch and NVFlare are needed on every machine")
     typer.echo(f"       this machine's clock: {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC")
-    if told.faults:
+    if findings.faults:
         raise UserError(
-            f"{counted(len(told.faults), 'fault')} in {directory}; put that right before `fedweave sites start`."
+            f"{counted(len(findings.faults), 'fault')} in {directory}; put that right before `fedweave sites start`."
         )
     typer.echo("no fault found")
 
@@ -214,8 +214,8 @@ def export(
     """
     exportable(directory)  # or a site's tables would be blamed for what no site can give
     folder = free(directory, out, form)
-    found = form_of(site, number_of(directory) if (directory / RUN).exists() else "")
-    write_export(folder, directory, source(directory, None, None, found, when.value), form)
+    data_form = form_of(site, number_of(directory) if (directory / RUN).exists() else "")
+    write_export(folder, directory, source(directory, None, None, data_form, when.value), form)
 
 
 class Teller:

@@ -163,16 +163,16 @@ def _check(directory: Path | None, member: str, folder: Path) -> list[str]:
         raise UserError(f"{folder} has no {stem}.parquet or {whole}.parquet, which holds the lines; ask for it.")
     run = None if directory is None else read_run(directory)
     for table in tables.values():
-        own = of_member(table, member)
+        rows = of_member(table, member)
         if run is None:
-            check_copy(own, seal, member, folder)
+            check_copy(rows, seal, member, folder)
         else:
-            check_in_run(own, seal, member, run)
+            check_in_run(rows, seal, member, run)
     _check_spreadsheets(folder, {stem: of_member(next(iter(tables.values())), member)} | tables)
-    told = [f"the statement in {folder} agrees with the ledger of {member} in {directory or folder}"]
+    sentences = [f"the statement in {folder} agrees with the ledger of {member} in {directory or folder}"]
     if (folder / RUN).exists() and directory is None:
-        told.append(f"whether that is what left the site: fedweave audit SITE --against {folder}")
-    return [*told, "checked are its Parquet and CSV files; the page (.html) is a copy to read"]
+        sentences.append(f"whether that is what left the site: fedweave audit SITE --against {folder}")
+    return [*sentences, "checked are its Parquet and CSV files; the page (.html) is a copy to read"]
 
 
 def _check_spreadsheets(folder: Path, tables: "dict[str, pa.Table]") -> None:

@@ -83,15 +83,15 @@ def sweep(
     """
     folder, console = out or Path("sweeps") / config.stem, screen()
     tried = tries(config, settings or [], grid or [])
-    asked = SweepOptions(keys_of(tried), tuple(over or ()), latex, csv, figures, tuple(metric or ()), tried)
-    check_over(asked.over, asked.keys)
-    asked.check()
+    options = SweepOptions(keys_of(tried), tuple(over or ()), latex, csv, figures, tuple(metric or ()), tried)
+    check_over(options.over, options.keys)
+    options.check()
     if search:
         if slurm or shard:
             raise ConfigError("--search: a proposal follows from the results before; leave out --shard and --slurm.")
         seek.check(sampler)
         runs, failed, about = seek.searched(
-            config, folder, seeds, algorithms, settings or [], grid or [], asked.over, search, sampler,
+            config, folder, seeds, algorithms, settings or [], grid or [], options.over, search, sampler,
             lambda runs: _execute(console, up_to_date(runs, overwrite), jobs),
         )  # fmt: skip
     else:
@@ -107,9 +107,9 @@ def sweep(
     if shard and not failed:
         _say(console, f"shard {shard} is done; once all are: {scripts.afterwards(sys.argv[1:])}")
     elif not shard:
-        finish(console, folder, runs, failed, asked)
+        finish(console, folder, runs, failed, options)
     if failed:
-        raise FedweaveError("; ".join(lost(runs, failed, asked.keys)))
+        raise FedweaveError("; ".join(lost(runs, failed, options.keys)))
 
 
 def _say(console: "Console", *lines: str) -> None:
@@ -168,11 +168,11 @@ def reproduce(
     try:
         done = [session.show(name, heading, it) for name, heading, it in chosen]
     except Stopped as error:
-        given = {"--table": table, "--figure": figure, "--data": data, "--seeds": seeds, "--out": out, "--jobs": jobs}
-        given |= {"--protocol": protocol} if protocol != CLEAN else {}
+        options = {"--table": table, "--figure": figure, "--data": data, "--seeds": seeds, "--out": out, "--jobs": jobs}
+        options |= {"--protocol": protocol} if protocol != CLEAN else {}
         words = ["fedweave", "reproduce", paper, *["--quick"] * quick, *["--one-off"] * one_off]
         words += [word for name in only or () for word in ("--only", name)]
-        words += [str(word) for option in given.items() if option[1] is not None for word in option]
+        words += [str(word) for option in options.items() if option[1] is not None for word in option]
         typer.echo(f"{error} Continue with: {shlex.join(words)}", err=True)
         raise typer.Exit(128 + error.signal) from error
     if not all(done):

@@ -71,32 +71,34 @@ def graphs(
         draw = people if needs.sens else arrays
         drawn = [draw(nodes + 7 * (i == changed), i + 100 * (i == changed)) for i, nodes in enumerate(SIZES)]
     names = ("x", "edges", "y", "masks", "sens")
-    held: list[Record] = [dict(zip(names, own, strict=False)) for own in drawn]
-    found = known(held, finders)
+    held: list[Record] = [dict(zip(names, part, strict=False)) for part in drawn]
+    precomputed = known(held, finders)
     if halved:
-        held = [own | {"x": _half(own["x"], i)} for i, own in enumerate(held)]
-    return {f"site-{i}": make_graph(**own, dtype=dtype, extra=found[i]) for i, own in enumerate(held)}
+        held = [part | {"x": _half(part["x"], i)} for i, part in enumerate(held)]
+    return {f"site-{i}": make_graph(**part, dtype=dtype, extra=precomputed[i]) for i, part in enumerate(held)}
 
 
 def known(held: Sequence[Record], finders: Sequence[Precompute]) -> list[Precomputed]:
     """What is looked for in the data of clients, of which some nodes, unless of small graphs, are joined to some of the
     next client."""
     small = "graph_of" in held[0]
-    counts = np.cumsum([0, *(len(own["y"]) for own in held)])
-    number = _numbered([len(own["graph_of" if small else "y"]) for own in held], small)
-    links = [its[own["edges"]] for own, its in zip(held, number, strict=True)]
+    counts = np.cumsum([0, *(len(part["y"]) for part in held)])
+    number = _numbered([len(part["graph_of" if small else "y"]) for part in held], small)
+    links = [its[part["edges"]] for part, its in zip(held, number, strict=True)]
     for one, other in pairwise(number) if not small else ():
         pairs = np.array([[one[node], other[node % 10]] for node in range(0, 12, 3)]).T
         links += [pairs, pairs[::-1]]
     edges, order = np.concatenate(links, 1), np.concatenate(number).argsort()
-    x, y = sp.csr_matrix(sp.vstack([own["x"] for own in held])[order]), np.concatenate([own["y"] for own in held])
+    x, y = sp.csr_matrix(sp.vstack([part["x"] for part in held])[order]), np.concatenate([part["y"] for part in held])
     y = y if small else y[order]
-    graph_of = np.concatenate([own["graph_of"] + at for own, at in zip(held, counts, strict=False)]) if small else None
+    graph_of = (
+        np.concatenate([part["graph_of"] + at for part, at in zip(held, counts, strict=False)]) if small else None
+    )
     kinds = np.asarray(x.argmax(1)).ravel() % 3
     data = Dataset("contract", x, edges[:, np.lexsort(edges[::-1])], y, 0, graph_of=graph_of, node_labels=kinds)
     examples = [np.arange(*span) for span in pairwise(counts)] if small else number
-    parts = (Part.of(data, its, own["masks"]) for own, its in zip(held, examples, strict=True))
-    return [own.padded(dict.fromkeys(own.lists, LIST)) for own in everywhere(finders, data, Partition(tuple(parts)))]
+    parts = (Part.of(data, its, part["masks"]) for part, its in zip(held, examples, strict=True))
+    return [part.padded(dict.fromkeys(part.lists, LIST)) for part in everywhere(finders, data, Partition(tuple(parts)))]
 
 
 def _numbered(counts: Sequence[int], small: bool) -> list[np.ndarray]:
@@ -143,10 +145,10 @@ def federation(
     """The clients of `graphs`, or those given, on an engine; the server holds a test set and, for nodes, a sample."""
     clients = options.pop("clients", None) or graphs(dtype, needs=needs, finders=finders)
     test = global_test(dtype, needs)
-    given: Record = {"test": test, "held": {"validation": test}}
+    defaults: Record = {"test": test, "held": {"validation": test}}
     if not needs.graph_level:
-        given |= {"held": {"public": public(dtype), "validation": test}}
-    return engine(clients, classes=shape(needs)[1], **(given | options))
+        defaults |= {"held": {"public": public(dtype), "validation": test}}
+    return engine(clients, classes=shape(needs)[1], **(defaults | options))
 
 
 def _half(x: sp.csr_matrix, which: int) -> sp.csr_matrix:

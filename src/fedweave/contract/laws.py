@@ -54,23 +54,25 @@ def ordinary(subject: Subject, settings: Values) -> tuple[Tree, Tree]:
         NoGcn: what it trains cannot be compared.
     """
     graph = subject.graphs(torch.float64)[CLIENT]
-    made = subject.made(dropout=0.0, **settings)
+    algorithm = subject.made(dropout=0.0, **settings)
     fed = subject.federation(dtype=torch.float64, clients={CLIENT: graph}, record="never")
-    [begun] = train(made, fed, 1)
+    [begun] = train(algorithm, fed, 1)
     w = _held(begun, fed)
     if (read := len(w["0"]["weight"])) != graph.x.shape[1]:
         raise NoGcn(f"its GCN reads {read} features, and the client's data has {graph.x.shape[1]}")
     moments = fed.snapshot().get(CLIENT, {}).get("optimizer")
     expected = _trained(w, moments, graph, settings)
-    *_, ended = train(made, fed, 1 + ROUNDS, 0, (1, begun.state))
+    *_, ended = train(algorithm, fed, 1 + ROUNDS, 0, (1, begun.state))
     return _held(ended, fed), expected
 
 
 def _trained(w: Tree, moments: Tree | None, graph: Graph, settings: Values) -> Tree:
-    own = graph_arrays(graph)
-    x, y, mask = (torch.from_numpy(part) for part in (sp.csr_matrix(own.x).toarray(), own.y, own.masks[TRAIN].copy()))
+    arrays = graph_arrays(graph)
+    x, y, mask = (
+        torch.from_numpy(part) for part in (sp.csr_matrix(arrays.x).toarray(), arrays.y, arrays.masks[TRAIN].copy())
+    )
     joined = torch.eye(len(y), dtype=x.dtype, device=x.device)
-    joined[tuple(own.edges)] = 1
+    joined[tuple(arrays.edges)] = 1
     operator = joined / joined.sum(1).outer(joined.sum(1)).sqrt()
     (w1, b1), (w2, b2) = ([w[at][name].requires_grad_() for name in ("weight", "bias")] for at in "01")
     optimizer = _optimizer(w, moments, settings)
@@ -237,51 +239,51 @@ def a_quorum_carries_the_round(subject: Subject) -> None:
     """With a quorum the round goes on without a missing client, which joins again in the next."""
     if not subject.takes("quorum"):
         raise Broken("it has no setting `quorum`")
-    judged = []
+    evaluated = []
     for step, fed in subject.resumed(subject.together(), subject.made(quorum=0.8), every=1, absent=_absent):
-        judged.append([client for client in fed.clients if client in _evaluated(step.metrics)])
+        evaluated.append([client for client in fed.clients if client in _evaluated(step.metrics)])
     everyone = [*fed.clients]
-    if judged != [[client for client in everyone if client != ABSENT], everyone]:
-        raise Broken(f"{ABSENT} was to be left out of one round alone, but those judged were {judged}")
+    if evaluated != [[client for client in everyone if client != ABSENT], everyone]:
+        raise Broken(f"{ABSENT} was to be left out of one round alone, but those judged were {evaluated}")
 
 
 def a_client_without_training_examples_keeps_what_it_receives(subject: Subject) -> None:
     """It has no training: what counts as its trained model, in its scores and as deployed, is one that it was given,
     before the round or after it, and no weight decay or pull moves it."""
     settings = {"weight_decay": 0.5} if subject.takes("weight_decay") else {}
-    made = subject.made(**settings)
-    if not isinstance(made, Deployable):  # then no client has a whole model
+    algorithm = subject.made(**settings)
+    if not isinstance(algorithm, Deployable):  # then no client has a whole model
         return
     fed = subject.federation(clients=subject.graphs(idle=IDLE), **TOGETHER)
-    client, given = f"site-{IDLE}", []
-    state = made.init(fed)
+    client, received = f"site-{IDLE}", []
+    state = algorithm.init(fed)
     for round in (1, 2):
-        given.append(_deployed(made, state, fed, "personal", client))
+        received.append(_deployed(algorithm, state, fed, "personal", client))
         fed.begin(round)
-        state = made.round(state, fed)
-    given = [*given[1:], _deployed(made, state, fed, "personal", client)]
-    kept = _deployed(made, state, fed, "trained", client)
-    if not (gap := min(distance(kept, one) for one in given)) <= 1e-6:
+        state = algorithm.round(state, fed)
+    received = [*received[1:], _deployed(algorithm, state, fed, "personal", client)]
+    trained_model = _deployed(algorithm, state, fed, "trained", client)
+    if not (gap := min(distance(trained_model, one) for one in received)) <= 1e-6:
         raise Broken(f"the trained model of {client}, which has no training examples, is {gap:.2g} off what it got")
-    told = made.evaluate(state, fed).clients[client].get("trained", {})
-    shown = measured(made.net, kept, fed.graphs[client], whole=False)
-    if told and not (gap := distance(told, {name: shown[name] for name in told})) <= 1e-4:
+    scores = algorithm.evaluate(state, fed).clients[client].get("trained", {})
+    shown = measured(algorithm.net, trained_model, fed.graphs[client], whole=False)
+    if scores and not (gap := distance(scores, {name: shown[name] for name in scores})) <= 1e-4:
         raise Broken(f"the scores of {client}'s trained model are {gap:.2g} off those of the one that is deployed")
 
 
 def training_lowers_the_loss(subject: Subject) -> None:
     """The sum of the clients' training losses falls over 12 rounds, by half a percent at least; where some of them
     take part in a round, it may rise in between, with those whom the last rounds did not call."""
-    made = subject.made(dropout=0.0)
-    steps = train(made, subject.federation(), 12, eval_every=4)
+    algorithm = subject.made(dropout=0.0)
+    steps = train(algorithm, subject.federation(), 12, eval_every=4)
     losses = [_training_loss(step.metrics) for step in steps if step.evaluated]
     falls = all(later < earlier for earlier, later in pairwise(losses)) or (
-        isinstance(made, TakesSome) and made.participation < 1
+        isinstance(algorithm, TakesSome) and algorithm.participation < 1
     )
     if not (falls and losses[-1] < 0.995 * losses[0]):
-        told = ", ".join(f"{value:.4f}" for value in losses)
+        text = ", ".join(f"{value:.4f}" for value in losses)
         raise Broken(
-            f"they are to fall, by half a percent at least, but are {told}; `test_settings` may say a larger step"
+            f"they are to fall, by half a percent at least, but are {text}; `test_settings` may say a larger step"
         )
 
 
@@ -291,13 +293,17 @@ def one_client_is_ordinary_training(subject: Subject) -> None:
         raise Broken("it has no full-batch local steps of a chosen optimizer on nodes")
     plain: Record = {"local_steps": 1, "optimizer": "sgd", "lr": 0.1, "weight_decay": 0.0}
     adam = {"local_steps": 1, "optimizer": "adam", "lr": 0.01, "weight_decay": 5e-4}
-    kinds = [adam | {"optimizer_state": kept} for kept in ("kept", "fresh")] if subject.takes("optimizer_state") else []
-    for settings in (plain, *(own for own in kinds if _takes(subject, own))):
+    kinds = (
+        [adam | {"optimizer_state": state_kind} for state_kind in ("kept", "fresh")]
+        if subject.takes("optimizer_state")
+        else []
+    )
+    for settings in (plain, *(candidate for candidate in kinds if _takes(subject, candidate))):
         try:
-            found, expected = ordinary(subject, settings)
+            trained, expected = ordinary(subject, settings)
         except NoGcn as error:
             raise Broken(f"{error}; say why in exempt_laws") from error
-        _equal(found, expected, 1e-9, "federated and ordinary training")
+        _equal(trained, expected, 1e-9, "federated and ordinary training")
 
 
 def _takes(subject: Subject, settings: Values) -> bool:
@@ -311,10 +317,10 @@ def _takes(subject: Subject, settings: Values) -> bool:
 
 def it_runs_the_steps_that_it_declares(subject: Subject) -> None:
     """In each round a site is asked for the steps of `calls`, in their order; it may be left out of some."""
-    run, made = subject.batched(), subject.made()
-    if not isinstance(made, DeclaresCalls):
+    run, algorithm = subject.batched(), subject.made()
+    if not isinstance(algorithm, DeclaresCalls):
         raise Broken("it has no `calls(clients)`, without which no site can take part")
-    calls, scores = made.calls(len(run.fed.clients)), capabilities(made).evaluation
+    calls, scores = algorithm.calls(len(run.fed.clients)), capabilities(algorithm).evaluation
     due = {0: calls.setup, 1: calls.round, EVERY: (*calls.round, *calls.evaluation)}
     for round, steps in due.items():
         _within(run.fed.ran.get(round, []), steps, f"in round {round}")
@@ -322,15 +328,15 @@ def it_runs_the_steps_that_it_declares(subject: Subject) -> None:
         raise Broken(f"its evaluation has {odd}, which `capabilities` does not name")
     if odd := {step.__name__ for step in (*calls.setup, *calls.round)} & {*scores}:
         raise Broken(f"{odd} are steps of the evaluation, but are run to train")
-    if missing := [name for name in scores if not is_step(getattr(made, name))]:
+    if missing := [name for name in scores if not is_step(getattr(algorithm, name))]:
         raise Broken(f"`capabilities` names {missing}, which are no steps")
-    if capabilities(made).predicts != isinstance(made, PredictsJointly):
+    if capabilities(algorithm).predicts != isinstance(algorithm, PredictsJointly):
         raise Broken("`capabilities.predicts` is not whether it has `predict`")
-    if isinstance(made, PredictsJointly):
+    if isinstance(algorithm, PredictsJointly):
         fed = subject.federation()
-        state = made.init(fed)
+        state = algorithm.init(fed)
         fed.ran.clear()
-        made.predict(state, fed)
+        algorithm.predict(state, fed)
         _within(fed.ran[0], calls.prediction, "in prediction")
 
 
@@ -358,17 +364,17 @@ LAWS: dict[str, Law] = {
 }
 
 
-def _deployed(made: Deployable, state: Tree, fed: Engine, which: Which, client: str) -> Tree:
+def _deployed(algorithm: Deployable, state: Tree, fed: Engine, which: Which, client: str) -> Tree:
     """The model that is stored at a client for its owner, whose states stay as they are."""
     before, data = fed.snapshot(), fed.snapshot_data()
-    made.deploy(state, fed, which)
+    algorithm.deploy(state, fed, which)
     model: Tree = fed.snapshot()[client].get("model", {})
     fed.restore(before, data)
     return model
 
 
-def _equal(found: Tree, expected: Tree, most: float, what: str) -> None:
-    gap = distance(found, expected)
+def _equal(actual: Tree, expected: Tree, most: float, what: str) -> None:
+    gap = distance(actual, expected)
     if not gap <= most:
         raise Broken(f"{what} differ by {gap:.2g}, more than {most:g}")
 

@@ -79,9 +79,9 @@ class ShardedRecorder(RecordingEngine, ShardedEngine):
         self.requests: list[str] = []  # methods
 
         def shard(clients: Sequence[str]) -> Shard:
-            own = {client: graphs[client] for client in clients}
+            shard_graphs = {client: graphs[client] for client in clients}
             kind = partial(Vectorized, record=record) if mode == "vmap" else Loop
-            worker = Worker(kind(own, classes=classes, test=test), rebuild())
+            worker = Worker(kind(shard_graphs, classes=classes, test=test), rebuild())
 
             def channel(method: str, *blobs: bytes) -> Callable[[], bytes]:
                 answer = worker.answer(method, *blobs)
@@ -120,13 +120,13 @@ class BytesEngine(Simulation):
             client.state = read(encode(client.state))
             came |= {"received": {name: read(blob) for name, blob in peers.items()}} if came else {}
             reply = step(client, read(down) | came)
-            made = reply.pop(DATA, None)
+            new_data = reply.pop(DATA, None)
             up = encode(reply)
             client.state = read(encode(client.state))
             self.passed["up"] += len(up if to_server else encode({}))
             self.passed["down"] += len(down)
             self.passed["peer"] += sum(map(len, peers.values()))
-            return read(up) | ({} if made is None else {DATA: _stored(made)})
+            return read(up) | ({} if new_data is None else {DATA: _stored(new_data)})
 
         wired.__name__ = step.__name__
         wired.__self__ = step.__self__  # type: ignore[attr-defined]
@@ -189,14 +189,14 @@ class Subject:
     @property
     def not_owed(self) -> Mapping[str, str]:
         """{law: why it does not hold}, which the algorithm's class declares as `exempt_laws`."""
-        own = _class(self.kind)
-        return own.exempt_laws if isinstance(own, ExemptsLaws) else {}
+        kind_class = _class(self.kind)
+        return kind_class.exempt_laws if isinstance(kind_class, ExemptsLaws) else {}
 
     @cached_property
     def needs(self) -> Capabilities:
         """What it needs of the data; parts may need groups of people, too."""
-        own = capabilities(self.kind)
-        return replace(own, sens=own.sens or needs(self._made(own)).sens)
+        declared = capabilities(self.kind)
+        return replace(declared, sens=declared.sens or needs(self._made(declared)).sens)
 
     def __post_init__(self) -> None:
         for name in small_settings(self.kind).keys() - {"model"}:  # a class may fix what its parent chooses
@@ -217,10 +217,10 @@ class Subject:
         check_name("test_settings: model", name, MODELS)
         pooled = {"pool": "sum"} if needs.graph_level else {}
         model = MODELS[name](hidden=HIDDEN, layers=2, dropout=dropout, **pooled).build(*federations.shape(needs))
-        own = {name: value for name, value in tried.items() if self.takes(name)}
+        supported = {name: value for name, value in tried.items() if self.takes(name)}
         try:
-            made: Algorithm = self.kind(model, **(own | dict(self.values) | values))
-            return made
+            algorithm: Algorithm = self.kind(model, **(supported | dict(self.values) | values))
+            return algorithm
         except (ValueError, TypeError) as error:
             raise ConfigError(f"the algorithm refuses its settings: {error}", code="config.contract") from error
 
@@ -233,12 +233,12 @@ class Subject:
     ) -> dict[str, Graph]:
         """{client: graph}; client `changed` holds other data, and client `idle` has no training examples. halved:
         clients have half of the features each, so that weights of the others are trained for all at once."""
-        own = federations.graphs(dtype, changed, self.needs, halved, finders_of(self.made()))
+        graphs = federations.graphs(dtype, changed, self.needs, halved, finders_of(self.made()))
         if idle is not None:
-            graph = own[f"site-{idle}"]
+            graph = graphs[f"site-{idle}"]
             splits = torch.arange(len(SPLITS), device=graph.masks.device)[:, None]
-            own[f"site-{idle}"] = graph._replace(masks=graph.masks & (splits != TRAIN))
-        return own
+            graphs[f"site-{idle}"] = graph._replace(masks=graph.masks & (splits != TRAIN))
+        return graphs
 
     def federation(
         self, engine: type[LocalEngine] = RecordingSimulation, dtype: torch.dtype = torch.float32, **options: Any
@@ -262,17 +262,17 @@ class Subject:
         words = sorted((name, str(value)) for name, value in options.items())
         key = rounds, every, str(settings), backwards, halved, *words
         if key not in self._runs:
-            own = self.graphs(options.get("dtype", torch.float32), halved=halved)
-            options["clients"] = dict(reversed(own.items())) if backwards else own
+            graphs = self.graphs(options.get("dtype", torch.float32), halved=halved)
+            options["clients"] = dict(reversed(graphs.items())) if backwards else graphs
             self._runs[key] = self._run(rounds, every, settings or {}, options)
         return self._runs[key]
 
     def _run(self, rounds: int, every: int, settings: Values, options: Record) -> ContractRun:
         fed, saved = self.federation(**options), b""
-        with _warnings() as said:
+        with _warnings() as warnings:
             for step in train(self.made(**settings), fed, rounds, every):
                 saved = checkpoint(step, fed) if step.round == SAVED else saved
-        return ContractRun(everything(step, fed), fed, saved, tuple(said))
+        return ContractRun(everything(step, fed), fed, saved, tuple(warnings))
 
     def specified(self) -> ContractRun:
         """What clients give one after the other, which is the specification."""
@@ -303,19 +303,19 @@ class Subject:
         return {"engine": ShardedRecorder, "mode": "vmap", "shards": shards, "rebuild": self.made}
 
     def resumed(
-        self, before: ContractRun, made: Algorithm, every: int = EVERY, **options: object
+        self, before: ContractRun, algorithm: Algorithm, every: int = EVERY, **options: object
     ) -> Iterator[tuple[RoundResult, Engine]]:
         """(what a round left, its federation) of the rounds after a run's checkpoint, in a new federation."""
         tree, fed = decode(before.saved), self.federation(**(TOGETHER | options))
         fed.restore(tree.get("clients", {}), tree.get("data"))
-        for step in train(made, fed, ROUNDS, every, (SAVED, tree.get("state", {}))):
+        for step in train(algorithm, fed, ROUNDS, every, (SAVED, tree.get("state", {}))):
             yield step, fed
 
 
 def small_settings(kind: object) -> Values:
     """What an algorithm's class, or a preset's, declares as `test_settings`; empty if it declares none."""
-    own = _class(kind)
-    return own.test_settings if isinstance(own, HasTestSettings) else {}
+    kind_class = _class(kind)
+    return kind_class.test_settings if isinstance(kind_class, HasTestSettings) else {}
 
 
 def _class(kind: object) -> object:
@@ -349,11 +349,11 @@ def _host(leaf: object) -> torch.Tensor:
 @contextmanager
 def _warnings() -> Iterator[list[str]]:
     """What fedweave warns of meanwhile, such as steps that could not be recorded."""
-    said: list[str] = []
+    messages: list[str] = []
     logger, handler = logging.getLogger("fedweave"), logging.Handler(logging.WARNING)
-    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
     logger.addHandler(handler)
     try:
-        yield said
+        yield messages
     finally:
         logger.removeHandler(handler)

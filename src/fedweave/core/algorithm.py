@@ -347,8 +347,8 @@ class Round:
         """`make()`, made once for all hooks that ask for it by this name."""
         if name not in self._made:
             self._made[name] = make()
-        found: Thing = self._made[name]
-        return found
+        result: Thing = self._made[name]
+        return result
 
     @property
     def updates(self) -> Tensor:

@@ -29,8 +29,8 @@ def plain(table: pa.Table) -> pa.Table:
         if kind == field.type:
             continue
         if pa.types.is_dictionary(kind):  # Arrow casts no dictionary of views
-            own = column.unify_dictionaries().combine_chunks()
-            column, kind = own.dictionary.cast(kind.value_type).take(own.indices), kind.value_type
+            combined = column.unify_dictionaries().combine_chunks()
+            column, kind = combined.dictionary.cast(kind.value_type).take(combined.indices), kind.value_type
         table = table.set_column(at, field.name, column.cast(kind))
     return table
 

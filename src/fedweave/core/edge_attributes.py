@@ -82,8 +82,8 @@ class EdgeAttributes(NamedTuple):
     def taken(self, edges: np.ndarray, index: np.ndarray | None = None) -> "EdgeAttributes":
         """The edges at int64 places (or bool) `edges`, between other numbers of nodes if `index` [2, …] says so."""
         rows = {name: getattr(self, name) for name in ROWS}
-        kept: Record = {name: None if own is None else own[edges] for name, own in rows.items()}
-        return self._replace(ends=self.ends[:, edges] if index is None else index, **kept)
+        selected: Record = {name: None if values is None else values[edges] for name, values in rows.items()}
+        return self._replace(ends=self.ends[:, edges] if index is None else index, **selected)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """All of its numbers by name, without those that are None."""
@@ -91,7 +91,7 @@ class EdgeAttributes(NamedTuple):
         named |= {name: np.array(True) for name in ("examples", "ports") if getattr(self, name)}
         named |= {} if self.until is None else {"until": np.array(self.until)}
         rows = {name: getattr(self, name) for name in ROWS}
-        return named | {name: own for name, own in rows.items() if own is not None}
+        return named | {name: values for name, values in rows.items() if values is not None}
 
     @classmethod
     def known(cls, form: Mapping[str, int | bool], ports: bool) -> "EdgeAttributes":
@@ -119,13 +119,13 @@ class EdgeAttributes(NamedTuple):
         )
 
 
-def ports_of(carried: EdgeAttributes) -> np.ndarray:
+def ports_of(attributes: EdgeAttributes) -> np.ndarray:
     """float32 [M, 2], the ports (Sato et al. 2019; Egressy et al. 2024) of each edge at its target and at its source:
     the how manieth neighbor, from 0, of those that a node is reached from, or reaches, the other end is, in order of
     their first edge by time, and of rows at the same time. Later edges change no earlier one's."""
-    order = np.arange(carried.total) if carried.time is None else np.argsort(carried.time, kind="stable")
-    ports = np.empty((carried.total, 2), np.float32)
-    for column, (at, of) in enumerate((carried.ends[::-1], carried.ends)):
+    order = np.arange(attributes.total) if attributes.time is None else np.argsort(attributes.time, kind="stable")
+    ports = np.empty((attributes.total, 2), np.float32)
+    for column, (at, of) in enumerate((attributes.ends[::-1], attributes.ends)):
         codes = at[order] << 32 | of[order]
         pairs, first, pair = np.unique(codes, return_index=True, return_inverse=True)
         by_node = np.lexsort((first, pairs >> 32))
@@ -169,8 +169,8 @@ class EdgeMessages:
     nodes: rows of the graph, padding included. kind: float32 or float64.
     """
 
-    def __init__(self, carried: EdgeAttributes, nodes: int, kind: DTypeLike) -> None:
-        self.carried, self.nodes, self.kind = carried, nodes, kind
+    def __init__(self, attributes: EdgeAttributes, nodes: int, kind: DTypeLike) -> None:
+        self.carried, self.nodes, self.kind = attributes, nodes, kind
         self._made: dict[str, tuple[np.ndarray, np.ndarray]] = {}
 
     def listed(self, way: str) -> tuple[np.ndarray, np.ndarray]:
@@ -192,7 +192,7 @@ class EdgeMessages:
         degree = np.bincount(target, minlength=self.nodes)
         weight = self.carried.weight
         strength = degree if weight is None else np.bincount(target, weight[edge], self.nodes)
-        numbers = (own.astype(np.int32) for own in (source, edge))  # half as large, of tens of millions
+        numbers = (index.astype(np.int32) for index in (source, edge))  # half as large, of tens of millions
         return degree.cumsum() - degree, degree, *numbers, strength.astype(np.float64)
 
     @cached_property
@@ -218,9 +218,9 @@ class EdgeMessages:
     @property
     def read(self) -> tuple[np.ndarray, ...]:
         """The tables of `core.edges.OfEdges`."""
-        carried = self.carried
-        weight = np.ones(carried.total, np.float32) if carried.weight is None else carried.weight
-        return carried.read, weight, carried.ends.T
+        attributes = self.carried
+        weight = np.ones(attributes.total, np.float32) if attributes.weight is None else attributes.weight
+        return attributes.read, weight, attributes.ends.T
 
     def matrix(self, what: str, way: str) -> sp.csr_matrix:
         """One of the matrices of `KINDS`."""
@@ -236,9 +236,9 @@ class EdgeMessages:
     def _features(self, way: str) -> sp.csr_matrix:
         """[m, k], of the features of edges what `apart` has."""
         _, edge = self.listed(way)
-        made = sp.csr_matrix(self.apart[1][edge], dtype=self.kind)
-        made.resize(least_rows(len(edge)), made.shape[1])
-        return made
+        matrix = sp.csr_matrix(self.apart[1][edge], dtype=self.kind)
+        matrix.resize(least_rows(len(edge)), matrix.shape[1])
+        return matrix
 
     def _adjacency(self, way: str, weighted: bool = True) -> sp.csr_matrix:
         """[n, n]; entry (i, j) is the sum of the weights of the messages from j that reach i, or how many these are."""

@@ -60,11 +60,11 @@ class EdgeList:
         examples: int = 0,
         extra: Precomputed | None = None,
         features: "np.ndarray | sp.csr_matrix | None" = None,
-        carried: EdgeAttributes | None = None,
+        attributes: EdgeAttributes | None = None,
     ) -> None:
         self.index, self.nodes, self.examples = _fixed(index), nodes, examples
         self.weight, self.graph_of = weight, graph_of
-        self.extra, self.features, self.carried = extra or Precomputed(), features, carried
+        self.extra, self.features, self.carried = extra or Precomputed(), features, attributes
         self._made: dict[str, Csr] = {}
         self._seen: dict[int, EdgeList] = {}
         self.memo: dict[str, tuple[np.ndarray, ...]] = {}
@@ -113,12 +113,12 @@ class EdgeList:
         if self.carried is None or not self.timed:
             return self
         if split not in self._seen:
-            kept = self.carried.taken(carrying.seen(self.carried, split))._replace(until=None, examples=False)
-            source, target = kept.ends
+            attributes = self.carried.taken(carrying.seen(self.carried, split))._replace(until=None, examples=False)
+            source, target = attributes.ends
             codes = np.concatenate([source * self.nodes + target, target * self.nodes + source])
             there = np.isin(self.index[0] * self.nodes + self.index[1], codes)
             weight = None if self.weight is None else self.weight[there]
-            self._seen[split] = EdgeList(self.index[:, there], self.nodes, weight, carried=kept)
+            self._seen[split] = EdgeList(self.index[:, there], self.nodes, weight, attributes=attributes)
         return self._seen[split]
 
     def operator(self, kind: str, split: int = 0) -> Csr:
@@ -128,16 +128,16 @@ class EdgeList:
             return self.seen(split).operator(kind)
         if kind not in self._made:
             if parts[1:]:
-                made = sp.hstack([self.operator(part).scipy() for part in parts], "csr")
+                matrix = sp.hstack([self.operator(part).scipy() for part in parts], "csr")
             elif kind in DERIVED:
-                made = DERIVED[kind](self)
+                matrix = DERIVED[kind](self)
             elif kind in carrying.OF_EXAMPLES:
-                made = self._of_examples(kind)
+                matrix = self._of_examples(kind)
             elif kind in (single := carrying.kinds()):
-                made = self.messages.matrix(*single[kind])
+                matrix = self.messages.matrix(*single[kind])
             else:
-                made = POOLS[kind](self.membership) if kind in POOLS else OPERATORS[kind](self.adjacency)
-            self._made[kind] = Csr.of(made)
+                matrix = POOLS[kind](self.membership) if kind in POOLS else OPERATORS[kind](self.adjacency)
+            self._made[kind] = Csr.of(matrix)
         return self._made[kind]
 
     def _of_examples(self, kind: str) -> sp.csr_matrix:
@@ -167,19 +167,19 @@ class EdgeLists(Sequence[EdgeList]):
         starts = np.cumsum([0, *(member.index.shape[1] for member in members)])
         weights = [member.weight for member in members if member.weight is not None]
         pairs = np.concatenate([member.index for member in members], 1)
-        found = cls(pairs, starts, members[0].nodes, np.concatenate(weights) if weights else None)
+        joined = cls(pairs, starts, members[0].nodes, np.concatenate(weights) if weights else None)
         if len(members) == 1:  # it keeps its own
-            found.adjacency = members[0].adjacency
-        return found
+            joined.adjacency = members[0].adjacency
+        return joined
 
     def __getitem__(self, at: Any) -> Any:
         if isinstance(at, slice):
             return [self[one] for one in range(len(self))[at]]
         at = range(len(self))[at]
         if at not in self._made:
-            own = slice(self.starts[at], self.starts[at + 1])
-            weight = None if self.weight is None else self.weight[own]
-            self._made[at] = EdgeList(self.pairs[:, own], self.nodes, weight, examples=self.nodes)
+            span = slice(self.starts[at], self.starts[at + 1])
+            weight = None if self.weight is None else self.weight[span]
+            self._made[at] = EdgeList(self.pairs[:, span], self.nodes, weight, examples=self.nodes)
         return self._made[at]
 
     def __len__(self) -> int:
@@ -206,9 +206,9 @@ def operators(members: Sequence[EdgeList], kind: str, split: int, device: torch.
         return StackedCsr.cut(members.operator(kind), len(members), device)
     bare = [member for member in members if kind not in member._made]
     if plain and len(bare) > 1 and not any(member.timed for member in members):
-        made = EdgeLists.of(bare).operator(kind).apart(bare[0].nodes)
-        for member, own in zip(bare, made, strict=True):
-            member._made[kind] = own
+        blocks = EdgeLists.of(bare).operator(kind).apart(bare[0].nodes)
+        for member, block in zip(bare, blocks, strict=True):
+            member._made[kind] = block
     own_ones = [member.operator(kind, split) for member in members]
     return StackedCsr(own_ones, max(one.rows for one in own_ones), max(one.cols for one in own_ones), device)
 
@@ -306,22 +306,22 @@ class BatchCache:
         owner = np.repeat(np.arange(clients), np.diff(starts))
         columns = np.zeros((clients, max(1, *np.diff(seen.starts))), np.int64)
         columns[owner, np.arange(len(owner)) - starts[owner]] = a.indices - owner * self.nodes
-        first, degree = (own.reshape(clients, -1).astype(np.int64) for own in (a.indptr[:-1], np.diff(a.indptr)))
+        first, degree = (counts.reshape(clients, -1).astype(np.int64) for counts in (a.indptr[:-1], np.diff(a.indptr)))
         tables = first - starts[:-1, None], degree, columns
         return Neighbors(*(torch.from_numpy(table).to(self.device) for table in tables))
 
     @derived
     def incoming(self, way: str, split: int) -> Incoming:
         """See `Edges.incoming`, [P, …]."""
-        own = [member.seen(split).messages.incoming(way) for member in self.members]
-        return Incoming(*(_stacked(parts).to(self.device) for parts in zip(*own, strict=True)))
+        tables = [member.seen(split).messages.incoming(way) for member in self.members]
+        return Incoming(*(_stacked(parts).to(self.device) for parts in zip(*tables, strict=True)))
 
     @derived
     def of_edges(self, split: int | None) -> OfEdges:
         """See `Edges.of_edges`, [P, …]."""
         members = [member if split is None else member.seen(split) for member in self.members]
-        own = [member.messages.read for member in members]
-        return OfEdges(*(_stacked(parts).to(self.device) for parts in zip(*own, strict=True)))
+        tables = [member.messages.read for member in members]
+        return OfEdges(*(_stacked(parts).to(self.device) for parts in zip(*tables, strict=True)))
 
     @derived
     def usual(self, split: int | None) -> Tensor:
@@ -332,8 +332,8 @@ class BatchCache:
     def most_of(self, graphs: int) -> tuple[int, int]:
         """The most nodes, and the most neighbors in all, that so many small graphs of a client can have."""
         if graphs not in self._most:
-            own = [member.largest(graphs) for member in self.members]
-            self._most[graphs] = max(nodes for nodes, _ in own), max(edges for _, edges in own)
+            sizes = [member.largest(graphs) for member in self.members]
+            self._most[graphs] = max(nodes for nodes, _ in sizes), max(edges for _, edges in sizes)
         return self._most[graphs]
 
     def padded_size(self, name: object, size: int) -> int:
@@ -431,8 +431,8 @@ def _stacked(parts: Sequence[np.ndarray]) -> Tensor:
     if len(parts) == 1 and parts[0].shape == tuple(shape):
         return torch.from_numpy(np.ascontiguousarray(parts[0]))[None]
     whole = np.zeros((len(parts), *shape), parts[0].dtype)
-    for own, part in zip(whole, parts, strict=True):
-        own[tuple(map(slice, part.shape))] = part
+    for row, part in zip(whole, parts, strict=True):
+        row[tuple(map(slice, part.shape))] = part
     return torch.from_numpy(whole)
 
 

@@ -84,14 +84,14 @@ class Sends:
     like: str = ""
 
     def __post_init__(self) -> None:
-        if odd := [own for own in self.mechanisms if type(own) not in KINDS.values()]:
+        if odd := [mechanism for mechanism in self.mechanisms if type(mechanism) not in KINDS.values()]:
             raise TypeError(f"{odd[0]!r} is no mechanism; take one of fedweave.core.mechanism")
 
     @property
     def mechanisms(self) -> tuple[Mechanism, ...]:
         """All of them, as a tuple."""
-        own = self.mechanism
-        return own if isinstance(own, tuple) else () if own is None else (own,)
+        mechanism = self.mechanism
+        return mechanism if isinstance(mechanism, tuple) else () if mechanism is None else (mechanism,)
 
 
 Declaration: TypeAlias = Mapping[str, Sends | str]
@@ -126,7 +126,7 @@ class StepInfo:
         hears: Mapping[str, str] | None = None,
     ) -> Self:  # fmt: skip
         """With strings in `sends` written out; the other fields as they are."""
-        written = {key: Sends(own) if isinstance(own, str) else own for key, own in sends.items()}
+        written = {key: Sends(declared) if isinstance(declared, str) else declared for key, declared in sends.items()}
         return cls(written, ragged, peers, False, per_node, hears or {})
 
     def covering(self, path: str) -> str | None:
@@ -138,8 +138,8 @@ class StepInfo:
     @cached_property
     def sums(self) -> dict[str, SecureSum]:
         """{key: its secure sum} of the declared keys whose sum is all that the server learns."""
-        found = ((key, mechanism) for key, own in self.sends.items() for mechanism in own.mechanisms)
-        return {key: mechanism for key, mechanism in found if isinstance(mechanism, SecureSum)}
+        pairs = ((key, mechanism) for key, declared in self.sends.items() for mechanism in declared.mechanisms)
+        return {key: mechanism for key, mechanism in pairs if isinstance(mechanism, SecureSum)}
 
     @cached_property
     def stateless(self) -> bool:
@@ -147,7 +147,7 @@ class StepInfo:
         to a sum that clients may be missing from, and a missing client would remember other messages than the rest. A
         server could choose messages that make the others' terms 0 or known; without a state a term depends only on the
         present message to all and the client's own data."""
-        return self.apart or any(not own.everyone for own in self.sums.values())
+        return self.apart or any(not secure_sum.everyone for secure_sum in self.sums.values())
 
     def applied(self, reply: Tree) -> list[Applied]:
         """What was done to `reply`: one for each declared key that covers a leaf of it."""
@@ -223,9 +223,9 @@ def step_name(step: Step) -> str:
     return step.__name__ if owner is None else f"{type(owner).__name__}.{step.__name__}"
 
 
-def is_step(found: object) -> bool:
+def is_step(value: object) -> bool:
     """Whether something is marked with `on_client`."""
-    return _mark_of(found) is not None
+    return _mark_of(value) is not None
 
 
 @lru_cache(maxsize=64)
@@ -243,8 +243,8 @@ def step_info(step: Step) -> StepInfo:
         )
     sends, hears, rest = declared
     owner = _owner_of(step)
-    said, heard = sends(owner) if callable(sends) else sends, hears(owner) if callable(hears) else hears
-    return replace(rest, sends=StepInfo.of(said).sends, hears=heard)
+    declared_sends, heard = sends(owner) if callable(sends) else sends, hears(owner) if callable(hears) else hears
+    return replace(rest, sends=StepInfo.of(declared_sends).sends, hears=heard)
 
 
 @dataclass(frozen=True)
@@ -320,8 +320,8 @@ class Federation(ABC):
 
     def started(self, w: Tree, clients: Sequence[str] = ()) -> Tree:
         """Fresh weights, or those of an earlier run in their place; with `clients`, a row of them for each."""
-        own = map_leaves(lambda leaf: leaf.expand(len(clients), *leaf.shape).clone(), w) if clients else w
-        return own if self.initial is None else self.initial(own, clients)
+        weights = map_leaves(lambda leaf: leaf.expand(len(clients), *leaf.shape).clone(), w) if clients else w
+        return weights if self.initial is None else self.initial(weights, clients)
 
     def map(
         self,

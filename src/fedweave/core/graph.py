@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.edges import BatchCache, EdgeList, Edges
-from fedweave.core.operators import EXAMPLES, NODES, MessagePassing, Precomputed, asked
+from fedweave.core.operators import EXAMPLES, NODES, MessagePassing, Precomputed, lookup_precomputed
 from fedweave.core.sizes import BLOCK, fits, least_rows, size_class
 from fedweave.core.tree import Tree, to
 from fedweave.ops.sparse import Csr, Sparse, StackedCsr
@@ -64,7 +64,7 @@ class Graph(NamedTuple):
             return self
         y, masks, real = (part.to(device) for part in (self.y, self.masks, self.real))
         sens, graph_of = (part if part is None else part.to(device) for part in (self.sens, self.graph_of))
-        extra = {name: own.to(device) for name, own in self.extra.items()}
+        extra = {name: tensor.to(device) for name, tensor in self.extra.items()}
         return Graph(self.x.to(device), self.own_edges.to(device), y, masks, real, sens, graph_of, extra)
 
     def found(self, name: str) -> Tensor:
@@ -73,15 +73,15 @@ class Graph(NamedTuple):
         Raises:
             ValueError: nobody looked for it.
         """
-        return asked(self.extra, name)
+        return lookup_precomputed(self.extra, name)
 
     @property
     def example(self) -> str:
         """What an example is: "node", "graph" or "edge"."""
         if self.graph_of is not None:
             return "graph"
-        carried = self.edges.members[0].carried if isinstance(self.edges, Edges) else None
-        return "edge" if carried is not None and carried.examples else "node"
+        attributes = self.edges.members[0].carried if isinstance(self.edges, Edges) else None
+        return "edge" if attributes is not None and attributes.examples else "node"
 
     @property
     def everybody(self) -> Tensor:
@@ -259,13 +259,13 @@ def graph_arrays(graph: Graph) -> GraphArrays:
     graph = graph.to("cpu")
     n = int(graph.real.sum())
     graph_of = None if graph.graph_of is None else graph.graph_of[:n].numpy().copy()
-    own = graph.own_edges.members[0]
+    edge_list = graph.own_edges.members[0]
     e = n if graph_of is None else int(graph_of.max(initial=-1)) + 1
-    e = own.carried.total if own.carried is not None and own.carried.examples else e
+    e = edge_list.carried.total if edge_list.carried is not None and edge_list.carried.examples else e
     x = graph.x.blocks.members[0].scipy() if isinstance(graph.x, Sparse) else graph.x.numpy()
     y, masks = graph.y[:e].numpy().copy(), graph.masks[:, :e].numpy().copy()
     sens = None if graph.sens is None else graph.sens[:e].numpy().copy()
-    return GraphArrays(x[:n].copy(), own.index.copy(), y, masks, sens, graph_of, own.carried)
+    return GraphArrays(x[:n].copy(), edge_list.index.copy(), y, masks, sens, graph_of, edge_list.carried)
 
 
 def dense(x: "np.ndarray | sp.csr_matrix") -> np.ndarray:
@@ -276,7 +276,7 @@ def dense(x: "np.ndarray | sp.csr_matrix") -> np.ndarray:
 def graph_like(graph: Graph, arrays: GraphArrays) -> Graph:
     """The graph of `arrays`, with the dtype, feature storage and, as long as it fits, padding of `graph`
     (`core.sizes.fits`), and where that lies. The order of edges does not matter."""
-    x, edges, y, masks, sens, graph_of, carried = arrays
+    x, edges, y, masks, sens, graph_of, attributes = arrays
     x = sp.csr_matrix(x) if isinstance(graph.x, Sparse) else np.ascontiguousarray(dense(x))
     y, masks = np.ascontiguousarray(y), np.ascontiguousarray(masks)
     sens, graph_of = (part if part is None else np.ascontiguousarray(part) for part in (sens, graph_of))
@@ -285,15 +285,15 @@ def graph_like(graph: Graph, arrays: GraphArrays) -> Graph:
         for now, count in ((graph.nodes, x.shape[0]), (len(graph.y), len(y)))
     )
     edges = edges[:, np.lexsort(edges[::-1])]
-    made = make_graph(x, edges, y, masks, sens, graph.x.dtype, rows, graph_of, examples, carried=carried)
-    return made.to(graph.device)
+    result = make_graph(x, edges, y, masks, sens, graph.x.dtype, rows, graph_of, examples, carried=attributes)
+    return result.to(graph.device)
 
 
 def graph_tree(graph: Graph) -> Tree:
     """One client's graph as a tree that `encode` takes: "rows" and "examples", with padding; "x", its features, as
     "dense" or as "values", "columns", "starts" and "width"; "edges", "y" and "masks"; and, where there are any, "sens",
     "graph_of" and what edges carry, "carried". Undone by `tree_graph`."""
-    x, *others, carried = graph_arrays(graph)
+    x, *others, attributes = graph_arrays(graph)
     if isinstance(x, np.ndarray):
         parts = {"dense": x}
     else:
@@ -301,8 +301,8 @@ def graph_tree(graph: Graph) -> Tree:
     named = dict(zip(GraphArrays._fields[1:-1], others, strict=True))
     sizes = {"rows": graph.nodes, "examples": len(graph.y)}
     tree = {**sizes, "x": {name: torch.from_numpy(part) for name, part in parts.items()}}
-    if carried is not None:
-        tree["carried"] = {name: torch.from_numpy(part) for name, part in carried.arrays().items()}
+    if attributes is not None:
+        tree["carried"] = {name: torch.from_numpy(part) for name, part in attributes.arrays().items()}
     return tree | {name: torch.from_numpy(part) for name, part in named.items() if part is not None}
 
 
@@ -318,6 +318,6 @@ def tree_graph(tree: Tree, features: int = 0) -> Graph:
     edges, y, masks = (tree[name].numpy() for name in ("edges", "y", "masks"))
     sens, graph_of = (tree[name].numpy() if name in tree else None for name in ("sens", "graph_of"))
     held = {name: part.numpy() for name, part in tree.get("carried", {}).items()}
-    carried = EdgeAttributes.of_arrays(held) if held else None
+    attributes = EdgeAttributes.of_arrays(held) if held else None
     sizes = tree["rows"], graph_of, tree["examples"]
-    return make_graph(x, edges, y, masks, sens, values.dtype, *sizes, carried=carried)
+    return make_graph(x, edges, y, masks, sens, values.dtype, *sizes, carried=attributes)

@@ -108,11 +108,11 @@ def line(path: str, shape: str, size: int, info: StepInfo) -> Line:
     key = info.covering(path)
     if key is None:
         return Line(path, shape, size, reveals=REPEATED if path == HELD else "")
-    told = info.sends[key]
-    if not told.mechanisms:
-        return Line(path, shape, size, reveals=told.reveals)
-    applied = Applied(key, told.mechanisms)
-    return Line(path, shape, size, str(applied), told.reveals, applied.text())
+    declared = info.sends[key]
+    if not declared.mechanisms:
+        return Line(path, shape, size, reveals=declared.reveals)
+    applied = Applied(key, declared.mechanisms)
+    return Line(path, shape, size, str(applied), declared.reveals, applied.text())
 
 
 class Counts(NamedTuple):
@@ -139,8 +139,8 @@ class Varied:
 
     def of(self, counts: Sequence[int]) -> tuple[int, tuple[Line, ...]]:
         """The size of one of the kind as serialized, and the lines of its leaves."""
-        sizes = {path: own * count for (path, own), count in zip(self._each.items(), counts, strict=True)}
-        lines = (own._replace(bytes=sizes[own.key]) if own.key in sizes else own for own in self._lines)
+        sizes = {path: leaf * count for (path, leaf), count in zip(self._each.items(), counts, strict=True)}
+        lines = (leaf._replace(bytes=sizes[leaf.key]) if leaf.key in sizes else leaf for leaf in self._lines)
         return self._encoding.size(sizes), tuple(lines)
 
 
@@ -259,13 +259,13 @@ class Ledger:
         """The entries that are not written out yet."""
         if self._open:
             noted, self._entries, self._open = self._entries, [], False
-            for own in noted:
-                if isinstance(own, Entry):
-                    self._entries.append(own)
+            for item in noted:
+                if isinstance(item, Entry):
+                    self._entries.append(item)
                 else:
-                    for entry in own.entries():
+                    for entry in item.entries():
                         self.add(entry)
-        return [own for own in self._entries if isinstance(own, Entry)]
+        return [item for item in self._entries if isinstance(item, Entry)]
 
     def sizes(self) -> dict[str, int]:
         """Bytes so far by direction, and those of all directions that are for evaluation."""
@@ -305,13 +305,13 @@ class Ledger:
 def _rows(entries: list[Entry]) -> pa.Table:
     columns: dict[str, list[object]] = {name: [] for name in SCHEMA.names}
     for e in entries:
-        framing = e.size - sum(own.bytes for own in e.keys)
+        framing = e.size - sum(leaf.bytes for leaf in e.keys)
         many = len(e.clients)
         ends = {"client": e.clients, "to": e.to or [None] * many}
-        for i, own in enumerate([*e.keys, Line(FRAMING, "", framing)]):
+        for i, leaf in enumerate([*e.keys, Line(FRAMING, "", framing)]):
             seconds = e.seconds if i == 0 else 0.0
             when = round(1000 * e.at) or None
-            row = (e.round, e.call, e.step, None, e.direction, *own[:5], seconds, None, own.applied, when, e.purpose)
+            row = (e.round, e.call, e.step, None, e.direction, *leaf[:5], seconds, None, leaf.applied, when, e.purpose)
             for name, value in zip(SCHEMA.names, row, strict=True):
                 columns[name].extend(ends.get(name, [value] * many))
     return pa.table({name: pa.array(columns[name], SCHEMA.field(name).type) for name in SCHEMA.names}, SCHEMA)

@@ -236,7 +236,9 @@ class Applied(NamedTuple):
         """The form for files, which `read_applied` undoes; None without mechanisms."""
         if not self.mechanisms:
             return None
-        return json.dumps({"key": self.key, "mechanisms": [_plain(own) for own in self.mechanisms]}, ensure_ascii=False)
+        return json.dumps(
+            {"key": self.key, "mechanisms": [_plain(mechanism) for mechanism in self.mechanisms]}, ensure_ascii=False
+        )
 
 
 @lru_cache(maxsize=1024)
@@ -247,10 +249,10 @@ def read_applied(text: str) -> Applied:
         FedweaveError: it is not of this form: a mechanism or field is unknown, absent or out of range.
     """
     try:
-        given = json.loads(text)
-        if not isinstance(given, dict) or given.keys() != {"key", "mechanisms"}:
+        record = json.loads(text)
+        if not isinstance(record, dict) or record.keys() != {"key", "mechanisms"}:
             raise ValueError("it is not {key, mechanisms}")
-        key, listed = given["key"], given["mechanisms"]
+        key, listed = record["key"], record["mechanisms"]
         if not isinstance(key, str) or not isinstance(listed, list) or not listed:
             raise ValueError("its key is no word, or its mechanisms are no list")
         return Applied(key, tuple(map(_mechanism, listed)))
@@ -273,15 +275,15 @@ class PrivacyAccount:
 
         Each of several bounding mechanisms is counted, although one would do.
         """
-        bounding = [own for own in applied.mechanisms if own.cost() != UNBOUNDED]
+        bounding = [mechanism for mechanism in applied.mechanisms if mechanism.cost() != UNBOUNDED]
         if not bounding:
             return dataclasses.replace(self, cost=self.cost + UNBOUNDED * times)
         cost, released = self.cost, self.released
-        for own in bounding:
-            if not release_of(own):
-                cost += own.cost() * times
-            elif (at := (_drawn_at(applied.key, own), own)) not in released:
-                cost, released = cost + own.cost(), released | {at}
+        for mechanism in bounding:
+            if not release_of(mechanism):
+                cost += mechanism.cost() * times
+            elif (at := (_drawn_at(applied.key, mechanism), mechanism)) not in released:
+                cost, released = cost + mechanism.cost(), released | {at}
         return PrivacyAccount(cost, released)
 
 
@@ -299,10 +301,10 @@ def _plain(mechanism: Mechanism) -> Record:
     return {"kind": _NAMES[type(mechanism)], **dataclasses.asdict(mechanism)}
 
 
-def _mechanism(given: object) -> Mechanism:
-    if not isinstance(given, dict):
-        raise ValueError(f"{given!r} is no mechanism")
-    fields = dict(given)
+def _mechanism(record: object) -> Mechanism:
+    if not isinstance(record, dict):
+        raise ValueError(f"{record!r} is no mechanism")
+    fields = dict(record)
     kind = fields.pop("kind", None)
     if kind not in KINDS:
         raise ValueError(f"the kind {kind!r} is not one of {', '.join(KINDS)}")

@@ -59,8 +59,12 @@ def apply_piecewise(model: Sequence[PiecewiseLayer], w: Tree, graph: Graph) -> T
     for i, layer in enumerate(model):
         if layer.operator in OF_EXAMPLES:
             return _of_examples(model, w, graph, h, i)
-        own, single = w.get(str(i), {}), carrying.kinds().get(str(layer.operator), ("", ""))[0] == "sum"
-        h = _of_nodes(layer, own, graph, h) if single and isinstance(h, Tensor) else layer.apply(own, graph, h, None)
+        weights, single = w.get(str(i), {}), carrying.kinds().get(str(layer.operator), ("", ""))[0] == "sum"
+        h = (
+            _of_nodes(layer, weights, graph, h)
+            if single and isinstance(h, Tensor)
+            else layer.apply(weights, graph, h, None)
+        )
     return h
 
 
@@ -68,14 +72,14 @@ def _of_nodes(layer: PiecewiseLayer, w: Tree, graph: Graph, h: Tensor) -> Tensor
     """The layer's rows of all nodes, those of a piece at once: these lead the rows that it gets."""
     tables = {way: graph.own_edges.incoming(way) for way in layer.along}
     before = torch.stack([table.first for table in tables.values()]).sum(0)  # messages that reach earlier nodes
-    features, found, first = graph.own_edges.of_edges().features, [], 0
+    features, outputs, first = graph.own_edges.of_edges().features, [], 0
     while first < len(h):
         last = max(first + 1, int(torch.searchsorted(before, int(before[first]) + AT_ONCE)))
         ways = {way: _reached(table, features.to(h.dtype), first, last) for way, table in tables.items()}
         around = graph._replace(edges=Piece(ways))
-        found.append(layer.apply(w, around, torch.cat([h[first:last], h]), None))
+        outputs.append(layer.apply(w, around, torch.cat([h[first:last], h]), None))
         first = last
-    return torch.cat(found)
+    return torch.cat(outputs)
 
 
 def _reached(table: Incoming, features: Tensor, first: int, last: int) -> "Reached":
@@ -89,19 +93,19 @@ def _reached(table: Incoming, features: Tensor, first: int, last: int) -> "Reach
 
 def _of_examples(model: Sequence[PiecewiseLayer], w: Tree, graph: Graph, h: Tensor | Sparse, read: int) -> Tensor:
     """The logits of edges as examples from nodes' rows h, by the layers from the one that `read`s both ends."""
-    own, count, found = graph.own_edges.of_edges(examples=True), len(graph.y), list[Tensor]()
+    tables, count, outputs = graph.own_edges.of_edges(examples=True), len(graph.y), list[Tensor]()
     for first in range(0, count, AT_ONCE):
-        at = torch.arange(first, min(first + AT_ONCE, count), device=h.device).clamp(max=len(own.ends) - 1)
-        source, target = own.ends.index_select(0, at).unbind(1)
-        features = DenseMatrix(own.features.index_select(0, at))
+        at = torch.arange(first, min(first + AT_ONCE, count), device=h.device).clamp(max=len(tables.ends) - 1)
+        source, target = tables.ends.index_select(0, at).unbind(1)
+        features = DenseMatrix(tables.features.index_select(0, at))
         around = graph._replace(
             edges=PrecomputedEdges({SOURCE: RowSelection(source), TARGET: RowSelection(target), OWN: features})
         )
         out = model[read].apply(w.get(str(read), {}), around, h, None)
         for i, layer in enumerate(model[read + 1 :], read + 1):
             out = layer.apply(w.get(str(i), {}), around, out, None)
-        found.append(out)
-    return torch.cat(found)
+        outputs.append(out)
+    return torch.cat(outputs)
 
 
 @dataclass(frozen=True)
@@ -159,17 +163,17 @@ class Piece(Some):
     def operator(self, kind: str) -> Operator:
         """The matrix of a name of `core.carried.named`."""
         what, way = carrying.kinds()[kind]
-        own = self.operators[way]
-        degree = own.degree.to(own.features.dtype)
+        table = self.operators[way]
+        degree = table.degree.to(table.features.dtype)
         if what == "scalers":
             return DenseMatrix(torch.stack([torch.log1p(degree), 1 / torch.log1p(degree.clamp(min=1))], 1))
         if what == "features":
-            return DenseMatrix(own.features)
+            return DenseMatrix(table.features)
         if what in ("from", "to"):
-            return RowSelection(own.source if what == "from" else own.target)
+            return RowSelection(table.source if what == "from" else table.target)
         share = 1 / degree.clamp(min=1) if what != "sum" else torch.ones_like(degree)
-        into = ScatterSum(own.target, share)
-        return DenseMatrix(into @ own.features) if what == "feature_means" else into
+        into = ScatterSum(table.target, share)
+        return DenseMatrix(into @ table.features) if what == "feature_means" else into
 
 
 @dataclass(frozen=True)
@@ -367,7 +371,7 @@ def named(model: Model, path: str, patterns: Iterable[str]) -> bool:
     last, -1, as well."""
     layer, _, name = path.partition("/")
     from_last = f"{int(layer) - len(model)}/{name}"
-    return any(fnmatchcase(own, pattern) for pattern in patterns for own in (path, from_last))
+    return any(fnmatchcase(candidate, pattern) for pattern in patterns for candidate in (path, from_last))
 
 
 def fan_in(layer: Layer) -> int:

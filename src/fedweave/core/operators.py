@@ -62,8 +62,8 @@ def looped(a: sp.csr_matrix) -> sp.csr_matrix:
 
 
 def _mean_or_self(a: sp.csr_matrix) -> sp.csr_matrix:
-    alone = sp.diags((np.diff(a.indptr) == 0).astype(a.dtype))
-    return sp.csr_matrix(mean(a) + alone)
+    isolated = sp.diags((np.diff(a.indptr) == 0).astype(a.dtype))
+    return sp.csr_matrix(mean(a) + isolated)
 
 
 def _gcn(a: sp.csr_matrix) -> sp.csr_matrix:
@@ -124,27 +124,29 @@ class Precomputed(NamedTuple):
     @classmethod
     def joined(cls, several: Sequence["Precomputed"]) -> "Precomputed":
         """All that these have."""
-        return cls(*({name: own for one in each for name, own in one.items()} for each in zip(*several, strict=True)))
+        return cls(
+            *({name: value for one in each for name, value in one.items()} for each in zip(*several, strict=True))
+        )
 
     @property
     def lists(self) -> dict[str, int]:
         """{list: its length}, on which clients agree (`core.sizes.agreed`)."""
-        own = {self.along[name]: array.shape[0] for name, array in (*self.arrays.items(), *self.matrices.items())}
-        return {name: size for name, size in own.items() if name not in (NODES, EXAMPLES)}
+        lengths = {self.along[name]: array.shape[0] for name, array in (*self.arrays.items(), *self.matrices.items())}
+        return {name: size for name, size in lengths.items() if name not in (NODES, EXAMPLES)}
 
     def padded(self, sizes: Mapping[str, int]) -> "Precomputed":
         """The same with rows of -1, or empty ones, up to the sizes of what they are along, where these are given."""
         arrays, matrices = dict(self.arrays), dict(self.matrices)
-        for name, own in self.arrays.items():
-            more = sizes.get(self.along[name], len(own)) - len(own)
-            arrays[name] = np.pad(own, ((0, more), *[(0, 0)] * (own.ndim - 1)), constant_values=-1)
+        for name, array in self.arrays.items():
+            more = sizes.get(self.along[name], len(array)) - len(array)
+            arrays[name] = np.pad(array, ((0, more), *[(0, 0)] * (array.ndim - 1)), constant_values=-1)
         for name, matrix in self.matrices.items():
             more = sizes.get(self.along[name], matrix.shape[0]) - matrix.shape[0]
             matrices[name] = sp.vstack([matrix, sp.csr_matrix((more, matrix.shape[1]), dtype=matrix.dtype)], "csr")
         return self._replace(arrays=arrays, matrices=matrices)
 
 
-def asked(found: Mapping[str, Found], name: str) -> Found:
+def lookup_precomputed(found: Mapping[str, Found], name: str) -> Found:
     """What was found under a name.
 
     Raises:

@@ -47,19 +47,24 @@ def is_in_python(name: object) -> bool:
 def file_of(kind: object) -> str | None:
     """ "file.py:Name" of a class, or of a preset, that stands in a file of its own; None of one in the script that is
     run, which would be run again, or inside a function."""
-    own: Any = kind if isinstance(kind, type) else getattr(kind, "paper", getattr(kind, "module", kind))
-    module = sys.modules.get(own.__module__)
+    target: Any = kind if isinstance(kind, type) else getattr(kind, "paper", getattr(kind, "module", kind))
+    module = sys.modules.get(target.__module__)
     file = getattr(module, "__file__", None)
-    named = f"{file}:{own.__qualname__}"
-    if own.__module__ == "__main__" or file is None or not is_file(named) or not hasattr(module, own.__qualname__):
+    named = f"{file}:{target.__qualname__}"
+    if (
+        target.__module__ == "__main__"
+        or file is None
+        or not is_file(named)
+        or not hasattr(module, target.__qualname__)
+    ):
         return None
     return absolute(named)
 
 
 def absolute(name: str) -> str:
     """The same with the file's absolute path, so that it means the same in any folder."""
-    file, _, own = name.rpartition(":")
-    return f"{Path(file).expanduser().resolve()}:{own}"
+    file, _, attribute = name.rpartition(":")
+    return f"{Path(file).expanduser().resolve()}:{attribute}"
 
 
 def files_in(document: Values) -> Iterator[Path]:
@@ -78,10 +83,10 @@ def files_in(document: Values) -> Iterator[Path]:
 def digests(document: Values) -> dict[str, str]:
     """{name: SHA-256} of the Python files that a configuration names plug-ins in, those of one name together; not of
     what these import."""
-    found: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {}
     for file in sorted({file for file in files_in(document) if file.is_file()}):
-        found[file.name] = found.get(file.name, b"") + file.read_bytes()
-    return {name: hashlib.sha256(whole).hexdigest() for name, whole in found.items()}
+        contents[file.name] = contents.get(file.name, b"") + file.read_bytes()
+    return {name: hashlib.sha256(whole).hexdigest() for name, whole in contents.items()}
 
 
 def check_trusted(document: Values, where: Path, option: str = "") -> None:
@@ -113,12 +118,12 @@ def load(name: str) -> Any:
     Raises:
         ConfigError: there is no such file, it cannot be run, or it has no such name.
     """
-    file, _, own = absolute(name).rpartition(":")
+    file, _, attribute = absolute(name).rpartition(":")
     module = _module(Path(file))
-    if not hasattr(module, own):
+    if not hasattr(module, attribute):
         there = [key for key, value in vars(module).items() if _origin(value) == module.__name__]
-        raise ConfigError(f"{name}: {file} has no {own}; it defines {', '.join(there) or 'nothing'}.")
-    return getattr(module, own)
+        raise ConfigError(f"{name}: {file} has no {attribute}; it defines {', '.join(there) or 'nothing'}.")
+    return getattr(module, attribute)
 
 
 def _origin(value: object) -> str:
@@ -147,14 +152,14 @@ def announced(section: str) -> dict[str, Any]:
     Raises:
         ConfigError: one cannot be loaded; names the package.
     """
-    found = {}
+    plugins = {}
     for entry in entry_points(group=GROUPS[section]) if section in GROUPS else ():
         try:
-            found[entry.name] = entry.load()
+            plugins[entry.name] = entry.load()
         except (Exception, SystemExit) as error:
             package = entry.dist.name if entry.dist else "a package"
             raise ConfigError(f"{GROUPS[section]}: {entry.name!r} of {package} cannot be loaded: {error}") from error
-    return found
+    return plugins
 
 
 @cache
@@ -210,20 +215,20 @@ def noted(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P],
 
     @wraps(method)
     def made(self: S, *args: P.args, **named: P.kwargs) -> T:
-        found = method(self, *args, **named)
-        given = signature.bind(self, *args, **named).args[1:]
-        return note(found, Maker(self, given))
+        result = method(self, *args, **named)
+        arguments = signature.bind(self, *args, **named).args[1:]
+        return note(result, Maker(self, arguments))
 
     return cast(Callable[Concatenate[S, P], T], made)
 
 
 def note(found: T, maker: Maker) -> T:
     """The same, which says what made it."""
-    said = cast(T, NotedTuple(found)) if isinstance(found, tuple) else found
-    object.__setattr__(said, "maker", maker)
-    return said
+    result = cast(T, NotedTuple(found)) if isinstance(found, tuple) else found
+    object.__setattr__(result, "maker", maker)
+    return result
 
 
-def maker_of(found: object) -> Maker | None:
+def maker_of(value: object) -> Maker | None:
     """What made something; None where nobody said, as of a copy with other values."""
-    return found.maker if isinstance(found, Noted) else None
+    return value.maker if isinstance(value, Noted) else None

@@ -167,8 +167,8 @@ def dropout(source: Tensor, h: Tensor, rate: float) -> Tensor:
     """Zero each element of `h` with probability `rate` and rescale the rest so that the mean stays."""
     if not 0 <= rate < 1:
         raise ValueError(f"the dropout rate is {rate}; it must be at least 0 and below 1")
-    kept = max(1, round((1 - rate) * 65536))
-    return h * mask(source, tuple(h.shape), kept - 32768, 65536 / kept, h.dtype)
+    threshold = max(1, round((1 - rate) * 65536))
+    return h * mask(source, tuple(h.shape), threshold - 32768, 65536 / threshold, h.dtype)
 
 
 def _signed(word: int) -> int:

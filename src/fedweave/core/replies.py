@@ -89,16 +89,16 @@ class ReplyBatch:
 
     def weighted(self, paths: Sequence[str], weights: Tensor) -> Sums:
         """See `Portion`."""
-        found: dict[str, Tensor] = {}
+        sums: dict[str, Tensor] = {}
         if self.device.type != "cpu":  # where many launches take longer than the sums
-            found = _weighted_together({path: self.flat[path] for path in paths}, weights)
-        found |= {path: _weighted(self.flat[path], weights, self.device) for path in paths if path not in found}
-        return lambda: found
+            sums = _weighted_together({path: self.flat[path] for path in paths}, weights)
+        sums |= {path: _weighted(self.flat[path], weights, self.device) for path in paths if path not in sums}
+        return lambda: sums
 
     def total(self, paths: Sequence[str]) -> Sums:
         """See `Portion`."""
-        found = {path: self.stack(path).sum(0, dtype=torch.int64) for path in paths}
-        return lambda: found
+        sums = {path: self.stack(path).sum(0, dtype=torch.int64) for path in paths}
+        return lambda: sums
 
     def dtype(self, path: str) -> torch.dtype:
         """See `Portion`."""
@@ -123,8 +123,8 @@ class Joint:
 
     def one(self, row: int) -> Tree:
         """See `Portion`."""
-        portion, own = self._rows[row]
-        return portion.one(own)
+        portion, position = self._rows[row]
+        return portion.one(position)
 
     def stack(self, path: str, padding: float | None = None) -> Tensor:
         """See `Portion`. padding: stands behind the entries of clients that have fewer.
@@ -149,8 +149,8 @@ class Joint:
 
     def weighted(self, paths: Sequence[str], weights: Tensor) -> Sums:
         """See `Portion`."""
-        own = weights.split([len(portion.at) for portion in self._portions])
-        return _added([portion.weighted(paths, w) for portion, w in zip(self._portions, own, strict=True)])
+        weight_parts = weights.split([len(portion.at) for portion in self._portions])
+        return _added([portion.weighted(paths, w) for portion, w in zip(self._portions, weight_parts, strict=True)])
 
     def total(self, paths: Sequence[str]) -> Sums:
         """See `Portion`."""
@@ -165,7 +165,7 @@ def _added(sums: Sequence[Sums]) -> Sums:
     """Partial sums added up in their order."""
 
     def wait() -> dict[str, Tensor]:
-        first, *others = [own() for own in sums]
+        first, *others = [partial_sum() for partial_sum in sums]
         for other in others:
             for path, total in first.items():
                 total += other[path]
@@ -205,21 +205,21 @@ def _weighted_together(leaves: dict[str, Any], weights: Tensor) -> dict[str, Ten
         return {}
     flat = torch.cat([leaf.reshape(len(weights), -1) for leaf in plain.values()], 1)
     totals = (weights @ flat.double()).split([leaf.numel() // len(weights) for leaf in plain.values()])
-    return {path: own.view(leaf.shape[1:]) for (path, leaf), own in zip(plain.items(), totals, strict=True)}
+    return {path: total.view(leaf.shape[1:]) for (path, leaf), total in zip(plain.items(), totals, strict=True)}
 
 
 def _add_touched(total: Tensor, leaf: TouchedRows, weights: Tensor) -> None:
     """Add Σ_i w_i · (own rows where touched, the shared row elsewhere)."""
-    own = total.new_zeros(len(total) + 1, *total.shape[1:])  # the last row collects padding
+    touched = total.new_zeros(len(total) + 1, *total.shape[1:])  # the last row collects padding
     covered = total.new_zeros(len(total) + 1)
     per = max(1, _piece(leaf.device) // max(1, leaf.values[0].numel()))
     for start in range(0, len(weights), per):
         w, rows = weights[start : start + per], leaf.rows[start : start + per]
         values = leaf.values[start : start + per].double() * w.view(-1, *[1] * (leaf.values.dim() - 1))
-        own.index_add_(0, rows.reshape(-1), values.flatten(0, 1))
+        touched.index_add_(0, rows.reshape(-1), values.flatten(0, 1))
         covered.index_add_(0, rows.reshape(-1), w.repeat_interleave(rows.shape[1]))
     untouched = (weights.sum() - covered[:-1]).view(-1, *[1] * (total.dim() - 1))
-    total += own[:-1] + untouched * leaf.rest.double()
+    total += touched[:-1] + untouched * leaf.rest.double()
 
 
 def row_of(leaf: Leaf, row: int | Tensor) -> Leaf:
@@ -352,12 +352,12 @@ class Replies:
         """Undo `here`; nobody has a name."""
         portions, count = list[Portion](), 0
         for replied in tree["replied"].values():
-            own = len(next(leaf for _, leaf in leaves(replied)))
-            portions.append(ReplyBatch(tuple(range(count, count + own)), replied))
-            count += own
-        made = cls([""] * count, portions, {})
-        made._places = tuple(tree["places"].values()) or None
-        return made
+            size = len(next(leaf for _, leaf in leaves(replied)))
+            portions.append(ReplyBatch(tuple(range(count, count + size)), replied))
+            count += size
+        replies = cls([""] * count, portions, {})
+        replies._places = tuple(tree["places"].values()) or None
+        return replies
 
     def stack(self, path: str, padding: float | None = None) -> Tensor:
         """One leaf of all clients, [P, …] in client order. padding: behind the entries of clients that have fewer.
@@ -370,8 +370,8 @@ class Replies:
                 f"{path!r} is a tree of {', '.join(below)}: stack one of these, or take its mean with "
                 f"`weighted_sum({path!r}, weights)`."
             )
-        found = self._all.stack(path, padding)
-        return found.clone() if self._places is None else found[self._places[1]]
+        stacked = self._all.stack(path, padding)
+        return stacked.clone() if self._places is None else stacked[self._places[1]]
 
     def total(self, key: str) -> Any:
         """Σ_i reply_i[key] of words, int32 or int64, modulo their size: a subtree or leaf, in one client's shapes.
@@ -379,8 +379,8 @@ class Replies:
         Raises:
             FedweaveError: no reply has that key.
         """
-        found = self._all.total(self._paths(key, shown=False))()
-        flat = {path: total.to(self._all.dtype(path)) for path, total in found.items()}
+        totals = self._all.total(self._paths(key, shown=False))()
+        flat = {path: total.to(self._all.dtype(path)) for path, total in totals.items()}
         return flat[key] if key in flat else nest({path.removeprefix(f"{key}/"): leaf for path, leaf in flat.items()})
 
     def matrix(self, key: str) -> Tensor:
@@ -400,8 +400,8 @@ class Replies:
         weights = weights.to(self.device, torch.float64)
         if weights.shape != (len(self),):
             raise FedweaveError(f"{len(self)} clients replied, but the weights have the shape {list(weights.shape)}.")
-        found = self._all.weighted(self._paths(key), weights if self._places is None else weights[self._places[0]])()
-        flat = {path: _rounded(total, self._all.dtype(path)) for path, total in found.items()}
+        totals = self._all.weighted(self._paths(key), weights if self._places is None else weights[self._places[0]])()
+        flat = {path: _rounded(total, self._all.dtype(path)) for path, total in totals.items()}
         return flat[key] if key in flat else nest({path.removeprefix(f"{key}/"): leaf for path, leaf in flat.items()})
 
     def _hidden(self, path: str) -> bool:
@@ -443,21 +443,21 @@ def on_host(tensors: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
     """The tensors as arrays; those of one type come from a device in one piece."""
     if all(tensor.device.type == "cpu" for tensor in tensors.values()):
         return {name: tensor.contiguous().numpy() for name, tensor in tensors.items()}
-    found: dict[str, np.ndarray] = {}
+    arrays: dict[str, np.ndarray] = {}
     for dtype in dict.fromkeys(tensor.dtype for tensor in tensors.values()):
-        own = {name: tensor for name, tensor in tensors.items() if tensor.dtype == dtype}
-        flat = torch.cat([tensor.reshape(-1) for tensor in own.values()])
+        group = {name: tensor for name, tensor in tensors.items() if tensor.dtype == dtype}
+        flat = torch.cat([tensor.reshape(-1) for tensor in group.values()])
         # pinned, as torch keeps it from one round to the next: what is not comes slowly, and its pages are made first
         there = torch.empty(flat.shape, dtype=dtype, device="cpu", pin_memory=flat.is_cuda).copy_(flat)
-        parts = there.split([tensor.numel() for tensor in own.values()])
-        found |= {name: part.view(own[name].shape).numpy() for name, part in zip(own, parts, strict=True)}
-    return found
+        parts = there.split([tensor.numel() for tensor in group.values()])
+        arrays |= {name: part.view(group[name].shape).numpy() for name, part in zip(group, parts, strict=True)}
+    return arrays
 
 
 def by_size(members: Mapping[str, Tensor]) -> tuple[tuple[tuple[str, int], ...], tuple[Tensor, ...]]:
     """(member, its place among all) and, in the same order, what each holds, int64 [M, m] for those of one size, padded
     by -1."""
-    sizes = size_classes([len(own) for own in members.values()])
+    sizes = size_classes([len(values) for values in members.values()])
     order = sorted(range(len(members)), key=sizes.__getitem__)
     names, held = [*members], [*members.values()]
     rows = [torch.nn.functional.pad(held[at], (0, sizes[at] - len(held[at])), value=-1) for at in order]
@@ -475,5 +475,5 @@ def of_members(replies: Replies, members: tuple[tuple[str, int], ...]) -> Replie
     flat = dict(leaves(replies[client]))
     if any(leaf.shape[:1] != (len(members),) or leaf.dim() < 2 for leaf in flat.values()):
         return replies
-    names = [name for name, _ in sorted(members, key=lambda own: own[1])]
+    names = [name for name, _ in sorted(members, key=lambda pair: pair[1])]
     return Replies(names, [ReplyBatch(tuple(at for _, at in members), nest(flat))], {})

@@ -54,31 +54,31 @@ def size_classes(nodes: Sequence[int]) -> list[int]:
         left -= fewest
         at = added.index(fewest)
         classes[at : at + 2] = [classes[at] + classes[at + 1]]
-    chosen = {own: members[-1][0] for members in classes for own, _ in members}
-    return [chosen[own] for own in least]
+    chosen = {need: members[-1][0] for members in classes for need, _ in members}
+    return [chosen[need] for need in least]
 
 
 def fillings(clients: int, rows: int, most: int) -> list[tuple[int, int]]:
     """So many clients of so many `rows` in few batches of few sizes, powers of 2 or the `most` that run at once: how
     many of the clients are in each, and the size that it is filled up to, where that costs less than another batch, or
     an eighth of its size at the most."""
-    found, left = [], clients
+    batches, left = [], clients
     while left:
         size = min(1 << (left - 1).bit_length(), most)
         spare = size - left
         if spare * rows > _ROWS_PER_BATCH and spare * _SPARE_CLIENTS > size:
             size //= 2
-        found.append((min(left, size), size))
-        left -= found[-1][0]
-    return found
+        batches.append((min(left, size), size))
+        left -= batches[-1][0]
+    return batches
 
 
 def agreed(needed: Iterable[Mapping[str, int]]) -> dict[str, int]:
     """The common length of each list that all clients pad equally: the longest that a client `needed`, in whole blocks.
     Clients with nothing to agree on need {}."""
     most: dict[str, int] = {}
-    for own in needed:
-        most |= {name: max(most.get(name, 0), least_rows(size)) for name, size in own.items()}
+    for lengths in needed:
+        most |= {name: max(most.get(name, 0), least_rows(size)) for name, size in lengths.items()}
     return most
 
 

@@ -241,9 +241,9 @@ def decode(blob: bytes, filled: int = _FILLED, device: torch.device | str = "cpu
 def numbers(tree: Tree) -> Iterator[tuple[str, Tensor]]:
     """(path, tensor) of every leaf with floating-point numbers, in any form: dense, sparse, or a single number."""
     for path, leaf in leaves(tree):
-        found = torch.tensor(leaf, device="cpu") if isinstance(leaf, float) else leaf
-        if isinstance(found, Tensor | TouchedRows | Sparsified) and found.dtype.is_floating_point:
-            yield path, materialize(found)
+        tensor = torch.tensor(leaf, device="cpu") if isinstance(leaf, float) else leaf
+        if isinstance(tensor, Tensor | TouchedRows | Sparsified) and tensor.dtype.is_floating_point:
+            yield path, materialize(tensor)
 
 
 def not_finite(tree: Tree) -> str | None:

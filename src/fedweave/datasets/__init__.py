@@ -10,7 +10,7 @@ from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import OtherCounts, check
 from fedweave.datasets.folder import Folder, GraphFolder, Members
 from fedweave.datasets.frames import from_frames, from_graph_frames, from_networkx
-from fedweave.datasets.lookup import NotHeld, found
+from fedweave.datasets.lookup import NotHeld, identify
 from fedweave.datasets.npz import Archive
 from fedweave.datasets.parties import PartyFolders
 from fedweave.datasets.public import PUBLIC
@@ -64,8 +64,8 @@ def _loaded(name: str, path: str | None, seed: int, params: Values) -> Dataset:
     known = [field.name for field in fields(kind)]
     unknown = [key for key in params if key not in known]
     if unknown:
-        told = f"dataset {name!r} has no parameter {', '.join(unknown)}; it has {', '.join(known)}."
-        raise ConfigError(told, code="config.unknown-key")
+        message = f"dataset {name!r} has no parameter {', '.join(unknown)}; it has {', '.join(known)}."
+        raise ConfigError(message, code="config.unknown-key")
     try:
         root = None if path is None else Path(path).expanduser()
     except RuntimeError as error:
@@ -94,7 +94,7 @@ def _loaded(name: str, path: str | None, seed: int, params: Values) -> Dataset:
             raise DataError(f"[data] path: {root} holds {other} ({counts}), not {name}. {remedy}") from None
         raise
     except NotHeld as error:
-        what, names = found(root, DATASETS)
+        what, names = identify(root, DATASETS)
         use = f"set name = {' or '.join(map(repr, names))} to use that, " if names else ""
         remedy = f"{use}name another path, or leave path out."
         raise DataError(
@@ -145,6 +145,6 @@ def _kind(name: str) -> Any:
         return plugins.load(name)
     known = DATASETS | plugins.announced("data")
     if name not in known:
-        told = f"dataset {name!r} is not known; choose one of {', '.join(known)}."
-        raise ConfigError(told, code="config.unknown-name")
+        message = f"dataset {name!r} is not known; choose one of {', '.join(known)}."
+        raise ConfigError(message, code="config.unknown-name")
     return known[name]

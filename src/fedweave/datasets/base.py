@@ -49,9 +49,9 @@ def undirected(source: np.ndarray, target: np.ndarray, nodes: int) -> np.ndarray
     several times. Self loops stay.
     """
     codes, half = np.empty(2 * len(source), np.int64), len(source)
-    for own, first, second in ((codes[:half], source, target), (codes[half:], target, source)):
-        np.multiply(first, nodes, out=own, dtype=np.int64, casting="unsafe")
-        np.add(own, second, out=own, dtype=np.int64, casting="unsafe")
+    for part, first, second in ((codes[:half], source, target), (codes[half:], target, source)):
+        np.multiply(first, nodes, out=part, dtype=np.int64, casting="unsafe")
+        np.add(part, second, out=part, dtype=np.int64, casting="unsafe")
     codes = distinct(codes, owned=True)
     edges = np.empty((2, len(codes)), np.int64)
     np.divmod(codes, nodes, out=(edges[0], edges[1]))
@@ -100,7 +100,7 @@ class Ends(NamedTuple):
 
     def only(self, which: np.ndarray) -> "Ends":
         """Those at bool [H], or at int64 places."""
-        return Ends(*(own[which] for own in self))
+        return Ends(*(values[which] for values in self))
 
 
 def check_external(how: str) -> None:
@@ -114,17 +114,17 @@ def ways(directed: bool) -> tuple[str, ...]:
     return ("out", "in") if directed else ("",)
 
 
-def ends_at(carried: EdgeAttributes, holder: np.ndarray) -> Ends:
+def ends_at(attributes: EdgeAttributes, holder: np.ndarray) -> Ends:
     """The ends that edges have at held nodes, where their other end is of another holder, or of none.
 
     holder: int64, of every node by its number; -1 is none.
     """
-    source, target = carried.ends
-    apart, found = holder[source] != holder[target], list[Ends]()
+    source, target = attributes.ends
+    apart, ends = holder[source] != holder[target], list[Ends]()
     for way, (near, far) in enumerate(((source, target), (target, source))):
         edge = np.flatnonzero(apart & (holder[near] >= 0))
-        found.append(Ends(near[edge], far[edge], np.full(len(edge), way * carried.directed), edge))
-    return Ends(*map(np.concatenate, zip(*found, strict=True)))
+        ends.append(Ends(near[edge], far[edge], np.full(len(edge), way * attributes.directed), edge))
+    return Ends(*map(np.concatenate, zip(*ends, strict=True)))
 
 
 def summary(nodes: int, carried: EdgeAttributes, holder: np.ndarray, ends: Ends) -> tuple[np.ndarray, tuple[str, ...]]:
@@ -135,51 +135,53 @@ def summary(nodes: int, carried: EdgeAttributes, holder: np.ndarray, ends: Ends)
 
     holder: see `ends_at`.
     """
-    found, moment = list[tuple[str, np.ndarray]](), _moments(carried, holder, ends)
+    columns, moment = list[tuple[str, np.ndarray]](), _moments(carried, holder, ends)
     for way, called in enumerate(ways(carried.directed)):
         prefix, here = f"external {called} ".replace("  ", " "), ends.way == way
-        made = _of_way(nodes, carried, ends.only(here), None if moment is None else moment[here])
-        found += [(prefix + name, column) for name, column in made]
-    return np.stack([column for _, column in found], 1).astype(np.float32), tuple(name for name, _ in found)
+        way_columns = _of_way(nodes, carried, ends.only(here), None if moment is None else moment[here])
+        columns += [(prefix + name, column) for name, column in way_columns]
+    return np.stack([column for _, column in columns], 1).astype(np.float32), tuple(name for name, _ in columns)
 
 
 def _of_way(
-    nodes: int, carried: EdgeAttributes, own: Ends, moment: np.ndarray | None
+    nodes: int, attributes: EdgeAttributes, ends: Ends, moment: np.ndarray | None
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Names and columns float64 [n] of one direction."""
-    count = np.bincount(own.near, minlength=nodes).astype(np.float64)
+    count = np.bincount(ends.near, minlength=nodes).astype(np.float64)
     yield "log count", np.log1p(count)
-    for name, values in _values(carried):
-        total = np.bincount(own.near, values[own.edge], nodes)
+    for name, values in _values(attributes):
+        total = np.bincount(ends.near, values[ends.edge], nodes)
         yield f"log sum of {name}", np.arcsinh(total)
         yield f"log mean of {name}", np.arcsinh(total / count.clip(1))
     if moment is not None:
         last = np.zeros(nodes)
-        np.maximum.at(last, own.near, moment)
+        np.maximum.at(last, ends.near, moment)
         yield "last time", last
 
 
-def _moments(carried: EdgeAttributes, holder: np.ndarray, ends: Ends) -> np.ndarray | None:
+def _moments(attributes: EdgeAttributes, holder: np.ndarray, ends: Ends) -> np.ndarray | None:
     """float64 [H]: when each edge was, from 0 to 1 between the first and the last of those at its holder's nodes."""
-    if carried.time is None:
+    if attributes.time is None:
         return None
     first = np.full(int(holder.max(initial=-1)) + 2, np.inf)
     last = -first
-    for end in carried.ends:
-        np.minimum.at(first, holder[end], carried.time)
-        np.maximum.at(last, holder[end], carried.time)
+    for end in attributes.ends:
+        np.minimum.at(first, holder[end], attributes.time)
+        np.maximum.at(last, holder[end], attributes.time)
     of, span = holder[ends.near], np.where(last > first, last - first, 1)
-    found: np.ndarray = (carried.time[ends.edge] - first[of]) / span[of]
-    return found
+    moments: np.ndarray = (attributes.time[ends.edge] - first[of]) / span[of]
+    return moments
 
 
-def _values(carried: EdgeAttributes) -> list[tuple[str, np.ndarray]]:
+def _values(attributes: EdgeAttributes) -> list[tuple[str, np.ndarray]]:
     """(name, float64 [M]) of what edges carry and is summed up."""
-    called = carried.columns or tuple(f"edge feature {at}" for at in range(carried.width))
-    features = [] if carried.features is None else list(zip(called, carried.features.T.astype(np.float64), strict=True))
-    if carried.weight is None or "weight" in called:
+    called = attributes.columns or tuple(f"edge feature {at}" for at in range(attributes.width))
+    features = (
+        [] if attributes.features is None else list(zip(called, attributes.features.T.astype(np.float64), strict=True))
+    )
+    if attributes.weight is None or "weight" in called:
         return features
-    return [("weight", carried.weight.astype(np.float64)), *features]
+    return [("weight", attributes.weight.astype(np.float64)), *features]
 
 
 def beside(x: "np.ndarray | sp.csr_matrix", more: np.ndarray) -> "np.ndarray | sp.csr_matrix":
@@ -198,19 +200,19 @@ def before(outside: Outside, nodes: int, limit: float) -> Outside:
     """Those edges that are no later than a time, and the names that they lead to."""
     if outside.carried.time is None or limit == np.inf:
         return outside
-    kept = outside.carried.taken(outside.carried.time <= limit)
-    far = kept.ends >= nodes
-    used, place = np.unique(kept.ends[far], return_inverse=True)
-    ends = kept.ends.copy()
+    attributes = outside.carried.taken(outside.carried.time <= limit)
+    far = attributes.ends >= nodes
+    used, place = np.unique(attributes.ends[far], return_inverse=True)
+    ends = attributes.ends.copy()
     ends[far] = nodes + place
-    return Outside(kept._replace(ends=ends), tuple(outside.names[at - nodes] for at in used))
+    return Outside(attributes._replace(ends=ends), tuple(outside.names[at - nodes] for at in used))
 
 
-def separated(carried: EdgeAttributes, nodes: int, names: tuple[str, ...]) -> tuple[EdgeAttributes, Outside]:
+def separated(attributes: EdgeAttributes, nodes: int, names: tuple[str, ...]) -> tuple[EdgeAttributes, Outside]:
     """Edges of which some lead to nodes from number `nodes` on, called `names`, as those among the first and others."""
-    inside = np.maximum(*carried.ends) < nodes
-    outside = carried._replace(y=None, split=None, examples=False).taken(~inside, carried.ends[:, ~inside])
-    return carried.taken(inside, carried.ends[:, inside]), Outside(outside, names)
+    inside = np.maximum(*attributes.ends) < nodes
+    outside = attributes._replace(y=None, split=None, examples=False).taken(~inside, attributes.ends[:, ~inside])
+    return attributes.taken(inside, attributes.ends[:, inside]), Outside(outside, names)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -268,7 +270,9 @@ def write(dataset: "Dataset", path: Path) -> None:
     if dataset.public is not None:
         arrays |= {key: np.flatnonzero(mask) for key, mask in zip(SPLIT, dataset.public, strict=True)}
     arrays |= {name: getattr(dataset, name) for name in KEPT if getattr(dataset, name) is not None}
-    text = {IDS: dataset.ids, NODE_IDS: dataset.node_ids} | {key: getattr(dataset, own) for key, own in NAMES.items()}
+    text = {IDS: dataset.ids, NODE_IDS: dataset.node_ids} | {
+        key: getattr(dataset, field_name) for key, field_name in NAMES.items()
+    }
     arrays |= {key: np.array(names) for key, names in text.items() if names}
     if dataset.carried is not None:
         arrays |= _of_carried(dataset.carried if dataset.carried.examples else both_ways(dataset.carried))
@@ -282,19 +286,19 @@ def write(dataset: "Dataset", path: Path) -> None:
         np.savez_compressed(file, **arrays)
 
 
-def _of_outside(carried: EdgeAttributes, names: tuple[str, ...]) -> dict[str, np.ndarray]:
-    held = {key: getattr(carried, own) for key, own in OUTSIDE.items()}
+def _of_outside(attributes: EdgeAttributes, names: tuple[str, ...]) -> dict[str, np.ndarray]:
+    held = {key: getattr(attributes, field_name) for key, field_name in OUTSIDE.items()}
     arrays = {key: values for key, values in held.items() if values is not None}
-    return arrays | {OUTSIDE_INDEX: carried.ends, OUTSIDE_NAMES: np.array(names, str)}
+    return arrays | {OUTSIDE_INDEX: attributes.ends, OUTSIDE_NAMES: np.array(names, str)}
 
 
-def _of_carried(carried: EdgeAttributes) -> dict[str, np.ndarray]:
-    held = {key: getattr(carried, own) for key, own in CARRIED.items()}
+def _of_carried(attributes: EdgeAttributes) -> dict[str, np.ndarray]:
+    held = {key: getattr(attributes, field_name) for key, field_name in CARRIED.items()}
     arrays = {key: values for key, values in held.items() if values is not None}
-    arrays |= {"edge_index": carried.ends, DIRECTED: np.array(carried.directed)}
-    arrays |= {EDGE_NAMES: np.array(carried.columns)} if carried.columns else {}
-    arrays |= {UNTIL: np.array(carried.until)} if carried.until is not None else {}
-    return arrays | ({EDGE_SCALING: np.array(carried.scaling)} if carried.scaling else {})
+    arrays |= {"edge_index": attributes.ends, DIRECTED: np.array(attributes.directed)}
+    arrays |= {EDGE_NAMES: np.array(attributes.columns)} if attributes.columns else {}
+    arrays |= {UNTIL: np.array(attributes.until)} if attributes.until is not None else {}
+    return arrays | ({EDGE_SCALING: np.array(attributes.scaling)} if attributes.scaling else {})
 
 
 @dataclass(frozen=True)
@@ -412,9 +416,9 @@ class Dataset:
             raise UserError(
                 f"{file} cannot be written: {error.strerror}. Name another place.", code="user.unwritable"
             ) from error
-        own = {} if self.carried is None else {"loops": "keep"}
-        own["normalise"] = "auto" if self.scaling == "auto" else "none"
-        object.__setattr__(self, "named", {"name": "npz", "path": str(file), "sens_feature": True, **own})
+        options = {} if self.carried is None else {"loops": "keep"}
+        options["normalise"] = "auto" if self.scaling == "auto" else "none"
+        object.__setattr__(self, "named", {"name": "npz", "path": str(file), "sens_feature": True, **options})
         return file
 
     @property

@@ -146,18 +146,18 @@ def check_counts(
         "features": dataset.features,
         "classes": dataset.classes,
     }
-    found, wanted = tuple(held[name] for name in names), tuple(getattr(published, name) for name in names)
-    if found != wanted:
-        what = f"({', '.join(names)}) are {found}, published are {wanted}"
+    counts, wanted = tuple(held[name] for name in names), tuple(getattr(published, name) for name in names)
+    if counts != wanted:
+        what = f"({', '.join(names)}) are {counts}, published are {wanted}"
         raise OtherCounts(f"{where}: {what}. {remedy}", held["nodes"], held["edges"])
 
 
 def check_array(array: object, name: str, dtype: type, shape: tuple[int | None, ...], where: str | Path) -> None:
     """Raise DataError unless `array` is a NumPy array of `dtype` and `shape` (None: any length)."""
     kind = np.dtype(dtype).name
-    found = getattr(array, "dtype", type(array).__name__)
+    actual = getattr(array, "dtype", type(array).__name__)
     if not isinstance(array, np.ndarray) or array.dtype != np.dtype(dtype):
-        refuse(where, f"{name} is {found}, not {kind}", f"Store it as a NumPy array: {name}.astype('{kind}').")
+        refuse(where, f"{name} is {actual}, not {kind}", f"Store it as a NumPy array: {name}.astype('{kind}').")
     if array.ndim != len(shape) or any(want not in (None, got) for want, got in zip(shape, array.shape, strict=False)):
         wanted = ", ".join("any" if size is None else str(size) for size in shape)
         refuse(where, f"{name} has shape {array.shape}, not ({wanted})", "Store one entry per node, edge or graph.")
@@ -228,9 +228,9 @@ def _check_edges(edges: np.ndarray, n: int, where: str | Path) -> None:
     at(int(np.searchsorted(codes, lonely[0])) if lonely.size else None, "lacks its reverse", _BOTH)
 
 
-def _check_carried(carried: EdgeAttributes, edges: np.ndarray, n: int, where: str | Path) -> None:
+def _check_carried(attributes: EdgeAttributes, edges: np.ndarray, n: int, where: str | Path) -> None:
     """Refuse edges that carry what is no number, or that do not join the nodes that `edges` do."""
-    m, index = carried.total, carried.ends
+    m, index = attributes.total, attributes.ends
     check_array(index, "the edges' index", np.int64, (2, None), where)
     for name, kind, shape in (
         ("weight", np.float32, (m,)),
@@ -239,17 +239,17 @@ def _check_carried(carried: EdgeAttributes, edges: np.ndarray, n: int, where: st
         ("y", np.int64, (m,)),
         ("split", np.int64, (m,)),
     ):
-        values = getattr(carried, name)
+        values = getattr(attributes, name)
         if values is None:
             continue
         check_array(values, f"the edges' {name}", kind, shape, where)
         if (row := first(~np.isfinite(values.reshape(m, -1)).all(1) if m else np.zeros(0, bool))) is not None:
             refuse(where, f"the edges' {name}, row {row}: {values[row]} is not finite", "Fill in or remove the value.")
-    if carried.weight is not None and (row := first(carried.weight < 0)) is not None:
+    if attributes.weight is not None and (row := first(attributes.weight < 0)) is not None:
         remedy = "Give weights from 0; a number of either sign may be a feature of the edge."
-        refuse(where, f"the edges' weight, row {row}: {carried.weight[row]} is below 0", remedy)
-    if carried.weight is not None and (row := first(carried.weight > HEAVIEST)) is not None:
-        said = f"the edges' weight, row {row}: {carried.weight[row]:g} is above {HEAVIEST:g}, so that sums overflow"
+        refuse(where, f"the edges' weight, row {row}: {attributes.weight[row]} is below 0", remedy)
+    if attributes.weight is not None and (row := first(attributes.weight > HEAVIEST)) is not None:
+        said = f"the edges' weight, row {row}: {attributes.weight[row]:g} is above {HEAVIEST:g}, so that sums overflow"
         refuse(where, said, "Give weights in a larger unit.")
     source, target = index[:, index[0] != index[1]]
     if (index.size and not 0 <= index.min() <= index.max() < n) or not np.array_equal(

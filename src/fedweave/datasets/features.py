@@ -349,8 +349,8 @@ def apart(x: "np.ndarray | sp.csr_matrix", y: np.ndarray, least: int) -> np.ndar
 
 def _bound(rows: "np.ndarray | sp.csr_matrix", bound: "Callable[..., np.ndarray | sp.csr_matrix]") -> np.ndarray:
     """The least or largest number [d] of each column."""
-    found = bound(rows, axis=0)
-    return np.asarray(found if isinstance(found, np.ndarray) else found.toarray()[0])
+    result = bound(rows, axis=0)
+    return np.asarray(result if isinstance(result, np.ndarray) else result.toarray()[0])
 
 
 def refuse_repeated(
@@ -424,8 +424,8 @@ class DataColumn(NamedTuple):
 
 def column(name: str) -> DataColumn:
     """The column that is called so."""
-    if found := _ENCODED.fullmatch(name):
-        return DataColumn(name, found[1].split()[0], found[1], found[2])
+    if match := _ENCODED.fullmatch(name):
+        return DataColumn(name, match[1].split()[0], match[1], match[2])
     of, equals, value = name.partition(" = ")
     return DataColumn(name, "category", of, value) if equals and of else DataColumn(name, "number")
 
@@ -511,7 +511,7 @@ def changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
 
 
 def _digest(arrays: tuple[np.ndarray | None, ...]) -> str:
-    found = hashlib.sha256()
+    hasher = hashlib.sha256()
     for array in arrays:
-        found.update(b"-" if array is None else np.ascontiguousarray(array).tobytes())
-    return found.hexdigest()
+        hasher.update(b"-" if array is None else np.ascontiguousarray(array).tobytes())
+    return hasher.hexdigest()

@@ -92,8 +92,8 @@ class Folder(Tabular):
         if "graph" in tables.nodes.columns and any(root.glob("graphs.*")):
             what = "there is a table graphs, and nodes say which they belong to"
             refuse(root, what, 'Set [data] name = "graphs".', "other-layout")
-        made = self.made(tables, root, labelled)
-        return replace(made, notes=(*made.notes, *unread(root, [tables.nodes.path, tables.edges.path])))
+        dataset = self.made(tables, root, labelled)
+        return replace(dataset, notes=(*dataset.notes, *unread(root, [tables.nodes.path, tables.edges.path])))
 
     def check_form(self, tables: Tables, labelled: bool) -> None:
         """See `Tabular.check_form`."""
@@ -106,10 +106,10 @@ class Folder(Tabular):
         """See `Tabular.parts`."""
         parts, nodes, when = super().parts(tables, labelled), tables.nodes, self.node_time or ""
         if when in nodes.columns:
-            parts["node_time"] = lambda found: times_of(nodes, when)
+            parts["node_time"] = lambda record: times_of(nodes, when)
         if self.external != "refuse":
-            parts["elsewhere"] = lambda found: (
-                elsewhere(tables.edges, found["ids"]) if "ids" in found else pa.array([], "str")
+            parts["elsewhere"] = lambda record: (
+                elsewhere(tables.edges, record["ids"]) if "ids" in record else pa.array([], "str")
             )
         return parts
 
@@ -189,16 +189,16 @@ class Members(Folder):
                 edges.append(_named(self._with_ids(of_edges), folder.name, self._ends))
         faults.refuse()
         _check_alike(root, nodes)
-        made = self.made(Tables(_stacked(root, nodes), _stacked(root, edges)), root, labelled)
+        dataset = self.made(Tables(_stacked(root, nodes), _stacked(root, edges)), root, labelled)
         owner = np.repeat(np.arange(len(folders)), [table.rows for table in nodes])
-        if made.outside is not None:  # which members that train together call alike
-            names = tuple(name.partition("/")[2] for name in made.outside.names)
-            made = replace(made, outside=made.outside._replace(names=names))
+        if dataset.outside is not None:  # which members that train together call alike
+            names = tuple(name.partition("/")[2] for name in dataset.outside.names)
+            dataset = replace(dataset, outside=dataset.outside._replace(names=names))
         return replace(
-            made,
+            dataset,
             owner=owner,
             owners=tuple(folder.name for folder in folders),
-            notes=(*made.notes, *unread(root, [table.path for table in (*nodes, *edges)], *folders)),
+            notes=(*dataset.notes, *unread(root, [table.path for table in (*nodes, *edges)], *folders)),
         )
 
     @property
@@ -249,8 +249,8 @@ def _named(table: Table, member: str, columns: Sequence[str]) -> Table:
 def _check_alike(root: Path, nodes: Sequence[Table]) -> None:
     """Refuse members with other feature columns."""
     features = [[name for name in table.columns if name not in NODES] for table in nodes]
-    for table, own in zip(nodes, features, strict=True):
-        if differ := sorted(set(own) ^ set(features[0])):
+    for table, names in zip(nodes, features, strict=True):
+        if differ := sorted(set(names) ^ set(features[0])):
             what = f"{nodes[0].path.parent.name} and {table.path.parent.name} differ in the columns {', '.join(differ)}"
             refuse(root, what, "Give all members the same feature columns.")
 
@@ -323,15 +323,17 @@ class GraphFolder(Tabular):
         layout = "Name the folder that holds graphs, nodes and edges, each as .csv or .parquet."
         root = named_folder(root, "graphs", "the folder with graphs, nodes and edges", layout)
         tables = self.tables(root, lacking=not labelled)
-        made = self.made(tables, root, labelled)
-        return replace(made, notes=unread(root, [table.path for table in tables if table is not None]))
+        dataset = self.made(tables, root, labelled)
+        return replace(dataset, notes=unread(root, [table.path for table in tables if table is not None]))
 
     def check_form(self, tables: Tables, labelled: bool) -> None:
         """See `Tabular.check_form`."""
-        own = () if self.owner is None else (self.owner,)
-        required = (*GRAPHS[:2], *own) if labelled else GRAPHS[:1]  # whose a graph to be predicted is does not matter
-        hint = "" if own else "data.owner names one that says whose each graph is"
-        check_columns(self.examples(tables), required, (*GRAPHS, *own), closed=True, hint=hint)
+        owner_columns = () if self.owner is None else (self.owner,)
+        required = (
+            (*GRAPHS[:2], *owner_columns) if labelled else GRAPHS[:1]
+        )  # whose a graph to be predicted is does not matter
+        hint = "" if owner_columns else "data.owner names one that says whose each graph is"
+        check_columns(self.examples(tables), required, (*GRAPHS, *owner_columns), closed=True, hint=hint)
         check_columns(tables.nodes, required=GRAPH_NODES[:2], known=GRAPH_NODES)
         super().check_form(tables, labelled)
 
@@ -344,7 +346,7 @@ class GraphFolder(Tabular):
         """See `Tabular.parts`."""
         graphs, (nodes, edges, _) = self.examples(tables), tables
         parts = super().parts(tables, labelled)
-        parts["graph_of"] = lambda found: _graphs(graphs, nodes)
+        parts["graph_of"] = lambda record: _graphs(graphs, nodes)
         for what, table, names in (("node", nodes, self.node_labels), ("edge", edges, self.edge_labels)):
             if "label" in table.columns:
                 key, called = f"{what}_labels", f"{what}_kinds"
@@ -378,8 +380,8 @@ class GraphFolder(Tabular):
         return {"x": whole, "columns": (*(f"{kind} = {name}" for name in names), *columns)}
 
 
-def _part(read: Callable[..., object], *given: object) -> Callable[[Record], object]:
-    return lambda found: read(*given)
+def _part(read: Callable[..., object], *arguments: object) -> Callable[[Record], object]:
+    return lambda record: read(*arguments)
 
 
 def is_of_graphs(root: Path) -> bool:
@@ -395,8 +397,8 @@ def check_named(root: Path, kind: GraphFolder) -> None:
         ConfigError: names the table and what to give. DataError: a label is a number, but not a whole one.
     """
     nodes, edges, _ = kind.tables(root)
-    for stem, given, table in (("node", kind.node_labels, nodes), ("edge", kind.edge_labels, edges)):
-        if given is not None or "label" not in table.columns:
+    for stem, labels, table in (("node", kind.node_labels, nodes), ("edge", kind.edge_labels, edges)):
+        if labels is not None or "label" not in table.columns:
             continue
         refuse_numerals(table, f"{stem}_labels")
         if names := _names(table, None):
@@ -427,28 +429,28 @@ def _graphs(graphs: Table, nodes: Table) -> np.ndarray:
     return graph_of
 
 
-def _refuse_crossing(edges: Table, found: Record) -> None:
+def _refuse_crossing(edges: Table, record: Record) -> None:
     """Refuse an edge that joins two graphs; names file and row."""
-    (ends, rows), of = found["ends"], found["graph_of"]
+    (ends, rows), of = record["ends"], record["graph_of"]
     if (at := first(of[ends[0]] != of[ends[1]])) is not None:
-        one, other = (found["ids"][int(end[at])].as_py() for end in ends)
+        one, other = (record["ids"][int(end[at])].as_py() for end in ends)
         what = f"the edge joins {one!r} and {other!r} of two graphs"
         edges.refuse_at(int(rows[at]), what, "Remove the row, or make the two graphs one.")
 
 
-def _edge_labels(edges: Table, found: Record) -> np.ndarray:
+def _edge_labels(edges: Table, record: Record) -> np.ndarray:
     """int64 [E]: the labels, of the table's rows, of edges in the form of `Dataset`.
 
     Raises:
         DataError: an edge has two labels; names file and row.
     """
-    ends, rows = found["ends"]
+    ends, rows = record["ends"]
     ends, rows = ends[:, ends[0] != ends[1]], rows[ends[0] != ends[1]]
     both = np.concatenate([ends, ends[::-1]], 1)
-    codes = both[0] * len(found["ids"]) + both[1]
+    codes = both[0] * len(record["ids"]) + both[1]
     order = np.argsort(codes, kind="stable")
     new = np.diff(codes[order], prepend=-1) != 0
-    labels = np.tile(found["edge_labels"][rows], 2)[order]
+    labels = np.tile(record["edge_labels"][rows], 2)[order]
     if (fault := first(labels != labels[new][np.cumsum(new) - 1])) is not None:
         row = int(rows[order[fault] % len(rows)])
         edges.refuse_at(row, "the edge has another label above", "Keep one of the two rows.")
@@ -456,12 +458,12 @@ def _edge_labels(edges: Table, found: Record) -> np.ndarray:
     return result
 
 
-def _names(table: Table, given: tuple[str, ...] | None) -> tuple[str, ...]:
+def _names(table: Table, labels: tuple[str, ...] | None) -> tuple[str, ...]:
     """What the labels are called, in order; () where they are numbers."""
     present = table.texts("label").drop_null()
-    if given is None and pc.all(pc.match_substring_regex(present, WHOLE)).as_py() is not False:
+    if labels is None and pc.all(pc.match_substring_regex(present, WHOLE)).as_py() is not False:
         return ()
-    return given or tuple(sorted(present.unique().to_pylist()))
+    return labels or tuple(sorted(present.unique().to_pylist()))
 
 
 def _kinds(table: Table, names: tuple[str, ...] | None, key: str) -> np.ndarray:

@@ -66,43 +66,49 @@ def from_networkx(
     Raises:
         ConfigError, DataError: see `from_frames`; or a node, or edge, has no `label`, or no node one of `features`.
     """
-    known = {node: _named(own) for node, own in graph.nodes(data=True)}
-    held = {key for own in known.values() for key in own}
+    known = {node: _named(attributes) for node, attributes in graph.nodes(data=True)}
+    held = {key for attributes in known.values() for key in attributes}
     label, features = str(label), None if features is None else [*map(str, features)]
     for key in features or ():
         if known and key not in held:
             refuse(name, f"no node has the attribute {key!r}, which `features` names", _attributes(key, held))
     examples = options.get("task") == "edges"
     if examples:
-        _check_labels([((a, b), _named(own)) for a, b, own in graph.edges(data=True)], label, "edge", name)
+        _check_labels(
+            [((a, b), _named(attributes)) for a, b, attributes in graph.edges(data=True)], label, "edge", name
+        )
     else:
         _check_labels([*known.items()], label, "node", name)
     of_nodes = "label" if examples else label  # which no model reads, if there is one
     chosen = sorted(held - {of_nodes, "sens", "split"}) if features is None else list(features)
-    told = [options[key] for key in ("owner", "node_time") if options.get(key) in held]  # which are no features
-    chosen += [key for key in told if key not in chosen]
+    metadata = [options[key] for key in ("owner", "node_time") if options.get(key) in held]  # which are no features
+    chosen += [key for key in metadata if key not in chosen]
     if taken := sorted(set(chosen) & set(NODES)):
         refuse(name, f"the attribute {taken[0]!r} would be a feature, but is a column with a meaning", _RENAME)
     columns: dict[str, list[object]] = {"id": [str(node) for node in known]}
     for attribute, column in ((of_nodes, "label"), *((key, key) for key in ("sens", "split", *chosen))):
-        if column in chosen or any(attribute in own for own in known.values()) or (column == "label" and not examples):
-            columns[column] = [own.get(attribute) for own in known.values()]
-    made = from_frames(_columns(columns), _edges(graph, options, label if examples else None, name), name, **options)
-    lost = one_way(made.carried, not graph.is_directed(), options.get("directed"))
-    return replace(made, notes=(*made.notes, *lost))
+        if (
+            column in chosen
+            or any(attribute in attributes for attributes in known.values())
+            or (column == "label" and not examples)
+        ):
+            columns[column] = [attributes.get(attribute) for attributes in known.values()]
+    dataset = from_frames(_columns(columns), _edges(graph, options, label if examples else None, name), name, **options)
+    lost = one_way(dataset.carried, not graph.is_directed(), options.get("directed"))
+    return replace(dataset, notes=(*dataset.notes, *lost))
 
 
 def _check_labels(known: Sequence[tuple[object, Mapping[str, object]]], label: str, what: str, name: str) -> None:
     """Refuse a `label` that some of the nodes or edges lack."""
-    lacking = [one for one, own in known if label not in own]
-    there = _attributes(label, {key for _, own in known for key in own}, what)
+    lacking = [one for one, attributes in known if label not in attributes]
+    there = _attributes(label, {key for _, attributes in known for key in attributes}, what)
     if lacking and len(lacking) == len(known):
-        said = f"none of {len(known):,} {what}s has the attribute {label!r}"
-        refuse(name, said, f"{there} Name in `label` the one that says each {what}'s class.")
+        message = f"none of {len(known):,} {what}s has the attribute {label!r}"
+        refuse(name, message, f"{there} Name in `label` the one that says each {what}'s class.")
     if lacking:
         lack = "lacks" if len(lacking) == 1 else "lack"
-        said = f"{len(lacking):,} of {len(known):,} {what}s {lack} the attribute {label!r}, such as {lacking[0]!r}"
-        refuse(name, said, f"Set it, to None where a {what} is unlabeled, or name another in `label`. {there}")
+        message = f"{len(lacking):,} of {len(known):,} {what}s {lack} the attribute {label!r}, such as {lacking[0]!r}"
+        refuse(name, message, f"Set it, to None where a {what} is unlabeled, or name another in `label`. {there}")
 
 
 def _attributes(like: str, held: set[str], what: str = "node") -> str:
@@ -117,11 +123,13 @@ def _edges(graph: Any, options: Values, label: str | None, name: str) -> pa.Tabl
     """The ends of all edges, as text, and what else edges have, their class as "label", except weights of 1 that no
     option names; loops where these are kept."""
     loops, named = options.get("loops") == "keep", [*(options.get("ignore") or ()), options.get("edge_weight")]
-    named += [own] if isinstance(own := options.get("edge_features") or (), str) else own
+    named += [values] if isinstance(values := options.get("edge_features") or (), str) else values
     place = {node: at for at, node in enumerate(graph)}  # nodes such as NumPy's numbers and tuples do not compare
-    ends = [(str(a), str(b), _named(own)) for a, b, own in graph.edges(data=True) if loops or place[a] != place[b]]
+    ends = [
+        (str(a), str(b), _named(values)) for a, b, values in graph.edges(data=True) if loops or place[a] != place[b]
+    ]
     edges = {"source": [a for a, _, _ in ends], "target": [b for _, b, _ in ends]}
-    attributes = dict.fromkeys(key for _, _, own in ends for key in own)
+    attributes = dict.fromkeys(key for _, _, values in ends for key in values)
     if taken := [key for key in edges if key in attributes]:
         refuse(name, f"edges have an attribute {taken[0]!r}, which is what one of their ends is called", "Rename it.")
     if label not in (None, "label") and "label" in attributes:
@@ -129,30 +137,32 @@ def _edges(graph: Any, options: Values, label: str | None, name: str) -> pa.Tabl
             name, "edges have an attribute 'label', which `label` does not name", "Rename it, or name it in `label`."
         )
     renamed = {key: "label" if key == label else key for key in attributes}
-    held = {renamed[key]: [own.get(key) for _, _, own in ends] for key in attributes}
-    if all(np.all(own.get("weight", 1) == 1) for _, _, own in ends) and not {"weight", "edges.weight"} & set(named):
+    held = {renamed[key]: [values.get(key) for _, _, values in ends] for key in attributes}
+    if all(np.all(values.get("weight", 1) == 1) for _, _, values in ends) and not {"weight", "edges.weight"} & set(
+        named
+    ):
         held.pop("weight", None)
-    made = pa.table(edges, pa.schema([(k, pa.string()) for k in edges]))
+    table = pa.table(edges, pa.schema([(k, pa.string()) for k in edges]))
     for column in (of_edges := _columns(held)).column_names:
-        made = made.append_column(column, of_edges[column])
-    return made
+        table = table.append_column(column, of_edges[column])
+    return table
 
 
-def _named(own: Mapping[object, object]) -> Record:
+def _named(attributes: Mapping[object, object]) -> Record:
     """Attributes by names of text, as columns have."""
-    return {str(key): value for key, value in own.items()}
+    return {str(key): value for key, value in attributes.items()}
 
 
 def _columns(columns: dict[str, list[object]]) -> pa.Table:
     """Arrow columns; what has values of several types, or of more than 64 bits, becomes text."""
-    made = {}
+    arrays = {}
     for name, values in columns.items():
         values = _times_apart(values)
         try:
-            made[name] = pa.array(values)
+            arrays[name] = pa.array(values)
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
-            made[name] = pa.array([None if value is None else str(value) for value in values])
-    return pa.table(made)
+            arrays[name] = pa.array([None if value is None else str(value) for value in values])
+    return pa.table(arrays)
 
 
 def _times_apart(values: list[object]) -> list[object]:

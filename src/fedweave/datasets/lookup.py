@@ -54,8 +54,8 @@ def kinds_of(base: type[Kind], table: Mapping[str, tuple[Facts, str]], **more: o
     """Kinds of published data that differ from others of their `base` in nothing but what stands in a table: by their
     names what is published of them, and what they are."""
     for name, (facts, about) in table.items():
-        own = {"__doc__": about, "__module__": base.__module__, "name": name, "facts": facts}
-        yield type(name, (base,), own | more)
+        namespace = {"__doc__": about, "__module__": base.__module__, "name": name, "facts": facts}
+        yield type(name, (base,), namespace | more)
 
 
 class PublishedFile(Published):
@@ -180,7 +180,7 @@ _LISTED = 5
 TU_SUFFIXES = (".txt", ".txt.xz")  # of files in the TU layout
 
 
-def found(root: Path, names: Iterable[str]) -> tuple[str, tuple[str, ...]]:
+def identify(root: Path, names: Iterable[str]) -> tuple[str, tuple[str, ...]]:
     """What the existing path `root` is or holds ("is …", "holds …"), and the values of `[data] name` with which it can
     be read; `names` are those of all data sets."""
     known = set(names)
@@ -204,8 +204,8 @@ def found(root: Path, names: Iterable[str]) -> tuple[str, tuple[str, ...]]:
 
 def tu_names(folder: Path, name: str = "*") -> list[str]:
     """The names DS for which `folder` holds an adjacency DS_A, as far as they match the pattern `name`."""
-    found = {path.name.removesuffix(s)[:-2] for s in TU_SUFFIXES for path in folder.glob(f"{name}_A{s}")}
-    return sorted(found)
+    names = {path.name.removesuffix(s)[:-2] for s in TU_SUFFIXES for path in folder.glob(f"{name}_A{s}")}
+    return sorted(names)
 
 
 def named_folder(root: Path | None, name: str, needs: str, layout: str) -> Path:
@@ -241,7 +241,7 @@ def _tables(folder: Path) -> list[str]:
         [f"{stem}{kind}" for kind in TABLES if (folder / f"{stem}{kind}").is_file()]
         for stem in ("graphs", "nodes", "edges")
     )
-    return [found[0] for found in (graphs, *held) if found] if all(held) else []
+    return [files[0] for files in (graphs, *held) if files] if all(held) else []
 
 
 def _listed(paths: list[Path]) -> str:

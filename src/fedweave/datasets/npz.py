@@ -84,17 +84,17 @@ def read(path: Path, name: str, labelled: bool = True, loops: str = "refuse") ->
     """
     arrays = _loopless(_arrays(path), path) if loops == "drop" else _arrays(path)
     of_edges = "y" not in arrays
-    own = EDGE_Y if of_edges else "y"
-    check_array(arrays[own], own, np.int64, (None,), path)
-    y, x = arrays[own], _features(arrays, path)
+    key = EDGE_Y if of_edges else "y"
+    check_array(arrays[key], key, np.int64, (None,), path)
+    y, x = arrays[key], _features(arrays, path)
     nodes = x.shape[0] if of_edges else len(arrays["graph_of"]) if "graph_of" in arrays else len(y)
-    carried = _carried(arrays, nodes, loops, path)
+    attributes = _edge_attributes(arrays, nodes, loops, path)
     names = _names(arrays, x.shape[1], path)
     dataset = Dataset(
         name=name,
         x=x,
-        edges=arrays["edge_index"] if carried is None else skeleton(carried.ends, nodes),
-        carried=carried,
+        edges=arrays["edge_index"] if attributes is None else skeleton(attributes.ends, nodes),
+        carried=attributes,
         y=y,
         classes=len(names["labels"]) or int(y.max(initial=-1)) + 1,
         public=_split_of_edges(arrays, len(y), path) if of_edges else _split(arrays, len(y), path),
@@ -104,7 +104,7 @@ def read(path: Path, name: str, labelled: bool = True, loops: str = "refuse") ->
         edge_labels=arrays.get("edge_labels"),
         owner=arrays.get("owner"),
         ids=_ids(arrays, len(y), path),
-        outside=_outside(arrays, nodes, carried, path),
+        outside=_outside(arrays, nodes, attributes, path),
         node_ids=_text(arrays, NODE_IDS, nodes, "one for each node", path) if of_edges else (),
         **names,  # type: ignore[arg-type]
     )
@@ -144,7 +144,7 @@ def _loopless(arrays: dict[str, np.ndarray], path: Path) -> dict[str, np.ndarray
     return arrays | {"edge_index": pairs[:, apart]} | {key: arrays[key][apart] for key in rows}
 
 
-def _carried(arrays: dict[str, np.ndarray], nodes: int, loops: str, path: Path) -> EdgeAttributes | None:
+def _edge_attributes(arrays: dict[str, np.ndarray], nodes: int, loops: str, path: Path) -> EdgeAttributes | None:
     """What the edges carry; None if the file says nothing of it."""
     if not {DIRECTED, *CARRIED} & arrays.keys():
         return None
@@ -156,20 +156,20 @@ def _carried(arrays: dict[str, np.ndarray], nodes: int, loops: str, path: Path) 
         refuse(path, what, "Remove the edge or add the node.")
     if loops != "keep" and (column := first(index[0] == index[1])) is not None:
         refuse(path, f"edge_index, column {column}: edge {index[0, column]} is a self loop", NO_LOOPS, "loop")
-    rows = {own: arrays[key] for key, own in CARRIED.items() if key in arrays}
+    rows = {field: arrays[key] for key, field in CARRIED.items() if key in arrays}
     for key in CARRIED:
         if key in arrays and len(arrays[key]) != index.shape[1]:
             refuse(path, f"{key} has {len(arrays[key])} rows for {index.shape[1]} edges", "Give one row for each edge.")
     width = rows["features"].shape[-1] if "features" in rows else 0
     columns = _text(arrays, EDGE_NAMES, width, "one for each column of edge_attr", path)
     scaling = tuple(map(tuple, arrays[EDGE_SCALING].tolist())) if EDGE_SCALING in arrays else ()
-    found = EdgeAttributes(index, bool(directed), **rows, columns=columns, scaling=scaling)  # type: ignore[arg-type]
+    attributes = EdgeAttributes(index, bool(directed), **rows, columns=columns, scaling=scaling)  # type: ignore[arg-type]
     if UNTIL in arrays:
         check_array(arrays[UNTIL], UNTIL, np.float64, (2,), path)
         if "time" not in rows:
             refuse(path, f"{UNTIL} is there, and no edge_time", "Say when each edge is, or leave it out.")
-        found = found._replace(until=(float(arrays[UNTIL][0]), float(arrays[UNTIL][1])))
-    return once(found, path) if "y" in arrays else found._replace(examples=True, y=None, split=None)
+        attributes = attributes._replace(until=(float(arrays[UNTIL][0]), float(arrays[UNTIL][1])))
+    return once(attributes, path) if "y" in arrays else attributes._replace(examples=True, y=None, split=None)
 
 
 def _outside(arrays: dict[str, np.ndarray], nodes: int, inside: EdgeAttributes | None, path: Path) -> Outside | None:
@@ -183,12 +183,14 @@ def _outside(arrays: dict[str, np.ndarray], nodes: int, inside: EdgeAttributes |
     if (at := first(odd)) is not None:
         what = f"{OUTSIDE_INDEX}, column {at}: one end is to be a node, and the other one of {OUTSIDE_NAMES}"
         refuse(path, what, f"Write the node's number, and {nodes} and the place of the other's name.")
-    rows: Record = {own: arrays[key] for key, own in OUTSIDE.items() if key in arrays}
-    wanted = {own for own in OUTSIDE.values() if inside is not None and getattr(inside, own) is not None}
-    if rows.keys() != wanted or any(len(own) != index.shape[1] for own in rows.values()):
+    rows: Record = {field: arrays[key] for key, field in OUTSIDE.items() if key in arrays}
+    wanted = {field for field in OUTSIDE.values() if inside is not None and getattr(inside, field) is not None}
+    if rows.keys() != wanted or any(len(field) != index.shape[1] for field in rows.values()):
         refuse(path, "edges to nodes elsewhere carry other things than those between nodes", "Give both the same.")
-    made = EdgeAttributes(index, False) if inside is None else inside._replace(ends=index, y=None, split=None, **rows)
-    return Outside(made, names)
+    attributes = (
+        EdgeAttributes(index, False) if inside is None else inside._replace(ends=index, y=None, split=None, **rows)
+    )
+    return Outside(attributes, names)
 
 
 def _check_names(names: list[str], path: Path) -> None:
@@ -261,7 +263,7 @@ def _names(arrays: dict[str, np.ndarray], features: int, path: Path) -> dict[str
         most = int(arrays[numbers].max(initial=-1)) + 1 if numbers in arrays else 0
         count = max(most, arrays[key].size if key in arrays else 0)  # some may not occur
         wanted[key] = (count, f"one for each number in {numbers}, from 0")
-    return {own: _text(arrays, key, *wanted[key], path) for key, own in NAMES.items()}
+    return {field: _text(arrays, key, *wanted[key], path) for key, field in NAMES.items()}
 
 
 def _text(arrays: dict[str, np.ndarray], key: str, count: int, which: str, path: Path) -> tuple[str, ...]:
@@ -272,11 +274,11 @@ def _text(arrays: dict[str, np.ndarray], key: str, count: int, which: str, path:
     if held.dtype.kind != "U" or held.shape != (count,):
         what = f"{key} has dtype {held.dtype} and shape {held.shape}, not text and ({count},)"
         refuse(path, what, f"Write numpy.array(list of str), {which}.")
-    kept, times = np.unique(held, return_counts=True)
+    unique, times = np.unique(held, return_counts=True)
     if (row := first(held == "")) is not None:
         refuse(path, f"{key}, row {row} is empty", "Write text for every one.")
     if (row := first(times > 1)) is not None:
-        refuse(path, f"{key}: {str(kept[row])!r} stands there {times[row]} times", "Call every one otherwise.")
+        refuse(path, f"{key}: {str(unique[row])!r} stands there {times[row]} times", "Call every one otherwise.")
     return tuple(held.tolist())
 
 
@@ -350,5 +352,5 @@ class Archive:
         data = as_edges(data) if self.task == "edges" and data.example != "edge" else data
         remedy = "Number the classes from 0, without gaps."
         refuse_stray(data.y, lambda row, what: refuse(root, f"y, row {row}: {what}", remedy))
-        carried = None if data.carried is None else scaled(data.carried, self.edge_normalise, root)
-        return scaled_by_holders(replace(data, x=compact(data.x), carried=carried), self.normalise, data.name)
+        attributes = None if data.carried is None else scaled(data.carried, self.edge_normalise, root)
+        return scaled_by_holders(replace(data, x=compact(data.x), carried=attributes), self.normalise, data.name)

@@ -71,22 +71,22 @@ class PartyFolders(Classified):
                 missing or refused; the message names party, file, row (see `table.Table`) and remedy.
         """
         root = named_folder(root, "parties", "the folder of all parties' folders", _LAYOUT)
-        given = self._given(root)
-        folders = [party.nodes.path.parent for party in given]
-        ids = _common(root, given)
-        rows = [pc.index_in(ids, party.ids).to_numpy(zero_copy_only=False).astype(np.int64) for party in given]
-        _report(given, rows)
-        parties = _parties(given, rows)
+        inputs = self._given(root)
+        folders = [party.nodes.path.parent for party in inputs]
+        ids = _common(root, inputs)
+        rows = [pc.index_in(ids, party.ids).to_numpy(zero_copy_only=False).astype(np.int64) for party in inputs]
+        _report(inputs, rows)
+        parties = _parties(inputs, rows)
         names = {"label": self.labels, "split": None, "sens": self.groups}
-        label, split, sens = (_joined(root, column, ids, given, rows, own or ()) for column, own in names.items())
+        label, split, sens = (_joined(root, column, ids, inputs, rows, entry or ()) for column, entry in names.items())
         if label is None:
             refuse(root, "no party's nodes have a column label", "Add it to the nodes of at least one party.")
         y, classes = self.labels_of(label)
         source, target = np.concatenate([party.edges for party in parties], 1)
         groups = None if sens is None else sens_of(sens, self.groups)
-        for party, own in zip(given, rows, strict=True) if not self.sens_feature else ():
-            refuse_repeated(party.x[own], groups, party.names, party.nodes.path)
-        x = np.concatenate([party.x[own] for party, own in zip(given, rows, strict=True)], 1)
+        for party, entry in zip(inputs, rows, strict=True) if not self.sens_feature else ():
+            refuse_repeated(party.x[entry], groups, party.names, party.nodes.path)
+        x = np.concatenate([party.x[entry] for party, entry in zip(inputs, rows, strict=True)], 1)
         dataset = Dataset(
             name=root.resolve().name,
             x=normalise(compact(x), of_party(self.normalise), root.name),
@@ -100,21 +100,21 @@ class PartyFolders(Classified):
             ids=tuple(ids.to_pylist()),
             columns=tuple(f"{party.name}/{name}" for party in parties for name in party.names),
             labels=self.names_of(label),
-            notes=unread(root, [find(own, stem) for own in folders for stem in ("nodes", "edges")], *folders),
+            notes=unread(root, [find(entry, stem) for entry in folders for stem in ("nodes", "edges")], *folders),
         )
         return check(dataset, root)
 
     def _given(self, root: Path) -> "list[_Given]":
-        given = [_read(folder, self, self.missing, shared=True) for folder in _folders(root)]
+        inputs = [_read(folder, self, self.missing, shared=True) for folder in _folders(root)]
         for setting, named in (("categories", self.categories or {}), ("missing", self.missing or ())):
-            if odd := [name for name in named if not any(name in party.nodes.columns for party in given)]:
+            if odd := [name for name in named if not any(name in party.nodes.columns for party in inputs)]:
                 refuse(
                     root,
                     f"no party has a column {odd[0]!r}, which [data] {setting} names",
                     "Correct its name.",
                     "column-named",
                 )
-        return given
+        return inputs
 
 
 def read_party(folder: Path, kind: Carrying) -> tuple[Dataset, tuple[str, ...]]:
@@ -126,33 +126,33 @@ def read_party(folder: Path, kind: Carrying) -> tuple[Dataset, tuple[str, ...]]:
     Raises:
         DataError: a file is missing or refused; the message names file, row (see `table.Table`) and remedy.
     """
-    given = _read(folder, kind, kind.missing)
-    labelled, classes = "label" in given.nodes.columns, kind.classes or len(kind.labels or ())
+    party = _read(folder, kind, kind.missing)
+    labelled, classes = "label" in party.nodes.columns, kind.classes or len(kind.labels or ())
     if not labelled and not classes:
         refuse(
-            given.nodes.path,
+            party.nodes.path,
             "it has no column label, and the classes are not said",
             "Set [data] classes or labels in site.toml.",
         )
-    y = np.full(given.nodes.rows, -1)
+    y = np.full(party.nodes.rows, -1)
     if labelled:
-        y, classes = kind.labels_of(given.nodes)
-    sens = sens_of(given.nodes, kind.groups)
+        y, classes = kind.labels_of(party.nodes)
+    sens = sens_of(party.nodes, kind.groups)
     if not kind.sens_feature:
-        refuse_repeated(given.x, sens, given.names, given.nodes.path)
+        refuse_repeated(party.x, sens, party.names, party.nodes.path)
     dataset = Dataset(
         name=folder.resolve().name,
-        x=given.x,
-        edges=given.edges,
+        x=party.x,
+        edges=party.edges,
         y=y,
         classes=classes,
         sens=sens,
-        public=split_of(given.nodes, y if labelled else np.zeros_like(y)) if "split" in given.nodes.columns else None,
-        ids=tuple(given.ids.to_pylist()),
-        labels=kind.names_of(given.nodes),
+        public=split_of(party.nodes, y if labelled else np.zeros_like(y)) if "split" in party.nodes.columns else None,
+        ids=tuple(party.ids.to_pylist()),
+        labels=kind.names_of(party.nodes),
         notes=unread(folder, [find(folder, stem) for stem in ("nodes", "edges")]),
     )
-    return check(dataset, folder, labelled), given.names
+    return check(dataset, folder, labelled), party.names
 
 
 def restricted(data: Dataset, rows: np.ndarray) -> Dataset:
@@ -200,9 +200,9 @@ class _Joined(Table):
 def _folders(root: Path) -> list[Path]:
     folders = sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
     if len(folders) < 2:
-        found = f"only one party, {folders[0].name}" if folders else "no party"
+        text = f"only one party, {folders[0].name}" if folders else "no party"
         remedy = '[data] name = "folder" reads a single graph.'
-        refuse(root, f"there is {found}; a vertical dataset has at least two sub-folders", f"{_LAYOUT} {remedy}")
+        refuse(root, f"there is {text}; a vertical dataset has at least two sub-folders", f"{_LAYOUT} {remedy}")
     return folders
 
 
@@ -238,11 +238,11 @@ def _numbered(ids: pa.Array) -> pa.Array:
     return plain if whole and len(plain.unique()) == len(ids) else ids
 
 
-def _common(root: Path, given: list[_Given]) -> pa.Array:
-    shared = set.intersection(*(set(party.ids.to_pylist()) for party in given))
+def _common(root: Path, inputs: list[_Given]) -> pa.Array:
+    shared = set.intersection(*(set(party.ids.to_pylist()) for party in inputs))
     if not shared:
-        examples = ", ".join(f"{party.name} has {party.ids[0].as_py()!r}" for party in given)
-        examples = _written_unlike(given, 0) or examples
+        examples = ", ".join(f"{party.name} has {party.ids[0].as_py()!r}" for party in inputs)
+        examples = _written_unlike(inputs, 0) or examples
         refuse(
             root,
             f"no id is common to all parties ({examples})",
@@ -252,81 +252,81 @@ def _common(root: Path, given: list[_Given]) -> pa.Array:
     return pa.array(sorted(shared), pa.string())
 
 
-def _parties(given: list[_Given], rows: list[np.ndarray]) -> tuple[Party, ...]:
+def _parties(inputs: list[_Given], rows: list[np.ndarray]) -> tuple[Party, ...]:
     """Each party's columns and edges in the common numbering; edges to dropped nodes are dropped."""
     parties, begin = [], 0
-    for party, own in zip(given, rows, strict=True):
+    for party, party_rows in zip(inputs, rows, strict=True):
         columns = np.arange(begin, begin + party.x.shape[1])
         begin += party.x.shape[1]
-        source, target = _among(party.edges, own, len(party.ids))
-        edges = undirected(source, target, len(own))
+        source, target = _among(party.edges, party_rows, len(party.ids))
+        edges = undirected(source, target, len(party_rows))
         has = [column in party.nodes.columns for column in ("label", "sens")]
         parties.append(Party(party.name, columns, edges, has[0], party.names, has[1]))
     return tuple(parties)
 
 
-def _among(edges: np.ndarray, own: np.ndarray, nodes: int) -> np.ndarray:
-    """int64 [2, E]: those of a party's edges that join common nodes, in the common numbering; `own` are these nodes'
+def _among(edges: np.ndarray, rows: np.ndarray, nodes: int) -> np.ndarray:
+    """int64 [2, E]: those of a party's edges that join common nodes, in the common numbering; `rows` are these nodes'
     rows among the party's."""
     place = np.full(nodes, -1)
-    place[own] = np.arange(len(own))
+    place[rows] = np.arange(len(rows))
     among: np.ndarray = place[edges]
-    return among[:, among.min(0, initial=len(own)) >= 0]
+    return among[:, among.min(0, initial=len(rows)) >= 0]
 
 
-def _report(given: list[_Given], rows: list[np.ndarray]) -> None:
+def _report(inputs: list[_Given], rows: list[np.ndarray]) -> None:
     common, dropped = len(rows[0]), []
-    for party, own in zip(given, rows, strict=True):
+    for party, party_rows in zip(inputs, rows, strict=True):
         edges = party.edges.shape[1] // 2
-        lost = edges - _among(party.edges, own, len(party.ids)).shape[1] // 2
+        lost = edges - _among(party.edges, party_rows, len(party.ids)).shape[1] // 2
         if common < len(party.ids):
             rest = len(party.ids) - common
             dropped.append(f"{party.name} drops {rest:,} of {len(party.ids):,} nodes and {lost:,} of {edges:,} edges")
     if dropped:
         dropped.append("what not all parties have is neither trained on nor predicted")
-    if dropped and (more := _written_unlike(given, common)):
+    if dropped and (more := _written_unlike(inputs, common)):
         dropped.append(more)
     level = logging.WARNING if dropped else logging.INFO
-    told = "; ".join(dropped) or "none is dropped"
-    _LOG.log(level, "note: %s nodes are common to all %d parties: %s", f"{common:,}", len(given), told)
+    text = "; ".join(dropped) or "none is dropped"
+    _LOG.log(level, "note: %s nodes are common to all %d parties: %s", f"{common:,}", len(inputs), text)
 
 
-def _written_unlike(given: list[_Given], common: int) -> str:
+def _written_unlike(inputs: list[_Given], common: int) -> str:
     """How many more nodes would be common if ids were `alike.plain`; "" if none."""
-    forms = [{plain(name): name for name in party.ids.to_pylist()} for party in given]
+    forms = [{plain(name): name for name in party.ids.to_pylist()} for party in inputs]
     alike = set.intersection(*map(set, forms))
     if len(alike) <= common:
         return ""
     written = ([form[name] for form in forms] for name in sorted(alike))
     example = next(names for names in written if len(set(names)) > 1)
-    told = ", ".join(f"{party.name} has {name!r}" for party, name in zip(given, example, strict=True))
+    text = ", ".join(f"{party.name} has {name!r}" for party, name in zip(inputs, example, strict=True))
     how = difference(*list(dict.fromkeys(example))[:2])
-    return f"{len(alike) - common:,} more would be common but for how they are written: {told}, which differ in {how}"
+    return f"{len(alike) - common:,} more would be common but for how they are written: {text}, which differ in {how}"
 
 
 def _joined(
-    root: Path, column: str, ids: pa.Array, given: list[_Given], rows: list[np.ndarray], names: tuple[str, ...]
+    root: Path, column: str, ids: pa.Array, inputs: list[_Given], rows: list[np.ndarray], names: tuple[str, ...]
 ) -> _Joined | None:
     """`column` over the common nodes from all parties that have it; None if none does. Cells among `names` stay as
     written."""
     cells = np.full(len(ids), None, object)
     which, there = np.zeros(len(ids), np.int64), rows[0].copy()
-    for number, (party, own) in enumerate(zip(given, rows, strict=True)):
+    for number, (party, party_rows) in enumerate(zip(inputs, rows, strict=True)):
         if column not in party.nodes.columns:
             continue
         texts = labels_in(party.nodes, "labels") if column == "label" else party.nodes.texts(column)
         texts = pc.if_else(pc.is_in(texts, pa.array(names, pa.string())), texts, as_whole(texts))
-        values = texts.take(pa.array(own)).to_numpy(zero_copy_only=False)
+        values = texts.take(pa.array(party_rows)).to_numpy(zero_copy_only=False)
         row = first((cells != None) & (values != None) & (cells != values))  # noqa: E711
         if row is not None:
-            other = given[which[row]]
-            said = f"{column} of id {ids[row].as_py()!r} is {values[row]!r}, but party {other.name} says {cells[row]!r}"
+            other = inputs[which[row]]
+            text = f"{column} of id {ids[row].as_py()!r} is {values[row]!r}, but party {other.name} says {cells[row]!r}"
             place = f"{other.nodes.path}, row {there[row] + other.nodes.top}"
             remedy = "Correct one of the two, or leave it empty."
-            party.nodes.refuse_at(int(own[row]), f"{said} ({place})", remedy)
+            party.nodes.refuse_at(int(party_rows[row]), f"{text} ({place})", remedy)
         new = (cells == None) & (values != None)  # noqa: E711
-        cells[new], which[new], there[new] = values[new], number, own[new]
-    if not any(column in party.nodes.columns for party in given):
+        cells[new], which[new], there[new] = values[new], number, party_rows[new]
+    if not any(column in party.nodes.columns for party in inputs):
         return None
     table = pa.table({column: pa.array(cells, pa.string())})
-    return _Joined(root, table, 0, tuple(party.nodes for party in given), which, there)
+    return _Joined(root, table, 0, tuple(party.nodes for party in inputs), which, there)

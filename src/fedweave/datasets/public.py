@@ -67,7 +67,7 @@ def fetch(name: str, published: object, path: Path) -> Path:
         npz.write(check(dataset, host), Path(scratch, "done.npz"))
         return Path(scratch, "done.npz")
 
-    return _kept(host, path, get)
+    return _download(host, path, get)
 
 
 def fetch_texts(own_name: str, accept: Callable[[Path], object], path: Path) -> Path:
@@ -84,10 +84,10 @@ def fetch_texts(own_name: str, accept: Callable[[Path], object], path: Path) -> 
         accept(raw)
         return raw
 
-    return _kept(TU_HOST, path, get)
+    return _download(TU_HOST, path, get)
 
 
-def _kept(host: str, path: Path, get: Callable[[str], Path]) -> Path:
+def _download(host: str, path: Path, get: Callable[[str], Path]) -> Path:
     """Put what `get` downloads into a scratch folder and names to `path`, atomically."""
     _answers(host)
     try:

@@ -67,7 +67,7 @@ def flattened(data: Any, name: str, flatten: bool, task: str) -> tuple[SimpleNam
     sizes = {kind: int(store.num_nodes) for kind, store in nodes.items()}
     first = dict(zip(sizes, np.cumsum([0, *sizes.values()]).tolist(), strict=False))
     ends = [_ends_of_type(kind, store, sizes, first, name) for kind, store in edges.items()]
-    counts = {kind: own.shape[1] for kind, own in zip(edges, ends, strict=True)}
+    counts = {kind: pairs.shape[1] for kind, pairs in zip(edges, ends, strict=True)}
     x, columns = _joined(nodes, "x", sizes, {kind: kind for kind in nodes}, name)
     features, of_edges = _joined(edges, "edge_attr", counts, relations, name)
     held = {"x": x, "edge_index": np.concatenate([np.zeros((2, 0), np.int64), *ends], 1), "edge_attr": features}
@@ -80,30 +80,30 @@ def flattened(data: Any, name: str, flatten: bool, task: str) -> tuple[SimpleNam
 
 def _ends_of_type(kind: Columns, store: Values, sizes: dict[str, int], first: dict[str, int], name: str) -> np.ndarray:
     """int64 [2, m]: where the edges of a type start and end, in the graph of all types."""
-    ends, own = _dense(store["edge_index"]), (kind[0], kind[-1])
-    for pairs, of in zip(ends, own, strict=True):
+    ends, node_types = _dense(store["edge_index"]), (kind[0], kind[-1])
+    for pairs, of in zip(ends, node_types, strict=True):
         if ((pairs < 0) | (pairs >= sizes[of])).any():
             where = f"{name}, edges of type {'-'.join(kind)}"
             refuse(where, f"one names no {of!r} in 0..{sizes[of] - 1}", "Remove the edge or add the node.")
-    return np.asarray(ends + np.array([[first[of]] for of in own]))
+    return np.asarray(ends + np.array([[first[of]] for of in node_types]))
 
 
 def _joined(stores: Stores, key: str, counts: Counts, names: Names, name: str) -> tuple[np.ndarray, Columns]:
     """The features [n, types + d] of all types, and what they are called."""
-    own = {kind: _dense(store[key]) for kind, store in stores.items() if key in store and store[key] is not None}
-    for kind, array in own.items():
+    arrays = {kind: _dense(store[key]) for kind, store in stores.items() if key in store and store[key] is not None}
+    for kind, array in arrays.items():
         if len(array) != counts[kind]:
             refuse(
                 name, f"{key} of type {names[kind]!r} has {len(array)} rows, for {counts[kind]}", "Give one for each."
             )
-        own[kind] = array.reshape(counts[kind], math.prod(array.shape[1:]))
-    widths = {kind: own[kind].shape[1] if kind in own else 0 for kind in stores}
+        arrays[kind] = array.reshape(counts[kind], math.prod(array.shape[1:]))
+    widths = {kind: arrays[kind].shape[1] if kind in arrays else 0 for kind in stores}
     whole = np.zeros((sum(counts.values()), len(stores) + sum(widths.values())), np.float32)
     row, column = 0, len(stores)
     for at, kind in enumerate(stores):
         whole[row : row + counts[kind], at] = 1
-        if kind in own:
-            whole[row : row + counts[kind], column : column + widths[kind]] = own[kind]
+        if kind in arrays:
+            whole[row : row + counts[kind], column : column + widths[kind]] = arrays[kind]
         row, column = row + counts[kind], column + widths[kind]
     named = [f"{names[kind]}.{at}" for kind in stores for at in range(widths[kind])]
     return whole, (*(f"type = {names[kind]}" for kind in stores), *named)
@@ -111,7 +111,7 @@ def _joined(stores: Stores, key: str, counts: Counts, names: Names, name: str) -
 
 def _rows(stores: Stores, counts: Counts, keys: Sequence[str], name: str) -> dict[str, np.ndarray]:
     """One value for each node or edge, of those of `keys` that a type has."""
-    found = {}
+    rows = {}
     for key in keys:
         having = [kind for kind, store in stores.items() if key in store]
         if key in CLASSES.values() and len(having) > 1:
@@ -121,12 +121,12 @@ def _rows(stores: Stores, counts: Counts, keys: Sequence[str], name: str) -> dic
             refuse(name, f"edges of type {lacking!r} have no edge_time, and others have", "Give it to all types.")
         if having:
             absent = _ABSENT.get(key, 0)
-            own = [
+            values = [
                 _dense(stores[kind][key]).reshape(-1) if kind in having else np.full(counts[kind], absent)
                 for kind in stores
             ]
-            found[key] = np.concatenate(own).astype(bool) if key.endswith("_mask") else np.concatenate(own)
-    return found
+            rows[key] = np.concatenate(values).astype(bool) if key.endswith("_mask") else np.concatenate(values)
+    return rows
 
 
 def _others_by_type(stores: Stores, names: Names) -> Record:
@@ -191,9 +191,9 @@ def from_pyg(
         if len(graphs) > 1:
             refuse(name, "there are several graphs with types of nodes", "Give one, or graphs of one type.")
         flat, columns, of_edges = flattened(graphs[0], name, flatten, task)
-        made = from_pyg(flat, name, ignore, sens_feature, directed is not False, loops, task, normalise=normalise)
-        named = made.carried and made.carried._replace(columns=of_edges if made.carried.width else ())
-        return replace(made, columns=columns, carried=named)
+        dataset = from_pyg(flat, name, ignore, sens_feature, directed is not False, loops, task, normalise=normalise)
+        named = dataset.carried and dataset.carried._replace(columns=of_edges if dataset.carried.width else ())
+        return replace(dataset, columns=columns, carried=named)
     label = CLASSES[task]
     if task == "edges" and len(graphs) > 1:
         what = "edges are the examples, and there are several graphs"
@@ -203,13 +203,13 @@ def from_pyg(
         held.setdefault("x", np.empty((int(getattr(graphs[0], "num_nodes", 0) or 0), 0), np.float32))
     else:
         held, graph_of = _merged(graphs, name, ignore)
-    made = _made(held, graph_of, label, directed, loops, name)
-    made = replace(made, notes=(*made.notes, *_unread(graphs, ignore, label, name)))
-    made = without_sens(check(with_constant(made), name), name, sens_feature)
-    return scaled_by_holders(made, normalise, name)
+    dataset = _dataset(held, graph_of, label, directed, loops, name)
+    dataset = replace(dataset, notes=(*dataset.notes, *_unread(graphs, ignore, label, name)))
+    dataset = without_sens(check(with_constant(dataset), name), name, sens_feature)
+    return scaled_by_holders(dataset, normalise, name)
 
 
-def _made(
+def _dataset(
     held: Mapping[str, np.ndarray],
     graph_of: np.ndarray | None,
     label: str,
@@ -222,27 +222,27 @@ def _made(
     examples = held["edge_index"].size // 2 if edged else nodes if graph_of is None else held[label].size
     _check_shapes(held, label, examples, name)
     ends = _ends(held["edge_index"], nodes, name)
-    kept = np.ones(ends.shape[1], bool) if loops == "keep" else ends[0] != ends[1]
-    of = kept if edged else np.ones(examples, bool)  # the examples that stay
+    mask = np.ones(ends.shape[1], bool) if loops == "keep" else ends[0] != ends[1]
+    of = mask if edged else np.ones(examples, bool)  # the examples that stay
     y = _whole(held[label].reshape(examples), label, _CLASSES, name)
     refuse_stray(y, lambda row, what: refuse(name, f"{label}, row {row}: {what}", _GAPLESS))
-    split, alone = _split(held, examples, "edge" if edged else "node" if graph_of is None else "graph", name)
-    carried = _carried(held, ends[:, kept], kept, edged or directed, name)
+    split, notes = _split(held, examples, "edge" if edged else "node" if graph_of is None else "graph", name)
+    attributes = _edge_attributes(held, ends[:, mask], mask, edged or directed, name)
     if edged:
-        both = carried or EdgeAttributes(ends[:, kept], True)
-        carried = both._replace(directed=directed is not False, examples=True)
+        both = attributes or EdgeAttributes(ends[:, mask], True)
+        attributes = both._replace(directed=directed is not False, examples=True)
     return Dataset(
         name=name,
         x=compact(_narrowed(_numbers(held["x"], "x", _FEATURES, name), name)),
         edges=skeleton(ends, nodes),
-        carried=carried,
+        carried=attributes,
         y=y[of],
         classes=int(y.max(initial=-1)) + 1,
         sens=_whole(held["sens"].reshape(-1), "sens", _GROUPS, name)[of] if "sens" in held else None,
         public=None if split is None else split[:, of],
         ids=() if of.all() else tuple(map(str, np.flatnonzero(of).tolist())),
         graph_of=graph_of,
-        notes=(*alone, *one_way(carried, mirrored(ends[:, kept]), directed)),
+        notes=(*notes, *one_way(attributes, mirrored(ends[:, mask]), directed)),
     )
 
 
@@ -275,26 +275,26 @@ def _refuse_links(graphs: Sequence[Any], ignore: Sequence[str], task: str, name:
 def _merged(graphs: Sequence[object], name: str, ignore: Sequence[str]) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """What is read of small graphs, one after the other, and the graph of each node."""
     bare = all(getattr(one, "x", None) is None for one in graphs)
-    given = [_held(one, f"{name}, graph {at}", ignore, "y", bare) for at, one in enumerate(graphs)]
+    inputs = [_held(one, f"{name}, graph {at}", ignore, "y", bare) for at, one in enumerate(graphs)]
     nodes_of = [
-        getattr(one, "num_nodes", 0) if bare else len(held["x"]) for one, held in zip(graphs, given, strict=True)
+        getattr(one, "num_nodes", 0) if bare else len(held["x"]) for one, held in zip(graphs, inputs, strict=True)
     ]
     sizes = [*map(int, nodes_of)]
     first_rows = np.cumsum([0, *sizes[:-1]])
-    for at, (held, size, row) in enumerate(zip(given, sizes, first_rows, strict=True)):
+    for at, (held, size, row) in enumerate(zip(inputs, sizes, first_rows, strict=True)):
         where = f"{name}, graph {at}"
-        if odd := sorted(held.keys() ^ given[0].keys()):
+        if odd := sorted(held.keys() ^ inputs[0].keys()):
             refuse(where, f"it and graph 0 do not both have {odd[0]}", "Give it to all graphs, or to none.")
         if held["y"].size != 1:
             what = f"y has {held['y'].size} values"
             refuse(where, what, "Give one class for each graph; a single graph with a class for each node is no list.")
-        if not bare and (held["x"].ndim != 2 or held["x"].shape[1:] != given[0]["x"].shape[1:]):
-            what = f"x is {list(held['x'].shape)}, and that of graph 0 {list(given[0]['x'].shape)}"
+        if not bare and (held["x"].ndim != 2 or held["x"].shape[1:] != inputs[0]["x"].shape[1:]):
+            what = f"x is {list(held['x'].shape)}, and that of graph 0 {list(inputs[0]['x'].shape)}"
             refuse(where, what, "Give x [n, d] with the same d in all graphs.")
         _check_pairs(held["edge_index"], where)
         held["edge_index"] = _ends(held["edge_index"], size, where) + row
     rows = {"edge_index": 1}  # the others' are the first
-    held = {key: np.concatenate([np.atleast_1d(one[key]) for one in given], rows.get(key, 0)) for key in given[0]}
+    held = {key: np.concatenate([np.atleast_1d(one[key]) for one in inputs], rows.get(key, 0)) for key in inputs[0]}
     if bare:
         source, target = held["edge_index"]
         apart, nodes = source != target, int(sum(sizes))
@@ -322,17 +322,17 @@ def _check_shapes(held: Mapping[str, np.ndarray], label: str, examples: int, nam
             refuse(name, what, f'Give one row for each edge, or say ignore = ["{key}"].')
 
 
-def _carried(
-    held: Mapping[str, np.ndarray], ends: np.ndarray, kept: np.ndarray, directed: bool | None, name: str
+def _edge_attributes(
+    held: Mapping[str, np.ndarray], ends: np.ndarray, mask: np.ndarray, directed: bool | None, name: str
 ) -> EdgeAttributes | None:
-    """What the edges `kept` carry, whose ends these are; None if that is nothing."""
-    own = {key: _numbers(held[key], key, "Give numbers.", name)[kept] for key in _OF_EDGES if key in held}
-    own = {key: values for key, values in own.items() if key == "edge_time" or not (values == 1).all()}
-    if not own and not directed:
+    """What the edges `mask` carry, whose ends these are; None if that is nothing."""
+    arrays = {key: _numbers(held[key], key, "Give numbers.", name)[mask] for key in _OF_EDGES if key in held}
+    arrays = {key: values for key, values in arrays.items() if key == "edge_time" or not (values == 1).all()}
+    if not arrays and not directed:
         return None
-    weight = own["edge_weight"].reshape(-1).astype(np.float32) if "edge_weight" in own else None
-    features = own["edge_attr"].reshape(len(ends[0]), -1).astype(np.float32) if "edge_attr" in own else None
-    time = own["edge_time"].reshape(-1).astype(np.float64) if "edge_time" in own else None
+    weight = arrays["edge_weight"].reshape(-1).astype(np.float32) if "edge_weight" in arrays else None
+    features = arrays["edge_attr"].reshape(len(ends[0]), -1).astype(np.float32) if "edge_attr" in arrays else None
+    time = arrays["edge_time"].reshape(-1).astype(np.float64) if "edge_time" in arrays else None
     given = EdgeAttributes(ends, bool(directed), weight, features, time)
     if directed is None:
         given = given._replace(directed=not (mirrored(ends) and alike_both_ways(given)))
@@ -355,8 +355,8 @@ def _held(data: object, name: str, ignore: Sequence[str], label: str, bare: bool
 def _others(data: object, label: str) -> list[str]:
     """The names of further arrays."""
     keys = getattr(data, "keys", ())
-    found = keys() if callable(keys) else keys
-    return [key for key in found if key not in (*_READ, label) and getattr(getattr(data, key, None), "ndim", 0) > 0]
+    names = keys() if callable(keys) else keys
+    return [key for key in names if key not in (*_READ, label) and getattr(getattr(data, key, None), "ndim", 0) > 0]
 
 
 def _unread(graphs: Sequence[object], ignore: Sequence[str], label: str, name: str) -> tuple[str, ...]:
@@ -422,10 +422,10 @@ def _split(
     if not there:
         return None, ()
     split = np.zeros((len(masks), examples), bool)
-    for own, (key, mask) in zip(split, masks.items(), strict=True):
+    for row, (key, mask) in zip(split, masks.items(), strict=True):
         if mask is not None:
             _check_mask(mask, key, examples, example, name)
-            own[:] = mask
+            row[:] = mask
     if there == ["train_mask"]:
         add = "add test_mask = ~train_mask, or another, to train and test as the data says"
         return None, (f"of {name}, train_mask is not used, as there is no test_mask; {add}",)

@@ -90,8 +90,8 @@ def row_numbers(x: "np.ndarray | sp.csr_matrix") -> np.ndarray:
     if x.shape[0] < FEWEST:
         return np.zeros(0, np.int64)
     moving = np.flatnonzero((np.diff(_dense(x[:HEAD]), axis=0) != 0).mean(0) >= STEPS)
-    found = [numbers_rows(_dense(x[:, [at]]).ravel()) for at in moving]
-    result: np.ndarray = moving[np.array(found, bool)]
+    flags = [numbers_rows(_dense(x[:, [at]]).ravel()) for at in moving]
+    result: np.ndarray = moving[np.array(flags, bool)]
     return result
 
 
@@ -138,18 +138,18 @@ def _labels_read_off(
 
 def _largest(x: "np.ndarray | sp.csr_matrix") -> np.ndarray:
     """The largest absolute number [d] of each column."""
-    found = abs(x).max(axis=0)
-    return found.toarray()[0] if sp.issparse(found) else np.asarray(found)
+    result = abs(x).max(axis=0)
+    return result.toarray()[0] if sp.issparse(result) else np.asarray(result)
 
 
 def column_names(data: Dataset, columns: np.ndarray) -> str:
     """What the features int64 [m] are called, a party's with it before, or their numbers from 0; of many, the first."""
-    own = {
+    party_columns = {
         at: f"{p.name}/{name}"
         for p in data.parties or ()
         for at, name in zip(p.columns.tolist(), p.names, strict=False)
     }
-    names = data.columns or tuple(own.get(at, str(at)) for at in range(data.features))
+    names = data.columns or tuple(party_columns.get(at, str(at)) for at in range(data.features))
     return _few(names, columns)
 
 
@@ -174,10 +174,10 @@ def odd_data(data: Dataset) -> Iterator[str]:
     kinds |= {"kinds of nodes": data.node_kinds, "kinds of edges": data.edge_kinds}
     for what, names in kinds.items():
         pairs = list(alike(names))
-        told = ", ".join(f"{one!r} and {two!r} differ in {difference(one, two)}" for one, two in pairs[:_SHOWN])
+        text = ", ".join(f"{one!r} and {two!r} differ in {difference(one, two)}" for one, two in pairs[:_SHOWN])
         more = f", and {len(pairs) - _SHOWN:,} more pairs" if pairs[_SHOWN:] else ""
         if pairs:
-            yield f"of the {what}, {told}{more}; are they meant to be different? If not, write them alike in all tables"
+            yield f"of the {what}, {text}{more}; are they meant to be different? If not, write them alike in all tables"
     if len(numbered := row_numbers(data.x)):
         few, shown = len(numbered) == 1, column_names(data, numbered)
         yield (
@@ -393,14 +393,14 @@ def check_columns(
     Raises:
         DataError: names the file, the column and what it has.
     """
-    found = f"it has {', '.join(table.columns)}"
+    text = f"it has {', '.join(table.columns)}"
     for name in table.columns:
         if name not in known and name.strip().casefold() in known:
             refuse(
                 table.path, f"the column name {name!r} is almost {name.strip().casefold()!r}", "Spell it exactly so."
             )
     if absent := [name for name in required if name not in table.columns]:
-        what = f"there is no column {' and no column '.join(map(repr, absent))}; {found}"
+        what = f"there is no column {' and no column '.join(map(repr, absent))}; {text}"
         refuse(table.path, what, _naming(table, absent, known), "column-missing")
     extra = [name for name in table.columns if name not in known] if closed else []
     ignore = f"ignore = {json.dumps([f'{table.path.stem}.{name}' for name in extra])}"
@@ -446,12 +446,12 @@ def feature_names(
 ) -> tuple[str, ...]:
     """All columns that mean nothing else, which the `known` do; of a column of `categories` one for each of its
     values, "job = clerk"."""
-    given = categories or {}
+    values = categories or {}
     return tuple(
         full
         for name in nodes.columns
         if name not in known
-        for full in ([f"{name} = {value}" for value in given[name]] if name in given else [name])
+        for full in ([f"{name} = {value}" for value in values[name]] if name in values else [name])
     )
 
 
@@ -466,15 +466,15 @@ def features_of(
         DataError: a value is not a number, or none of its column's `categories`, or float32 does not keep a column's
             differences; names file, row and column.
     """
-    given, faults, columns = categories or {}, Faults(DataError), list[np.ndarray | sp.csr_matrix]()
-    for name in given.keys() - set(nodes.columns):
+    values, faults, columns = categories or {}, Faults(DataError), list[np.ndarray | sp.csr_matrix]()
+    for name in values.keys() - set(nodes.columns):
         refuse(
             nodes.path, f"there is no column {name!r}, which [data] categories names", "Add it, or correct its name."
         )
     for name in (name for name in nodes.columns if name not in known):
         with faults:
-            if name in given:
-                columns.append(one_hot(_categories_of(nodes, name, given[name]), len(given[name])))
+            if name in values:
+                columns.append(one_hot(_categories_of(nodes, name, values[name]), len(values[name])))
             else:
                 columns.append(nodes.numbers(name, apart)[:, None])
     faults.refuse()
@@ -549,16 +549,16 @@ def ends_of(edges: Table, ids: pa.Array, loops: str = "refuse") -> tuple[np.ndar
         with faults:
             refuse_rows(edges, missing, partial(_no_node, name, cells, known), remedy)
         ends.append(numbers.fill_null(-1 - len(ends)).to_numpy(zero_copy_only=False))
-    alone = ends[0] == ends[1]
+    is_loop = ends[0] == ends[1]
     if loops == "refuse":
         with faults:
             what = "the edge joins {!r} with itself"
-            refuse_rows(edges, alone, lambda row: what.format(ids[int(ends[0][row])].as_py()), NO_LOOPS)
+            refuse_rows(edges, is_loop, lambda row: what.format(ids[int(ends[0][row])].as_py()), NO_LOOPS)
     faults.refuse()
     if loops == "keep":
         return np.stack(ends).astype(np.int64), np.arange(edges.rows)
-    note_loops(int(alone.sum()), edges.rows, edges.path)
-    return np.stack(ends).astype(np.int64)[:, ~alone], np.flatnonzero(~alone)
+    note_loops(int(is_loop.sum()), edges.rows, edges.path)
+    return np.stack(ends).astype(np.int64)[:, ~is_loop], np.flatnonzero(~is_loop)
 
 
 def elsewhere(edges: Table, ids: pa.Array) -> pa.Array:
@@ -568,12 +568,14 @@ def elsewhere(edges: Table, ids: pa.Array) -> pa.Array:
         DataError: neither end of an edge is a node; names file and row.
     """
     cells = [edges.filled(name) for name in EDGES]
-    absent = [places(own, ids).is_null() for own in cells]
-    neither = np.logical_and(*(own.to_numpy(False) for own in absent))
+    absent = [places(column, ids).is_null() for column in cells]
+    neither = np.logical_and(*(column.to_numpy(False) for column in absent))
     what = "neither {!r} nor {!r} is a node"
-    said = lambda row: what.format(*(own[row].as_py() for own in cells))  # noqa: E731
-    refuse_rows(edges, neither, said, "An edge to another member's node has one end among this one's; remove the edge.")
-    return pc.unique(pa.chunked_array([own.filter(there) for own, there in zip(cells, absent, strict=True)]))
+    describe = lambda row: what.format(*(column[row].as_py() for column in cells))  # noqa: E731
+    refuse_rows(
+        edges, neither, describe, "An edge to another member's node has one end among this one's; remove the edge."
+    )
+    return pc.unique(pa.chunked_array([column.filter(there) for column, there in zip(cells, absent, strict=True)]))
 
 
 def _no_node(name: str, cells: pa.Array, known: NameIndex, row: int) -> str:
@@ -656,51 +658,51 @@ def named(
             "column-named",
         )
     meanings: list[dict[str, str]] = [{} for _ in tables]
-    for meaning, own in columns.items():
-        there = _places(tables, meaning, own)
+    for meaning, entry in columns.items():
+        there = _places(tables, meaning, entry)
         if not there and not lacking:
-            which = f"no table that can say a {meaning}" if own in held else "no table"
-            what = f"{which} has the column {own!r}, which data.columns names for {meaning} ({has})"
+            which = f"no table that can say a {meaning}" if entry in held else "no table"
+            what = f"{which} has the column {entry!r}, which data.columns names for {meaning} ({has})"
             refuse(root, what, "Correct its name.", "column-named")
         for at in there:
-            meanings[at][own] = meaning
-    return [_named(table, own, ignore) for table, own in zip(tables, meanings, strict=True)]
+            meanings[at][entry] = meaning
+    return [_named(table, entry, ignore) for table, entry in zip(tables, meanings, strict=True)]
 
 
-def _places(tables: Sequence[Table], meaning: str, own: str) -> list[int]:
-    """Where the column that its owner calls `own` has the meaning: in all tables whose rows have that, of what is said
-    of examples in the first alone that has it."""
+def _places(tables: Sequence[Table], meaning: str, column: str) -> list[int]:
+    """Where the column that its owner calls `column` has the meaning: in all tables whose rows have that, of what is
+    said of examples in the first alone that has it."""
     of_graphs = any(table.path.stem == "graphs" for table in tables)
     known = _OF_GRAPHS if of_graphs else _OF_EDGES if tables[0].path.stem == "edges" else _OF_NODES
     there = [
         at
         for at, table in enumerate(tables)
-        if own in table.columns
+        if column in table.columns
         and meaning in known[table.path.stem]
         # the ends of edges keep their names, whatever else is called so
-        and not (table.path.stem == "edges" and own in ENDS and meaning not in ENDS)
+        and not (table.path.stem == "edges" and column in ENDS and meaning not in ENDS)
     ]
     return there[:1] if meaning in _OF_EXAMPLES else there
 
 
 def _named(table: Table, meaning: Mapping[str, str], ignore: Sequence[str]) -> Table:
-    kept = [name for name in table.columns if not {name, _full(table, name)} & set(ignore)]
-    indexes = [name for name in kept if name not in meaning and is_index(table, name)]
-    kept = [name for name in kept if name not in indexes]
+    columns = [name for name in table.columns if not {name, _full(table, name)} & set(ignore)]
+    indexes = [name for name in columns if name not in meaning and is_index(table, name)]
+    columns = [name for name in columns if name not in indexes]
     for name in indexes if table.path.stem != "edges" else ():
         level = logging.INFO if name.startswith(PANDAS) else logging.WARNING
         _LOG.log(level, "note: %s: the column %r is a row index and left out", table.path, name)
-    for own, name in meaning.items():
-        if name in kept and name not in meaning:
+    for column, name in meaning.items():
+        if name in columns and name not in meaning:
             refuse(
                 table.path,
-                f"data.columns calls {own!r} the {name}, and there is a column {name!r}",
+                f"data.columns calls {column!r} the {name}, and there is a column {name!r}",
                 f"Leave that one out: ignore = [{name!r}] in [data].",
                 "column-taken",
             )
-    if nameless := [name for name in kept if not name.strip() and name not in meaning]:
+    if nameless := [name for name in columns if not name.strip() and name not in meaning]:
         refuse_name(table.path, nameless[0])
-    return replace(table, data=table.data.select(kept).rename_columns([meaning.get(name, name) for name in kept]))
+    return replace(table, data=table.data.select(columns).rename_columns([meaning.get(name, name) for name in columns]))
 
 
 def _full(table: Table, column: str) -> str:
@@ -842,7 +844,7 @@ class Classified:
         if self.favorable is not None:
             self._check_favorable(str(self.favorable))
         lists: dict[str, str | tuple[str, ...] | None] = {"groups": self.groups}
-        lists |= {f"categories.{own}": names for own, names in (self.categories or {}).items()}
+        lists |= {f"categories.{column}": names for column, names in (self.categories or {}).items()}
         for key, names in lists.items():
             if isinstance(names, str) and names != AUTO:
                 raise ConfigError(
@@ -923,10 +925,10 @@ class Classified:
         held = [table for table in tables if table is not None]
         first_of = next(at for at, table in enumerate(held) if table is self.examples(tables))
         order = [first_of, *(at for at in range(len(held)) if at != first_of)]
-        found = named([held[at] for at in order], root, self.columns or {}, self.ignore or (), lacking)
-        if "label" in found[0].columns:
-            found[0] = found[0].emptied("label", self._unlabeled)
-        return Tables(*(found[order.index(at)] for at in range(len(held))))
+        result = named([held[at] for at in order], root, self.columns or {}, self.ignore or (), lacking)
+        if "label" in result[0].columns:
+            result[0] = result[0].emptied("label", self._unlabeled)
+        return Tables(*(result[order.index(at)] for at in range(len(held))))
 
     def names_of(self, table: Table) -> tuple[str, ...]:
         """What the classes are called; () where labels are numbers."""
@@ -951,8 +953,8 @@ class Classified:
         if len(present) == 0 and not labelled:
             return np.full(table.rows, -1), self.classes or len(self.labels or ())
         if len(present) == 0:
-            own = (self.columns or {}).get("label", "label")
-            refuse(table.path, f"column {own} is empty in every row", "Label at least one row.")
+            column = (self.columns or {}).get("label", "label")
+            refuse(table.path, f"column {column} is empty in every row", "Label at least one row.")
         whole, named = pc.match_substring_regex(present, WHOLE), self._ordered(table)
         if named is None:
             if pc.all(whole).as_py():

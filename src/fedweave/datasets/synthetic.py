@@ -67,9 +67,9 @@ def draw_pairs(blocks: Blocks, same_class: bool, same_group: bool, count: int, r
         more = _draw(blocks, same_class, same_group, 1024 + (count - len(codes)) * 5 // 4, rng)
         codes = distinct(np.concatenate([codes, more.min(0) * n + more.max(0)]))
     # All pairs are equally likely to be among the distinct ones, so dropping any few at random keeps the rest uniform.
-    kept = np.ones(len(codes), np.bool_)
-    kept[rng.choice(len(codes), len(codes) - count, replace=False)] = False
-    return np.stack(np.divmod(codes[kept], n))
+    mask = np.ones(len(codes), np.bool_)
+    mask[rng.choice(len(codes), len(codes) - count, replace=False)] = False
+    return np.stack(np.divmod(codes[mask], n))
 
 
 def _draw(blocks: Blocks, same_class: bool, same_group: bool, count: int, rng: np.random.Generator) -> np.ndarray:
@@ -130,10 +130,10 @@ def _images(neighbours: int) -> tuple[np.ndarray, ...]:
     from sklearn.datasets import load_digits
 
     pixels, y = load_digits(return_X_y=True)
-    found = pixels, y, *_nearest(pixels, neighbours)
-    for array in found:
+    arrays = pixels, y, *_nearest(pixels, neighbours)
+    for array in arrays:
         array.setflags(write=False)
-    return found
+    return arrays
 
 
 def _nearest(pixels: np.ndarray, neighbours: int) -> tuple[np.ndarray, np.ndarray]:

@@ -230,8 +230,8 @@ class Table:
         """Refuse text that other programs write for an empty cell, in a column whose values [data] `key` could list,
         or, without it, one that may not be empty."""
         cells = self.texts(column)
-        said = "" if key != "labels" else ', or say [data] unlabelled = "…", the word'
-        remedy = f"Leave the cell empty where nothing is known{said}; if it is a value, name all of them in data.{key}."
+        hint = "" if key != "labels" else ', or say [data] unlabelled = "…", the word'
+        remedy = f"Leave the cell empty where nothing is known{hint}; if it is a value, name all of them in data.{key}."
         if not key:
             remedy = f"Fill in {column} or remove the row; if it is a name, spell it otherwise."
         written = _bools(pc.is_in(pc.utf8_lower(cells), pa.array(GAPS), skip_nulls=True))
@@ -251,8 +251,8 @@ class Table:
         """Refuse text with a blank at an end, which would be another name than without; [data] `key` could list it."""
         cells = self.texts(column)
         padded = _bools(pc.fill_null(pc.not_equal(cells, pc.utf8_trim_whitespace(cells)), False))
-        said = f", or list all names in data.{key}, if they are meant so" if key else ""
-        remedy = f"Write it without, in all tables{said}."
+        hint = f", or list all names in data.{key}, if they are meant so" if key else ""
+        remedy = f"Write it without, in all tables{hint}."
         refuse_rows(self, padded, lambda row: f"{column} is {cells[row].as_py()!r}, with a blank at an end", remedy)
 
     def emptied(self, column: str, words: Sequence[str]) -> "Table":
@@ -262,12 +262,12 @@ class Table:
             texts = as_whole(words_of(cells) if pa.types.is_boolean(cells.type) else cells.cast(pa.string()))
         except pa.ArrowException:
             return self
-        said = pc.is_in(texts, pa.array(words, pa.string()))
-        if not pc.any(said).as_py():
+        mask = pc.is_in(texts, pa.array(words, pa.string()))
+        if not pc.any(mask).as_py():
             return self
         if pa.types.is_dictionary(cells.type):
             cells = cells.dictionary_decode()
-        held = pc.if_else(said, pa.scalar(None, cells.type), cells)
+        held = pc.if_else(mask, pa.scalar(None, cells.type), cells)
         return replace(self, data=self.data.set_column(self.columns.index(column), column, held))
 
     def kinds(self, column: str, names: tuple[str, ...], key: str = "") -> np.ndarray:
@@ -281,13 +281,13 @@ class Table:
         """int64 [rows], the places of the column's `cells`, which are strings, in `names`, -1 where empty; others are
         refused."""
         allowed = pa.array(names, pa.string())
-        found, known = _places(cells, allowed), NameIndex(allowed)
+        indices, known = _places(cells, allowed), NameIndex(allowed)
 
         def said(row: int) -> str:
             return f"{column} {cells[row].as_py()!r} is none of {', '.join(names)}{known.hint(cells[row].as_py())}"
 
-        refuse_rows(self, _bools(found.is_null()) & ~_bools(cells.is_null()), said, remedy)
-        result: np.ndarray = found.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+        refuse_rows(self, _bools(indices.is_null()) & ~_bools(cells.is_null()), said, remedy)
+        result: np.ndarray = indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
         return result
 
     def _cast(self, cells: pa.Array, to: pa.DataType, column: str, remedy: str, gaps: str = "") -> pa.Array:
@@ -335,10 +335,11 @@ def remedy_of(column: str, texts: list[str], gaps: str = MISSING, whole: bool = 
     names = sorted(text for text in set(texts) if not is_gap(text))
     shown = ", ".join(json.dumps(name, ensure_ascii=False) for name in names[:10]) + (", …" if names[10:] else "")
     declare = f"[data] categories = {{{column} = [{shown}]}}"
-    own = json.dumps(column, ensure_ascii=False)
+    literal = json.dumps(column, ensure_ascii=False)
     return (
         f"{FEATURE} Text becomes one column per value if you declare all values (empty cells are in none): {declare}. "
-        f"Otherwise leave it out, [data] ignore = [{own}]; if it says people's group, columns = {{sens = {own}}}."
+        f"Otherwise leave it out, [data] ignore = [{literal}]; if it says people's group, "
+        f"columns = {{sens = {literal}}}."
     )
 
 
@@ -558,13 +559,13 @@ def _check_quotes(path: Path, skipped: int) -> None:
 
 def find(folder: Path, stem: str) -> Path:
     """`<stem>.parquet` or `<stem>.csv` in `folder`; neither or both is a DataError."""
-    found = [path for path in (folder / f"{stem}.parquet", folder / f"{stem}.csv") if path.is_file()]
-    if not found:
+    paths = [path for path in (folder / f"{stem}.parquet", folder / f"{stem}.csv") if path.is_file()]
+    if not paths:
         refuse_other_form(folder, f"neither {stem}.parquet nor {stem}.csv is there", stem, TABLES)
         refuse(folder, f"neither {stem}.parquet nor {stem}.csv is there", "See docs/data-format.md for both files.")
-    if len(found) > 1:
+    if len(paths) > 1:
         refuse(folder, f"both {stem}.parquet and {stem}.csv are there", "Keep the one that counts.")
-    return found[0]
+    return paths[0]
 
 
 def read(path: Path) -> Table:
@@ -606,9 +607,9 @@ def _parquet(path: Path) -> pa.Table:
 def _refuse_encoding(path: Path, error: Exception) -> NoReturn:
     start = path.read_bytes()[:4]
     wide = start[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" in start
-    form, given = ("UTF-16", "UTF-16") if wide else ("Latin-1 or Windows-1252", "WINDOWS-1252")
+    form, encoding = ("UTF-16", "UTF-16") if wide else ("Latin-1 or Windows-1252", "WINDOWS-1252")
     refuse(
         path,
         f"the file is not UTF-8; it looks like {form}",
-        f"Save it as UTF-8, in a spreadsheet as “CSV UTF-8”, or: iconv -f {given} -t UTF-8 {path.name} > new.csv.",
+        f"Save it as UTF-8, in a spreadsheet as “CSV UTF-8”, or: iconv -f {encoding} -t UTF-8 {path.name} > new.csv.",
     )

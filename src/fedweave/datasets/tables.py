@@ -113,24 +113,24 @@ class Carrying(Classified):
 SETTINGS = ("directed", "edge_features", "edge_weight", "edge_time", "edge_normalise", "parallel", "missing")
 
 
-def check_carrying(given: Carrying) -> None:
+def check_carrying(kind: Carrying) -> None:
     """Refuse settings that mean nothing together.
 
     Raises:
         ConfigError: names the setting, its value and what is allowed.
     """
-    check_edge_normalize(given.edge_normalise)
-    if given.parallel not in PARALLEL:
-        raise ConfigError(f"parallel = {given.parallel!r} is not known; choose one of {', '.join(PARALLEL)}.")
-    if odd := [name for name in given.chosen if name in EDGES]:
+    check_edge_normalize(kind.edge_normalise)
+    if kind.parallel not in PARALLEL:
+        raise ConfigError(f"parallel = {kind.parallel!r} is not known; choose one of {', '.join(PARALLEL)}.")
+    if odd := [name for name in kind.chosen if name in EDGES]:
         raise ConfigError(f"data: {odd[0]!r} is an end of edges, and cannot be their feature, weight or time.")
-    if odd := [name for name in given.chosen if name in given.said]:
+    if odd := [name for name in kind.chosen if name in kind.said]:
         raise ConfigError(f"data: {odd[0]!r} says what an edge is, and cannot be its feature, weight or time.")
-    if given.of_edges and given.parallel != "keep":
+    if kind.of_edges and kind.parallel != "keep":
         raise ConfigError(
-            f"parallel = {given.parallel!r} makes one of several edges, each of which is an example; keep."
+            f"parallel = {kind.parallel!r} makes one of several edges, each of which is an example; keep."
         )
-    if given.parallel == "count" and given.edge_weight is not None:
+    if kind.parallel == "count" and kind.edge_weight is not None:
         raise ConfigError('parallel = "count" makes the number of edges the weight; leave out edge_weight.')
 
 
@@ -150,12 +150,15 @@ def carried_of(
     ends, rows = listed
     weight = None if kind.edge_weight is None else _weights(edges, kind.edge_weight)[rows]
     time = None if kind.edge_time is None else times_of(edges, kind.edge_time)[rows]
-    of_features, own = gaps_filled(spread(_features(edges, kind)), gaps_of(kind.missing, True)), _of_edges(categories)
-    columns = feature_names(of_features, (), own)
-    features = dense(features_of(of_features, (), own)[rows]) if columns else None
-    given = EdgeAttributes(ends, kind.directed, weight, features, time, columns, examples=kind.of_edges)
-    found = merged(given_once(given, edges.origins[rows], edges.path), kind.parallel)
-    return scaled(found, kind.edge_normalise, edges.path)
+    of_features, edge_categories = (
+        gaps_filled(spread(_features(edges, kind)), gaps_of(kind.missing, True)),
+        _of_edges(categories),
+    )
+    columns = feature_names(of_features, (), edge_categories)
+    features = dense(features_of(of_features, (), edge_categories)[rows]) if columns else None
+    attributes = EdgeAttributes(ends, kind.directed, weight, features, time, columns, examples=kind.of_edges)
+    result = merged(given_once(attributes, edges.origins[rows], edges.path), kind.parallel)
+    return scaled(result, kind.edge_normalise, edges.path)
 
 
 def scaled(carried: EdgeAttributes, how: str, where: str | Path, until: float = math.inf) -> EdgeAttributes:
@@ -175,17 +178,17 @@ def scaled(carried: EdgeAttributes, how: str, where: str | Path, until: float = 
     if how in OVER_NODES:
         shift, divisor = scaling(over, how)
         pairs = tuple(zip(shift.tolist(), np.where(np.isinf(divisor), 0, divisor).tolist(), strict=True))
-    made = np.ascontiguousarray(normalise(carried.features, how, str(where), over), np.float32)
-    return carried._replace(features=made, scaling=pairs)
+    features = np.ascontiguousarray(normalise(carried.features, how, str(where), over), np.float32)
+    return carried._replace(features=features, scaling=pairs)
 
 
-def scaled_like(carried: EdgeAttributes, before: EdgeAttributes, how: str) -> EdgeAttributes:
+def scaled_like(attributes: EdgeAttributes, before: EdgeAttributes, how: str) -> EdgeAttributes:
     """With features scaled by what those of edges `before` were."""
-    if carried.features is None:
-        return carried
+    if attributes.features is None:
+        return attributes
     shift, divisor = ([pair[at] for pair in before.scaling] for at in range(2))
-    made = rescaled(carried.features, how, shift, [value or None for value in divisor])
-    return carried._replace(features=np.asarray(made, np.float32), scaling=before.scaling)
+    features = rescaled(attributes.features, how, shift, [value or None for value in divisor])
+    return attributes._replace(features=np.asarray(features, np.float32), scaling=before.scaling)
 
 
 def merged(carried: EdgeAttributes, parallel: str) -> EdgeAttributes:
@@ -198,18 +201,18 @@ def merged(carried: EdgeAttributes, parallel: str) -> EdgeAttributes:
     group = np.unique(codes[order], return_inverse=True)[1]
     last = np.zeros(int(group.max()) + 1, np.int64)
     last[group] = order  # of what is assigned twice, the later stays
-    kept = np.sort(last)
+    rows = np.sort(last)
     place = np.empty(len(last), np.int64)
     place[np.argsort(last)] = np.arange(len(last))
     of = np.empty(carried.total, np.int64)
     of[order] = place[group]
-    found = carried.taken(kept)
+    result = carried.taken(rows)
     if parallel == "count":
-        return found._replace(weight=np.bincount(of, minlength=len(kept)).astype(np.float32))
+        return result._replace(weight=np.bincount(of, minlength=len(rows)).astype(np.float32))
     if parallel == "last":
-        return found
-    weight, features = (_summed(values, of, len(kept)) for values in (carried.weight, carried.features))
-    return found._replace(weight=weight, features=features)
+        return result
+    weight, features = (_summed(values, of, len(rows)) for values in (carried.weight, carried.features))
+    return result._replace(weight=weight, features=features)
 
 
 def _summed(values: np.ndarray | None, of: np.ndarray, count: int) -> np.ndarray | None:
@@ -290,9 +293,9 @@ def _both(carried: EdgeAttributes, table: np.ndarray) -> tuple[np.ndarray, np.nd
     return both, opens
 
 
-def one_way(carried: EdgeAttributes | None, both: bool, directed: bool | None) -> tuple[str, ...]:
+def one_way(attributes: EdgeAttributes | None, both: bool, directed: bool | None) -> tuple[str, ...]:
     """What to say of edges that lead one way in other programs' graphs, and count both ways here, as nobody asked."""
-    if carried is not None or both or directed is not None:
+    if attributes is not None or both or directed is not None:
         return ()
     return ("the edges' directions are not used; directed = True keeps them, and directed = False says so",)
 
@@ -311,14 +314,14 @@ def as_edges(data: Dataset, labels: tuple[str, ...] = ()) -> Dataset:
     Raises:
         DataError: its edges have no classes of their own.
     """
-    carried = data.carried
-    if carried is None or carried.y is None:
+    attributes = data.carried
+    if attributes is None or attributes.y is None:
         refuse(data.name, "its edges have no classes", "Set task = 'nodes', or give edge_y.")
-    split = None if carried.split is None else (carried.split == np.arange(3)[:, None]) & (carried.y >= 0)
-    y, classes = carried.y, max(len(labels), int(carried.y.max(initial=-1)) + 1)
-    own = carried._replace(examples=True, y=None, split=None)
+    split = None if attributes.split is None else (attributes.split == np.arange(3)[:, None]) & (attributes.y >= 0)
+    y, classes = attributes.y, max(len(labels), int(attributes.y.max(initial=-1)) + 1)
+    examples = attributes._replace(examples=True, y=None, split=None)
     named = {"labels": labels, "ids": (), "node_ids": data.ids, "sens": None, "groups": ()}
-    return replace(data, carried=own, y=y, classes=classes, public=split, **named)  # type: ignore[arg-type]
+    return replace(data, carried=examples, y=y, classes=classes, public=split, **named)  # type: ignore[arg-type]
 
 
 def times_of(table: Table, column: str) -> np.ndarray:
@@ -342,8 +345,8 @@ def times_of(table: Table, column: str) -> np.ndarray:
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             cells = _dates(table, column, cells)
         else:
-            said = "time {!r} is no finite number".format
-            refuse_rows(table, ~np.isfinite(times), lambda row: said(column), "Correct it, or remove the row.")
+            message = "time {!r} is no finite number".format
+            refuse_rows(table, ~np.isfinite(times), lambda row: message(column), "Correct it, or remove the row.")
             return times
     if pa.types.is_date(cells.type):
         cells = cells.cast(pa.timestamp("ms"))
@@ -464,14 +467,14 @@ class Tabular(Carrying):
         if nodes.rows == 0:
             refuse(nodes.path, "the table has no rows", "Give one row per node.")
         tables = self.arranged(tables._replace(nodes=nodes))
-        faults, found = Faults(DataError), Record()
+        faults, record = Faults(DataError), Record()
         for name, part in self.parts(tables, labelled).items():
             with faults:
-                found[name] = part(found)
+                record[name] = part(record)
         faults.refuse()
-        found["labels"] = self.names_of(self.examples(tables))
-        found["y"], found["classes"] = found.pop("labelled")
-        data = with_constant(Dataset(name=root.resolve().name, **self.finished(tables, found)))
+        record["labels"] = self.names_of(self.examples(tables))
+        record["y"], record["classes"] = record.pop("labelled")
+        data = with_constant(Dataset(name=root.resolve().name, **self.finished(tables, record)))
         without_sens(data, (tables.edges if self.of_edges else tables.nodes).path, self.sens_feature)
         data = scaled_by_holders(replace(data, x=compact(data.x)), self.normalise, root.name)
         return check(data, root, labelled)
@@ -518,26 +521,26 @@ class Tabular(Carrying):
         example = "graph" if tables.graphs else "edge" if self.of_edges else "node"
         split, owned = labelled and "split" in examples.columns, self.owner in whose.columns
         return {
-            "ids": lambda found: ids_of(nodes),
-            "labelled": lambda found: self.labels_of(examples, labelled),
-            "x": lambda found: features_of(nodes, known, categories, apart=labelled),
-            "columns": lambda found: feature_names(nodes, known, categories),
-            "sens": lambda found: sens_of(examples, self.groups),
+            "ids": lambda record: ids_of(nodes),
+            "labelled": lambda record: self.labels_of(examples, labelled),
+            "x": lambda record: features_of(nodes, known, categories, apart=labelled),
+            "columns": lambda record: feature_names(nodes, known, categories),
+            "sens": lambda record: sens_of(examples, self.groups),
             # where sens was refused, its names would be refused for the same
-            "groups": lambda found: group_names(examples, self.groups) if "sens" in found else (),
-            "public": lambda found: (
-                split_of(examples, found["labelled"][0], example) if split and "labelled" in found else None
+            "groups": lambda record: group_names(examples, self.groups) if "sens" in record else (),
+            "public": lambda record: (
+                split_of(examples, record["labelled"][0], example) if split and "labelled" in record else None
             ),
-            "owners": lambda found: owners_of(whose, self.owner or "") if owned else (),
-            "owner": lambda found: whose.kinds(self.owner or "", found["owners"]) if found.get("owners") else None,
-            "elsewhere": lambda found: pa.array([], "str"),
-            "ends": lambda found: (
-                ends_of(edges, pa.concat_arrays([found["ids"], found["elsewhere"]]), self.loops)
-                if {"ids", "elsewhere"} <= found.keys()
+            "owners": lambda record: owners_of(whose, self.owner or "") if owned else (),
+            "owner": lambda record: whose.kinds(self.owner or "", record["owners"]) if record.get("owners") else None,
+            "elsewhere": lambda record: pa.array([], "str"),
+            "ends": lambda record: (
+                ends_of(edges, pa.concat_arrays([record["ids"], record["elsewhere"]]), self.loops)
+                if {"ids", "elsewhere"} <= record.keys()
                 else None
             ),
-            "carried": lambda found: (
-                carried_of(edges, found["ends"], self, self.categories) if found.get("ends") else None
+            "carried": lambda record: (
+                carried_of(edges, record["ends"], self, self.categories) if record.get("ends") else None
             ),
         }
 

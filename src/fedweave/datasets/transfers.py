@@ -104,10 +104,10 @@ def placed(rings: Rings, bank: np.ndarray, taken: np.ndarray, spanning: float, r
     at = (home[rings.ring] + spans[rings.ring] * rings.layer) % banks
     free = rng.permutation(np.flatnonzero(~taken))
     free = free[np.argsort(bank[free], kind="stable")]
-    held, asked = (np.bincount(own, minlength=banks) for own in (bank[free], at))
+    held, demand = (np.bincount(values, minlength=banks) for values in (bank[free], at))
     order = np.argsort(at, kind="stable")
     account = np.empty(len(at), np.int64)
-    account[order] = free[(held.cumsum() - held)[at[order]] + _counted(asked)[1] % held[at[order]]]
+    account[order] = free[(held.cumsum() - held)[at[order]] + _counted(demand)[1] % held[at[order]]]
     return account
 
 
@@ -210,7 +210,7 @@ class Transfers:
         if self.preset not in PRESETS:
             raise ConfigError(f"transfers: preset = {self.preset!r} is not known; choose one of {', '.join(PRESETS)}.")
         accounts, transfers, frauds = self.sizes
-        given = vars(self) | {"accounts": accounts, "transfers": transfers, "fraud": frauds / accounts}
+        settings = vars(self) | {"accounts": accounts, "transfers": transfers, "fraud": frauds / accounts}
         rules = (
             (1 <= self.banks <= accounts / 10, "banks", f"at least 1, and a tenth of {accounts:,} accounts"),
             (accounts < 2**31, "accounts", "below 2^31"),
@@ -221,14 +221,16 @@ class Transfers:
             (self.days > LONGEST, "days", f"above {LONGEST:g}, which a ring may take"),
             (transfers >= 5 * (1 + self.decoys) * frauds, "transfers", "5 or more for each member of a group"),
         )
-        check_settings("transfers", given, rules)
+        check_settings("transfers", settings, rules)
 
     @property
     def sizes(self) -> tuple[int, int, int]:
         """(accounts, transfers, frauds)."""
         usual = PRESETS[self.preset]
-        given = (self.accounts, self.transfers, self.fraud)
-        accounts, transfers, fraud = (own if mine is None else mine for mine, own in zip(given, usual, strict=True))
+        settings = (self.accounts, self.transfers, self.fraud)
+        accounts, transfers, fraud = (
+            default if mine is None else mine for mine, default in zip(settings, usual, strict=True)
+        )
         return int(accounts), int(transfers), round(fraud * accounts)
 
     def load(self, root: Path | None, seed: int) -> Dataset:
@@ -318,8 +320,8 @@ class Transfers:
         parts.append(_ordinary(*_pairs(bank, customer, self.crossing, count, rng), wealth, self.days, rng))
         columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
         order, laundering = np.argsort(columns[-1], kind="stable"), np.arange(transfers) < len(paid[0])
-        ages, turnover = (np.exp(mean + by * own) for (mean, by), own in ((_AGE, age), (_TURNOVER, wealth)))
-        return Drawn(bank, customer, ages, turnover, fraud, *(own[order] for own in [*columns, laundering]))
+        ages, turnover = (np.exp(mean + by * values) for (mean, by), values in ((_AGE, age), (_TURNOVER, wealth)))
+        return Drawn(bank, customer, ages, turnover, fraud, *(values[order] for values in [*columns, laundering]))
 
     def _group(
         self, bank: np.ndarray, members: int, taken: np.ndarray, rng: np.random.Generator, launder: bool = True

@@ -100,9 +100,9 @@ def read(folder: Path, name: str, attributes: bool = False, labelled: bool = Tru
     edges, edge_labels, edge_kinds = _edges(folder, name, numbers[graph_of])
     labels, held, columns = _node_labels(folder, name, len(graph_of)), [], list[str]()
     node_labels, node_kinds = (None, ()) if labels is None else _numbered(labels)
-    for number, own in enumerate(() if labels is None else labels.T, 1):
-        values = _values(own)
-        held.append(one_hot(np.searchsorted(values, own), len(values)))
+    for number, column in enumerate(() if labels is None else labels.T, 1):
+        values = _values(column)
+        held.append(one_hot(np.searchsorted(values, column), len(values)))
         which = "label" if labels is None or labels.shape[1] == 1 else f"label {number}"
         columns += [f"{which} = {value}" for value in values.tolist()]
     if attributes:
@@ -149,9 +149,9 @@ def _names(numbers: np.ndarray) -> tuple[str, ...]:
 
 def _unread(folder: Path, name: str, attributes: bool, pattern: str) -> Iterator[str]:
     """What to say of files that are not read."""
-    own, held = f"{name}_node_attributes", {stem: _file(folder, f"{name}_{stem}") for stem in READ}
-    used = [path for path in (*held.values(), _file(folder, own)) if path is not None]
-    if not attributes and (path := _file(folder, own)) is not None:
+    attribute_stem, held = f"{name}_node_attributes", {stem: _file(folder, f"{name}_{stem}") for stem in READ}
+    used = [path for path in (*held.values(), _file(folder, attribute_stem)) if path is not None]
+    if not attributes and (path := _file(folder, attribute_stem)) is not None:
         yield f"{path} is not used; data.attributes = true takes the node attributes as features"
     yield from unread(folder, used, pattern=pattern)
 
@@ -166,14 +166,14 @@ def _graph_labels(folder: Path, name: str, numbers: np.ndarray, indicator: Lines
     if len(labels) == len(numbers) == numbers[-1]:
         return labels, ()
     if len(labels) == len(numbers):
-        said = f"{indicator.path.name} leaves out numbers up to {numbers[-1]}; the labels are taken in order"
-        return labels, (said,)
+        note = f"{indicator.path.name} leaves out numbers up to {numbers[-1]}; the labels are taken in order"
+        return labels, (note,)
     if len(labels) < numbers[-1]:
         lines.check_count(len(numbers), f"graphs in {indicator.path.name}, numbered up to {numbers[-1]}")
     absent = np.setdiff1d(np.arange(1, len(labels) + 1), numbers).tolist()
     shown = ", ".join(map(str, absent[:SHOWN])) + (", …" if absent[SHOWN:] else "")
-    said = f"{counted(len(absent), 'graph')} of {len(labels):,} left out, without a node: {shown}"
-    return labels[numbers - 1], (said,)
+    note = f"{counted(len(absent), 'graph')} of {len(labels):,} left out, without a node: {shown}"
+    return labels[numbers - 1], (note,)
 
 
 def _graphs(indicator: Lines) -> np.ndarray:
@@ -204,31 +204,31 @@ def _edges(folder: Path, name: str, graph_of: np.ndarray) -> tuple[np.ndarray, n
     codes = ends[0] * n + ends[1]
     order = np.argsort(codes, kind="stable")
     order = order[(ends[0] != ends[1])[order]]
-    kept = order[np.diff(codes[order], prepend=-1) != 0]  # the line of each different edge, sorted by edge
-    source, target = ends[:, kept]
-    reverse = np.searchsorted(codes[kept], target * n + source).clip(max=len(kept) - 1)
-    lonely = first(codes[kept][reverse] != target * n + source)
+    rows = order[np.diff(codes[order], prepend=-1) != 0]  # the line of each different edge, sorted by edge
+    source, target = ends[:, rows]
+    reverse = np.searchsorted(codes[rows], target * n + source).clip(max=len(rows) - 1)
+    lonely = first(codes[rows][reverse] != target * n + source)
     if lonely is not None:
-        line = int(kept[lonely])
+        line = int(rows[lonely])
         lines.refuse_at(line, f"edge {_pair(ends, line)} lacks its reverse", "Give every edge in both directions.")
-    return ends[:, kept], *_edge_labels(folder, name, ends, kept, kept[reverse])
+    return ends[:, rows], *_edge_labels(folder, name, ends, rows, rows[reverse])
 
 
 def _edge_labels(
-    folder: Path, name: str, ends: np.ndarray, kept: np.ndarray, reverse: np.ndarray
+    folder: Path, name: str, ends: np.ndarray, rows: np.ndarray, reverse: np.ndarray
 ) -> tuple[np.ndarray | None, tuple[str, ...]]:
-    """int64 [E] of the edges that stand in the lines `kept`, and the other way round in the lines `reverse`; and what
+    """int64 [E] of the edges that stand in the lines `rows`, and the other way round in the lines `reverse`; and what
     they are called."""
     lines = _optional(folder, f"{name}_edge_labels")
     if lines is None:
         return None, ()
     lines.check_count(ends.shape[1], f"lines in {name}_A")
     labels, kinds = _numbered(lines.values)
-    at = first(labels[kept] != labels[reverse])
+    at = first(labels[rows] != labels[reverse])
     if at is not None:
         other = f"that of its reverse in line {reverse[at] + 1}"
-        lines.refuse_at(int(kept[at]), f"the label of edge {_pair(ends, int(kept[at]))} is not {other}", AGAIN)
-    return labels[kept], kinds
+        lines.refuse_at(int(rows[at]), f"the label of edge {_pair(ends, int(rows[at]))} is not {other}", AGAIN)
+    return labels[rows], kinds
 
 
 def _node_labels(folder: Path, name: str, nodes: int) -> np.ndarray | None:
@@ -261,8 +261,8 @@ def _attributes(folder: Path, name: str, nodes: int) -> np.ndarray:
     cells = lines.values  # or their text, where float64 may have taken digits
     if np.abs(cells).max(initial=0) >= EXACT and (texts := _optional(folder, f"{name}_node_attributes", pa.string())):
         cells = texts.values
-    for number, (column, own) in enumerate(zip(lines.values.T, cells.T, strict=True), 1):
-        refuse_merged(exact(pa.array(own), column), f"attribute {number}", lines.refuse_at)
+    for number, (column, raw) in enumerate(zip(lines.values.T, cells.T, strict=True), 1):
+        refuse_merged(exact(pa.array(raw), column), f"attribute {number}", lines.refuse_at)
     return values
 
 
@@ -289,10 +289,10 @@ def _required(folder: Path, stem: str, columns: int | None = None, remedy: str =
 
 def _file(folder: Path, stem: str) -> Path | None:
     """The file of that stem; None if there is none."""
-    found = [path for path in (folder / f"{stem}{suffix}" for suffix in TU_SUFFIXES) if path.is_file()]
-    if found[1:]:
-        refuse(folder, f"both {found[0].name} and {found[1].name} are there", "Keep the one that counts.", "file-twice")
-    return found[0] if found else None
+    paths = [path for path in (folder / f"{stem}{suffix}" for suffix in TU_SUFFIXES) if path.is_file()]
+    if paths[1:]:
+        refuse(folder, f"both {paths[0].name} and {paths[1].name} are there", "Keep the one that counts.", "file-twice")
+    return paths[0] if paths else None
 
 
 def _optional(
@@ -392,13 +392,13 @@ class TU:
             DataError: it holds no such data set, or more than one, or is refused by `tu.read`.
         """
         root = named_folder(root, "tu", "the folder with DS_A.txt", _LAYOUT)
-        found = tu_names(root)
-        if not found:
+        names = tu_names(root)
+        if not names:
             refuse_other_form(root, "no file ends in _A.txt", "_A", TU_SUFFIXES)
-        if len(found) != 1:
-            what = f"{len(found)} data sets are there: {', '.join(found)}" if found else "no file ends in _A.txt"
+        if len(names) != 1:
+            what = f"{len(names)} data sets are there: {', '.join(names)}" if names else "no file ends in _A.txt"
             refuse(root, what, _LAYOUT)
-        return self._read(root, found[0])
+        return self._read(root, names[0])
 
     def _read(self, folder: Path, name: str, pattern: str = "*") -> Dataset:
         dataset = read(folder, name, self.attributes, pattern=pattern)

@@ -89,14 +89,14 @@ def sources(step: str, to: Mapping[str, Sequence[str]], known: Mapping[str, int]
                 "each a key of `to` itself.",
                 code="call.topology",
             )
-    found = {peer: tuple(client for client in chosen if peer in to[client]) for peer in chosen}
-    if len({len(senders) for senders in found.values()}) > 1:
-        counts = listed([f"{peer}: {len(senders)}" for peer, senders in found.items()])
+    senders_by_peer = {peer: tuple(client for client in chosen if peer in to[client]) for peer in chosen}
+    if len({len(senders) for senders in senders_by_peer.values()}) > 1:
+        counts = listed([f"{peer}: {len(senders)}" for peer, senders in senders_by_peer.items()])
         raise FedweaveError(
             f"{step} sends unequally many messages ({counts}); let all clients hear from equally many.",
             code="call.topology",
         )
-    return found
+    return senders_by_peer
 
 
 def receivers(step: str, clients: Sequence[str] | None, received: Sent | None) -> Sequence[str] | None:
@@ -140,7 +140,7 @@ def check_summed(step: str, info: StepInfo, count: int, known: Sequence[str], mi
             f"{step}: a secure sum needs at least two clients: the sum of one is what it would hide.",
             code="user.two-clients",
         )
-    needed = max(own.needed(len(known)) for own in info.sums.values())
+    needed = max(secure_sum.needed(len(known)) for secure_sum in info.sums.values())
     if count < needed:
         raise ClientsMissing(step, missing, needed, count + len(missing))
 
@@ -187,7 +187,7 @@ def check_permanent(step: str, info: StepInfo, reply: Tree, state: Tree) -> None
     Raises:
         FedweaveError: names the step and the entry.
     """
-    released = (release_of(own) for applied in info.applied(reply) for own in applied.mechanisms)
+    released = (release_of(mechanism) for applied in info.applied(reply) for mechanism in applied.mechanisms)
     if absent := [release for release in released if release and release not in state]:
         raise FedweaveError(
             f"{step} declares a release {absent[0]!r}, but leaves nothing of that name in client.state. Keep there "
@@ -209,7 +209,9 @@ class Watched:
 
     def __init__(self, graph: Graph, test: Graph | None = None) -> None:
         seen = {"graph": graph, "test": test}
-        self._tensors = {name: own for role, found in seen.items() for name, own in _of(role, found)}
+        self._tensors = {
+            name: values for role, watched_graph in seen.items() for name, values in _of(role, watched_graph)
+        }
         self._before = [sum(map(writes, tensors)) for tensors in self._tensors.values()]
 
     def refuse_changes(self, step: str, whose: str, kind: type[FedweaveError] = StepFailed) -> None:
@@ -226,11 +228,11 @@ class Watched:
 
 def _named(graph: Graph) -> Iterator[tuple[str, object]]:
     yield from graph._asdict().items()
-    yield from ((f"extra[{name!r}]", own) for name, own in graph.extra.items())
+    yield from ((f"extra[{name!r}]", value) for name, value in graph.extra.items())
 
 
-def _of(role: str, found: Graph | None) -> Iterator[tuple[str, tuple[Tensor, ...]]]:
-    for name, value in _named(found) if found is not None else ():
+def _of(role: str, graph: Graph | None) -> Iterator[tuple[str, tuple[Tensor, ...]]]:
+    for name, value in _named(graph) if graph is not None else ():
         if isinstance(value, Tensor) and not value.is_inference():  # those have no such number, and are rare
             yield f"{role}.{name}", (value,)
         elif isinstance(value, Sparse):

@@ -82,11 +82,11 @@ class ClientData:
         """Undo `dump`: clients that `tree` does not name get back what was loaded."""
         self.graphs.maps[0].clear()
         self.versions.clear()
-        for client, kept in tree.items():
+        for client, entry in tree.items():
             old = self.graphs[client]
-            graph = tree_graph(kept[DATA], old.x.shape[1]).to(old.device) if DATA in kept else None
+            graph = tree_graph(entry[DATA], old.x.shape[1]).to(old.device) if DATA in entry else None
             self.replace(client, graph)
-            self.versions[client] = int(kept["version"])
+            self.versions[client] = int(entry["version"])
 
 
 def taken(reply: object, info: StepInfo) -> Any:
@@ -106,12 +106,12 @@ def accepted(new: object, old: Graph, classes: int, where: str, columns: int) ->
         refuse(where, f"it is a {type(new).__name__}, not a Graph", _REMEDY)
     if fault := next(_faults(new, old, columns), ""):
         refuse(where, fault, _REMEDY)
-    values, edges, y, masks, sens, graph_of, carried = graph_arrays(new)
+    values, edges, y, masks, sens, graph_of, attributes = graph_arrays(new)
     x = values.astype(np.float32)
-    held = Dataset(where, x, edges, y, classes, sens, masks, graph_of=graph_of, carried=carried)
+    held = Dataset(where, x, edges, y, classes, sens, masks, graph_of=graph_of, carried=attributes)
     check(held, where, labelled=False)
-    made = make_graph(values, edges, y, masks, sens, new.x.dtype, new.nodes, graph_of, len(new.y), carried=carried)
-    return made.to(old.device)
+    graph = make_graph(values, edges, y, masks, sens, new.x.dtype, new.nodes, graph_of, len(new.y), carried=attributes)
+    return graph.to(old.device)
 
 
 def _faults(new: Graph, old: Graph, columns: int) -> Iterator[str]:
@@ -120,7 +120,7 @@ def _faults(new: Graph, old: Graph, columns: int) -> Iterator[str]:
     examples = rows if old.example == "node" else len(new.y)
     if rows % BLOCK or not torch.equal(new.real, torch.arange(rows, device=new.device) < real):
         yield f"its real nodes are not the first of whole blocks of {BLOCK} rows"
-    if not isinstance(new.edges, Edges) or [own.nodes for own in new.edges.members] != [rows]:
+    if not isinstance(new.edges, Edges) or [current.nodes for current in new.edges.members] != [rows]:
         yield f"its edges are not those of one client with {rows} rows"
     if examples % BLOCK:
         yield f"its {examples} rows of y are not whole blocks of {BLOCK} rows"
@@ -133,11 +133,11 @@ def _faults(new: Graph, old: Graph, columns: int) -> Iterator[str]:
                 yield f"{name} is {'absent' if now is None else 'there'}, unlike before"
         elif isinstance(was, Sparse) != isinstance(now, Sparse) or now.dtype != was.dtype or tuple(now.shape) != shape:
             yield f"{name} is {_form(now)}, not {_form(was, shape)}"
-    own = len(graph_arrays(new).y)
-    padding = {"x": (0, real), "y": (-1, own), "masks": (0, own), "sens": (-1, own), "graph_of": (-1, real)}
+    current = len(graph_arrays(new).y)
+    padding = {"x": (0, real), "y": (-1, current), "masks": (0, current), "sens": (-1, current), "graph_of": (-1, real)}
     for name, (value, count) in padding.items():
-        own = getattr(new, name)
-        if own is not None and not _padded(own, count, value, 1 if name == "masks" else 0):
+        current = getattr(new, name)
+        if current is not None and not _padded(current, count, value, 1 if name == "masks" else 0):
             yield f"{name} does not end with {value} behind its {count} real {'nodes' if count == real else 'examples'}"
 
 

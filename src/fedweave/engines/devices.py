@@ -45,8 +45,8 @@ def named(device: torch.device) -> str:
 
 def at_hand() -> str:
     """A sentence on the devices there are."""
-    if found := [named(torch.device("cuda", index)) for index in range(count())]:
-        return f"Here: cpu, {', '.join(found)}."
+    if gpus := [named(torch.device("cuda", index)) for index in range(count())]:
+        return f"Here: cpu, {', '.join(gpus)}."
     return f"Here: cpu alone, for {_fault('cuda')}."
 
 
@@ -64,15 +64,15 @@ def _fault(wanted: str) -> str:
     return ""
 
 
-def _reason(said: str) -> str:
+def _reason(message: str) -> str:
     """What PyTorch says where it cannot begin with GPUs, in words of one's own."""
-    if "no NVIDIA driver" in said:
+    if "no NVIDIA driver" in message:
         return "this machine has no NVIDIA driver, or hides it; install one, and let `nvidia-smi` list the GPU"
-    if "too old" in said:
+    if "too old" in message:
         return (
             f"the NVIDIA driver is too old for this PyTorch (CUDA {torch.version.cuda}); update the driver, or "
             "install a build for an older CUDA (docs/scale.md, “Which PyTorch”)"
         )
-    if "No CUDA GPUs" in said:
+    if "No CUDA GPUs" in message:
         return "PyTorch sees no GPU; look at `nvidia-smi`, and at CUDA_VISIBLE_DEVICES, which may hide it"
-    return f"PyTorch cannot use it ({said.strip().splitlines()[0].rstrip('.')}); look at `nvidia-smi`"
+    return f"PyTorch cannot use it ({message.strip().splitlines()[0].rstrip('.')}); look at `nvidia-smi`"

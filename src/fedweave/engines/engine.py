@@ -202,9 +202,9 @@ class LocalEngine(Engine):
 
     def deliver(self, call: Call) -> Sent:
         """See `core.federation.Federation`."""
-        found = sources(call.name, call.to, self.place)
+        senders = sources(call.name, call.to, self.place)
         replies = self.answer(call)
-        return DeliveredReplies(call.name, replies.clients, replies.missing, found, replies)
+        return DeliveredReplies(call.name, replies.clients, replies.missing, senders, replies)
 
     def _present(self, name: str, clients: Sequence[str] | None, quorum: float) -> tuple[list[str], dict[str, str]]:
         chosen = called(name, clients, self.place, quorum)

@@ -59,7 +59,7 @@ class Loop:
     def run(self, work: Work, clients: Sequence[str]) -> Iterator[Ran]:
         """See `Executor`."""
         for at, client in enumerate(clients):
-            yield self._timed(self._alone, work, (client,), (at,))
+            yield self._timed(self._run_client, work, (client,), (at,))
 
     def _timed(self, way: Callable[[Work, Group], Tree], work: Work, group: Group, at: tuple[int, ...]) -> Ran:
         began = time.perf_counter()
@@ -76,7 +76,7 @@ class Loop:
         algorithm = self._own.get(client)
         return work if algorithm is None else replace(work, step=find_step(algorithm, work.name))
 
-    def _alone(self, work: Work, group: Group) -> Tree:
+    def _run_client(self, work: Work, group: Group) -> Tree:
         """One plain call."""
         (client,) = group
         work = self._of(work, client)
@@ -85,11 +85,11 @@ class Loop:
         state = {} if work.info.stateless else self._states.one(client)
         view = Client(self._graph(client), state, key, secret, self.test, self._members)
         message = messages.one(client)
-        given, before = [leaf for _, leaf in leaves(message) if isinstance(leaf, Tensor)], messages.versions()
+        arrays, before = [leaf for _, leaf in leaves(message) if isinstance(leaf, Tensor)], messages.versions()
         watched = Watched(view.graph, view.test)
         try:
             reply = work.step(view, message)
-            made = taken(reply, work.info)
+            new_graph = taken(reply, work.info)
             check(reply, f"the reply of {work.name} from {client!r}")
             check(view.state, f"the state that {work.name} keeps at {client!r}")
             check_permanent(work.name, work.info, reply, view.state)
@@ -102,11 +102,13 @@ class Loop:
         refuse_changes(work.name, before, messages)
         watched.refuse_changes(work.name, f"client {client!r}")
         if work.info.replaces_data:
-            self._replace(client, made, work)
-        own = MemoryIsolation([*given, *view.graph, *view.graph.extra.values(), *(made or ())])
+            self._replace(client, new_graph, work)
+        isolation = MemoryIsolation([*arrays, *view.graph, *view.graph.extra.values(), *(new_graph or ())])
         if not work.info.apart:
-            self._states.put(group, {path: as_row(own.copy(materialize(leaf))) for path, leaf in leaves(view.state)})
-        return map_leaves(lambda leaf: as_row(own.copy(leaf)), reply)
+            self._states.put(
+                group, {path: as_row(isolation.copy(materialize(leaf))) for path, leaf in leaves(view.state)}
+            )
+        return map_leaves(lambda leaf: as_row(isolation.copy(leaf)), reply)
 
     def _graph(self, client: str) -> Graph:
         """The graph of one client where steps run."""
@@ -117,9 +119,9 @@ class Loop:
             self._moved[client] = graph.to(self.device)
         return self._moved[client]
 
-    def _replace(self, client: str, made: object, work: Work) -> None:
+    def _replace(self, client: str, new_graph: object, work: Work) -> None:
         where, old = f"the graph that {work.name} made for {client!r}", self.data.graphs[client]
-        graph = None if made is None else accepted(made, old, self.data.classes, where, work.info.columns)
+        graph = None if new_graph is None else accepted(new_graph, old, self.data.classes, where, work.info.columns)
         self.data.replace(client, graph)
         self._moved.pop(client, None)
         if graph is not None:
@@ -130,8 +132,8 @@ class Loop:
 
     def snapshot(self) -> Tree:
         """See `Executor`."""
-        kept = self._states.dump()
-        return {client: kept[client] for client in self.clients if client in kept}
+        states = self._states.dump()
+        return {client: states[client] for client in self.clients if client in states}
 
     def snapshot_data(self) -> Tree:
         """See `Executor`."""

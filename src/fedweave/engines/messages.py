@@ -16,7 +16,7 @@ from fedweave.core.replies import Stacked
 from fedweave.core.tree import Tree, check, clone, device_of, encode, leaves, map_leaves, nest
 from fedweave.core.types import HELD
 from fedweave.errors import CallRefused, FedweaveError, told_diverged
-from fedweave.learn import alone
+from fedweave.learn import compute_on_server
 from fedweave.ops.tape import ByObject, Stamp, writes
 from fedweave.ops.touched import Sparsified, counted, materialize
 from fedweave.privacy.secure_sum import diverged
@@ -53,8 +53,8 @@ class Messages:
             check(each.tree, f"the message of {step}")
             self.rows, each = each, None
         self.each = {c: check(tree, f"the message of {step} to {c!r}") for c, tree in (each or {}).items()}
-        given = {*self.shared, *self.rows.tree, *(key for tree in self.each.values() for key in tree)}
-        if self.peers and (taken := given & {RECEIVED, PRESENT}):
+        keys = {*self.shared, *self.rows.tree, *(key for tree in self.each.values() for key in tree)}
+        if self.peers and (taken := keys & {RECEIVED, PRESENT}):
             raise FedweaveError(
                 f"the message of {step} has the keys {sorted(taken)}, which are of what peers sent.", code="call.each"
             )
@@ -93,8 +93,8 @@ class Messages:
     @cached_property
     def _sparse(self) -> tuple[tuple[str, ...], Tensor] | None:
         """The sparse leaves, and how many entries of each travel to each client, counted together."""
-        found = {path: leaf.dense for path, leaf in leaves(self.rows.tree) if isinstance(leaf, Sparsified)}
-        return (tuple(found), alone(counted, found)) if found else None
+        sparse_leaves = {path: leaf.dense for path, leaf in leaves(self.rows.tree) if isinstance(leaf, Sparsified)}
+        return (tuple(sparse_leaves), compute_on_server(counted, sparse_leaves)) if sparse_leaves else None
 
     @cached_property
     def _row(self) -> dict[str, int]:
@@ -125,8 +125,8 @@ class Messages:
         if not self.each and not self.peers:
             return self.rows.of(group) if self.rows.clients else {}
         flats = [dict(leaves(self._own(client))) for client in group]
-        own = nest({path: torch.stack([_tensor(flat[path], self._device) for flat in flats]) for path in flats[0]})
-        return own | self.rows.of(group) if self.rows.clients else own
+        messages = nest({path: torch.stack([_tensor(flat[path], self._device) for flat in flats]) for path in flats[0]})
+        return messages | self.rows.of(group) if self.rows.clients else messages
 
     def _own(self, client: str) -> Tree:
         return {**self.each.get(client, {}), **self.peers.get(client, {})}
@@ -137,17 +137,17 @@ class Messages:
 
     @cached_property
     def _sent(self) -> list[Tensor]:
-        own = (leaf for tree in (self.rows.tree, *self.each.values()) for _, leaf in leaves(tree))
-        return [leaf for leaf in (*self.common_leaves.values(), *own) if isinstance(leaf, Tensor)]
+        client_leaves = (leaf for tree in (self.rows.tree, *self.each.values()) for _, leaf in leaves(tree))
+        return [leaf for leaf in (*self.common_leaves.values(), *client_leaves) if isinstance(leaf, Tensor)]
 
 
-def peer_messages(own: Tree, sources: Sequence[str], trees: Mapping[str, Tree]) -> Tree:
-    """What a client that itself sent `own` finds in its message from the peers `sources`, whose `trees` have
+def peer_messages(message: Tree, sources: Sequence[str], trees: Mapping[str, Tree]) -> Tree:
+    """What a client that itself sent `message` finds in its message from the peers `sources`, whose `trees` have
     arrived."""
-    found = [trees[peer] if peer in trees else map_leaves(_zero, own) for peer in sources]
-    device = device_of(own)
+    messages = [trees[peer] if peer in trees else map_leaves(_zero, message) for peer in sources]
+    device = device_of(message)
     present = torch.tensor([peer in trees for peer in sources], dtype=torch.bool, device=device)
-    return {RECEIVED: {str(at): _tensors(tree, device) for at, tree in enumerate(found)}, PRESENT: present}
+    return {RECEIVED: {str(at): _tensors(tree, device) for at, tree in enumerate(messages)}, PRESENT: present}
 
 
 def _zero(leaf: object) -> Any:
@@ -193,17 +193,17 @@ class LastSent:
         share the result."""
         if self._resend:
             return dict(messages)
-        made = ByObject[dict[str, Tree]]()
-        found = {}
+        cache = ByObject[dict[str, Tree]]()
+        result = {}
         for client, message in messages.items():
             held = self._held(client, message)
             named = "\n".join(held)
-            if message not in made:
-                made[message] = {}
-            if named not in made[message]:
-                made[message][named] = _without(message, held) | {HELD: named} if held else message
-            found[client] = made[message][named]
-        return found
+            if message not in cache:
+                cache[message] = {}
+            if named not in cache[message]:
+                cache[message][named] = _without(message, held) | {HELD: named} if held else message
+            result[client] = cache[message][named]
+        return result
 
     def note(self, messages: Mapping[str, Tree], replied: Iterable[str]) -> None:
         """Remember what was sent to the clients that `replied`; what the others hold now is unknown."""
@@ -257,12 +257,12 @@ class LastReceived:
         if not isinstance(named, str) or any(path not in self._known or path in flat for path in paths):
             raise CallRefused("a message leaves out what was not in the one before")
         try:
-            found = nest(flat | {path: self._known[path].clone() for path in paths})  # steps may change their message
+            tree = nest(flat | {path: self._known[path].clone() for path in paths})  # steps may change their message
         except ValueError as error:
             raise CallRefused(f"a message does not fit to what it leaves out: {error}") from error
-        if not self._resend and (tensors := _tensors_by_path(found)):
+        if not self._resend and (tensors := _tensors_by_path(tree)):
             self._known = {path: leaf.clone() for path, leaf in tensors.items()}
-        return found
+        return tree
 
 
 def _tensors_by_path(message: Tree) -> dict[str, Tensor]:
@@ -328,7 +328,7 @@ def check_terms(info: StepInfo, clients: Sequence[str], replies: Tree) -> None:
     """
     for path, words in leaves(replies):
         if info.covering(path) in info.sums and isinstance(words, Tensor) and diverged(words):
-            odd = next(client for client, own in zip(clients, words, strict=True) if diverged(own))
+            odd = next(client for client, row in zip(clients, words, strict=True) if diverged(row))
             raise FedweaveError(told_diverged(f"{path} of {odd!r}"), code="diverged")
 
 
@@ -352,8 +352,8 @@ class SumMeter:
                 "signature": _bytes(SIGNATURE),
             }
             self._exchange("advertise", where, here, {}, advert)
-            told = {"adverts": dict.fromkeys(here, advert)}
-            self._exchange("share", where, here, told, {"shares": _bytes(len(here), SLOTS, SHARE)})
+            message = {"adverts": dict.fromkeys(here, advert)}
+            self._exchange("share", where, here, message, {"shares": _bytes(len(here), SLOTS, SHARE)})
         self._left -= 1
 
     def opened(self, where: tuple[int, int], here: Sequence[str]) -> None:

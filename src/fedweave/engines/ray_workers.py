@@ -208,8 +208,8 @@ class RayWorkers:
             again = True
 
             def channel(method: str, *blobs: object) -> Pending:
-                asked = actor.answer.remote(method, *blobs)
-                return lambda: _received(ray, asked, gone)
+                task = actor.answer.remote(method, *blobs)
+                return lambda: _received(ray, task, gone)
 
             return channel
 
@@ -230,10 +230,10 @@ class RayWorkers:
 
     def _free(self) -> bool:
         """Whether there is a free core: one that takes a task. What the cluster says it has may be a lost machine's."""
-        asked = self._ray.remote(num_cpus=1)(_nothing).remote()
-        done, _ = self._ray.wait([asked], timeout=_LOOK_SECONDS)
+        task = self._ray.remote(num_cpus=1)(_nothing).remote()
+        done, _ = self._ray.wait([task], timeout=_LOOK_SECONDS)
         if not done:
-            self._ray.cancel(asked)
+            self._ray.cancel(task)
         return bool(done)
 
 
@@ -254,30 +254,30 @@ def _asking_once() -> Iterator[None]:
         del os.environ[_ASKING]
 
 
-def _received(ray: Any, asked: Any, gone: tuple[type[Exception], ...], seconds: float | None = None) -> bytes:
+def _received(ray: Any, task: Any, gone: tuple[type[Exception], ...], seconds: float | None = None) -> bytes:
     """What a worker answers.
 
     Raises:
         WorkerLost: it is gone, or not ready in time. FedweaveError: whatever it refused.
     """
     try:
-        blob, kind, told = ray.get(asked, timeout=seconds)
+        blob, kind, message = ray.get(task, timeout=seconds)
     except gone as error:
         raise WorkerLost(str(error).strip().splitlines()[0]) from error
     except ray.exceptions.GetTimeoutError as error:
         raise WorkerLost(f"it was not ready within {seconds:g} s: has the cluster a free core?") from error
     if kind:
-        raise _ERRORS.get(kind, FedweaveError)(told)
-    found: bytes = blob
-    return found
+        raise _ERRORS.get(kind, FedweaveError)(message)
+    answer: bytes = blob
+    return answer
 
 
 def _kinds(base: type[FedweaveError]) -> dict[str, type[FedweaveError]]:
     """Errors by name."""
-    found = {base.__name__: base}
+    kinds = {base.__name__: base}
     for kind in base.__subclasses__():
-        found |= _kinds(kind)
-    return found
+        kinds |= _kinds(kind)
+    return kinds
 
 
 _ERRORS = _kinds(FedweaveError)

@@ -32,9 +32,9 @@ def pack(tree: Tree) -> bytes:
 
 def unpack(blob: bytes, device: torch.device | str = "cpu") -> Tree:
     """Undo `pack`; the tensors lie on `device`."""
-    found = decode(blob, device=device)
-    flat = dict(leaves(found.get("tree", {})))
-    return nest({path: flat[path] for path in json.loads(found[_ORDER])})
+    content = decode(blob, device=device)
+    flat = dict(leaves(content.get("tree", {})))
+    return nest({path: flat[path] for path in json.loads(content[_ORDER])})
 
 
 def request(
@@ -45,15 +45,15 @@ def request(
     done: numbers of replies that nobody will ask for any more. ahead: what is asked of the replies at once. everyone:
     these are all that the executor has, whose names it knows.
     """
-    own, messages = set(clients), work.messages
-    names = [client for client in messages.rows.clients if client in own]
+    called, messages = set(clients), work.messages
+    names = [client for client in messages.rows.clients if client in called]
     tree: Tree = {
         "step": work.name,
         "key": work.key,
         "done": json.dumps(list(done)),
-        "ahead": {str(at): asked for at, asked in enumerate(ahead)},
-        "each": {client: tree for client, tree in messages.each.items() if client in own},
-        "peers": {client: tree for client, tree in messages.peers.items() if client in own},
+        "ahead": {str(at): query for at, query in enumerate(ahead)},
+        "each": {client: tree for client, tree in messages.each.items() if client in called},
+        "peers": {client: tree for client, tree in messages.peers.items() if client in called},
     }
     if not everyone:
         tree["clients"] = json.dumps(list(clients))
@@ -94,15 +94,15 @@ class Worker:
         self._number = 0
         self._methods: Mapping[str, Callable[..., Tree]] = {
             "run": self._run,
-            "computes_on": lambda asked: {"names": json.dumps(self._executor.computes_on)},
-            "one": lambda asked: self._of(asked).one(asked["row"]),
-            "rows": lambda asked: _rows(self._of(asked)),
-            "stack": lambda asked: {"leaf": self._of(asked).stack(asked["path"])},
-            "weighted": lambda asked: nest(self._of(asked).weighted(json.loads(asked["paths"]), asked["weights"])()),
-            "total": lambda asked: nest(self._of(asked).total(json.loads(asked["paths"]))()),
+            "computes_on": lambda body: {"names": json.dumps(self._executor.computes_on)},
+            "one": lambda body: self._of(body).one(body["row"]),
+            "rows": lambda body: _rows(self._of(body)),
+            "stack": lambda body: {"leaf": self._of(body).stack(body["path"])},
+            "weighted": lambda body: nest(self._of(body).weighted(json.loads(body["paths"]), body["weights"])()),
+            "total": lambda body: nest(self._of(body).total(json.loads(body["paths"]))()),
             "judged": self._judged,
-            "snapshot": lambda asked: self._executor.snapshot(),
-            "snapshot_data": lambda asked: self._executor.snapshot_data(),
+            "snapshot": lambda body: self._executor.snapshot(),
+            "snapshot_data": lambda body: self._executor.snapshot_data(),
             "restore": self._restore,
             "save": self._save,
         }
@@ -111,22 +111,22 @@ class Worker:
         """Carry out one of its methods on packed trees."""
         return pack(self._methods[method](*(unpack(blob, self._executor.device) for blob in blobs)))
 
-    def _run(self, asked: Tree, shared: Tree) -> Tree:
-        self._drop(asked)
-        step = find_step(self._algorithm, asked["step"])
-        clients, messages = read_request(asked, shared, self._executor.device, self._executor.clients)
-        ran = list(self._executor.run(call(asked, messages, step, step_info(step)), clients))
-        replies = Joint([own.replies for own in ran])
+    def _run(self, body: Tree, shared: Tree) -> Tree:
+        self._drop(body)
+        step = find_step(self._algorithm, body["step"])
+        clients, messages = read_request(body, shared, self._executor.device, self._executor.clients)
+        ran = list(self._executor.run(call(body, messages, step, step_info(step)), clients))
+        replies = Joint([batch.replies for batch in ran])
         number, self._number = self._number, self._number + 1
         self._kept[number] = replies
         dtypes = {path: str(replies.dtype(path)).removeprefix("torch.") for path in replies.paths}
-        groups = [(len(group.at), group.form, group.seconds) for own in ran for group in own.groups]
+        groups = [(len(group.at), group.form, group.seconds) for batch in ran for group in batch.groups]
         return {
             "number": number,
             "at": torch.tensor(replies.at, dtype=torch.int32, device="cpu"),
             "dtypes": json.dumps(dtypes),
             "groups": json.dumps(groups),
-            "ahead": {key: self._ahead(number, one) for key, one in asked.get("ahead", {}).items()},
+            "ahead": {key: self._ahead(number, one) for key, one in body.get("ahead", {}).items()},
         }
 
     def _judged(self, asked: Tree) -> Tree:
@@ -134,38 +134,40 @@ class Worker:
         net, graphs = deployable(self._algorithm).net, self._executor.data.graphs
         return {client: judged_examples(net, asked["w"], graphs[client]) for client in json.loads(asked["clients"])}
 
-    def _ahead(self, number: int, asked: Tree) -> Tree:
+    def _ahead(self, number: int, query: Tree) -> Tree:
         """What was asked of the last replies to this step, of these; nothing where they do not have it, which is said
         to whoever asks for it."""
         try:
-            return {"found": self._methods[asked["method"]](asked | {"number": number})}
+            return {"found": self._methods[query["method"]](query | {"number": number})}
         except (FedweaveError, ArithmeticError, LookupError, RuntimeError, ValueError):
             return {}
 
-    def _of(self, asked: Tree) -> Portion:
-        return self._kept[asked["number"]]
+    def _of(self, body: Tree) -> Portion:
+        return self._kept[body["number"]]
 
-    def _drop(self, asked: Tree) -> None:
+    def _drop(self, body: Tree) -> None:
         """Let go of replies that nobody will ask for any more."""
-        for number in json.loads(asked.get("done", "[]")):
+        for number in json.loads(body.get("done", "[]")):
             self._kept.pop(number, None)
 
-    def _save(self, asked: Tree) -> Tree:
-        """All that a worker in its place has to `_restore` before the request `asked`; the number is that of the next
+    def _save(self, body: Tree) -> Tree:
+        """All that a worker in its place has to `_restore` before the request `body`; the number is that of the next
         replies."""
-        self._drop(asked)
-        kept = {
+        self._drop(body)
+        portions = {
             str(number): {str(at): {"at": at, "reply": replies.one(row)} for row, at in enumerate(replies.at)}
             for number, replies in self._kept.items()
         }
         states, data = self._executor.snapshot(), self._executor.snapshot_data()
-        return {"states": states, "data": data, "number": self._number, "kept": kept}
+        return {"states": states, "data": data, "number": self._number, "kept": portions}
 
-    def _restore(self, asked: Tree) -> Tree:
-        self._executor.restore(asked.get("states", {}), asked.get("data", {}))
-        self._number = asked.get("number", self._number)
-        for number, replies in asked.get("kept", {}).items():
-            rows = [ReplyBatch((own["at"],), map_leaves(as_row, own.get("reply", {}))) for own in replies.values()]
+    def _restore(self, body: Tree) -> Tree:
+        self._executor.restore(body.get("states", {}), body.get("data", {}))
+        self._number = body.get("number", self._number)
+        for number, replies in body.get("kept", {}).items():
+            rows = [
+                ReplyBatch((reply["at"],), map_leaves(as_row, reply.get("reply", {}))) for reply in replies.values()
+            ]
             self._kept[int(number)] = Joint(rows)
         return {}
 
@@ -200,12 +202,12 @@ class ReplyRequests:
     def ahead(self, step: str) -> dict[str, Tree]:
         """What to ask of the step's next replies."""
         before, self._before[step] = self._before.get(step, {}), self._now.pop(step, {})
-        return {what: asked for what, asked in self._before[step].items() if _alike(asked, before.get(what, {}))}
+        return {what: query for what, query in self._before[step].items() if _alike(query, before.get(what, {}))}
 
 
-def _alike(asked: Tree, before: Tree) -> bool:
+def _alike(query: Tree, before: Tree) -> bool:
     """Whether the same weights, if any, were given."""
-    weights, last = asked.get("weights"), before.get("weights")
+    weights, last = query.get("weights"), before.get("weights")
     return weights is None or (last is not None and torch.equal(weights, last))
 
 
@@ -232,19 +234,19 @@ class Shard:
         answer = self._channel("run", request(work, clients, done, [*ahead.values()], everyone), shared)
         return lambda at: self._finished(work.name, ahead, unpack(answer()), at)
 
-    def _finished(self, step: str, ahead: Mapping[str, Tree], found: Tree, at: Sequence[int]) -> Ran:
-        places, groups, start, total = [at[own] for own in found["at"].tolist()], [], 0, 0
-        for count, (size, parts), seconds in json.loads(found["groups"]):
+    def _finished(self, step: str, ahead: Mapping[str, Tree], answer: Tree, at: Sequence[int]) -> Ran:
+        places, groups, start, total = [at[index] for index in answer["at"].tolist()], [], 0, 0
+        for count, (size, parts), seconds in json.loads(answer["groups"]):
             form = Measured(size, tuple(map(tuple, parts)))
             groups.append(Metered(tuple(places[start : start + count]), form, seconds))
             start, total = start + count, total + count * size
-        told = {
-            what: (asked, found["ahead"][str(number)]["found"])
-            for number, (what, asked) in enumerate(ahead.items())
-            if "found" in found.get("ahead", {}).get(str(number), {})
+        answers = {
+            what: (query, answer["ahead"][str(number)]["found"])
+            for number, (what, query) in enumerate(ahead.items())
+            if "found" in answer.get("ahead", {}).get(str(number), {})
         }
         replies = ShardPortion(
-            self, step, found["number"], tuple(places), json.loads(found["dtypes"]), told, total > _TOGETHER
+            self, step, answer["number"], tuple(places), json.loads(answer["dtypes"]), answers, total > _TOGETHER
         )
         return Ran(replies, tuple(groups))
 
@@ -269,11 +271,11 @@ class ShardPortion:
         number: int,
         at: tuple[int, ...],
         dtypes: Mapping[str, str],
-        told: dict[str, tuple[Tree, Tree]],
+        answers: dict[str, tuple[Tree, Tree]],
         apart: bool,
     ) -> None:
         self.at, self.paths = at, tuple(dtypes)
-        self._shard, self._step, self._number, self._dtypes, self._told = shard, step, number, dtypes, told
+        self._shard, self._step, self._number, self._dtypes, self._told = shard, step, number, dtypes, answers
         self._row: int | None = None  # the first that was asked for
         self._apart = apart
         finalize(self, shard.forget, number)
@@ -283,8 +285,8 @@ class ShardPortion:
         if "rows" not in self._told and (self._apart or self._row in (None, row)):
             self._row = row
             return self._answer("one", {"row": row})()
-        found: Tree = self._answer("rows", {})().get(str(row), {})  # whoever asks for two asks for all of them
-        return found
+        reply: Tree = self._answer("rows", {})().get(str(row), {})  # whoever asks for two asks for all of them
+        return reply
 
     def stack(self, path: str) -> Tensor:
         """See `core.portions.Portion`."""
@@ -301,8 +303,8 @@ class ShardPortion:
 
     def dtype(self, path: str) -> torch.dtype:
         """See `core.portions.Portion`."""
-        found: torch.dtype = vars(torch)[self._dtypes[path]]
-        return found
+        dtype: torch.dtype = vars(torch)[self._dtypes[path]]
+        return dtype
 
     def _sums(self, method: str, how: Tree) -> Sums:
         answer = self._answer(method, how)
@@ -310,20 +312,20 @@ class ShardPortion:
 
     def _answer(self, method: str, how: Tree) -> Callable[[], Tree]:
         """Begin to ask for something, unless that was told already."""
-        asked = {"method": method, **how}
-        what = " ".join(str(value) for key, value in asked.items() if key != "weights")
-        self._shard.asked.note(self._step, what, asked)
+        query = {"method": method, **how}
+        what = " ".join(str(value) for key, value in query.items() if key != "weights")
+        self._shard.asked.note(self._step, what, query)
         often = method not in _SUMS
-        known, told = self._told.get(what, ({}, {})) if often else self._told.pop(what, ({}, {}))
-        if told and _alike(asked, known):
-            return lambda: told
+        known, reply = self._told.get(what, ({}, {})) if often else self._told.pop(what, ({}, {}))
+        if reply and _alike(query, known):
+            return lambda: reply
         answer = self._shard.begin(method, {"number": self._number, **how})
 
         def wait() -> Tree:
-            found = unpack(answer())
+            result = unpack(answer())
             if often:
-                self._told[what] = asked, found
-            return found
+                self._told[what] = query, result
+            return result
 
         return wait
 
@@ -353,8 +355,8 @@ class Sharded:
     @property
     def computes_on(self) -> tuple[str, ...]:
         """See `Executor`."""
-        found = [json.loads(told["names"]) for told in self._each("computes_on")]
-        return tuple(dict.fromkeys(name for names in found for name in names))
+        name_lists = [json.loads(answer["names"]) for answer in self._each("computes_on")]
+        return tuple(dict.fromkeys(name for names in name_lists for name in names))
 
     def run(self, work: Work, clients: Sequence[str]) -> Iterator[Ran]:
         """See `Executor`."""
@@ -394,10 +396,10 @@ class Sharded:
         return [found[client] for client in clients]
 
     def _collected(self, method: str) -> Tree:
-        found: Tree = {}
-        for told in self._each(method):
-            found |= told
-        return {client: found[client] for client in self.clients if client in found}
+        result: Tree = {}
+        for answer in self._each(method):
+            result |= answer
+        return {client: result[client] for client in self.clients if client in result}
 
     def _each(self, method: str, tree: Callable[[Shard], Tree] = lambda shard: {}) -> list[Tree]:
         """What all workers answer, which work side by side."""
@@ -431,4 +433,4 @@ def deal(sizes: Mapping[str, int], shards: int) -> list[tuple[str, ...]]:
         held[at].append(client)
         total[at] += sizes[client]
     order = {client: place for place, client in enumerate(sizes)}
-    return [tuple(sorted(own, key=order.__getitem__)) for own in held]
+    return [tuple(sorted(shard, key=order.__getitem__)) for shard in held]

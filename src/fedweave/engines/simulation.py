@@ -90,10 +90,10 @@ class Simulation(LocalEngine):
         check_names(tuple(graphs))
         keep_freed_memory()
         self.mode = mode
-        given: Record = {"classes": classes, "test": test, "members": members, "own": own}
-        given["device"] = device
+        options: Record = {"classes": classes, "test": test, "members": members, "own": own}
+        options["device"] = device
         executor: Loop = (
-            Vectorized(graphs, **given, chunk=chunk, record=record) if mode == "vmap" else Loop(graphs, **given)
+            Vectorized(graphs, **options, chunk=chunk, record=record) if mode == "vmap" else Loop(graphs, **options)
         )
         self._data = executor.data
         self.recordings = executor.recordings if isinstance(executor, Vectorized) else Recordings("never")

@@ -62,8 +62,8 @@ class RowStore:
         chosen = None if rows is None else torch.tensor(rows, device="cpu")
         for path, leaf in leaves.items():
             if isinstance(leaf, Tensor):
-                own = leaf if chosen is None else leaf.index_select(0, chosen.to(leaf.device))
-                self.leaves[path].index_copy_(0, there, own.to("cpu"))
+                selected = leaf if chosen is None else leaf.index_select(0, chosen.to(leaf.device))
+                self.leaves[path].index_copy_(0, there, selected.to("cpu"))
         return at
 
     def _grow(self, room: int, held: int) -> None:
@@ -161,8 +161,8 @@ class States:
     def copy(self) -> "States":
         """A second store that later `put`s do not reach, as long as those into the copy are of single clients."""
         other = States()
-        for name, own in vars(self).items():
-            setattr(other, name, own.copy() if isinstance(own, dict) else own)
+        for name, value in vars(self).items():
+            setattr(other, name, value.copy() if isinstance(value, dict) else value)
         return other
 
     def put(self, group: Group, stacked: Leaves) -> None:
@@ -246,7 +246,7 @@ class States:
             base[place] = row
         parts: list[tuple[Leaves, Tensor, Tensor | None]] = [(self._leaves(most), _index(base), None)]
         parts += [(self._leaves(home), _index(rows[home]), _index(places[home], self._device)) for home in others]
-        return {path: self._joined([(flat[path], own, at) for flat, own, at in parts]) for path in parts[0][0]}
+        return {path: self._joined([(flat[path], index, at) for flat, index, at in parts]) for path in parts[0][0]}
 
     def _joined(self, parts: "list[tuple[Any, Tensor, Tensor | None]]") -> Any:
         """Rows of stacked leaves: those of the first, into which those of others are copied at their places."""
@@ -256,8 +256,8 @@ class States:
         whole, *others = (
             moved(materialize_stacked(row_of(leaf, rows.to(leaf.device))), self._device) for leaf, rows, _ in parts
         )
-        for own, (_, _, there) in zip(others, parts[1:], strict=True):
-            whole.index_copy_(0, there, own)
+        for part, (_, _, there) in zip(others, parts[1:], strict=True):
+            whole.index_copy_(0, there, part)
         return whole
 
     def together(self, group: Group) -> bool:
@@ -312,15 +312,15 @@ class States:
 
     def dump(self) -> Tree:
         """{client: state} of all clients that hold one; those at home together are copied at once."""
-        members, found = dict[int, list[str]](), dict[str, Tree]()
+        members, states = dict[int, list[str]](), dict[str, Tree]()
         for client, (home, _) in self._home.items():
             members.setdefault(home, []).append(client)
         for home, clients in members.items():
             rows = _index(self._home[client][1] for client in clients)
             whole = {path: self._joined([(leaf, rows, None)]) for path, leaf in self._leaves(home).items()}
             for at, client in enumerate(clients):
-                found[client] = nest({path: row_of(leaf, at) for path, leaf in whole.items()})
-        return {client: found[client] for client in self._home if found[client]}
+                states[client] = nest({path: row_of(leaf, at) for path, leaf in whole.items()})
+        return {client: states[client] for client in self._home if states[client]}
 
 
 def _index(rows: Iterable[int], device: torch.device | str = "cpu") -> Tensor:

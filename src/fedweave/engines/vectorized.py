@@ -54,9 +54,9 @@ class Flat(NamedTuple):
         return cls([tensor], itemgetter(0), (None,), (form_of(tensor),))
 
     @classmethod
-    def of_leaves(cls, found: Mapping[str, Any], own: bool) -> "Flat":
+    def of_leaves(cls, by_path: Mapping[str, Any], batched: bool) -> "Flat":
         """Of the tree with these leaves by their paths, which put it together in a fraction of the time."""
-        layout, flat, each = *Layout.of(found), 0 if own else None
+        layout, flat, each = *Layout.of(by_path), 0 if batched else None
         dims = [each if isinstance(leaf, Tensor) else None for leaf in flat]
         for at in layout.shared:
             dims[at] = None
@@ -126,31 +126,31 @@ def run_batch(work: Work, parts: Sequence[Flat], operands: tuple[Any, ...]) -> l
         key, secret = of_client(call, "client", me), of_client(call, "secret", me)
         view = Client(graph, state, key, secret, test, members=members)
         reply = check(work.step(view, shared | mine), f"the reply of {work.name}")
-        kept = check(view.state, f"the state that {work.name} keeps")
-        check_permanent(work.name, work.info, reply, kept)
-        return form.flat((reply, kept))
+        new_state = check(view.state, f"the state that {work.name} keeps")
+        check_permanent(work.name, work.info, reply, new_state)
+        return form.flat((reply, new_state))
 
     dims = tuple(dim for part in parts for dim in part.dims)
-    found = form.whole(vmap(one, in_dims=dims)(*operands))
+    results = form.whole(vmap(one, in_dims=dims)(*operands))
     if _drawn() != before:
         raise StepFailed(
             f"step {work.name} draws from NumPy's own generator: in a batch that is one draw for all clients, and the "
             "same again each time a recording is played. Draw from client.key, in a part ctx.client.key "
             "(fedweave.core.random.uniform(key, shape), normal, …)."
         )
-    trees = pytree.tree_map(_without_matrix, found, is_leaf=_partly_stored)
+    trees = pytree.tree_map(_without_matrix, results, is_leaf=_partly_stored)
     (reply, answered), (state, left) = (Layout.of(dict(leaves(tree))) for tree in trees)
     return [reply, state, len(answered), *answered, *left]
 
 
 def told_memory(step: str, clients: int, device: torch.device, error: Exception) -> str:
     """The message where memory is not enough for so many clients at once."""
-    asked = next(iter(str(error).strip().splitlines()), "no more is given")
+    reason = next(iter(str(error).strip().splitlines()), "no more is given")
     where = f"the memory of {device}" if device.type == "cuda" else "this machine's memory"
     if clients == 1:
-        return f"step {step}: {where} is not enough for one client ({asked}). Take smaller data or a smaller model."
+        return f"step {step}: {where} is not enough for one client ({reason}). Take smaller data or a smaller model."
     return (
-        f"step {step}: {where} is not enough for {clients:,} clients at once ({asked}). Set engine.chunk to "
+        f"step {step}: {where} is not enough for {clients:,} clients at once ({reason}). Set engine.chunk to "
         f"{clients // 2} or less."
     )
 
@@ -165,11 +165,11 @@ def remedy(error: Exception) -> str:
     return "Mark it @on_client(…, ragged=True) if its shapes depend on data, or set engine.mode = 'loop'."
 
 
-def stacked_states(kept: States, group: Group, graphs: Graph, copy: bool) -> Leaves:
+def stacked_states(store: States, group: Group, graphs: Graph, copy: bool) -> Leaves:
     """The states of a batch, stacked; leaves that are `TouchedRows` refer to the batch's own matrix."""
-    states, known = kept.many(group, copy), (matrix_of(graphs), None)
+    states, known = store.many(group, copy), (matrix_of(graphs), None)
     stale = any(isinstance(leaf, TouchedRows) and leaf.matrix not in known for leaf in states.values())
-    if kept.together(group) and not stale:
+    if store.together(group) and not stale:
         return states
     whole = nest({path: materialize_stacked(leaf) for path, leaf in states.items()})
     return dict(leaves(share_again(whole, graphs)))
@@ -249,9 +249,9 @@ class Batches:
         graphs: CurrentGraphs,
         chunk: int,
         device: torch.device = _CPU,
-        own: Mapping[str, object] | None = None,
+        algorithms: Mapping[str, object] | None = None,
     ) -> None:
-        self._graphs, self._chunk, self._device, self._own = graphs, chunk, device, own or {}
+        self._graphs, self._chunk, self._device, self._own = graphs, chunk, device, algorithms or {}
         self._room = torch.cuda.mem_get_info(device)[0] // _SHARE if device.type == "cuda" else None
         self._kept = self._room or _BYTES_KEPT
         self._plans: OrderedDict[tuple[str, ...], list[tuple[str, ...]]] = OrderedDict()
@@ -292,7 +292,7 @@ class Batches:
         batches: list[tuple[str, ...]] = []
         sizes = [(*self._graphs.rows(client), self._kind.get(client)) for client in clients]
         for size in dict.fromkeys(sizes):
-            alike = tuple(client for client, own in zip(clients, sizes, strict=True) if own == size)
+            alike = tuple(client for client, other in zip(clients, sizes, strict=True) if other == size)
             most = self.most(alike[0])
             if self._room is not None and not self._chunk:  # batches of one size share recordings and their buffers
                 most = -(-len(alike) // -(-len(alike) // most))
@@ -377,7 +377,7 @@ class Vectorized(Loop):
             for group, size in self._parts(batch, alike or len(clients) == len(self.clients)):
                 if work.messages.ragged(group):
                     for client in group:
-                        yield self._timed(self._alone, work, (client,), places.of((client,)))
+                        yield self._timed(self._run_client, work, (client,), places.of((client,)))
                 else:
                     together = partial(self._together, size=size)
                     with self.recordings.used():
@@ -411,15 +411,15 @@ class Vectorized(Loop):
         if not work.info.stateless:
             states = stacked_states(self._states, group, graphs, copy=work.step not in self._readers)
         batch, private = self._flat(version, (graphs, ids)), Flat.of_leaves(states, True)
-        told, shared = Flat.of_leaves(dict(leaves(mine)), True), Flat.of_leaves(messages.common_leaves, False)
-        parts = (batch, private, told, Flat.alone(work.key), shared, self._all)
+        message, shared = Flat.of_leaves(dict(leaves(mine)), True), Flat.of_leaves(messages.common_leaves, False)
+        parts = (batch, private, message, Flat.alone(work.key), shared, self._all)
         operands = [leaf for part in parts for leaf in part.leaves]
         partly = tuple(isinstance(leaf, TouchedRows) and leaf.matrix is not None for leaf in states.values())
         try:
-            form, kept, answered, *found = traced(
+            form, state_form, answered, *outputs = traced(
                 partial(self._computed, work, parts, (graphs, states), f"clients {group[0]!r} to {group[-1]!r}"),
                 (work.step,),
-                (private.paths, told.paths, shared.paths, partly),
+                (private.paths, message.paths, shared.paths, partly),
                 graphs.roots if self.test is None else graphs.roots + self.test.roots,
                 operands,
                 self._lasting(version, len(batch.leaves), len(operands)),
@@ -436,22 +436,22 @@ class Vectorized(Loop):
                 f"any of them alone{raised_at(error)}: {type(error).__name__}: "
                 f"{str(error).rstrip('.')}. {remedy(error)}"
             ) from error
-        shown = [*batch.leaves, *shared.leaves, *told.leaves]
-        reply, state = form.leaves(found[:answered]), kept.leaves(found[answered:])
+        shown = [*batch.leaves, *shared.leaves, *message.leaves]
+        reply, state = form.leaves(outputs[:answered]), state_form.leaves(outputs[answered:])
         return self._kept(called, None if work.info.apart else state, reply, matrix_of(graphs), shown)
 
     def _computed(
-        self, work: Work, parts: Sequence[Flat], given: tuple[Graph, Leaves], whose: str, *operands: Any
+        self, work: Work, parts: Sequence[Flat], inputs: tuple[Graph, Leaves], whose: str, *operands: Any
     ) -> list[Any]:
         """`run_batch`, and whether the step wrote into what it was given, graphs and states. A recording that is played
         writes into no more than the step did."""
-        (graphs, states), messages = given, work.messages
+        (graphs, states), messages = inputs, work.messages
         before, held, watched = messages.versions(), self._readers.versions(states), Watched(graphs, self.test)
-        found = run_batch(work, parts, operands)
+        outputs = run_batch(work, parts, operands)
         refuse_changes(work.name, before, messages)
         watched.refuse_changes(work.name, whose)
         self._readers.note(work.step, states, held)
-        return found
+        return outputs
 
     def _ids_of(self, group: Group) -> Tensor:
         """What each client's randomness is made of, int64 [P]."""
@@ -461,22 +461,22 @@ class Vectorized(Loop):
             self._group_ids[group] = torch.tensor([random.word(client) for client in group], device=self.device)
         return self._group_ids[group]
 
-    def _lasting(self, version: int, own: int, operands: int) -> StableOperands:
-        """A batch's `own`, which come first, and what all batches are told of the data, which comes last."""
-        return StableOperands(version, frozenset((*range(own), *range(operands - len(self._all.leaves), operands))))
+    def _lasting(self, version: int, size: int, operands: int) -> StableOperands:
+        """A batch's `size`, which come first, and what all batches are told of the data, which comes last."""
+        return StableOperands(version, frozenset((*range(size), *range(operands - len(self._all.leaves), operands))))
 
     def _flat(self, version: int, batch: object) -> Flat:
         """A batch's graphs and who they are of, kept from the second time on: samples come only once."""
         if version in self._flats:
             return self._flats[version]
-        found = Flat.of(batch, True)
+        flat = Flat.of(batch, True)
         if version in self._seen:
-            self._flats[version] = found
+            self._flats[version] = flat
         self._seen.add(version)
         if max(len(self._seen), len(self._flats)) > _GROUPS:
             self._seen.clear()
             self._flats.clear()
-        return found
+        return flat
 
     def _kept(
         self,
@@ -488,24 +488,24 @@ class Vectorized(Loop):
     ) -> Tree:
         """Keep what the batch left, by path, unless its states stay as they were, in memory of its own; its replies.
         matrix: of its features. shown: what its clients were shown."""
-        own, count = MemoryIsolation(shown, self.recordings.captures), len(group)
-        kept, sent = (
-            {path: own.copy(settled(leaf, count, matrix)) for path, leaf in found.items()}
-            for found in (state or {}, reply)
+        isolation, count = MemoryIsolation(shown, self.recordings.captures), len(group)
+        new_state, sent = (
+            {path: isolation.copy(settled(leaf, count, matrix)) for path, leaf in tree.items()}
+            for tree in (state or {}, reply)
         )
         if state is not None:
-            self._states.put(group, kept)
+            self._states.put(group, new_state)
         return nest(sent)
 
     def _find_culprit(self, work: Work, group: Group) -> None:
         """Raise the loop's error, which names the one client at fault, if the loop fails too."""
-        kept = self._states
+        states = self._states
         try:
             for client in group:
-                self._states = kept.copy()
-                self._alone(work, (client,))
+                self._states = states.copy()
+                self._run_client(work, (client,))
         finally:
-            self._states = kept
+            self._states = states
 
     def _renew(self, clients: Sequence[str]) -> None:
         self._batches.renew(clients)

@@ -42,7 +42,7 @@ from fedweave.experiment.requirements import (
     check_sampling,
     check_scaling,
     check_widths,
-    judged,
+    evaluated_clients,
     scales,
 )
 from fedweave.learn.losses import by_number
@@ -53,12 +53,12 @@ from fedweave.partition import cut, unused
 from fedweave.partition.base import Part, Partition, client_ids
 from fedweave.partition.client_data import (
     Precompute,
-    alone,
     everywhere,
     finders_of,
     global_test_part,
     meter_scaling,
     pooled,
+    restrict,
     shares,
 )
 from fedweave.partition.external import Appended, appended, check_inside, meter_exchange
@@ -85,8 +85,8 @@ def prepared(config: Config, with_scaling: bool = True) -> tuple[Dataset, Partit
     if how == "refuse":
         check_inside(data)
         return data, partition, None
-    made = appended(data, seen_by(config.algorithm, partition, data), how, config.external_least)
-    return scaled_by_holders(made.data, scaling, data.name), partition, made
+    exchange = appended(data, seen_by(config.algorithm, partition, data), how, config.external_least)
+    return scaled_by_holders(exchange.data, scaling, data.name), partition, exchange
 
 
 def cut_as(config: Config, values: Values) -> tuple[Dataset, Partition]:
@@ -104,16 +104,16 @@ def scaled_until(data: Dataset, how: str, until: tuple[float, float] | None) -> 
     """The data with features of edges scaled by those `until` the end of training."""
     if how == "none" or data.carried is None or until is None:
         return data
-    carried = scaled(data.carried, how, data.name, until[0])
+    attributes = scaled(data.carried, how, data.name, until[0])
     if data.outside is not None:
-        data = replace(data, outside=data.outside._replace(carried=scaled_like(data.outside.carried, carried, how)))
-    return replace(data, carried=carried)
+        data = replace(data, outside=data.outside._replace(carried=scaled_like(data.outside.carried, attributes, how)))
+    return replace(data, carried=attributes)
 
 
 def ready(data: Dataset, partition: Partition, config: Config) -> Dataset:
     """Data that is not scaled yet, with all columns that a config makes of its edges between members, scaled."""
-    made = appended(data, partition, config.external, config.external_least).data
-    return scaled_by_holders(made, config.data.values.get("normalise", "none"), data.name)
+    dataset = appended(data, partition, config.external, config.external_least).data
+    return scaled_by_holders(dataset, config.data.values.get("normalise", "none"), data.name)
 
 
 def seen_by(algorithm: Choice, partition: Partition, data: Dataset) -> Partition:
@@ -127,10 +127,10 @@ def weighted(algorithm: Choice, labels: Sequence[str], classes: int) -> Choice:
     Raises:
         ConfigError: it names a class that there is not.
     """
-    given = algorithm.values.get("class_weight")
-    if not isinstance(given, Mapping):
+    weights = algorithm.values.get("class_weight")
+    if not isinstance(weights, Mapping):
         return algorithm
-    return replace(algorithm, values=algorithm.values | {"class_weight": by_number(given, labels, classes)})
+    return replace(algorithm, values=algorithm.values | {"class_weight": by_number(weights, labels, classes)})
 
 
 _LOG = logging.getLogger(__name__)
@@ -208,8 +208,8 @@ def ingredients(config: Config) -> Ingredients:
     kind = suited(config, data)
     ported = blocks.ported(data, kind)
     algorithm = _algorithm(config, ported, seen, kind)
-    own = _own_algorithms(config, data, seen, algorithm) if config.own else {}
-    return Ingredients(ported, partition, seen, algorithm, exchange, own)
+    client_algorithms = _own_algorithms(config, data, seen, algorithm) if config.own else {}
+    return Ingredients(ported, partition, seen, algorithm, exchange, client_algorithms)
 
 
 def _algorithm(config: Config, data: Dataset, seen: Partition, kind: ModelPlugin) -> Algorithm:
@@ -225,17 +225,17 @@ def _algorithm(config: Config, data: Dataset, seen: Partition, kind: ModelPlugin
 
 def _own_algorithms(config: Config, data: Dataset, seen: Partition, algorithm: Algorithm) -> dict[str, Algorithm]:
     """{client: its own algorithm}, one for all of the same model, of those whose model is not [model]'s."""
-    ids, found = client_ids(len(seen.parts), seen.names), dict[str, Algorithm]()
-    made = {json.dumps(config.model.plain(), sort_keys=True): algorithm}
+    ids, algorithms = client_ids(len(seen.parts), seen.names), dict[str, Algorithm]()
+    by_model = {json.dumps(config.model.plain(), sort_keys=True): algorithm}
     check_own_models(config.own, algorithm, ids, config.algorithm.name)
     for client in ids:
         its = config.of_member(client, ids)
-        if (same := json.dumps(its.model.plain(), sort_keys=True)) not in made:
+        if (same := json.dumps(its.model.plain(), sort_keys=True)) not in by_model:
             kind = suited(its, data)
             check_ports(config, kind)
-            made[same] = _algorithm(its, blocks.ported(data, kind), seen, kind)
-        found[client] = made[same]
-    return {client: own for client, own in found.items() if own is not algorithm}
+            by_model[same] = _algorithm(its, blocks.ported(data, kind), seen, kind)
+        algorithms[client] = by_model[same]
+    return {client: other for client, other in algorithms.items() if other is not algorithm}
 
 
 def suited(config: Config, data: Dataset) -> ModelPlugin:
@@ -244,8 +244,8 @@ def suited(config: Config, data: Dataset) -> ModelPlugin:
     Raises:
         ConfigError: it is for edges with other features.
     """
-    carried = None if capabilities(config.algorithm.kind).vertical else data.carried  # nobody there reads it
-    model: ModelPlugin = blocks.fitted(config.model.make(), carried)
+    attributes = None if capabilities(config.algorithm.kind).vertical else data.carried  # nobody there reads it
+    model: ModelPlugin = blocks.fitted(config.model.make(), attributes)
     blocks.check_fits(model, data.carried)
     return model
 
@@ -259,35 +259,37 @@ def build(config: Config) -> Built:
     engine = config.engine.make()
     if engine.threads:
         torch.set_num_threads(engine.threads)
-    made = ingredients(config)
-    data, seen, algorithm = made.data, made.seen, made.algorithm
+    inputs = ingredients(config)
+    data, seen, algorithm = inputs.data, inputs.seen, inputs.algorithm
     check_scaling(scales(data, config), algorithm, ("example",))
     check_columns(config, seen, algorithm)
     check_people(config, data, algorithm)
     scaled_edges = config.data.values.get("edge_normalise", "none") if data.edge_features else "none"
     check_scaling(scaled_edges, algorithm, ("example",))
-    fed, found, close = _on_cluster(config, made) if config.engine.name == "ray" else _in_process(config, made)
-    partition = made.partition
+    fed, precomputed, close = (
+        _on_cluster(config, inputs) if config.engine.name == "ray" else _in_process(config, inputs)
+    )
+    partition = inputs.partition
     if config.engine.name == "ray":
         data, partition = _kept_elsewhere(data, partition)
-    fed.judged = judged(config, fed.clients)
+    fed.judged = evaluated_clients(config, fed.clients)
     meter_scaling(fed.ledger, fed.clients, seen, data.features, config.data.values.get("normalise", "none"))
     meter_scaling(fed.ledger, fed.clients, seen, data.edge_features, scaled_edges, "edge")
-    if made.exchange is not None:
-        meter_exchange(fed.ledger, fed.clients, made.exchange)
-    return Built(data, partition, algorithm, fed, found, close, own=made.own)
+    if inputs.exchange is not None:
+        meter_exchange(fed.ledger, fed.clients, inputs.exchange)
+    return Built(data, partition, algorithm, fed, precomputed, close, own=inputs.own)
 
 
 _Engine = tuple[LocalEngine, Mapping[str, Precomputed], Callable[[], None]]
 
 
-def _in_process(config: Config, made: Ingredients) -> _Engine:
+def _in_process(config: Config, inputs: Ingredients) -> _Engine:
     engine = config.engine.make()
-    mode = _mode(made.nets, engine.mode)
+    mode = _mode(inputs.nets, engine.mode)
     how: Record = {"chunk": engine.chunk, "record": engine.record, "resend": engine.resend, "mode": mode}
     how |= {"device": chosen(engine.device, mode == "vmap"), "seed": config.general.seed}
-    fed = _simulation(made.data, made.seen, made.algorithm, DTYPES[engine.dtype], own=made.own, **how)
-    check_widths(made.algorithm, made.own, fed.graphs)
+    fed = _simulation(inputs.data, inputs.seen, inputs.algorithm, DTYPES[engine.dtype], own=inputs.own, **how)
+    check_widths(inputs.algorithm, inputs.own, fed.graphs)
     return fed, found_in(fed), lambda: None
 
 
@@ -298,17 +300,17 @@ def found_in(fed: Simulation) -> dict[str, Precomputed]:
     return {client: graph.own_edges.members[0].extra for client, graph in fed.graphs.items()}
 
 
-def _on_cluster(config: Config, made: Ingredients) -> _Engine:
+def _on_cluster(config: Config, inputs: Ingredients) -> _Engine:
     """The clients are with workers, which load and cut for themselves; here is what the server holds."""
     from fedweave.engines.ray_workers import RayWorkers
 
-    engine, parts = config.engine.make(), made.seen.parts
-    sizes = dict(zip(client_ids(len(parts), made.seen.names), (len(part.nodes) for part in parts), strict=True))
+    engine, parts = config.engine.make(), inputs.seen.parts
+    sizes = dict(zip(client_ids(len(parts), inputs.seen.names), (len(part.nodes) for part in parts), strict=True))
     workers = RayWorkers(engine.address, engine.start_seconds, engine.gpus_per_worker)
     executor = workers.executor(worker, config.plain(), sizes, workers.count(engine.workers))
     dtype = DTYPES[engine.dtype]
-    told = _of_server(made.data, made.seen, dtype)
-    fed = ShardedEngine(executor, dtype=dtype, seed=config.general.seed, resend=engine.resend, **told)
+    options = _of_server(inputs.data, inputs.seen, dtype)
+    fed = ShardedEngine(executor, dtype=dtype, seed=config.general.seed, resend=engine.resend, **options)
     before = torch.get_num_threads()
     torch.set_num_threads(engine.threads or 1)  # more would spin between small sums, on cores that are the workers'
 
@@ -325,7 +327,7 @@ def _kept_elsewhere(data: Dataset, partition: Partition) -> tuple[Dataset, Parti
     if isinstance(data.x, np.ndarray):
         x: Any = seldom(data.x)
     else:
-        parts = (seldom(own) for own in (data.x.data, data.x.indices, data.x.indptr))
+        parts = (seldom(array) for array in (data.x.data, data.x.indices, data.x.indptr))
         x = sp.csr_matrix(tuple(parts), data.x.shape, copy=False)
     return_freed_memory()
     return replace(data, x=x, edges=seldom(data.edges)), replace(partition)
@@ -334,17 +336,19 @@ def _kept_elsewhere(data: Dataset, partition: Partition) -> tuple[Dataset, Parti
 def worker(document: Document, clients: Sequence[str]) -> Worker:
     """The worker of some clients of a run, built where it runs from the run's document (`Config.plain`)."""
     config = resolve(document)
-    engine, made = config.engine.make(), ingredients(config)
+    engine, inputs = config.engine.make(), ingredients(config)
     torch.set_num_threads(engine.threads or 1)
     keep_freed_memory()
     dtype = DTYPES[engine.dtype]
-    own = client_graphs(made.data, made.seen, dtype, finders_of(made.algorithm), frozenset(clients))
-    given: Record = {"classes": made.data.classes, "members": _members(made.seen)}
-    given |= {"test": global_test_graph(made.data, made.seen, dtype), "own": made.own}
-    mode = _mode(made.nets, "vmap")
-    given["device"] = chosen(engine.device, mode == "vmap")
+    graphs = client_graphs(inputs.data, inputs.seen, dtype, finders_of(inputs.algorithm), frozenset(clients))
+    options: Record = {"classes": inputs.data.classes, "members": _members(inputs.seen)}
+    options |= {"test": global_test_graph(inputs.data, inputs.seen, dtype), "own": inputs.own}
+    mode = _mode(inputs.nets, "vmap")
+    options["device"] = chosen(engine.device, mode == "vmap")
     more: Record = {"chunk": engine.chunk, "record": engine.record}
-    return Worker(Loop(own, **given) if mode == "loop" else Vectorized(own, **given, **more), made.algorithm)
+    return Worker(
+        Loop(graphs, **options) if mode == "loop" else Vectorized(graphs, **options, **more), inputs.algorithm
+    )
 
 
 def _mode(nets: Sequence[Model], wanted: str) -> str:
@@ -384,17 +388,17 @@ def federation(
         check_own_models(
             members, algorithm, client_ids(len(partition.parts), partition.names), type(algorithm).__name__
         )
-    own = with_models(algorithm, members or {})
-    mode = _mode([algorithm.model, *(made.model for made in own.values())], mode)
+    client_algorithms = with_models(algorithm, members or {})
+    mode = _mode([algorithm.model, *(variant.model for variant in client_algorithms.values())], mode)
     options: Record = {"mode": mode, "chunk": chunk, "record": record, "resend": resend}
     place = chosen(device, mode == "vmap", "device")
     maker = maker_of(algorithm)  # of a preset, which says what it can do
     one = len(partition.parts) > 1 and capabilities(algorithm if maker is None else maker.plugin).pooled
     seen = pooled(partition, data) if one else partition
-    fed = _simulation(data, seen, algorithm, dtype, seed=seed, device=place, own=own, **options)
-    check_widths(algorithm, own, fed.graphs)
+    fed = _simulation(data, seen, algorithm, dtype, seed=seed, device=place, own=client_algorithms, **options)
+    check_widths(algorithm, client_algorithms, fed.graphs)
     engine = options | {"device": device, "dtype": str(dtype).removeprefix("torch.")}
-    fed.origin = Origin(data, partition, seed, engine, own)
+    fed.origin = Origin(data, partition, seed, engine, client_algorithms)
     return fed
 
 
@@ -417,7 +421,7 @@ def _of_server(data: Dataset, partition: Partition, dtype: torch.dtype) -> Recor
 
 
 def _members(partition: Partition) -> dict[str, torch.Tensor]:
-    return {name: torch.from_numpy(own) for name, own in partition.members.items()}
+    return {name: torch.from_numpy(nodes) for name, nodes in partition.members.items()}
 
 
 def client_graphs(
@@ -445,13 +449,13 @@ def client_graphs(
     parts: Sequence[Part] = [partition.parts[at] for at in wanted]
     if not finders and data.carried is None and data.edge_labels is None:
         if only is not None:
-            data, parts = alone(data, parts)
+            data, parts = restrict(data, parts)
         held = zip(parts, (rows[at] for at in wanted), (examples[at] for at in wanted), strict=True)
         return MadeGraphs(data, dict(zip((ids[at] for at in wanted), held, strict=True)), columns, dtype)
-    found = everywhere(finders, data, partition)
+    extras = everywhere(finders, data, partition)
     return {
-        ids[at]: graph_of(own, columns, dtype, rows[at], examples[at], found[at])
-        for at, own in zip(wanted, shares(data, parts), strict=True)
+        ids[at]: graph_of(share, columns, dtype, rows[at], examples[at], extras[at])
+        for at, share in zip(wanted, shares(data, parts), strict=True)
     }
 
 
@@ -460,11 +464,11 @@ def global_test_graph(data: Dataset, partition: Partition, dtype: torch.dtype = 
     part = global_test_part(data, partition)
     if part is None:
         return None
-    [own] = shares(data, [part])
-    return graph_of(own, data.features, dtype)
+    [share] = shares(data, [part])
+    return graph_of(share, data.features, dtype)
 
 
 def held_graphs(data: Dataset, partition: Partition, dtype: torch.dtype = torch.float32) -> dict[str, Graph]:
     """{role: the graph that its nodes induce} of what the server holds besides the global test graph."""
     held = zip(partition.held, shares(data, [*partition.held.values()]), strict=True)
-    return {role: graph_of(own, data.features, dtype) for role, own in held}
+    return {role: graph_of(share, data.features, dtype) for role, share in held}

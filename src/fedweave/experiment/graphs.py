@@ -46,8 +46,8 @@ class MadeGraphs(Makes):
     def __getitem__(self, client: str) -> Graph:
         if client not in self._made:
             part, rows, examples = self._held[client]
-            [own] = shares(self._data, [part], self._starts)
-            self._made[client] = graph_of(own, self._columns, self._dtype, rows, examples)
+            [share] = shares(self._data, [part], self._starts)
+            self._made[client] = graph_of(share, self._columns, self._dtype, rows, examples)
             self._bytes += _size(self._made[client])
             while self._bytes > _BYTES_KEPT and len(self._made) > 1:
                 self._bytes -= _size(self._made.popitem(last=False)[1])
@@ -100,11 +100,11 @@ class MadeGraphs(Makes):
             dense = self._data.x.take(at, 0, mode="clip")  # no rows of zeros that others are then copied over
             dense[at < 0] = 0
             return torch.from_numpy(dense).view(clients, rows, -1).to(self._dtype)
-        found = Csr.of(self._data.x[nodes])
-        columns, starts = self._data.x.shape[1], found.starts.new_zeros(clients * rows + 1)
-        starts[1:][torch.from_numpy(place)] = found.starts.diff()
+        matrix = Csr.of(self._data.x[nodes])
+        columns, starts = self._data.x.shape[1], matrix.starts.new_zeros(clients * rows + 1)
+        starts[1:][torch.from_numpy(place)] = matrix.starts.diff()
         whole = Csr(
-            starts.cumsum(0, dtype=torch.int32), found.columns, found.values.to(self._dtype), clients * rows, columns
+            starts.cumsum(0, dtype=torch.int32), matrix.columns, matrix.values.to(self._dtype), clients * rows, columns
         )
         return Sparse(StackedCsr.cut(whole, clients), torch.arange(clients, device="cpu"))
 

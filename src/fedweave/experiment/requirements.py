@@ -89,10 +89,10 @@ def _check_same_nodes(config: Config, partition: Partition) -> None:
         return
     named = zip(client_ids(len(partition.parts), partition.names), partition.parts, strict=True)
     sizes = [f"{client} {len(part.nodes):,}" for client, part in named]
-    told = ", ".join(sizes[:3]) + (f" and {len(sizes) - 3} more clients theirs" if len(sizes) > 3 else "")
+    text = ", ".join(sizes[:3]) + (f" and {len(sizes) - 3} more clients theirs" if len(sizes) > 3 else "")
     raise ConfigError(
         f"algorithm {config.algorithm.name!r} needs clients with the same nodes, but partition "
-        f"{config.partition.name!r} gives each its own ({told}); set partition.name = 'vertical' or 'parties', or "
+        f"{config.partition.name!r} gives each its own ({text}); set partition.name = 'vertical' or 'parties', or "
         "choose an algorithm for clients with nodes of their own."
     )
 
@@ -174,10 +174,10 @@ def check_trained(train: Sequence[int | None]) -> None:
         )
 
 
-def untested(test: Sequence[int | None], judged: bool) -> str:
+def untested(test: Sequence[int | None], has_global_test: bool) -> str:
     """What to say before a run in which nobody is tested, which is allowed, since its model may be all that is wanted;
-    "" otherwise. test: numbers of test examples by client. judged: whether there is a global test set."""
-    return UNTESTED if not judged and None not in test and not sum(filter(None, test)) else ""
+    "" otherwise. test: numbers of test examples by client. has_global_test: whether there is a global test set."""
+    return UNTESTED if not has_global_test and None not in test and not sum(filter(None, test)) else ""
 
 
 def scales(data: Dataset, config: Config) -> str:
@@ -196,8 +196,8 @@ def check_scaling(how: str, algorithm: object, records: Sequence[str]) -> None:
     """
     if how not in BY_NODES or not isinstance(algorithm, DeclaresCalls):
         return
-    declared = (own for step in algorithm.calls(2).all for own in step_info(step).sends.values())
-    mechanisms = (one for own in declared for one in own.mechanisms)
+    declared = (send for step in algorithm.calls(2).all for send in step_info(step).sends.values())
+    mechanisms = (one for send in declared for one in send.mechanisms)
     bounded = {one.per for one in mechanisms if isinstance(one, Gaussian | LDP)} & set(records)
     if bounded:
         raise ConfigError(
@@ -232,16 +232,16 @@ def check_edges(config: Config, model: Model) -> None:
 
 
 def check_own_models(
-    own: OwnModels | Mapping[str, Model], algorithm: object, members: Sequence[str], called: str
+    member_models: OwnModels | Mapping[str, Model], algorithm: object, members: Sequence[str], called: str
 ) -> None:
     """Raise ConfigError where members have models of their own and the algorithm, which is `called` so, shares weights,
     or one that is named is not there."""
-    named = own.members if isinstance(own, OwnModels) else own
+    named = member_models.members if isinstance(member_models, OwnModels) else member_models
     if unknown := [name for name in named if name not in members]:
         raise ConfigError(
             f"model.members: there is no member {listed(unknown)}; the members are {listed(members)}.", code=CODE
         )
-    if own and not (isinstance(algorithm, Deployable) and algorithm.any_models):
+    if member_models and not (isinstance(algorithm, Deployable) and algorithm.any_models):
         raise ConfigError(
             f"model.members, model.each: with algorithm {called!r} members share weights, so that all "
             "have one model; leave these out, or choose fedproto, fedtgp or local.",
@@ -249,25 +249,25 @@ def check_own_models(
         )
 
 
-def check_ports(config: Config, own: object) -> None:
+def check_ports(config: Config, plugin: object) -> None:
     """Raise ConfigError unless a member's own model numbers ports as [model] does: all have the same data."""
-    if blocks.has_ports(own) != config.model.values.get("ports", False):
+    if blocks.has_ports(plugin) != config.model.values.get("ports", False):
         raise ConfigError("model.members, model.each: ports = true is for all members' models or for none.", code=CODE)
 
 
-def check_widths(algorithm: object, own: Mapping[str, object], graphs: Mapping[str, Graph]) -> None:
+def check_widths(algorithm: object, client_algorithms: Mapping[str, object], graphs: Mapping[str, Graph]) -> None:
     """Raise ConfigError unless what the last layers of all clients' models read is of one width, where prototypes of it
-    are compared. own: {client: its own algorithm}."""
-    if not own or not isinstance(algorithm, FedAvg):
+    are compared. client_algorithms: {client: its own algorithm}."""
+    if not client_algorithms or not isinstance(algorithm, FedAvg):
         return
     least = min(graphs.values(), key=lambda graph: graph.nodes).to(torch.device("cpu"))
     widths = dict[int, str]()
-    each = {client: own.get(client, algorithm) for client in graphs}
+    each = {client: client_algorithms.get(client, algorithm) for client in graphs}
     for client, width in once(partial(_width, graph=least), each).items():
         widths.setdefault(width, client)
     if len(widths) > 1:
-        told = ", ".join(f"{width} at {client}" for width, client in widths.items())
-        raise ConfigError(f"model: {ONE_WIDTH}; they are {told}.", code=WIDTHS)
+        text = ", ".join(f"{width} at {client}" for width, client in widths.items())
+        raise ConfigError(f"model: {ONE_WIDTH}; they are {text}.", code=WIDTHS)
 
 
 def _width(algorithm: object, graph: Graph) -> int:
@@ -281,21 +281,21 @@ def check_pooling(config: Config, data: Dataset, model: Model) -> None:
     """Raise ConfigError unless the model has one row of results per example."""
     if models.example(model) == data.example:
         return
-    own = f"model {config.model.name!r} with pool = {config.model.values.get('pool', 'none')!r}"
+    label = f"model {config.model.name!r} with pool = {config.model.values.get('pool', 'none')!r}"
     if data.example != "graph":
         raise ConfigError(
-            f"{own} pools small graphs, but the examples of {data.name!r} are {data.example}s; "
+            f"{label} pools small graphs, but the examples of {data.name!r} are {data.example}s; "
             "set model.pool = 'none'.",
             code="config.pooling",
         )
     pooling = [name for name, kind in registry("model").items() if "pool" in parameters("model", kind)]
     raise ConfigError(
-        f"{own} has a result for each node, but the examples of {data.name!r} are graphs; set model.pool = 'sum' or "
+        f"{label} has a result for each node, but the examples of {data.name!r} are graphs; set model.pool = 'sum' or "
         f"'mean', with model.name one of {', '.join(pooling)}."
     )
 
 
-def judged(config: Config, clients: Sequence[str]) -> tuple[str, ...]:
+def evaluated_clients(config: Config, clients: Sequence[str]) -> tuple[str, ...]:
     """Whom evaluations call: as many clients as [evaluation] clients says, the same in every round of a run; () for
     all.
 

@@ -85,11 +85,11 @@ class RoundResult:
         """
         rows = () if self.metrics is None else self.metrics.to_pylist()
         known = [row for row in rows if row["split"] == split and row["client"] != GLOBAL]
-        found = {row["client"]: row["value"] for row in known if row["metric"] == metric}
-        if not found:
+        values = {row["client"]: row["value"] for row in known if row["metric"] == metric}
+        if not values:
             there = ", ".join(dict.fromkeys(row["metric"] for row in known)) or "nothing"
             raise KeyError(f"round {self.round} has no {metric!r} of clients in split {split!r}; there it has {there}")
-        return found
+        return values
 
 
 def train(
@@ -137,13 +137,13 @@ def train(
         fed.ledger.purpose = types.TRAINING
         fed.begin(number)
         state = _tree(algorithm, "round", algorithm.round(state, fed))
-        metrics, found = of_server(number, algorithm, state, fed), Summary(number)
+        metrics, result = of_server(number, algorithm, state, fed), Summary(number)
         if evaluated(number, rounds, eval_every):
             fed.ledger.purpose = types.EVALUATION
             rows, before = referee.judged(number, state, before)
-            found = Summary(number, before)
+            result = Summary(number, before)
             metrics = pa.concat_tables([rows, *([metrics] if metrics else [])])
-        yield RoundResult(number, state, metrics, found)
+        yield RoundResult(number, state, metrics, result)
 
 
 @dataclass(frozen=True)
@@ -162,25 +162,25 @@ class _Referee:
         if self.fed.device.type == "cpu" and not finite:
             _refuse_divergence(number, state)
         try:  # a device is waited for only when it has all of the evaluation to work on
-            found = self.algorithm.evaluate(state, self.fed)
+            evaluation = self.algorithm.evaluate(state, self.fed)
         finally:  # of models that are not finite nothing else is said
             if not finite:
                 _refuse_divergence(number, state)
         # by member where one client holds what all do:
-        found = found._replace(clients=of_members(found.clients, self.fed.members))
-        rows, measured, validated, selection = measure(number, found, self.judging, before, number == self.rounds)
+        evaluation = evaluation._replace(clients=of_members(evaluation.clients, self.fed.members))
+        rows, measured, validated, selection = measure(number, evaluation, self.judging, before, number == self.rounds)
         measured |= of_all(self.algorithm, state)
-        if judged := self.fed.judged:
-            measured |= {SAMPLED: float(len(judged)), OF: float(len(self.fed.clients))}
+        if sample := self.fed.judged:
+            measured |= {SAMPLED: float(len(sample)), OF: float(len(self.fed.clients))}
         best = best_validated(number, validated, measured, before)
-        asked = judged_by(measured) != PLAIN or self.judging != Judging()
-        chosen = best.get(f"{BEST}/round") == number and asked
+        selects = judged_by(measured) != PLAIN or self.judging != Judging()
+        chosen = best.get(f"{BEST}/round") == number and selects
         if chosen or number == self.rounds:
-            together = self._together(state, measured, found.total)
-            told = {name: float(own[TEST]) for name, own in together.items() if not math.isnan(own[TEST])}
-            best |= {f"{BEST}/{name}": value for name, value in told.items() if chosen}
+            together = self._together(state, measured, evaluation.total)
+            totals = {name: float(splits[TEST]) for name, splits in together.items() if not math.isnan(splits[TEST])}
+            best |= {f"{BEST}/{name}": value for name, value in totals.items() if chosen}
             if number == self.rounds:
-                measured |= told
+                measured |= totals
                 rows = pa.concat_tables([rows, of_splits(number, together)])
         best |= fairest(number, selection, measured, before, self.fair_margin)
         return rows, measured | best
@@ -209,11 +209,11 @@ def evaluated(number: int, rounds: int, eval_every: int) -> bool:
 
 def of_server(round: int, algorithm: Algorithm, state: Tree, fed: Engine) -> pa.Table | None:
     """Rows of what the server knows of each client after a round; None if there is nothing."""
-    if not isinstance(algorithm, MeasuresClients) or not (found := algorithm.measures(state, fed)):
+    if not isinstance(algorithm, MeasuresClients) or not (measures := algorithm.measures(state, fed)):
         return None
     known = [
         (round, client, SERVER, name, value)
-        for name, of_clients in found.items()
+        for name, of_clients in measures.items()
         for client, value in zip(fed.clients, of_clients.tolist(), strict=True)
         if not math.isnan(value)
     ]
@@ -248,6 +248,6 @@ def _refuse_divergence(round: int, state: Tree) -> None:
     odd = [path for path, leaf in tensors if not leaf.isfinite().all()]
     for path in sorted(odd, key=lambda path: path.startswith("parts/")):
         if path.startswith("parts/"):
-            _, name, kept = path.split("/", 2)
-            raise FedweaveError(told_of_part(name, f"what it keeps as {kept!r} after round {round}"), code="diverged")
+            _, name, entry = path.split("/", 2)
+            raise FedweaveError(told_of_part(name, f"what it keeps as {entry!r} after round {round}"), code="diverged")
         raise FedweaveError(told_diverged(f"after round {round} {path!r}"), code="diverged")

@@ -100,17 +100,17 @@ def packed(about: Values, weights: Mapping[str, Tensor]) -> bytes:
     inputs = names(about)
     sizes = {"x": {0: "nodes"}, "edge_index": {1: "edges"}, "batch": {0: "nodes"}, "edge_attr": {0: "edges"}}
     example = _example(about["features"], (about.get("edges") or {"features": 0})["features"])
-    given = list(INPUTS)[: 1 + list(INPUTS).index(inputs[-1])]  # the rest is None
+    argument_names = list(INPUTS)[: 1 + list(INPUTS).index(inputs[-1])]  # the rest is None
     with _quiet():
         program = torch.onnx.export(
             net.eval(),
-            tuple(example[name] if name in inputs else None for name in given),
+            tuple(example[name] if name in inputs else None for name in argument_names),
             dynamo=True,
             verbose=False,
             input_names=inputs,
             output_names=["logits"],
             opset_version=OPSET,
-            dynamic_shapes=tuple(sizes[name] if name in inputs else None for name in given),
+            dynamic_shapes=tuple(sizes[name] if name in inputs else None for name in argument_names),
         )
     return _bare(program, rows(about))
 

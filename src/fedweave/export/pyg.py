@@ -84,8 +84,8 @@ class WholeModule(nn.Module):
 class SGCModule(WholeModule):
     """K times the graph's messages, linear (Wu et al. 2019)."""
 
-    def __init__(self, features: int, classes: int, given: Settings) -> None:
-        self.hops: int = given["layers"]
+    def __init__(self, features: int, classes: int, settings: Settings) -> None:
+        self.hops: int = settings["layers"]
         super().__init__({"0_weight": (features, classes), f"{self.hops}_bias": (classes,)})
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
@@ -100,8 +100,8 @@ class SGCModule(WholeModule):
 class GPRGNNModule(WholeModule):
     """Weighted hops of an MLP's logits (Chien et al. 2021)."""
 
-    def __init__(self, features: int, classes: int, given: Settings) -> None:
-        self.hops, wide = int(given["layers"]), given["hidden"]
+    def __init__(self, features: int, classes: int, settings: Settings) -> None:
+        self.hops, wide = int(settings["layers"]), settings["hidden"]
         sizes = {"0_weight": (features, wide), "0_bias": (wide,), "1_weight": (wide, classes), "1_bias": (classes,)}
         super().__init__(sizes | {f"{self.hops + 2}_gamma": (self.hops + 1, 1)})
 
@@ -121,10 +121,10 @@ class ACMGCNModule(WholeModule):
 
     channels = ("low", "high", "own")
 
-    def __init__(self, features: int, classes: int, given: Settings) -> None:
-        self.depth: int = given["layers"]
+    def __init__(self, features: int, classes: int, settings: Settings) -> None:
+        self.depth: int = settings["layers"]
         sizes: dict[str, tuple[int, ...]] = {}
-        for i, pair in enumerate(pairwise([features, *[given["hidden"]] * (self.depth - 1), classes])):
+        for i, pair in enumerate(pairwise([features, *[settings["hidden"]] * (self.depth - 1), classes])):
             sizes |= {f"{i}_{one}": pair for one in self.channels}
             sizes |= {f"{i}_score_{one}": (pair[1], 1) for one in self.channels} | {f"{i}_mix": (3, 3)}
         super().__init__(sizes)
@@ -132,11 +132,11 @@ class ACMGCNModule(WholeModule):
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         """[n, features] -> [n, classes]."""
         for i in range(self.depth):
-            low, high, own = (x @ self.w[f"{i}_{one}"] for one in self.channels)
-            found = [spread(low, edge_index), high - spread(high, edge_index), own]
-            mixed = [torch.relu(one) for one in found]
-            told = [one @ self.w[f"{i}_score_{name}"] for one, name in zip(mixed, self.channels, strict=True)]
-            share = torch.softmax(torch.sigmoid(torch.cat(told, 1)) @ self.w[f"{i}_mix"] / 3, 1)
+            low, high, identity = (x @ self.w[f"{i}_{one}"] for one in self.channels)
+            signals = [spread(low, edge_index), high - spread(high, edge_index), identity]
+            mixed = [torch.relu(one) for one in signals]
+            scores = [one @ self.w[f"{i}_score_{name}"] for one, name in zip(mixed, self.channels, strict=True)]
+            share = torch.softmax(torch.sigmoid(torch.cat(scores, 1)) @ self.w[f"{i}_mix"] / 3, 1)
             x = 3 * (share[:, :1] * mixed[0] + share[:, 1:2] * mixed[1] + share[:, 2:] * mixed[2])
             x = torch.relu(x) if i < self.depth - 1 else x
         return x
@@ -145,8 +145,8 @@ class ACMGCNModule(WholeModule):
 class H2GCNModule(WholeModule):
     """Own embedding, neighbors' and those at distance two (Zhu et al. 2020); takes memory for every two nodes."""
 
-    def __init__(self, features: int, classes: int, given: Settings) -> None:
-        self.rounds, wide = int(given["layers"]), given["hidden"]
+    def __init__(self, features: int, classes: int, settings: Settings) -> None:
+        self.rounds, wide = int(settings["layers"]), settings["hidden"]
         last = f"{self.rounds + 1}_weight"
         super().__init__({"0_weight": (features, wide), last: (wide * (2 ** (self.rounds + 1) - 1), classes)})
 
@@ -158,12 +158,12 @@ class H2GCNModule(WholeModule):
         near = (joined > 0).to(x.dtype) * (1 - one)
         far = (near @ near > 0).to(x.dtype) * (1 - near) * (1 - one)
         h = torch.relu(x @ self.w["0_weight"])
-        kept = [h]
+        rounds = [h]
         for _ in range(self.rounds):
             scales = [(a, a.sum(1, keepdim=True).clamp(min=1).rsqrt()) for a in (near, far)]
             h = torch.cat([scale * (a @ (scale * h)) for a, scale in scales], 1)
-            kept.append(h)
-        out: Tensor = torch.cat(kept, 1) @ self.w[f"{self.rounds + 1}_weight"]
+            rounds.append(h)
+        out: Tensor = torch.cat(rounds, 1) @ self.w[f"{self.rounds + 1}_weight"]
         return out
 
 
@@ -190,10 +190,16 @@ class Along(nn.Module):
     `DirGNNConv`; mirrored: messages go against edges' directions, too, for these are listed once each."""
 
     def __init__(
-        self, made: Layer, fan_in: int, fan_out: int, edge_features: int, both: bool = False, mirrored: bool = False
+        self,
+        make_layer: Layer,
+        fan_in: int,
+        fan_out: int,
+        edge_features: int,
+        both: bool = False,
+        mirrored: bool = False,
     ) -> None:
         super().__init__()
-        self.convs = nn.ModuleDict({way: made(fan_in, fan_out, edge_features) for way in (BOTH if both else ONE)})
+        self.convs = nn.ModuleDict({way: make_layer(fan_in, fan_out, edge_features) for way in (BOTH if both else ONE)})
         self.root, self.mirrored = nn.Linear(fan_in, fan_out) if both else None, mirrored
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor | None) -> Tensor:
@@ -250,16 +256,16 @@ class Net(nn.Module):
         self, x: Tensor, edge_index: Tensor, batch: Tensor | None = None, edge_attr: Tensor | None = None
     ) -> Tensor:
         """Logits [n, classes], or [graphs, classes] where the model pools; batch: int64 [n], each node's graph."""
-        first, given = x, edge_index
+        first, edges = x, edge_index
         if self.listed and not any(isinstance(layer, Along) for layer in self.layers):
-            edge_index = joined(given, x.shape[0])
+            edge_index = joined(edges, x.shape[0])
         for number, (layer, activation) in enumerate(zip(self.layers, self.activations, strict=True)):
             if isinstance(layer, Pool):
                 x = layer(x, x.new_zeros(len(x), dtype=torch.int64) if batch is None else batch)
             elif isinstance(layer, GCN2Conv):
                 x = layer(x, first, edge_index)
             elif isinstance(layer, Along):
-                x = layer(x, given, edge_attr)
+                x = layer(x, edges, edge_attr)
             else:
                 x = layer(x) if isinstance(layer, nn.Linear) else layer(x, edge_index)
             x = torch.relu(x) if activation == "relu" else elu(x) if activation == "elu" else x
@@ -284,8 +290,8 @@ def of_nodes(about: Settings) -> Net:
             [(wholes[about["model"]](about["features"], about["classes"], about["settings"]), None)], bool(edges)
         )
     makers = {"gcn": gcn, "gat": gat, "sage": sage, "gin": gin, "mlp": mlp, "gcnii": gcnii, "ego": ego, "gine": gine}
-    given = about["settings"] | {"edges": edges}
-    return Net(makers[about["model"]](about["features"], about["classes"], given), bool(edges))
+    settings = about["settings"] | {"edges": edges}
+    return Net(makers[about["model"]](about["features"], about["classes"], settings), bool(edges))
 
 
 def load(folder: str | Path) -> nn.Module:
@@ -301,30 +307,30 @@ def load(folder: str | Path) -> nn.Module:
     return model.eval()
 
 
-def gcn(features: int, classes: int, given: Settings) -> Chain:
+def gcn(features: int, classes: int, settings: Settings) -> Chain:
     """Graph convolutions (Kipf and Welling 2017)."""
-    if given["linear"]:
-        convolutions = _chain(GCNConv, features, given["hidden"], given)
-        return [*convolutions, (nn.Linear(given["hidden"], classes), None)]
-    return _pooled(GCNConv, features, classes, given)
+    if settings["linear"]:
+        convolutions = _chain(GCNConv, features, settings["hidden"], settings)
+        return [*convolutions, (nn.Linear(settings["hidden"], classes), None)]
+    return _pooled(GCNConv, features, classes, settings)
 
 
-def sage(features: int, classes: int, given: Settings) -> Chain:
+def sage(features: int, classes: int, settings: Settings) -> Chain:
     """GraphSAGE with the mean of neighbors (Hamilton et al. 2017)."""
-    return _pooled(SAGEConv, features, classes, given)
+    return _pooled(SAGEConv, features, classes, settings)
 
 
-def mlp(features: int, classes: int, given: Settings) -> Chain:
+def mlp(features: int, classes: int, settings: Settings) -> Chain:
     """Linear layers, which see no edges."""
-    return _pooled(nn.Linear, features, classes, given)
+    return _pooled(nn.Linear, features, classes, settings)
 
 
-def gat(features: int, classes: int, given: Settings) -> Chain:
+def gat(features: int, classes: int, settings: Settings) -> Chain:
     """Graph attention (Velickovic et al. 2018)."""
-    heads, wide = given["heads"], given["heads"] * given["hidden"]
-    sizes = [features, *[wide] * (given["layers"] - 1)]
-    hidden = [(GATConv(size, given["hidden"], heads), "elu") for size in sizes[:-1]]
-    return [*hidden, (GATConv(sizes[-1], classes, given["output_heads"], concat=False), None)]
+    heads, wide = settings["heads"], settings["heads"] * settings["hidden"]
+    sizes = [features, *[wide] * (settings["layers"] - 1)]
+    hidden = [(GATConv(size, settings["hidden"], heads), "elu") for size in sizes[:-1]]
+    return [*hidden, (GATConv(sizes[-1], classes, settings["output_heads"], concat=False), None)]
 
 
 def gin(features: int, classes: int, given: Settings) -> Chain:
@@ -337,34 +343,34 @@ def gin(features: int, classes: int, given: Settings) -> Chain:
     return [(nn.Linear(features, size), None), *convolutions, *_head(size, classes, given["pool"])]
 
 
-def gine(features: int, classes: int, given: Settings) -> Chain:
+def gine(features: int, classes: int, settings: Settings) -> Chain:
     """Graph isomorphism convolutions with features of edges (Hu et al. 2020) after a linear layer."""
-    size, edges, way = given["hidden"], given["edges"], given["directed"]
-    reads = edges["features"] if edges and given["edge_features"] != 0 else 0
+    size, edges, way = settings["hidden"], settings["edges"], settings["directed"]
+    reads = edges["features"] if edges and settings["edge_features"] != 0 else 0
     mirrored = bool(edges) and (way == "none" or not edges["directed"])
     convolutions = [
-        (Along(GINEModule, size, size, reads, way == "both", mirrored), "relu") for _ in range(given["layers"])
+        (Along(GINEModule, size, size, reads, way == "both", mirrored), "relu") for _ in range(settings["layers"])
     ]
-    return [(nn.Linear(features, size), None), *convolutions, *_head(size, classes, given["pool"])]
+    return [(nn.Linear(features, size), None), *convolutions, *_head(size, classes, settings["pool"])]
 
 
-def gcnii(features: int, classes: int, given: Settings) -> Chain:
+def gcnii(features: int, classes: int, settings: Settings) -> Chain:
     """A linear layer, convolutions that return to its output (Chen et al. 2020), and a linear classifier."""
-    size, alpha, theta = given["hidden"], given["alpha"], given["theta"]
-    convolutions = [(GCN2Conv(size, alpha, theta, number + 1), "relu") for number in range(given["layers"])]
+    size, alpha, theta = settings["hidden"], settings["alpha"], settings["theta"]
+    convolutions = [(GCN2Conv(size, alpha, theta, number + 1), "relu") for number in range(settings["layers"])]
     return [(nn.Linear(features, size), "relu"), *convolutions, (nn.Linear(size, classes), None)]
 
 
-def ego(features: int, classes: int, given: Settings) -> Chain:
+def ego(features: int, classes: int, settings: Settings) -> Chain:
     """A linear layer, convolutions and a linear classifier (Zhang et al. 2023, FedEgo)."""
-    size, passes = given["hidden"], [EgoConv] * given["layers"]
-    kinds = [nn.Linear, *passes] if given["order"] == "mlp-gnn" else [*passes, nn.Linear]
+    size, passes = settings["hidden"], [EgoConv] * settings["layers"]
+    kinds = [nn.Linear, *passes] if settings["order"] == "mlp-gnn" else [*passes, nn.Linear]
     sizes = pairwise([features, *[size] * len(kinds)])
-    made = [
-        (kind(*pair), None if given["linear"] and kind is EgoConv else "relu")
+    stack = [
+        (kind(*pair), None if settings["linear"] and kind is EgoConv else "relu")
         for kind, pair in zip(kinds, sizes, strict=True)
     ]
-    return [*made, (nn.Linear(size, classes), None)]
+    return [*stack, (nn.Linear(size, classes), None)]
 
 
 def _any(size: tuple[int, ...]) -> Tensor:
@@ -372,19 +378,19 @@ def _any(size: tuple[int, ...]) -> Tensor:
     return torch.linspace(-40, 40, math.prod(size), device="cpu").cos().reshape(size)
 
 
-def _chain(layer: Layer, features: int, last: int, given: Settings) -> Chain:
+def _chain(layer: Layer, features: int, last: int, settings: Settings) -> Chain:
     """`layers` of them, with ReLU after each but the last."""
-    sizes = [features, *[given["hidden"]] * (given["layers"] - 1), last]
-    made = [layer(*pair) for pair in pairwise(sizes)]
-    return [*((one, "relu") for one in made[:-1]), (made[-1], None)]
+    sizes = [features, *[settings["hidden"]] * (settings["layers"] - 1), last]
+    layers = [layer(*pair) for pair in pairwise(sizes)]
+    return [*((one, "relu") for one in layers[:-1]), (layers[-1], None)]
 
 
-def _pooled(layer: Layer, features: int, classes: int, given: Settings) -> Chain:
+def _pooled(layer: Layer, features: int, classes: int, settings: Settings) -> Chain:
     """A chain; or, with pooling, `layers` of them with ReLU and a head."""
-    if given["pool"] == "none":
-        return _chain(layer, features, classes, given)
-    chain = [(one, "relu") for one, _ in _chain(layer, features, given["hidden"], given)]
-    return [*chain, *_head(given["hidden"], classes, given["pool"])]
+    if settings["pool"] == "none":
+        return _chain(layer, features, classes, settings)
+    chain = [(one, "relu") for one, _ in _chain(layer, features, settings["hidden"], settings)]
+    return [*chain, *_head(settings["hidden"], classes, settings["pool"])]
 
 
 def _head(size: int, classes: int, pool: str) -> Chain:

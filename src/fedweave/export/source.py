@@ -127,17 +127,19 @@ def _simulated(directory: Path, config: "Config", model: str | None, client: str
     check_known(config)
     form = read_form(directory) or form_of_config(config, data, run.built.partition)
     form = form if client is None else form_of_client(run, form, client)
-    found = flagging_of(run, {client: w} if client else {})
-    own = found.get(client or "") if isinstance(found, dict) else found
-    return Source(config, which, _weights(config, deployable(run.built.algorithm_of(whose)), w, form), form, own, when)
+    alarms = flagging_of(run, {client: w} if client else {})
+    alarm = alarms.get(client or "") if isinstance(alarms, dict) else alarms
+    return Source(
+        config, which, _weights(config, deployable(run.built.algorithm_of(whose)), w, form), form, alarm, when
+    )
 
 
 def _of_sites(directory: Path, config: "Config", form: DataForm | None, when: "When") -> Source:
-    told = read_summary(directory / SUMMARY)
-    if not {"features", "class_count"} <= told.keys():
+    summary = read_summary(directory / SUMMARY)
+    if not {"features", "class_count"} <= summary.keys():
         raise UserError(f"{directory} was trained by an earlier version, which did not note what data its model wants.")
-    features, classes = int(told["features"]), int(told["class_count"])
-    edges = told.get("edges")
+    features, classes = int(summary["features"]), int(summary["class_count"])
+    edges = summary.get("edges")
     pools, example = config.model.values.get("pool", "none") != "none", "graph"
     if not pools:
         example = "edge" if edges and edges["examples"] else "node"
@@ -148,10 +150,10 @@ def _of_sites(directory: Path, config: "Config", form: DataForm | None, when: "W
             f"{example}s with {features} of {classes}. Name the folder of a site that trained it."
         )
     algorithm, w = joint(directory, config, when)
-    metrics = of_best(told["metrics"]) if when == "best" else told["metrics"]
-    labels = form.labels or told.get("classes") or config.data.values.get("labels") or ()  # sites tell no names
-    own = flagging(config.evaluation.of(labels, classes), metrics) if classes == 2 else None
-    return Source(config, "global", _weights(config, algorithm, w, form), form, own, when)
+    metrics = of_best(summary["metrics"]) if when == "best" else summary["metrics"]
+    labels = form.labels or summary.get("classes") or config.data.values.get("labels") or ()  # sites tell no names
+    alarm = flagging(config.evaluation.of(labels, classes), metrics) if classes == 2 else None
+    return Source(config, "global", _weights(config, algorithm, w, form), form, alarm, when)
 
 
 def _weights(config: "Config", algorithm: "Deployable", w: "Tree", form: DataForm) -> "Tree":
@@ -160,23 +162,25 @@ def _weights(config: "Config", algorithm: "Deployable", w: "Tree", form: DataFor
     check_finite(w)
     of_edges = form.edges is not None and form.edges["examples"]
     net = model_told(config.model.make(), form.edges or {}, form.features, form.classes)
-    given, size = config.model.values, len(net) - 2 * of_edges
+    values, size = config.model.values, len(net) - 2 * of_edges
     fresh = dict(leaves(models.init(net, random.key(0))))
     if wider := [path for path, leaf in leaves(w) if path in fresh and leaf.shape != fresh[path].shape]:
         raise UserError(
             f"the algorithm trains a model with weights {wider[0]} of its own, for which the exported module has no "
             "layers; take `fedweave predict`."
         )
-    heads = [*[given["heads"]] * (size - 1), given["output_heads"]] if config.model.name == "gat" else []
-    plain = {number: algorithm.net[int(number)].plain(own) for number, own in w.items()}
-    own, head = ({number: plain[number] for number in plain if (int(number) >= size) == last} for last in (False, True))
+    heads = [*[values["heads"]] * (size - 1), values["output_heads"]] if config.model.name == "gat" else []
+    plain = {number: algorithm.net[int(number)].plain(weights) for number, weights in w.items()}
+    weights, head = (
+        {number: plain[number] for number in plain if (int(number) >= size) == last} for last in (False, True)
+    )
     if config.model.name in WHOLE:
-        found = {f"layers.0.w.{path.replace('/', '_')}": leaf.float().contiguous() for path, leaf in leaves(own)}
+        result = {f"layers.0.w.{path.replace('/', '_')}": leaf.float().contiguous() for path, leaf in leaves(weights)}
     else:
-        found = state_dict(net[:size], own, heads)
+        result = state_dict(net[:size], weights, heads)
     if not of_edges:
-        return found
-    return {f"nodes.{name}": leaf for name, leaf in found.items()} | _of_head(*head.values())
+        return result
+    return {f"nodes.{name}": leaf for name, leaf in result.items()} | _of_head(*head.values())
 
 
 def _check_layers(config: "Config", layers: Sequence[Layer]) -> None:
@@ -192,9 +196,9 @@ def _check_layers(config: "Config", layers: Sequence[Layer]) -> None:
 def _of_head(read: Tree, out: Tree) -> "Tree":
     """The weights of the head that classifies edges (`models.edges`)."""
     rows = [read[f"weight_{name}"] for name in ("source", "target", "edge") if f"weight_{name}" in read]
-    made = {"read.weight": torch.cat(rows).T, "read.bias": read["bias"]}
-    made |= {"out.weight": out["weight"].T, "out.bias": out["bias"]}
-    return {name: leaf.float().contiguous() for name, leaf in made.items()}
+    result = {"read.weight": torch.cat(rows).T, "read.bias": read["bias"]}
+    result |= {"out.weight": out["weight"].T, "out.bias": out["bias"]}
+    return {name: leaf.float().contiguous() for name, leaf in result.items()}
 
 
 def state_dict(model: Model, w: Tree, heads: Sequence[int] = ()) -> dict[str, Tensor]:
@@ -203,29 +207,29 @@ def state_dict(model: Model, w: Tree, heads: Sequence[int] = ()) -> dict[str, Te
     Raises:
         UserError: a layer is none of those that `pyg` has.
     """
-    found: dict[str, Tensor] = {}
+    result: dict[str, Tensor] = {}
     for number, layer in enumerate(model):
-        own = _named(layer, w.get(str(number), {}), heads[number] if heads else 1)
-        found |= {f"layers.{number}.{name}": leaf.float().contiguous() for name, leaf in own.items()}
-    return found
+        tensors = _named(layer, w.get(str(number), {}), heads[number] if heads else 1)
+        result |= {f"layers.{number}.{name}": leaf.float().contiguous() for name, leaf in tensors.items()}
+    return result
 
 
 def _named_along(w: Tree) -> dict[str, Tensor]:
     """The weights of `gine`'s convolution along edges."""
     if "root_weight" in w:
         ways = {
-            way: {name.removeprefix(ours): own for name, own in w.items() if name.startswith(ours)}
+            way: {name.removeprefix(ours): weights for name, weights in w.items() if name.startswith(ours)}
             for way, ours in WAYS.items()
         }
-        found = {"root.weight": w["root_weight"].T, "root.bias": w["root_bias"]}
+        result = {"root.weight": w["root_weight"].T, "root.bias": w["root_bias"]}
     else:
-        ways, found = {"one": w}, {}
-    for way, own in ways.items():
+        ways, result = {"one": w}, {}
+    for way, weights in ways.items():
         for name, ours in (("edge", "_edge"), ("first", "1"), ("second", "2")):
-            if f"weight{ours}" in own:
-                found[f"convs.{way}.{name}.weight"] = own[f"weight{ours}"].T
-                found[f"convs.{way}.{name}.bias"] = own[f"bias{ours}"]
-    return found
+            if f"weight{ours}" in weights:
+                result[f"convs.{way}.{name}.weight"] = weights[f"weight{ours}"].T
+                result[f"convs.{way}.{name}.bias"] = weights[f"bias{ours}"]
+    return result
 
 
 def _named(layer: Layer, w: Tree, heads: int) -> dict[str, Tensor]:
@@ -306,8 +310,8 @@ def card(run: Run, source: Source, client: str | None, usage: str) -> str:
     after = f"round {metrics['best_val/round']:g}, of {rounds} the best on validation examples," if best else rounds
     metrics = of_best(metrics) if best else metrics
     whose = "the server's global model" if source.which == "global" else f"the {source.which} model of {client}"
-    own = (leaf for name, leaf in source.weights.items() if not name.endswith(".eps"))  # PyG's GIN has it, always 0
-    weights = sum(leaf.numel() for leaf in own)
+    tensors = (leaf for name, leaf in source.weights.items() if not name.endswith(".eps"))  # PyG's GIN has it, always 0
+    weights = sum(leaf.numel() for leaf in tensors)
     parts = [
         f"# {plain(f'{algorithm} on {dataset}')}",
         f"This is {plain(whose)} after {after} with "
@@ -320,7 +324,7 @@ def card(run: Run, source: Source, client: str | None, usage: str) -> str:
         "## Metrics",
         f"Of the whole run, after {'that round' if best else 'its last evaluation'}; this model's own share in them is "
         "not told apart.",
-        *([plain(said)] if (said := _judged(run)) else []),
+        *([plain(note)] if (note := _accuracy_caveat(run)) else []),
         *([_flagged(source)] if source.flagging is not None else []),
         _listed(f"{about}: {metrics[name]:.4f}" for name, about in _shown(metrics)),
         "## What left whom",
@@ -330,10 +334,10 @@ def card(run: Run, source: Source, client: str | None, usage: str) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _judged(run: Run) -> str:
+def _accuracy_caveat(run: Run) -> str:
     """Why not accuracy judges; "" where it does."""
-    found = notes(run.summary["metrics"])
-    return found.get("rare") or found.get("judged") or ""
+    texts = notes(run.summary["metrics"])
+    return texts.get("rare") or texts.get("judged") or ""
 
 
 def _flagged(source: Source) -> str:
@@ -343,14 +347,14 @@ def _flagged(source: Source) -> str:
     return f"An example is flagged as {plain(str(name))} from the probability {threshold:.4g} on (model.json)."
 
 
-def _shown(found: Record) -> list[tuple[str, str]]:
+def _shown(metrics: Record) -> list[tuple[str, str]]:
     """Metrics and what they are; the "global" AUC only where it is not that within members."""
-    members = counted(int(found.get("within/members") or 0), "member")
-    same = found.get("within/auc") is not None and found["within/auc"] == found.get("global/auc")
+    members = counted(int(metrics.get("within/members") or 0), "member")
+    same = metrics.get("within/auc") is not None and metrics["within/auc"] == metrics.get("global/auc")
     return [
         (name, about.format(members=members))
         for name, about in _SHOWN
-        if found.get(name) is not None and not (same and name == "global/auc")
+        if metrics.get(name) is not None and not (same and name == "global/auc")
     ]
 
 

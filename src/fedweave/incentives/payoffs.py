@@ -63,9 +63,9 @@ def payoffs(r: Tensor, before: Tensor | None = None, budget: float = 1.0) -> Pay
 
 def paid(r: Tensor, before: Tensor, budget: float) -> Payoffs:
     """`payoffs` of float64 [N], zeros where the sum before scaling is not positive; nobody waits for a device."""
-    found = unscaled(r, before)
-    total = found.pay.sum()
-    return Payoffs(*(torch.where(total > 0, own / total * budget, 0.0) for own in found))
+    amounts = unscaled(r, before)
+    total = amounts.pay.sum()
+    return Payoffs(*(torch.where(total > 0, amount / total * budget, 0.0) for amount in amounts))
 
 
 def data_volume(sizes: Tensor) -> Value:
@@ -208,9 +208,9 @@ class StatementRound(NamedTuple):
 
 def reasons(payoffs: Payoffs) -> list[str]:
     """Why FairGraphFL pays or fines each member (Eqs. 5 and 6)."""
-    told = {-1: "fined for harm: value below zero", 0: "no value", 1: "paid for value"}
+    labels = {-1: "fined for harm: value below zero", 0: "no value", 1: "paid for value"}
     signs, late = payoffs.pay.sign().int().tolist(), (payoffs.compensation > 0).tolist()
-    return [told[sign] + (" and late contribution" if more else "") for sign, more in zip(signs, late, strict=True)]
+    return [labels[sign] + (" and late contribution" if more else "") for sign, more in zip(signs, late, strict=True)]
 
 
 def in_cents(pay: Tensor, budget: int) -> list[int]:
@@ -294,13 +294,13 @@ def totals(table: pa.Table) -> pa.Table:
     table = table.append_column("paid", pc.max_element_wise(table["pay"], zero))
     table = table.append_column("fined", pc.min_element_wise(table["pay"], zero))
     sums = [(name, "sum") for name in ("pay", "paid", "fined")]
-    found = table.group_by("member").aggregate([("round", "count"), *[(name, "mean") for name in MEASURES], *sums])
+    result = table.group_by("member").aggregate([("round", "count"), *[(name, "mean") for name in MEASURES], *sums])
     names = {"member": "member", "round_count": "rounds"}
     names |= {f"{name}_mean": name for name in MEASURES} | {f"{name}_sum": name for name, _ in sums}
-    found = found.sort_by("member").select(list(names)).rename_columns(list(names.values()))
+    result = result.sort_by("member").select(list(names)).rename_columns(list(names.values()))
     for name, _ in sums:
-        found = found.set_column(found.column_names.index(name), name, found[name].cast(pa.decimal128(38, 2)))
-    return found.append_column("currency", pa.array(currencies * len(found), pa.string()))
+        result = result.set_column(result.column_names.index(name), name, result[name].cast(pa.decimal128(38, 2)))
+    return result.append_column("currency", pa.array(currencies * len(result), pa.string()))
 
 
 class Digest(NamedTuple):
@@ -384,16 +384,16 @@ def of_member(table: pa.Table, member: str) -> pa.Table:
     Raises:
         UserError: it has none; lists who has.
     """
-    own = table.filter(pc.equal(table["member"], member))
-    if not len(own):
+    lines = table.filter(pc.equal(table["member"], member))
+    if not len(lines):
         names = listed(sorted(set(table["member"].to_pylist())))
         raise UserError(f"no lines of {member!r}; the statement has those of {names}.", code="statement.no-lines")
-    return own
+    return lines
 
 
 def _start(terms: Terms, run: str, sums: Mapping[int, float] | None) -> str:
-    told = [[number, float(total).hex()] for number, total in sorted((sums or {}).items())]
-    return _hash(_encoded([run, terms.cents, terms.currency, *([told] if told else [])]))
+    entries = [[number, float(total).hex()] for number, total in sorted((sums or {}).items())]
+    return _hash(_encoded([run, terms.cents, terms.currency, *([entries] if entries else [])]))
 
 
 def _plain(name: str, value: object) -> object:

@@ -154,8 +154,8 @@ def exact(value: Value, players: int) -> Estimate:
 
 def coalitions(players: int) -> Tensor:
     """bool [2^N, N]: all coalitions, player i in row c where bit i of c is set."""
-    rows, own = (torch.arange(count, device="cpu") for count in (2**players, players))
-    return (rows[:, None] >> own & 1).bool()
+    rows, columns = (torch.arange(count, device="cpu") for count in (2**players, players))
+    return (rows[:, None] >> columns & 1).bool()
 
 
 def sampled(
@@ -354,24 +354,24 @@ def worth(round: Round, model: Model, graphs: Sequence[Graph], metric: str, posi
     many = [graph.masks[TEST].sum() for graph in graphs]
     shares = [count / sum(many) for count in many]
 
-    def judged(flat: Tree) -> Tensor:
+    def evaluate(flat: Tree) -> Tensor:
         w = nest(flat)
         if metric not in PLAIN:
             return _ordering([(models.judged_as_seen(model, w, graph), graph) for graph in graphs], metric, positive)
-        found = [_score(models.judged_as_seen(model, w, graph), graph, metric) for graph in graphs]
-        return torch.stack([score * share for score, share in zip(found, shares, strict=True)]).sum()
+        scores = [_score(models.judged_as_seen(model, w, graph), graph, metric) for graph in graphs]
+        return torch.stack([score * share for score, share in zip(scores, shares, strict=True)]).sum()
 
     def of(masks: Tensor) -> Tensor:
-        found = [torch.func.vmap(judged)(dict(leaves(mixed(part)))).double() for part in masks.split(BATCH)]
-        return torch.cat(found)
+        gains = [torch.func.vmap(evaluate)(dict(leaves(mixed(part)))).double() for part in masks.split(BATCH)]
+        return torch.cat(gains)
 
     nobody = of(round.at.new_zeros(1, len(round.at), dtype=torch.bool))
     return lambda masks: of(masks) - nobody
 
 
-def _ordering(found: Sequence[tuple[Tensor, Graph]], metric: str, positive: int) -> Tensor:
+def _ordering(outputs: Sequence[tuple[Tensor, Graph]], metric: str, positive: int) -> Tensor:
     """Another metric of the logits of graphs, from the pairs of all."""
-    pairs = merge([counts(logits, graph.y, graph.masks[TEST][None]) for logits, graph in found])
+    pairs = merge([counts(logits, graph.y, graph.masks[TEST][None]) for logits, graph in outputs])
     value: Tensor = means(pairs)[metric][0, 0]
     return value[positive] if value.dim() else value
 

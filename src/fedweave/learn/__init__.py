@@ -1,6 +1,6 @@
 """Local training: `fit`, the one loop that every algorithm trains with, and the optimizers it uses."""
 
-from fedweave.learn.fitting import Fit, Loss, Penalty, alone, fit, where_trained
+from fedweave.learn.fitting import Fit, Loss, Penalty, compute_on_server, fit, where_trained
 from fedweave.learn.losses import PLAIN, ClassLoss, ClassWeight, class_counts, cross_entropy
 from fedweave.learn.optimizers import MOST_STEPS, OPTIMIZERS, Adam, Optimizer, Sgd, check_training
 
@@ -16,9 +16,9 @@ __all__ = [
     "Optimizer",
     "Penalty",
     "Sgd",
-    "alone",
     "check_training",
     "class_counts",
+    "compute_on_server",
     "cross_entropy",
     "fit",
     "where_trained",

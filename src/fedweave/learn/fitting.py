@@ -55,20 +55,20 @@ class TrainSpec:
         key: Tensor,
         minibatch: Callable[[int], list[Tensor]],
         limit: Tensor | None = None,
-        own: int | None = None,
+        weight_count: int | None = None,
     ) -> Tensor:
         """Train `tensors` in place and return the last step's loss, of the shape of `key`.
 
         moments: the optimizer's, changed in place. taken: steps taken before, [], or [P] where clients differ in it.
         minibatch: (step) -> what was drawn for it. limit: after how many steps a client's weights stay as they are, of
-        the shape of `key`; these are the first `own` tensors, all if None.
+        the shape of `key`; these are the first `weight_count` tensors, all if None.
         """
         numbers = taken.to(torch.float32, copy=True)
         move = _moved_apart(self.optimizer, list(moments)) if numbers.dim() else self._moved_together(moments)
         last = tensors[0].new_zeros(key.shape)
         for step in range(self.steps):
             loss, *grads = gradients(random.fold(key, step), *minibatch(step), *tensors)
-            before = [] if limit is None else [tensor.clone() for tensor in tensors[:own]]
+            before = [] if limit is None else [tensor.clone() for tensor in tensors[:weight_count]]
             numbers.add_(1)
             move(tensors, [slope.contiguous() for slope in grads], list(moments.values()), numbers)
             if limit is not None:
@@ -115,10 +115,10 @@ class Stored:
 
     WIDTH = 16
 
-    def __init__(self, own: dict[str, Tensor], batch_dims: int) -> None:
-        self.shapes = {path: tensor.shape for path, tensor in own.items()}
+    def __init__(self, by_path: dict[str, Tensor], batch_dims: int) -> None:
+        self.shapes = {path: tensor.shape for path, tensor in by_path.items()}
         self.batch_dims = batch_dims
-        self.tensors = [self._pad(tensor) for tensor in own.values()]
+        self.tensors = [self._pad(tensor) for tensor in by_path.values()]
 
     def _pad(self, tensor: Tensor) -> Tensor:
         flat = tensor.flatten(self.batch_dims) if tensor.dim() > self.batch_dims else tensor[..., None]
@@ -140,26 +140,26 @@ class Stored:
 
     def zeros(self) -> "Stored":
         """As large, and zero."""
-        own = {path: torch.zeros_like(tensor) for path, tensor in self.shaped(self.tensors).items()}
-        return Stored(own, self.batch_dims)
+        zeros = {path: torch.zeros_like(tensor) for path, tensor in self.shaped(self.tensors).items()}
+        return Stored(zeros, self.batch_dims)
 
     def _cut(self, stored: Tensor, shape: torch.Size) -> Tensor:
         return stored if stored.shape == shape else stored[..., : shape[self.batch_dims :].numel()].view(shape)
 
 
-def scalar(what: str, found: Tensor, clients: int = 0) -> Tensor:
+def scalar(what: str, value: Tensor, clients: int = 0) -> Tensor:
     """What a loss or a penalty gives, one number for each of `clients`, a single one's if 0.
 
     Raises:
         ValueError: it is more, such as one number for each node; added up, padding would count, too.
     """
-    if (found.dim() if isinstance(found, Tensor) else 0) != bool(clients):
-        own = list(found.shape[bool(clients) :])
+    if (value.dim() if isinstance(value, Tensor) else 0) != bool(clients):
+        shape = list(value.shape[bool(clients) :])
         raise ValueError(
-            f"fit: the {what} is to be a scalar; it is a tensor of shape {own}. Add it up (.sum()), or take the mean "
+            f"fit: the {what} is to be a scalar; it is a tensor of shape {shape}. Add it up (.sum()), or take the mean "
             "over the training examples"
         )
-    return found
+    return value
 
 
 def differentiate(objective: Callable[..., tuple[Tensor, Tensor]], count: int, first: int) -> Gradients:
@@ -223,24 +223,27 @@ class Touched:
         apart = {path: self._split(flat[path], dims[path]) for path in paths}
         return None if None in apart.values() else apart  # type: ignore[return-value]
 
-    def narrowed_tree(self, given: Given, paths: frozenset[str], penalized: bool) -> tuple[Given, Tree] | None:
+    def narrowed_tree(self, tree: Given, paths: frozenset[str], penalized: bool) -> tuple[Given, Tree] | None:
         """A tree that training finds besides the weights, such as an anchor, in which the leaves at `paths` of trees
         like the weights are narrowed; and what of it the rows that a client does not touch find. None if a penalty may
         move these differently."""
-        dims = dict(leaves(given[1] or {}))
-        found = {path: (leaf, dims[path]) for path, leaf in leaves(given[0] or {})}
-        weights = {path: next((own for own in paths if f"/{path}".endswith(f"/{own}")), "") for path in found}
-        trees = tuple({path.removesuffix(own) for path, own in weights.items() if own})
-        rest = {path: leaf for path, (leaf, _) in found.items() if not (trees and path.startswith(trees))}
-        alike = all(found[path][1] is None for path in rest)
-        for path in (path for path, own in weights.items() if own):
-            if (apart := self._split(*found[path])) is None:
-                alike, found[path] = False, (self._own(*found[path]), 0)
+        dims = dict(leaves(tree[1] or {}))
+        entries = {path: (leaf, dims[path]) for path, leaf in leaves(tree[0] or {})}
+        weights = {
+            path: next((weight_path for weight_path in paths if f"/{path}".endswith(f"/{weight_path}")), "")
+            for path in entries
+        }
+        trees = tuple({path.removesuffix(weight_path) for path, weight_path in weights.items() if weight_path})
+        rest = {path: leaf for path, (leaf, _) in entries.items() if not (trees and path.startswith(trees))}
+        alike = all(entries[path][1] is None for path in rest)
+        for path in (path for path, weight_path in weights.items() if weight_path):
+            if (apart := self._split(*entries[path])) is None:
+                alike, entries[path] = False, (self._own(*entries[path]), 0)
             else:
-                rest[path], found[path] = apart[0], (apart[1], 0)
+                rest[path], entries[path] = apart[0], (apart[1], 0)
         if penalized and not alike:
             return None
-        return whole(_apart(found)), nest(rest)
+        return whole(_apart(entries)), nest(rest)
 
     def _own(self, leaf: Tensor | TouchedRows, dim: Dim) -> Tensor:
         """The clients' rows of a stacked tensor: [P, m, …], zero at padding."""
@@ -273,30 +276,30 @@ class Touched:
         return TouchedRows(rest, self.rows, padded[clients, self.rows], self.matrix)
 
 
-class Kept:
+class BatchTree:
     """A tree like the weights as a batch trains it: `own` stacked [P, …], of touched rows alone where the path is also
     in `rest`, which is shared."""
 
-    def __init__(self, own: Stored, rest: Stored, touched: Touched | None) -> None:
-        self.own, self.rest, self._touched = own, rest, touched
+    def __init__(self, per_client: Stored, rest: Stored, touched: Touched | None) -> None:
+        self.own, self.rest, self._touched = per_client, rest, touched
 
     @classmethod
     def of(
         cls, given: Given, paths: list[str], clients: int, split: dict[str, Split], touched: Touched | None
-    ) -> "Kept":
+    ) -> "BatchTree":
         """A given tree, in tensors of its own; `split` holds the leaves that are taken apart."""
         flat, dims = dict(leaves(given[0])), dict(leaves(given[1]))
-        own = {p: split[p][1] if p in split else _stacked(flat[p], dims[p], clients) for p in paths}
-        return cls(Stored(own, 1), Stored({path: rest for path, (rest, _) in split.items()}, 0), touched)
+        per_client = {p: split[p][1] if p in split else _stacked(flat[p], dims[p], clients) for p in paths}
+        return cls(Stored(per_client, 1), Stored({path: rest for path, (rest, _) in split.items()}, 0), touched)
 
     @property
     def tensors(self) -> list[Tensor]:
         """What the optimizer moves: `own`, then `rest`."""
         return [*self.own.tensors, *self.rest.tensors]
 
-    def zeros(self) -> "Kept":
+    def zeros(self) -> "BatchTree":
         """As large, and zero."""
-        return Kept(self.own.zeros(), self.rest.zeros(), self._touched)
+        return BatchTree(self.own.zeros(), self.rest.zeros(), self._touched)
 
     def tree(self) -> Tree:
         """The tree, partly stored where `rest` holds the other rows."""
@@ -325,11 +328,11 @@ def share_again(state: Tree, graph: Graph) -> Tree:
     if not isinstance(steps, Tensor) or not bool((steps == steps[0]).all()):
         return state
     features = touched.matrix.cols
-    found = {
+    entries = {
         path: touched.found(leaf) if isinstance(leaf, Tensor) and leaf.shape[1:2] == (features,) else leaf
         for path, leaf in leaves(state)
     }
-    return nest(found | {"steps": shared_scalar(steps[0], len(steps))})
+    return nest(entries | {"steps": shared_scalar(steps[0], len(steps))})
 
 
 def whole(given: Given) -> Given:
@@ -338,9 +341,9 @@ def whole(given: Given) -> Given:
     return _apart({path: _whole(leaf, dims[path]) for path, leaf in leaves(given[0] or {})})
 
 
-def _apart(found: dict[str, Given]) -> Given:
-    return nest({path: leaf for path, (leaf, _) in found.items()}), nest(
-        {path: dim for path, (_, dim) in found.items()}
+def _apart(entries: dict[str, Given]) -> Given:
+    return nest({path: leaf for path, (leaf, _) in entries.items()}), nest(
+        {path: dim for path, (_, dim) in entries.items()}
     )
 
 
@@ -370,14 +373,17 @@ def train_batch(
     """
     batch = _Batch(plan, clients, w, anchor, graph, args, state)
     operands, spec = pytree.tree_flatten((batch.graph[0], batch.args[0], batch.anchor[0], batch.beside))
-    own, rest, tensors = batch.weights.own, batch.weights.rest, batch.weights.tensors
+    per_client, rest, tensors = batch.weights.own, batch.weights.rest, batch.weights.tensors
     minibatch, minibatch_dims = dict(leaves(batches[0])), dict(leaves(batches[1]))
     dims_of_args = nest(dict(leaves(batch.args[1])) | minibatch_dims)
 
-    def objective(key: Tensor, *given: Tensor) -> tuple[Tensor, Tensor]:
-        now, given = dict(zip(minibatch, given, strict=False)), given[len(minibatch) :]
-        data, mine, fixed, beside = pytree.tree_unflatten(given[len(tensors) :], spec)
-        current, untouched = own.shaped(given[: len(own)]), rest.shaped(given[len(own) : len(tensors)])
+    def objective(key: Tensor, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+        now, inputs = dict(zip(minibatch, inputs, strict=False)), inputs[len(minibatch) :]
+        data, mine, fixed, beside = pytree.tree_unflatten(inputs[len(tensors) :], spec)
+        current, untouched = (
+            per_client.shaped(inputs[: len(per_client)]),
+            rest.shaped(inputs[len(per_client) : len(tensors)]),
+        )
         seen = nest(dict(leaves(mine)) | now)
         last = vmap(plan.loss, in_dims=(0, batch.graph[1], 0, dims_of_args))(nest(current), data, key, seen)
         total = scalar("loss", last, clients).sum()
@@ -390,23 +396,23 @@ def train_batch(
         return last, total
 
     shapes = ((path, leaf.shape, leaf.dtype) for path, leaf in minibatch.items())
-    names = (*own.shapes.items(), *leaves(batch.anchor[1] or {}), *leaves(dims_of_args), *shapes)
+    names = (*per_client.shapes.items(), *leaves(batch.anchor[1] or {}), *leaves(dims_of_args), *shapes)
     gradients = differentiate(objective, len(tensors), len(minibatch))
 
-    def step(*given: Tensor) -> tuple[Tensor, ...]:
+    def step(*inputs: Tensor) -> tuple[Tensor, ...]:
         result: tuple[Tensor, ...] = traced(
-            gradients, (plan.loss, plan.penalty), names, batch.graph[0].roots, [*given, *operands]
+            gradients, (plan.loss, plan.penalty), names, batch.graph[0].roots, [*inputs, *operands]
         )
         return result
 
     def row(at: int) -> list[Tensor]:
         return [leaf[at] if minibatch_dims[path] is None else leaf[:, at] for path, leaf in minibatch.items()]
 
-    moments = {name: kept.tensors for name, kept in batch.moments.items()}
+    moments = {name: moment.tensors for name, moment in batch.moments.items()}
     keys = key[0] if key[1] == 0 else key[0].expand(clients)
     most = limit[0] if limit[1] == 0 or limit[0] is None else limit[0].expand(clients)
-    last = plan.train_loop(tensors, moments, batch.taken, step, keys, row, most, len(own))
-    own.mark(last)
+    last = plan.train_loop(tensors, moments, batch.taken, step, keys, row, most, len(per_client))
+    per_client.mark(last)
     state_after, state_dims = batch.state(plan.steps)
     outputs, plan.result = pytree.tree_flatten((batch.weights.tree(), last, state_after))
     return tuple(outputs), tuple(pytree.tree_leaves((batch.weights.dims(), 0, state_dims)))
@@ -429,21 +435,23 @@ class _Batch:
             steps = state[0]["steps"]
             self.taken = steps.rest if isinstance(steps, TouchedRows) else steps
         names = plan.optimizer.moments if state[0] else ()
-        given = {"": w} | {name: (state[0][name], state[1][name]) for name in names}
+        trees = {"": w} | {name: (state[0][name], state[1][name]) for name in names}
         touched = Touched.of(graph) if self._alike(plan, w) else None
-        split = {name: touched.split(tree, plan.rows) for name, tree in given.items()} if touched else {}
+        split = {name: touched.split(tree, plan.rows) for name, tree in trees.items()} if touched else {}
         penalized, self.beside = plan.penalty is not None, ()
-        found = [touched.narrowed_tree(tree, plan.rows, penalized) for tree in (anchor, args)] if touched else [None]
-        if touched is None or None in split.values() or None in found:
+        cuts = [touched.narrowed_tree(tree, plan.rows, penalized) for tree in (anchor, args)] if touched else [None]
+        if touched is None or None in split.values() or None in cuts:
             touched, split = None, {}
             self.anchor, self.args = (whole(tree) for tree in (anchor, args))
         else:
             self.graph = touched.narrowed(graph)
-            (self.anchor, self.args), self.beside = zip(*found, strict=True)
+            (self.anchor, self.args), self.beside = zip(*cuts, strict=True)
         paths = [path for path, _ in leaves(w[0])]
-        kept = {name: Kept.of(tree, paths, clients, split.get(name) or {}, touched) for name, tree in given.items()}
-        self.weights = kept.pop("")
-        self.moments = kept or {name: self.weights.zeros() for name in plan.optimizer.moments}
+        stores = {
+            name: BatchTree.of(tree, paths, clients, split.get(name) or {}, touched) for name, tree in trees.items()
+        }
+        self.weights = stores.pop("")
+        self.moments = stores or {name: self.weights.zeros() for name in plan.optimizer.moments}
 
     def _alike(self, plan: TrainSpec, w: Given) -> bool:
         """Whether untouched rows start alike at all clients, their moments and what a penalty finds aside."""
@@ -455,7 +463,7 @@ class _Batch:
         """The optimizer's state after `steps` further steps, and its batch dimensions."""
         if not self.moments:
             return {}, {}
-        trees: dict[str, Given] = {name: (kept.tree(), kept.dims()) for name, kept in self.moments.items()}
+        trees: dict[str, Given] = {name: (moment.tree(), moment.dims()) for name, moment in self.moments.items()}
         taken = self.taken + steps
         if taken.dim():
             trees["steps"] = taken, 0
@@ -480,11 +488,11 @@ def recorded(function: Callable[[Graph, Tree], Tree], graph: Graph, given: Tree)
     """
     part = _Part(function)
     operands, part.spec = pytree.tree_flatten((graph, given))
-    found: Tree = part.form.whole(_Recorded.apply(part, *operands))
-    return found
+    result: Tree = part.form.whole(_Recorded.apply(part, *operands))
+    return result
 
 
-def alone(
+def compute_on_server(
     function: Callable[..., Any], given: Tree, graph: Graph | None = None, names: tuple[Hashable, ...] = ()
 ) -> Any:
     """`function(given)`, a tree of tensors of a tree of tensors: what the server computes in every round, within
@@ -499,7 +507,7 @@ def alone(
     fixed, (operands, spec) = len(pytree.tree_leaves(held)), pytree.tree_flatten((held, given))
     paths = tuple(path for path, _ in leaves(given))
     roots = () if graph is None else graph.roots
-    if sum(own.numel() for own in operands[fixed:] if isinstance(own, Tensor)) > _RECORDED:
+    if sum(leaf.numel() for leaf in operands[fixed:] if isinstance(leaf, Tensor)) > _RECORDED:
         return function(given, *held)
 
     def flat(*tensors: Tensor) -> Any:
@@ -539,8 +547,8 @@ class _Recorded(Operation):
     @staticmethod
     def vmap(info: Batch, in_dims: Dims, part: _Part, *operands: object) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
         dims = in_dims[1:]
-        graph, given = pytree.tree_unflatten(operands, part.spec)
-        names = (*(path for path, _ in leaves(given)), *dims)
+        graph, inputs = pytree.tree_unflatten(operands, part.spec)
+        names = (*(path for path, _ in leaves(inputs)), *dims)
         result = traced(vmap(part, in_dims=dims), (part.function,), names, graph.roots, list(operands))
         outputs = part.form.flat(result)
         return outputs, (0,) * len(outputs)
@@ -606,8 +614,8 @@ def fit(
         )
     plan = TrainSpec(loss, penalty, optimizer, steps, rows)
     whole = map_leaves(lambda leaf: leaf, w)
-    given = (whole, anchor, graph, key, args or {}, batches or {}, state or {}, limit)
-    operands, plan.spec = pytree.tree_flatten(given)
+    inputs = (whole, anchor, graph, key, args or {}, batches or {}, state or {}, limit)
+    operands, plan.spec = pytree.tree_flatten(inputs)
     after = Fit(*pytree.tree_unflatten(_Fit.apply(plan, *operands), plan.result))
     after = after if limit is None else after._replace(state={})
     partly = [leaf for _, leaf in leaves({"w": after.w, "state": after.state}) if isinstance(leaf, TouchedRows)]
@@ -629,12 +637,12 @@ class _Fit(Operation):
     @staticmethod
     def forward(plan: TrainSpec, *operands: object) -> tuple[Tensor, ...]:
         w, anchor, graph, key, args, batches, state, limit = pytree.tree_unflatten(operands, plan.spec)
-        own = _own(w, w)
-        moments = {name: _own(state[name], w) if state else own.zeros() for name in plan.optimizer.moments}
+        weights = _trainable(w, w)
+        moments = {name: _trainable(state[name], w) if state else weights.zeros() for name in plan.optimizer.moments}
         minibatch = dict(leaves(batches))
 
         def objective(key: Tensor, *tensors: Tensor) -> tuple[Tensor, Tensor]:
-            current = own.shaped(tensors[len(minibatch) :])
+            current = weights.shaped(tensors[len(minibatch) :])
             now = dict(zip(minibatch, tensors, strict=False))
             last = total = scalar("loss", plan.loss(nest(current), graph, key, nest(dict(leaves(args)) | now)))
             if plan.penalty is not None:
@@ -642,15 +650,15 @@ class _Fit(Operation):
                 total, last = total + pull, last + 0 * pull  # as in `learn.batch`
             return last, total
 
-        step = differentiate(objective, len(own), len(minibatch))
+        step = differentiate(objective, len(weights), len(minibatch))
         taken = materialize(state["steps"]) if state else torch.zeros((), dtype=torch.int64, device=key.device)
-        past = {name: kept.tensors for name, kept in moments.items()}
+        past = {name: moment.tensors for name, moment in moments.items()}
         last = plan.train_loop(
-            own.tensors, past, taken, step, key, lambda at: [leaf[at] for leaf in minibatch.values()], limit
+            weights.tensors, past, taken, step, key, lambda at: [leaf[at] for leaf in minibatch.values()], limit
         )
-        own.mark(last)
-        after = {name: nest(kept.shaped(kept.tensors)) for name, kept in moments.items()}
-        result = nest(own.shaped(own.tensors)), last, after | ({"steps": taken + plan.steps} if after else {})
+        weights.mark(last)
+        after = {name: nest(moment.shaped(moment.tensors)) for name, moment in moments.items()}
+        result = nest(weights.shaped(weights.tensors)), last, after | ({"steps": taken + plan.steps} if after else {})
         outputs, plan.result = pytree.tree_flatten(result)
         return tuple(outputs)
 
@@ -666,11 +674,11 @@ class _Fit(Operation):
     def vmap(info: Batch, in_dims: Dims, plan: TrainSpec, *operands: Tensor) -> Given:
         moved = [o.movedim(d, 0) if d else o for o, d in zip(operands, in_dims[1:], strict=True)]
         dims = [None if d is None else 0 for d in in_dims[1:]]
-        given = pytree.tree_unflatten(moved, plan.spec)
-        return train_batch(plan, info.batch_size, *zip(given, pytree.tree_unflatten(dims, plan.spec), strict=True))
+        inputs = pytree.tree_unflatten(moved, plan.spec)
+        return train_batch(plan, info.batch_size, *zip(inputs, pytree.tree_unflatten(dims, plan.spec), strict=True))
 
 
-def _own(tree: Tree, like: Tree) -> Stored:
+def _trainable(tree: Tree, like: Tree) -> Stored:
     """A tree's leaves, in the order of another's, as tensors to be trained in place."""
     flat = dict(leaves(tree))
     return Stored({path: materialize(flat[path]).detach().clone() for path, _ in leaves(like)}, 0)

@@ -48,13 +48,13 @@ class ClassLoss:
     counts: Tensor | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        given = self.class_weight
-        if isinstance(given, str) and given not in ("none", "balanced"):
-            raise ValueError(f'class_weight is {given!r}; it is "none", "balanced", or numbers')
-        numbers = () if isinstance(given, str) else given.values() if isinstance(given, Mapping) else given
-        for name, own in (("class_weight", numbers), ("focal", (self.focal,)), ("logit_adjustment", (self.tau,))):
-            if any(not 0 <= value < float("inf") for value in own):
-                raise ValueError(f"{name} is {list(own)}; it must be finite and not negative")
+        weights = self.class_weight
+        if isinstance(weights, str) and weights not in ("none", "balanced"):
+            raise ValueError(f'class_weight is {weights!r}; it is "none", "balanced", or numbers')
+        numbers = () if isinstance(weights, str) else weights.values() if isinstance(weights, Mapping) else weights
+        for name, values in (("class_weight", numbers), ("focal", (self.focal,)), ("logit_adjustment", (self.tau,))):
+            if any(not 0 <= value < float("inf") for value in values):
+                raise ValueError(f"{name} is {list(values)}; it must be finite and not negative")
 
     @property
     def tau(self) -> float:
@@ -82,8 +82,8 @@ class ClassLoss:
     def soft(self, logits: Tensor, truth: Tensor, counts: Tensor | None = None) -> Tensor:
         """The mean over examples with a share of each class, `truth` [n, c], weighted by the weights of the classes."""
         if self.plain:
-            found: Tensor = -(truth * F.log_softmax(logits, -1)).sum(-1).mean()
-            return found
+            loss: Tensor = -(truth * F.log_softmax(logits, -1)).sum(-1).mean()
+            return loss
         counts = counts if self.counts is None else self.counts
         counts = torch.ones_like(logits[0]) if counts is None else counts.to(logits.dtype)
         if self.tau:
@@ -114,35 +114,35 @@ class ClassLoss:
         return torch.stack([torch.full_like(counts[0], value) for value in self._numbers(len(counts))])
 
     def _numbers(self, classes: int) -> tuple[float, ...]:
-        given = self.class_weight
-        if isinstance(given, Mapping):
-            odd = [name for name in given if not (name.isdecimal() and int(name) < classes)]
+        weights = self.class_weight
+        if isinstance(weights, Mapping):
+            odd = [name for name in weights if not (name.isdecimal() and int(name) < classes)]
             if odd:
                 raise ConfigError(
                     f"class_weight: there is no class {odd[0]!r}; give numbers from 0 to {classes - 1}.",
                     code="config.no-class",
                 )
-            return tuple(given.get(str(number), 1.0) for number in range(classes))
-        if isinstance(given, str) or len(given) != classes:
-            raise ConfigError(f"class_weight: has {len(given)} numbers, and there are {classes} classes.")
-        return given
+            return tuple(weights.get(str(number), 1.0) for number in range(classes))
+        if isinstance(weights, str) or len(weights) != classes:
+            raise ConfigError(f"class_weight: has {len(weights)} numbers, and there are {classes} classes.")
+        return weights
 
 
 PLAIN = ClassLoss()
 
 
-def by_number(given: object, labels: Sequence[str], classes: int) -> object:
+def by_number(weights: object, labels: Sequence[str], classes: int) -> object:
     """A `class_weight` by classes' names, as numbers in their order; any other value as it is.
 
     Raises:
         ConfigError: there is no such class.
     """
-    if not isinstance(given, Mapping):
-        return given
+    if not isinstance(weights, Mapping):
+        return weights
     names = [str(name) for name in labels] or [str(number) for number in range(classes)]
-    if odd := [name for name in given if name not in names]:
+    if odd := [name for name in weights if name not in names]:
         raise ConfigError(
             f"algorithm.class_weight: there is no class {odd[0]!r}. The classes are {', '.join(names)}.",
             code="config.no-class",
         )
-    return tuple(float(given.get(name, 1.0)) for name in names)
+    return tuple(float(weights.get(name, 1.0)) for name in names)

@@ -142,8 +142,14 @@ def _ranked(score: Tensor, truth: Tensor, masks: Tensor) -> _Ranks:
     seen = torch.nn.functional.pad(chosen.cumsum(-1), (1, 0))  # of the set's examples, those before each place
     below, up_to = seen.gather(-1, first.expand(shape)), seen.gather(-1, after.expand(shape))
     positive = chosen & truth.mT.gather(-1, order)
-    found = torch.nn.functional.pad(positive.cumsum(-1), (1, 0))
-    return _Ranks(below, up_to, seen[..., -1:], positive, found[..., -1:] - found.gather(-1, first.expand(shape)))
+    positives_before = torch.nn.functional.pad(positive.cumsum(-1), (1, 0))
+    return _Ranks(
+        below,
+        up_to,
+        seen[..., -1:],
+        positive,
+        positives_before[..., -1:] - positives_before.gather(-1, first.expand(shape)),
+    )
 
 
 def _correct(ranks: _Ranks) -> Tensor:
@@ -204,18 +210,18 @@ class _Argsort(Operation):
 def means(pairs: Tree) -> Tree:
     """What `values` says of one client's `counts`, float64 [S, 2] each, or [S, 2, c] of each of two classes: the value
     and 1, or zeros where it is not defined; so that sums of them over clients give means. Works under `vmap`."""
-    found = {name: _defined(pairs[name][:, 0], pairs[name][:, 1]) for name in ("loss", "accuracy")}
+    metrics = {name: _defined(pairs[name][:, 0], pairs[name][:, 1]) for name in ("loss", "accuracy")}
     f1 = _defined(pairs["f1"][:, 0], pairs["f1"][:, 1])
-    found["macro_f1"] = _defined(f1[:, 0].sum(-1), f1[:, 1].sum(-1))
+    metrics["macro_f1"] = _defined(f1[:, 0].sum(-1), f1[:, 1].sum(-1))
     area = _defined(pairs["auc"][:, 0], pairs["auc"][:, 1])
     if "average_precision" not in pairs:
-        return found | {"auc": _defined(area[:, 0].sum(-1), area[:, 1].sum(-1))}
+        return metrics | {"auc": _defined(area[:, 0].sum(-1), area[:, 1].sum(-1))}
     (flagged, true), hits = pairs["classes"].unbind(1), pairs["f1"][:, 0] / 2
-    found |= {name: _defined(pairs[name][:, 0], pairs[name][:, 1]) for name in _OF_TWO}
-    found |= {"auc": area[..., 1], "recall": _defined(hits, true), "f1_positive": f1}
+    metrics |= {name: _defined(pairs[name][:, 0], pairs[name][:, 1]) for name in _OF_TWO}
+    metrics |= {"auc": area[..., 1], "recall": _defined(hits, true), "f1_positive": f1}
     there = (true > 0).to(torch.float64)
-    found["precision"] = torch.stack([hits / flagged.clamp(min=1), there], 1)
-    return found | {name: found[name] * there[:, None] for name in ("precision", "precision_at_1", "f1_positive")}
+    metrics["precision"] = torch.stack([hits / flagged.clamp(min=1), there], 1)
+    return metrics | {name: metrics[name] * there[:, None] for name in ("precision", "precision_at_1", "f1_positive")}
 
 
 def _defined(total: Tensor, count: Tensor) -> Tensor:
@@ -354,7 +360,7 @@ def chance(metric: str, labels: np.ndarray, positive: int) -> float:
     of each class."""
     share = ratio(labels, np.broadcast_to(labels.sum(), labels.shape))
     alike = 2 * share / (1 + share)  # F1 of always predicting a class
-    found = {
+    best = {
         "accuracy": share.max(),
         "macro_f1": alike.max() / max(1, (labels > 0).sum()),
         "auc": 0.5,
@@ -362,7 +368,7 @@ def chance(metric: str, labels: np.ndarray, positive: int) -> float:
         "recall_at_1": 1 / ALERTS,
         "f1_positive": alike[positive],
     }
-    return float(found[metric])
+    return float(best[metric])
 
 
 def rarest(classes: np.ndarray) -> float:
@@ -388,12 +394,12 @@ def personal(pairs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
     pairs: by metric, float64 [P, S, 2] or [P, S, 2, c], as `classification.counts` has them.
     """
-    found = {}
+    metrics = {}
     if "accuracy" in pairs:
         correct, examples = pairs["accuracy"][:, TEST].T
-        found["accuracy"] = ratio(correct, examples)
+        metrics["accuracy"] = ratio(correct, examples)
     if "classes" in pairs:
         for kind, name in ((PREDICTED, "predicted"), (TRUE, "true")):
             often = pairs["classes"][:, TEST, kind].T
-            found |= {f"{name}/{number}": ratio(of, often.sum(0)) for number, of in enumerate(often)}
-    return {f"global_test/{name}": value for name, value in found.items()}
+            metrics |= {f"{name}/{number}": ratio(of, often.sum(0)) for number, of in enumerate(often)}
+    return {f"global_test/{name}": value for name, value in metrics.items()}

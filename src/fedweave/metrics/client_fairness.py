@@ -34,7 +34,7 @@ def client_fairness(
     Raises:
         DataError: lengths differ, or a loss is negative.
     """
-    loss, accuracy, trained = (np.asarray(given, np.float64) for given in (losses, accuracies, train_losses))
+    loss, accuracy, trained = (np.asarray(series, np.float64) for series in (losses, accuracies, train_losses))
     if not loss.shape == accuracy.shape == trained.shape == (len(clients),):
         raise DataError(
             f"{len(clients)} clients, losses {loss.shape}, accuracies {accuracy.shape} and training losses "
@@ -43,18 +43,18 @@ def client_fairness(
         )
     for of_clients in (loss, trained):
         _check_losses(of_clients, clients)
-    judged = np.flatnonzero(~np.isnan(accuracy))
+    defined = np.flatnonzero(~np.isnan(accuracy))
     names: dict[str, str] = {}
     worst = best = np.nan
-    if len(judged):
-        low, high = judged[accuracy[judged].argmin()], judged[accuracy[judged].argmax()]
+    if len(defined):
+        low, high = defined[accuracy[defined].argmin()], defined[accuracy[defined].argmax()]
         worst, best = accuracy[low], accuracy[high]
         names = {"fairness/worst_client": clients[low], "fairness/best_client": clients[high]}
     tested, memorized = (of_clients[~np.isnan(of_clients)] for of_clients in (loss, trained))
     return {
         "fairness/test_loss_variance": variance(tested),
         "fairness/test_loss_entropy": entropy(tested),
-        "fairness/accuracy_deviation": float(np.sqrt(variance(accuracy[judged]))),
+        "fairness/accuracy_deviation": float(np.sqrt(variance(accuracy[defined]))),
         "fairness/worst_accuracy": float(worst),
         "fairness/best_accuracy": float(best),
         "fairness/undefined_clients": float((np.isnan(loss) | np.isnan(accuracy)).sum()),
@@ -94,13 +94,13 @@ class Correlation(NamedTuple):
     high: float
 
 
-def pearson(alone: np.ndarray, together: np.ndarray) -> Correlation:
-    """Of P clients' accuracies by training `alone` and `together`; clients where either is NaN are left out.
+def pearson(local: np.ndarray, together: np.ndarray) -> Correlation:
+    """Of P clients' accuracies by training `local` and `together`; clients where either is NaN are left out.
 
     Raises:
         DataError: lengths differ.
     """
-    one, other = np.asarray(alone, np.float64), np.asarray(together, np.float64)
+    one, other = np.asarray(local, np.float64), np.asarray(together, np.float64)
     if one.shape != other.shape or one.ndim != 1:
         raise DataError(
             f"accuracies alone {one.shape} and together {other.shape}; give one of each per client.",
@@ -110,19 +110,19 @@ def pearson(alone: np.ndarray, together: np.ndarray) -> Correlation:
     one, other = one[defined], other[defined]
     if len(one) < 2 or np.ptp(one) == 0 or np.ptp(other) == 0:
         return Correlation(np.nan, np.nan, np.nan)
-    found = stats.pearsonr(one, other)
+    result = stats.pearsonr(one, other)
     if len(one) < 4:
-        return Correlation(float(found.statistic), np.nan, np.nan)
-    interval = found.confidence_interval(0.95)
-    return Correlation(float(found.statistic), float(interval.low), float(interval.high))
+        return Correlation(float(result.statistic), np.nan, np.nan)
+    interval = result.confidence_interval(0.95)
+    return Correlation(float(result.statistic), float(interval.low), float(interval.high))
 
 
 def per_group(paid: Mapping[str, float]) -> dict[str, float]:
     """Mean of what the clients of each quality are paid, by the names of `partition.graphs.Perturbed`: "low-0" is of
     "low". {} where names are no such."""
     groups: dict[str, list[float]] = {}
-    for client, own in paid.items():
-        groups.setdefault(client.rpartition("-")[0], []).append(own)
+    for client, pay in paid.items():
+        groups.setdefault(client.rpartition("-")[0], []).append(pay)
     if not set(groups) <= {"low", "medium", "high"}:
         return {}
     return {name: float(np.mean(groups[name])) for name in ("low", "medium", "high") if name in groups}

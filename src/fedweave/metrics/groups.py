@@ -226,13 +226,13 @@ def measures(pairs: Values, accuracy: object, auc: object) -> dict[str, np.ndarr
     prediction: (TPR - FPR) (1 - (SP + EO) / 2); {} where nothing was counted by group."""
     if "groups" not in pairs:
         return {}
-    found = values(pairs) | noise_floor(pairs)
-    found |= {
-        "tradeoff_accuracy": tradeoff(accuracy, found["sp"], found["eo"]),
-        "tradeoff_auc": tradeoff(auc, found["sp"], found["eo"]),
-        "tradeoff_skill": skill(pairs) * (1 - (found["sp"] + found["eo"]) / 2),
+    metrics = values(pairs) | noise_floor(pairs)
+    metrics |= {
+        "tradeoff_accuracy": tradeoff(accuracy, metrics["sp"], metrics["eo"]),
+        "tradeoff_auc": tradeoff(auc, metrics["sp"], metrics["eo"]),
+        "tradeoff_skill": skill(pairs) * (1 - (metrics["sp"] + metrics["eo"]) / 2),
     }
-    return {f"{MEASURED}/{name}": value for name, value in found.items()}
+    return {f"{MEASURED}/{name}": value for name, value in metrics.items()}
 
 
 def summarized(own: Mapping[str, np.ndarray], pooled: Mapping[str, np.ndarray]) -> dict[str, float]:
@@ -242,9 +242,9 @@ def summarized(own: Mapping[str, np.ndarray], pooled: Mapping[str, np.ndarray]) 
     own: `measures` of the clients' pairs, [P, 3]. pooled: those of all, [3].
     """
     named = {name.removeprefix(f"{MEASURED}/"): value for name, value in own.items()}
-    found = {f"{MEASURED}/global/{name.removeprefix(f'{MEASURED}/')}": value[TEST] for name, value in pooled.items()}
+    summary = {f"{MEASURED}/global/{name.removeprefix(f'{MEASURED}/')}": value[TEST] for name, value in pooled.items()}
     medians = over_clients({name: value[:, TEST] for name, value in named.items()})
-    return {key: float(value) for key, value in (found | _prefixed(medians)).items()}
+    return {key: float(value) for key, value in (summary | _prefixed(medians)).items()}
 
 
 def selection(pairs: Mapping[str, np.ndarray], metric: str = PLAIN, positive: int = 1) -> dict[str, float]:
@@ -261,12 +261,12 @@ def selection(pairs: Mapping[str, np.ndarray], metric: str = PLAIN, positive: in
     gaps = values({"groups": pairs["groups"][VAL]})
     right, labels = (pairs[name][VAL, at] for name, at in (("f1", _TRUE_POSITIVES), ("classes", TRUE)))
     shares = {"accuracy": right.sum() / 2, "constant": labels.max()}
-    found = {"gaps": gaps["sp"] + gaps["eo"]} | {k: float(ratio(v, labels.sum())) for k, v in shares.items()}
+    scores = {"gaps": gaps["sp"] + gaps["eo"]} | {k: float(ratio(v, labels.sum())) for k, v in shares.items()}
     predicted, true = (ratio(pairs["classes"][VAL, at, 1], labels.sum()) for at in (PREDICTED, TRUE))
-    found["alike"] = float(near_constant(float(predicted), float(true)))
+    scores["alike"] = float(near_constant(float(predicted), float(true)))
     if metric == PLAIN:
-        return found
-    return found | {"score": float(measured[metric]), "chance": reference.chance(metric, labels, positive)}
+        return scores
+    return scores | {"score": float(measured[metric]), "chance": reference.chance(metric, labels, positive)}
 
 
 def fairer(now: Mapping[str, float], before: Mapping[str, float], margin: float) -> bool:
@@ -280,14 +280,14 @@ def fairer(now: Mapping[str, float], before: Mapping[str, float], margin: float)
     return _rank(now, margin) > _rank(before, margin)
 
 
-def _rank(found: Mapping[str, float], margin: float) -> tuple[bool, float]:
-    score, chance = judged(found)
-    alike = found.get("alike") == 1 and margin >= 0
-    fair = bool(score > chance + margin and not np.isnan(found["gaps"]) and not alike)
-    return fair, -found["gaps"] if fair else score
+def _rank(scores: Mapping[str, float], margin: float) -> tuple[bool, float]:
+    score, chance = selection_score(scores)
+    alike = scores.get("alike") == 1 and margin >= 0
+    fair = bool(score > chance + margin and not np.isnan(scores["gaps"]) and not alike)
+    return fair, -scores["gaps"] if fair else score
 
 
-def judged(found: Mapping[str, float]) -> tuple[float, float]:
+def selection_score(found: Mapping[str, float]) -> tuple[float, float]:
     """Of a `selection` the value that judges, and that of a constant prediction."""
     other = not np.isnan(found.get("score", np.nan))
     return (found["score"], found["chance"]) if other else (found["accuracy"], found["constant"])

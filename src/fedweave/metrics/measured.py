@@ -98,25 +98,25 @@ def measure(
     """
     replies = evaluation.clients
     scores, server = _scores(replies, evaluation.server)
-    pairs, judged = _pairs(scores, "own"), _pairs(scores, "global_test")
+    pairs, global_test_pairs = _pairs(scores, "own"), _pairs(scores, "global_test")
     _check_finite(round, pairs.get("loss"), replies.clients)
     summed = {} if evaluation.total is None else on_host(dict(leaves(evaluation.total)))
     everyone = {name: pair.sum(0) for name, pair in pairs.items()}
-    everyone |= {name: own for name, own in summed.items() if "/" not in name and own.any()}
+    everyone |= {name: per_client for name, per_client in summed.items() if "/" not in name and per_client.any()}
     judging, rarest = judging or Judging(), _rarest(everyone)
     by = _verdict(everyone, rarest, judging, before or {})
     positive = positive_class(judging, by)
-    own, of_groups = _measured(pairs, _majority(pairs), positive) if pairs else ({}, {})
+    per_client, of_groups = _measured(pairs, _majority(pairs), positive) if pairs else ({}, {})
     common, mean = _majority(everyone), mean_values(_pairs(summed, "mean"), positive)
-    pooled, groups = _outside(server, judged, common, positive) or _measured(everyone, common, positive)
+    pooled, groups = _outside(server, global_test_pairs, common, positive) or _measured(everyone, common, positive)
     after = {f"trained/{name}": value for name, value in values(_pairs(scores, "trained")).items()}
-    fairness = _between(own, judged_by(by), replies.clients) if own else {}
-    whole = _within(_with_pairs(own, summed), everyone, positive)
+    fairness = _between(per_client, judged_by(by), replies.clients) if per_client else {}
+    whole = _within(_with_pairs(per_client, summed), everyone, positive)
     summary = {f"global/{name}": float(value[2]) for name, value in pooled.items()}
     summary |= {name: float(value[TEST]) for name, value in whole.items()}
-    summary |= {f"local/{name}": _mean(value[:, 2]) for name, value in own.items()}
+    summary |= {f"local/{name}": _mean(value[:, 2]) for name, value in per_client.items()}
     summary |= {f"local/{name}": float(value[TEST]) for name, value in mean.items()}
-    summary |= _matched(own) | {name: _mean(value[:, 2]) for name, value in after.items()} | fairness
+    summary |= _matched(per_client) | {name: _mean(value[:, 2]) for name, value in after.items()} | fairness
     summary |= between_groups.summarized(of_groups, groups)
     chosen = between_groups.selection(everyone, judged_by(by), positive)
     single = {("train" if name.startswith(TRAINING) else "test", name): value for name, value in fairness.items()}
@@ -124,12 +124,12 @@ def measure(
     warned = _warned(everyone, rarest, after)
     single |= {("train", name): value for name, value in warned.items()}
     counted = _positives(pairs, positive) if positive_of(by) is not None else {}
-    counted |= _each_class(evaluation.server, judged, everyone) if last else {}
+    counted |= _each_class(evaluation.server, global_test_pairs, everyone) if last else {}
     single |= {("test", name): value for name, value in counted.items()}
     single |= {("train", name): value for name, value in by.items()}
     summary |= counted | warned | by
     each = {("train", name): value for name, value in _pairs(scores, "measures").items()}
-    each |= {("test", name): value for name, value in personal(judged).items()}
+    each |= {("test", name): value for name, value in personal(global_test_pairs).items()}
     if (left := _uncounted(summed)) > 0:
         summary[UNCOUNTED] = left
     if pairs and (coarse := _coarse(pairs)).any():
@@ -137,14 +137,14 @@ def measure(
     if replies.missing:
         summary[MISSING] = float(len(replies.missing))
     whole |= {f"local/{name}": value for name, value in mean.items()}
-    rows = _rows(round, replies.clients, own | of_groups | after, pooled | groups | whole, single, each)
-    told, selection = ({k: v for k, v in found.items() if not math.isnan(v)} for found in (summary, chosen))
-    return Measurement(rows, told, _validated(own, mean, judged_by(by)), selection)
+    rows = _rows(round, replies.clients, per_client | of_groups | after, pooled | groups | whole, single, each)
+    defined, selection = ({k: v for k, v in metrics.items() if not math.isnan(v)} for metrics in (summary, chosen))
+    return Measurement(rows, defined, _validated(per_client, mean, judged_by(by)), selection)
 
 
-def _validated(own: Mapping[str, np.ndarray], mean: Mapping[str, np.ndarray], metric: str) -> float | None:
+def _validated(per_client: Mapping[str, np.ndarray], mean: Mapping[str, np.ndarray], metric: str) -> float | None:
     """The mean over clients of a metric on validation examples; `mean` is known where single clients' is not."""
-    each = [found[metric][..., VAL].reshape(-1) for found in (own, mean) if metric in found]
+    each = [metrics[metric][..., VAL].reshape(-1) for metrics in (per_client, mean) if metric in metrics]
     known = np.concatenate([np.zeros(0), *each])
     value: float | None = pc.mean(pa.array(known[~np.isnan(known)])).as_py()
     return value
@@ -153,7 +153,7 @@ def _validated(own: Mapping[str, np.ndarray], mean: Mapping[str, np.ndarray], me
 def _check_finite(round: int, losses: np.ndarray | None, clients: Sequence[str]) -> None:
     """Refuse models that have diverged, which the server may never see: losses [P, 3, 2] that are not finite."""
     if losses is not None and not np.isfinite(losses).all():
-        apart = [client for client, own in zip(clients, losses, strict=True) if not np.isfinite(own).all()]
+        apart = [client for client, loss in zip(clients, losses, strict=True) if not np.isfinite(loss).all()]
         raise FedweaveError(told_diverged(f"after round {round} the model of {', '.join(apart)}"), code="diverged")
 
 
@@ -179,26 +179,26 @@ def _rarer(counted: np.ndarray) -> int:
     return len(trained) - 1 - int(trained.argmin())
 
 
-def positive_class(judging: Judging, found: Mapping[str, float]) -> int:
-    """The class that metrics of one class are of; found: what says by what is judged."""
-    known = positive_of(found)
+def positive_class(judging: Judging, summary: Mapping[str, float]) -> int:
+    """The class that metrics of one class are of; summary: what says by what is judged."""
+    known = positive_of(summary)
     return judging.positive if isinstance(judging.positive, int) else 1 if known is None else known
 
 
 def _each_class(
-    server: Tree | None, judged: dict[str, np.ndarray], everyone: dict[str, np.ndarray]
+    server: Tree | None, client_pairs: dict[str, np.ndarray], everyone: dict[str, np.ndarray]
 ) -> dict[str, float]:
     """Recall, precision and F1 of every class on the test examples of "global": of clients' own models added up."""
     pairs = {name: pair.cpu().numpy() for name, pair in server.items()} if server is not None else everyone
-    if server is None and judged:
-        pairs = {name: pair.sum(0) for name, pair in judged.items()}
+    if server is None and client_pairs:
+        pairs = {name: pair.sum(0) for name, pair in client_pairs.items()}
     return {f"per_class/{name}": v for name, v in by_class({k: pair[TEST] for k, pair in pairs.items()}).items()}
 
 
-def _between(own: Mapping[str, np.ndarray], metric: str, clients: Sequence[str]) -> dict[str, float]:
+def _between(per_client: Mapping[str, np.ndarray], metric: str, clients: Sequence[str]) -> dict[str, float]:
     """How evenly clients are served, also by the metric that judges."""
-    loss, accuracy = own["loss"], own["accuracy"]
-    return client_fairness(loss[:, TEST], accuracy[:, TEST], loss[:, TRAIN], clients)[0] | _ends(own, metric)
+    loss, accuracy = per_client["loss"], per_client["accuracy"]
+    return client_fairness(loss[:, TEST], accuracy[:, TEST], loss[:, TRAIN], clients)[0] | _ends(per_client, metric)
 
 
 def _uncounted(summed: Mapping[str, np.ndarray]) -> float:
@@ -213,33 +213,36 @@ def _positives(pairs: dict[str, np.ndarray], positive: int) -> dict[str, float]:
     if "recall_at_1" not in pairs or _coarse(pairs).any():
         return {}
     held, examples = pairs["recall_at_1"][..., 1, positive], pairs["accuracy"][..., 1]
-    found: dict[str, float] = {}
+    summary: dict[str, float] = {}
     for name, split in (("test", TEST), ("val", VAL)):
-        own = held[examples[:, split] > 0, split]
-        found |= {f"{POSITIVES}/{name}": float(own.sum()), f"{POSITIVES}/{name}_fewest": float(min(own, default=0))}
+        counts = held[examples[:, split] > 0, split]
+        summary |= {
+            f"{POSITIVES}/{name}": float(counts.sum()),
+            f"{POSITIVES}/{name}_fewest": float(min(counts, default=0)),
+        }
     within = pairs["precision_at_1"][:, TEST, 1, positive].sum()
     together = math.ceil(examples[:, TEST].sum() / ALERTS)
-    return found | {f"{POSITIVES}/alerts": float(together), f"{POSITIVES}/alerts_within": float(within)}
+    return summary | {f"{POSITIVES}/alerts": float(together), f"{POSITIVES}/alerts_within": float(within)}
 
 
-def _ends(own: Mapping[str, np.ndarray], metric: str) -> dict[str, float]:
+def _ends(per_client: Mapping[str, np.ndarray], metric: str) -> dict[str, float]:
     """The client served worst and the one served best by the metric that judges, and how many have no such value; {} of
     the accuracy, of which more is said."""
-    value = own[metric][:, TEST] if metric != PLAIN and metric in own else np.array([math.nan])
+    value = per_client[metric][:, TEST] if metric != PLAIN and metric in per_client else np.array([math.nan])
     defined = value[~np.isnan(value)]
-    found = {f"fairness/{end}_{metric}": float(at(defined)) for end, at in _BOTH.items() if len(defined)}
-    return found | ({f"fairness/undefined_{metric}": float(len(value) - len(defined))} if found else {})
+    summary = {f"fairness/{end}_{metric}": float(at(defined)) for end, at in _BOTH.items() if len(defined)}
+    return summary | ({f"fairness/undefined_{metric}": float(len(value) - len(defined))} if summary else {})
 
 
 _BOTH: dict[str, Callable[[np.ndarray], float]] = {"worst": np.min, "best": np.max}
 
 
-def _with_pairs(own: Mapping[str, np.ndarray], summed: Mapping[str, np.ndarray]) -> np.ndarray:
+def _with_pairs(per_client: Mapping[str, np.ndarray], summed: Mapping[str, np.ndarray]) -> np.ndarray:
     """How many members have examples of several classes, float64 [3], as far as that is known."""
     if summed:
         return summed["mean/auc"][:, 1]
-    found: np.ndarray = (~np.isnan(own.get("auc", np.full((1, 3), math.nan)))).sum(0).astype(np.float64)
-    return found
+    members: np.ndarray = (~np.isnan(per_client.get("auc", np.full((1, 3), math.nan)))).sum(0).astype(np.float64)
+    return members
 
 
 def _within(members: np.ndarray, everyone: Mapping[str, np.ndarray], positive: int) -> dict[str, np.ndarray]:
@@ -255,28 +258,28 @@ def _within(members: np.ndarray, everyone: Mapping[str, np.ndarray], positive: i
 
 def _warned(everyone: Mapping[str, np.ndarray], rarest: float, after: Mapping[str, np.ndarray]) -> dict[str, float]:
     """What scores are not to be read without: a class that is rare in training, a loss that says that it diverged."""
-    found = {} if math.isnan(rarest) else {RAREST: rarest}
+    warnings = {} if math.isnan(rarest) else {RAREST: rarest}
     losses = [ratio(*everyone["loss"].T)] if "loss" in everyone else []
-    losses += [own for name, own in after.items() if name == "trained/loss"]
+    losses += [value for name, value in after.items() if name == "trained/loss"]
     if (worst := max((float(np.nanmax(loss, initial=0.0)) for loss in losses), default=0.0)) > EXPLODED:
-        found[DIVERGED] = worst
-    return found
+        warnings[DIVERGED] = worst
+    return warnings
 
 
 def _scores(replies: Replies, server: Tree | None) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray] | None]:
     """What clients replied, {path: [P, …]}, and the server's own, on the host: the one place of a round where anybody
     waits for a device. In memory clients follow each other, so that NumPy passes over all at once."""
     paths = [path for path in replies.readable if path.startswith(_KINDS)]
-    found = {path: replies.stack(path).movedim(0, -1) for path in paths}
-    own = {} if server is None else {f"{_SERVER}{path}": leaf for path, leaf in leaves(server)}
-    host = on_host(found | own)
-    mine = {path.removeprefix(_SERVER): host[path] for path in own}
-    clients = {path: host[path].transpose(-1, *range(host[path].ndim - 1)) for path in found}
+    client_leaves = {path: replies.stack(path).movedim(0, -1) for path in paths}
+    server_leaves = {} if server is None else {f"{_SERVER}{path}": leaf for path, leaf in leaves(server)}
+    host = on_host(client_leaves | server_leaves)
+    mine = {path.removeprefix(_SERVER): host[path] for path in server_leaves}
+    clients = {path: host[path].transpose(-1, *range(host[path].ndim - 1)) for path in client_leaves}
     return clients, None if server is None else mine
 
 
 def _pairs(scores: Mapping[str, np.ndarray], key: str) -> dict[str, np.ndarray]:
-    return {name.removeprefix(f"{key}/"): own for name, own in scores.items() if name.startswith(f"{key}/")}
+    return {name.removeprefix(f"{key}/"): leaf for name, leaf in scores.items() if name.startswith(f"{key}/")}
 
 
 Measured = tuple[dict[str, np.ndarray], dict[str, np.ndarray]]
@@ -299,33 +302,36 @@ def _majority(pairs: dict[str, np.ndarray]) -> np.ndarray | None:
 def _measured(pairs: dict[str, np.ndarray], majority: np.ndarray | None, positive: int) -> Measured:
     """The metrics of all people, with those of always predicting the class `majority`, and those that compare groups of
     them."""
-    found = values(pairs, positive)
+    metrics = values(pairs, positive)
     if majority is not None and "classes" in pairs:
-        found |= classification.references(pairs["classes"], majority)
-    return found, between_groups.measures(pairs, found.get("accuracy"), found.get("auc"))
+        metrics |= classification.references(pairs["classes"], majority)
+    return metrics, between_groups.measures(pairs, metrics.get("accuracy"), metrics.get("auc"))
 
 
-def _matched(own: dict[str, np.ndarray]) -> dict[str, float]:
+def _matched(per_client: dict[str, np.ndarray]) -> dict[str, float]:
     """The mean test accuracy of the clients that "majority" is of, where "accuracy" is of others, too."""
-    if "majority" not in own:
+    if "majority" not in per_client:
         return {}
-    accuracy, alone = own["accuracy"][:, TEST], np.isnan(own["majority"][:, TEST])
-    if not (alone & ~np.isnan(accuracy)).any():
+    accuracy, no_majority = per_client["accuracy"][:, TEST], np.isnan(per_client["majority"][:, TEST])
+    if not (no_majority & ~np.isnan(accuracy)).any():
         return {}
-    return {"local/matched_accuracy": _mean(accuracy[~alone])}
+    return {"local/matched_accuracy": _mean(accuracy[~no_majority])}
 
 
 def _outside(
-    server: dict[str, np.ndarray] | None, judged: dict[str, np.ndarray], majority: np.ndarray | None, positive: int
+    server: dict[str, np.ndarray] | None,
+    client_pairs: dict[str, np.ndarray],
+    majority: np.ndarray | None,
+    positive: int,
 ) -> Measured | None:
-    """On the global test: of the server's model, or the mean over clients' own, whose pairs are `judged`."""
+    """On the global test: of the server's model, or the mean over clients' own, whose pairs are `client_pairs`."""
     if server is not None:
         return _measured(server, majority, positive)
-    if not judged:
+    if not client_pairs:
         return None
     plain, groups = (
-        {name: np.apply_along_axis(_mean, 0, value) for name, value in found.items()}
-        for found in _measured(judged, majority, positive)
+        {name: np.apply_along_axis(_mean, 0, value) for name, value in metrics.items()}
+        for metrics in _measured(client_pairs, majority, positive)
     )
     return plain, groups
 
@@ -338,7 +344,7 @@ def _mean(of_clients: np.ndarray) -> float:
 def _rows(
     round: int,
     clients: tuple[str, ...],
-    own: dict[str, np.ndarray],
+    per_client: dict[str, np.ndarray],
     pooled: dict[str, np.ndarray],
     single: dict[tuple[str, str], float],
     each: dict[tuple[str, str], np.ndarray],
@@ -346,36 +352,38 @@ def _rows(
     """Long rows: every client and "global", every split, every metric that is defined there; and by (split, metric),
     those of "global" alone, `single`, and those of `each` client alone."""
     others = [*pooled.values(), np.array([*single.values()], float), *each.values()]
-    first = len(own) * len(clients) * len(SPLITS)
+    first = len(per_client) * len(clients) * len(SPLITS)
     flat = np.empty(first + sum(map(len, others)))
-    if own:
-        np.concatenate([*own.values()], out=flat[:first].reshape(-1, len(SPLITS)))
+    if per_client:
+        np.concatenate([*per_client.values()], out=flat[:first].reshape(-1, len(SPLITS)))
     np.concatenate(others, out=flat[first:])
     defined = ~np.isnan(flat)
     values = flat if defined.all() else flat[defined]
-    labels = _labels(clients, tuple(own), tuple(pooled), tuple(single), tuple(each), np.packbits(defined).tobytes())
+    labels = _labels(
+        clients, tuple(per_client), tuple(pooled), tuple(single), tuple(each), np.packbits(defined).tobytes()
+    )
     number = pa.array(np.full(len(values), round, np.int32))
     return pa.Table.from_arrays([number, *labels, pa.array(values)], schema=METRICS_SCHEMA)
 
 
-def of_splits(round: int, found: Mapping[str, np.ndarray]) -> pa.Table:
+def of_splits(round: int, metrics: Mapping[str, np.ndarray]) -> pa.Table:
     """Rows of what is said of all examples together: {metric: float64 [3]}, of every split where it is defined."""
     rows = [
         (round, GLOBAL, split, name, float(value))
-        for name, each in found.items()
+        for name, each in metrics.items()
         for split, value in zip(SPLITS, each, strict=True)
         if not math.isnan(value)
     ]
     columns = zip(*rows, strict=True) if rows else ((),) * len(METRICS_SCHEMA)
     return pa.table(
-        [pa.array(own, kind.type) for own, kind in zip(columns, METRICS_SCHEMA, strict=True)], METRICS_SCHEMA
+        [pa.array(column, kind.type) for column, kind in zip(columns, METRICS_SCHEMA, strict=True)], METRICS_SCHEMA
     )
 
 
 @lru_cache(maxsize=2)
 def _labels(
     clients: tuple[str, ...],
-    own: tuple[str, ...],
+    per_client: tuple[str, ...],
     pooled: tuple[str, ...],
     single: tuple[tuple[str, str], ...],
     each: tuple[tuple[str, str], ...],
@@ -384,18 +392,20 @@ def _labels(
     """The columns client, split and metric of the rows that are `defined`, bits, which are the same in most rounds."""
     count, three = len(clients), len(SPLITS)
     everyone = np.arange(count)
-    metrics = [*own, *pooled, *(name for _, name in single), *(name for _, name in each)]
-    often = [*[count * three] * len(own), *[three] * len(pooled), *[1] * len(single), *[count] * len(each)]
-    whose = [np.tile(everyone.repeat(three), len(own)), np.full(three * len(pooled) + len(single), count)]
-    alone, apart = (np.array([SPLITS.index(split) for split, _ in some], np.int64) for some in (single, each))
-    which = np.concatenate([np.tile(np.arange(three), count * len(own) + len(pooled)), alone, apart.repeat(count)])
+    metrics = [*per_client, *pooled, *(name for _, name in single), *(name for _, name in each)]
+    often = [*[count * three] * len(per_client), *[three] * len(pooled), *[1] * len(single), *[count] * len(each)]
+    whose = [np.tile(everyone.repeat(three), len(per_client)), np.full(three * len(pooled) + len(single), count)]
+    single_splits, apart = (np.array([SPLITS.index(split) for split, _ in some], np.int64) for some in (single, each))
+    which = np.concatenate(
+        [np.tile(np.arange(three), count * len(per_client) + len(pooled)), single_splits, apart.repeat(count)]
+    )
     columns: tuple[tuple[Sequence[str], np.ndarray], ...] = (
         ((*clients, GLOBAL), np.concatenate([*whose, np.tile(everyone, len(each))])),
         (SPLITS, which),
         (metrics, np.arange(len(metrics)).repeat(often)),
     )
-    kept = np.unpackbits(np.frombuffer(defined, np.uint8), count=len(which)).astype(np.bool_)
-    return tuple(pa.array(names, pa.string()).take(pa.array(at[kept], pa.int64())) for names, at in columns)
+    mask = np.unpackbits(np.frombuffer(defined, np.uint8), count=len(which)).astype(np.bool_)
+    return tuple(pa.array(names, pa.string()).take(pa.array(at[mask], pa.int64())) for names, at in columns)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -409,10 +419,10 @@ _OF_FAIREST = ("global/accuracy", "global/auc", "global/classes_predicted", "loc
 
 def validated(metrics: pa.Table, by: str) -> float | None:
     """The mean over clients of the metric `by` on validation examples, by an evaluation's rows; None without any."""
-    own = pc.and_(pc.equal(metrics["metric"], by), pc.not_equal(metrics["client"], GLOBAL))
-    own = pc.or_(own, pc.equal(metrics["metric"], f"local/{by}"))  # where single clients' are not known
-    found: float | None = pc.mean(metrics.filter(pc.and_(own, pc.equal(metrics["split"], "val")))["value"]).as_py()
-    return found
+    mask = pc.and_(pc.equal(metrics["metric"], by), pc.not_equal(metrics["client"], GLOBAL))
+    mask = pc.or_(mask, pc.equal(metrics["metric"], f"local/{by}"))  # where single clients' are not known
+    mean: float | None = pc.mean(metrics.filter(pc.and_(mask, pc.equal(metrics["split"], "val")))["value"]).as_py()
+    return mean
 
 
 def selection(metrics: pa.Table) -> dict[str, float]:
@@ -422,7 +432,7 @@ def selection(metrics: pa.Table) -> dict[str, float]:
 
 
 def best_validated(
-    round: int, found: float | None, summary: Mapping[str, float], before: Mapping[str, float]
+    round: int, score: float | None, summary: Mapping[str, float], before: Mapping[str, float]
 ) -> dict[str, float]:
     """The test accuracies "best_val/global/accuracy", "best_val/local/…" and "best_val/trained/…" of the round
     "best_val/round" with the best mean over clients of the validation accuracy, "best_val/val/accuracy"; of equal ones
@@ -431,18 +441,18 @@ def best_validated(
     that lack as many, "best_val/missing" if any, and count only where no round lacks fewer: a mean rises by itself
     where the worst client is missing. Empty without validation examples.
 
-    found: that mean (`validated`). summary: of this round's evaluation. before: what the summary of the evaluation
+    score: that mean (`validated`). summary: of this round's evaluation. before: what the summary of the evaluation
     before said.
     """
     by = judged_by(summary)
     validation = f"{BEST}/val/{by}"
     missing = summary.get(MISSING, 0.0)
-    if found is None or (validation in before and (-missing, found) <= (-_missing(before, BEST), before[validation])):
-        return _kept(BEST, before)
+    if score is None or (validation in before and (-missing, score) <= (-_missing(before, BEST), before[validation])):
+        return _carry_over(BEST, before)
     shown = dict.fromkeys(("accuracy", by, *(OF_POSITIVE if by in OF_POSITIVE else ())))
     names = (f"{kind}/{name}" for kind in ("global", "local", "trained") for name in shown)
     test = {name: summary[name] for name in names if name in summary}
-    return _chosen(BEST, round, missing) | {validation: found} | {f"{BEST}/{name}": v for name, v in test.items()}
+    return _chosen(BEST, round, missing) | {validation: score} | {f"{BEST}/{name}": v for name, v in test.items()}
 
 
 def fairest(
@@ -464,22 +474,22 @@ def fairest(
     `best_validated`.
     """
     if "accuracy" not in selected:
-        return _kept(FAIREST, before)
-    found = {"gaps": math.nan, **selected}
+        return _carry_over(FAIREST, before)
+    scores = {"gaps": math.nan, **selected}
     last = {name: before.get(f"{FAIREST}/val/{name}", math.nan) for name in _SELECTION}
     missing, first = summary.get(MISSING, 0.0), f"{FAIREST}/round" not in before
     lacking = missing - _missing(before, FAIREST)  # clients than at the fairest round so far
-    better = first or lacking < 0 or (lacking == 0 and groups.fairer(found, last, margin))
+    better = first or lacking < 0 or (lacking == 0 and groups.fairer(scores, last, margin))
     if not better:
-        return _kept(FAIREST, before)
+        return _carry_over(FAIREST, before)
     more = tuple(f"{kind}/{judged_by(summary)}" for kind in ("global", "local"))
     test = {name: v for name, v in summary.items() if name in _OF_FAIREST + more or name.startswith("groups/")}
-    found["margin"] = margin
-    val = {f"{FAIREST}/val/{name}": value for name, value in found.items() if not math.isnan(value)}
+    scores["margin"] = margin
+    val = {f"{FAIREST}/val/{name}": value for name, value in scores.items() if not math.isnan(value)}
     return _chosen(FAIREST, round, missing) | val | {f"{FAIREST}/{name}": value for name, value in test.items()}
 
 
-def _kept(kind: str, before: Mapping[str, float]) -> dict[str, float]:
+def _carry_over(kind: str, before: Mapping[str, float]) -> dict[str, float]:
     return {name: value for name, value in before.items() if name.startswith(f"{kind}/")}
 
 

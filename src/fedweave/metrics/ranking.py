@@ -24,8 +24,8 @@ CALIBRATION_BINS = 15
 
 def probabilities(margin: np.ndarray) -> np.ndarray:
     """Of the positive class, float64 [n], from its logits less the other's."""
-    found: np.ndarray = expit(np.asarray(margin, np.float64))
-    return found
+    result: np.ndarray = expit(np.asarray(margin, np.float64))
+    return result
 
 
 def scores(margin: np.ndarray, truth: np.ndarray, at: float) -> dict[str, float]:
@@ -131,12 +131,12 @@ def _worth(hits: np.ndarray, count: np.ndarray, how: Threshold) -> np.ndarray:
     """Of flagging so many examples, falling by score, the last of which are all."""
     positives, n = hits[-1], count[-1]
     if not isinstance(how, Mapping):
-        found: np.ndarray = 2 * hits / (count + positives)
+        result: np.ndarray = 2 * hits / (count + positives)
     elif "recall_at" in how:
-        found = -np.abs(count - how["recall_at"] * n)
+        result = -np.abs(count - how["recall_at"] * n)
     else:
-        found = -(how["cost"]["miss"] * (positives - hits) + how["cost"]["alarm"] * (count - hits))
-    return found.astype(np.float64)
+        result = -(how["cost"]["miss"] * (positives - hits) + how["cost"]["alarm"] * (count - hits))
+    return result.astype(np.float64)
 
 
 def _of_none(positives: int, how: object) -> float:
@@ -180,23 +180,25 @@ def histograms(logits: Tensor, y: Tensor, masks: Tensor) -> Tree:
     classes = margin.shape[1]
     at = (torch.arange(classes, device=y.device) * 2 + truth) * BINS + place
     counted = masks[:, :, None].to(torch.float64)
-    found = {MARGINS: _scattered(at, counted.expand(-1, -1, classes), classes * 2 * BINS).view(-1, classes, 2, BINS)}
+    sums = {MARGINS: _scattered(at, counted.expand(-1, -1, classes), classes * 2 * BINS).view(-1, classes, 2, BINS)}
     if logits.shape[-1] != 2:
-        return found
+        return sums
     p, positive = torch.sigmoid(margin[:, 0]), truth[:, 0].to(torch.float64)
     within = (p * CALIBRATION_BINS).floor().clamp(max=CALIBRATION_BINS - 1).long()
-    by_bin = [_scattered(within, masks * own, CALIBRATION_BINS) for own in (on_grid(p), torch.ones_like(p), positive)]
+    by_bin = [
+        _scattered(within, masks * amount, CALIBRATION_BINS) for amount in (on_grid(p), torch.ones_like(p), positive)
+    ]
     squared = (masks * on_grid((p - positive) ** 2)).sum(-1)
     brier = torch.stack([squared, masks.sum(-1).to(torch.float64)], 1)
-    return found | {BRIER: brier, CALIBRATION: torch.stack(by_bin, 1)}
+    return sums | {BRIER: brier, CALIBRATION: torch.stack(by_bin, 1)}
 
 
 def _margins(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """[n, k] and whether each example is of the class, int64."""
     if logits.shape[-1] == 2:
         return logits[:, 1:] - logits[:, :1], (y == 1).long()[:, None]
-    own = torch.eye(logits.shape[-1], dtype=torch.bool, device=y.device)
-    others = torch.logsumexp(torch.where(own, -torch.inf, logits[:, None]), -1)
+    identity = torch.eye(logits.shape[-1], dtype=torch.bool, device=y.device)
+    others = torch.logsumexp(torch.where(identity, -torch.inf, logits[:, None]), -1)
     return logits - others, (y[:, None] == torch.arange(logits.shape[-1], device=y.device)).long()
 
 
@@ -213,30 +215,30 @@ def edges() -> np.ndarray:
     return np.concatenate([[-np.inf], inner, [np.inf]])
 
 
-def pooled_from_histograms(found: Mapping[str, np.ndarray], positive: int, how: Threshold) -> dict[str, np.ndarray]:
+def pooled_from_histograms(sums: Mapping[str, np.ndarray], positive: int, how: Threshold) -> dict[str, np.ndarray]:
     """Of all members' examples float64 [3], by split: "auc", the mean over classes where there are more than two, and
     of two classes "average_precision", each with how far it may be off, "auc_error" and "average_precision_error";
     "recall_at_1" and so on, and what `flagging.scores` says from the "threshold" on that `how` chooses of the edges on
     validation examples. "brier" and "calibration_error" are exact. NaN where there is nothing to count.
 
-    found: sums of `histograms`. positive: the class, of two; what lies on an edge counts as below it for class 0, for
+    sums: sums of `histograms`. positive: the class, of two; what lies on an edge counts as below it for class 0, for
     which a chosen threshold is the next number above the edge's.
     """
-    margins = found[MARGINS]
-    if BRIER not in found:
-        each = np.array([[auc(*own) for own in split] for split in margins])
+    margins = sums[MARGINS]
+    if BRIER not in sums:
+        each = np.array([[auc(*counts) for counts in split] for split in margins])
         return {"auc": mean_of_classes(each[..., 0]), f"auc{ERROR}": mean_of_classes(each[..., 1])}
     if positive == 0:
         margins = margins[:, :, ::-1, ::-1]
     splits = margins[:, 0]
-    given = float(how) if isinstance(how, float | int) else None
-    where = threshold_of_counts(splits[VAL, 0], splits[VAL, 1], how) if given is None else _nearest(given)
-    at = _probability(where, closed=positive == 1) if given is None else given
+    fixed = float(how) if isinstance(how, float | int) else None
+    where = threshold_of_counts(splits[VAL, 0], splits[VAL, 1], how) if fixed is None else _nearest(fixed)
+    at = _probability(where, closed=positive == 1) if fixed is None else fixed
     rows = [_of_split(split[0], split[1], where) for split in splits]
     whole = {name: np.array([row[name] for row in rows]) for name in rows[0]}
-    total, examples, true = np.moveaxis(found[CALIBRATION], 1, 0)
+    total, examples, true = np.moveaxis(sums[CALIBRATION], 1, 0)
     apart = np.abs(total - true).sum(-1)
-    whole |= {"brier": ratio(*found[BRIER].T), "calibration_error": ratio(apart, examples.sum(-1))}
+    whole |= {"brier": ratio(*sums[BRIER].T), "calibration_error": ratio(apart, examples.sum(-1))}
     return whole | {"threshold": np.full(len(rows), at)}
 
 
@@ -245,8 +247,8 @@ def _probability(where: int, closed: bool) -> float:
     the bin above it, as it is not where bins are reversed."""
     if where == BINS:
         return float(np.nextafter(1, 2))
-    found = expit(edges()[where])
-    return float(found if closed or not where else np.nextafter(found, 2))
+    edge = expit(edges()[where])
+    return float(edge if closed or not where else np.nextafter(edge, 2))
 
 
 def _nearest(p: float) -> int:
@@ -349,10 +351,10 @@ def pooled_examples(found: Sequence[Tree], alarm: Alarm | None = None) -> dict[s
 def pooled_sums(total: Tree, alarm: Alarm) -> dict[str, np.ndarray]:
     """The same from sums of clients' histograms (`algorithms.scoring.totals`), with bounds of the error; {} where no
     client has any."""
-    found = {name: own.cpu().numpy() for name, own in total["histogram"].items()}
-    if not found[MARGINS].any():
+    sums = {name: tensor.cpu().numpy() for name, tensor in total["histogram"].items()}
+    if not sums[MARGINS].any():
         return {}
-    return {f"{POOLED}/{name}": v for name, v in pooled_from_histograms(found, alarm.positive, alarm.threshold).items()}
+    return {f"{POOLED}/{name}": v for name, v in pooled_from_histograms(sums, alarm.positive, alarm.threshold).items()}
 
 
 def _flagged(logits: Tensor, y: np.ndarray, masks: np.ndarray, alarm: Alarm) -> dict[str, np.ndarray]:
@@ -361,4 +363,4 @@ def _flagged(logits: Tensor, y: np.ndarray, masks: np.ndarray, alarm: Alarm) -> 
     p = probabilities(margin)
     at = threshold(p[masks[VAL]], truth[masks[VAL]], alarm.threshold)
     each = [scores(margin[mask], truth[mask], at) for mask in masks]
-    return {name: np.array([own[name] for own in each]) for name in each[0]} | {"threshold": np.full(len(masks), at)}
+    return {name: np.array([row[name] for row in each]) for name in each[0]} | {"threshold": np.full(len(masks), at)}

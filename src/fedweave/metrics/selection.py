@@ -136,23 +136,23 @@ def looks_for(judging: Judging, metrics: Mapping[str, float | None]) -> bool:
 
 def chooses(judging: Judging, metrics: Mapping[str, float | None]) -> bool:
     """Whether a threshold is to be chosen on validation examples."""
-    given = isinstance(judging.threshold, float | int)
-    return not given and (judging.threshold != "auto" or positive_of(metrics) is not None)
+    is_number = isinstance(judging.threshold, float | int)
+    return not is_number and (judging.threshold != "auto" or positive_of(metrics) is not None)
 
 
 def looked_for(judging: Judging, metrics: Mapping[str, float | None]) -> int:
     """The number of the class that is looked for; `judging` with the number of the positive class."""
     positive = positive_of(metrics)
-    given = judging.positive if isinstance(judging.positive, int) else 1
-    return given if positive is None else positive
+    default = judging.positive if isinstance(judging.positive, int) else 1
+    return default if positive is None else positive
 
 
 def of_best(metrics: Mapping[str, float | None]) -> dict[str, float | None]:
     """What a summary says of the round that was best on validation examples, and by what it was judged."""
-    kept = (f"{JUDGED}/", RAREST)
-    found = {name: value for name, value in metrics.items() if name.startswith(kept)}
+    prefixes = (f"{JUDGED}/", RAREST)
+    entries = {name: value for name, value in metrics.items() if name.startswith(prefixes)}
     best = {name.removeprefix(f"{BEST}/"): value for name, value in metrics.items() if name.startswith(f"{BEST}/")}
-    return found | {name: value for name, value in best.items() if "/" in name and not name.startswith("val/")}
+    return entries | {name: value for name, value in best.items() if "/" in name and not name.startswith("val/")}
 
 
 def near_constant(predicted: float, true: float) -> bool:
@@ -171,5 +171,5 @@ def judged_by(metrics: Mapping[str, float | None]) -> str:
 
 def positive_of(metrics: Mapping[str, float | None]) -> int | None:
     """The number of the class that the metric judging a run is of; None where it is of none."""
-    found = metrics.get(f"{JUDGED}/{judged_by(metrics)}")
-    return None if found is None or found < 0 else int(found)
+    number = metrics.get(f"{JUDGED}/{judged_by(metrics)}")
+    return None if number is None or number < 0 else int(number)

@@ -139,10 +139,10 @@ def chain(
     """
     check_shape(features, classes)
     if pool != "none":
-        made = [convolution(*pair) for pair in pairwise([features, *[hidden] * layers])]
-        return (*(activated(layer, dropout) for layer in made), *head(hidden, classes, dropout, pool))
-    made = [convolution(*pair) for pair in pairwise([features, *[hidden] * (layers - 1), classes])]
-    return (*(activated(layer, dropout) for layer in made[:-1]), made[-1])
+        convolutions = [convolution(*pair) for pair in pairwise([features, *[hidden] * layers])]
+        return (*(activated(layer, dropout) for layer in convolutions), *head(hidden, classes, dropout, pool))
+    convolutions = [convolution(*pair) for pair in pairwise([features, *[hidden] * (layers - 1), classes])]
+    return (*(activated(layer, dropout) for layer in convolutions[:-1]), convolutions[-1])
 
 
 def kaiming(layer: Layer) -> Layer:
@@ -204,14 +204,14 @@ def along(made: Callable[[str, bool], Layer], fan_in: int, fan_out: int, directe
     root = affine(fan_in, fan_out)
 
     def init(key: Tensor) -> Tree:
-        own = {f"{way}_{name}": leaf for way, one in ways.items() for name, leaf in _init(one, key, way).items()}
-        return own | {f"root_{name}": leaf for name, leaf in _init(root, key, "root").items()}
+        weights = {f"{way}_{name}": leaf for way, one in ways.items() for name, leaf in _init(one, key, way).items()}
+        return weights | {f"root_{name}": leaf for name, leaf in _init(root, key, "root").items()}
 
     def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
         keys = {way: None if key is None else random.fold(key, way) for way in ways}
-        came, went = (one.apply(_own(w, way), graph, h, keys[way]) for way, one in ways.items())
-        own = leading(linear(h, w["root_weight"]), len(came))
-        result: Tensor = (1 - ALPHA) * came + ALPHA * went + own + w["root_bias"]
+        came, went = (one.apply(_weights_of_way(w, way), graph, h, keys[way]) for way, one in ways.items())
+        root_output = leading(linear(h, w["root_weight"]), len(came))
+        result: Tensor = (1 - ALPHA) * came + ALPHA * went + root_output + w["root_bias"]
         return result
 
     rows = (*(f"{way}_{name}" for way, one in ways.items() for name in one.by_feature), "root_weight")
@@ -296,8 +296,8 @@ def fitted(model: Any, carried: EdgeAttributes | None) -> Any:
     whether they are weighted."""
     needed: dict[str, int | bool] = {"edge_features": 0 if carried is None else carried.width}
     needed["weighted"] = carried is not None and carried.weight is not None
-    own = {field.name for field in dataclasses.fields(model)} if dataclasses.is_dataclass(model) else set()
-    free = {name: value for name, value in needed.items() if name in own and getattr(model, name) is None}
+    field_names = {field.name for field in dataclasses.fields(model)} if dataclasses.is_dataclass(model) else set()
+    free = {name: value for name, value in needed.items() if name in field_names and getattr(model, name) is None}
     return dataclasses.replace(model, **free) if free else model
 
 
@@ -333,5 +333,5 @@ def _init(layer: Layer, key: Tensor, name: str) -> Tree:
     return layer.init(random.fold(key, name))
 
 
-def _own(w: Tree, way: str) -> Tree:
+def _weights_of_way(w: Tree, way: str) -> Tree:
     return {name.removeprefix(f"{way}_"): leaf for name, leaf in w.items() if name.startswith(f"{way}_")}

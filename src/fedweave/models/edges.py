@@ -48,28 +48,28 @@ class OnEdges:
         return note((*nodes, read, blocks.affine(width, classes)), Maker(self.of, (features, classes)))
 
 
-def on_examples(model: Architecture, carried: EdgeAttributes | None) -> Architecture:
+def on_examples(model: Architecture, attributes: EdgeAttributes | None) -> Architecture:
     """The plug-in `model`, with a head of its own where the examples are edges, which reads what models do of them."""
-    if carried is None or not carried.examples:
+    if attributes is None or not attributes.examples:
         return model
-    return OnEdges(model, carried.width + 2 * carried.ports)
+    return OnEdges(model, attributes.width + 2 * attributes.ports)
 
 
-def model_for(model: Architecture, carried: EdgeAttributes | None, features: int, classes: int) -> Model:
+def model_for(model: Architecture, attributes: EdgeAttributes | None, features: int, classes: int) -> Model:
     """The model of the plug-in as what edges carry needs it, with a head where these are the examples.
 
     Raises:
         ConfigError: it is for edges with other features.
     """
-    kind = directed.fitted(model, carried)
-    directed.check_fits(kind, carried)
-    return on_examples(kind, carried).build(features, classes)
+    kind = directed.fitted(model, attributes)
+    directed.check_fits(kind, attributes)
+    return on_examples(kind, attributes).build(features, classes)
 
 
 def model_told(model: Architecture, form: Mapping[str, int | bool], features: int, classes: int) -> Model:
     """`model_for` data of which `Dataset.edge_form` alone is known, {} where models read nothing of it."""
-    carried = EdgeAttributes.known(form, directed.has_ports(model)) if form else None
-    return model_for(model, carried, features, classes)
+    attributes = EdgeAttributes.known(form, directed.has_ports(model)) if form else None
+    return model_for(model, attributes, features, classes)
 
 
 def readout(fan_in: int, fan_out: int, edge_features: int) -> Layer:
@@ -79,10 +79,10 @@ def readout(fan_in: int, fan_out: int, edge_features: int) -> Layer:
     def init(key: Tensor) -> Tree:
         sizes = {"_source": fan_in, "_target": fan_in} | ({"_edge": edge_features} if edge_features else {})
         whole = sum(sizes.values())
-        made = {
+        weights = {
             f"weight{i}": blocks.lecun(random.fold(key, "weight", i), (s, fan_out), whole) for i, s in sizes.items()
         }
-        return made | {"bias": blocks.lecun(random.fold(key, "bias"), (fan_out,), whole)}
+        return weights | {"bias": blocks.lecun(random.fold(key, "bias"), (fan_out,), whole)}
 
     def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
         h = torch.relu(rows_of(h))

@@ -51,10 +51,10 @@ class Ego:
         kinds = ["gnn"] * self.layers
         kinds = ["mlp", *kinds] if self.order == "mlp-gnn" else [*kinds, "mlp"]
         widths = [features, *[self.hidden] * len(kinds)]
-        made = [self._layer(kind, *pair) for kind, pair in zip(kinds, pairwise(widths), strict=True)]
-        rates = [self.dropout if self.dropped == "all" or i in (0, len(made) - 1) else 0.0 for i in range(len(made))]
+        stack = [self._layer(kind, *pair) for kind, pair in zip(kinds, pairwise(widths), strict=True)]
+        rates = [self.dropout if self.dropped == "all" or i in (0, len(stack) - 1) else 0.0 for i in range(len(stack))]
         relus = [kind == "mlp" or not self.linear for kind in kinds]
-        layers = (*map(blocks.activated, made, rates, relus), blocks.affine(self.hidden, classes))
+        layers = (*map(blocks.activated, stack, rates, relus), blocks.affine(self.hidden, classes))
         return layers if self.initial == "uniform" else tuple(map(blocks.kaiming, layers))
 
     def _layer(self, kind: str, fan_in: int, fan_out: int) -> Layer:

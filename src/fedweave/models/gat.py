@@ -74,12 +74,12 @@ class GAT:
         wide = self.heads * self.hidden
         first = (marks(),) if self.ego_ids else ()
         fans_in = [features + len(first), *[wide] * (self.layers - 1)]
-        made = partial(convolution, rate=self.attention_dropout)
+        make_layer = partial(convolution, rate=self.attention_dropout)
         if ways.read(self) or self.directed != "none":
-            own = {"edge_features": ways.read(self), "directed": self.directed}
-            made = partial(along_edges, rate=self.attention_dropout, **own)  # type: ignore[arg-type]
-        hidden = (made(fan_in, self.hidden, self.heads) for fan_in in fans_in[:-1])
-        last = made(fans_in[-1], classes, self.output_heads, concat=False)
+            options = {"edge_features": ways.read(self), "directed": self.directed}
+            make_layer = partial(along_edges, rate=self.attention_dropout, **options)  # type: ignore[arg-type]
+        hidden = (make_layer(fan_in, self.hidden, self.heads) for fan_in in fans_in[:-1])
+        last = make_layer(fans_in[-1], classes, self.output_heads, concat=False)
         return (*first, *(blocks.activated(_elu(layer), self.dropout, relu=False) for layer in hidden), last)
 
 
@@ -101,8 +101,10 @@ def convolution(fan_in: int, fan_out: int, heads: int, concat: bool = True, rate
     def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
         values = linear(h, w["weight"])
         # one product with the heads' vectors on a block diagonal: as `linear` sums, bits do not depend on batching
-        own = torch.eye(heads, dtype=values.dtype, device=values.device).repeat_interleave(fan_out, 0)
-        scores = linear(values, torch.cat([own * w["source"][:, None], own * w["target"][:, None]], 1))
+        head_columns = torch.eye(heads, dtype=values.dtype, device=values.device).repeat_interleave(fan_out, 0)
+        scores = linear(
+            values, torch.cat([head_columns * w["source"][:, None], head_columns * w["target"][:, None]], 1)
+        )
         source, target = scores.split(heads, 1)
         neighbors = graph.edges.operator("gcn")
         drop = None if key is None or rate == 0 else random.fold(key, "attention")
@@ -118,8 +120,8 @@ def along_edges(
 ) -> Layer:
     """`convolution` over single edges, whose features add a_e · W_e e_uv to a score before LeakyReLU; the node itself
     counts with the mean of the features of what reaches it. PyG's `GATConv(edge_dim=…)`, initialized like it."""
-    made = partial(_single, fan_in, fan_out, heads, edge_features, concat, rate)
-    return ways.along(made, fan_in, heads * fan_out if concat else fan_out, directed)
+    make_layer = partial(_single, fan_in, fan_out, heads, edge_features, concat, rate)
+    return ways.along(make_layer, fan_in, heads * fan_out if concat else fan_out, directed)
 
 
 def _single(
@@ -136,19 +138,19 @@ def _single(
 
     def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
         values = linear(h, w["weight"])
-        own = torch.eye(heads, dtype=values.dtype, device=values.device).repeat_interleave(fan_out, 0)
-        source, target = linear(values, torch.cat([own * w[end][:, None] for end in ("source", "target")], 1)).split(
-            heads, 1
-        )
+        head_columns = torch.eye(heads, dtype=values.dtype, device=values.device).repeat_interleave(fan_out, 0)
+        source, target = linear(
+            values, torch.cat([head_columns * w[end][:, None] for end in ("source", "target")], 1)
+        ).split(heads, 1)
         start, end = (graph.edges.operator(named(what, way)) for what in ("from", "to"))
         rows = graph.edges.operator(named("sum", way)).shape[0]
-        scores, alone = start @ source + end @ target, ways.leading(source + target, rows)
+        scores, self_scores = start @ source + end @ target, ways.leading(source + target, rows)
         if edge_features:
-            vectors = linear(w["weight_edge"], own * w["edge"][:, None])
+            vectors = linear(w["weight_edge"], head_columns * w["edge"][:, None])
             scores = scores + ways.of_features(graph, "features", way, vectors)
-            alone = alone + ways.of_features(graph, "feature_means", way, vectors)
+            self_scores = self_scores + ways.of_features(graph, "feature_means", way, vectors)
         drop = None if key is None or rate == 0 else random.fold(key, "attention")
-        out = _attended(graph, way, (scores, alone if loops else None), values, (drop, rate))
+        out = _attended(graph, way, (scores, self_scores if loops else None), values, (drop, rate))
         result: Tensor = (out if concat else out.unflatten(1, (heads, fan_out)).mean(1)) + w["bias"]
         return result
 
@@ -161,11 +163,11 @@ def _attended(
     """[n, H C]: the values [n, H C] of where messages start, by the softmax of their scores [m, H] over those that
     reach a node and, where there is one, that of the node itself [n, H]."""
     start, end, into = (graph.edges.operator(named(what, way)) for what in ("from", "to", "sum"))
-    sent, alone = F.leaky_relu(scores[0], 0.2), None if scores[1] is None else F.leaky_relu(scores[1], 0.2)
+    sent, self_scores = F.leaky_relu(scores[0], 0.2), None if scores[1] is None else F.leaky_relu(scores[1], 0.2)
     top = largest(into, sent.detach())  # nothing overflows, and the softmax is the same
-    top = top if alone is None else top.maximum(alone.detach())
+    top = top if self_scores is None else top.maximum(self_scores.detach())
     powers = torch.exp(sent - end @ top)
-    total, itself = into @ powers, None if alone is None else torch.exp(alone - top)
+    total, itself = into @ powers, None if self_scores is None else torch.exp(self_scores - top)
     total = total if itself is None else total + itself
     reached = end @ torch.ones_like(values[:, :1])  # 0 at the padding, of which no node gets anything
     shares = powers / (end @ total + (1 - reached))
@@ -175,9 +177,11 @@ def _attended(
     columns = torch.eye(heads, dtype=values.dtype, device=values.device).repeat_interleave(values.shape[1] // heads, 1)
     out: Tensor = into @ (linear(shares, columns) * (start @ values))
     if itself is not None:
-        own = itself / total
-        own = own if drop[0] is None else random.dropout(random.fold(drop[0], "itself"), own, drop[1])
-        out = out + linear(own, columns) * ways.leading(values, len(own))
+        self_share = itself / total
+        self_share = (
+            self_share if drop[0] is None else random.dropout(random.fold(drop[0], "itself"), self_share, drop[1])
+        )
+        out = out + linear(self_share, columns) * ways.leading(values, len(self_share))
     return out
 
 

@@ -60,24 +60,24 @@ class GCN:
     @noted
     def build(self, features: int, classes: int) -> Model:
         """The model from `features` columns to `classes` logits."""
-        made = convolution
+        make_layer = convolution
         if self.weighted or self.directed != "none":
-            made = partial(along_edges, directed=self.directed, weighted=bool(self.weighted))
+            make_layer = partial(along_edges, directed=self.directed, weighted=bool(self.weighted))
         if self.linear:
-            convolutions = blocks.chain(made, features, self.hidden, self.hidden, self.layers, self.dropout)
+            convolutions = blocks.chain(make_layer, features, self.hidden, self.hidden, self.layers, self.dropout)
             return (*convolutions, blocks.affine(self.hidden, classes))
-        return blocks.chain(made, features, classes, self.hidden, self.layers, self.dropout, self.pool)
+        return blocks.chain(make_layer, features, classes, self.hidden, self.layers, self.dropout, self.pool)
 
 
 def along_edges(fan_in: int, fan_out: int, directed: str, weighted: bool) -> Layer:
     """`convolution` with the sums of edges' weights as A, if `weighted`, and their directions: D~ has the weights of
     what reaches a node (PyG's `GCNConv`); each way by itself is without I (`DirGNNConv`)."""
 
-    def made(way: str, loops: bool) -> Layer:
+    def make_layer(way: str, loops: bool) -> Layer:
         what = ("gcn" if loops else "gcn_bare") + ("" if weighted else "_counted")
         return convolution(fan_in, fan_out, named(what, way))._replace(reads="entries")  # of single edges
 
-    return ways.along(made, fan_in, fan_out, directed)
+    return ways.along(make_layer, fan_in, fan_out, directed)
 
 
 def convolution(fan_in: int, fan_out: int, operator: str = "gcn") -> Layer:

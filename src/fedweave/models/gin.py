@@ -30,9 +30,9 @@ SUM, SPREAD = "kinds_sum", "kinds_spread"
 @derived_matrix(SUM)
 def kinds_sum(edges: EdgeList) -> sp.csr_matrix:
     """[k, n]: the rows of A + I of one node of each kind."""
-    made = looped(edges.adjacency)[alike(edges)[0]]
-    made.resize(least_rows(made.shape[0]), edges.nodes)
-    return made
+    matrix = looped(edges.adjacency)[alike(edges)[0]]
+    matrix.resize(least_rows(matrix.shape[0]), edges.nodes)
+    return matrix
 
 
 @derived_matrix(SPREAD)
@@ -59,9 +59,9 @@ def kinds(features: "np.ndarray | sp.csr_matrix", adjacency: sp.csr_matrix) -> t
     nodes; the others are padding, have no features and are a separate kind. adjacency: [n, n], of ones.
     """
     nodes = adjacency.shape[0]
-    own = _numbered(_rows(sp.csr_matrix(features, copy=True)), nodes)[1]
-    around = np.split(own[adjacency.indices], adjacency.indptr[1:-1])
-    pairs = ((int(kind), np.sort(others).tobytes()) for kind, others in zip(own, around, strict=True))
+    node_kinds = _numbered(_rows(sp.csr_matrix(features, copy=True)), nodes)[1]
+    around = np.split(node_kinds[adjacency.indices], adjacency.indptr[1:-1])
+    pairs = ((int(kind), np.sort(others).tobytes()) for kind, others in zip(node_kinds, around, strict=True))
     return _numbered(pairs, nodes)
 
 
@@ -116,8 +116,8 @@ class GIN:
     def build(self, features: int, classes: int) -> Model:
         """The model from `features` columns to `classes` logits."""
         blocks.check_shape(features, classes)
-        made = (convolution(self.hidden, self.hidden, True, opens=not i) for i in range(self.layers))
-        convolutions = (blocks.activated(layer, self.dropout, relu=False) for layer in made)
+        layers = (convolution(self.hidden, self.hidden, True, opens=not i) for i in range(self.layers))
+        convolutions = (blocks.activated(layer, self.dropout, relu=False) for layer in layers)
         first = blocks.affine(features, self.hidden)
         return (first, *convolutions, *blocks.head(self.hidden, classes, self.dropout, self.pool))
 

@@ -42,19 +42,19 @@ def marks() -> Layer:
         whole = torch.eye(1, dtype=graph.x.dtype, device=graph.device)
         return torch.cat([dense(h), graph.edges.operator(EGO_IDS) @ whole], 1)
 
-    return Layer(lambda key: {}, apply, operator=EGO_IDS, judged=judged)
+    return Layer(lambda key: {}, apply, operator=EGO_IDS, judged=minibatch_logits)
 
 
-def judged(model: Model, w: Tree, graph: Graph) -> Tensor:
+def minibatch_logits(model: Model, w: Tree, graph: Graph) -> Tensor:
     """The logits [e, c] of all examples without dropout, each by a neighborhood of its own, drawn alike each time."""
     sampler, count = Minibatches(1, JUDGED), len(graph.y)
     size = max(1, AT_ONCE // places_of(model, sampler))
-    key, found = random.key(0, graph.device), []
+    key, logits = random.key(0, graph.device), []
     for first in range(0, count, size):
         chosen = torch.arange(first, min(first + size, count), device=graph.device)[None]
         around = sampler.around(model, graph, chosen, key[None])
-        found.append(sampler.logits(w, model, graph, None, map_leaves(lambda leaf: leaf[0], around)))
-    return torch.cat(found)
+        logits.append(sampler.logits(w, model, graph, None, map_leaves(lambda leaf: leaf[0], around)))
+    return torch.cat(logits)
 
 
 @dataclass(frozen=True)
@@ -95,8 +95,8 @@ class GINE:
     @noted
     def build(self, features: int, classes: int) -> Model:
         """The model from `features` columns to `classes` logits."""
-        made = partial(convolution, edge_features=ways.read(self), along=self.directed)
-        return around(made, features, classes, self.hidden, self.layers, self.dropout, self.pool, self.ego_ids)
+        make_layer = partial(convolution, edge_features=ways.read(self), along=self.directed)
+        return around(make_layer, features, classes, self.hidden, self.layers, self.dropout, self.pool, self.ego_ids)
 
 
 def around(

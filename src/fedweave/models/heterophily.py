@@ -61,8 +61,8 @@ def _hop(k: int) -> Layer:
         before: Tree = h if k else {"h": h}
         operator = graph.edges.operator("gcn")
         rows = operator.shape[0] if graph.edges.shrinks else before["h"].shape[0]
-        kept = {name: value[:rows] for name, value in before.items() if name != "h"}
-        return kept | {f"hop{k}": before["h"][:rows], "h": operator @ before["h"]}
+        hops = {name: value[:rows] for name, value in before.items() if name != "h"}
+        return hops | {f"hop{k}": before["h"][:rows], "h": operator @ before["h"]}
 
     return Layer(lambda key: {}, apply, operator="gcn", collects=True)
 
@@ -132,10 +132,10 @@ def convolution(fan_in: int, fan_out: int) -> Layer:
 
     def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
         operator = graph.edges.operator("gcn")
-        low, high, own = (linear(h, w[name]) for name in CHANNELS)
-        rows = operator.shape[0] if graph.edges.shrinks else own.shape[0]
-        found = (operator @ low, high[:rows] - operator @ high, own[:rows])
-        channels = [torch.relu(one) for one in found]
+        low, high, identity = (linear(h, w[name]) for name in CHANNELS)
+        rows = operator.shape[0] if graph.edges.shrinks else identity.shape[0]
+        signals = (operator @ low, high[:rows] - operator @ high, identity[:rows])
+        channels = [torch.relu(one) for one in signals]
         scores = [linear(one, w[f"score_{name}"]) for one, name in zip(channels, CHANNELS, strict=True)]
         shares = torch.softmax(linear(torch.sigmoid(torch.cat(scores, 1)), w["mix"]) / len(CHANNELS), 1)
         mixed = [share * one for share, one in zip(shares.split(1, 1), channels, strict=True)]
@@ -193,8 +193,8 @@ def _round(k: int) -> Layer:
     def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tree:
         before: Tree = h if k else {"h": h}
         near, far = (graph.edges.operator(kind) @ before["h"] for kind in ("neighbours", "two_hops"))
-        kept = {name: value for name, value in before.items() if name != "h"}
-        return kept | {f"round{k}": before["h"], "h": torch.cat([near, far], 1)}
+        rounds = {name: value for name, value in before.items() if name != "h"}
+        return rounds | {f"round{k}": before["h"], "h": torch.cat([near, far], 1)}
 
     return Layer(lambda key: {}, apply, operator="neighbours", reads="graph")
 

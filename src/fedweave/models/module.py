@@ -44,15 +44,15 @@ class ModuleKind:
         Raises:
             ConfigError: one has neither type nor default, or there are no two before it.
         """
-        given = list(inspect.signature(self.module).parameters.values())
-        if len(given) < 2 or any(one.annotation is one.empty for one in given[2:]):
+        parameters = list(inspect.signature(self.module).parameters.values())
+        if len(parameters) < 2 or any(one.annotation is one.empty for one in parameters[2:]):
             raise ConfigError(
                 f"{self.module.__name__}: its constructor must take (features, classes) and then settings with types."
             )
         missing = inspect.Parameter.empty
         return {
             one.name: dataclasses.field() if one.default is missing else dataclasses.field(default=one.default)
-            for one in given[2:]
+            for one in parameters[2:]
         }
 
     @property
@@ -110,22 +110,22 @@ class OwnModule:
         return (Layer(init, apply, runs_alone=True, reads="graph"),)
 
 
-def as_model(given: Model | nn.Module) -> Model:
-    """The model that an algorithm is given: layers as they are, and of a `torch.nn.Module` the model that starts from
+def as_model(model: Model | nn.Module) -> Model:
+    """The model that an algorithm is model: layers as they are, and of a `torch.nn.Module` the model that starts from
     the module's own weights, whatever the key. The module itself is not trained.
 
     Raises:
         ConfigError: the module has no weights or unlike ones, it is the class, or what is given has yet to be built.
     """
-    if isinstance(given, tuple):
-        return given
-    if not isinstance(given, nn.Module):
+    if isinstance(model, tuple):
+        return model
+    if not isinstance(model, nn.Module):
         raise ConfigError(
-            f"the model is {given!r}; give layers, such as models.GCN(hidden=64).build(data.features, data.classes), "
+            f"the model is {model!r}; give layers, such as models.GCN(hidden=64).build(data.features, data.classes), "
             "or a torch.nn.Module."
         )
-    _check_weights(given)
-    module, tried = copy.deepcopy(given), list[bool]()
+    _check_weights(model)
+    module, tried = copy.deepcopy(model), list[bool]()
     start = {name: value.detach() for name, value in module.named_parameters()}
 
     def init(key: Tensor) -> Tree:
@@ -138,7 +138,7 @@ def as_model(given: Model | nn.Module) -> Model:
             tried.append(True)
         return out
 
-    return note((Layer(init, apply, runs_alone=True, reads="graph"),), Maker(given, ()))
+    return note((Layer(init, apply, runs_alone=True, reads="graph"),), Maker(model, ()))
 
 
 def _applied(module: nn.Module, w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
@@ -182,16 +182,16 @@ def _try_out(module: nn.Module, features: int, classes: int) -> None:
     evaluation, on chance."""
     used, fresh, another = (copy.deepcopy(module).eval() for _ in range(3))
     _tried(used, features, classes, 3)
-    after, alone, drawn = (
-        _tried(own, features, classes, 4, seed) for own, seed in ((used, 0), (fresh, 0), (another, 1))
+    after, reference, drawn = (
+        _tried(instance, features, classes, 4, seed) for instance, seed in ((used, 0), (fresh, 0), (another, 1))
     )
-    if not torch.equal(after.nan_to_num(), alone.nan_to_num()):
+    if not torch.equal(after.nan_to_num(), reference.nan_to_num()):
         raise ConfigError(
             f"model {type(module).__name__} gives other logits for a graph after it has seen another: it keeps some of "
             "it, and one module serves all clients. Set cached = False in its layers.",
             code="config.module",
         )
-    if not torch.equal(drawn.nan_to_num(), alone.nan_to_num()):
+    if not torch.equal(drawn.nan_to_num(), reference.nan_to_num()):
         raise ConfigError(
             f"model {type(module).__name__} draws at random in evaluation, too; call functional dropout with "
             "training=self.training, or take a dropout module, which evaluation switches off.",
@@ -230,8 +230,8 @@ def _dense(h: "Tensor | Sparse") -> Tensor:
 
 def _edge_index(graph: Graph) -> Tensor:
     edges = graph.own_edges
-    own = edges.members[0].seen(edges.split)
-    return torch.tensor(own.index, device=graph.device)  # a copy, as others' layers may write into it
+    edge_list = edges.members[0].seen(edges.split)
+    return torch.tensor(edge_list.index, device=graph.device)  # a copy, as others' layers may write into it
 
 
 @contextmanager
@@ -239,6 +239,6 @@ def _seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
     """PyTorch's own generators, of the host and of a GPU, at `seed`, and afterwards where they were."""
     gpus = [device] if device is not None and device.type == "cuda" else []
     with torch.random.fork_rng(devices=gpus):
-        for own in (torch.default_generator, *(torch.cuda.default_generators[gpu.index or 0] for gpu in gpus)):
-            own.manual_seed(seed)
+        for generator in (torch.default_generator, *(torch.cuda.default_generators[gpu.index or 0] for gpu in gpus)):
+            generator.manual_seed(seed)
         yield

@@ -68,15 +68,15 @@ class PNA:
     @noted
     def build(self, features: int, classes: int) -> Model:
         """The model from `features` columns to `classes` logits."""
-        made = partial(convolution, edge_features=ways.read(self), delta=self.delta, along=self.directed)
-        return around(made, features, classes, self.hidden, self.layers, self.dropout, self.pool, self.ego_ids)
+        make_layer = partial(convolution, edge_features=ways.read(self), delta=self.delta, along=self.directed)
+        return around(make_layer, features, classes, self.hidden, self.layers, self.dropout, self.pool, self.ego_ids)
 
 
 def convolution(fan_in: int, fan_out: int, edge_features: int, delta: float, along: str = "none") -> Layer:
     """W [h_v ‖ all of {1, S, 1/S} ⊗ {mean, least, largest, deviation} of messages W_m [h_v ‖ h_u ‖ W_e e_uv]] with
     S = log(d + 1) / δ (eqs. 5 to 8), and a further linear layer. PyG's `PNAConv`, initialized like it."""
-    made = partial(_convolution, fan_in, fan_out, edge_features, delta)
-    return ways.along(made, fan_in, fan_out, along)
+    make_layer = partial(_convolution, fan_in, fan_out, edge_features, delta)
+    return ways.along(make_layer, fan_in, fan_out, along)
 
 
 def _convolution(fan_in: int, fan_out: int, edge_features: int, delta: float, way: str, loops: bool) -> Layer:
@@ -90,7 +90,7 @@ def _convolution(fan_in: int, fan_out: int, edge_features: int, delta: float, wa
         of_target, of_source, *of_edge = w["weight_message"].split(fan_in)
         itself, *scaled = w["weight1"].split([fan_in, *[4 * fan_in] * 3])
         wide = linear(h, torch.cat([of_target, of_source, itself], 1))  # one product, not three
-        target, source, own = wide.split([fan_in, fan_in, fan_out], 1)
+        target, source, root = wide.split([fan_in, fan_in, fan_out], 1)
         bias = w["bias_message"]
         if edge_features:
             of_features = linear(torch.cat([w["weight_edge"], w["bias_edge"][None]]), of_edge[0])
@@ -101,7 +101,7 @@ def _convolution(fan_in: int, fan_out: int, edge_features: int, delta: float, wa
         plain, amplified, attenuated = linear(four, torch.cat(scaled, 1)).split(fan_out, 1)  # S (W x), not W (S x)
         pair = torch.eye(2, dtype=four.dtype, device=four.device)
         up, down = (graph.edges.operator(named("scalers", way)) @ pair).split(1, 1)
-        inner = ways.leading(own, len(four)) + w["bias1"] + plain + up / delta * amplified + down * delta * attenuated
+        inner = ways.leading(root, len(four)) + w["bias1"] + plain + up / delta * amplified + down * delta * attenuated
         return affine(inner, w["weight2"], w["bias2"])
 
     return Layer(init, apply, operator=named("sum", way), reads="entries")

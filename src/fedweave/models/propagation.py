@@ -47,12 +47,15 @@ class Propagation:
         for name in MODULES:
             widths = (self.hidden, classes) if name == "like" else (self.hidden, self.hidden, classes)
             layers = list(pairwise(widths))
-            own = {"bias": torch.zeros(self.hidden, device=key.device), "slope": _slope(key)}
+            module_weights = {"bias": torch.zeros(self.hidden, device=key.device), "slope": _slope(key)}
             for at, (fan_in, fan_out) in enumerate(layers, 1):
-                own |= {f"weight{at}": _xavier(random.fold(key, name, at), fan_in, fan_out, fan_in, fan_out)}
-                own |= {f"bias{at}": torch.zeros(fan_out, device=key.device)}
-            w[name] = own | ({"slope1": _slope(key)} if len(layers) > 1 else {})
-        return {name: {leaf: value.to(dtype) for leaf, value in own.items()} for name, own in w.items()}
+                module_weights |= {f"weight{at}": _xavier(random.fold(key, name, at), fan_in, fan_out, fan_in, fan_out)}
+                module_weights |= {f"bias{at}": torch.zeros(fan_out, device=key.device)}
+            w[name] = module_weights | ({"slope1": _slope(key)} if len(layers) > 1 else {})
+        return {
+            name: {leaf: value.to(dtype) for leaf, value in module_weights.items()}
+            for name, module_weights in w.items()
+        }
 
     def prepared(self, graph: Graph, soft: Tensor) -> Tree:
         """What stays the same in training: "soft" P̂, "alike" U and "hat" Â [n, n]."""
@@ -74,9 +77,11 @@ class Propagation:
         for one in reversed(hops[:-1]):
             h = one + given["hat"] @ h
         out = dict(zip(MODULES, (*h.split(self.hidden, 1), ego), strict=True))
-        found = {name: self._module(w[name], h, key, name) for name, h in out.items()}
-        r = self.beta * given["alike"] + (1 - self.beta) * likeness(found["message"], pairs(graph.real))
-        return found | {"message": signed_message(signed(r, pairs(graph.real)), found["message"], w["signed"]["slope"])}
+        logits = {name: self._module(w[name], h, key, name) for name, h in out.items()}
+        r = self.beta * given["alike"] + (1 - self.beta) * likeness(logits["message"], pairs(graph.real))
+        return logits | {
+            "message": signed_message(signed(r, pairs(graph.real)), logits["message"], w["signed"]["slope"])
+        }
 
     def _module(self, w: Tree, h: Tensor, key: Tensor | None, name: str) -> Tensor:
         def active(h: Tensor, slope: Tensor, at: int) -> Tensor:
@@ -88,17 +93,17 @@ class Propagation:
 
     def loss(self, w: Tree, graph: Graph, key: Tensor, given: Tree) -> Tensor:
         """Cross-entropies of all modules, and the mean over nodes of ‖a − P̂‖² / C, scalar; 0 without training nodes."""
-        found, train = self.answers(w, graph, given, key), graph.masks[TRAIN].to(given["soft"].dtype)
+        outputs, train = self.answers(w, graph, given, key), graph.masks[TRAIN].to(given["soft"].dtype)
         y, real = graph.y.clamp(min=0), graph.real.to(train.dtype)
-        near = ((found["like"] - given["soft"]).square().mean(1) * real).sum() / real.sum().clamp(min=1)
+        near = ((outputs["like"] - given["soft"]).square().mean(1) * real).sum() / real.sum().clamp(min=1)
         result: Tensor = near * train.any() + sum(
-            self.entropy.of(own, y, train, graph.y, graph.masks[TRAIN]) for own in found.values()
+            self.entropy.of(logits, y, train, graph.y, graph.masks[TRAIN]) for logits in outputs.values()
         )
         return result
 
     def predicted(self, w: Tree, graph: Graph, given: Tree, s: Tensor) -> Tensor:
         """ln(s (softmax a + P̂) / 2 + (1 − s) (softmax b + softmax c + softmax g) / 3), [n, C]."""
-        p = {name: torch.softmax(own, 1) for name, own in self.answers(w, graph, given, None).items()}
+        p = {name: torch.softmax(logits, 1) for name, logits in self.answers(w, graph, given, None).items()}
         alike, apart = (p["like"] + given["soft"]) / 2, (p["ego"] + p["smooth"] + p["message"]) / 3
         result: Tensor = (s * alike + (1 - s) * apart).clamp(min=1e-12).log()
         return result
@@ -141,10 +146,10 @@ def homophily(graph: Graph, key: Tensor, classes: int) -> Tensor:
     train = graph.masks[TRAIN]
     rank = random.order(key, train).argsort().argsort()
     shown = train & (rank < (train.sum() + 1) // 2)
-    return told(graph, shown, train & ~shown, classes)
+    return propagation_accuracy(graph, shown, train & ~shown, classes)
 
 
-def told(graph: Graph, shown: Tensor, asked: Tensor, classes: int) -> Tensor:
+def propagation_accuracy(graph: Graph, shown: Tensor, asked: Tensor, classes: int) -> Tensor:
     """The share of the nodes `asked` whose class label propagation from those `shown` tells; both bool [n]."""
     truth = F.one_hot(graph.y.clamp(min=0), classes).double()
     start = torch.where(shown[:, None], truth, 1 / classes)

@@ -46,8 +46,8 @@ class SAGE:
     @noted
     def build(self, features: int, classes: int) -> Model:
         """The model from `features` columns to `classes` logits."""
-        made = partial(convolution, share_root_weight=self.share_root_weight)
-        return blocks.chain(made, features, classes, self.hidden, self.layers, self.dropout, self.pool)
+        make_layer = partial(convolution, share_root_weight=self.share_root_weight)
+        return blocks.chain(make_layer, features, classes, self.hidden, self.layers, self.dropout, self.pool)
 
 
 def convolution(fan_in: int, fan_out: int, share_root_weight: bool = False, operator: str = "mean") -> Layer:
@@ -65,11 +65,11 @@ def convolution(fan_in: int, fan_out: int, share_root_weight: bool = False, oper
 
     def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
         if graph.edges.shrinks and not isinstance(h, Sparse):  # fewer rows are left to multiply after the mean
-            own, means = graph.edges.with_means(h, operator)
+            self_rows, means = graph.edges.with_means(h, operator)
             if share_root_weight:
-                result: Tensor = linear(own + means, w["neigh"]) + w["bias"]
+                result: Tensor = linear(self_rows + means, w["neigh"]) + w["bias"]
                 return result
-            result = linear(own, w["root"]) + linear(means, w["neigh"]) + w["bias"]
+            result = linear(self_rows, w["root"]) + linear(means, w["neigh"]) + w["bias"]
             return result
         neigh = linear(h, w["neigh"])
         root = neigh if share_root_weight else linear(h, w["root"])

@@ -106,8 +106,8 @@ def _scale(key: Tensor, pattern: _Pattern, like: Tensor, rate: float) -> Tensor 
     if pattern.clients == 1:  # clients that share the graph have heads of their own
         heads //= len(keys)
     words = bits(keys, pattern.most * heads).view(len(keys), pattern.most, heads)
-    own = words.transpose(0, 1).flatten(1) if pattern.clients == 1 else words[pattern.client, pattern.place]
-    return ((own >> 40 & 0xFFFFFF) >= round(rate * 2**24)).to(like.dtype) / (1 - rate)
+    entry_bits = words.transpose(0, 1).flatten(1) if pattern.clients == 1 else words[pattern.client, pattern.place]
+    return ((entry_bits >> 40 & 0xFFFFFF) >= round(rate * 2**24)).to(like.dtype) / (1 - rate)
 
 
 def _heads(tensor: Tensor, heads: int) -> list[Tensor]:
@@ -122,7 +122,7 @@ def _attend(
     _, a = _coefficients(source, target, pattern, slope)
     a = a * _scale(key, pattern, a, rate)
     pairs = zip(a.T.contiguous(), _heads(values, heads), strict=True)
-    return torch.cat([pattern.matrix(own) @ value for own, value in pairs], 1)
+    return torch.cat([pattern.matrix(head_weights) @ value for head_weights, value in pairs], 1)
 
 
 @kernel
@@ -139,12 +139,12 @@ def _attend_back(
     heads = source.shape[1]
     raw, a = _coefficients(source, target, pattern, slope)
     scale = _scale(key, pattern, a, rate)
-    kept = a * scale
+    weights = a * scale
     of_values, of_a = [], torch.empty_like(a)
     for head, (pull, value) in enumerate(zip(_heads(grad, heads), _heads(values, heads), strict=True)):
-        own = kept[:, head].contiguous()
-        of_values.append(pattern.transposed(own) @ pull)
-        of_a[:, head] = torch.sparse.sampled_addmm(pattern.matrix(own), pull, value.T, beta=0).values()
+        head_weights = weights[:, head].contiguous()
+        of_values.append(pattern.transposed(head_weights) @ pull)
+        of_a[:, head] = torch.sparse.sampled_addmm(pattern.matrix(head_weights), pull, value.T, beta=0).values()
     of_a *= scale
     mean = torch.segment_reduce(a * of_a, "sum", offsets=pattern.row_ends)
     of_scores = a * (of_a - mean.index_select(0, pattern.rows))
@@ -166,8 +166,8 @@ class _Attend(Operation):
 
     @staticmethod
     def backward(ctx: Context, grad: Tensor) -> tuple[Tensor | None, ...]:
-        client_index, key, *given = ctx.saved_tensors
-        return None, None, *_AttendBack.apply(client_index, key, grad, *given, *ctx.rest), None, None, None
+        client_index, key, *inputs = ctx.saved_tensors
+        return None, None, *_AttendBack.apply(client_index, key, grad, *inputs, *ctx.rest), None, None, None
 
     @staticmethod
     def vmap(info: Batch, in_dims: Dims, client_index: Tensor, *rest: object) -> tuple[Tensor, int]:

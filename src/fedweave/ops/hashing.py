@@ -31,8 +31,8 @@ def derived(parent: Tensor, part: int | str | Tensor) -> Tensor:
     of its numbers, int64 [...], the same for the same number."""
     if isinstance(part, Tensor) and part.dim():
         return _words(_content(parent), part)
-    said = f"{type(part).__name__} {int(part) if isinstance(part, Tensor) else part}"
-    content = hashlib.blake2b(said.encode(), key=_content(parent), digest_size=BYTES).digest()
+    text = f"{type(part).__name__} {int(part) if isinstance(part, Tensor) else part}"
+    content = hashlib.blake2b(text.encode(), key=_content(parent), digest_size=BYTES).digest()
     return _tensor(content, np.uint8).to(parent.device)
 
 
@@ -57,8 +57,8 @@ def _content(key: Tensor) -> bytes:
 
 
 def _words(key: bytes, numbers: Tensor) -> Tensor:
-    found, place = np.unique(numbers.cpu().numpy(), return_inverse=True)
-    each = (hashlib.blake2b(number.tobytes(), key=key, digest_size=8) for number in found.astype(np.int64))
+    distinct, place = np.unique(numbers.cpu().numpy(), return_inverse=True)
+    each = (hashlib.blake2b(number.tobytes(), key=key, digest_size=8) for number in distinct.astype(np.int64))
     words = b"".join(hashed.digest() for hashed in each)
     return torch.from_numpy(np.frombuffer(words, np.int64)[place.reshape(numbers.shape)].copy()).to(numbers.device)
 

@@ -39,21 +39,23 @@ def by_onednn(fan_in: int, fan_out: int, like: Tensor) -> bool:
 
 def onednn_multiply(a: Tensor, b: Tensor, out: Tensor) -> None:
     """a [P, n, k] times b [P, k, m] into `out` [P, n, m], by oneDNN."""
-    for own, other, into in zip(a.unbind(), b.unbind(), out.unbind(), strict=True):
-        into.copy_(_linear(own, other))
+    for left, other, into in zip(a.unbind(), b.unbind(), out.unbind(), strict=True):
+        into.copy_(_linear(left, other))
 
 
 def onednn_affine(h: Tensor, w: Tensor, bias: Tensor, relu: bool, out: Tensor) -> None:
     """h [P, n, k] times w [P, k, m], plus bias [P, m], with ReLU or without, into `out` [P, n, m], by oneDNN."""
-    for own, weight, shift, into in zip(h.unbind(), w.unbind(), bias.unbind(), out.unbind(), strict=True):
-        made = _linear(own, weight, shift)
-        into.copy_(made.relu_() if relu else made)  # oneDNN's own ReLU makes 0 of NaN, which would hide a divergence
+    for rows, weight, shift, into in zip(h.unbind(), w.unbind(), bias.unbind(), out.unbind(), strict=True):
+        result = _linear(rows, weight, shift)
+        into.copy_(
+            result.relu_() if relu else result
+        )  # oneDNN's own ReLU makes 0 of NaN, which would hide a divergence
 
 
 def add_gram(total: Tensor, h: Tensor, g: Tensor) -> None:
     """Add Σ over rows of h [P, n, k] times g [P, n, m] to `total` [P, k, m], by oneDNN."""
-    for own, other, into in zip(h.unbind(), g.unbind(), total.unbind(), strict=True):
-        for rows, slope in zip(own.split(ONEDNN_ROWS), other.split(ONEDNN_ROWS), strict=True):
+    for part, other, into in zip(h.unbind(), g.unbind(), total.unbind(), strict=True):
+        for rows, slope in zip(part.split(ONEDNN_ROWS), other.split(ONEDNN_ROWS), strict=True):
             into.add_(_linear(slope.mT.contiguous(), rows).mT)  # the same bits as of rows.mT, which would be copied
 
 
@@ -269,15 +271,15 @@ def _gradients(
     slopes = blocks(grad, rows)
     wanted = blocks(of_h, rows) if below else (None,) * len(slopes)
     for slope, part, after, into in zip(slopes, blocks(h, rows), blocks(out, rows), wanted, strict=True):
-        own = torch.ops.aten.threshold_backward(slope, after, 0) if relu else slope.contiguous()
-        for piece in blocks(own):
+        inner_grad = torch.ops.aten.threshold_backward(slope, after, 0) if relu else slope.contiguous()
+        for piece in blocks(inner_grad):
             of_bias += piece.sum(1)
         if onednn:
-            add_gram(of_w, part, own)
+            add_gram(of_w, part, inner_grad)
         else:
-            of_w.baddbmm_(part.mT, own)
+            of_w.baddbmm_(part.mT, inner_grad)
         if into is not None:
-            onednn_multiply(own, back, into) if onednn else multiply(own, back, into)
+            onednn_multiply(inner_grad, back, into) if onednn else multiply(inner_grad, back, into)
     return of_h, of_w, of_bias
 
 
@@ -298,8 +300,8 @@ class _Affine(Operation):
         h, w, out = ctx.saved_tensors
         below = ctx.needs_input_grad[0]
         if torch.is_grad_enabled():  # to be differentiated again
-            own = grad * (out > 0).to(grad.dtype) if ctx.relu else grad
-            return (product(own, w.mT) if below else None), gram(h, own), own.sum(1), None
+            inner_grad = grad * (out > 0).to(grad.dtype) if ctx.relu else grad
+            return (product(inner_grad, w.mT) if below else None), gram(h, inner_grad), inner_grad.sum(1), None
         of_h, of_w, of_bias = _gradients(grad, h, w, out, ctx.relu, below)
         return of_h if below else None, of_w, of_bias, None
 

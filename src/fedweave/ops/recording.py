@@ -80,10 +80,10 @@ class Buffers:
 
     def among(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """The tensors of a batch, with those in the place of others that are filled before each call."""
-        given = list(tensors)
+        inputs = list(tensors)
         for at, copy in zip(self._changing, self._given.tensors, strict=True):
-            given[at] = copy
-        return given
+            inputs[at] = copy
+        return inputs
 
     def fill(self, tensors: Sequence[Tensor]) -> None:
         """Copy what changes from call to call."""
@@ -95,9 +95,9 @@ class Buffers:
 
     def give(self) -> Results:
         """The results of the last call, in memory of their own."""
-        found = tuple(map(torch.empty_like, self._results))
-        _copy(found, self._results, self._groups)
-        return found
+        results = tuple(map(torch.empty_like, self._results))
+        _copy(results, self._results, self._groups)
+        return results
 
 
 class Capture:
@@ -113,8 +113,8 @@ class Capture:
         by: KernelRecorder,
     ) -> None:
         self._held = values, [tensors[at] for at in sorted(fixed)]  # for what is captured knows their addresses
-        self._buffers, given = buffers, buffers.among(tensors)
-        self._launch = by.capture(lambda: buffers.take(recording.play(values, given)))
+        self._buffers, inputs = buffers, buffers.among(tensors)
+        self._launch = by.capture(lambda: buffers.take(recording.play(values, inputs)))
 
     def __call__(self, tensors: Sequence[Tensor]) -> Results:
         """The results for operands of which those that last are the same."""
@@ -131,14 +131,14 @@ class _Copies:
         self._plain = [tensor.is_contiguous() for tensor in like]
         self._memory = [_memory(tensor).clone() for tensor in like]
         forms = [(tensor.shape, tensor.stride()) for tensor in like]
-        self.tensors = [own.as_strided(*form) for own, form in zip(self._memory, forms, strict=True)]
+        self.tensors = [copy.as_strided(*form) for copy, form in zip(self._memory, forms, strict=True)]
         each = zip(self._plain, self.tensors, self._memory, strict=True)
-        self._into = [own if plain else memory for plain, own, memory in each]
+        self._into = [copy if plain else memory for plain, copy, memory in each]
         self._groups = _by_dtype(like)
 
     def fill(self, sources: Sequence[Tensor]) -> None:
-        given = [own if plain else _memory(own) for own, plain in zip(sources, self._plain, strict=True)]
-        _copy(self._into, given, self._groups)
+        inputs = [source if plain else _memory(source) for source, plain in zip(sources, self._plain, strict=True)]
+        _copy(self._into, inputs, self._groups)
 
 
 def _memory(tensor: Tensor) -> Tensor:
@@ -156,7 +156,7 @@ def _copy(into: Sequence[Tensor], sources: Sequence[Tensor], groups: list[list[i
 def _by_dtype(tensors: Sequence[Tensor]) -> list[list[int]]:
     """The numbers of the tensors, those of one type together."""
     dtypes = [tensor.dtype for tensor in tensors]
-    return [[at for at, own in enumerate(dtypes) if own == dtype] for dtype in dict.fromkeys(dtypes)]
+    return [[at for at, kind in enumerate(dtypes) if kind == dtype] for dtype in dict.fromkeys(dtypes)]
 
 
 def capturable(recording: Recording, tensors: Sequence[Tensor]) -> bool:
@@ -276,16 +276,16 @@ class Recordings:
         tensors = [operand for operand in operands if isinstance(operand, Tensor)]
         try:
             if tape is None:
-                found = self._played(computation, recording, values, operands, tensors, lasting)
+                outputs = self._played(computation, recording, values, operands, tensors, lasting)
             else:
-                found = tape.run(recording, (roots, tensors))
+                outputs = tape.run(recording, (roots, tensors))
         except Exception as error:
             if recording.changes_inputs:  # it may have changed some
                 raise
             self._give_up(computation, error)
             return function(*operands)
         self.played += 1
-        return computation.form.whole(found)
+        return computation.form.whole(outputs)
 
     def _played(
         self,
@@ -322,30 +322,30 @@ class Recordings:
     def _find(self, identity: Identity, key: object, roots: Roots) -> tuple[_Computation, list[Any]]:
         """The computation, and what its recording, if there is one, derives from the roots."""
         while True:
-            found = self._computations.get(key)
-            if found is None:
-                found = self._computations[key] = _Computation(identity)
+            computation = self._computations.get(key)
+            if computation is None:
+                computation = self._computations[key] = _Computation(identity)
                 if len(self._computations) > _KEPT:
                     self._computations.popitem(last=False)  # the one that was not asked for the longest
             else:
                 self._computations.move_to_end(key)
-            if found.recording is None:
-                return found, []
+            if computation.recording is None:
+                return computation, []
             try:
-                values, other = found.recording.derive(roots)
+                values, other = computation.recording.derive(roots)
             except Exception as error:
-                self._give_up(found, error)
-                return found, []
+                self._give_up(computation, error)
+                return computation, []
             if other is None:
-                return found, values
+                return computation, values
             key = key, other  # among batches of the same sizes, those of which other sizes are derived
 
     def _record(self, computation: _Computation, function: Callable[..., Any], roots: Roots, operands: Any) -> Any:
         # a tensor that is given twice may be two different ones the next time
-        own = [operand.detach() if isinstance(operand, Tensor) else operand for operand in operands]
-        tape = Tape(roots, [operand for operand in own if isinstance(operand, Tensor)])
+        arguments = [operand.detach() if isinstance(operand, Tensor) else operand for operand in operands]
+        tape = Tape(roots, [operand for operand in arguments if isinstance(operand, Tensor)])
         with tape:
-            result = function(*own)
+            result = function(*arguments)
         computation.recording = tape.recording(computation.form.flat(result))
         if tape.flaw is None:
             self.recorded += 1

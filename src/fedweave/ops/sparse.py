@@ -63,9 +63,9 @@ class Csr(NamedTuple):
         count, ends = self.rows // rows, self.starts[::rows].tolist()
         sizes = [after - before for before, after in pairwise(ends)]
         starts = (self.starts[:-1].view(count, rows) - self.starts[:-1:rows, None]).unbind()
-        whole = [torch.cat([own, own.new_tensor([size])]) for own, size in zip(starts, sizes, strict=True)]
+        whole = [torch.cat([part, part.new_tensor([size])]) for part, size in zip(starts, sizes, strict=True)]
         parts = zip(whole, self.columns.split(sizes), self.values.split(sizes), strict=True)
-        return tuple(Csr(*own, rows, self.cols) for own in parts)
+        return tuple(Csr(*part, rows, self.cols) for part in parts)
 
     def of_blocks(self, rows: int) -> "Csr":
         """Of a block-diagonal matrix the blocks [rows, rows] below each other."""
@@ -150,10 +150,15 @@ class StackedCsr:
     @classmethod
     def cut(cls, whole: Csr, clients: int, device: torch.device | str = "cpu") -> "StackedCsr":
         """Of the members below each other, [P rows, cols], in one piece; each is taken out when it is asked for."""
-        made = cls.__new__(cls)
-        made.whole, made.rows, made.cols, made.device = whole, whole.rows // clients, whole.cols, torch.device(device)
-        made.clients = clients
-        return made
+        instance = cls.__new__(cls)
+        instance.whole, instance.rows, instance.cols, instance.device = (
+            whole,
+            whole.rows // clients,
+            whole.cols,
+            torch.device(device),
+        )
+        instance.clients = clients
+        return instance
 
     @cached_property
     def members(self) -> tuple[Csr, ...]:
@@ -236,13 +241,13 @@ class StackedCsr:
     def touched(self) -> "tuple[Tensor, StackedCsr]":
         """The columns that each member has entries in, int64 [P, m] padded with `cols`, and the members with only those
         columns, [rows, m]."""
-        found, at = torch.unique(self._owners() * self.cols + self.whole.columns, return_inverse=True)
-        owner = torch.div(found, self.cols, rounding_mode="floor")
+        codes, at = torch.unique(self._owners() * self.cols + self.whole.columns, return_inverse=True)
+        owner = torch.div(codes, self.cols, rounding_mode="floor")
         counts = torch.bincount(owner, minlength=self.clients)
         most = int(counts.max())
-        place = torch.arange(len(found), device="cpu") - (counts.cumsum(0) - counts)[owner]
+        place = torch.arange(len(codes), device="cpu") - (counts.cumsum(0) - counts)[owner]
         rows = torch.full((self.clients, most), self.cols, device="cpu")
-        rows[owner, place] = found - owner * self.cols
+        rows[owner, place] = codes - owner * self.cols
         narrow = self.whole._replace(columns=place[at].int(), cols=most)
         return rows.to(self.device), StackedCsr.cut(narrow, self.clients, self.device)
 
@@ -304,16 +309,16 @@ def together(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
     class Together(Operation):
         @staticmethod
-        def forward(*given: Tensor) -> Tensor:
-            return whole(*given)
+        def forward(*tensors: Tensor) -> Tensor:
+            return whole(*tensors)
 
         @staticmethod
         def setup_context(ctx: Context, inputs: Operands, output: Tensor) -> None:
             ctx.mark_non_differentiable(output)
 
         @staticmethod
-        def vmap(info: Batch, in_dims: Dims, *given: Tensor) -> tuple[Tensor, int]:
-            return Together.apply(*over_clients(info.batch_size, in_dims, *given)), 0
+        def vmap(info: Batch, in_dims: Dims, *tensors: Tensor) -> tuple[Tensor, int]:
+            return Together.apply(*over_clients(info.batch_size, in_dims, *tensors)), 0
 
     return Together.apply
 

@@ -46,11 +46,11 @@ class ByObject(Generic[Value]):
 
 def once(make: Callable[[Thing], Value], things: Mapping[Key, Thing]) -> dict[Key, Value]:
     """{key: `make(thing)`}, made once of what stands under several keys."""
-    made = ByObject[Value]()
+    cache = ByObject[Value]()
     for thing in things.values():
-        if thing not in made:
-            made[thing] = make(thing)
-    return {key: made[thing] for key, thing in things.items()}
+        if thing not in cache:
+            cache[thing] = make(thing)
+    return {key: cache[thing] for key, thing in things.items()}
 
 
 class Stamp(NamedTuple):
@@ -145,12 +145,12 @@ def simplified(calls: Iterable[TapedCall], places: list[MemoryPlace], results: I
     it lies, and what is computed twice is computed once. Results share memory with nothing that they did not before."""
     calls = list(calls)
     written = frozenset(number for call in calls for number in call.writes)
-    alone = written | frozenset(results)  # what must not become one with something else
-    memory = {places[number].memory for number in alone}
+    separate = written | frozenset(results)  # what must not become one with something else
+    memory = {places[number].memory for number in separate}
     roots: dict[int, int] = {}  # of every view
     same: dict[int, int] = {}  # what stands for a value
     first: dict[object, tuple[int, ...]] = {}  # what the first call of a kind gives
-    kept = []
+    remaining = []
     for call in calls:
         gives = tuple(sorted(call.gives))
         key: object = None
@@ -159,7 +159,7 @@ def simplified(calls: Iterable[TapedCall], places: list[MemoryPlace], results: I
             call = _view(call, root, places[gives[0]], places[root])
             if root not in written:  # an operation such as `squeeze_` may give it another shape
                 first.setdefault((root, places[root]), (root,))
-            if gives[0] not in alone:
+            if gives[0] not in separate:
                 key = root, places[gives[0]]
         else:
             call = _renamed(call, same)
@@ -167,10 +167,10 @@ def simplified(calls: Iterable[TapedCall], places: list[MemoryPlace], results: I
                 key = call.text
         before = gives if key is None else first.setdefault(key, gives)
         if before == gives:
-            kept.append(call)
+            remaining.append(call)
         else:
             same.update(zip(gives, before, strict=True))
-    return kept
+    return remaining
 
 
 def _view(call: TapedCall, root: int, place: MemoryPlace, base: MemoryPlace) -> TapedCall:
@@ -183,7 +183,7 @@ def _view(call: TapedCall, root: int, place: MemoryPlace, base: MemoryPlace) -> 
 def _renamed(call: TapedCall, same: dict[int, int]) -> TapedCall:
     if same.keys().isdisjoint(call.reads | call.writes):
         return call
-    text = _VALUE.sub(lambda found: f"v{same.get(int(found[1]), found[1])}", call.text)
+    text = _VALUE.sub(lambda match: f"v{same.get(int(match[1]), match[1])}", call.text)
     reads, writes = (frozenset(same.get(number, number) for number in numbers) for numbers in (call.reads, call.writes))
     return call._replace(text=text, reads=reads, writes=writes)
 
@@ -222,13 +222,13 @@ class Recording:
 
     def derive(self, roots: Sequence[object]) -> tuple[list[object], Any]:
         """The roots with what is derived from them, and None; or nothing, and its sizes if they are not as recorded."""
-        values, found = dict(enumerate(roots)), []
+        values, new_sizes = dict(enumerate(roots)), []
         for get, owner, names, gives, recorded in self._derivations:
             these = parts(get(values[owner], *names))
             values.update(zip(gives, these, strict=True))
-            found.append(tuple(map(sizes, these)))
-            if found[-1] != recorded:
-                return [], tuple(found)
+            new_sizes.append(tuple(map(sizes, these)))
+            if new_sizes[-1] != recorded:
+                return [], tuple(new_sizes)
         return list(values.values()), None
 
     def play(self, values: Sequence[object], tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -259,8 +259,8 @@ def compiled(
     """
     needed = _needed(simplified(calls, places, results), places, inputs, results)
     named["as_strided"] = torch.as_strided
-    given = [*roots, *(number for derivation in derivations for number in derivation.gives), *inputs]
-    exec("\n".join(_source(needed, given, results)), named)
+    arguments = [*roots, *(number for derivation in derivations for number in derivation.gives), *inputs]
+    exec("\n".join(_source(needed, arguments, results)), named)
     held = sum(value.nbytes for value in named.values() if isinstance(value, Tensor))
     held += sum(value.bytes for value in named.values() if isinstance(value, Recording))
     outside = {places[number].memory for number in inputs}
@@ -284,20 +284,20 @@ def parts(value: object) -> tuple[object, ...]:
 def _needed(
     calls: list[TapedCall], places: list[MemoryPlace], inputs: list[int], results: list[int]
 ) -> list[TapedCall]:
-    values, kept = set(results), []
+    values, remaining = set(results), []
     memory = {places[number].memory for number in [*results, *inputs]}
     for call in reversed(calls):
         if not values.isdisjoint(call.gives) or not memory.isdisjoint(places[number].memory for number in call.writes):
-            kept.append(call)
+            remaining.append(call)
             values |= call.reads
             memory.update(places[number].memory for number in call.reads)
-    return kept[::-1]
+    return remaining[::-1]
 
 
-def _source(calls: list[TapedCall], given: list[int], results: list[int]) -> Iterator[str]:
+def _source(calls: list[TapedCall], arguments: list[int], results: list[int]) -> Iterator[str]:
     """The lines of the function; values are let go when nothing needs them any more."""
     last = {number: at for at, call in enumerate(calls) for number in call.reads | call.gives}
-    yield f"def replay({', '.join(f'v{number}' for number in given)}):"
+    yield f"def replay({', '.join(f'v{number}' for number in arguments)}):"
     for at, call in enumerate(calls):
         gone = sorted(number for number in call.reads | call.gives if last[number] == at and number not in results)
         yield f"    {call.line}" + (f"; del {', '.join(f'v{number}' for number in gone)}" if gone else "")
@@ -338,13 +338,13 @@ def derived(make: F) -> F:
 
     @wraps(make)
     def get(owner: object, *names: object) -> Any:
-        kept, key = owner.__dict__.setdefault("_derived", {}), (make, *names)
-        if key not in kept:
+        cache, key = owner.__dict__.setdefault("_derived", {}), (make, *names)
+        if key not in cache:
             with deriving():
-                kept[key] = make(owner, *names)
+                cache[key] = make(owner, *names)
         if (tape := running()) is not None:
-            tape.note_derived(get, owner, names, parts(kept[key]))
-        return kept[key]
+            tape.note_derived(get, owner, names, parts(cache[key]))
+        return cache[key]
 
     return get  # type: ignore[return-value]
 
@@ -415,16 +415,16 @@ class Tape(TorchDispatchMode):
         return out
 
     def note_derived(
-        self, get: Callable[..., Any], owner: object, names: tuple[Any, ...], given: tuple[Any, ...]
+        self, get: Callable[..., Any], owner: object, names: tuple[Any, ...], values: tuple[Any, ...]
     ) -> None:
-        """Note that `get(owner, *names)`, which is `derived`, has the parts `given`."""
-        self._note(self._note_derivation, get, owner, names, given)
+        """Note that `get(owner, *names)`, which is `derived`, has the parts `values`."""
+        self._note(self._note_derivation, get, owner, names, values)
 
     def recording(self, results: Sequence[Tensor]) -> Recording | None:
         """What was taped, to compute `results` again; None where there is a `flaw`."""
-        made: list[Recording] = []
-        self._note(lambda: made.append(self._compiled([self._number(result) for result in results])))
-        return made[0] if made else None
+        recordings: list[Recording] = []
+        self._note(lambda: recordings.append(self._compiled([self._number(result) for result in results])))
+        return recordings[0] if recordings else None
 
     def _compiled(self, results: list[int]) -> Recording:
         known = (self._named, self._places, self._roots, self._derivations, self._inputs)
@@ -457,20 +457,20 @@ class Tape(TorchDispatchMode):
         """kind: whether the call is pure and what it is a view of, as `Call` has it."""
         reads: set[int] = set()
         writes: set[int] = set()
-        given = [self._text(value, reads) for value in args]
-        given += [f"{name}={self._text(value, reads)}" for name, value in kwargs.items()]
+        arguments = [self._text(value, reads) for value in args]
+        arguments += [f"{name}={self._text(value, reads)}" for name, value in kwargs.items()]
         self._text(written, writes)
-        self._add(f"{self._name(quickest(function, not kwargs))}({', '.join(given)})", reads, writes, out, *kind)
+        self._add(f"{self._name(quickest(function, not kwargs))}({', '.join(arguments)})", reads, writes, out, *kind)
 
     def _add(self, text: str, reads: set[int], writes: set[int], out: Any, *kind: Any) -> None:
         gives: set[int] = set()
         target = self._target(out, gives)
         self._calls.append(TapedCall(target, text, frozenset(reads), frozenset(writes), frozenset(gives), *kind))
 
-    def _note_derivation(self, get: Any, owner: Any, names: tuple[Any, ...], given: tuple[Any, ...]) -> None:
-        if not all(self._knows(part) for part in given):
-            gives = tuple(self._new(part) for part in given)
-            self._derivations.append(Derivation(get, self._number(owner), names, gives, tuple(map(sizes, given))))
+    def _note_derivation(self, get: Any, owner: Any, names: tuple[Any, ...], values: tuple[Any, ...]) -> None:
+        if not all(self._knows(part) for part in values):
+            gives = tuple(self._new(part) for part in values)
+            self._derivations.append(Derivation(get, self._number(owner), names, gives, tuple(map(sizes, values))))
 
     def _text(self, value: object, reads: set[int]) -> str:
         """A value as an argument; the numbers in it are added to `reads`."""
@@ -544,6 +544,6 @@ def _written(schema: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[A
     """The arguments that a kernel of torch changes."""
     if not schema.is_mutable:
         return []
-    given = dict(zip((argument.name for argument in schema.arguments), args, strict=False)) | kwargs
+    arguments = dict(zip((argument.name for argument in schema.arguments), args, strict=False)) | kwargs
     names = (a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write)
-    return [given[name] for name in names if name in given]
+    return [arguments[name] for name in names if name in arguments]

@@ -109,7 +109,7 @@ class Sparsified:
 def counted(stacked: Mapping[str, Any]) -> Tensor:
     """How many entries of each row of some leaves [P, …], dense, travel: int64 [P, leaves]."""
     flat = [leaf.flatten(1) if leaf.dim() > 1 else leaf[:, None] for leaf in stacked.values()]
-    return torch.stack([(own != 0).sum(1) for own in flat], 1)
+    return torch.stack([(rows != 0).sum(1) for rows in flat], 1)
 
 
 pytree.register_pytree_node(
@@ -226,8 +226,10 @@ def elementwise(function: Callable[..., Tensor], *operands: Any) -> Any:
         rows = first.rows
         rest = function(*(leaf.rest if isinstance(leaf, TouchedRows) else leaf for leaf in operands))
         if not torch._C._functorch.is_batchedtensor(rest):
-            own = (leaf.values if isinstance(leaf, TouchedRows) else picked_rows(leaf, rows) for leaf in operands)
-            return TouchedRows(rest, rows, function(*own), first.matrix)
+            operand_values = (
+                leaf.values if isinstance(leaf, TouchedRows) else picked_rows(leaf, rows) for leaf in operands
+            )
+            return TouchedRows(rest, rows, function(*operand_values), first.matrix)
     return function(*(materialize(leaf) for leaf in operands))
 
 
@@ -236,9 +238,9 @@ def total(leaf: Any) -> Tensor:
     if not isinstance(leaf, TouchedRows):
         result: Tensor = leaf.sum(dtype=torch.float64)
         return result
-    rest, own = (part.flatten(1).sum(1, dtype=torch.float64) for part in (leaf.rest, leaf.values))
+    rest, touched = (part.flatten(1).sum(1, dtype=torch.float64) for part in (leaf.rest, leaf.values))
     untouched = torch.cat([rest, rest.new_zeros(1)]).index_fill(0, leaf.rows, 0)
-    return untouched.sum() + (own * (leaf.rows < len(rest))).sum()
+    return untouched.sum() + (touched * (leaf.rows < len(rest))).sum()
 
 
 def materialize_stacked(leaf: object) -> Any:

@@ -228,8 +228,8 @@ def _comparison() -> PaperTable:
 def _ablations() -> PaperTable:
     cells = []
     for dataset in OURS:
-        for label, own in ABLATIONS.items():
-            document = experiment(dataset, "F²GNN", **own)
+        for label, settings in ABLATIONS.items():
+            document = experiment(dataset, "F²GNN", **settings)
             quantities = _global("fairest") | _sum() | _tradeoffs("fairest")
             cells += _cells(dataset, label, document, quantities, "global")
     note = "The paper draws bars and prints no numbers."
@@ -242,9 +242,9 @@ def _pareto() -> PaperTable:
     for dataset in OURS:
         for method in METHODS:
             swept = [{"alpha": alpha} for alpha in ALPHAS] if method in ("F²GNN", PENALTY) else [{}]
-            for own in swept:
-                label = ", ".join([method, *(f"{alpha:g}" for alpha in own.values())])
-                document = experiment(dataset, method, **own)
+            for settings in swept:
+                label = ", ".join([method, *(f"{alpha:g}" for alpha in settings.values())])
+                document = experiment(dataset, method, **settings)
                 cells += _cells(dataset, label, document, quantities, "global", CURVE_SEEDS)
     note = "The paper has no such figure; its pictures lie beside this table, the strength at each dot."
     return _table("Accuracy against gaps by the strength of the penalty", cells, note, plane=PLANE)

@@ -105,8 +105,8 @@ def experiment(dataset: str, method: str = OURS, overlap: float = 0.1, **changes
 
 def _algorithm(dataset: str, method: str, overlap: float) -> Document:
     if method in (OURS, NORMALIZED):
-        own = FAIRGFL_OWN | {"code_size": CODES.get(dataset, 100)}
-        return own | {"normalise": True} if method == NORMALIZED else own
+        settings = FAIRGFL_OWN | {"code_size": CODES.get(dataset, 100)}
+        return settings | {"normalise": True} if method == NORMALIZED else settings
     if method == SCALED and overlap > 0:
         return {"name": "fedavgm", "momentum": 0.0, "server_lr": STEP[dataset][overlap]} | UNIFORM | DESCENT
     return OTHERS.get(method, FEDAVG)
@@ -232,9 +232,9 @@ def _counted(dataset: str, part: int) -> int:
 def _attack() -> PaperTable:
     cells = []
     for (row, column), number in printed(TABLE_5).items():
-        queries, asked = int(column), f"{column} answer{'s' * (int(column) > 1)}"
+        queries, column_label = int(column), f"{column} answer{'s' * (int(column) > 1)}"
         for name, permanent, paper in ((row, False, number), ("noise drawn once", True, Printed())):
-            cells.append(PaperCell(name, asked, "", experiment("Cora"), links_found(queries, permanent), paper))
+            cells.append(PaperCell(name, column_label, "", experiment("Cora"), links_found(queries, permanent), paper))
     return _table("Links found by asking again", sorted(cells, key=lambda it: it.row), ATTACK)
 
 

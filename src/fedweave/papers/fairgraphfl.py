@@ -137,28 +137,28 @@ def experiment(dataset: str, method: str = OWN, partition: Document | None = Non
         "data": {"name": dataset.lower()},
         "partition": split,
         "model": {"name": MODELS.get(method, "gin")} | WIDTHS,
-        "algorithm": {"name": METHODS[method]} | _own(method, dataset) | DESCENT | changes,
+        "algorithm": {"name": METHODS[method]} | _method_settings(method, dataset) | DESCENT | changes,
     }
 
 
-def _own(method: str, dataset: str) -> Document:
+def _method_settings(method: str, dataset: str) -> Document:
     if method == NORMED:
         return {"norm": NORM}
     cuts = CUTS.get(dataset, {}) if method in ("GCFL", "GCFL+") else {}
     return cuts | (SERIES.get(dataset, {}) if method == "GCFL+" else {})
 
 
-def _judged(row: str, column: str, document: Document, paper: dict[str, Printed]) -> list[PaperCell]:
+def _accuracy_cells(row: str, column: str, document: Document, paper: dict[str, Printed]) -> list[PaperCell]:
     """Personalized and global accuracy, and fairness against self-training on the same split, where there are such."""
-    alone = document | {"model": {"name": "gin"} | WIDTHS, "algorithm": {"name": METHODS["Self-train"]} | DESCENT}
-    own = PaperCell(row, column, "local", document, ACCURACY["personalised"], paper["personalised"])
+    baseline = document | {"model": {"name": "gin"} | WIDTHS, "algorithm": {"name": METHODS["Self-train"]} | DESCENT}
+    local = PaperCell(row, column, "local", document, ACCURACY["personalised"], paper["personalised"])
     whole = PaperCell(row, column, "global", document, ACCURACY["global"], paper["global"])
-    fair = PaperCell(row, column, "local", document, fairness(), paper["fairness"], baseline=alone)
-    return [own, *([] if row in NO_GLOBAL_MODEL else [whole]), *([] if row == "Self-train" else [fair])]
+    fair = PaperCell(row, column, "local", document, fairness(), paper["fairness"], baseline=baseline)
+    return [local, *([] if row in NO_GLOBAL_MODEL else [whole]), *([] if row == "Self-train" else [fair])]
 
 
-def _numbers(found: Mapping[tuple[str, str], Printed], method: str) -> dict[str, Printed]:
-    return {column: found.get((method, column), NOTHING) for column in ("fairness", "global", "personalised")}
+def _numbers(table: Mapping[tuple[str, str], Printed], method: str) -> dict[str, Printed]:
+    return {column: table.get((method, column), NOTHING) for column in ("fairness", "global", "personalised")}
 
 
 def _compared() -> PaperTable:
@@ -168,14 +168,14 @@ def _compared() -> PaperTable:
             paper = printed(text) if split == FIXED else {}
             for method in METHODS:
                 document = experiment(dataset, method, {"split_seed": seed})
-                cells += _judged(method, dataset + split, document, _numbers(paper, method))
+                cells += _accuracy_cells(method, dataset + split, document, _numbers(paper, method))
     return _table("Accuracy, and fairness of rewards", cells, SPLITS, PULLED, VALIDATED, SCALED, against=(OWN, NORMED))
 
 
 def _ablations() -> PaperTable:
     cells, paper = [], printed(TABLE_4)
     for name, changes in ABLATIONS.items():
-        cells += _judged(name, "PROTEINS", experiment("PROTEINS", **changes), _numbers(paper, name))
+        cells += _accuracy_cells(name, "PROTEINS", experiment("PROTEINS", **changes), _numbers(paper, name))
     return _table("FairGraphFL without each of its parts", cells, against=(OWN,))
 
 
@@ -183,7 +183,7 @@ def _large() -> PaperTable:
     cells, paper = [], printed(TABLE_5)
     for method in dict.fromkeys(row for row, _ in paper):
         document = experiment(LARGE, method)
-        cells += _judged(method, LARGE, document, _numbers(paper, method))
+        cells += _accuracy_cells(method, LARGE, document, _numbers(paper, method))
     return _table("Accuracy and fairness on many graphs", cells, NOT_HELD)
 
 

@@ -251,12 +251,12 @@ def fact(name: str) -> Quantity:
     """A count of the run's data ("nodes", "edges", "classes"), its "clients", or one of `SETTINGS`."""
 
     def value(run: Path) -> float:
-        found = _run(run)
+        record = _run(run)
         if name in PARTITION_SETTINGS:
-            return float(found.section("partition")[PARTITION_SETTINGS[name]])
+            return float(record.section("partition")[PARTITION_SETTINGS[name]])
         if name == "clients":
             return float(len(read_table(run, PARTITION)))
-        return _counts(json.dumps(found.section("data"), sort_keys=True))[name]
+        return _counts(json.dumps(record.section("data"), sort_keys=True))[name]
 
     return Quantity(
         "share" if name in PARTITION_SETTINGS else "count", value, digits=1 if name in PARTITION_SETTINGS else 0
@@ -268,10 +268,10 @@ def of_client(client: int, metric: str, split: str, unit: str) -> Quantity:
     on the global test, that of the global model."""
 
     def value(run: Path) -> float | None:
-        if own := _run(run).clients(metric, split):
-            return own.get(read_table(run, PARTITION)["client"][client].as_py())
-        found: float | None = summary(run)["metrics"].get(metric.replace("global_test/", "global/"))
-        return found
+        if scores := _run(run).clients(metric, split):
+            return scores.get(read_table(run, PARTITION)["client"][client].as_py())
+        number: float | None = summary(run)["metrics"].get(metric.replace("global_test/", "global/"))
+        return number
 
     return Quantity(unit, value)
 
@@ -386,8 +386,8 @@ def labels() -> PaperTable:
     for label in range(FACTS[DATA["Wiki"]].classes):
         column = f"label {label}"
         held = [(f"C{client + 1} holds", share_held(client, label)) for client in range(SHOWN)]
-        said = [(f"C{client + 1} predicts", share_predicted(client, label)) for client in range(SHOWN)]
-        for row, quantity in (*held, *said, ("the global test", share_true(label))):
+        predicted = [(f"C{client + 1} predicts", share_predicted(client, label)) for client in range(SHOWN)]
+        for row, quantity in (*held, *predicted, ("the global test", share_true(label))):
             cells.append(PaperCell(row, column, "", document, quantity))
     return PaperTable("Labels of clients on Wiki, held and predicted", tuple(cells), SEEDS, (DRAWN,), stacked=True)
 
@@ -404,9 +404,9 @@ def _experiments(text: str, document: Callable[[str, str], Document], split: str
     split where the whole table has no single one."""
     cells = []
     for (row, column), number in printed(text).items():
-        own = [match[1] for match in re.finditer(r" \((global|local)\)", row + column)]
+        splits = [match[1] for match in re.finditer(r" \((global|local)\)", row + column)]
         row, column = (re.sub(r" \((global|local)\)$", "", name) for name in (row, column))
-        which = own[0] if own else split
+        which = splits[0] if splits else split
         cells.append(PaperCell(row, column, which, document(row, column), accuracy(which, best=True), number))
     return tuple(cells)
 
@@ -459,16 +459,16 @@ def _cost() -> PaperTable:
     cells = []
     for (row, column), number in printed(TABLE_9).items():
         dataset, method, batch = re.split(r",? ", row)
-        own = method == "FedEgo"
+        is_fedego = method == "FedEgo"
         quantities = {
             "Global Test": accuracy("global", best=True),
             "Local Test": accuracy("local", best=True),
             "Time": minutes(),
-            "Ego-graphs Cost": megabytes(egos, _egos if own else None, "up"),
+            "Ego-graphs Cost": megabytes(egos, _egos if is_fedego else None, "up"),
             "Parameters Cost": megabytes(parameters, _uploads, "up"),
-            "Total Cost": megabytes(parameters + egos, _total if own else _uploads, "up"),
+            "Total Cost": megabytes(parameters + egos, _total if is_fedego else _uploads, "up"),
         }
-        changes: dict[str, Document] = {"algorithm": {"batch": int(batch)}} if own else {}
+        changes: dict[str, Document] = {"algorithm": {"batch": int(batch)}} if is_fedego else {}
         split = column.removesuffix(" Test").lower() if column.endswith("Test") else ""
         changes["partition"] = {"isolated": "keep"}  # so that sizes, and with them bytes, follow from the settings
         cells.append(PaperCell(row, column, split, experiment(dataset, method, **changes), quantities[column], number))
@@ -572,12 +572,12 @@ def _communities(cell: PaperCell) -> PaperCell:
 
 def _in_epochs(cell: PaperCell) -> PaperCell:
     """Five epochs over a fifth of the nodes each; the server's over a fifth of its mashed ego-graphs."""
-    own = cell.document["algorithm"]
-    if own["name"] == "fedego":
+    settings = cell.document["algorithm"]
+    if settings["name"] == "fedego":
         return changed(cell, algorithm={"epoch_share": 0.2, "server_share": 0.2})
-    if own["name"] not in EGO_METHODS:
+    if settings["name"] not in EGO_METHODS:
         return cell
-    first, *rest = own["parts"]
+    first, *rest = settings["parts"]
     return changed(
         cell, algorithm={"local_steps": 5 * _batches(cell), "parts": [first | {"epochs": 5, "share": 0.2}, *rest]}
     )

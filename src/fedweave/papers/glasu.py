@@ -122,7 +122,7 @@ def experiment(
     dataset: str, method: str, clients: int = 3, exchanges: int = 2, steps: int = 1, backbone: str = "GCNII"
 ) -> Document:
     """The document of `method` on the paper's `dataset`; K `exchanges` and Q `steps` are GLASU's alone."""
-    own = {"exchanges": exchanges, "steps": steps, "aggregation": "mean"} if method == "GLASU" else {}
+    settings = {"exchanges": exchanges, "steps": steps, "aggregation": "mean"} if method == "GLASU" else {}
     key = (dataset, f"GLASU-{steps}" if method == "GLASU" else method, backbone, f"M={clients}")
     rate = next(RATES[key[:length]] for length in range(len(key), -1, -1) if key[:length] in RATES)
     return {
@@ -131,7 +131,7 @@ def experiment(
         "data": DATA[dataset],
         "partition": _partition(dataset, clients, whole=method == "Sim."),
         "model": MODELS[backbone] | {"layers": 4, "dropout": 0.5},
-        "algorithm": {"name": METHODS[method], "batch": 16, "fan_out": 3, "optimizer": "sgd", "lr": rate} | own,
+        "algorithm": {"name": METHODS[method], "batch": 16, "fan_out": 3, "optimizer": "sgd", "lr": rate} | settings,
     }
 
 
@@ -302,14 +302,16 @@ def _exchanged(cell: PaperCell) -> PaperCell:
 
 def _in_step(cell: PaperCell) -> bool:
     """Whether parties exchange in every update."""
-    own = cell.document["algorithm"]
-    result: bool = own["name"] == "simulated_centralized" or (own["name"] == "glasu" and own["steps"] == 1)
+    settings = cell.document["algorithm"]
+    result: bool = settings["name"] == "simulated_centralized" or (
+        settings["name"] == "glasu" and settings["steps"] == 1
+    )
     return result
 
 
 def _third(cell: PaperCell) -> PaperCell:
-    alone = cell.document["algorithm"]["name"] == "standalone"
-    return replace(cell, quantity=THIRD) if alone else cell
+    standalone = cell.document["algorithm"]["name"] == "standalone"
+    return replace(cell, quantity=THIRD) if standalone else cell
 
 
 SETTINGS = {

@@ -25,11 +25,11 @@ class PlannedRun:
     name: str
     config: Config
     directory: Path
-    anew: bool = False
+    outdated: bool = False
 
     def finished(self) -> bool:
         """Whether its directory holds its final result; what is wrong with a directory, running it will say."""
-        if self.anew:
+        if self.outdated:
             return False
         with suppress(FedweaveError):
             return examine(self.config, self.directory, resume=True) is not None
@@ -60,8 +60,8 @@ class Stock:
 
     def lacks(self, document: Document) -> str:
         """What `document` asks for and this version or this machine does not have; "" if it has all."""
-        found = [lack for section in REGISTRIES if (lack := unknown(section, document.get(section, {})))]
-        return "; ".join(found) or self._no_data(document["data"])
+        missing = [lack for section in REGISTRIES if (lack := unknown(section, document.get(section, {})))]
+        return "; ".join(missing) or self._no_data(document["data"])
 
     def _no_data(self, section: Document) -> str:
         from fedweave import datasets
@@ -112,8 +112,8 @@ def unknown(section: str, table: Values) -> str:
     kinds, name = registry(section), table.get("name", DEFAULT_NAMES.get(section))
     if name not in kinds:
         return f"there is no {_NOUNS.get(section, section)} {name!r} yet"
-    own = parameters(section, kinds[name])
-    keys = [key for key in table if key not in own and key not in ("name", "path")]
+    settings = parameters(section, kinds[name])
+    keys = [key for key in table if key not in settings and key not in ("name", "path")]
     return f"{name} has no {', '.join(keys)} yet" if keys else ""
 
 

@@ -107,14 +107,14 @@ def printed(text: str) -> dict[tuple[str, str], Printed]:
         FedweaveError: a line has more or fewer cells than the headings.
     """
     head, *lines = [[cell.strip() for cell in line.split("|")] for line in text.strip().splitlines()]
-    found: dict[tuple[str, str], Printed] = {}
+    numbers: dict[tuple[str, str], Printed] = {}
     for row, *cells in lines:
         if len(cells) != len(head) - 1:
             raise FedweaveError(
                 f"the line of {row!r} has {len(cells)} cells under {len(head) - 1} headings", code="paper.cells"
             )
-        found |= {(row, column): _number(cell) for column, cell in zip(head[1:], cells, strict=True)}
-    return found
+        numbers |= {(row, column): _number(cell) for column, cell in zip(head[1:], cells, strict=True)}
+    return numbers
 
 
 def _number(cell: str) -> Printed:
@@ -164,10 +164,10 @@ class Protocol:
 
     def cell(self, cell: PaperCell, without: str = "") -> PaperCell:
         """The cell, and what it is compared with, with all settings on but one."""
-        made = self._document(cell, without)
+        result = self._document(cell, without)
         if cell.baseline is None:
-            return made
-        return replace(made, baseline=self._document(replace(cell, document=cell.baseline), without).document)
+            return result
+        return replace(result, baseline=self._document(replace(cell, document=cell.baseline), without).document)
 
     def _document(self, cell: PaperCell, without: str) -> PaperCell:
         for name, setting in self.settings.items():
@@ -186,9 +186,9 @@ class Protocol:
         cells = [replace(self.cell(it), row=_named(it, ALL)) for it in (*self.worth, *self.beside)]
         for name in self.settings:
             for it in self.worth:
-                made = self.cell(it, without=name)
-                if made != self.cell(it):
-                    cells.append(replace(made, row=_named(it, f"without: {name}"), paper=NOTHING))
+                variant = self.cell(it, without=name)
+                if variant != self.cell(it):
+                    cells.append(replace(variant, row=_named(it, f"without: {name}"), paper=NOTHING))
         cells += [replace(it, row=_named(it, CLEAN), paper=NOTHING) for it in (*self.worth, *self.beside)]
         against = tuple(dict.fromkeys(_named(it, ALL) for it in self.worth))
         return PaperTable("What each setting is worth", tuple(cells), self.seeds, self.notes, against=against)

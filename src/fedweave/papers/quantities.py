@@ -77,8 +77,8 @@ def mean_accuracy() -> Quantity:
     """Mean over the clients of the final model's test accuracy, in per cent, and that of the best round."""
 
     def value(run: Path) -> float | None:
-        found = accuracy("local").read(run)
-        return None if found is None else 100 * found
+        share = accuracy("local").read(run)
+        return None if share is None else 100 * share
 
     return Quantity("%", value, digits=1, best=lambda run: 100 * best_on_test("local", run))
 
@@ -89,8 +89,8 @@ def client_accuracy(client: int) -> Quantity:
     def values(run: Path) -> list[float]:
         table = _test_accuracy(run, "local")
         names = sorted(set(table["client"].to_pylist()))
-        own = table.filter(pc.equal(table["client"], names[client])).sort_by("round")
-        return [100 * value for value in own["value"].to_pylist()]
+        rows = table.filter(pc.equal(table["client"], names[client])).sort_by("round")
+        return [100 * value for value in rows["value"].to_pylist()]
 
     return Quantity("%", lambda run: values(run)[-1], digits=1, best=lambda run: max(values(run)))
 
@@ -112,8 +112,8 @@ def _test_accuracy(run: Path, split: str) -> pa.Table:
 
 def curve(run: Path) -> dict[int, float]:
     """{round: mean over the clients of the test accuracy in per cent}, of the rounds that were evaluated."""
-    found = read_run(run).curve("accuracy", "test", False)
-    return {number: round(100 * value, 9) for number, value in found.items()}  # 100 * 0.57 < 57
+    means = read_run(run).curve("accuracy", "test", False)
+    return {number: round(100 * value, 9) for number, value in means.items()}  # 100 * 0.57 < 57
 
 
 def accuracy_reached(wanted: float) -> Quantity:
@@ -165,8 +165,8 @@ def summarized(name: str, unit: str, digits: int = 4, earlier: str = "") -> Quan
     """An entry `name` of the summary's metrics (`rounds.RoundResult`), which older runs have as `earlier`."""
 
     def value(run: Path) -> float | None:
-        found = summary(run)["metrics"]
-        result: float | None = found.get(name, found.get(earlier))
+        metrics = summary(run)["metrics"]
+        result: float | None = metrics.get(name, metrics.get(earlier))
         return result
 
     return Quantity(unit, value, digits=digits, curve=lambda run: evaluated(name, run) or evaluated(earlier, run))
@@ -233,8 +233,8 @@ def median_score(name: str, when: When) -> Quantity:
     def value(run: Path) -> float | None:
         rows = read_table(run, METRICS)
         of_client = (pc.field("split") == "test") & (pc.field("metric") == name) & (pc.field("client") != GLOBAL)
-        found = rows.filter(of_client & (pc.field("round") == round_of(run, when)))["value"].to_pylist()
-        return 100 * statistics.median(found) if found else None
+        scores = rows.filter(of_client & (pc.field("round") == round_of(run, when)))["value"].to_pylist()
+        return 100 * statistics.median(scores) if scores else None
 
     return Quantity("%", value, digits=2, absent="undefined at every client")
 
@@ -273,13 +273,13 @@ def tradeoff(name: str, when: When) -> Quantity:
 
 def round_of(run: Path, when: When) -> int:
     """The number of that round."""
-    found = summary(run)
-    return int(found["metrics"][f"{FAIREST}/round"] if when == "fairest" else found["rounds"])
+    record = summary(run)
+    return int(record["metrics"][f"{FAIREST}/round"] if when == "fairest" else record["rounds"])
 
 
 def _percent(run: Path, name: str, when: When) -> float | None:
-    found = summary(run)["metrics"].get(f"{FAIREST}/{name}" if when == "fairest" else name)
-    return None if found is None else 100 * found
+    share = summary(run)["metrics"].get(f"{FAIREST}/{name}" if when == "fairest" else name)
+    return None if share is None else 100 * share
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -296,16 +296,16 @@ def fairness() -> Quantity:
     same seed and split."""
 
     def value(run: Path, baseline: Path) -> float | None:
-        together, alone = read_run(run), read_run(baseline)
-        if together.partition is None or not together.partition.equals(alone.partition):
+        together, reference = read_run(run), read_run(baseline)
+        if together.partition is None or not together.partition.equals(reference.partition):
             raise FedweaveError(
                 f"the clients of {run} and of {baseline} hold other data; they cannot be compared.",
                 code="paper.other-data",
             )
-        both = [found.clients("accuracy") for found in (alone, together)]
+        both = [result.clients("accuracy") for result in (reference, together)]
         shared = sorted(both[0].keys() & both[1].keys())
-        found = pearson(*(np.array([own[client] for client in shared]) for own in both)).value
-        return None if math.isnan(found) else found
+        result = pearson(*(np.array([scores[client] for client in shared]) for scores in both)).value
+        return None if math.isnan(result) else result
 
     return Quantity("correlation", value, digits=3, absent="all clients are equally accurate")
 
@@ -333,10 +333,10 @@ def contribution(client: int, part: int, parts: int) -> Quantity:
 
     def value(run: Path) -> float | None:
         rounds = int(read_run(run).config["rounds"])
-        found = _contributions(run, rounds)
-        name = sorted(set(found["client"].to_pylist()))[client]
-        own = found.filter(pc.field("client") == name)
-        pairs = zip(own["round"].to_pylist(), own["leave_one_out"].to_pylist(), strict=True)
+        table = _contributions(run, rounds)
+        name = sorted(set(table["client"].to_pylist()))[client]
+        rows = table.filter(pc.field("client") == name)
+        pairs = zip(rows["round"].to_pylist(), rows["leave_one_out"].to_pylist(), strict=True)
         chosen = [gain for number, gain in pairs if (number - 1) * parts // rounds == part]
         return fmean(chosen) if chosen else None
 
@@ -345,13 +345,13 @@ def contribution(client: int, part: int, parts: int) -> Quantity:
 
 @cache
 def _paid(run: Path, scheme: str) -> dict[str, float]:
-    found = read_run(run)
-    return per_group(_paid_by_run(found) if scheme == OWN else _paid_by_volume(found, scheme))
+    record = read_run(run)
+    return per_group(_paid_by_run(record) if scheme == OWN else _paid_by_volume(record, scheme))
 
 
 def _paid_by_run(run: Run) -> dict[str, float]:
     budget = run.section("algorithm")["budget"]
-    return {client: fmean(own.values()) / budget for client, own in run.known("payoff").items()}
+    return {client: fmean(payoffs.values()) / budget for client, payoffs in run.known("payoff").items()}
 
 
 def _paid_by_volume(run: Run, scheme: str) -> dict[str, float]:
@@ -371,9 +371,9 @@ def _contributions(run: Path, rounds: int) -> pa.Table:
     from fedweave.payments.contributions import left_out
 
     if (run / LEFT_OUT).is_file():
-        kept = read_table(run, LEFT_OUT)
-        if len(set(kept["round"].to_pylist())) == rounds:
-            return kept
+        existing = read_table(run, LEFT_OUT)
+        if len(set(existing["round"].to_pylist())) == rounds:
+            return existing
     table = left_out(run)
     write_table(run / LEFT_OUT, table)
     return table
@@ -393,10 +393,10 @@ def sharing(matrix: str, groups: tuple[int, ...]) -> Quantity:
     `TRUE` or the `ESTIMATED` matrix N."""
 
     def value(run: Path) -> float:
-        found = read_run(run)
-        given = {key: own for key, own in found.section("partition").items() if key != "name"}
-        o = _pairs(found.pairs, matrix, run).sum(1)
-        return float((o / o.sum())[np.isin(Overlap(**given).groups, groups)].mean())
+        record = read_run(run)
+        settings = {key: setting for key, setting in record.section("partition").items() if key != "name"}
+        o = _pairs(record.pairs, matrix, run).sum(1)
+        return float((o / o.sum())[np.isin(Overlap(**settings).groups, groups)].mean())
 
     return Quantity("share", value)
 
@@ -453,8 +453,8 @@ def links_found(answers: int, permanent: bool) -> Quantity:
 
 def _messages(run: Path) -> int:
     """Number of uploads: one of each client in each round."""
-    found = read_run(run)
-    trained = found.ledger.filter((pc.field("direction") == "up") & (pc.field("round") > 0))
+    record = read_run(run)
+    trained = record.ledger.filter((pc.field("direction") == "up") & (pc.field("round") > 0))
     return len(trained.filter(pc.field("key") == "loss").group_by(["round", "client"]).aggregate([]))
 
 

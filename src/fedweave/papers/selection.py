@@ -94,22 +94,22 @@ def of_names(chosen: Chosen, names: Sequence[str]) -> Chosen:
     for name in names:
         check_name("--only", name, [*rows, *columns])
     rows, columns = ([it for it in there if it in names] or there for there in (rows, columns))
-    found = _cut(chosen, names, lambda cell: cell.row in rows and cell.column in columns)
-    if not found:
+    tables = _cut(chosen, names, lambda cell: cell.row in rows and cell.column in columns)
+    if not tables:
         raise ConfigError(f"--only: no cell has its row and its column among {', '.join(map(quoted, names))}.")
-    return found
+    return tables
 
 
-def _cut(chosen: Chosen, names: Sequence[str], kept: Callable[[PaperCell], bool]) -> Chosen:
-    """The tables with the cells that are `kept`, called after `names`; those that have none are left out."""
+def _cut(chosen: Chosen, names: Sequence[str], selected: Callable[[PaperCell], bool]) -> Chosen:
+    """The tables with the cells that are `selected`, called after `names`; those that have none are left out."""
     suffix = "-".join(re.sub(r"[^a-z0-9+.]+", "-", name.lower()).strip("-") for name in names)
-    found = []
+    tables = []
     for name, heading, table in chosen:
-        if cells := tuple(filter(kept, table.cells)):
-            found.append(
+        if cells := tuple(filter(selected, table.cells)):
+            tables.append(
                 (f"{name}-{suffix}", f"{heading}, {', '.join(map(quoted, names))}", replace(table, cells=cells))
             )
-    return found
+    return tables
 
 
 def seeds_of(text: str | None) -> Sequence[int] | None:

@@ -88,7 +88,7 @@ def execute(runs: Sequence[PlannedRun], jobs: int, watch: Watch) -> dict[str, st
     Raises:
         Stopped: SIGINT or SIGTERM came; the running ones have saved their last round, unless the signal came twice.
     """
-    waiting, active, failed, told = deque(runs), list[_Worker](), dict[str, str](), False
+    waiting, active, failed, interrupted = deque(runs), list[_Worker](), dict[str, str](), False
     with Stop(watch.stopping) as stop:
         try:
             while active or (waiting and stop.signal is None):
@@ -96,8 +96,8 @@ def execute(runs: Sequence[PlannedRun], jobs: int, watch: Watch) -> dict[str, st
                     watch.started(waiting[0])
                     active.append(_start(waiting.popleft(), jobs))
                 time.sleep(POLL_SECONDS)
-                if stop.signal is not None and not told:
-                    told = True
+                if stop.signal is not None and not interrupted:
+                    interrupted = True
                     _interrupt(active)
                 for worker in [worker for worker in active if not worker.process.is_alive()]:
                     active.remove(worker)
@@ -125,7 +125,7 @@ def _start(run: PlannedRun, jobs: int) -> _Worker:
     write(log, lambda file: None)  # a folder that cannot be written to fails here, not in the process
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_IMPORTED)
-    arguments = ["run", str(document), "--out", str(run.directory), "--overwrite" if run.anew else "--resume", "-q"]
+    arguments = ["run", str(document), "--out", str(run.directory), "--overwrite" if run.outdated else "--resume", "-q"]
     threads = int(os.environ.get("OMP_NUM_THREADS", max(1, (os.cpu_count() or 1) // jobs)))
     process = context.Process(target=_command, args=(arguments, log, threads, dict(os.environ)))
     process.start()
@@ -160,8 +160,8 @@ def _failure(worker: _Worker) -> str:
         return ""
     lines = worker.log.read_text(encoding="utf-8", errors="replace").split("\n")
     errors = [line.removeprefix(ERROR) for line in lines if line.startswith(ERROR)]
-    said = errors or [line for line in lines if line.strip()]
-    return said[-1] if said else f"it ended with exit code {worker.process.exitcode}"
+    messages = errors or [line for line in lines if line.strip()]
+    return messages[-1] if messages else f"it ended with exit code {worker.process.exitcode}"
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ def differences(rows: Sequence[TableRow], against: Sequence[str]) -> list[Differ
     """Of every row and each row named in `against`, where any seed has both numbers; of two that are both named, the
     later minus the earlier."""
     there = {(row.row, row.column, row.split, row.unit): row for row in rows}
-    found = []
+    results = []
     for row in rows:
         for name in against[: against.index(row.row)] if row.row in against else against:
             other = there.get((name, row.column, row.split, row.unit))
@@ -210,22 +210,22 @@ def differences(rows: Sequence[TableRow], against: Sequence[str]) -> list[Differ
                 low, high = interval(both)
                 mean = statistics.fmean(both)
                 place = row.row, name, row.column, row.split, row.unit
-                found.append(Difference(*place, mean, low, high, len(both), row.digits))
-    return found
+                results.append(Difference(*place, mean, low, high, len(both), row.digits))
+    return results
 
 
-def told(it: Difference) -> list[str]:
+def difference_row(it: Difference) -> list[str]:
     """Its text under `HEADS`."""
     signed = f"+,.{it.digits}f"
     between = "" if it.low is None or it.high is None else f"{it.low:{signed}} to {it.high:{signed}}"
     return [it.row, it.against, it.column, it.split, it.unit, f"{it.difference:{signed}}", between, str(it.seeds)]
 
 
-def save_differences(stem: Path, title: str, notes: Sequence[str], found: Sequence[Difference]) -> list[str]:
+def save_differences(stem: Path, title: str, notes: Sequence[str], rows: Sequence[Difference]) -> list[str]:
     """Write `stem`-differences.md for people and .parquet with the columns of `SCHEMA`; returns both names."""
     to = stem.with_name(f"{stem.name}-differences")
-    columns = {name: pa.array([getattr(it, name) for it in found], SCHEMA.field(name).type) for name in COLUMNS}
-    text = markdown(f"{title}: differences", [*notes, NOTE], HEADS, [told(it) for it in found])
+    columns = {name: pa.array([getattr(it, name) for it in rows], SCHEMA.field(name).type) for name in COLUMNS}
+    text = markdown(f"{title}: differences", [*notes, NOTE], HEADS, [difference_row(it) for it in rows])
     write_table(to.with_name(f"{to.name}.parquet"), pa.table(columns, SCHEMA))
     write(to.with_name(f"{to.name}.md"), lambda file: file.write(text.encode()))
     return [f"{to}.md", f"{to}.parquet"]
@@ -363,10 +363,10 @@ class Session:
         self.console.print(f"files: {', '.join(files)}\n", highlight=False, soft_wrap=True, markup=False)
         return not any(row.status.startswith("failed") for row in rows)
 
-    def _compare(self, stem: Path, title: str, notes: Sequence[str], found: Sequence[Difference]) -> list[str]:
+    def _compare(self, stem: Path, title: str, notes: Sequence[str], rows: Sequence[Difference]) -> list[str]:
         """Save and show them; the files written."""
-        show_lines(self.console, f"{title}: differences", HEADS, [told(it) for it in found])
-        return save_differences(stem, title, notes, found)
+        show_lines(self.console, f"{title}: differences", HEADS, [difference_row(it) for it in rows])
+        return save_differences(stem, title, notes, rows)
 
     def _run(self, heading: str, planned: Sequence[grid.PlannedCell]) -> None:
         todo, total = grid.unfinished(planned), grid.count(planned)

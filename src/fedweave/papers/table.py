@@ -154,9 +154,9 @@ def _row(planned: PlannedCell, failed: Mapping[str, str]) -> TableRow:
 
 def _by_seed(planned: PlannedCell, quantity: Quantity, failed: Mapping[str, str]) -> tuple[list[Measured | None], str]:
     """The number of each seed's runs, None where there is none, and what is wrong with the first that is faulty."""
-    found = [_value(needed, quantity, failed) for needed in planned.needed]
-    faults = [fault for _, fault in found if fault]
-    return [value for value, _ in found], f"failed: {faults[0]}" if faults else ""
+    results = [_value(needed, quantity, failed) for needed in planned.needed]
+    faults = [fault for _, fault in results if fault]
+    return [value for value, _ in results], f"failed: {faults[0]}" if faults else ""
 
 
 def averaged(values: Sequence[Measured]) -> tuple[float | None, float | None]:
@@ -268,11 +268,11 @@ def draw_planes(stem: Path, title: str, plane: tuple[str, str], rows: Sequence[T
 def draw_stacks(stem: Path, title: str, rows: Sequence[TableRow]) -> list[str]:
     """Write `stem`.svg of the rows that are measured in every column; returns its name, nothing if there are none."""
     columns = list(dict.fromkeys(row.column for row in rows))
-    found = {(row.row, row.column): row.ours for row in rows if row.ours is not None}
+    numbers = {(row.row, row.column): row.ours for row in rows if row.ours is not None}
     shares = {
-        name: [found[name, column] for column in columns]
+        name: [numbers[name, column] for column in columns]
         for name in dict.fromkeys(row.row for row in rows)
-        if all((name, column) in found for column in columns)
+        if all((name, column) in numbers for column in columns)
     }
     return [save_picture(stem.with_name(f"{stem.name}.svg"), stacks(title, columns, shares))] if shares else []
 
@@ -307,9 +307,9 @@ def plane_of(title: str, plane: tuple[str, str], lines: Places) -> str:
 
 def stacks(title: str, columns: Sequence[str], shares: Mapping[str, Sequence[float]]) -> str:
     """The picture: bars of one height, one for each name, whose pieces are in the order of the columns."""
-    whole = {name: max(sum(own), 1e-12) for name, own in shares.items()}
+    whole = {name: max(sum(values), 1e-12) for name, values in shares.items()}
     marks = tuple(
-        Bars(column, [own[at] / whole[name] for name, own in shares.items()], CLASSES[at % len(CLASSES)])
+        Bars(column, [values[at] / whole[name] for name, values in shares.items()], CLASSES[at % len(CLASSES)])
         for at, column in enumerate(columns)
     )
     return picture(Panel(title, marks, tuple(shares), low=0.0, high=1.0, stacked=True, form=percent))
@@ -351,17 +351,19 @@ def _text(x: float, y: float, words: str, size: float) -> str:
 def _styled(drawn: str) -> str:
     """With attributes in the place of classes."""
 
-    def said(found: re.Match[str]) -> str:
-        name, tone = found[1].split()[0], found[2] or ""
-        own = f' stroke="{tone}"' if tone and name == "line" else f'fill="{tone}"' if tone and name == "bar" else ""
-        return _STYLES.get(name, "").replace("{}", tone) + own
+    def attributes_of(match: re.Match[str]) -> str:
+        name, tone = match[1].split()[0], match[2] or ""
+        attribute = (
+            f' stroke="{tone}"' if tone and name == "line" else f'fill="{tone}"' if tone and name == "bar" else ""
+        )
+        return _STYLES.get(name, "").replace("{}", tone) + attribute
 
-    return re.sub(r'class="([\w ]+)"(?: style="--c:([^"]*)")?', said, drawn)
+    return re.sub(r'class="([\w ]+)"(?: style="--c:([^"]*)")?', attributes_of, drawn)
 
 
-def units(found: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
+def units(split_units: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
     """{(split, unit): how a picture says it}: with the split, "local F1", where a unit is that of several."""
-    pairs = set(found)
+    pairs = set(split_units)
     splits = Counter(unit for _, unit in pairs)
     return {(split, unit): f"{split} {unit}" if splits[unit] > 1 else unit for split, unit in pairs}
 
@@ -369,16 +371,16 @@ def units(found: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
 def mean_curve(seeds: Sequence[Curve]) -> list[Point]:
     """The rounds that all seeds have."""
     common = sorted(set.intersection(*map(set, seeds)))
-    found = ((number, [seed[number] for seed in seeds]) for number in common)
-    return [Point(number, statistics.fmean(of), statistics.stdev(of) if len(of) > 1 else 0.0) for number, of in found]
+    samples = ((number, [seed[number] for seed in seeds]) for number in common)
+    return [Point(number, statistics.fmean(of), statistics.stdev(of) if len(of) > 1 else 0.0) for number, of in samples]
 
 
 def places(plane: tuple[str, str], rows: Sequence[TableRow]) -> dict[str, dict[str, list[Marker]]]:
     """{data set: {method: its markers}} of the rows that have both numbers."""
-    found = {(row.row, row.column): row for row in rows if row.ours is not None}
+    by_cell = {(row.row, row.column): row for row in rows if row.ours is not None}
     panels: dict[str, dict[str, list[Marker]]] = {}
     for name in dict.fromkeys(row.row for row in rows):
-        x, y = (found.get((name, column)) for column in plane)
+        x, y = (by_cell.get((name, column)) for column in plane)
         if x is None or y is None or x.ours is None or y.ours is None:
             continue
         panel, method, *label = name.split(", ")

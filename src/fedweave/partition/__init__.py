@@ -79,17 +79,19 @@ def cut(partition: Partitioner, data: Dataset, seed: int) -> Partition:
     """
     fits = [name for name, kind in PARTITIONS.items() if data.example in _examples(kind)]
     if data.example not in _examples(type(partition)):
-        own = next((name for name, kind in PARTITIONS.items() if kind is type(partition)), type(partition).__name__)
+        partition_name = next(
+            (name for name, kind in PARTITIONS.items() if kind is type(partition)), type(partition).__name__
+        )
         raise ConfigError(
-            f"partition.name = {own!r} cuts {' and '.join(_examples(type(partition)))}s, but the examples of "
-            f"{data.name!r} are {data.example}s; choose one of {', '.join(fits)}.",
+            f"partition.name = {partition_name!r} cuts {' and '.join(_examples(type(partition)))}s, but the "
+            f"examples of {data.name!r} are {data.example}s; choose one of {', '.join(fits)}.",
             code="config.examples",
         )
     if type(partition) in PARTITIONS.values():
         return partition.cut(data, seed)
     name = type(partition).__name__
-    found = check(called(f"partition {name!r}", lambda: partition.cut(data, seed), ConfigError), data, name)
-    return note(found, Maker(partition, (data, seed)))
+    result = check(called(f"partition {name!r}", lambda: partition.cut(data, seed), ConfigError), data, name)
+    return note(result, Maker(partition, (data, seed)))
 
 
 def unused(partition: object, data: Dataset, found: Partition) -> list[str]:
@@ -102,15 +104,15 @@ def unused(partition: object, data: Dataset, found: Partition) -> list[str]:
 def _unused_ratios(partition: object) -> list[str]:
     if not isinstance(partition, Divided) or partition.split != "time":
         return []
-    given = [name for name in SPLITS if getattr(partition, name) != getattr(type(partition), name)]
-    verb = "is" if len(given) == 1 else "are"
+    ratios = [name for name in SPLITS if getattr(partition, name) != getattr(type(partition), name)]
+    verb = "is" if len(ratios) == 1 else "are"
     remedy = "a split by time ends where train_until and val_until say"
-    return [f"partition.{', partition.'.join(given)} {verb} not used: {remedy}"] if given else []
+    return [f"partition.{', partition.'.join(ratios)} {verb} not used: {remedy}"] if ratios else []
 
 
-def _unused_split(partition: object, data: Dataset, found: Partition) -> list[str]:
+def _unused_split(partition: object, data: Dataset, result: Partition) -> list[str]:
     public = data.public
-    if public is None or (isinstance(partition, TakesSplit) and partition.public_split) or _goes_by(public, found):
+    if public is None or (isinstance(partition, TakesSplit) and partition.public_split) or _goes_by(public, result):
         return []
     counts = ", ".join(f"{count:,} {name}" for name, count in zip(SPLITS, public.sum(1).tolist(), strict=True))
     if isinstance(partition, TakesSplit):
@@ -125,13 +127,13 @@ def _unused_split(partition: object, data: Dataset, found: Partition) -> list[st
     return [f"the data's own split ({counts}) is not used: this partition draws its own; {remedy}"]
 
 
-def _goes_by(public: np.ndarray, found: Partition) -> bool:
+def _goes_by(public: np.ndarray, result: Partition) -> bool:
     """Whether all examples are used as the split bool [3, e] says, except that those outside it may train."""
     free = np.asarray(~public.any(0))
-    for part in found.parts:
-        own = public[:, part.examples].copy()
-        own[TRAIN] |= free[part.examples]
-        if (part.masks & ~own).any():
+    for part in result.parts:
+        allowed = public[:, part.examples].copy()
+        allowed[TRAIN] |= free[part.examples]
+        if (part.masks & ~allowed).any():
             return False
     return True
 

@@ -67,8 +67,10 @@ def statistics(data: Dataset, partition: Cut) -> dict[str, list[Any]]:
     """
     parts = partition.parts
     holders = _holders([part.nodes for part in parts], data.nodes)
-    kept = np.asarray(_seen(data, partition, holders).sum(axis=0)).ravel()
-    own = np.array([kept[i] if part.edges is None else part.edges.shape[1] // 2 for i, part in enumerate(parts)])
+    seen_edges = np.asarray(_seen(data, partition, holders).sum(axis=0)).ravel()
+    client_edges = np.array(
+        [seen_edges[i] if part.edges is None else part.edges.shape[1] // 2 for i, part in enumerate(parts)]
+    )
     degree = holders.T @ np.bincount(data.edges[0], minlength=data.nodes)
     masks = np.array([part.masks.sum(axis=1) for part in parts]).reshape(-1, 3)
     known = np.flatnonzero(data.y >= 0)
@@ -81,14 +83,14 @@ def statistics(data: Dataset, partition: Cut) -> dict[str, list[Any]]:
         "client": list(range(len(parts))),
         **({} if data.example == "node" else {_COUNTED[data.example]: [len(part.examples) for part in parts]}),
         "nodes": [len(part.nodes) for part in parts],
-        "edges_kept": kept.tolist(),
-        "edges_cut": [0] * len(parts) if vertical else (degree - 2 * kept).tolist(),
+        "edges_kept": seen_edges.tolist(),
+        "edges_cut": [0] * len(parts) if vertical else (degree - 2 * seen_edges).tolist(),
         "train": masks[:, 0].tolist(),
         "val": masks[:, 1].tolist(),
         "test": masks[:, 2].tolist(),
         "labels": ((examples.T @ onehot).toarray() * np.array([[part.labels] for part in parts])).tolist(),
         **({"features": widths} if vertical else {}),
-        **({"edges_added": (own - kept).tolist()} if (own > kept).any() else {}),
+        **({"edges_added": (client_edges - seen_edges).tolist()} if (client_edges > seen_edges).any() else {}),
         **{name: realized(partition.pairs[of]).tolist() for name, of in SHARED.items() if of in partition.pairs},
         **({} if data.sens is None else _groups(data, partition)),
     }
@@ -176,7 +178,7 @@ def _without(columns: dict[str, list[list[int]]]) -> dict[str, int]:
 
 def _holders(held: list[np.ndarray], count: int) -> sp.csr_matrix:
     """int64 [count, P]: 1 where one of `count` nodes or examples is among those that the client holds."""
-    clients = np.repeat(np.arange(len(held)), [len(own) for own in held])
+    clients = np.repeat(np.arange(len(held)), [len(numbers) for numbers in held])
     ones = np.ones(len(clients), dtype=np.int64)
     return sp.csr_matrix((ones, (np.concatenate(held), clients)), shape=(count, len(held)))
 
@@ -190,12 +192,12 @@ def _seen(data: Dataset, partition: Cut, holders: sp.csr_matrix) -> sp.csr_matri
     rows = []
     for client, part in enumerate(partition.parts):
         if part.edges is None:
-            own = holders[:, [client]].toarray().ravel()
-            rows.append(np.flatnonzero(own[first] & own[second]))
+            present = holders[:, [client]].toarray().ravel()
+            rows.append(np.flatnonzero(present[first] & present[second]))
         else:
-            own = np.sort((part.edges[0] * data.nodes + part.edges[1])[part.edges[0] < part.edges[1]])
-            at = np.searchsorted(codes, own).clip(max=max(len(codes) - 1, 0))
-            rows.append(at[codes[at] == own] if len(codes) else at[:0])
+            present = np.sort((part.edges[0] * data.nodes + part.edges[1])[part.edges[0] < part.edges[1]])
+            at = np.searchsorted(codes, present).clip(max=max(len(codes) - 1, 0))
+            rows.append(at[codes[at] == present] if len(codes) else at[:0])
     return _holders(rows, len(codes))
 
 
@@ -241,8 +243,8 @@ class Part:
     @property
     def examples(self) -> np.ndarray:
         """int64 [e_i]: numbers of the examples."""
-        own = self.carried if self.graphs is None else self.graphs
-        return self.nodes if own is None else own
+        numbers = self.carried if self.graphs is None else self.graphs
+        return self.nodes if numbers is None else numbers
 
 
 @dataclass(frozen=True)
@@ -291,9 +293,9 @@ class Partition:
             return f"{len(sizes):,} clients of {min(sizes):,} to {max(sizes):,} nodes; cut.table(data) says more"
         return summary(self.table(data).to_pydict(), totals(data, self), data.labels)
 
-    def _data(self, given: Dataset | None) -> Dataset:
-        if given is not None:
-            return given
+    def _data(self, dataset: Dataset | None) -> Dataset:
+        if dataset is not None:
+            return dataset
         if self.maker is None:
             raise UserError(
                 "this partition does not know what it was cut from; give the data: table(data).", code="user.no-data"
@@ -400,11 +402,11 @@ def check_clients(clients: int) -> None:
 
 def check_ratios(train: float, val: float, test: float) -> None:
     """Raise ConfigError unless train > 0, val >= 0, test >= 0 and they sum to at most 1."""
-    given = f"[partition] train = {train}, val = {val}, test = {test}"
+    ratios = f"[partition] train = {train}, val = {val}, test = {test}"
     if not (train > 0 and val >= 0 and test >= 0):
-        raise ConfigError(f"{given}: train must be above 0, val and test at least 0.", code="config.value")
+        raise ConfigError(f"{ratios}: train must be above 0, val and test at least 0.", code="config.value")
     if train + val + test > 1 + _TOLERANCE:
-        raise ConfigError(f"{given}: they sum to {train + val + test:g}; make the sum at most 1.", code="config.value")
+        raise ConfigError(f"{ratios}: they sum to {train + val + test:g}; make the sum at most 1.", code="config.value")
 
 
 def check_enough(count: int, clients: int, each: int = 1, example: str = "node") -> None:
@@ -453,7 +455,7 @@ def published(data: Dataset, held: Sequence[np.ndarray]) -> tuple[Part, ...]:
             code="config.no-split",
         )
     masks = data.public & (data.y >= 0)
-    return tuple(Part.of(data, own, masks[:, own]) for own in held)
+    return tuple(Part.of(data, examples, masks[:, examples]) for examples in held)
 
 
 def role_sizes(labelled: np.ndarray, ratios: tuple[float, float, float]) -> np.ndarray:
@@ -475,8 +477,8 @@ def per_class(data: Dataset, train: int, val: float, test: float, seed: int) -> 
     order = rng.permutation(labelled)
     rank = np.empty(len(data.y), dtype=np.int64)
     for label in range(data.classes):
-        own = order[data.y[order] == label]
-        rank[own] = np.arange(len(own))
+        members = order[data.y[order] == label]
+        rank[members] = np.arange(len(members))
     rest = order[rank[order] >= train]
     sizes = [round(share * len(labelled)) for share in (val, test)]
     fewest = int(np.bincount(data.y[labelled], minlength=data.classes).min())
@@ -512,7 +514,7 @@ def stratify(
     counts = _label_counts(data, held)
     bounds = _shares(counts, sizes, rng).cumsum(axis=0).reshape(3, -1)
     examples = np.concatenate(held)
-    client = np.repeat(np.arange(len(held)), [len(own) for own in held])
+    client = np.repeat(np.arange(len(held)), [len(numbers) for numbers in held])
     at = rng.permutation(np.flatnonzero(data.y[examples] >= 0))
     cell = client[at] * data.classes + data.y[examples[at]]
     order = np.argsort(cell, kind="stable")  # a cell is one client's examples of one label, in random order
@@ -524,14 +526,14 @@ def stratify(
     masks = np.zeros((3, len(examples)), dtype=bool)
     used = role < 3
     masks[role[used], at[used]] = True
-    pieces = np.split(masks, np.cumsum([len(own) for own in held])[:-1], axis=1)
-    return tuple(Part.of(data, own, np.ascontiguousarray(mask)) for own, mask in zip(held, pieces, strict=True))
+    pieces = np.split(masks, np.cumsum([len(numbers) for numbers in held])[:-1], axis=1)
+    return tuple(Part.of(data, numbers, np.ascontiguousarray(mask)) for numbers, mask in zip(held, pieces, strict=True))
 
 
 def _label_counts(data: Dataset, held: Sequence[np.ndarray]) -> np.ndarray:
     """int64 [P, c]: labeled examples per client and class."""
     label = data.y[np.concatenate(held)]
-    client = np.repeat(np.arange(len(held)), [len(own) for own in held])
+    client = np.repeat(np.arange(len(held)), [len(numbers) for numbers in held])
     cell = (client * data.classes + label)[label >= 0]
     return np.bincount(cell, minlength=len(held) * data.classes).reshape(len(held), data.classes)
 

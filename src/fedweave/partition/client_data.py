@@ -40,14 +40,14 @@ def shares(data: Dataset, parts: Sequence[Part], starts: np.ndarray | None = Non
     Parties of a vertical cut get no ids: their nodes are the same, in the same order. starts: see `induced_edges`."""
     groups = [part.nodes for part in parts]
     edges_of, carried_of = induced_edges(data, groups, starts), induced_carried(data, groups)
-    for part, induced, carried in zip(parts, edges_of, carried_of, strict=True):
+    for part, induced, attributes in zip(parts, edges_of, carried_of, strict=True):
         y, x, nodes = data.y[part.examples], data.x[part.nodes], part.nodes
-        own = () if part.columns is None or not data.columns else tuple(data.columns[i] for i in part.columns)
+        column_names = () if part.columns is None or not data.columns else tuple(data.columns[i] for i in part.columns)
         edges = induced if part.edges is None else np.searchsorted(nodes, part.edges)
         held = replace(
             data,
             x=x if part.columns is None else x[:, part.columns],
-            columns=data.columns if part.columns is None else own,
+            columns=data.columns if part.columns is None else column_names,
             edges=edges,
             y=y if part.labels else np.full_like(y, -1),
             sens=None if data.sens is None else np.where(part.groups, data.sens[part.examples], -1),
@@ -58,7 +58,7 @@ def shares(data: Dataset, parts: Sequence[Part], starts: np.ndarray | None = Non
             graph_of=None if data.graph_of is None else np.searchsorted(part.examples, data.graph_of[nodes]),
             node_labels=None if data.node_labels is None else data.node_labels[nodes],
             edge_labels=labels_of(data, nodes[edges]),
-            carried=carried._replace(until=part.until) if carried is not None and part.edges is None else None,
+            carried=attributes._replace(until=part.until) if attributes is not None and part.edges is None else None,
             outside=None,
             node_time=None if data.node_time is None else data.node_time[nodes],
             node_ids=tuple(data.node_ids[i] for i in nodes) if data.node_ids else (),
@@ -66,7 +66,7 @@ def shares(data: Dataset, parts: Sequence[Part], starts: np.ndarray | None = Non
         yield by_holder(held)
 
 
-def alone(data: Dataset, parts: Sequence[Part]) -> tuple[Dataset, list[Part]]:
+def restrict(data: Dataset, parts: Sequence[Part]) -> tuple[Dataset, list[Part]]:
     """What these clients hold together, without the rest of the data, and their parts of that; edges are no examples
     here."""
     nodes = distinct(np.concatenate([part.nodes for part in parts]))
@@ -110,12 +110,12 @@ def pooled(partition: Partition, data: Dataset | None = None) -> Partition:
     codes = _union([part.edges if part.edges is None else part.edges[0] << 32 | part.edges[1] for part in parts])
     edges = None if codes is None else np.stack([codes >> 32, codes & 0xFFFFFFFF])
     graphs = _union([part.graphs for part in parts])
-    labels, carried = any(part.labels for part in parts), examples if of_edges else None
+    labels, edge_numbers = any(part.labels for part in parts), examples if of_edges else None
     whole = Part(
-        nodes, masks, columns, edges, labels, graphs, carried, parts[0].until, any(part.groups for part in parts)
+        nodes, masks, columns, edges, labels, graphs, edge_numbers, parts[0].until, any(part.groups for part in parts)
     )
-    own = () if columns is not None else zip(client_ids(len(parts), partition.names), parts, strict=True)
-    members = {name: np.searchsorted(examples, part.examples) for name, part in own}
+    named_parts = () if columns is not None else zip(client_ids(len(parts), partition.names), parts, strict=True)
+    members = {name: np.searchsorted(examples, part.examples) for name, part in named_parts}
     return Partition((whole,), partition.test, judged=partition.judged, held=partition.held, members=members)
 
 
@@ -171,11 +171,13 @@ def finders_of(algorithm: object) -> tuple[Precompute, ...]:
 def everywhere(finders: Sequence[Precompute], data: Dataset, partition: Partition) -> list[Precomputed]:
     """What each client has of all that is looked for; lists of one length."""
     each = [finder.everywhere(data, partition) for finder in finders]
-    found = (
-        [Precomputed.joined(own) for own in zip(*each, strict=True)] if each else [Precomputed()] * len(partition.parts)
+    results = (
+        [Precomputed.joined(pieces) for pieces in zip(*each, strict=True)]
+        if each
+        else [Precomputed()] * len(partition.parts)
     )
-    sizes = agreed(own.lists for own in found)
-    return [own.padded(sizes) for own in found]
+    sizes = agreed(pieces.lists for pieces in results)
+    return [pieces.padded(sizes) for pieces in results]
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -229,14 +231,14 @@ def meter_scaling(
 
     how: of `datasets.features.NORMALIZE`.
     """
-    alone = len(clients) < 2 or any(part.columns is not None for part in partition.parts)
-    if how not in OVER_NODES or alone:
+    exempt = len(clients) < 2 or any(part.columns is not None for part in partition.parts)
+    if how not in OVER_NODES or exempt:
         return
     up, down = _messages(torch.zeros(features, dtype=torch.float64, device="cpu"), how)
     ledger.purpose = SETUP
-    told = {key: text.replace("node", of) for key, text in (_RANGE if how == "minmax" else _MOMENTS).items()}
+    upload_notes = {key: text.replace("node", of) for key, text in (_RANGE if how == "minmax" else _MOMENTS).items()}
     back = {key: text.replace("node", of) for key, text in _BACK.items()}
-    ledger.record(0, 0, SCALE, clients, "up", up, 0.0, StepInfo.of(told))
+    ledger.record(0, 0, SCALE, clients, "up", up, 0.0, StepInfo.of(upload_notes))
     ledger.record(0, 0, SCALE, clients, "down", down, 0.0, StepInfo.of(back))
 
 

@@ -138,7 +138,7 @@ def _balance(
 ) -> np.ndarray:
     """int64 [n]: client of every node, given communities `labels` int64 [n]."""
     degree = np.diff(graph.indptr)
-    linked, alone = np.flatnonzero(degree), rng.permutation(np.flatnonzero(degree == 0))
+    linked, isolated = np.flatnonzero(degree), rng.permutation(np.flatnonzero(degree == 0))
     mean, slack = len(linked) / clients, min(slack, clients)  # of more room than for all nodes, nothing is used
     most = math.ceil(mean * (1 + slack) - 1e-9) if mean >= 1 else 1
     least = max(1, math.floor(mean * (1 - slack) + 1e-9)) if mean >= 1 else 0
@@ -147,7 +147,7 @@ def _balance(
     owner[linked] = _pack(inner, _refine(inner, labels[linked], most, rng), clients, least, most)
     smallest = [(int(size), client) for client, size in enumerate(np.bincount(owner[linked], minlength=clients))]
     heapq.heapify(smallest)
-    for node in alone:
+    for node in isolated:
         size, owner[node] = smallest[0]
         heapq.heapreplace(smallest, (size + 1, int(owner[node])))
     return owner
@@ -163,8 +163,8 @@ def _refine(graph: sp.csr_matrix, labels: np.ndarray, most: int, rng: np.random.
         large = np.flatnonzero(sizes[labels] > most)
         resolution *= max(_FINER, (sizes.max() / most) ** _HASTE)
         inside = graph[large][:, large].tocoo()
-        kept = labels[large][inside.row] == labels[large][inside.col]
-        parts = sp.csr_matrix((inside.data[kept], (inside.row[kept], inside.col[kept])), shape=inside.shape)
+        same = labels[large][inside.row] == labels[large][inside.col]
+        parts = sp.csr_matrix((inside.data[same], (inside.row[same], inside.col[same])), shape=inside.shape)
         labels = labels.copy()
         labels[large] = labels.max() + 1 + _communities(parts, resolution, rng)
         labels = np.unique(labels, return_inverse=True)[1]
@@ -264,10 +264,10 @@ def held(owner: np.ndarray, clients: int) -> list[np.ndarray]:
     Raises:
         ConfigError: a client has none.
     """
-    found = group(owner, clients)
-    if empty := sum(not len(own) for own in found):
+    nodes = group(owner, clients)
+    if empty := sum(not len(members) for members in nodes):
         raise ConfigError(f"[partition] clients = {clients}: {empty} of them would hold no node; lower clients.")
-    return found
+    return nodes
 
 
 @dataclass(frozen=True)

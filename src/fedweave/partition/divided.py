@@ -67,7 +67,7 @@ class Divided:
             parts = divide(data, examples, (self.train, self.val, self.test), self.public_split, seed)
         if data.example != "edge":
             return parts
-        return tuple(replace(part, nodes=own) for part, own in zip(parts, held, strict=True))
+        return tuple(replace(part, nodes=nodes) for part, nodes in zip(parts, held, strict=True))
 
     def _ends(self, data: Dataset) -> tuple[float, float]:
         """The last times of training and of validation."""
@@ -84,34 +84,34 @@ class Divided:
                 "messages go; name the column in [data] edge_time."
             )
         times = np.sort(data.time[data.y >= 0])
-        given = (self.train_until, self.val_until)
+        bounds = (self.train_until, self.val_until)
         first, second = (
-            _at(moment(name, SHARES[at] if own is None else own), times)
-            for at, (name, own) in enumerate(zip(("train_until", "val_until"), given, strict=True))
+            _at(moment(name, SHARES[at] if bound is None else bound), times)
+            for at, (name, bound) in enumerate(zip(("train_until", "val_until"), bounds, strict=True))
         )
         counts = np.diff([0, *np.searchsorted(times, [first, second], "right"), len(times)])
         if first >= second or counts[0] == 0:
-            told = f"{counts[0]:,} train, {counts[1]:,} val, {counts[2]:,} test"
+            counts_text = f"{counts[0]:,} train, {counts[1]:,} val, {counts[2]:,} test"
             raise ConfigError(
                 f"[partition] train_until = {first:.10g}, val_until = {second:.10g} of times {times[0]:.10g} to "
-                f"{times[-1]:.10g} ({told}): give two times or shares, the second later."
+                f"{times[-1]:.10g} ({counts_text}): give two times or shares, the second later."
             )
         return first, second
 
 
-def moment(name: str, given: float | str | None) -> float:
+def moment(name: str, value: float | str | None) -> float:
     """A number as it is, a date or time as days since 1970; NaN of None.
 
     Raises:
         ConfigError: it is no date.
     """
-    if not isinstance(given, str):
-        return float("nan") if given is None else float(given)
+    if not isinstance(value, str):
+        return float("nan") if value is None else float(value)
     try:
-        return float(np.datetime64(given, "us").astype(np.int64) / _DAY)
+        return float(np.datetime64(value, "us").astype(np.int64) / _DAY)
     except ValueError as error:
         raise ConfigError(
-            f"[partition] {name} = {given!r}: give a time, a date such as 2024-03-31, or a share below 1."
+            f"[partition] {name} = {value!r}: give a time, a date such as 2024-03-31, or a share below 1."
         ) from error
 
 
@@ -126,7 +126,7 @@ def _by_time(data: Dataset, held: Sequence[np.ndarray], until: tuple[float, floa
     time = np.asarray(data.time)
     split = np.searchsorted(until, time)  # an example at an end is before it
     masks = (split == np.arange(3)[:, None]) & (data.y >= 0)
-    return tuple(replace(Part.of(data, own, masks[:, own]), until=until) for own in held)
+    return tuple(replace(Part.of(data, examples, masks[:, examples]), until=until) for examples in held)
 
 
 @dataclass(frozen=True)

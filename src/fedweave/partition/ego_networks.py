@@ -40,16 +40,16 @@ def induced_together(
     target = data.edges[1, np.arange(len(source)) + np.repeat(at - before, degree)]
     if slots is None:
         codes, wanted = group * data.nodes + nodes, group[source] * data.nodes + target
-        found = np.searchsorted(codes, wanted).clip(max=max(len(codes) - 1, 0))
-        inside, place = codes[found] == wanted, found - first[group[source]]
+        position = np.searchsorted(codes, wanted).clip(max=max(len(codes) - 1, 0))
+        inside, place = codes[position] == wanted, position - first[group[source]]
     else:  # a group's nodes stand next to each other there, so that nothing is searched for
         begin = slots[nodes] - (np.arange(len(nodes)) - first[group])
         place = slots[target] - np.repeat(begin, degree)
         inside = (place >= 0) & (place < np.repeat(sizes[group], degree))
-    kept = np.flatnonzero(inside)
-    own = group[source[kept]]
-    ends = np.concatenate([[0], np.cumsum(np.bincount(own, minlength=len(sizes)))])
-    return np.stack([source[kept] - first[own], place[kept]]), ends
+    rows = np.flatnonzero(inside)
+    edge_group = group[source[rows]]
+    ends = np.concatenate([[0], np.cumsum(np.bincount(edge_group, minlength=len(sizes)))])
+    return np.stack([source[rows] - first[edge_group], place[rows]]), ends
 
 
 def slots_of(groups: Sequence[np.ndarray], total: int) -> np.ndarray | None:
@@ -64,36 +64,36 @@ def slots_of(groups: Sequence[np.ndarray], total: int) -> np.ndarray | None:
 def induced_carried(data: Dataset, groups: list[np.ndarray]) -> Iterator[EdgeAttributes | None]:
     """For each group of sorted node numbers, the edges among them with what they carry, in the order given, between
     positions within the group; None where edges carry nothing."""
-    carried = data.carried
-    if carried is None:
+    attributes = data.carried
+    if attributes is None:
         yield from (None for _ in groups)
         return
-    for own, index in _induced(data, carried, groups):
-        yield carried.taken(own, index)
+    for numbers, index in _induced(data, attributes, groups):
+        yield attributes.taken(numbers, index)
 
 
 def edges_among(data: Dataset, groups: list[np.ndarray]) -> list[np.ndarray]:
     """For each group of sorted node numbers, the sorted numbers of the edges of `data.carried` among them."""
-    carried = data.carried
-    return [] if carried is None else [own for own, _ in _induced(data, carried, groups)]
+    attributes = data.carried
+    return [] if attributes is None else [numbers for numbers, _ in _induced(data, attributes, groups)]
 
 
 def _induced(
-    data: Dataset, carried: EdgeAttributes, groups: list[np.ndarray]
+    data: Dataset, attributes: EdgeAttributes, groups: list[np.ndarray]
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """For each group the numbers of the edges among its nodes, and their ends as positions within the group."""
-    order = np.argsort(carried.ends[0], kind="stable")
-    starts = np.searchsorted(carried.ends[0, order], np.arange(data.nodes + 1))
+    order = np.argsort(attributes.ends[0], kind="stable")
+    starts = np.searchsorted(attributes.ends[0, order], np.arange(data.nodes + 1))
     place = np.full(data.nodes, -1)
     for nodes in groups:
         place[nodes] = np.arange(len(nodes))
         first, degree = starts[nodes], starts[nodes + 1] - starts[nodes]
         before = np.cumsum(degree) - degree
-        own = np.sort(order[np.arange(int(degree.sum())) + np.repeat(first - before, degree)])
-        index = place[carried.ends[:, own]]
+        numbers = np.sort(order[np.arange(int(degree.sum())) + np.repeat(first - before, degree)])
+        index = place[attributes.ends[:, numbers]]
         inside = index[1] >= 0
         place[nodes] = -1
-        yield own[inside], index[:, inside]
+        yield numbers[inside], index[:, inside]
 
 
 def crossing_edges(data: Dataset, groups: list[np.ndarray]) -> Iterator[np.ndarray]:
@@ -135,8 +135,8 @@ def _places(nodes: np.ndarray, wanted: np.ndarray, total: int) -> np.ndarray:
         place[nodes] = np.arange(len(nodes))
         return np.asarray(place[wanted])
     at = np.searchsorted(nodes, wanted).clip(max=max(len(nodes) - 1, 0))
-    found: np.ndarray = np.where(nodes[at] == wanted, at, -1)
-    return found
+    position: np.ndarray = np.where(nodes[at] == wanted, at, -1)
+    return position
 
 
 def labels_of(data: Dataset, edges: np.ndarray) -> np.ndarray | None:

@@ -78,19 +78,19 @@ def appended(data: Dataset, partition: Partition, how: str, least: int = 1) -> A
     every = _every(data, [part.until for part in partition.parts])
     known = np.append(holder, np.full(0 if data.outside is None else len(data.outside.names), -1))
     ends = ends_at(every, known)
-    made, more = summary(data.nodes, every, known, ends)
-    x, names = beside(data.x, made), (*columns_of(data), *more)
+    columns, more = summary(data.nodes, every, known, ends)
+    x, names = beside(data.x, columns), (*columns_of(data), *more)
     if how != "exchange":
         return Appended(_with(data, x, names))
     parts, ends = len(partition.parts), ends._replace(far=_known(data)[ends.far])
     members = (holder >= 0) & (holder < parts)
-    told = ends.only((ends.far >= 0) & members[ends.near] & members[ends.far])
-    shared, slot = np.unique(told.far, return_inverse=True)
+    shared_ends = ends.only((ends.far >= 0) & members[ends.near] & members[ends.far])
+    shared, slot = np.unique(shared_ends.far, return_inverse=True)
     form = len(shared), len(ways(every.directed))
     total = np.zeros((form[0], form[1] * (1 + data.features)), np.int64)
     for part in range(parts):
-        own = holder[told.near] == part
-        total += words(terms(data.x, told._replace(far=slot).only(own), form, least), parts)
+        mask = holder[shared_ends.near] == part
+        total += words(terms(data.x, shared_ends._replace(far=slot).only(mask), form, least), parts)
     heard = np.zeros((data.nodes, total.shape[1]), np.float32)
     heard[shared] = means(total, form[1])
     more = exchanged_names(columns_of(data), every.directed)
@@ -110,7 +110,7 @@ def check_inside(data: Dataset) -> None:
         )
 
 
-def alone(data: Dataset, how: str) -> Dataset:
+def member_data(data: Dataset, how: str) -> Dataset:
     """What one member holds of it by itself: columns made of its edges to nodes that it does not have; those that are
     to be exchanged are 0."""
     ends = [None if data.carried is None else data.carried.until]
@@ -118,20 +118,20 @@ def alone(data: Dataset, how: str) -> Dataset:
     outside = before(data.outside or none, data.nodes, _last(ends))
     every = _every(replace(data, outside=outside), ends)
     holder = own_holder(data.nodes, outside)
-    made, more = summary(data.nodes, every, holder, ends_at(every, holder))
+    columns, more = summary(data.nodes, every, holder, ends_at(every, holder))
     names = (*columns_of(data), *more)
     if how == EXCHANGE:
-        told = exchanged_names(columns_of(data), every.directed)
-        made, names = np.pad(made, ((0, 0), (0, len(told)))), (*names, *told)
-    return replace(_with(data, beside(data.x, made), names), outside=outside)
+        sum_names = exchanged_names(columns_of(data), every.directed)
+        columns, names = np.pad(columns, ((0, 0), (0, len(sum_names)))), (*names, *sum_names)
+    return replace(_with(data, beside(data.x, columns), names), outside=outside)
 
 
 def columns_told(data: Dataset) -> int:
-    """Of data that `alone` made for an exchange: how many of its first columns others are told sums of."""
+    """Of data that `member_data` made for an exchange: how many of its first columns others are told sums of."""
     none = np.empty(0, np.int64)
     every = _every(data).taken(none, np.empty((2, 0), np.int64))
-    many, own = len(ways(every.directed)), len(summary(0, every, none, Ends(none, none, none, none))[1])
-    return (data.features - own - many) // (1 + many)
+    many, width = len(ways(every.directed)), len(summary(0, every, none, Ends(none, none, none, none))[1])
+    return (data.features - width - many) // (1 + many)
 
 
 def own_holder(nodes: int, outside: Outside) -> np.ndarray:
@@ -171,23 +171,23 @@ def words(values: np.ndarray, members: int) -> np.ndarray:
     Raises:
         DataError: one is too large.
     """
-    most, given = ((1 << 62) - 1) // members, torch.from_numpy(values)
-    if WORDS.beyond(given, most):
+    most, tensor = ((1 << 62) - 1) // members, torch.from_numpy(values)
+    if WORDS.beyond(tensor, most):
         bound = most * 2.0**-WORDS.fraction
         raise DataError(
             f"external: sums of features beyond {bound:.3g} cannot be exchanged; scale them ([data] normalize)."
         )
-    return WORDS.encode(given, float(most)).numpy()
+    return WORDS.encode(tensor, float(most)).numpy()
 
 
 def means(total: np.ndarray, many: int) -> np.ndarray:
     """float32 [S, w (1 + d)]: logarithms of numbers and 1, and means, of what int64 words [S, w (1 + d)] add up, in
     `many` directions."""
     rows, wide = total.shape
-    found = WORDS.decode(torch.from_numpy(total), torch.float64).numpy().reshape(rows, many, wide // many)
-    found[..., 1:] /= found[..., :1].clip(1)
-    found[..., 0] = np.log1p(found[..., 0])
-    return found.reshape(total.shape).astype(np.float32)
+    result = WORDS.decode(torch.from_numpy(total), torch.float64).numpy().reshape(rows, many, wide // many)
+    result[..., 1:] /= result[..., :1].clip(1)
+    result[..., 0] = np.log1p(result[..., 0])
+    return result.reshape(total.shape).astype(np.float32)
 
 
 def outsides(data: Dataset, parts: Sequence[Part]) -> Iterator[Outside]:
@@ -214,10 +214,10 @@ def named(data: Dataset) -> Dataset:
     return replace(data, node_ids=names) if data.example == "edge" else replace(data, ids=names)
 
 
-def meter_exchange(ledger: Ledger, clients: Sequence[str], made: Appended) -> None:
+def meter_exchange(ledger: Ledger, clients: Sequence[str], exchange: Appended) -> None:
     """Note in a `ledger` what `clients` would send and hear in an exchange."""
-    if made.words:
-        row = torch.zeros((made.shared, TELLERS + made.words), dtype=torch.int64, device="cpu")
+    if exchange.words:
+        row = torch.zeros((exchange.shared, TELLERS + exchange.words), dtype=torch.int64, device="cpu")
         ledger.purpose = SETUP
         ledger.record(0, 0, f"({ADD})", clients, "up", {SUMS: row}, 0.0, StepInfo.of(ADDING))
         ledger.record(0, 0, f"({ADD})", clients, "down", {TOTALS: row}, 0.0, StepInfo.of(HEARS))
@@ -261,13 +261,15 @@ def _last(until: Sequence[tuple[float, float] | None]) -> float:
 
 
 def _both(data: Dataset) -> EdgeAttributes:
-    own = data.carried
-    inside = bare(data.edges) if own is None else own._replace(y=None, split=None, until=None, examples=False)
+    attributes = data.carried
+    inside = (
+        bare(data.edges) if attributes is None else attributes._replace(y=None, split=None, until=None, examples=False)
+    )
     if data.outside is None:
         return inside
     both = [inside.arrays(), data.outside.carried.arrays()]
-    kept = [key for key in ("weight", "features", "time") if key in both[0]]
-    rows: Record = {key: np.concatenate([own[key] for own in both]) for key in kept}
+    keys = [key for key in ("weight", "features", "time") if key in both[0]]
+    rows: Record = {key: np.concatenate([attributes[key] for attributes in both]) for key in keys}
     return inside._replace(ends=np.concatenate([inside.ends, data.outside.carried.ends], 1), **rows)
 
 
@@ -277,19 +279,19 @@ def _known(data: Dataset) -> np.ndarray:
     Raises:
         DataError: two members hold the same id.
     """
-    own = np.arange(data.nodes)
+    nodes = np.arange(data.nodes)
     if data.outside is None or not data.outside.names:
-        return own
-    of = ["" if data.owner is None else f"{data.owners[at]}/" for at in (own if data.owner is None else data.owner)]
+        return nodes
+    of = ["" if data.owner is None else f"{data.owners[at]}/" for at in (nodes if data.owner is None else data.owner)]
     ids = [name.removeprefix(member) for name, member in zip(named(data).called, of, strict=True)]
-    place = dict(zip(ids, own.tolist(), strict=True))
+    place = dict(zip(ids, nodes.tolist(), strict=True))
     if len(place) < len(ids):
         twice = next(name for at, name in enumerate(ids) if place[name] != at)
         raise DataError(
             f"external: two members hold the node {twice!r}, which is one's alone; give it to one of them.",
             code="data.held-twice",
         )
-    return np.append(own, np.array([place.get(name, -1) for name in data.outside.names], np.int64))
+    return np.append(nodes, np.array([place.get(name, -1) for name in data.outside.names], np.int64))
 
 
 def _with(data: Dataset, x: "np.ndarray | sp.csr_matrix", columns: tuple[str, ...]) -> Dataset:

@@ -57,7 +57,7 @@ class GraphSkew:
             of_nodes = np.asarray(data.x.mean(1), dtype=np.float64).ravel()
         graph_of = np.asarray(data.graph_of)
         means = np.bincount(graph_of, of_nodes) / np.bincount(graph_of)
-        held = [np.sort(own) for own in np.array_split(np.argsort(means, kind="stable"), self.clients)]
+        held = [np.sort(graphs) for graphs in np.array_split(np.argsort(means, kind="stable"), self.clients)]
         return Partition(divide(data, held, (self.train, self.val, self.test), self.public_split, seed))
 
 
@@ -119,9 +119,9 @@ class GraphsIID:
     @property
     def ratios(self) -> tuple[float, float, float]:
         """Train, val and test."""
-        given = (self.train, self.val, self.test)
+        shares = (self.train, self.val, self.test)
         train, val, test = (
-            usual if own is None else own for own, usual in zip(given, _DEFAULTS[self.protocol], strict=True)
+            usual if share is None else share for share, usual in zip(shares, _DEFAULTS[self.protocol], strict=True)
         )
         return train, val, test
 
@@ -145,7 +145,7 @@ class GraphsIID:
         validated = np.sort(labelled[len(tested) :][: round(self.server_val * len(labelled))])
         rest = rng.permutation(np.setdiff1d(np.arange(data.examples), np.concatenate([tested, validated])))
         check_enough(len(rest), self.clients, example=data.example)
-        held = [np.sort(own) for own in self._shared(rest)]
+        held = [np.sort(graphs) for graphs in self._shared(rest)]
         parts = divide(data, held, self.ratios, public_split=False, seed=seed)
         masks = np.zeros((3, len(validated)), bool)
         masks[VAL] = True
@@ -209,13 +209,13 @@ def _unstratified(
 ) -> tuple[Part, ...]:
     """Parts over `held` whose labeled examples take their roles at random."""
     parts = []
-    for own in held:
-        known = rng.permutation(np.flatnonzero(data.y[own] >= 0))
+    for graphs in held:
+        known = rng.permutation(np.flatnonzero(data.y[graphs] >= 0))
         ends = np.cumsum(role_sizes(np.array([len(known)]), ratios)[0])
-        masks = np.zeros((3, len(own)), bool)
+        masks = np.zeros((3, len(graphs)), bool)
         for mask, chosen in zip(masks, np.split(known, ends), strict=False):
             mask[chosen] = True
-        parts.append(Part.of(data, own, masks))
+        parts.append(Part.of(data, graphs, masks))
     return tuple(parts)
 
 
@@ -237,10 +237,10 @@ def _flip(edges: np.ndarray, nodes: int, ratio: float, rng: np.random.Generator)
     """Of edges int64 [2, m], first end below the second, sorted, round(ratio m) replaced by pairs that are no edges."""
     m, pairs = edges.shape[1], nodes * (nodes - 1) // 2
     count = round(ratio * m)
-    kept = np.sort(rng.choice(m, m - count, replace=False))
+    remaining = np.sort(rng.choice(m, m - count, replace=False))
     before = np.arange(nodes) * (2 * nodes - np.arange(nodes) - 1) // 2  # pairs whose first end is a lower node
     numbers = before[edges[0]] + edges[1] - edges[0] - 1  # of the edges among all pairs, rising
     free = rng.choice(pairs - m, min(count, pairs - m), replace=False)
     free = free + np.searchsorted(numbers - np.arange(m), free, side="right")  # skips the edges
     first = np.searchsorted(before, free, side="right") - 1
-    return np.concatenate([edges[:, kept], np.stack([first, free - before[first] + first + 1])], 1)
+    return np.concatenate([edges[:, remaining], np.stack([first, free - before[first] + first + 1])], 1)

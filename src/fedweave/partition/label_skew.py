@@ -175,19 +175,19 @@ def _linked(data: Dataset, nodes: np.ndarray) -> np.ndarray:
 
 def _exclusive(parts: tuple[Part, ...]) -> tuple[Part, ...]:
     """The parts, none of which trains on a validation or test node of another."""
-    judged = np.concatenate([part.nodes[part.masks[[VAL, TEST]].any(0)] for part in parts])
-    alone = []
+    evaluated = np.concatenate([part.nodes[part.masks[[VAL, TEST]].any(0)] for part in parts])
+    result = []
     for client, part in enumerate(parts):
         masks = part.masks.copy()
-        masks[TRAIN] &= ~np.isin(part.nodes, judged)
+        masks[TRAIN] &= ~np.isin(part.nodes, evaluated)
         if not masks[TRAIN].any():
             raise ConfigError(
                 f"[partition] exclusive = true leaves client {client} no train node: others validate or test on all "
                 "of them; lower clients, share, val or test_nodes.",
                 code="config.exclusive",
             )
-        alone.append(replace(part, masks=masks))
-    return tuple(alone)
+        result.append(replace(part, masks=masks))
+    return tuple(result)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -217,7 +217,7 @@ class Random(Divided):
         """
         check_enough(data.dealt, self.clients, example=data.dealt_as)
         order = generator(seed, "partition/random").permutation(data.dealt)
-        held = [np.sort(own) for own in np.array_split(order, self.clients)]
+        held = [np.sort(examples) for examples in np.array_split(order, self.clients)]
         return Partition(self.divided(data, held, seed))
 
 

@@ -70,13 +70,13 @@ class Noise:
             x: np.ndarray = sp.csr_matrix(data.x).toarray()
             x[nodes] += self.features * x.std(0) * rng.standard_normal((len(nodes), data.features), dtype=x.dtype)
             return x
-        kept = sp.csr_matrix(data.x, copy=True)
+        matrix = sp.csr_matrix(data.x, copy=True)
         of_held = np.zeros(data.nodes, bool)
         of_held[nodes] = True
-        entries = np.flatnonzero(np.repeat(of_held, np.diff(kept.indptr)))
-        kept.data[_chosen(entries, self.features, rng)] = 0
-        kept.eliminate_zeros()
-        return kept if sp.issparse(data.x) else kept.toarray()
+        entries = np.flatnonzero(np.repeat(of_held, np.diff(matrix.indptr)))
+        matrix.data[_chosen(entries, self.features, rng)] = 0
+        matrix.eliminate_zeros()
+        return matrix if sp.issparse(data.x) else matrix.toarray()
 
     def _edges(self, data: Dataset, partition: Partition, rng: np.random.Generator) -> Dataset:
         if any(part.edges is not None for part in partition.parts):
@@ -96,12 +96,12 @@ class Noise:
                 code="config.rewire",
             )
         inner = np.zeros(data.edges.shape[1], bool)
-        for nodes, own in zip(held, induced_edges(data, held), strict=True):
-            inner |= _among(data, nodes[own])
+        for nodes, index in zip(held, induced_edges(data, held), strict=True):
+            inner |= _among(data, nodes[index])
         one_way = np.flatnonzero(inner & (data.edges[0] < data.edges[1]))
         changed = _chosen(one_way, self.edges, rng)
-        kept = np.setdiff1d(np.flatnonzero(data.edges[0] < data.edges[1]), changed)
-        source, target = data.edges[:, kept]
+        remaining = np.setdiff1d(np.flatnonzero(data.edges[0] < data.edges[1]), changed)
+        source, target = data.edges[:, remaining]
         if self.edges_by == "rewire":
             ends = np.where(rng.random(len(changed)) < 0.5, data.edges[:, changed], data.edges[::-1, changed])
             end, other = _rewired(ends, _groups(data, partition), rng)
@@ -112,13 +112,13 @@ class Noise:
     def _labels(self, data: Dataset, partition: Partition, rng: np.random.Generator) -> tuple[Dataset, Partition]:
         if data.classes < 2 and self.labels_by == "flip":
             raise ConfigError("noise.labels: there is no other class to flip to")
-        judged = np.zeros(data.examples, bool)
+        evaluated = np.zeros(data.examples, bool)
         for part in (*partition.parts, *partition.held.values()):
-            judged[part.examples[part.masks[VAL] | part.masks[TEST]]] = True
+            evaluated[part.examples[part.masks[VAL] | part.masks[TEST]]] = True
         changed = np.zeros(data.examples, bool)
         for part in partition.parts:
             train = part.examples[part.masks[TRAIN]]
-            mine = train[~judged[train]]
+            mine = train[~evaluated[train]]
             left = round(self.labels * len(mine)) - int(changed[mine].sum())  # others hold some of them, too
             changed[rng.choice(mine[~changed[mine]], max(0, left), replace=False)] = True
         y, at = data.y.copy(), np.flatnonzero(changed)
@@ -141,18 +141,18 @@ def _chosen(places: np.ndarray, rate: float, rng: np.random.Generator) -> np.nda
 
 
 def _held(data: Dataset, partition: Partition) -> np.ndarray:
-    found = np.zeros(data.nodes, bool)
+    mask = np.zeros(data.nodes, bool)
     for part in partition.parts:
-        found[part.nodes] = True
-    return np.flatnonzero(found)
+        mask[part.nodes] = True
+    return np.flatnonzero(mask)
 
 
 def _among(data: Dataset, edges: np.ndarray) -> np.ndarray:
     """bool [E]: which of the dataset's edges these are."""
-    found = np.zeros(data.edges.shape[1], bool)
+    mask = np.zeros(data.edges.shape[1], bool)
     codes = data.edges[0] * data.nodes + data.edges[1]
-    found[np.searchsorted(codes, edges[0] * data.nodes + edges[1])] = True
-    return found
+    mask[np.searchsorted(codes, edges[0] * data.nodes + edges[1])] = True
+    return mask
 
 
 def _groups(data: Dataset, partition: Partition) -> np.ndarray:

@@ -170,7 +170,8 @@ class Overlap:
             wanted = rng.dirichlet(np.full(len(kinds), self.pool_alpha)) * n / (self.pool - n * self.pool) * len(pool)
             stock = [pool[y[pool] == kind] for kind in kinds]
             mine = [
-                rng.choice(own, min(round(w), len(own)), replace=False) for own, w in zip(stock, wanted, strict=True)
+                rng.choice(candidates, min(round(w), len(candidates)), replace=False)
+                for candidates, w in zip(stock, wanted, strict=True)
             ]
             held.append(np.concatenate([*mine, others[owner == client]]))
         return held
@@ -180,7 +181,7 @@ def overlaps(data: Dataset, held: list[np.ndarray]) -> tuple[np.ndarray, np.ndar
     """Of clients that hold the sorted nodes `held` and all edges among them, float64 [P, P] each: the share of client
     i's nodes, and of its links, that client k has too (definitions III.4 and III.5); 0 on the diagonal, and where i has
     no link."""
-    clients = np.repeat(np.arange(len(held)), [len(own) for own in held])
+    clients = np.repeat(np.arange(len(held)), [len(numbers) for numbers in held])
     ones = np.ones(len(clients), np.int64)
     nodes = sp.csr_matrix((ones, (np.concatenate(held), clients)), shape=(data.nodes, len(held)))
     first, second = data.edges[:, data.edges[0] < data.edges[1]]

@@ -215,5 +215,5 @@ def _sample(edges: np.ndarray, share: float, rng: np.random.Generator) -> np.nda
     one_way = np.flatnonzero(edges[0] < edges[1])
     chosen = rng.choice(one_way, round(share * len(one_way)), replace=False)
     codes = edges[0] * nodes + edges[1]
-    kept = np.concatenate([codes[chosen], edges[1, chosen] * nodes + edges[0, chosen]])
-    return edges[:, np.isin(codes, kept)]
+    chosen_codes = np.concatenate([codes[chosen], edges[1, chosen] * nodes + edges[0, chosen]])
+    return edges[:, np.isin(codes, chosen_codes)]

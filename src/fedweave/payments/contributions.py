@@ -61,30 +61,30 @@ def measured(directory: Path, rounds: str = "last", metric: str = "auto", permut
             examples, or a round is none of its.
     """
 
-    def found(number: int, round: "Round", value: "Value", seed: int) -> list[Record]:
+    def rows_of(number: int, round: "Round", value: "Value", seed: int) -> list[Record]:
         return _of_round(number, round, value, permutations, seed)
 
-    return _table(directory, rounds, metric, found)
+    return _table(directory, rounds, metric, rows_of)
 
 
 def left_out(directory: Path, rounds: str = "all", metric: str = "accuracy") -> "pa.Table":
     """The column "leave_one_out" of `measured` alone, which is faster: a model per client and round."""
 
-    def found(number: int, round: "Round", value: "Value", seed: int) -> list[Record]:
+    def rows_of(number: int, round: "Round", value: "Value", seed: int) -> list[Record]:
         with torch.no_grad():
             gains = leave_one_out(value, len(round.at)).tolist()
-        own = zip(round.replies.clients, gains, strict=True)
-        return [{"round": number, "client": client, "leave_one_out": gain} for client, gain in own]
+        pairs = zip(round.replies.clients, gains, strict=True)
+        return [{"round": number, "client": client, "leave_one_out": gain} for client, gain in pairs]
 
-    return _table(directory, rounds, metric, found)
+    return _table(directory, rounds, metric, rows_of)
 
 
-def _table(directory: Path, rounds: str, metric: str, found: "Callable[..., list[Record]]") -> "pa.Table":
-    """The rows that `found` (number, what was heard, its value function, the seed) makes of each of the `rounds`."""
+def _table(directory: Path, rounds: str, metric: str, rows_of: "Callable[..., list[Record]]") -> "pa.Table":
+    """The rows that `rows_of` (number, what was heard, its value function, the seed) makes of each of the `rounds`."""
     config = finished(directory)
     if config.between_sites:
         return between_sites(directory, rounds, metric, config.general.rounds)
-    metric, positive = _judged(directory, metric)
+    metric, positive = _gain_metric(directory, metric)
     built, wanted = simulated(config), _numbers(rounds, config.general.rounds)
     algorithm = built.algorithm
     means = isinstance(algorithm, FedAvg) and not any(map(algorithm.composed.owner, ("step", "aggregate")))
@@ -107,7 +107,7 @@ def _table(directory: Path, rounds: str, metric: str, found: "Callable[..., list
             _check_repeated(algorithm.one_model(state), algorithm.one_model(reached.state), directory)
         if number in wanted:
             _, graphs = judging(built.fed)  # of the data as they are now
-            rows += found(number, round, worth(round, net, graphs, metric, positive), config.general.seed)
+            rows += rows_of(number, round, worth(round, net, graphs, metric, positive), config.general.seed)
     return pa.Table.from_pylist(rows).replace_schema_metadata({MEASURED_ON: where, GAINS_IN: metric})
 
 
@@ -128,14 +128,18 @@ def between_sites(directory: Path, rounds: str, metric: str, last: int) -> "pa.T
         )
     clients, rows = sorted(known["shapley"]), list[Record]()
     for number in sorted(wanted):
-        found = {column: [own[client].get(number, float("nan")) for client in clients] for column, own in known.items()}
-        if found["shapley"][0] == found["shapley"][0]:  # no NaN: the round was valued
+        columns = {
+            column: [values[client].get(number, float("nan")) for client in clients] for column, values in known.items()
+        }
+        if columns["shapley"][0] == columns["shapley"][0]:  # no NaN: the round was valued
             for scheme, name in SHARED.items():
-                if not name or name in found:
-                    gains = torch.tensor(found[name], device="cpu") if name else torch.ones(len(clients), device="cpu")
-                    found[f"{scheme}_share"] = divided(gains.double()).tolist()
+                if not name or name in columns:
+                    gains = (
+                        torch.tensor(columns[name], device="cpu") if name else torch.ones(len(clients), device="cpu")
+                    )
+                    columns[f"{scheme}_share"] = divided(gains.double()).tolist()
             rows += [
-                {"round": number, "client": client, **{name: own[at] for name, own in found.items()}}
+                {"round": number, "client": client, **{name: values[at] for name, values in columns.items()}}
                 for at, client in enumerate(clients)
             ]
     if not rows:
@@ -146,7 +150,7 @@ def between_sites(directory: Path, rounds: str, metric: str, last: int) -> "pa.T
     return pa.Table.from_pylist(rows).replace_schema_metadata({MEASURED_ON: where, GAINS_IN: "accuracy"})
 
 
-def _judged(directory: Path, metric: str) -> tuple[str, int]:
+def _gain_metric(directory: Path, metric: str) -> tuple[str, int]:
     """The metric of which gains are, and the number of the positive class."""
     metrics = read_summary(directory / SUMMARY)["metrics"]
     positive, name = positive_of(metrics), judged_by(metrics) if metric == "auto" else metric
@@ -182,16 +186,16 @@ def over_rounds(table: "pa.Table") -> "pa.Table":
     if "error" in names:
         table = table.set_column(table.column_names.index("error"), "error", pc.power(table["error"], 2))
     how = {name: "mean" if name.startswith("cosine") else "sum" for name in names}
-    found = table.group_by("client").aggregate([*how.items()]).sort_by("client")
-    found = found.select(["client", *(f"{name}_{how[name]}" for name in names)]).rename_columns(["client", *names])
+    result = table.group_by("client").aggregate([*how.items()]).sort_by("client")
+    result = result.select(["client", *(f"{name}_{how[name]}" for name in names)]).rename_columns(["client", *names])
     if "error" in names:
-        found = found.set_column(found.column_names.index("error"), "error", pc.sqrt(found["error"]))
+        result = result.set_column(result.column_names.index("error"), "error", pc.sqrt(result["error"]))
     for scheme, name in SHARED.items():
         if name and name not in names:
             continue  # of runs between sites
-        gains = torch.from_numpy(found[name].to_numpy().copy()) if name else torch.ones(len(found), device="cpu")
-        found = found.append_column(f"{scheme}_share", pa.array(divided(gains.double()).numpy()))
-    return found
+        gains = torch.from_numpy(result[name].to_numpy().copy()) if name else torch.ones(len(result), device="cpu")
+        result = result.append_column(f"{scheme}_share", pa.array(divided(gains.double()).numpy()))
+    return result
 
 
 def _numbers(text: str, last: int) -> set[int]:
@@ -241,8 +245,8 @@ def _of_round(number: int, round: "Round", value: "Value", permutations: int, se
     for scheme, name in SHARED.items():
         alike = torch.ones(players, dtype=torch.float64, device="cpu")
         columns[f"{scheme}_share"] = divided(columns[name] if name else alike)
-    lists = {name: own.tolist() for name, own in columns.items()}
+    lists = {name: values.tolist() for name, values in columns.items()}
     return [
-        {"round": number, "client": client, **{name: own[at] for name, own in lists.items()}}
+        {"round": number, "client": client, **{name: values[at] for name, values in lists.items()}}
         for at, client in enumerate(round.replies.clients)
     ]

@@ -61,9 +61,9 @@ from fedweave.report.reading import Run
 _CENT = 1 + 1e-6  # how far from its exact part a largest remainder can put an amount, and rounding of floats
 
 
-def dues(own: pa.Table) -> dict[int, float]:
+def dues(member_lines: pa.Table) -> dict[int, float]:
     """{round: r + μ} of the lines of one member, up to the first line without a value, which later means would lack."""
-    lines = list(takewhile(lambda line: line["value"] is not None, own.sort_by("round").to_pylist()))
+    lines = list(takewhile(lambda line: line["value"] is not None, member_lines.sort_by("round").to_pylist()))
     r = torch.tensor([line["value"] for line in lines], dtype=torch.float64, device="cpu")
     means = r.cumsum(0) / torch.arange(1, len(r) + 1, device=r.device)
     raw = unscaled(r, torch.cat([r[:1], means[:-1]])).pay  # no compensation in the first round
@@ -75,24 +75,24 @@ def sums(table: pa.Table, terms: Terms) -> dict[int, float]:
     of_members = {
         name: table.filter(pc.equal(table["member"], name)) for name in pc.unique(table["member"]).to_pylist()
     }
-    due = {name: dues(own) for name, own in of_members.items()}
-    found: dict[int, float] = {}
+    due = {name: dues(member_lines) for name, member_lines in of_members.items()}
+    result: dict[int, float] = {}
     for number in sorted(set(table["round"].to_pylist())):
         paid = {line["member"]: line["pay"] for line in table.filter(pc.equal(table["round"], number)).to_pylist()}
         total = sum(due[name].get(number, float("nan")) for name in paid)
         if all(_follows(pay, due[name].get(number), total, terms) for name, pay in paid.items()):
-            found[number] = total
-    return found
+            result[number] = total
+    return result
 
 
-def check_pay(own: pa.Table, totals: Mapping[int, float], terms: Terms) -> list[int]:
+def check_pay(member_lines: pa.Table, totals: Mapping[int, float], terms: Terms) -> list[int]:
     """Check the pay in a member's lines against `totals` (`sums`); return the rounds of which that says nothing.
 
     Raises:
         UserError: a line has another amount than follows; names round and amounts.
     """
-    due, unknown = dues(own), []
-    for line in own.to_pylist():
+    due, unknown = dues(member_lines), []
+    for line in member_lines.to_pylist():
         number, total = line["round"], totals.get(line["round"])
         if not total or number not in due:
             unknown.append(number)
@@ -234,14 +234,14 @@ def _rounds(run: Run) -> list[StatementRound]:
 def _gains(run: Run) -> str:
     if not (run.directory / CONTRIBUTIONS).is_file():
         return ""
-    told = read_table(run.directory, CONTRIBUTIONS).schema.metadata or {}
-    metric, where = (told.get(key, b"").decode(errors="replace") for key in (GAINS_IN, MEASURED_ON))
+    metadata = read_table(run.directory, CONTRIBUTIONS).schema.metadata or {}
+    metric, where = (metadata.get(key, b"").decode(errors="replace") for key in (GAINS_IN, MEASURED_ON))
     return f"{metric or 'accuracy'} on {where}" if where else metric or "accuracy"
 
 
 def _column(known: dict[str, dict[int, float]], members: list[str], number: int) -> torch.Tensor | None:
-    found = [known.get(member, {}).get(number) for member in members]
-    return None if None in found else torch.tensor(found, dtype=torch.float64, device="cpu")
+    values = [known.get(member, {}).get(number) for member in members]
+    return None if None in values else torch.tensor(values, dtype=torch.float64, device="cpu")
 
 
 def config_hash(config: ConfigDocument) -> str:
@@ -295,12 +295,12 @@ _SEALED = (
 def document(whole: Account, table: pa.Table, about: str, command: str, ledger: pa.Table) -> Document:
     """The lines `table`, all of a statement or one member's; about: what the run is called. ledger: the run's, whose
     times are the period."""
-    rows, found = table.to_pylist(), totals(table).to_pylist()
+    rows, member_totals = table.to_pylist(), totals(table).to_pylist()
     rounds = len({row["round"] for row in rows})
     measures = [name for name in MEASURES if any(row[name] is not None for row in rows)]
     means = [MEANT[name].format(gains=whole.gains) for name in measures]
-    one = f" of {found[0]['member']}" if len(found) == 1 else ""
-    pay = sum((row["pay"] for row in found), Decimal())
+    one = f" of {member_totals[0]['member']}" if len(member_totals) == 1 else ""
+    pay = sum((row["pay"] for row in member_totals), Decimal())
     numbers = f"{rows[0]['round']} to {rows[-1]['round']}" if rounds > 1 else str(rows[0]["round"])
     return Document(
         title=f"Statement of account{one}: {about}",
@@ -308,16 +308,16 @@ def document(whole: Account, table: pa.Table, about: str, command: str, ledger: 
         facts=(
             ("number", number),
             ("period", f"{period(ledger)}; {counted(rounds, 'round')} with pay, {numbers}"),
-            ("members", ", ".join(row["member"] for row in found)),
+            ("members", ", ".join(row["member"] for row in member_totals)),
             ("currency", whole.terms.currency),
         ),
-        lead=(*filter(None, [whole.warning]), _lead(whole, len(found), rounds, pay)),
+        lead=(*filter(None, [whole.warning]), _lead(whole, len(member_totals), rounds, pay)),
         warnings=_empty(whole),
         sections=(
             Section(
                 "Totals",
                 (" ".join(["Measures are means over rounds here.", *means]),),
-                grid=_totals(found, measures, rounds),
+                grid=_totals(member_totals, measures, rounds),
             ),
             Section("Round by round", grid=grid([_line(row, measures) for row in rows], ("member", "why"))),
             Section(
@@ -337,12 +337,12 @@ def _empty(whole: Account) -> tuple[str, ...]:
     return (f"In rounds {rounds} there was nothing to divide.",) if rounds else ()
 
 
-def _totals(found: list[Record], measures: list[str], rounds: int) -> Grid | None:
-    rows = [_total(row["member"], str(row["rounds"]), row, measures) for row in found]
-    if len(found) < 2:
+def _totals(member_totals: list[Record], measures: list[str], rounds: int) -> Grid | None:
+    rows = [_total(row["member"], str(row["rounds"]), row, measures) for row in member_totals]
+    if len(member_totals) < 2:
         return grid(rows, ("member",))
-    amounts: Record = {name: sum((row[name] for row in found), Decimal()) for name in ("paid", "fined", "pay")}
-    whole = amounts | {"currency": found[0]["currency"]}
+    amounts: Record = {name: sum((row[name] for row in member_totals), Decimal()) for name in ("paid", "fined", "pay")}
+    whole = amounts | {"currency": member_totals[0]["currency"]}
     return grid([*rows, _total("all members", str(rounds), whole, measures)], ("member",), 1)
 
 
@@ -433,10 +433,10 @@ def check_same(folders: Sequence[Path]) -> str:
         raise UserError("name the copies of two members or more: --compare DIR --compare DIR.")
     for seal in held.values():
         check(pa.Table.from_pylist([], SCHEMA), "", seal.digest, seal.terms, seal.run, seal.sums)
-    said = [seal.digest.digest for seal in held.values()]
-    most = max(said, key=said.count)
+    digests = [seal.digest.digest for seal in held.values()]
+    most = max(digests, key=digests.count)
     odd = [name for name, seal in held.items() if seal.digest.digest != most]
-    if odd and 2 * said.count(most) <= len(said):
+    if odd and 2 * digests.count(most) <= len(digests):
         raise UserError(f"the statements of {listed([*held])} differ, and no one is what most have.", code=DIFFERS)
     if odd:
         same = next(seal for seal in held.values() if seal.digest.digest == most)
@@ -463,7 +463,7 @@ def _difference(one: Seal, other: Seal) -> str:
     return "its lines are others"
 
 
-def check_in_run(own: pa.Table, seal: Seal, member: str, run: Run) -> None:
+def check_in_run(member_lines: pa.Table, seal: Seal, member: str, run: Run) -> None:
     """Check a member's lines of a statement against its seal, that against the configuration and the member's ledger,
     and what is paid against the payoffs, all of which stand in `run`.
 
@@ -471,11 +471,13 @@ def check_in_run(own: pa.Table, seal: Seal, member: str, run: Run) -> None:
         UserError: a line was changed or left out, or the statement is about another run; says which part does not
             agree.
     """
-    _check_sealed(own, seal, member, (run.config, run.ledger), run.directory)
+    _check_sealed(member_lines, seal, member, (run.config, run.ledger), run.directory)
     due = of_member(account(run).table, member)
-    _same_pay(own, due, member, run.directory)
-    same = [name for name in due.column_names if name != LEAVE_ONE_OUT or own[name].null_count < len(own)]
-    if own.select(same).to_pylist() != due.select(same).to_pylist():
+    _same_pay(member_lines, due, member, run.directory)
+    same = [
+        name for name in due.column_names if name != LEAVE_ONE_OUT or member_lines[name].null_count < len(member_lines)
+    ]
+    if member_lines.select(same).to_pylist() != due.select(same).to_pylist():
         raise UserError(
             f"the lines of {member} say other values or reasons than {run.directory}, though they pay the same; ask "
             "for the statement again."
@@ -501,7 +503,7 @@ def check_copy(own: pa.Table, seal: Seal, member: str, folder: Path) -> None:
 
 
 def _check_sealed(
-    own: pa.Table, seal: Seal, member: str, of_run: tuple[ConfigDocument, pa.Table], directory: Path
+    member_lines: pa.Table, seal: Seal, member: str, of_run: tuple[ConfigDocument, pa.Table], directory: Path
 ) -> None:
     config, ledger = of_run
     if seal.config != config_hash(config):
@@ -518,46 +520,46 @@ def _check_sealed(
         raise UserError("the run's hash is not that of the ledgers in the seal; ask for the statement again.")
     if seal.terms != terms_of(config, directory):
         raise UserError("budget or currency are not those of the configuration; ask for the statement again.")
-    check(own, member, seal.digest, seal.terms, seal.run, seal.sums)
+    check(member_lines, member, seal.digest, seal.terms, seal.run, seal.sums)
 
 
-def _same_pay(own: pa.Table, paid: pa.Table, member: str, directory: Path) -> None:
+def _same_pay(member_lines: pa.Table, paid: pa.Table, member: str, directory: Path) -> None:
     """Refuse lines whose rounds or amounts are not those of the run: who writes a statement can seal anything."""
-    _check_once(own, member)
-    told, due = ({row["round"]: row["pay"] for row in table.to_pylist()} for table in (own, paid))
-    for number in sorted(told.keys() | due.keys()):
-        if told.get(number) != due.get(number):
-            said = "leaves it out" if number not in told else f"says {told[number]}"
+    _check_once(member_lines, member)
+    amounts, due = ({row["round"]: row["pay"] for row in table.to_pylist()} for table in (member_lines, paid))
+    for number in sorted(amounts.keys() | due.keys()):
+        if amounts.get(number) != due.get(number):
+            claim = "leaves it out" if number not in amounts else f"says {amounts[number]}"
             raise UserError(
                 f"in round {number} {directory} has {due.get(number, 'nothing')} for {member}, and the statement "
-                f"{said}; ask for the statement again."
+                f"{claim}; ask for the statement again."
             )
 
 
-def _check_rounds(own: pa.Table, member: str, ledger: pa.Table) -> None:
+def _check_rounds(member_lines: pa.Table, member: str, ledger: pa.Table) -> None:
     """Refuse lines of other rounds than those in which the member, whose ledger this is, sent an update; whatever the
     seal says of them."""
-    _check_once(own, member)
+    _check_once(member_lines, member)
     sent = ledger.filter(pc.and_(pc.equal(ledger["direction"], "up"), pc.equal(ledger["purpose"], TRAINING)))
-    trained, told = ({*table["round"].to_pylist()} for table in (sent, own))
-    if left_out := sorted(trained - told):
+    trained, listed_rounds = ({*table["round"].to_pylist()} for table in (sent, member_lines))
+    if left_out := sorted(trained - listed_rounds):
         raise UserError(
             f"{member} sent an update in {_round_list(left_out)}, and the statement has no line of it; ask for the "
             "statement again. If nobody was paid then, only the run itself shows that."
         )
-    if more := sorted(told - trained):
+    if more := sorted(listed_rounds - trained):
         raise UserError(f"the statement has {_round_list(more)}, in which {member} sent no update; ask for it again.")
 
 
-def _check_once(own: pa.Table, member: str) -> None:
-    numbers = own["round"].to_pylist()
+def _check_once(member_lines: pa.Table, member: str) -> None:
+    numbers = member_lines["round"].to_pylist()
     if twice := sorted({number for number in numbers if numbers.count(number) > 1}):
         raise UserError(f"{member} has several lines of {_round_list(twice)}; ask for the statement again.")
 
 
 def _round_list(numbers: Iterable[int]) -> str:
-    told = list(numbers)
-    return f"round{'s' if len(told) > 1 else ''} {', '.join(map(str, told))}"
+    items = list(numbers)
+    return f"round{'s' if len(items) > 1 else ''} {', '.join(map(str, items))}"
 
 
 _OF_RUN = ("run", "sites")  # of run.json; the rest is about the machine that started the run
@@ -571,8 +573,8 @@ def check_free(out: Path, member: str) -> None:
     """
     if taken := [name for name in (CONFIG, LEDGER) if (out / name).exists() and not (out / SEAL).exists()]:
         raise UserError(f"{out} holds a {taken[0]} of a run or of something else; choose another folder with --out.")
-    own = f"statement-{member}" if member else "statement"
-    if others := sorted(path.stem for path in out.glob("statement*.csv") if path.stem != own):
+    stem = f"statement-{member}" if member else "statement"
+    if others := sorted(path.stem for path in out.glob("statement*.csv") if path.stem != stem):
         raise UserError(f"{out} holds {others[0]}.csv: give every member a folder of its own with --out.")
 
 
@@ -582,13 +584,13 @@ def write_copy(run: Run, member: str, out: Path) -> list[Path]:
     Raises:
         FedweaveError: the run's run.json is damaged.
     """
-    own = _alone(of_client(run.ledger, member))
+    rows = _compact(of_client(run.ledger, member))
     write(out / CONFIG, lambda file: file.write(dumps(run.config).encode()))
-    write_table(out / LEDGER, own)
+    write_table(out / LEDGER, rows)
     return [out / CONFIG, out / LEDGER, *_number_files(run.directory / RUN, out)]
 
 
-def _alone(table: pa.Table) -> pa.Table:
+def _compact(table: pa.Table) -> pa.Table:
     """The same rows, with dictionaries of their own words: those that a filter leaves have the other rows' too."""
     for at, field in enumerate(table.schema):
         if pa.types.is_dictionary(field.type):
@@ -601,8 +603,8 @@ def _number_files(path: Path, out: Path) -> list[Path]:
     if not path.exists():
         return []
     try:
-        told = {key: value for key, value in dict(json.loads(read(path))).items() if key in _OF_RUN}
+        record = {key: value for key, value in dict(json.loads(read(path))).items() if key in _OF_RUN}
     except (ValueError, TypeError) as error:
         raise damaged(path, str(error)) from error
-    write(out / RUN, lambda file: file.write(json.dumps(told).encode()))
+    write(out / RUN, lambda file: file.write(json.dumps(record).encode()))
     return [out / RUN]

@@ -44,9 +44,9 @@ class Bound:
         return "protects practically nothing" if self.epsilon > VOID else "protects little"
 
 
-def remarks(found: Iterable[Bound]) -> list[str]:
+def remarks(epsilon_bounds: Iterable[Bound]) -> list[str]:
     """A sentence on those of the bounds that protect little; none where all protect."""
-    worst = max((bound.epsilon for bound in found), default=0.0)
+    worst = max((bound.epsilon for bound in epsilon_bounds), default=0.0)
     if worst <= WEAK:
         return []
     odds = f"{float(f'{math.exp(worst):.2g}'):,.0f}" if worst <= 20 else f"10^{math.floor(worst / math.log(10))}"
@@ -63,7 +63,7 @@ def bounds(*ledgers: pa.Table) -> list[Bound]:
     What several clients hold of one record is not added up. Other mechanisms bound nothing and are not in it.
     """
     most: dict[str, Bound] = {}
-    for bound in (bound for own in of_members(*ledgers).values() for bound in own):
+    for bound in (bound for client_bounds in of_members(*ledgers).values() for bound in client_bounds):
         so_far = most.get(bound.per, bound)
         most[bound.per] = replace(
             so_far,
@@ -82,19 +82,19 @@ def of_members(*ledgers: pa.Table) -> dict[str, list[Bound]]:
     begun: dict[tuple[str, str], int] = {}
     for run, row in ((run, row) for run, ledger in enumerate(ledgers) for row in _messages(ledger)):
         applied = read_applied(row["applied"])
-        for per, own in _by_unit(applied).items():
+        for per, mechanisms in _by_unit(applied).items():
             at = per, row["client"]
             if begun.setdefault(at, run) != run:
                 accounts[at], begun[at] = replace(accounts[at], released=frozenset()), run
-            accounts[at] = accounts[at].after(Applied(applied.key, own), row["times"])
+            accounts[at] = accounts[at].after(Applied(applied.key, mechanisms), row["times"])
             times[at] += row["times"]
-            for noise in own:
+            for noise in mechanisms:
                 if isinstance(noise, Gaussian):
                     deltas[per] = min(noise.delta, deltas.get(per, noise.delta))
-    found: dict[str, list[Bound]] = defaultdict(list)
+    by_client: dict[str, list[Bound]] = defaultdict(list)
     for (per, client), account in accounts.items():
-        found[client].append(_bound(per, deltas.get(per), account, times[per, client]))
-    return dict(found)
+        by_client[client].append(_bound(per, deltas.get(per), account, times[per, client]))
+    return dict(by_client)
 
 
 def over_rounds(ledger: pa.Table) -> dict[str, dict[int, float]]:
@@ -103,18 +103,18 @@ def over_rounds(ledger: pa.Table) -> dict[str, dict[int, float]]:
 
     accounts: dict[tuple[str, str], PrivacyAccount] = defaultdict(PrivacyAccount)
     deltas: dict[str, float] = {}
-    found: dict[str, dict[int, float]] = defaultdict(dict)
+    curves: dict[str, dict[int, float]] = defaultdict(dict)
     for row in _messages(ledger, by_round=True):
         applied = read_applied(row["applied"])
-        for per, own in _by_unit(applied).items():
+        for per, values in _by_unit(applied).items():
             at = per, row["client"]
-            accounts[at] = accounts[at].after(Applied(applied.key, own), row["times"])
-            noised = [noise.delta for noise in own if isinstance(noise, Gaussian)]
+            accounts[at] = accounts[at].after(Applied(applied.key, values), row["times"])
+            noised = [noise.delta for noise in values if isinstance(noise, Gaussian)]
             deltas[per] = min([*noised, deltas.get(per, 1.0)])
             delta = deltas[per] if deltas[per] < 1 else 1e-5
             now = total_epsilon(accounts[at].cost, delta)
-            found[per][row["round"]] = max(now, *[found[per][n] for n in list(found[per])[-1:]], 0.0)
-    return {per: dict(own) for per, own in found.items()}
+            curves[per][row["round"]] = max(now, *[curves[per][n] for n in list(curves[per])[-1:]], 0.0)
+    return {per: dict(values) for per, values in curves.items()}
 
 
 def states_bound(text: str | None) -> bool:
@@ -130,11 +130,11 @@ def _bound(per: str, delta: float | None, account: PrivacyAccount, times: int) -
 
 def _by_unit(applied: Applied) -> dict[str, tuple[Gaussian | LDP, ...]]:
     """The mechanisms that bound an ε, by what they call a record."""
-    found: dict[str, tuple[Gaussian | LDP, ...]] = {}
-    for own in applied.mechanisms:
-        if isinstance(own, Gaussian | LDP) and not own.cost().unbounded:
-            found[own.per] = (*found.get(own.per, ()), own)
-    return found
+    by_unit: dict[str, tuple[Gaussian | LDP, ...]] = {}
+    for mechanism in applied.mechanisms:
+        if isinstance(mechanism, Gaussian | LDP) and not mechanism.cost().unbounded:
+            by_unit[mechanism.per] = (*by_unit.get(mechanism.per, ()), mechanism)
+    return by_unit
 
 
 def _messages(ledger: pa.Table, by_round: bool = False) -> list[Record]:

@@ -121,15 +121,15 @@ def check_signed(
 
 def common_names(of: x509.Certificate | x509.CertificateSigningRequest) -> list[str]:
     """Whom a certificate, or a request for one, is of."""
-    return [str(own.value) for own in of.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+    return [str(attribute.value) for attribute in of.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
 
 
 @lru_cache(maxsize=4096)
 def _issued(certificate: bytes, root: x509.Certificate | None) -> x509.Certificate:
-    found = x509.load_der_x509_certificate(certificate)
+    parsed = x509.load_der_x509_certificate(certificate)
     if root is not None:
-        found.verify_directly_issued_by(root)
-    return found
+        parsed.verify_directly_issued_by(root)
+    return parsed
 
 
 def read_root(kit: Path) -> Authority:
@@ -146,19 +146,19 @@ def read_root(kit: Path) -> Authority:
     return Authority(root, revoked_by(root, path.read_bytes(), path) if path.exists() else frozenset())
 
 
-def revoked_by(root: x509.Certificate, given: bytes, path: Path) -> frozenset[int]:
+def revoked_by(root: x509.Certificate, content: bytes, path: Path) -> frozenset[int]:
     """The serial numbers on an authority's list of revoked certificates, which was read from `path`.
 
     Raises:
         ConfigError: it is no such list, or `root` did not sign it.
     """
     try:
-        found = x509.load_pem_x509_crl(given)
-        if not found.is_signature_valid(root.public_key()):  # type: ignore[arg-type]
+        crl = x509.load_pem_x509_crl(content)
+        if not crl.is_signature_valid(root.public_key()):  # type: ignore[arg-type]
             raise ValueError("the authority of this folder has not signed it")
     except (ValueError, TypeError) as error:
         raise ConfigError(f"{path} is no list of revoked certificates: {error}") from error
-    return frozenset(each.serial_number for each in found)
+    return frozenset(each.serial_number for each in crl)
 
 
 def read_identity(folder: Path, members: Mapping[str, str] = MappingProxyType({})) -> Identity:
@@ -170,7 +170,7 @@ def read_identity(folder: Path, members: Mapping[str, str] = MappingProxyType({}
     kit = folder / STARTUP
     kind = "server" if (kit / "server.crt").exists() else "client"
     try:
-        own = x509.load_pem_x509_certificate((kit / f"{kind}.crt").read_bytes())
+        certificate = x509.load_pem_x509_certificate((kit / f"{kind}.crt").read_bytes())
         key = load_pem_private_key((kit / f"{kind}.key").read_bytes(), None)
     except (OSError, ValueError, TypeError) as error:
         raise ConfigError(
@@ -178,7 +178,7 @@ def read_identity(folder: Path, members: Mapping[str, str] = MappingProxyType({}
         ) from error
     if not isinstance(key, rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey):
         raise ConfigError(f"the key in {kit} is neither an RSA nor an EC key; provision the project anew.")
-    return Identity(own.public_bytes(Encoding.DER), key, read_root(kit), members)
+    return Identity(certificate.public_bytes(Encoding.DER), key, read_root(kit), members)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -252,20 +252,20 @@ class Answers:
     shares: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)
 
 
-def told(*what: object) -> bytes:
+def canonical_bytes(*what: object) -> bytes:
     """The one byte string of a list of words, numbers, bytes and lists; no two lists have the same."""
     return json.dumps(what, default=bytes.hex, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def advertised(group: SumGroup, site: str, keys: Sequence[bytes]) -> bytes:
     """What an `Advert` signs."""
-    return told("fedweave: keys of a secure sum", group.run, group.epoch, site, list(keys))
+    return canonical_bytes("fedweave: keys of a secure sum", group.run, group.epoch, site, list(keys))
 
 
 def survived(group: SumGroup, use: Use, survivors: Sequence[str]) -> bytes:
     """What survivors sign: whose terms the sum is of."""
     where = (group.run, group.epoch, use.slot, use.call, use.peers, use.heard)
-    return told("fedweave: survivors of a secure sum", *where, list(survivors))
+    return canonical_bytes("fedweave: survivors of a secure sum", *where, list(survivors))
 
 
 _PIECE = 1 << 18  # bytes of a pad at a time: they stay in cache
@@ -274,7 +274,7 @@ _ZEROS = bytes(_PIECE)
 
 def derived(secret: bytes, *purpose: object) -> bytes:
     """HKDF-SHA256: 256 bits of `secret` for a purpose."""
-    return HKDF(SHA256(), 32, None, told(*purpose)).derive(secret)
+    return HKDF(SHA256(), 32, None, canonical_bytes(*purpose)).derive(secret)
 
 
 def private_key(seed: bytes) -> X25519PrivateKey:
@@ -497,7 +497,7 @@ class Participant:
         return derived(secret, "shares", self.group.run, self.group.epoch, sorted((self.name, other)))
 
     def _about(self, sender: str, receiver: str, slot: int) -> bytes:
-        return told(self.group.run, self.group.epoch, slot, sender, receiver)
+        return canonical_bytes(self.group.run, self.group.epoch, slot, sender, receiver)
 
 
 def pair_pad(secret: bytes, group: SumGroup, use: Use, one: str, other: str) -> bytes:
@@ -533,7 +533,7 @@ def leftover(
         FedweaveError: too few shares of a site have come, or they do not belong together; names it.
     """
     for site in survivors:
-        seed = next((own.mask[site] for own in answers if site in own.mask), None)
+        seed = next((answer.mask[site] for answer in answers if site in answer.mask), None)
         seed = _put_together(site, group, answers) if seed is None else seed
         add_pad(self_pad(seed, group, use, site), words, -1)
     for lost in (site for site in use.peers if site not in survivors):
@@ -546,14 +546,14 @@ def leftover(
 
 
 def _put_together(site: str, group: SumGroup, answers: Sequence[Answers]) -> bytes:
-    found = {holder: share for own in answers for holder, share in own.shares.get(site, {}).items()}
-    if len(found) < group.needed:
+    shares = {holder: share for answer in answers for holder, share in answer.shares.get(site, {}).items()}
+    if len(shares) < group.needed:
         raise FedweaveError(
-            f"secure sum: {len(found)} shares of the secrets of {site!r} have come, and {group.needed} are needed to "
+            f"secure sum: {len(shares)} shares of the secrets of {site!r} have come, and {group.needed} are needed to "
             "do without it. Bring the sites back and resume the run."
         )
-    some = list(found)[: group.needed]
-    return Shamir.combine([(group.place[holder] + 1, found[holder]) for holder in some])
+    some = list(shares)[: group.needed]
+    return Shamir.combine([(group.place[holder] + 1, shares[holder]) for holder in some])
 
 
 __all__ = [

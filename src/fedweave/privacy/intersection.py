@@ -27,7 +27,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedweave.errors import CallRefused
-from fedweave.privacy.aggregation import Identity, told
+from fedweave.privacy.aggregation import Identity, canonical_bytes
 
 WIDTH = 32  # bytes of a point
 _CURVE, _MULTIPLY, _EVEN = ec.SECP256R1(), ec.ECDH(), b"\2"
@@ -68,9 +68,9 @@ class IntersectionParty:
         self.order = list(range(len(names)))
         secrets.SystemRandom().shuffle(self.order)
         points = _rows([multiple(self._secret, hashed(self.key, self.run, names[row])) for row in self.order])
-        nonce, found = os.urandom(16), digest(points)
-        signed = self.identity.sign(opens(self.run, self.name, nonce, len(points), found))
-        self._own = Opening(self.identity.certificate, nonce, len(points), found, signed)
+        nonce, list_digest = os.urandom(16), digest(points)
+        signed = self.identity.sign(opens(self.run, self.name, nonce, len(points), list_digest))
+        self._own = Opening(self.identity.certificate, nonce, len(points), list_digest, signed)
         return points, self._own
 
     @property
@@ -91,8 +91,8 @@ class IntersectionParty:
             about = opens(self.run, site, opening.nonce, opening.size, opening.digest)
             self.identity.check(site, opening.certificate, opening.signature, about)
         self._openings = {site: openings[site] for site in self.sites}  # whatever the order in which they came
-        named = [[site, own.nonce, own.size, own.digest] for site, own in self._openings.items()]
-        self._meeting = hashlib.sha256(told("fedweave: a meeting", self.run, named)).digest()
+        named = [[site, entry.nonce, entry.size, entry.digest] for site, entry in self._openings.items()]
+        self._meeting = hashlib.sha256(canonical_bytes("fedweave: a meeting", self.run, named)).digest()
 
     def blind(self, turn: int, points: np.ndarray, signature: bytes) -> tuple[np.ndarray, bytes]:
         """This party's turn with the list of the party that is `turn` places before it; and a signature of the result.
@@ -106,14 +106,14 @@ class IntersectionParty:
         if not self._openings or turn != self._turn + 1 or turn >= len(self.sites):
             raise CallRefused(f"alignment: turn {turn} is not the next; every list is blinded once, in a fixed order")
         at = self.sites.index(self.name)
-        owner, before, found = self.sites[at - turn], self.sites[at - 1], digest(points)
+        owner, before, list_digest = self.sites[at - turn], self.sites[at - 1], digest(points)
         opening = self._openings[owner]
         if points.shape != (opening.size, WIDTH) or len(np.unique(points, axis=0)) < len(points):
             raise CallRefused(f"alignment: the list of {owner!r} is not as long as it said, or has a point twice")
         if turn > 1:
-            about = _passes(self._meeting, owner, turn - 1, found)
+            about = _passes(self._meeting, owner, turn - 1, list_digest)
             self.identity.check(before, self._openings[before].certificate, signature, about)
-        elif found != opening.digest:
+        elif list_digest != opening.digest:
             raise CallRefused(f"alignment: the list of {owner!r} is not the one that it signed")
         self._turn = turn
         blinded = _rows([multiple(self._secret, point.tobytes()) for point in points])
@@ -140,22 +140,24 @@ class IntersectionParty:
         """
         if not self._meeting:
             raise CallRefused("alignment: nothing is padded before the lists of all parties are known")
-        drawn = hashlib.shake_256(hmac.digest(self.key, self._meeting + told("fedweave: a pad", name), "sha256"))
+        drawn = hashlib.shake_256(
+            hmac.digest(self.key, self._meeting + canonical_bytes("fedweave: a pad", name), "sha256")
+        )
         return np.frombuffer(drawn.digest(8 * words), np.uint64)
 
 
 def common(lists: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """{party: places in its list of what all lists have}, in the same order for all; lists that all have blinded."""
     keys = {site: np.ascontiguousarray(points).view(f"V{WIDTH}").reshape(-1) for site, points in lists.items()}
-    place = {site: {point.tobytes(): at for at, point in enumerate(own)} for site, own in keys.items()}
+    place = {site: {point.tobytes(): at for at, point in enumerate(entries)} for site, entries in keys.items()}
     shared = sorted(set.intersection(*map(set, place.values())))
-    return {site: np.array([own[point] for point in shared], np.int64) for site, own in place.items()}
+    return {site: np.array([entries[point] for point in shared], np.int64) for site, entries in place.items()}
 
 
 def hashed(key: bytes, run: str, name: str) -> bytes:
     """The point of a name: the first of its keyed hashes that is the x-coordinate of one."""
     for attempt in count():
-        point = hmac.digest(key, told(run, name, attempt), "sha256")
+        point = hmac.digest(key, canonical_bytes(run, name, attempt), "sha256")
         try:
             ec.EllipticCurvePublicKey.from_encoded_point(_CURVE, _EVEN + point)
         except ValueError:
@@ -186,10 +188,10 @@ def _rows(points: Sequence[bytes]) -> np.ndarray:
     return np.frombuffer(bytearray(b"".join(points)), np.uint8).reshape(len(points), WIDTH)
 
 
-def opens(run: str, site: str, nonce: bytes, length: int, found: bytes) -> bytes:
+def opens(run: str, site: str, nonce: bytes, length: int, list_digest: bytes) -> bytes:
     """What an `Opening` signs."""
-    return told("fedweave: a list to align", run, site, nonce, length, found)
+    return canonical_bytes("fedweave: a list to align", run, site, nonce, length, list_digest)
 
 
-def _passes(meeting: bytes, owner: str, turn: int, found: bytes) -> bytes:
-    return told("fedweave: a turn of an alignment", meeting, owner, turn, found)
+def _passes(meeting: bytes, owner: str, turn: int, list_digest: bytes) -> bytes:
+    return canonical_bytes("fedweave: a turn of an alignment", meeting, owner, turn, list_digest)

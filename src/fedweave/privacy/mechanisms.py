@@ -35,8 +35,8 @@ def level_probabilities(x: Tensor, levels: int, epsilon: float) -> Tensor:
     """P(𝓜_N gives i | x), float64 [..., levels + 1] for i = 0..levels, in proportion to
     exp(ε (1 − ⌊levels · |x − i / levels|⌋ / levels)), of values x in [0, 1] (eq. 21). Infinite ε gives the nearest
     levels. No output is more than e^ε times as likely for one x as for another (tests/privacy enumerate them)."""
-    given = torch.arange(levels + 1, dtype=torch.float64, device=x.device) / levels
-    away = (x.double()[..., None] - given).abs()
+    grid = torch.arange(levels + 1, dtype=torch.float64, device=x.device) / levels
+    away = (x.double()[..., None] - grid).abs()
     steps = torch.floor(levels * away + 1e-12)  # a whole number of steps may be rounded to just below it
     return torch.softmax(-min(epsilon, _MAX_EPSILON) * steps / levels, -1)
 
@@ -93,10 +93,10 @@ def sparsified(noisy: Tensor, distance: Tensor, valid: Tensor, epsilon: float) -
     pairs = (valid.sum() * (valid.sum() - 1) // 2).clamp(min=1).double()
     ones = (noisy & upper & valid & valid[:, None]).flatten()
     density = true_density(ones.sum().double() / pairs, flip_probability(epsilon))
-    kept = (density.clamp(min=0) * pairs).round()
+    count = (density.clamp(min=0) * pairs).round()
     far = torch.where(ones, distance.flatten().double(), math.inf)
     rank = far.argsort(stable=True).argsort(stable=True)
-    left = (ones & (rank < kept)).view(noisy.shape)
+    left = (ones & (rank < count)).view(noisy.shape)
     return left | left.mT
 
 

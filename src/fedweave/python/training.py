@@ -90,9 +90,9 @@ class SavedRun:
         from fedweave.export.pyg import build
         from fedweave.export.source import source
 
-        found = source(self.directory, model, client)
-        module = build(found.described())
-        module.load_state_dict(found.weights)
+        trained = source(self.directory, model, client)
+        module = build(trained.described())
+        module.load_state_dict(trained.weights)
         return module.eval()
 
 

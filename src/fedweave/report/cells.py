@@ -172,10 +172,10 @@ def marked(cells: list[Cell], values: Sequence[Mapping[object, float]], last: st
     if last not in judging(by):
         return cells
     way = 1 if last in HIGHER else -1
-    oriented = [{seed: way * value for seed, value in own.items()} for own in values]
+    oriented = [{seed: way * value for seed, value in by_seed.items()} for by_seed in values]
     best = [
-        len(oriented) > 1 and all(surely_above(own, other) for j, other in enumerate(oriented) if j != i)
-        for i, own in enumerate(oriented)
+        len(oriented) > 1 and all(surely_above(by_seed, other) for j, other in enumerate(oriented) if j != i)
+        for i, by_seed in enumerate(oriented)
     ]
     return [replace(cell, best=is_best) for cell, is_best in zip(cells, best, strict=True)]
 
@@ -233,11 +233,13 @@ def recipe(run: Run) -> str:
 def unlike(groups: Sequence[Group]) -> list[str]:
     """Sentences where an algorithm was run under other conditions than the first one, or two of them have no way to
     train in common; none where all is alike."""
-    found, first = list[str](), groups[0].first
+    sentences, first = list[str](), groups[0].first
     for group in groups[1:]:
         apart = conditions(group.first, first) if group.first.summary["algorithm"] != first.summary["algorithm"] else ""
-        found += [f"{group.label} has {apart}: a difference to {groups[0].label} may come from that."] if apart else []
-    return [*found, *_trained_unlike(groups)]
+        sentences += (
+            [f"{group.label} has {apart}: a difference to {groups[0].label} may come from that."] if apart else []
+        )
+    return [*sentences, *_trained_unlike(groups)]
 
 
 def _trained_unlike(groups: Sequence[Group]) -> list[str]:
@@ -247,8 +249,8 @@ def _trained_unlike(groups: Sequence[Group]) -> list[str]:
     if all(not one.keys().isdisjoint(other) for one in ways.values() for other in ways.values()):
         return []
     alike: dict[str, list[str]] = {}
-    for name, found in ways.items():
-        alike.setdefault(" or ".join(found), []).append(name)
+    for name, recipes in ways.items():
+        alike.setdefault(" or ".join(recipes), []).append(name)
     return [UNLIKE.format(told="; ".join(f"{', '.join(names)} with {way}" for way, names in alike.items()))]
 
 
@@ -269,5 +271,5 @@ def _steps(section: Record) -> int:
 
 def _examples(section: Record) -> str:
     parts = [part for part in section.get("parts") or () if isinstance(part, dict)]
-    batch = next((own["batch"] for own in (section, *parts) if own.get("batch")), None)
+    batch = next((settings["batch"] for settings in (section, *parts) if settings.get("batch")), None)
     return "all examples" if batch is None else f"{batch} examples"

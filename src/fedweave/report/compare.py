@@ -39,11 +39,13 @@ def tradeoff(groups: Sequence[Group]) -> ResultTable:
     metric = judged_alike(groups)
     first, *others = groups
     rows = [row for other in others if metric and (row := _row(first, other, metric))]
-    kept = [name for name in dict.fromkeys(name for row in rows for name in row) if any(row[name].text for row in rows)]
+    names = [
+        name for name in dict.fromkeys(name for row in rows for name in row) if any(row[name].text for row in rows)
+    ]
     words = ("run", *VERDICTS)
-    kept = [name for name in kept if name in words] + [name for name in kept if name not in words]
-    cells = tuple(tuple(row[name] for name in kept) for row in rows)
-    return ResultTable(tuple(kept), cells, words=sum(name in words for name in kept))
+    names = [name for name in names if name in words] + [name for name in names if name not in words]
+    cells = tuple(tuple(row[name] for name in names) for row in rows)
+    return ResultTable(tuple(names), cells, words=sum(name in words for name in names))
 
 
 def _row(first: Group, other: Group, metric: str) -> dict[str, Cell]:
@@ -69,22 +71,22 @@ def _row(first: Group, other: Group, metric: str) -> dict[str, Cell]:
 def _verdict(one: Found, other: Found, more: int, void: str = "") -> str:
     """What a paired test says; "" where nothing was measured. more: the sign of what is better. void: in place of the
     verdict, where there can be none."""
-    found = paired_differences(one, other)
-    if not found:
+    differences = paired_differences(one, other)
+    if not differences:
         return ""
     if void:
         return void
-    if len(found) < LEAST_SEEDS:
-        return f"not known: {counted(len(found), 'seed')}"
-    return {0: "no significant difference", more: "fairer", -more: "less fair"}[sign(found)]
+    if len(differences) < LEAST_SEEDS:
+        return f"not known: {counted(len(differences), 'seed')}"
+    return {0: "no significant difference", more: "fairer", -more: "less fair"}[sign(differences)]
 
 
 def _difference(one: Found, other: Found) -> Cell:
-    found = paired_differences(one, other)
-    if not found:
+    differences = paired_differences(one, other)
+    if not differences:
         return Cell("")
-    low, high = interval(found)
-    mean = statistics.fmean(found)
+    low, high = interval(differences)
+    mean = statistics.fmean(differences)
     between = "" if low is None or high is None else f"{signed(low)} to {signed(high)}"
     return Cell(signed(mean), repr(mean), between)
 
@@ -128,12 +130,12 @@ def caught(groups: Sequence[Group]) -> str:
     class judges all of them, or nothing of it is known."""
     if judged_alike(groups) not in OF_POSITIVE:
         return ""
-    said = []
+    sentences = []
     for kind, whose in WHOSE.items():
-        found = [(group, spread(group.values(f"{kind}/recall_at_1"))[0]) for group in groups]
-        told = [_caught(group, mean) for group, mean in found if math.isfinite(mean)]
-        said += [f"{whose}, {', '.join(told)}"] if told else []
-    return f"Caught at 1 % of alerts: {'; '.join(said)}." if said else ""
+        means = [(group, spread(group.values(f"{kind}/recall_at_1"))[0]) for group in groups]
+        texts = [_caught(group, mean) for group, mean in means if math.isfinite(mean)]
+        sentences += [f"{whose}, {', '.join(texts)}"] if texts else []
+    return f"Caught at 1 % of alerts: {'; '.join(sentences)}." if sentences else ""
 
 
 def _caught(group: Group, mean: float) -> str:
@@ -150,14 +152,14 @@ def compared(groups: Sequence[Group], names: Sequence[str] = COMPARED) -> Result
     for name in names:
         base = first.by_seed(name)
         for group in others:
-            if found := paired_differences(group.by_seed(name), base):
-                low, high = interval(found)
-                mean = statistics.fmean(found)
+            if differences := paired_differences(group.by_seed(name), base):
+                low, high = interval(differences)
+                mean = statistics.fmean(differences)
                 between = NONE if low is None or high is None else f"{signed(low)} to {signed(high)}"
                 void = name.startswith("groups/") and (alike(first) or alike(group))
-                star = "" if void else mark(name, found, judged_alike([first, group]))
-                told = Cell(f"{star}{signed(mean)}", repr(mean))
-                rows.append((Cell(readable(name)), Cell(group.label), told, Cell(between), Cell(str(len(found)))))
+                star = "" if void else mark(name, differences, judged_alike([first, group]))
+                cell = Cell(f"{star}{signed(mean)}", repr(mean))
+                rows.append((Cell(readable(name)), Cell(group.label), cell, Cell(between), Cell(str(len(differences)))))
     return ResultTable(
         ("metric", "run", f"difference to {first.label}", "95 % interval", "seeds"), tuple(rows), words=2
     )

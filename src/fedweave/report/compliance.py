@@ -26,13 +26,13 @@ from fedweave.report.ledger import (
     Flow,
     called,
     flows,
+    meaning,
     members,
     parts,
     period,
     pooled,
     protected,
     stamp,
-    told,
     unbounded,
     who,
 )
@@ -91,8 +91,8 @@ def disclose(run: Run) -> Disclosure:
         sentences.append(f"Of that, {decimal(total['peer'])} went from client to client and not to the server.")
     sentences += _protection(sent + shown)
     costs = of_members(run.ledger)
-    sentences += [*map(str, bounds(run.ledger)), *remarks(bound for own in costs.values() for bound in own)]
-    together = [Bound(**own) for own in run.summary.get("privacy_total", ())]
+    sentences += [*map(str, bounds(run.ledger)), *remarks(bound for entries in costs.values() for bound in entries)]
+    together = [Bound(**entries) for entries in run.summary.get("privacy_total", ())]
     sentences += [f"With the runs that it began from, one after the other: {bound}" for bound in together]
     if costs and not run.between_sites:
         sentences.append(SIMULATED)
@@ -106,12 +106,12 @@ def disclose(run: Run) -> Disclosure:
     calls = f", of which {decimal(framing)} are calls without content" if 2 * framing > total["down"] else ""
     sentences.append(f"{_who(clients, everyone)} received {keys}; together {decimal(total['down'])}{calls}.")
     if again := _again(run.ledger):
-        said = f"round{'s' * (len(again) > 1)} {', '.join(map(str, again))}"
+        rounds = f"round{'s' * (len(again) > 1)} {', '.join(map(str, again))}"
         why = "because the run was continued; all of it is counted"
-        sentences.append(f"What left in {said} left more than once, {why}.")
+        sentences.append(f"What left in {rounds} left more than once, {why}.")
     if evaluation:
         sentences.append(f"{decimal(evaluation)} of all that was sent and received was for evaluation.")
-    spent = tuple((name, bound) for name, own in sorted(costs.items()) for bound in own)
+    spent = tuple((name, bound) for name, entries in sorted(costs.items()) for bound in entries)
     return Disclosure(tuple(sentences), tuple(kinds), tuple(members(run.ledger)), spent)
 
 
@@ -126,9 +126,9 @@ def _by_message(ledger: pa.Table, direction: str) -> list[Record]:
 
     A round that was done again has all of its messages again.
     """
-    found = parts(ledger)
+    keys = parts(ledger)
     ledger = ledger.append_column("leaf", ledger["key"])
-    ledger = ledger.set_column(ledger.schema.get_field_index("key"), "key", found)
+    ledger = ledger.set_column(ledger.schema.get_field_index("key"), "key", keys)
     ledger = ledger.filter((pc.field("direction") == direction) & (pc.field("key") != FRAMING))
     what = ["step", "key", "mechanism", "reveals", "applied"]
     ends = ["client", "to"] if direction == "peer" else ["client"]
@@ -228,8 +228,8 @@ def ledger(found: Disclosure, times: bool = True) -> ResultTable:
     """A line for each kind of message, with the times of its first and last, if they are those of one run."""
     everyone, rows = len(found.members), []
     for one in found.flows:
-        both = [Cell(who(own, everyone), listed(own)) for own in (one.senders, one.receivers)]
-        words = (Cell(called(one)), Cell(told(one)), Cell(protected(one)))
+        both = [Cell(who(names, everyone), listed(names)) for names in (one.senders, one.receivers)]
+        words = (Cell(called(one)), Cell(meaning(one)), Cell(protected(one)))
         sizes = (Cell(f"{one.messages:,}"), Cell(decimal(one.bytes), f"{one.bytes} bytes"))
         dates = (Cell(stamp(one.first)), Cell(stamp(one.last, one.first))) if times else ()
         rows.append((Cell(one.purpose or "not said"), *both, *words, *sizes, *dates))
@@ -241,13 +241,13 @@ def spent(found: Disclosure) -> ResultTable:
     """The ε of all that each member sent, members with the same in one row, the largest first; no row where none
     follows."""
     alike: dict[Bound, list[str]] = {}
-    for name, own in found.costs:
-        alike.setdefault(own, []).append(name)
+    for name, bound in found.costs:
+        alike.setdefault(bound, []).append(name)
     rows = [
-        (Cell(who(names, len(found.members))), Cell(f"per {own.per}"), Cell(own.remark),
-         Cell(f"{own.epsilon:.4g}", repr(own.epsilon)), Cell(NONE if own.delta is None else f"{own.delta:g}"),
-         Cell(f"{own.messages:,}"))
-        for own, names in sorted(alike.items(), key=lambda item: -item[0].epsilon)
+        (Cell(who(names, len(found.members))), Cell(f"per {bound.per}"), Cell(bound.remark),
+         Cell(f"{bound.epsilon:.4g}", repr(bound.epsilon)), Cell(NONE if bound.delta is None else f"{bound.delta:g}"),
+         Cell(f"{bound.messages:,}"))
+        for bound, names in sorted(alike.items(), key=lambda item: -item[0].epsilon)
     ]  # fmt: skip
     return ResultTable(("member", "of what", "which", "ε", "δ", "messages"), ends(rows), words=3)
 
@@ -262,7 +262,7 @@ _MOST = 60  # members whose ε is a line of its own
 
 def of_run(run: Run) -> Document:
     """The report of a run, as whoever started it has it."""
-    found, everyone = flows(run.ledger), members(run.ledger)
+    entries, everyone = flows(run.ledger), members(run.ledger)
     general = run.config
     kind = "between sites" if run.between_sites else "a simulation: all members' data was on one machine"
     facts = {
@@ -277,10 +277,10 @@ def of_run(run: Run) -> Document:
     return Document(
         title=f"What left the members: {run.summary['algorithm']} on {run.summary['dataset']}",
         facts=tuple(facts.items()),
-        lead=(*whole, _left(found)),
+        lead=(*whole, _left(entries)),
         sections=(
-            sent(found, len(everyone)),
-            _spent(run, found, everyone),
+            sent(entries, len(everyone)),
+            _spent(run, entries, everyone),
             Section(
                 "Policies",
                 ("What may leave is each site's own decision, and no part of a run; the report of the site shows it.",),
@@ -299,16 +299,18 @@ def sent(found: Sequence[Flow], everyone: int, receivers: dict[str, str] | None 
         kinds[about, to, one.mechanism if about != FRAMING else "", one.purpose if about != FRAMING else ""].append(one)
     rows = [
         {
-            "what the receiver learns": learnt(own[0]),
-            "key": ", ".join(sorted({one.key for one in own})) if about != FRAMING else "",
+            "what the receiver learns": learnt(group[0]),
+            "key": ", ".join(sorted({one.key for one in group})) if about != FRAMING else "",
             "who received it": to,
             "protection": protection,
             "used for": purpose if about == FRAMING else purpose or "not stated",
-            "sent by": who(sorted({name for one in own for name in one.senders}), everyone),
-            "messages": f"{sum(one.messages for one in own):,}",
-            "size": decimal(sum(one.bytes for one in own)),
+            "sent by": who(sorted({name for one in group for name in one.senders}), everyone),
+            "messages": f"{sum(one.messages for one in group):,}",
+            "size": decimal(sum(one.bytes for one in group)),
         }
-        for (about, to, protection, purpose), own in sorted(kinds.items(), key=lambda item: _PLACES.get(item[0][3], 1))
+        for (about, to, protection, purpose), group in sorted(
+            kinds.items(), key=lambda item: _PLACES.get(item[0][3], 1)
+        )
     ]
     if len({name for one in left for name in one.senders}) < 2:
         rows = [{name: word for name, word in row.items() if name != "sent by"} for row in rows]
@@ -318,7 +320,7 @@ def sent(found: Sequence[Flow], everyone: int, receivers: dict[str, str] | None 
 
 def learnt(one: Flow) -> str:
     """What a receiver learns; of what nobody has described, which part of which call it is."""
-    words = "names and framing of messages" if one.key == FRAMING else told(one)
+    words = "names and framing of messages" if one.key == FRAMING else meaning(one)
     return f"{words} ({called(one)})" if words == UNTOLD else words
 
 
@@ -328,28 +330,28 @@ def moved(found: Sequence[Flow]) -> str:
     return decimal(size) if size else ""
 
 
-def _left(found: Sequence[Flow]) -> str:
-    size, apart = moved(found), moved([one for one in found if one.direction == "peer"])
+def _left(entries: Sequence[Flow]) -> str:
+    size, apart = moved(entries), moved([one for one in entries if one.direction == "peer"])
     between = f", {apart} of it from member to member" if apart else ", all of it to the server"
     return f"{size} left the members{between}; the ledger shows nothing else." if size else "Nothing has left."
 
 
-def _spent(run: Run, found: Sequence[Flow], everyone: Sequence[str]) -> Section:
+def _spent(run: Run, entries: Sequence[Flow], everyone: Sequence[str]) -> Section:
     """The ε of each member; of many members alike, or of the most and the least, once."""
     costs = of_members(run.ledger)
     alike = defaultdict[tuple[str, str, str], list[str]](list)
-    for name, own in costs.items():
-        for bound in own:
+    for name, client_bounds in costs.items():
+        for bound in client_bounds:
             at = f"{bound.epsilon:.4g}" + ("" if bound.delta is None else f" at δ = {bound.delta:g}")
             alike[bound.per, at, counted(bound.messages, "message")].append(name)
     rows = [
         {"member": who(sorted(names), len(everyone)), "ε": at, "per": per, "of": of}
         for (per, at, of), names in sorted(alike.items(), key=lambda item: sorted(item[1]))
     ]
-    text = [unbounded(found)] if rows else ["No ε follows from anything that was sent: nothing limits what it tells."]
+    text = [unbounded(entries)] if rows else ["No ε follows from anything that was sent: nothing limits what it tells."]
     if len(rows) > _MOST:
         text.append(f"The first {_MOST} of {len(rows):,} lines.")
-    text += remarks(bound for own in costs.values() for bound in own)
+    text += remarks(bound for client_bounds in costs.values() for bound in client_bounds)
     text += [SIMULATED] if costs and not run.between_sites else []
     return Section(
         "What it cost in privacy", tuple(filter(None, text)), grid=grid(rows[:_MOST], ("member", "per", "of"))

@@ -214,12 +214,12 @@ class Figure:
 
 def legend_of(marks: Sequence[Mark]) -> tuple[Key, ...]:
     """An entry for every mark, in order, each name once."""
-    found: dict[str, Key] = {}
+    keys: dict[str, Key] = {}
     for mark in marks:
-        found.setdefault(
+        keys.setdefault(
             mark.name, Key(mark.name, mark.tone, mark.symbol, mark.dash if isinstance(mark, LineSeries) else "")
         )
-    return tuple(found.values())
+    return tuple(keys.values())
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -403,10 +403,10 @@ def _bars(shown: Panel, across: Axis, up: Axis) -> Iterator[str]:
                 continue
             foot, top = up.place(base[i]), up.place(base[i] + height)
             x = across.place(i) - whole / 2 + (0 if shown.stacked else at * width)
-            said = f"{shown.names[i]}{f', {bar.name}' if bar.name else ''}: {shown.form(height)}"
+            label = f"{shown.names[i]}{f', {bar.name}' if bar.name else ''}: {shown.form(height)}"
             box = f'x="{x:.1f}" y="{min(foot, top):.1f}" width="{width:.1f}" height="{abs(foot - top):.1f}"'
             kind = "bar pale" if bar.pale else "bar"
-            yield f'<rect class="{kind}" style="--c:{bar.tone}" {box}>{_title(said)}</rect>'
+            yield f'<rect class="{kind}" style="--c:{bar.tone}" {box}>{_title(label)}</rect>'
             if bar.errors:
                 yield _whisker(x + width / 2, height, bar.errors[i], up)
         if shown.stacked:
@@ -422,11 +422,11 @@ def _line(mark: LineSeries, shown: Panel, across: Axis, up: Axis) -> Iterator[st
         around = _path([(across.place(x), up.place(y)) for x, y in edge])
         yield f'<path class="band" style="--c:{mark.tone}" d="{around}Z"/>'
     last = f"{mark.y[-1]:.4g}" if shown.form is plainly else shown.form(mark.y[-1])
-    said = _title(f"{mark.name}: {last} at {mark.x[-1]:g}")
+    title = _title(f"{mark.name}: {last} at {mark.x[-1]:g}")
     if len(points) == 1:
-        yield f'<g style="--c:{mark.tone}">{_mark("circle", *points[0])}{said}</g>'
+        yield f'<g style="--c:{mark.tone}">{_mark("circle", *points[0])}{title}</g>'
     else:
-        yield f'<path class="line" style="--c:{mark.tone}" {_dash(mark.dash)} d="{_path(points)}">{said}</path>'
+        yield f'<path class="line" style="--c:{mark.tone}" {_dash(mark.dash)} d="{_path(points)}">{title}</path>'
 
 
 def _dots(mark: Dots, shown: Panel, across: Axis, up: Axis) -> Iterator[str]:
@@ -441,9 +441,9 @@ def _dots(mark: Dots, shown: Panel, across: Axis, up: Axis) -> Iterator[str]:
         if mark.wide:
             ends = (across.place(max(x - mark.wide[i], across.ticks[0])), across.place(x + mark.wide[i]))
             yield f'<path class="axis" d="M{ends[0]:.1f} {up.place(y):.1f}H{ends[1]:.1f}"/>'
-        said = _title(f"{where}{f', {mark.name}' if mark.name else ''}: {shown.form(y)}")
+        title = _title(f"{where}{f', {mark.name}' if mark.name else ''}: {shown.form(y)}")
         small = " small" if len(mark.x) > 2 * NAMED else ""
-        yield f'<g class="dot{small}" style="--c:{mark.tone}">{_mark(mark.symbol, at, up.place(y))}{said}</g>'
+        yield f'<g class="dot{small}" style="--c:{mark.tone}">{_mark(mark.symbol, at, up.place(y))}{title}</g>'
 
 
 def _labels(mark: Dots, across: Axis, up: Axis) -> Iterator[str]:

@@ -35,11 +35,11 @@ def traffic(groups: Sequence[Group]) -> Figure | None:
     panels = [
         Panel(TITLES[way], _lines(of), below="round", low=0.0, form=lambda value: decimal(round(value)))
         for way, of in sums.items()
-        if any(own for _, _, own in of)
+        if any(series for _, _, series in of)
     ]
     costs = [(at, label, over_rounds(run.ledger)) for at, label, run in runs]
-    for per in dict.fromkeys(per for _, _, own in costs for per in own):
-        lines = _lines([(at, label, own.get(per, {})) for at, label, own in costs])
+    for per in dict.fromkeys(per for _, _, series in costs for per in series):
+        lines = _lines([(at, label, series.get(per, {})) for at, label, series in costs])
         panels.append(Panel(f"ε per {per}, of the client that sent most", lines, below="round", low=0.0))
     if not panels:
         return None
@@ -57,11 +57,13 @@ def _bytes(ledger: pa.Table, way: str) -> dict[int, float]:
     return dict(zip(ordered["round"].to_pylist(), np.cumsum(ordered["bytes_sum"].to_numpy()).tolist(), strict=True))
 
 
-def _lines(found: Sequence[tuple[int, str, dict[int, float]]]) -> tuple[LineSeries, ...]:
+def _lines(entries: Sequence[tuple[int, str, dict[int, float]]]) -> tuple[LineSeries, ...]:
     return tuple(
-        LineSeries(label, list(own), list(own.values()), drawing.of_run(at), drawing.DASHES[at % len(drawing.DASHES)])
-        for at, label, own in found
-        if own
+        LineSeries(
+            label, list(series), list(series.values()), drawing.of_run(at), drawing.DASHES[at % len(drawing.DASHES)]
+        )
+        for at, label, series in entries
+        if series
     )
 
 
@@ -80,16 +82,19 @@ _REFERENCES = {"Global test accuracy": "global/majority", LOCAL: "local/majority
 def curves(groups: Sequence[Group]) -> Figure | None:
     """Global and local test accuracy, or what else judges, and training loss by round; mean and a band of one deviation
     over seeds. Dotted: always predicting the most frequent class."""
-    judged = judged_alike(groups) or PLAIN
+    metric = judged_alike(groups) or PLAIN
     wanted = {
-        f"Global test {WORDS[judged]}": (judged, "test", True),
-        f"Local test {WORDS[judged]}, mean over clients": (judged, "test", False),
+        f"Global test {WORDS[metric]}": (metric, "test", True),
+        f"Local test {WORDS[metric]}, mean over clients": (metric, "test", False),
         "Training loss, mean over clients": ("loss", "train", False),
     }
     panels = []
     for title, which in wanted.items():
         seeds = [[run.curve(*which) for run in group.runs] for group in groups]
-        lines = tuple(_line(group.label, at, own) for at, (group, own) in enumerate(zip(groups, seeds, strict=True)))
+        lines = tuple(
+            _line(group.label, at, seed_curves)
+            for at, (group, seed_curves) in enumerate(zip(groups, seeds, strict=True))
+        )
         if any(line.x for line in lines):
             panels.append(Panel(title, lines, below="round", levels=_constants(groups, title)))
     if not panels:
@@ -109,14 +114,16 @@ def client_accuracy(groups: Sequence[Group]) -> Figure | None:
     """
     panels = []
     for at, group in enumerate(groups):
-        judged = group.judged or PLAIN
-        seeds = [run.clients(judged) for run in group.runs]
+        metric = group.judged or PLAIN
+        seeds = [run.clients(metric) for run in group.runs]
         if all(seeds):
             title = group.label if len(groups) > 1 else ""
-            constant = group.first.clients("majority") if len(seeds) == 1 and judged == PLAIN else {}
-            panels.append(distribution(title, seeds, drawing.of_run(at), constant, f"test {WORDS[judged]}"))
+            constant = group.first.clients("majority") if len(seeds) == 1 and metric == PLAIN else {}
+            panels.append(distribution(title, seeds, drawing.of_run(at), constant, f"test {WORDS[metric]}"))
     tops = [max(panel.marks[0].y) for panel in panels if panel.ticks]  # histograms side by side have one scale
-    return Figure(tuple(replace(own, high=max(tops)) if own.ticks else own for own in panels)) if panels else None
+    return (
+        Figure(tuple(replace(chart, high=max(tops)) if chart.ticks else chart for chart in panels)) if panels else None
+    )
 
 
 def distribution(
@@ -132,12 +139,12 @@ def distribution(
         names = tuple(f"{center - 0.5 / BINS:.2f} to {center + 0.5 / BINS:.2f}" for center in centers)
         bars, ticks = Bars("", shares.tolist(), tone), {BINS * k / 5 - 0.5: f"{k / 5:g}" for k in range(6)}
         return Panel(title, (bars,), names, metric, "share of clients", form=percent, ticks=ticks)
-    told = {"beside": metric, "low": 0.0, "high": 1.0}
+    options = {"beside": metric, "low": 0.0, "high": 1.0}
     if len(seeds) > 1:
         ranked = np.sort(np.array([list(seed.values()) for seed in seeds]), axis=1)
         bars = Bars("", ranked.mean(0).tolist(), tone, ranked.std(0, ddof=1).tolist())
         names = tuple(map(str, range(1, ranked.shape[1] + 1)))
-        return Panel(title, (bars,), names, "clients, lowest first", **told)  # type: ignore[arg-type]
+        return Panel(title, (bars,), names, "clients, lowest first", **options)  # type: ignore[arg-type]
     ordered = dict(sorted(seeds[0].items(), key=lambda item: item[1]))
     marks: list[Bars | Dots] = [Bars("", list(ordered.values()), tone)]
     known = [(at, constant[client]) for at, client in enumerate(ordered) if constant and client in constant]
@@ -145,29 +152,29 @@ def distribution(
         x, y = zip(*known, strict=True)
         marks.append(Dots("most frequent class", x, y, MAJORITY, "stroke"))
     below = "" if len(ordered) <= NAMED else "clients, lowest first"
-    return Panel(title, tuple(marks), tuple(ordered), below, **told)  # type: ignore[arg-type]
+    return Panel(title, tuple(marks), tuple(ordered), below, **options)  # type: ignore[arg-type]
 
 
 def incentives(run: Run) -> Figure | None:
     """By round and client: what each contributed, the density of its reward, and its payoff; None where the run did not
     measure any of these."""
     titles = {"Alignment": "alignment", "Reward, share of the joint update": "density", "Payoff": "payoff"}
-    found = {title: known for title, name in titles.items() if (known := run.known(name))}
-    if not found:
+    measures = {title: known for title, name in titles.items() if (known := run.known(name))}
+    if not measures:
         return None
-    clients = sorted({client for known in found.values() for client in known})[:BARS]
+    clients = sorted({client for known in measures.values() for client in known})[:BARS]
     panels = []
-    for title, known in found.items():
+    for title, known in measures.items():
         lines = tuple(
             LineSeries(
                 client,
-                list(own),
-                list(own.values()),
+                list(series),
+                list(series.values()),
                 tone,
                 drawing.DASHES[at // len(drawing.CLASSES) % len(drawing.DASHES)],
             )
             for at, client in enumerate(clients)
-            if (own := known.get(client, {}))
+            if (series := known.get(client, {}))
             for tone in [drawing.tone(drawing.CLASSES[at % len(drawing.CLASSES)])]
         )
         panels.append(Panel(title, lines, below="round"))
@@ -190,9 +197,9 @@ def split(run: Run) -> Figure | None:
     if run.partition is None or not len(run.partition):
         return None
     names = tuple(str(name) for name in run.partition["client"].to_pylist())
-    told = run.partition["labels"].to_pylist()  # a site may keep its own back
-    classes = max(len(counts or ()) for counts in told)
-    labels = np.array([counts or [0] * classes for counts in told], np.int64).reshape(len(names), -1)
+    label_counts = run.partition["labels"].to_pylist()  # a site may keep its own back
+    classes = max(len(counts or ()) for counts in label_counts)
+    labels = np.array([counts or [0] * classes for counts in label_counts], np.int64).reshape(len(names), -1)
     return _stacked(run, names, labels) if len(names) <= BARS else Figure((_shares(run, labels),))
 
 
@@ -205,9 +212,11 @@ def pairs(run: Run) -> Figure | None:
     most = max(float(np.nan_to_num(matrix).max()) for matrix in run.pairs.values())
     panels = []
     for name in names:
-        kept = _some(len(run.pairs[name]))
+        indices = _some(len(run.pairs[name]))
         title = f"{name.removesuffix(ESTIMATED)}, {'estimated' if name.endswith(ESTIMATED) else 'true'}"
-        panels.append(Heat(title, run.pairs[name][np.ix_(kept, kept)], most, below="of the other", beside="clients"))
+        panels.append(
+            Heat(title, run.pairs[name][np.ix_(indices, indices)], most, below="of the other", beside="clients")
+        )
     return Figure(tuple(panels))
 
 
@@ -224,11 +233,11 @@ def confusions(run: Run) -> Figure | None:
         ("By the clients' models", pc.field("client") != GLOBAL),
         ("Global", pc.field("client") == GLOBAL),
     ):
-        own = tested.filter(who)
-        true, taken = ([labels.index(str(one)) for one in own[name].to_pylist()] for name in ("true", "predicted"))
+        rows = tested.filter(who)
+        true, taken = ([labels.index(str(one)) for one in rows[name].to_pylist()] for name in ("true", "predicted"))
         counts = np.zeros((len(labels), len(labels)), np.int64)
         np.add.at(counts, (true, taken), 1)
-        panels += [confusion(title, counts, labels)] if len(own) else []
+        panels += [confusion(title, counts, labels)] if len(rows) else []
     return Figure(tuple(panels)) if panels else None
 
 
@@ -275,8 +284,8 @@ def _stacked(run: Run, names: tuple[str, ...], labels: np.ndarray) -> Figure:
     legend: tuple[Key, ...] = legend_of(classes) if len(classes) <= NAMED else ()
     table = run.partition
     if table is not None:
-        kept, cut = ([count or 0 for count in table[name].to_pylist()] for name in ("edges_kept", "edges_cut"))
-        ends = {"kept": [2 * count for count in kept], "cut": cut}
+        edges_kept, cut = ([count or 0 for count in table[name].to_pylist()] for name in ("edges_kept", "edges_cut"))
+        ends = {"kept": [2 * count for count in edges_kept], "cut": cut}
         bars = tuple(Bars(f"{name} edge ends", counts, drawing.tone(EDGES[name])) for name, counts in ends.items())
         panels.append(Panel("Ends of edges, kept and cut", bars, names, below, stacked=True))
         legend += legend_of(bars)
@@ -287,10 +296,10 @@ def _shares(run: Run, labels: np.ndarray) -> Heat:
     """Share of each class at each client, clients ordered by their most frequent class and then its share."""
     share = labels / np.maximum(labels.sum(axis=1, keepdims=True), 1)
     order = np.lexsort((-share.max(axis=1), share.argmax(axis=1)))
-    kept = order[_some(len(order))]
-    some = "" if len(kept) == len(order) else f", some of {len(order):,}"
+    indices = order[_some(len(order))]
+    some = "" if len(indices) == len(order) else f", some of {len(order):,}"
     rows, below = run.named(labels.shape[1]), "clients, by frequent class"
-    return Heat(f"Share of each class at clients{some}", share[kept].T, 1.0, rows, below=below)
+    return Heat(f"Share of each class at clients{some}", share[indices].T, 1.0, rows, below=below)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -311,8 +320,8 @@ class Kinds(NamedTuple):
     def legend(self) -> str:
         """The names beside their numbers, where drawings have these."""
         lists = (("nodes", self.nodes), ("edges", self.edges))
-        told = {what: ", ".join(f"{at} {name}" for at, name in enumerate(names)) for what, names in lists if names}
-        return "; ".join(f"kinds of {what}: {names}" for what, names in told.items())
+        labels = {what: ", ".join(f"{at} {name}" for at, name in enumerate(names)) for what, names in lists if names}
+        return "; ".join(f"kinds of {what}: {names}" for what, names in labels.items())
 
 
 NUMBERS = Kinds()
@@ -326,14 +335,14 @@ def kinds_of(motifs: pa.Table) -> Kinds:
     """
     held = motifs.schema.metadata or {}
     try:
-        found = [json.loads(held.get(key, b"[]")) for key in KINDS]
+        name_lists = [json.loads(held.get(key, b"[]")) for key in KINDS]
     except ValueError:
-        found = [None]
-    if not all(isinstance(names, list) and all(isinstance(name, str) for name in names) for names in found):
+        name_lists = [None]
+    if not all(isinstance(names, list) and all(isinstance(name, str) for name in names) for names in name_lists):
         raise FedweaveError(
             "motifs.parquet says wrongly what kinds of nodes and edges are called; run it again.", code="motif.kinds"
         )
-    return Kinds(*map(tuple, found))
+    return Kinds(*map(tuple, name_lists))
 
 
 def motif_drawing(name: str, kinds: Kinds = NUMBERS) -> str:
@@ -343,14 +352,14 @@ def motif_drawing(name: str, kinds: Kinds = NUMBERS) -> str:
     Raises:
         FedweaveError: it is not written so.
     """
-    found = _MOTIF.fullmatch(name)
-    if found is None:
+    match = _MOTIF.fullmatch(name)
+    if match is None:
         raise FedweaveError(
             f"motifs.parquet names a motif {name!r}, which is neither a bond nor a ring; run it again.",
             code="motif.drawing",
         )
-    kind, edge = "bond" if found["bond"] else "ring", found["edge"]
-    labels = [int(word) for word in (found["bond"] or found["ring"]).split()]
+    kind, edge = "bond" if match["bond"] else "ring", match["edge"]
+    labels = [int(word) for word in (match["bond"] or match["ring"]).split()]
     at = _places(len(labels))
     pairs = [(at[i], at[(i + 1) % len(at)]) for i in range(1 if kind == "bond" else len(at))]
     parts = [f'<line x1="{a[0]:.1f}" y1="{a[1]:.1f}" x2="{b[0]:.1f}" y2="{b[1]:.1f}" class="axis"/>' for a, b in pairs]

@@ -47,15 +47,15 @@ def render(
     keys: of the configuration, that make a condition.
     """
     groups = grouped(runs)
-    found = conditions(groups, keys, choice is not None)
+    section = conditions(groups, keys, choice is not None)
     head: Record = {"title": _title(groups), "choice": choice, "body": "", "parts": [], "ranks": None}
-    if len(found) < 2:
+    if len(section) < 2:
         own = gain.gains(groups)
         leads = [_lead(groups[0].first)] if len(groups) == len(groups[0].runs) == 1 else headlines(groups, own)
         head |= {"leads": leads, "warnings": [*more, *_warnings(groups)], "body": _body(groups)}
         return rendered("report.html", **head)
-    placed = ranks(found)
-    parts = [_part(one, f"part{at}-") for at, one in enumerate(found)]
+    placed = ranks(section)
+    parts = [_part(one, f"part{at}-") for at, one in enumerate(section)]
     return rendered(
         "report.html",
         **head | {"leads": [placed.sentence()], "warnings": more, "parts": parts, "ranks": placed.table()},
@@ -148,9 +148,9 @@ def _curves(groups: Sequence[Group], at: str) -> Record:
     return {"curves": drawn(figure, f"{at}curves"), "constants": figures.has_constants(figure)}
 
 
-def _summary(groups: Sequence[Group], judged: str) -> Record:
+def _summary(groups: Sequence[Group], metric: str) -> Record:
     """What judges and what alerts find, all else, and whether thresholds are sites' own: no sums of scores say one."""
-    first, runs = leading(judged), [run for group in groups for run in group.runs]
+    first, runs = leading(metric), [run for group in groups for run in group.runs]
     return {
         "summary": tables.metrics(groups, FAMILIES, first),
         "further": tables.metrics(groups, FAMILIES, lambda name: not first(name)),
@@ -177,7 +177,7 @@ def _warnings(groups: Sequence[Group]) -> list[str]:
     sites, and trainings that differ."""
     runs = [run for group in groups for run in group.runs]
     unfinished = [f"{run.directory}: {tables.rounds(run)}." for run in runs if not run.finished]
-    missing = [f"{run.directory}: {said}" for run in runs if (said := absent(run.metrics))]
+    missing = [f"{run.directory}: {sentence}" for run in runs if (sentence := absent(run.metrics))]
     joining = [f"{run.directory}: {run.summary['note']}." for run in runs if "note" in run.summary]
     in_metrics = _noted(groups, notes)
     why = tables.incomparable(groups) if len(groups) > 1 else ""
@@ -190,14 +190,14 @@ def _noted(groups: Sequence[Group], notes: Callable[[Record], dict[str, str]]) -
     of which the same is said."""
     alike: dict[tuple[str, str], list[str]] = {}
     for group in groups:
-        found: dict[str, list[str]] = {}
+        by_subject: dict[str, list[str]] = {}
         for run in group.runs:
             for what, sentence in notes(run.summary["metrics"]).items():
-                found.setdefault(what, []).append(sentence)
-        for said in found.values():
-            over = f", {len(said)} of {len(group.runs)} runs (numbers of one)" if len(group.runs) > 1 else ""
-            alike.setdefault((over, said[0]), []).append(group.label)
-    return [f"{', '.join(labels)}{over}: {said}" for (over, said), labels in alike.items()]
+                by_subject.setdefault(what, []).append(sentence)
+        for wording in by_subject.values():
+            over = f", {len(wording)} of {len(group.runs)} runs (numbers of one)" if len(group.runs) > 1 else ""
+            alike.setdefault((over, wording[0]), []).append(group.label)
+    return [f"{', '.join(labels)}{over}: {wording}" for (over, wording), labels in alike.items()]
 
 
 def _title(groups: Sequence[Group]) -> str:
@@ -208,22 +208,22 @@ def _title(groups: Sequence[Group]) -> str:
 
 def _lead(run: Run) -> str:
     """The result of one run in a sentence."""
-    found, accuracy, metric = run.summary["metrics"], run.clients(run.judged), run.judged
+    metrics, accuracy, metric = run.summary["metrics"], run.clients(run.judged), run.judged
     shown = {
         f"pooled/{metric}": f"{WORDS[metric]} of all members' test examples together",
         f"global/{metric}": f"global test {WORDS[metric]}",
         f"local/{metric}": "mean over clients",
     }
-    parts = [f"{words} {found[name]:.3f}" for name, words in shown.items() if found.get(name) is not None]
+    parts = [f"{words} {metrics[name]:.3f}" for name, words in shown.items() if metrics.get(name) is not None]
     if accuracy:
         low, high = min(accuracy.values()), max(accuracy.values())
         worst, best = (tables.named_clients(accuracy, end) for end in (low, high))
-        alone = f"of {worst} alone" if len(accuracy) == 1 else f"from {low:.3f} ({worst}) to {high:.3f} ({best})"
-        parts.append(alone)
-    flagged = found.get("pooled/recall") if metric in OF_POSITIVE else None
+        client_range = f"of {worst} alone" if len(accuracy) == 1 else f"from {low:.3f} ({worst}) to {high:.3f} ({best})"
+        parts.append(client_range)
+    flagged = metrics.get("pooled/recall") if metric in OF_POSITIVE else None
     more = "" if flagged is None else f"recall from the threshold on {flagged:.3f}"
-    told = (", ".join(parts), noting.caught(found, run.classes), more)
-    result = "; ".join(filter(None, told)) or f"no {WORDS[metric]} was measured"
+    clauses = (", ".join(parts), noting.caught(metrics, run.classes), more)
+    result = "; ".join(filter(None, clauses)) or f"no {WORDS[metric]} was measured"
     return " ".join(filter(None, (f"After {counted(run.evaluated, 'round')}: {result}.", mostly(run.metrics))))
 
 
@@ -234,12 +234,12 @@ def drawn(figure: Figure | None, name: str) -> Markup:
     return Markup(rendered("figure.html", figure=figure, name=name))
 
 
-def _caption(groups: Sequence[Group], judged: str) -> str:
+def _caption(groups: Sequence[Group], judging_metric: str) -> str:
     accuracies = [[run.clients(run.judged) for run in group.runs] for group in groups]
     drawn = [seeds for seeds in accuracies if all(seeds)]
-    metric = WORDS.get(judged, "result")
+    metric = WORDS.get(judging_metric, "result")
     captions = [f"Test {metric} of the final model on each client's own test examples."]
-    if judged == PLAIN and any(len(seeds) == 1 and not figures.is_histogram(seeds) for seeds in drawn):
+    if judging_metric == PLAIN and any(len(seeds) == 1 and not figures.is_histogram(seeds) for seeds in drawn):
         captions.append("A gray stroke is that of always predicting the client's most frequent class of training.")
     if any(figures.is_histogram(seeds) for seeds in drawn):
         captions.append("Histogram: share of clients in steps of 0.05, all seeds together.")
@@ -251,17 +251,20 @@ def _caption(groups: Sequence[Group], judged: str) -> str:
 def _splits(owners: Sequence[Owner], at: str) -> Record:
     """Every different split in a table; those of the groups' first runs as figures too."""
     known = [owner for owner in owners if owner[1].partition is not None]
-    found = distinct(known, lambda one, other: bool(one[1].partition.equals(other[1].partition)))  # type: ignore[union-attr]
+    distinct_splits = distinct(known, lambda one, other: bool(one[1].partition.equals(other[1].partition)))  # type: ignore[union-attr]
     parts = [
         {
             "figure": drawn(figures.split(alike[0][1]), f"{at}split-{number}"),
-            "caption": f"Split of {_whose(alike)}." if len(found) > 1 else "",
+            "caption": f"Split of {_whose(alike)}." if len(distinct_splits) > 1 else "",
             "clients": tables.clients(alike[0][1]),
         }
-        for number, alike in enumerate(found)
+        for number, alike in enumerate(distinct_splits)
         if any(group.first is run for group, run in alike)
     ]
-    return {"splits": tables.splits((_whose(alike), alike[0][1].partition) for alike in found), "parts": parts}
+    return {
+        "splits": tables.splits((_whose(alike), alike[0][1].partition) for alike in distinct_splits),
+        "parts": parts,
+    }
 
 
 def _incentives(group: Group, at: str, several: bool) -> Record:
@@ -287,7 +290,7 @@ def _incentives(group: Group, at: str, several: bool) -> Record:
 
 def _disclosures(owners: Sequence[Owner]) -> list[Record]:
     """What left whom, once for all runs whose ledgers add up to the same."""
-    found = distinct(((owner, disclose(owner[1])) for owner in owners), lambda one, other: one[1] == other[1])
+    disclosures = distinct(((owner, disclose(owner[1])) for owner in owners), lambda one, other: one[1] == other[1])
     return [
         {
             "whose": _whose([owner for owner, _ in alike]),
@@ -296,7 +299,7 @@ def _disclosures(owners: Sequence[Owner]) -> list[Record]:
             "spent": spent(alike[0][1]),
             "table": ledger(alike[0][1], times=len(alike) == 1),
         }
-        for alike in found
+        for alike in disclosures
     ]
 
 

@@ -41,12 +41,12 @@ def parts(ledger: pa.Table) -> pa.Array:
     columns = [pc.fill_null(pc.cast(ledger[name], pa.string()), "") for name in _ALIKE]
     rows = pc.dictionary_encode(pc.binary_join_element_wise(*columns, _BETWEEN)).combine_chunks()
     kinds = [tuple(text.split(_BETWEEN, 3)) for text in rows.dictionary.to_pylist()]
-    told: dict[tuple[str, ...], dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    keys: dict[tuple[str, ...], dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     for direction, step, key, reveals in kinds:
-        told[direction, step, _first(key)][reveals].add(key)
+        keys[direction, step, _first(key)][reveals].add(key)
     names = []
     for direction, step, key, reveals in kinds:
-        alike = told[direction, step, _first(key)]
+        alike = keys[direction, step, _first(key)]
         names.append(key if len(alike) > 1 and len(alike[reveals]) == 1 else _first(key))
     known = list(dict.fromkeys(names))
     place = np.array([known.index(name) for name in names], np.int32)
@@ -94,18 +94,18 @@ class Flow:
 
 def flows(ledger: pa.Table) -> list[Flow]:
     """A ledger's kinds of messages, by purpose, way and size."""
-    found: dict[tuple[str, ...], list[Record]] = defaultdict(list)
+    by_kind: dict[tuple[str, ...], list[Record]] = defaultdict(list)
     for row in _by_ends(ledger):
         framing = row["key"] == FRAMING
         step, reveals = ("", "") if framing else (row["step"], row["reveals"])
-        found[row["purpose"], row["direction"], step, row["key"], row["mechanism"], reveals].append(row)
-    lines = [_flow(kind, rows) for kind, rows in found.items()]
+        by_kind[row["purpose"], row["direction"], step, row["key"], row["mechanism"], reveals].append(row)
+    lines = [_flow(kind, rows) for kind, rows in by_kind.items()]
     return sorted(lines, key=lambda one: (_place(one), one.key == FRAMING, -one.bytes, one.step, one.key))
 
 
-def unbounded(found: Iterable[Flow]) -> str:
+def unbounded(kinds: Iterable[Flow]) -> str:
     """A sentence on what members sent of which no ε holds; "" where no other message has one, or all have."""
-    sent = [one for one in found if one.direction != "down" and one.key != FRAMING]
+    sent = [one for one in kinds if one.direction != "down" and one.key != FRAMING]
     bare = [one for one in sent if not (one.account.cost.epsilon or one.account.cost.squared_mu)]
     if not bare or len(bare) == len(sent):
         return ""
@@ -203,12 +203,12 @@ def _dearest(key: str, rows: list[Record]) -> PrivacyAccount:
     """The account of the client whom these messages cost most. What went to several peers is one release."""
     sent: dict[str, dict[str, int]] = defaultdict(dict)
     for row in rows:
-        own = sent[row["client"]]
-        own[row["applied"]] = max(own.get(row["applied"], 0), row["times"])
+        counts = sent[row["client"]]
+        counts[row["applied"]] = max(counts.get(row["applied"], 0), row["times"])
     accounts = []
-    for own in sent.values():
+    for counts in sent.values():
         account = PrivacyAccount()
-        for text, times in own.items():
+        for text, times in counts.items():
             account = account.after(read_applied(text) if text else Applied(key, ()), times)
         accounts.append(account)
     return max(accounts, key=lambda one: (one.cost.epsilon + one.cost.squared_mu, one.cost.unbounded))
@@ -240,8 +240,8 @@ def pooled(config: Document, at_one_place: bool) -> list[str]:
     if at_one_place:
         return [POOLED]
     how, engine = config.get("data", {}).get("normalise", "none"), config.get("engine", {}).get("name", "simulation")
-    own = how in ("none", "row", "binary", "auto")  # each row, or client, by itself; see `datasets.features`
-    return [] if own or engine not in SCALED else [SCALED[engine].format(how=how)]
+    by_row = how in ("none", "row", "binary", "auto")  # each row, or client, by itself; see `datasets.features`
+    return [] if by_row or engine not in SCALED else [SCALED[engine].format(how=how)]
 
 
 DELTA = 1e-5  # of the ε of Gaussian noise
@@ -258,15 +258,15 @@ def show_ledger(console: Console, ledger: pa.Table, member: str = "") -> None:
     known = members(ledger)
     ledger = of_member(ledger, member) if member else ledger
     say(console, f"member {member}" if member else _all(known))
-    found = flows(ledger)
-    console.print(flow_table(found, len(known)))
+    kinds = flows(ledger)
+    console.print(flow_table(kinds, len(known)))
     for line in (*_in_all(ledger, "member" if member else "members"), *_costs(ledger, member, len(known))):
         say(console, line)
-    if bare := unbounded(found):
+    if bare := unbounded(kinds):
         say(console, bare)
 
 
-def flow_table(found: Sequence[Flow], everyone: int, delta: float = DELTA) -> Table:
+def flow_table(kinds: Sequence[Flow], everyone: int, delta: float = DELTA) -> Table:
     """A line for each kind of message; ε of Gaussian noise is stated at `delta`."""
     table = Table("what for", "from → to", box=SIMPLE_HEAD)
     table.add_column("call and key")
@@ -275,9 +275,9 @@ def flow_table(found: Sequence[Flow], everyone: int, delta: float = DELTA) -> Ta
     for heading in ("messages", "bytes"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("first, last (UTC)")
-    for one in found:
+    for one in kinds:
         ends = f"{who(one.senders, everyone)} → {who(one.receivers, everyone)}"
-        words = (one.purpose or "not said", ends, called(one), told(one), protected(one, delta))
+        words = (one.purpose or "not said", ends, called(one), meaning(one), protected(one, delta))
         counts = (f"{one.messages:,}", decimal(one.bytes))
         table.add_row(
             *map(unmarked, (*words, *counts, f"{stamp(one.first)}, {stamp(one.last, one.first)}".strip(", ")))
@@ -291,7 +291,7 @@ def row(one: Flow, delta: float = DELTA) -> dict[str, str]:
         "what for": one.purpose or "not said",
         "to": who(one.receivers, 0),
         "call and key": called(one),
-        "what the receiver learns": told(one),
+        "what the receiver learns": meaning(one),
         "mechanism": protected(one, delta),
         "messages": f"{one.messages:,}",
         "bytes": f"{one.bytes:,}",
@@ -311,7 +311,7 @@ def called(one: Flow) -> str:
     return one.key if one.key == FRAMING else f"{one.step}: {one.key}"
 
 
-def told(one: Flow) -> str:
+def meaning(one: Flow) -> str:
     """What the receiver learns, or that nobody says."""
     return one.reveals or ("" if one.key == FRAMING else UNTOLD)
 
@@ -333,7 +333,7 @@ def say(console: Console, line: str) -> None:
 def as_rows(ledger: pa.Table, member: str = "") -> list[Record]:
     """The kinds of messages for other programs: all names are written out, times are ISO 8601; what could control a
     terminal, or hide in it, is escaped."""
-    found = flows(of_member(ledger, member) if member else ledger)
+    kinds = flows(of_member(ledger, member) if member else ledger)
     return [
         {
             "purpose": printable(one.purpose),
@@ -348,7 +348,7 @@ def as_rows(ledger: pa.Table, member: str = "") -> list[Record]:
             "bytes": one.bytes,
             **{end: None if at is None else at.isoformat() for end, at in (("first", one.first), ("last", one.last))},
         }
-        for one in found
+        for one in kinds
     ]
 
 
@@ -384,10 +384,10 @@ def _moved(sums: dict[str, int], whose: str) -> str:
 
 def _costs(ledger: pa.Table, member: str, everyone: int) -> list[str]:
     """The ε that each member spent, alike ones together."""
-    spent = {name: own for name, own in of_members(ledger).items() if not member or name == member}
+    spent = {name: bounds for name, bounds in of_members(ledger).items() if not member or name == member}
     alike: dict[Bound, list[str]] = {}
-    for name, own in spent.items():
-        for bound in own:
+    for name, bounds in spent.items():
+        for bound in bounds:
             alike.setdefault(bound, []).append(name)
     lines = [f"{who(sorted(names), everyone)}: {_priced(bound)}" for bound, names in alike.items()]
     return [*(sorted(lines) or ["no ε follows from anything that was sent"]), *remarks(alike)]

@@ -41,18 +41,18 @@ def one_line(kind: object) -> str:
 def meanings(kind: "type | HasFields") -> dict[str, str]:
     """What the docstrings of a plug-in and of its bases say of parameters: lines "name: text" or "name, name: text",
     with indented lines that go on."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for base in reversed(kind.__mro__ if isinstance(kind, type) else kind.documents):
         names: list[str] = []
         for line in inspect.cleandoc(base.__doc__ or "").splitlines():
             if match := NAMED.fullmatch(line):
                 names = match[1].split(", ")
-                found |= dict.fromkeys(names, match[2])
+                texts |= dict.fromkeys(names, match[2])
             elif names and line.startswith(" "):
-                found |= {name: f"{found[name]} {line.strip()}" for name in names}
+                texts |= {name: f"{texts[name]} {line.strip()}" for name in names}
             else:
                 names = []
-    return found
+    return texts
 
 
 def _lines(rows: list[Row], verbose: bool) -> Iterable[str]:

@@ -29,8 +29,8 @@ _FILES = (CONFIG, METRICS, LEDGER, SUMMARY)
 def followed(directory: Path) -> Path:
     """Where the files of a run are written: of a run of sites that the server of this machine still writes, there."""
     try:
-        told = json.loads((directory / RUN).read_text())
-        there = Path(told["project"]) / PROJECT_RUNS / str(told["run"])
+        record = json.loads((directory / RUN).read_text())
+        there = Path(record["project"]) / PROJECT_RUNS / str(record["run"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return directory
     return there if not (directory / SUMMARY).exists() and (there / METRICS).exists() else directory
@@ -74,9 +74,11 @@ def _figures(run: Run) -> str:
 
 def _members(run: Run) -> list[Record]:
     value, loss = run.clients(run.judged), run.clients("loss")
-    found = faults(run.metrics)
-    names, none = sorted({*value, *loss, *found}), dict[str, dict[int, int]]()
-    calls = {name: {what: sum(found.get(name, none).get(what, {}).values()) for what in FAULTS} for name in names}
+    fault_counts = faults(run.metrics)
+    names, none = sorted({*value, *loss, *fault_counts}), dict[str, dict[int, int]]()
+    calls = {
+        name: {what: sum(fault_counts.get(name, none).get(what, {}).values()) for what in FAULTS} for name in names
+    }
     return [
         {"name": name, "judged": _finite(value.get(name)), "loss": _finite(loss.get(name)), **calls[name]}
         for name in names
@@ -126,9 +128,9 @@ class LivePage:
     def now(self) -> Record:
         """The run's state; read anew where a file has changed."""
         with self._lock:
-            found = stamp(self._directory)
-            if found != self._stamp:
-                self._stamp, self._state = found, state(self._directory)
+            latest = stamp(self._directory)
+            if latest != self._stamp:
+                self._stamp, self._state = latest, state(self._directory)
             self._asked = time.monotonic()
             return self._state
 

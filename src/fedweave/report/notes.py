@@ -31,9 +31,9 @@ _REFERENCES = {
 
 def compared_people(names: Sequence[str]) -> str:
     """A sentence on which group of people is 0 and which 1, and on whom no gap compares; "" without names."""
-    told = ", ".join(f"group {at} is “{name}”" for at, name in enumerate(names[:2]))
+    text = ", ".join(f"group {at} is “{name}”" for at, name in enumerate(names[:2]))
     left = f" Gaps compare these two: people of {', '.join(f'“{name}”' for name in names[2:])} are in none."
-    return f"{told[0].upper()}{told[1:]}.{left if names[2:] else ''}" if told else ""
+    return f"{text[0].upper()}{text[1:]}.{left if names[2:] else ''}" if text else ""
 
 
 def headline(metrics: Mapping[str, float | None]) -> str:
@@ -52,15 +52,15 @@ def caught(metrics: Mapping[str, float | None], classes: Sequence[str] = ()) -> 
         return ""
     positive = positive_of(metrics)
     noun = f"“{classes[positive]}”" if positive is not None and positive < len(classes) else "positives"
-    said = []
+    clauses = []
     for kind, whose in WHOSE.items():
         value = metrics.get(f"{kind}/recall_at_1")
         count = metrics.get(f"{POSITIVES}/alerts{'_within' * (kind == 'within')}")
         of = hits(value, metrics.get(f"{POSITIVES}/test"))
-        told = f"{of} {noun} among {count:,.0f} alerts" if of and count is not None else ""
+        alerts = f"{of} {noun} among {count:,.0f} alerts" if of and count is not None else ""
         if value is not None:
-            said.append(f"{told} ({value:.3f}), {whose}" if told else f"{value:.3f}, {whose}")
-    return f"caught at 1 % of alerts: {'; '.join(said)}" if said else ""
+            clauses.append(f"{alerts} ({value:.3f}), {whose}" if alerts else f"{value:.3f}, {whose}")
+    return f"caught at 1 % of alerts: {'; '.join(clauses)}" if clauses else ""
 
 
 def hits(recall: float | None, positives: float | None) -> str:
@@ -73,29 +73,29 @@ def hits(recall: float | None, positives: float | None) -> str:
 def _few(metrics: Mapping[str, float | None]) -> dict[str, str]:
     """Where so few examples are of the positive class that a score of it, or the chosen round, is one of chance."""
     known = {name: metrics.get(f"{POSITIVES}/{name}") for name in ("test", "test_fewest", "val", "val_fewest")}
-    found = {name: f"{count:,.0f}" for name, count in known.items() if count is not None}
+    shown = {name: f"{count:,.0f}" for name, count in known.items() if count is not None}
     few = {name for name, count in known.items() if name.endswith("fewest") and count is not None and count < FEW}
-    said = []
+    clauses = []
     if "test_fewest" in few:
-        said.append(
-            f"{found['test']} test examples of all members are of the positive class, {found['test_fewest']} at "
+        clauses.append(
+            f"{shown['test']} test examples of all members are of the positive class, {shown['test_fewest']} at "
             "the member with the fewest: scores move much with each of them; compare over several seeds"
         )
     if "val_fewest" in few and known["val"] and f"{BEST}/round" in metrics:
-        which = "such validation examples" if said else "validation examples of the positive class"
-        said.append(
-            f"the best round is chosen by {found['val']} {which} ({found['val_fewest']} at the "
+        which = "such validation examples" if clauses else "validation examples of the positive class"
+        clauses.append(
+            f"the best round is chosen by {shown['val']} {which} ({shown['val_fewest']} at the "
             "member with the fewest), and may be the best by chance"
         )
-    return {"few": f"{'; '.join(said)}."} if said else {}
+    return {"few": f"{'; '.join(clauses)}."} if clauses else {}
 
 
 def covered(metrics: Mapping[str, float | None], clients: int | None) -> str:
     """How many members a mean AUC within members is of; "" where that is not known or they are all."""
-    members, asked = metrics.get("within/members"), metrics.get("scores/sampled") or clients
-    if members is None or asked is None or members >= asked:
+    members, expected = metrics.get("within/members"), metrics.get("scores/sampled") or clients
+    if members is None or expected is None or members >= expected:
         return ""
-    return f"AUC within members is of {members:g} of {asked:g}: the others' test examples are of one class."
+    return f"AUC within members is of {members:g} of {expected:g}: the others' test examples are of one class."
 
 
 _UNTESTED = (
@@ -106,51 +106,51 @@ _UNTESTED = (
 
 def notes(metrics: Mapping[str, float | None]) -> dict[str, str]:
     """{what: a sentence} on a summary's metrics (`rounds.RoundResult`); empty where there is nothing to note."""
-    found = {}
+    sentences = {}
     accuracy = metrics.get("global/accuracy")
     if "fairness/undefined_clients" in metrics and accuracy is None and metrics.get("local/accuracy") is None:
-        found["untested"] = _UNTESTED
+        sentences["untested"] = _UNTESTED
     if metrics.get("global/classes_predicted") == 1 and accuracy is not None and accuracy < 1:
-        found["one class"] = (
+        sentences["one class"] = (
             f"the model predicts one class for all test examples; it is right for {accuracy:.1%}. Train with a larger "
             "algorithm.lr or more rounds, or weigh the classes (algorithm.class_weight)."
         )
     alike = not metrics.get("scores/coarse")  # else the constant prediction is of other members than the accuracy
     if metrics.get(_DIVERGED):
-        found["diverged"] = (
+        sentences["diverged"] = (
             f"training diverged: a mean loss of {metrics[_DIVERGED]:.3g} is that of no model that learns. Lower "
             "algorithm.lr, bound the updates (the part clip), or scale features that are large (data.normalise)."
         )
-    judged = judged_by(metrics)
+    metric = judged_by(metrics)
     if metrics.get(RAREST) is not None:
-        also = "" if judged == PLAIN else f" So {WORDS[judged]} judges here: the best round, gains, comparisons."
-        found["rare"] = (
+        also = "" if metric == PLAIN else f" So {WORDS[metric]} judges here: the best round, gains, comparisons."
+        sentences["rare"] = (
             f"the rarest class has {metrics[RAREST]:.1%} of the training examples: a model that never predicts it has "
             f"a high accuracy.{also}"
         )
-    elif judged != PLAIN:
-        found["judged"] = f"{WORDS[judged]} judges here ([evaluation] metric), and not accuracy."
-    found |= _sampled(metrics) | _missed(metrics) | _few(metrics)
+    elif metric != PLAIN:
+        sentences["judged"] = f"{WORDS[metric]} judges here ([evaluation] metric), and not accuracy."
+    sentences |= _sampled(metrics) | _missed(metrics) | _few(metrics)
     if alike and metrics.get("global/majority") == 1:
-        found["alike"] = "all test examples are of one class, so that no score says anything."
-    if judged == PLAIN and alike:
-        found |= _below_constant(metrics)
-    found |= _below_features(metrics)
+        sentences["alike"] = "all test examples are of one class, so that no score says anything."
+    if metric == PLAIN and alike:
+        sentences |= _below_constant(metrics)
+    sentences |= _below_features(metrics)
     if missing := metrics.get("scores/missing"):
-        found["missing"] = (
+        sentences["missing"] = (
             f"scores of {missing:g} {'client' if missing == 1 else 'clients'} are missing in the last evaluation: all "
             "metrics are of the others. metrics.parquet names them (missing, refused, late)."
         )
-    found |= _cut(metrics)
-    found |= _lacking("best_val", f"best validation {WORDS[judged]}", metrics)
-    return found | _kept_back(metrics)
+    sentences |= _cut(metrics)
+    sentences |= _lacking("best_val", f"best validation {WORDS[metric]}", metrics)
+    return sentences | _kept_back(metrics)
 
 
 def _kept_back(metrics: Mapping[str, float | None]) -> dict[str, str]:
     """What sites do not tell of their scores."""
-    found = {}
+    sentences = {}
     if coarse := metrics.get("scores/coarse"):
-        found["coarse"] = (
+        sentences["coarse"] = (
             f"scores of {coarse:g} {'site' if coarse == 1 else 'sites'} left without all measures "
             "(policy.measures, round_scores, score_epsilon): accuracies include them, where rounded or of drawn labels "
             "possibly far off for a site with few examples, the best and the worst client's among them; what they keep "
@@ -160,19 +160,19 @@ def _kept_back(metrics: Mapping[str, float | None]) -> dict[str, str]:
             '"sum" in [algorithm].'
         )
     if left := metrics.get("scores/uncounted"):
-        found["uncounted"] = (
+        sentences["uncounted"] = (
             f"of {left:.1%} of all members' examples no histogram of scores has left: pooled AUC, average precision "
             'and alerts are of the others, if there are any. Sites name "histogram" in policy.measures.'
         )
-    return found
+    return sentences
 
 
 def _sampled(metrics: Mapping[str, float | None]) -> dict[str, str]:
     count, of = metrics.get("scores/sampled"), metrics.get("scores/clients")
     if count is None or of is None:
         return {}
-    told = f"scores are of {count:,.0f} of {of:,.0f} clients, drawn once for all rounds ([evaluation] clients); "
-    return {"sampled": told + "what is trained, sent and counted in bytes is of all."}
+    sentence = f"scores are of {count:,.0f} of {of:,.0f} clients, drawn once for all rounds ([evaluation] clients); "
+    return {"sampled": sentence + "what is trained, sent and counted in bytes is of all."}
 
 
 def _missed(metrics: Mapping[str, float | None]) -> dict[str, str]:
@@ -201,14 +201,14 @@ def of_gaps(metrics: Mapping[str, float | None], prefix: str = "") -> dict[str, 
 
 def _below_constant(metrics: Mapping[str, float | None]) -> dict[str, str]:
     """Where a model is worse than the constant prediction."""
-    found = {}
+    sentences = {}
     for kind, words in _REFERENCES.items():
         matched, constant = metrics.get(f"{kind}/matched_accuracy"), metrics.get(f"{kind}/majority")
         reached = metrics.get(f"{kind}/accuracy") if matched is None else matched
         if reached is not None and constant is not None and reached < constant:
             trained = "" if matched is None else " with training examples"
-            found[kind] = words.format(reached, constant, trained=trained)
-    return found
+            sentences[kind] = words.format(reached, constant, trained=trained)
+    return sentences
 
 
 FAR = 0.02  # of an AUC, by which a model may be below a regression without a word
@@ -255,24 +255,24 @@ def _lacking(kind: str, what: str, metrics: Mapping[str, float | None]) -> dict[
     if not missing:
         return {}
     whose = f"{missing:g} {'client' if missing == 1 else 'clients'}"
-    said = f"the round of {what}, {round:g}, lacks the scores of {whose}; no evaluated round lacks fewer."
-    return {f"{kind} missing": said}
+    sentence = f"the round of {what}, {round:g}, lacks the scores of {whose}; no evaluated round lacks fewer."
+    return {f"{kind} missing": sentence}
 
 
 def fallen_back(metrics: Mapping[str, float | None]) -> str:
     """Why "best_fair/…" is of the round with the best validation accuracy and not of the one with the lowest gaps
     (`metrics.best_rounds.fairest`); "" where it is of that."""
     val = {name: metrics.get(f"best_fair/val/{name}") for name in ("accuracy", "constant", "score", "chance")}
-    judged, margin = judged_by(metrics), metrics.get("best_fair/val/margin")
+    metric, margin = judged_by(metrics), metrics.get("best_fair/val/margin")
     other = val["score"] is not None
     accuracy, constant = (val["score"], val["chance"]) if other else (val["accuracy"], val["constant"])
     if accuracy is None or constant is None or margin is None:
         return ""
-    shown = f"shown is the round of best validation {WORDS[judged]}"
+    shown = f"shown is the round of best validation {WORDS[metric]}"
     if not accuracy > constant + margin:
         far = f"more than {margin:g} above" if margin else "above"
         why = (
-            f"no round's {WORDS[judged]} on validation is {far} that of the better constant prediction, {constant:.3f}"
+            f"no round's {WORDS[metric]} on validation is {far} that of the better constant prediction, {constant:.3f}"
         )
         return f"{why}; {shown}"
     if metrics.get("best_fair/val/alike") == 1 and margin >= 0:
@@ -282,14 +282,14 @@ def fallen_back(metrics: Mapping[str, float | None]) -> str:
 
 def of_fairest(metrics: Mapping[str, float | None]) -> dict[str, str]:
     """{what: a sentence} on the fairest round: that none was fair, and that its model predicts one class."""
-    found = _lacking("best_fair", "lowest gaps on validation examples", metrics)
+    sentences = _lacking("best_fair", "lowest gaps on validation examples", metrics)
     if why := fallen_back(metrics):
-        found["fallen back"] = f"there is no fairest round: {why}."
+        sentences["fallen back"] = f"there is no fairest round: {why}."
     if metrics.get("best_fair/global/classes_predicted") == 1:
-        found["one class"] = (
+        sentences["one class"] = (
             f"the model of round {metrics['best_fair/round']} predicts one class for all test examples, so that its "
             "gaps are 0 and say nothing."
         )
     elif "best_fair/round" in metrics:
-        found |= of_gaps(metrics, "best_fair/")
-    return found
+        sentences |= of_gaps(metrics, "best_fair/")
+    return sentences

@@ -93,8 +93,8 @@ class Run:
 
     def section(self, name: str) -> Document:
         """A section of the configuration, empty if it is absent."""
-        found = self.config.get(name, {})
-        return found if isinstance(found, dict) else {}
+        section = self.config.get(name, {})
+        return section if isinstance(section, dict) else {}
 
     @property
     def models(self) -> str:
@@ -132,10 +132,10 @@ class Run:
 
     def known(self, metric: str) -> dict[str, dict[int, float]]:
         """{client: {round: value}}: what the server knew of each client after every round; empty if nothing."""
-        found: dict[str, dict[int, float]] = {}
+        values: dict[str, dict[int, float]] = {}
         for row in _rows(self.metrics, metric, SERVER, False).to_pylist():
-            found.setdefault(row["client"], {})[row["round"]] = row["value"]
-        return found
+            values.setdefault(row["client"], {})[row["round"]] = row["value"]
+        return values
 
     def clients(self, metric: str, split: str = "test") -> dict[str, float]:
         """{client: value} of the last evaluation; clients where the metric is not defined are absent."""
@@ -166,14 +166,14 @@ class Group:
 
     def by_seed(self, name: str) -> dict[object, float]:
         """{seed: the entry} of the runs that have it."""
-        found = zip(self.runs, self.values(name), strict=True)
-        return {run.config.get("seed"): value for run, value in found if value is not None and math.isfinite(value)}
+        pairs = zip(self.runs, self.values(name), strict=True)
+        return {run.config.get("seed"): value for run, value in pairs if value is not None and math.isfinite(value)}
 
 
 def judged_alike(groups: Iterable[Group]) -> str:
     """The metric that all runs are judged by; "" where they are judged by different ones."""
-    found = {run.judged for group in groups for run in group.runs}
-    return found.pop() if len(found) == 1 else ""
+    metrics = {run.judged for group in groups for run in group.runs}
+    return metrics.pop() if len(metrics) == 1 else ""
 
 
 def read_run(directory: Path) -> Run:
@@ -241,28 +241,28 @@ def grouped(runs: Sequence[Run]) -> list[Group]:
         occurrence = seen[(*same, run.config.get("seed"))]
         seen[(*same, run.config.get("seed"))] += 1
         together.setdefault((*same, occurrence), []).append(run)
-    members = [tuple(found) for found in together.values()]
-    return [Group(label, found) for label, found in zip(_labels(members), members, strict=True)]
+    members = [tuple(group_runs) for group_runs in together.values()]
+    return [Group(label, group_runs) for label, group_runs in zip(_labels(members), members, strict=True)]
 
 
 def distinct(items: Iterable[T], same: Callable[[T, T], bool]) -> list[list[T]]:
     """Partition `items` into lists of equal ones, in order of first appearance."""
-    found: list[list[T]] = []
+    classes: list[list[T]] = []
     for item in items:
-        for alike in found:
+        for alike in classes:
             if same(alike[0], item):
                 alike.append(item)
                 break
         else:
-            found.append([item])
-    return found
+            classes.append([item])
+    return classes
 
 
 def spread(values: Iterable[float | None]) -> tuple[float, float, int]:
     """Mean, sample standard deviation (n - 1; NaN for n < 2) and number n of the values that are finite."""
-    kept = [value for value in values if value is not None and math.isfinite(value)]
-    mean = statistics.fmean(kept) if kept else math.nan
-    return mean, statistics.stdev(kept) if len(kept) > 1 else math.nan, len(kept)
+    finite = [value for value in values if value is not None and math.isfinite(value)]
+    mean = statistics.fmean(finite) if finite else math.nan
+    return mean, statistics.stdev(finite) if len(finite) > 1 else math.nan, len(finite)
 
 
 def _evaluations(metrics: pa.Table) -> pa.Table:
@@ -276,16 +276,16 @@ def _rows(metrics: pa.Table, metric: str, split: str, pooled: bool) -> pa.Table:
 
 def _so_far(config: Document, metrics: pa.Table, ledger: pa.Table, done: int) -> Record:
     """What summary.json would say after the last evaluation; what only a finished run knows is absent."""
-    found: dict[str, float] = {}
+    summary: dict[str, float] = {}
     evaluated = _evaluations(metrics)
     everyone = _scored(evaluated)
     for number in sorted(pc.unique(evaluated["round"]).to_pylist()):
         last = evaluated.filter(pc.field("round") == number)
         measured = _tested(last)
         measured |= {MISSING: float(missing)} if (missing := everyone - _scored(last)) else {}
-        best = best_validated(number, validated(last, judged_by(measured)), measured, found)
-        fair = fairest(number, selection(last), measured, found, config.get("fair_margin", 0.0))
-        found = measured | best | fair
+        best = best_validated(number, validated(last, judged_by(measured)), measured, summary)
+        fair = fairest(number, selection(last), measured, summary, config.get("fair_margin", 0.0))
+        summary = measured | best | fair
     sent = dict.fromkeys(("up", "down", "peer"), 0)
     for row in ledger.group_by("direction").aggregate([("bytes", "sum")]).to_pylist():
         sent[row["direction"]] = row["bytes_sum"]
@@ -299,49 +299,49 @@ def _so_far(config: Document, metrics: pa.Table, ledger: pa.Table, done: int) ->
         "bytes_down": sent["down"],
         **({"bytes_peer": sent["peer"]} if sent["peer"] else {}),
         "bytes_evaluation": pc.sum(ledger.filter(pc.field("purpose") == EVALUATION)["bytes"]).as_py() or 0,
-        "metrics": found,
+        "metrics": summary,
     }
 
 
 def _scored(metrics: pa.Table) -> int:
     """How many clients have an accuracy; those that are missing have other rows."""
-    own = (pc.field("metric") == "accuracy") & (pc.field("client") != GLOBAL)
-    return len(pc.unique(metrics.filter(own)["client"]))
+    condition = (pc.field("metric") == "accuracy") & (pc.field("client") != GLOBAL)
+    return len(pc.unique(metrics.filter(condition)["client"]))
 
 
 def _tested(metrics: pa.Table) -> dict[str, float]:
     """The test numbers of one evaluation's rows, as a summary has them."""
-    pooled, own = metrics.filter(pc.field("client") == GLOBAL), metrics.filter(pc.field("client") != GLOBAL)
+    pooled, client_rows = metrics.filter(pc.field("client") == GLOBAL), metrics.filter(pc.field("client") != GLOBAL)
     whole = {
         name: value
         for name, split, value in zip(*(pooled[key].to_pylist() for key in ("metric", "split", "value")), strict=True)
         if split == "test" or name.startswith(("fairness/", JUDGED, RAREST, DIVERGED))
     }
-    lists = own.filter(pc.field("split") == "test").group_by("metric").aggregate([("value", "list")])
+    lists = client_rows.filter(pc.field("split") == "test").group_by("metric").aggregate([("value", "list")])
     of_clients = dict(zip(lists["metric"].to_pylist(), lists["value_list"].to_pylist(), strict=True))
-    found = {
+    numbers = {
         name if "/" in name else f"{GLOBAL}/{name}": value
         for name, value in whole.items()
         if not name.startswith(MEASURED)
     }
-    found |= {
+    numbers |= {
         name if name.startswith("trained/") else f"local/{name}": statistics.fmean(values)
         for name, values in of_clients.items()
         if not name.startswith((MEASURED, "global_test/", ROUNDED_SCORES))
     }
-    found |= {ROUNDED_SCORES: math.fsum(of_clients[ROUNDED_SCORES])} if ROUNDED_SCORES in of_clients else {}
-    return found | _between(whole, of_clients, len(pc.unique(own["client"])))
+    numbers |= {ROUNDED_SCORES: math.fsum(of_clients[ROUNDED_SCORES])} if ROUNDED_SCORES in of_clients else {}
+    return numbers | _between(whole, of_clients, len(pc.unique(client_rows["client"])))
 
 
 def _between(whole: dict[str, float], of_clients: dict[str, list[float]], clients: int) -> dict[str, float]:
     """What `metrics.between_groups.summarized` says, from rows."""
-    found: dict[str, float] = {}
+    numbers: dict[str, float] = {}
     for metric in dict.fromkeys(name for name in (*whole, *of_clients) if name.startswith(MEASURED)):
         name, values = metric.removeprefix(f"{MEASURED}/"), of_clients.get(metric, [])
-        found |= {f"{MEASURED}/{GLOBAL}/{name}": whole[metric]} if metric in whole else {}
-        found |= {f"{MEASURED}/median/{name}": statistics.median(values)} if values else {}
-        found[f"{MEASURED}/median/{name}_undefined"] = clients - len(values)
-    return found
+        numbers |= {f"{MEASURED}/{GLOBAL}/{name}": whole[metric]} if metric in whole else {}
+        numbers |= {f"{MEASURED}/median/{name}": statistics.median(values)} if values else {}
+        numbers[f"{MEASURED}/median/{name}_undefined"] = clients - len(values)
+    return numbers
 
 
 _ENGINE = "engine.name"
@@ -350,9 +350,9 @@ _WHERE = {"simulation": ", simulated", "ray": ", simulated", "flare": ", between
 
 def _labels(groups: Sequence[tuple[Run, ...]]) -> list[str]:
     """The algorithm's name, and as much more as it takes to tell the groups apart."""
-    datasets = {found[0].summary["dataset"] for found in groups}
-    on = [f" on {found[0].summary['dataset']}" if len(datasets) > 1 else "" for found in groups]
-    labels = [f"{found[0].summary['algorithm']}{where}" for found, where in zip(groups, on, strict=True)]
+    datasets = {group_runs[0].summary["dataset"] for group_runs in groups}
+    on = [f" on {group_runs[0].summary['dataset']}" if len(datasets) > 1 else "" for group_runs in groups]
+    labels = [f"{group_runs[0].summary['algorithm']}{where}" for group_runs, where in zip(groups, on, strict=True)]
     for label in [label for label, count in Counter(labels).items() if count > 1]:
         same = [at for at, other in enumerate(labels) if other == label]
         settings = [flat(groups[at][0].config) for at in same]
@@ -364,6 +364,6 @@ def _labels(groups: Sequence[tuple[Run, ...]]) -> list[str]:
             labels[at] += "".join(f", {key}={config.get(key)}" for key in shown)
     clash = Counter(labels)
     return [
-        f"{label} ({found[0].directory})" if clash[label] > 1 else label
-        for label, found in zip(labels, groups, strict=True)
+        f"{label} ({group_runs[0].directory})" if clash[label] > 1 else label
+        for label, group_runs in zip(labels, groups, strict=True)
     ]

@@ -121,16 +121,16 @@ class Gain:
     beyond: tuple[int, int] | None = None
 
 
-def alone(run: Run, groups: Sequence[Group]) -> Run | None:
+def local_run(run: Run, groups: Sequence[Group]) -> Run | None:
     """The run that trains alone on the split and with the seed of `run`, of several the one whose settings differ in
     the fewest keys; None without one, and for such a run itself."""
     if run.summary["algorithm"] in ALONE:
         return None
-    others = (other for group in _alone(groups) for other in group.runs if _same_split(other, run))
+    others = (other for group in _local_groups(groups) for other in group.runs if _same_split(other, run))
     return min(others, key=lambda other: len(differences(other.config, run.config)), default=None)
 
 
-def _alone(groups: Sequence[Group]) -> list[Group]:
+def _local_groups(groups: Sequence[Group]) -> list[Group]:
     return [group for group in groups if group.runs[0].summary["algorithm"] in ALONE]
 
 
@@ -141,33 +141,33 @@ def missing(run: Run) -> str:
 
 def gains(groups: Sequence[Group]) -> list[Gain]:
     """Of every run that has such a run beside it."""
-    found, several = [], _alone(groups)
+    all_gains, several = [], _local_groups(groups)
     for at, group in enumerate(groups):
         for run in group.runs:
-            reference = alone(run, groups)
+            reference = local_run(run, groups)
             before = {} if reference is None else reference.clients(run.judged)
-            own = {
+            changes = {
                 client: value - before[client] for client, value in run.clients(run.judged).items() if client in before
             }
-            if own:
+            if changes:
                 owners = [other.label for other in several if any(each is reference for each in other.runs)]
                 beside = owners[0] if len(several) > 1 else ""
                 apart = "" if reference is None else conditions(reference, run)
                 beyond = None if reference is None else beyond_noise(run, reference)
-                found.append(Gain(at, group, run, own, beside, apart, beyond))
-    return found
+                all_gains.append(Gain(at, group, run, changes, beside, apart, beyond))
+    return all_gains
 
 
-def sentences(found: Sequence[Gain]) -> list[str]:
+def sentences(all_gains: Sequence[Gain]) -> list[str]:
     """For every group of runs, what joining changes on average, how many members gain and lose, and how much; all its
     seeds together, where a member counts once for each."""
-    said = []
-    for group in distinct(found, lambda one, other: one.group is other.group):
+    lines = []
+    for group in distinct(all_gains, lambda one, other: one.group is other.group):
         values = [value for gain in group for value in gain.of_clients.values()]
         up, down = [value for value in values if value > 0], [value for value in values if value < 0]
         who = "pairs of a member and a seed" if len(group) > 1 else "members"
         change, metric = _change(group), WORDS[group[0].run.judged]
-        beside = [f"alone: {told}" for told in (group[0].beside, group[0].apart) if told]
+        beside = [f"alone: {text}" for text in (group[0].beside, group[0].apart) if text]
         about = "; ".join([change.sureness, *beside])
         if change.significant:
             does = "brings" if change.mean > 0 else "costs"
@@ -181,8 +181,8 @@ def sentences(found: Sequence[Gain]) -> list[str]:
         words += (
             f"; {len(down):,} {'loses' if len(down) == 1 else 'lose'}, by {three(-spread(down)[0])}" if down else ""
         )
-        said.append(f"{words}{_beyond(group)}.")
-    return said
+        lines.append(f"{words}{_beyond(group)}.")
+    return lines
 
 
 def _beyond(group: Sequence[Gain]) -> str:
@@ -233,11 +233,11 @@ def table(found: Sequence[Gain]) -> ResultTable:
     """A row per run: how many members gain, the mean, and the members that gain least and most."""
     rows = []
     for gain in found:
-        own = gain.of_clients
-        ends = (end(own, key=own.__getitem__) for end in (min, max))
-        named = [Cell(signed(own[client]), repr(own[client]), client) for client in ends]
-        mean = spread(own.values())[0]
-        helped = f"{sum(value > 0 for value in own.values())} of {len(own)}"
+        changes = gain.of_clients
+        ends = (end(changes, key=changes.__getitem__) for end in (min, max))
+        named = [Cell(signed(changes[client]), repr(changes[client]), client) for client in ends]
+        mean = spread(changes.values())[0]
+        helped = f"{sum(value > 0 for value in changes.values())} of {len(changes)}"
         about = (Cell(gain.group.label), Cell(str(gain.run.summary.get("seed", NONE))))
         rows.append((*about, Cell(helped), named[0], Cell(signed(mean), repr(mean)), named[1]))
     return ResultTable(("run", "seed", "members helped", "least", "mean", "most"), tuple(rows), words=2)
@@ -257,15 +257,15 @@ def member_spreads(found: Sequence[Gain]) -> ResultTable:
     )
 
 
-def figure(found: Sequence[Gain]) -> Figure | None:
+def figure(all_gains: Sequence[Gain]) -> Figure | None:
     """A panel per split, of the first few; in it a dot per member and run, side by side: members in the order of their
     mean gain over the split's runs."""
-    splits = distinct(found, lambda one, other: _same_split(one.run, other.run))[:PANELS]
+    splits = distinct(all_gains, lambda one, other: _same_split(one.run, other.run))[:PANELS]
     ends = [value for split in splits for gain in split for value in gain.of_clients.values()]
     panels = tuple(_panel(split, min(ends), max(ends), titled=len(splits) > 1) for split in splits)
     if not panels:
         return None
-    names = {gain.group.label for gain in found}
+    names = {gain.group.label for gain in all_gains}
     return Figure(panels, legend_of([dots for panel in panels for dots in panel.marks] if len(names) > 1 else ()))
 
 
@@ -335,8 +335,8 @@ def facts(groups: Sequence[Group]) -> tuple[ResultTable, ResultTable]:
         }
         for name, entry in entries.items():
             rows.setdefault(name, []).append(str(entry))
-    same = tuple((Cell(name), Cell(own[0])) for name, own in rows.items() if len({*own}) == 1)
-    odd = [name for name, own in rows.items() if len({*own}) > 1 and own != [group.label for group in groups]]
+    same = tuple((Cell(name), Cell(values[0])) for name, values in rows.items() if len({*values}) == 1)
+    odd = [name for name, values in rows.items() if len({*values}) > 1 and values != [group.label for group in groups]]
     lines = tuple((Cell(group.label), *(Cell(rows[name][at]) for name in odd)) for at, group in enumerate(groups))
     return ResultTable((), same, words=2), ResultTable(("run", *odd), lines if odd else (), words=1 + len(odd))
 
@@ -396,8 +396,8 @@ def incomparable(groups: Sequence[Group]) -> str:
     )
     for words, value in about:
         if len({value(group.first) for group in groups}) > 1:
-            told = "; ".join(f"{group.label}: {value(group.first)}" for group in groups)
-            return f"these runs are {words} ({told})"
+            details = "; ".join(f"{group.label}: {value(group.first)}" for group in groups)
+            return f"these runs are {words} ({details})"
     odd = [f"{group.first.directory}, {rounds(group.first)}" for group in groups if not group.first.finished]
     return f"not all runs are finished: {'; '.join(odd)}" if odd else ""
 
@@ -414,14 +414,14 @@ def metrics(
         for name in run.summary["metrics"]
         if name.startswith(f"{family}/") and shown(name)
     )
-    rows, marks, judged = [], comparable(groups), judged_alike(groups)
+    rows, marks, metric = [], comparable(groups), judged_alike(groups)
     for name in names:
         family, last = name.partition("/")[0], name.rpartition("/")[2]
         counted = last in COUNTED or last.startswith("undefined_")
         form = number if not counted else tenths if family == "local" else counted_number
         cells = [measured(group.values(name), form) for group in groups]
         if marks:
-            cells = marked(cells, [group.by_seed(name) for group in groups], last, judged)
+            cells = marked(cells, [group.by_seed(name) for group in groups], last, metric)
         title = readable(last if family in ("fairness", "per_class") else name)
         rows.append((Cell(title, note=explained(name)), *cells))
     return ResultTable(heads(groups), tuple(_merged(rows)))
@@ -429,13 +429,13 @@ def metrics(
 
 def _merged(rows: Sequence[tuple[Cell, ...]]) -> list[tuple[Cell, ...]]:
     """The rows with a micro F1 that is the accuracy before it, as it is with one label each, named in that one's."""
-    found: list[tuple[Cell, ...]] = []
+    merged: list[tuple[Cell, ...]] = []
     for row in rows:
-        if found and row[0].note == NOTES["f1"] and row[1:] == found[-1][1:]:
-            found[-1] = (replace(found[-1][0], note=f"also F1, {NOTES['f1']}"), *row[1:])
+        if merged and row[0].note == NOTES["f1"] and row[1:] == merged[-1][1:]:
+            merged[-1] = (replace(merged[-1][0], note=f"also F1, {NOTES['f1']}"), *row[1:])
         else:
-            found.append(row)
-    return found
+            merged.append(row)
+    return merged
 
 
 def costs(groups: Sequence[Group]) -> ResultTable:
@@ -512,7 +512,7 @@ def incentives(run: Run) -> ResultTable:
 
 def qualities(run: Run) -> ResultTable:
     """What clients of low, medium and high quality are paid per round, in the mean; empty for other partitions."""
-    paid = {client: sum(own.values()) / len(own) for client, own in run.known("payoff").items()}
+    paid = {client: sum(payoffs.values()) / len(payoffs) for client, payoffs in run.known("payoff").items()}
     groups = per_group(paid)
     return ResultTable(
         ("quality", "payoff per round"), tuple((Cell(name), Cell(number(v), repr(v))) for name, v in groups.items())
@@ -524,16 +524,24 @@ def reward_fairness(groups: Sequence[Group]) -> ResultTable:
     training on the same split and seed, a row for each other run; empty without such a run of `local`."""
     rows = []
     for group, run in [(owner, run) for owner in groups for run in owner.runs]:
-        reference = alone(run, groups)
+        reference = local_run(run, groups)
         if reference is None:
             continue
         one, other = reference.clients(run.judged), run.clients(run.judged)
         shared = sorted(one.keys() & other.keys())
-        found = pearson(np.array([one[c] for c in shared]), np.array([other[c] for c in shared]))
-        told = NONE if math.isnan(found.low) else f"{found.low:.3f} to {found.high:.3f}"
-        value = NONE if math.isnan(found.value) else f"{found.value:.3f}"
+        correlation = pearson(np.array([one[c] for c in shared]), np.array([other[c] for c in shared]))
+        interval = NONE if math.isnan(correlation.low) else f"{correlation.low:.3f} to {correlation.high:.3f}"
+        value = NONE if math.isnan(correlation.value) else f"{correlation.value:.3f}"
         seed = str(run.summary.get("seed", NONE))
-        rows.append((Cell(group.label), Cell(seed), Cell(value, repr(found.value)), Cell(told), Cell(str(len(shared)))))
+        rows.append(
+            (
+                Cell(group.label),
+                Cell(seed),
+                Cell(value, repr(correlation.value)),
+                Cell(interval),
+                Cell(str(len(shared))),
+            )
+        )
     return ResultTable(
         ("run", "seed", "correlation with local training", "95 % interval", "clients"), tuple(rows), words=2
     )
@@ -541,7 +549,7 @@ def reward_fairness(groups: Sequence[Group]) -> ResultTable:
 
 def named_clients(accuracy: Mapping[str, float], value: float) -> str:
     """The clients that have `value`: "client-2", "client-2, client-9" or "client-2 and 4 more"."""
-    names = [client for client, own in accuracy.items() if own == value]
+    names = [client for client, score in accuracy.items() if score == value]
     return ", ".join(names) if len(names) < 3 else f"{names[0]} and {len(names) - 1} more"
 
 
@@ -550,12 +558,12 @@ def splits(parts: Iterable[tuple[str, pa.Table]]) -> ResultTable:
     rows = []
     for whose, table in parts:
         nodes = sorted(size for size in table["nodes"].to_pylist() if size is not None)
-        kept, cut = (_total(table[name].to_pylist()) for name in ("edges_kept", "edges_cut"))
-        all_ends = 0 if kept is None or cut is None else 2 * kept + cut
+        edges_kept, cut = (_total(table[name].to_pylist()) for name in ("edges_kept", "edges_cut"))
+        all_ends = 0 if edges_kept is None or cut is None else 2 * edges_kept + cut
         share = f"{(cut or 0) / all_ends:.1%}" if all_ends else NONE
         middle = f"{statistics.median(nodes):,.1f}".removesuffix(".0") if nodes else NONE
         sizes = (_count(nodes[0] if nodes else None), middle, _count(nodes[-1] if nodes else None))
-        rows.append(tuple(map(Cell, (whose, f"{len(table):,}", *sizes, _count(kept), _count(cut), share))))
+        rows.append(tuple(map(Cell, (whose, f"{len(table):,}", *sizes, _count(edges_kept), _count(cut), share))))
     head = ("split of", "clients", "fewest nodes", "median", "most", "edges kept", "edge ends cut", "share cut")
     return ResultTable(head, tuple(rows))
 
@@ -572,8 +580,8 @@ def clients(run: Run) -> ResultTable:
     parts = run.partition.to_pylist()
     for part in parts if len(parts) <= MANY else sorted(parts, key=lambda part: -(part["nodes"] or 0)):
         counts = [_count(part[name]) for name in names] + [number(part[name]) for name in shares]
-        own = accuracy.get(part["client"])
-        last = Cell(NONE) if own is None else Cell(number(own), repr(own))
+        score = accuracy.get(part["client"])
+        last = Cell(NONE) if score is None else Cell(number(score), repr(score))
         rows.append((Cell(part["client"]), *map(Cell, counts), last))
     head = ("client", *(name.replace("_", " ") for name in (*names, *shares)), f"test {WORDS[run.judged]}")
     return ResultTable(head, ends(rows))
@@ -585,9 +593,9 @@ def pairs(run: Run) -> ResultTable:
     if run.partition is None or not run.pairs:
         return ResultTable((), ())
     sums = {name: matrix.sum(1) for name, matrix in run.pairs.items()}
-    shares = [own / own.sum() if own.sum() else own for own in sums.values()]
+    shares = [totals / totals.sum() if totals.sum() else totals for totals in sums.values()]
     rows = [
-        (Cell(str(client)), *(Cell(f"{own[at]:.4f}", repr(float(own[at]))) for own in shares))
+        (Cell(str(client)), *(Cell(f"{totals[at]:.4f}", repr(float(totals[at]))) for totals in shares))
         for at, client in enumerate(run.partition["client"].to_pylist())
     ]
     return ResultTable(("client", *(name.replace("_", " ") for name in sums)), ends(rows))
@@ -684,10 +692,10 @@ def between_groups(groups: Sequence[Group]) -> ResultTable:
     rows, names = [], _of_people(groups)
     for family, words in FAMILIES.items():
         for name, title in (GAPS | OTHERS).items():
-            found = [group.values(f"{family}/{name}") for group in groups]
-            if all(value is None for values in found for value in values):
+            group_values = [group.values(f"{family}/{name}") for group in groups]
+            if all(value is None for values in group_values for value in values):
                 continue
-            cells = [measured(values, signed if name.endswith("_signed") else number) for values in found]
+            cells = [measured(values, signed if name.endswith("_signed") else number) for values in group_values]
             if comparable(groups) and not (name in UNFAIR and any(alike(group, family) for group in groups)):
                 cells = marked(cells, [group.by_seed(f"{family}/{name}") for group in groups], name)
             cells = [_noted(cell, _aside(group, family, name)) for cell, group in zip(cells, groups, strict=True)]
@@ -700,8 +708,8 @@ def between_groups(groups: Sequence[Group]) -> ResultTable:
 
 def alike(group: Group, family: str = "groups/global") -> bool:
     """Whether a run of the group predicts one class for nearly everybody, so that its gaps say nothing."""
-    told = zip(*(group.values(f"{family}/{name}") for name in ("predicted", "favorable")), strict=True)
-    return any(one is not None and true is not None and near_constant(one, true) for one, true in told)
+    shares = zip(*(group.values(f"{family}/{name}") for name in ("predicted", "favorable")), strict=True)
+    return any(one is not None and true is not None and near_constant(one, true) for one, true in shares)
 
 
 def _of_people(groups: Sequence[Group]) -> tuple[str, ...]:

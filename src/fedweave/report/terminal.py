@@ -45,8 +45,8 @@ FAIREST = ("global/accuracy", "groups/global/sp", "groups/global/eo")  # what is
 
 def _absences(directory: Path, tell: "Callable[[pa.Table], str]" = absent) -> list[str]:
     """What to note on clients that were missing from rounds."""
-    said = tell(read_table(directory, METRICS)) if (directory / METRICS).is_file() else ""
-    return [said] if said else []
+    sentence = tell(read_table(directory, METRICS)) if (directory / METRICS).is_file() else ""
+    return [sentence] if sentence else []
 
 
 def screen(quiet: bool = False) -> Console:
@@ -112,13 +112,13 @@ class Terminal:
 def show_result(console: Console, summary: Values, directory: Path) -> None:
     """The final models on the test split, what they cost, and where the files are."""
     metrics = summary["metrics"]
-    for said in _absences(directory, mostly):
-        console.print(f"[bold red]{unmarked(said)}[/]", highlight=False, soft_wrap=True)
+    for sentence in _absences(directory, mostly):
+        console.print(f"[bold red]{unmarked(sentence)}[/]", highlight=False, soft_wrap=True)
     console.print(Columns(_scores(metrics)))
     if some := covered(metrics, summary.get("members", summary.get("clients"))):
         console.print(some, highlight=False, soft_wrap=True, markup=False)
-    if found := caught(metrics, summary.get("classes") or ()):
-        console.print(found, highlight=False, soft_wrap=True, markup=False)
+    if alerts := caught(metrics, summary.get("classes") or ()):
+        console.print(alerts, highlight=False, soft_wrap=True, markup=False)
     for note in (*notes(metrics).values(), *_absences(directory)):
         console.print(f"[bold yellow]note: {unmarked(note)}[/]", highlight=False, soft_wrap=True)
     if "groups/median/sp_undefined" in metrics:
@@ -151,11 +151,11 @@ def _scores(metrics: Values) -> list[Table]:
         table.add_row(name, *(_number(metrics.get(f"{kind}/{name}")) for kind in kinds))
     for name in (key.removeprefix("pooled/") for key in metrics if key.startswith("pooled/")):
         table.add_row(f"{name}, pooled", _number(metrics[f"pooled/{name}"]))
-    judged, chosen = judged_by(metrics), "best_val/round" in metrics
-    for name in dict.fromkeys((judged, "auc")):
+    metric, chosen = judged_by(metrics), "best_val/round" in metrics
+    for name in dict.fromkeys((metric, "auc")):
         if (values := [metrics.get(f"{WITHOUT_GRAPH}/{kind}/{name}") for kind in kinds]) != [None] * len(kinds):
             table.add_row(f"{name}, features alone", *map(_number, values))
-    for name in dict.fromkeys((judged, *(OF_POSITIVE if judged in OF_POSITIVE else ()))) if chosen else ():
+    for name in dict.fromkeys((metric, *(OF_POSITIVE if metric in OF_POSITIVE else ()))) if chosen else ():
         best = (_number(metrics.get(f"best_val/{kind}/{name}")) for kind in kinds)
         table.add_row(f"{name}, best val", *best)
     tables = [table]
@@ -167,16 +167,16 @@ def _scores(metrics: Values) -> list[Table]:
     return tables
 
 
-def _chosen(metrics: Values, judged: str) -> str:
+def _chosen(metrics: Values, metric: str) -> str:
     """Which round is the best on validation examples, and what it finds where a positive class is looked for."""
-    which = f"best mean validation {WORDS[judged]} after round {metrics['best_val/round']}"
-    shown = (judged, "recall_at_1", "recall") if judged in OF_POSITIVE else ()
+    which = f"best mean validation {WORDS[metric]} after round {metrics['best_val/round']}"
+    shown = (metric, "recall_at_1", "recall") if metric in OF_POSITIVE else ()
     of = hits(metrics.get("best_val/pooled/recall_at_1"), metrics.get(f"{POSITIVES}/test"))
-    told = {name: metrics.get(f"best_val/pooled/{name}") for name in dict.fromkeys(shown)}
-    words = {name: WORDS[name] + " from its threshold on" * (name not in OF_SCORES) for name in told}
+    values = {name: metrics.get(f"best_val/pooled/{name}") for name in dict.fromkeys(shown)}
+    words = {name: WORDS[name] + " from its threshold on" * (name not in OF_SCORES) for name in values}
     counts = {"recall_at_1": f" ({of})"} if of else {}
     known = ", ".join(
-        f"{words[name]} {value:.4f}{counts.get(name, '')}" for name, value in told.items() if value is not None
+        f"{words[name]} {value:.4f}{counts.get(name, '')}" for name, value in values.items() if value is not None
     )
     return f"{which}; pooled: {known}" if known else which
 
@@ -199,26 +199,26 @@ def _for_evaluation(summary: Values) -> str:
     return f" ({decimal(summary['bytes_evaluation'])} of {every} for evaluation)"
 
 
-def _between_groups(found: Values) -> Table:
+def _between_groups(metrics: Values) -> Table:
     """The gaps between groups of people on the test split, beside what chance alone would show."""
     table = Table("between groups", box=SIMPLE_HEAD)
     for heading in ("global", "noise floor", "signed", "median", "undefined at", "predicted", "favorable"):
         table.add_column(heading, justify="right")
-    shares = [_number(found.get(f"groups/global/{name}")) for name in ("predicted", "favorable")]
+    shares = [_number(metrics.get(f"groups/global/{name}")) for name in ("predicted", "favorable")]
     rows = ("sp", "eo", "equalised_odds", "tradeoff_accuracy", "tradeoff_auc", "tradeoff_skill")
-    for name in (name for name in rows if f"groups/median/{name}_undefined" in found):
+    for name in (name for name in rows if f"groups/median/{name}_undefined" in metrics):
         keys = (f"global/{name}", f"global/{name}_floor", f"global/{name}_signed", f"median/{name}")
-        undefined = f"{found[f'groups/median/{name}_undefined']:.0f} clients"
-        table.add_row(name, *(_number(found.get(f"groups/{key}")) for key in keys), undefined, *shares)
+        undefined = f"{metrics[f'groups/median/{name}_undefined']:.0f} clients"
+        table.add_row(name, *(_number(metrics.get(f"groups/{key}")) for key in keys), undefined, *shares)
     return table
 
 
-def show_cells(console: Console, found: "Cells") -> None:
+def show_cells(console: Console, result: "Cells") -> None:
     """A table of the report (`report.cells.Table`)."""
     table = Table(box=SIMPLE_HEAD)
-    for at, head in enumerate(found.head):
-        table.add_column(head, justify="left" if at < found.words else "right")
-    for row in found.rows:
+    for at, head in enumerate(result.head):
+        table.add_column(head, justify="left" if at < result.words else "right")
+    for row in result.rows:
         table.add_row(*(unmarked(f"{cell.text} {cell.note}".strip()) for cell in row))
     console.print(table)
 

@@ -55,8 +55,8 @@ class Tracked:
     def step(self, reached: Checkpoint) -> None:
         """See `experiment.runs.run.RunObserver`."""
         self._round = reached.round
-        found = {f"bytes/{way}": float(size) for way, size in self._ledger.sizes().items()}
-        self._tell(found | {"seconds": reached.seconds} | reached.summary)
+        values = {f"bytes/{way}": float(size) for way, size in self._ledger.sizes().items()}
+        self._tell(values | {"seconds": reached.seconds} | reached.summary)
 
     def stopping(self, number: int) -> None:
         """See `experiment.runs.run.RunObserver`."""
@@ -70,8 +70,8 @@ class Tracked:
             for tracker in self._trackers:
                 tracker.close(self._round == self._rounds)
 
-    def _tell(self, found: Mapping[str, float]) -> None:
-        finite = {name: float(value) for name, value in found.items() if math.isfinite(value)}
+    def _tell(self, values: Mapping[str, float]) -> None:
+        finite = {name: float(value) for name, value in values.items() if math.isfinite(value)}
         with _named():
             for tracker in self._trackers if finite else ():
                 tracker.numbers(self._round, finite)
@@ -155,8 +155,8 @@ class MLflow:
         if not where:  # a folder needs no database; MLflow wants to be told that this is meant
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
             where = (directory / "mlruns").resolve().as_uri()
-        self._client, kept = MlflowClient(where), directory / MLFLOW_RUN
-        known = json.loads(kept.read_text()) if done and kept.exists() else {}
+        self._client, file = MlflowClient(where), directory / MLFLOW_RUN
+        known = json.loads(file.read_text()) if done and file.exists() else {}
         if known.get("uri") == where:
             self._run = str(known["run"])
             self._client.update_run(self._run, "RUNNING")
@@ -164,7 +164,7 @@ class MLflow:
         experiment = self._client.get_experiment_by_name("fedweave")
         number = experiment.experiment_id if experiment else self._client.create_experiment("fedweave")
         self._run = self._client.create_run(number, run_name=directory.name).info.run_id
-        kept.write_text(json.dumps({"uri": where, "run": self._run}))
+        file.write_text(json.dumps({"uri": where, "run": self._run}))
         params = [Param(name, str(value)[:500]) for name, value in flat(settings).items()]
         self._client.log_batch(self._run, params=params)
 

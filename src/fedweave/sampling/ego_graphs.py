@@ -75,8 +75,8 @@ class EgoEdges:
         """
         if kind not in KINDS:
             raise ValueError(f"ego-graphs of fixed fan-out have no operator {kind!r}, only {' and '.join(KINDS)}")
-        own, means = _Rings.apply(h.view(-1, self.batch, h.shape[1]), self.inner(h), self.fan_out)
-        return own.flatten(0, 1), means.flatten(0, 1)
+        nodes, means = _Rings.apply(h.view(-1, self.batch, h.shape[1]), self.inner(h), self.fan_out)
+        return nodes.flatten(0, 1), means.flatten(0, 1)
 
 
 class _Rings(Operation):

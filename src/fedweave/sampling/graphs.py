@@ -233,10 +233,10 @@ def _laid_out(
     starts = _starts(torch.where(inside, _at(degree, nodes), 0))
     owner = _owners(starts, padded_size("edges of a mini-batch", counted(starts[..., -1], most[1])))
     end = owner.clamp(max=len(row) - 1)
-    own = nodes.gather(2, end)
-    entry = _at(begin, own) + torch.arange(owner.shape[2], device=owner.device) - starts.gather(2, end)
+    end_node = nodes.gather(2, end)
+    entry = _at(begin, end_node) + torch.arange(owner.shape[2], device=owner.device) - starts.gather(2, end)
     # within a graph, rows are as far apart as nodes
-    other = end + _at(columns, entry.clamp(max=columns.shape[1] - 1)) - own
+    other = end + _at(columns, entry.clamp(max=columns.shape[1] - 1)) - end_node
     return first, nodes, slot, starts, torch.where(owner < len(row), other, 0)
 
 

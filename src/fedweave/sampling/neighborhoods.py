@@ -64,8 +64,8 @@ def grow(
         return targets, filled, {}
     size = graph.own_edges.cache.padded_size
     grown = partial(_grow, layers=tuple(layers), fan_out=fan_out, dtype=graph.x.dtype, padded_size=size)
-    sources, filled, *found = _Grow.apply(grown, *graph.own_edges.neighbors, targets, filled, key)
-    hops = zip(layers, found[::3], found[1::3], found[2::3], strict=True)
+    sources, filled, *tensors = _Grow.apply(grown, *graph.own_edges.neighbors, targets, filled, key)
+    hops = zip(layers, tensors[::3], tensors[1::3], tensors[2::3], strict=True)
     return sources, filled, {str(i): {"place": place, "count": count, "gcn": gcn} for i, place, count, gcn in hops}
 
 
@@ -96,7 +96,7 @@ def places(first: Tensor, degree: Tensor, targets: Tensor, key: Tensor, fan_out:
     return at, there, torch.where(there, (many / fan_out).clamp(min=1), 0.0)
 
 
-def alone(targets: Tensor, dtype: torch.dtype) -> Tree:
+def self_hop(targets: Tensor, dtype: torch.dtype) -> Tree:
     """The hop in which every one of `targets` [t] sees itself only: A = I."""
     one = torch.ones(len(targets), 1, dtype=dtype, device=targets.device)
     return {"place": targets[:, None][:, :0], "count": one[:, :0], "gcn": one}
@@ -140,8 +140,10 @@ class Sampled:
         if kind not in ("sum", "mean", "mean_or_self"):
             raise ValueError(f"sampled neighbors have no operator {kind!r}, only gcn, sum, mean and mean_or_self")
         total = count.sum(1, keepdim=True)
-        own = (total == 0).to(count.dtype) if kind == "mean_or_self" else torch.zeros_like(total)
-        return Bipartite(self.hop["place"], torch.cat([own, count if kind == "sum" else count / total.clamp(min=1)], 1))
+        self_weight = (total == 0).to(count.dtype) if kind == "mean_or_self" else torch.zeros_like(total)
+        return Bipartite(
+            self.hop["place"], torch.cat([self_weight, count if kind == "sum" else count / total.clamp(min=1)], 1)
+        )
 
     def with_means(self, h: Tensor, kind: str) -> tuple[Tensor, Tensor]:
         """The targets, and for each of them the mean over its sampled neighbors: both [t, k]."""
@@ -213,18 +215,18 @@ def _grow(
 ) -> tuple[Tensor, ...]:
     """For P clients, all tensors [P, …]: the tables of neighbors, the targets, how many count, and the key."""
     first, degree, columns, sources, filled, key = tensors
-    looped, found = (degree + 1).to(torch.float64), []
+    looped, hop_tensors = (degree + 1).to(torch.float64), []
     for i in layers:
         targets, drawn = sources, random.fold(key, "sample", i)
         chosen, count = neighbors(first, degree, columns, targets, drawn, fan_out)
-        own = looped.gather(1, targets)[..., None]
+        target_degree = looped.gather(1, targets)[..., None]
         other = looped.gather(1, chosen.flatten(1)).view(chosen.shape)
-        gcn = torch.cat([1 / own, count / torch.sqrt(own * other)], 2)
+        gcn = torch.cat([1 / target_degree, count / torch.sqrt(target_degree * other)], 2)
         sources, filled, place = _joined(
             targets, filled, chosen.flatten(1), degree.shape[1], partial(padded_size, (i, targets.shape[1]))
         )
-        found += [place.view(chosen.shape), count.to(dtype), gcn.to(dtype)]
-    return sources, filled, *found
+        hop_tensors += [place.view(chosen.shape), count.to(dtype), gcn.to(dtype)]
+    return sources, filled, *hop_tensors
 
 
 def _joined(
@@ -235,15 +237,23 @@ def _joined(
     list several times."""
     sizes = targets.shape[1], count + 1
     at, numbers = (torch.arange(size, device=nodes.device).expand(len(nodes), size) for size in sizes)
-    own = torch.where(at < filled[:, None], targets, count)  # the last column takes what does not count
-    new = torch.zeros_like(numbers, memory_format=torch.contiguous_format).scatter_(1, nodes, 1).scatter_(1, own, 0)
+    target_columns = torch.where(at < filled[:, None], targets, count)  # the last column takes what does not count
+    new = (
+        torch.zeros_like(numbers, memory_format=torch.contiguous_format)
+        .scatter_(1, nodes, 1)
+        .scatter_(1, target_columns, 0)
+    )
     where = new.cumsum(1) + (filled[:, None] - 1)
     total = where[:, -1] + 1
     most = targets.shape[1] + min(count, nodes.shape[1])
     size = padded_size(max(len(at[0]), counted(total, most)))
     sources = targets[:, :1].repeat(1, size + 1).scatter_(1, torch.where(new > 0, where, size), numbers)
-    sources[:, : len(at[0])] = torch.where(own < count, targets, sources[:, : len(at[0])])
-    return sources[:, :size], total, where.scatter_reduce_(1, own, at, "amax", include_self=False).gather(1, nodes)
+    sources[:, : len(at[0])] = torch.where(target_columns < count, targets, sources[:, : len(at[0])])
+    return (
+        sources[:, :size],
+        total,
+        where.scatter_reduce_(1, target_columns, at, "amax", include_self=False).gather(1, nodes),
+    )
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -275,10 +285,10 @@ def reached(graph: Graph, layer: Layer, targets: Tensor, keys: Tensor, fan_out: 
         start = torch.where(there, many.source.gather(1, flat).view(at.shape).long(), targets[..., None])
         edge = torch.where(there, many.edge.gather(1, flat).view(at.shape).long(), 0)
         features = _rows(edges.features, edge) * there[..., None]
-        own: Tree = {"count": count, "features": features, "degree": many.degree.gather(1, targets)}
+        tensors: Tree = {"count": count, "features": features, "degree": many.degree.gather(1, targets)}
         if what.startswith(GCN):
-            own["gcn"] = _normalized(what, many, edges, targets, start, edge, count)
-        hop[way] = {name: value.to(graph.x.dtype) for name, value in own.items()}
+            tensors["gcn"] = _normalized(what, many, edges, targets, start, edge, count)
+        hop[way] = {name: value.to(graph.x.dtype) for name, value in tensors.items()}
         started.append(start.flatten(1))
     return started, hop
 
@@ -291,9 +301,15 @@ def _normalized(
     counted, loops = what.endswith("counted"), "bare" not in what
     total = (many.degree.to(torch.float64) if counted else many.strength) + loops
     scale = torch.where(total > 0, total.rsqrt(), 0.0)
-    own = scale.gather(1, targets)[..., None]
+    target_scale = scale.gather(1, targets)[..., None]
     weight = count if counted else count * _rows(edges.weight, edge)
-    return torch.cat([own * own * loops, weight * own * scale.gather(1, start.flatten(1)).view(start.shape)], 2)
+    return torch.cat(
+        [
+            target_scale * target_scale * loops,
+            weight * target_scale * scale.gather(1, start.flatten(1)).view(start.shape),
+        ],
+        2,
+    )
 
 
 def _rows(table: Tensor, at: Tensor) -> Tensor:
@@ -316,13 +332,13 @@ class SampledMessages(Some):
         what, way = carrying.kinds().get(kind, ("", ""))
         if way not in self.operators:
             raise ValueError(f"sampled messages have no operator {kind!r}, only those of single edges that were drawn")
-        own = self.operators[way]
-        count, features, degree = own["count"], own["features"], own["degree"]
+        tensors = self.operators[way]
+        count, features, degree = tensors["count"], tensors["features"], tensors["degree"]
         t, fan_out = count.shape
         first = t * (1 + fan_out * [one for one in WAYS if one in self.operators].index(way))
         if what.startswith(GCN):
             place = first + torch.arange(t * fan_out, device=count.device)
-            return Bipartite(place.view(t, fan_out), own["gcn"])
+            return Bipartite(place.view(t, fan_out), tensors["gcn"])
         if what == "scalers":
             return DenseMatrix(torch.stack([torch.log1p(degree), 1 / torch.log1p(degree.clamp(min=1))], 1))
         share = count / degree.clamp(min=1)[:, None]
@@ -442,11 +458,11 @@ def grown(
     """
     hops, whole = {}, None  # where all nodes begin in the list
     for i, layer in layers.items():
-        own = random.fold(keys, "sample", i)
+        layer_keys = random.fold(keys, "sample", i)
         if layer.along:
-            more, hops[str(i)] = reached(graph, layer, targets, own, fan_out)
+            more, hops[str(i)] = reached(graph, layer, targets, layer_keys, fan_out)
         else:
-            chosen, hops[str(i)] = _hop(graph, targets, own, fan_out)
+            chosen, hops[str(i)] = _hop(graph, targets, layer_keys, fan_out)
             more = [chosen.flatten(1)]
             if capped and (whole is not None or is_too_long(targets.shape[1], fan_out, graph.nodes)):
                 everyone = torch.arange(graph.nodes, device=targets.device).expand(len(targets), -1)
@@ -466,9 +482,9 @@ def _hop(graph: Graph, targets: Tensor, keys: Tensor, fan_out: int) -> tuple[Ten
     first, degree, columns = (table.expand(len(targets), -1) for table in graph.own_edges.neighbors)
     chosen, count = neighbors(first, degree, columns, targets, keys, fan_out)
     looped = (degree + 1).to(torch.float64)
-    own = looped.gather(1, targets)[..., None]
+    target_degree = looped.gather(1, targets)[..., None]
     other = looped.gather(1, chosen.flatten(1)).view(chosen.shape)
-    gcn = torch.cat([1 / own, count / torch.sqrt(own * other)], 2)
+    gcn = torch.cat([1 / target_degree, count / torch.sqrt(target_degree * other)], 2)
     return chosen, {"count": count.to(graph.x.dtype), "gcn": gcn.to(graph.x.dtype)}
 
 
@@ -517,7 +533,11 @@ class Minibatches:
                 "graph_cross_entropy, which draws these"
             )
         layers = {i: layer for i, layer in reversed([*enumerate(model)]) if layer.operator not in NO_HOP}
-        if odd := [own.operator for own in layers.values() if not own.along and own.operator not in Sampled.KINDS]:
+        if odd := [
+            message_layer.operator
+            for message_layer in layers.values()
+            if not message_layer.along and message_layer.operator not in Sampled.KINDS
+        ]:
             raise ValueError(
                 f"sampled neighbors give no {odd[0]!r}, which the model multiplies by; choose model sage, gcn, gat, "
                 "gine or pna"
@@ -550,15 +570,15 @@ class Minibatches:
         train = graph.masks[TRAIN]
         if train.shape[-1] < MANY:
             return drawn(train, keys[:, None], self.batch)
-        chosen, real = zip(*(drawn(train, own, self.batch) for own in keys.unbind()), strict=True)
+        chosen, real = zip(*(drawn(train, step_key, self.batch) for step_key in keys.unbind()), strict=True)
         return torch.stack(chosen), torch.stack(real)
 
     def _of_edges(self, model: Model, graph: Graph, chosen: Tensor) -> tuple[tuple[Tensor, ...], dict[str, Tree]]:
         """The nodes where edges int64 [steps, b] start and where they end, and the hop of the layer that reads both."""
-        own = graph.own_edges.of_edges(examples=True)
-        at = chosen.flatten().clamp(max=len(own.ends) - 1)  # others are padding
-        ends = tuple(end.index_select(0, at).view(chosen.shape) for end in own.ends.unbind(1))
-        features = own.features.index_select(0, at).view(*chosen.shape, -1).to(graph.x.dtype)
+        edges = graph.own_edges.of_edges(examples=True)
+        at = chosen.flatten().clamp(max=len(edges.ends) - 1)  # others are padding
+        ends = tuple(end.index_select(0, at).view(chosen.shape) for end in edges.ends.unbind(1))
+        features = edges.features.index_select(0, at).view(*chosen.shape, -1).to(graph.x.dtype)
         read = next(i for i, layer in enumerate(model) if layer.operator in OF_EXAMPLES)
         return ends, {str(read): {"features": features}}
 
@@ -597,8 +617,8 @@ def bytes_of(model: Model, sampler: Minibatches, nodes: int, steps: int) -> floa
 def places_of(model: Model, sampler: Minibatches) -> int:
     """How many places the neighborhood of one example has at the lowest layer."""
     layers = sampler.layers(model).values()
-    own = 2 if models.example(model) == "edge" else 1
-    return own * math.prod(1 + sampler.fan_out * max(1, len(layer.along)) for layer in layers)
+    ends = 2 if models.example(model) == "edge" else 1
+    return ends * math.prod(1 + sampler.fan_out * max(1, len(layer.along)) for layer in layers)
 
 
 def _ids(nodes: Tensor, ends: tuple[Tensor, ...], layers: Mapping[int, Layer], fan_out: int) -> Tensor:
@@ -608,5 +628,5 @@ def _ids(nodes: Tensor, ends: tuple[Tensor, ...], layers: Mapping[int, Layer], f
     for layer in layers.values():
         reached = example.repeat_interleave(fan_out).repeat(max(1, len(layer.along)))
         example = torch.cat([example, reached])
-    own = [nodes == end.index_select(1, example) for end in ends]
-    return torch.stack(own).any(0)[..., None]
+    matches = [nodes == end.index_select(1, example) for end in ends]
+    return torch.stack(matches).any(0)[..., None]

@@ -61,9 +61,9 @@ def planned(
     tried = tries(config, settings, grid)
     if ranges := [key for key, values in tried.items() if range_of(values)]:
         raise ConfigError(f"--grid {ranges[0]}: values from a range are sought with --search N; or list some.")
-    made, notes = algorithms_of(config, algorithms, settings)
-    check_scopes(tried, made)
-    documents = [one for document in made for one in combined(document, tried)]
+    base_documents, notes = algorithms_of(config, algorithms, settings)
+    check_scopes(tried, base_documents)
+    documents = [one for document in base_documents for one in combined(document, tried)]
     numbers = numbers_of(seeds)
     if len(numbers) * len(documents) > MOST:
         raise UserError(f"these are {len(numbers) * len(documents):,} runs; ask for at most {MOST:,}.")
@@ -81,23 +81,25 @@ def tries(config: Path, settings: Sequence[str], grid: Sequence[str]) -> dict[st
     """
     if seeded := [text for text in (*settings, *grid) if scoped(text.partition("=")[0].strip())[1] == "seed"]:
         raise ConfigError(f"{seeded[0]}: give the seeds of a sweep with --seeds, such as --seeds 5,6.")
-    own = {f"algorithm.{key}": [inline(value) for value in values] for key, values in tuned(load(config)).items()}
-    return own | dict(_values(text) for text in grid)
+    tuned_values = {
+        f"algorithm.{key}": [inline(value) for value in values] for key, values in tuned(load(config)).items()
+    }
+    return tuned_values | dict(_values(text) for text in grid)
 
 
 def scoped(key: str) -> tuple[str, str]:
     """The algorithm that a key of the grid is for, "" for all of them, and the key itself."""
-    name, _, own = key.rpartition(":")
-    return name, own
+    name, _, setting = key.rpartition(":")
+    return name, setting
 
 
 def own_grid(grid: Mapping[str, Sequence[str]], algorithm: str) -> dict[str, Sequence[str]]:
     """{key: values} of the grid for one algorithm: those that it alone has take the place of those for all."""
-    found = {key: values for key, values in grid.items() if not scoped(key)[0]}
-    return found | {
-        own: values
+    shared = {key: values for key, values in grid.items() if not scoped(key)[0]}
+    return shared | {
+        setting: values
         for key, values in grid.items()
-        for name, own in [scoped(key)]
+        for name, setting in [scoped(key)]
         if name and lookup("--grid", "algorithm", name)[0] == algorithm
     }
 
@@ -109,14 +111,14 @@ def check_scopes(grid: Mapping[str, Sequence[str]], documents: Sequence[Document
         ConfigError: names the algorithms that are, or those that have the key.
     """
     for key in grid:
-        name, own = scoped(key)
+        name, setting = scoped(key)
         if not name:
             continue
         wanted = lookup(f"--grid {key}", "algorithm", name)[0]
         if not (mine := [document for document in documents if _algorithm(document)[0] == wanted]):
             others = ", ".join(dict.fromkeys(_algorithm(document)[0] for document in documents))
             raise ConfigError(f"--grid {key}: {name} is not among the algorithms of this sweep: {others}.")
-        if not takes(mine[0], own):
+        if not takes(mine[0], setting):
             raise ConfigError(f"--grid {key}: {name} has no such setting.")
 
 
@@ -128,8 +130,8 @@ def _algorithm(document: Document) -> tuple[str, type]:
 def is_whole(document: Document, key: str) -> bool:
     """Whether a setting of [algorithm] or [model] can have whole numbers alone."""
     section, _, name = key.partition(".")
-    own = parameters(section, resolve(document).sections[section].kind)
-    return name in own and not accepts(own[name], 0.5)
+    accepted = parameters(section, resolve(document).sections[section].kind)
+    return name in accepted and not accepts(accepted[name], 0.5)
 
 
 def range_of(values: Sequence[str]) -> tuple[float, float, bool] | None:
@@ -157,7 +159,7 @@ def algorithms_of(config: Path, algorithms: str, settings: Sequence[str]) -> tup
             if text not in apart:
                 override(document, text)
         documents.append(document)
-        notes += _told((name or "").strip(), exchanged, apart, document)
+        notes += _sharing_notes((name or "").strip(), exchanged, apart, document)
     return documents, notes
 
 
@@ -192,7 +194,7 @@ def share(runs: Sequence[PlannedRun], text: str) -> list[PlannedRun]:
     return list(runs[number - 1 :: count])
 
 
-def _told(name: str, exchanged: Exchanged, apart: Sequence[str], document: Document) -> list[str]:
+def _sharing_notes(name: str, exchanged: Exchanged, apart: Sequence[str], document: Document) -> list[str]:
     """Sentences on what an algorithm keeps of [algorithm] and what not; apart: the --set that it does not take."""
     without = [f"{name} does not take {', '.join(f'--set {text}' for text in apart)}"] if apart else []
     return [f"{note}." for note in (*without, *exchanged.told(name, resolve(document).algorithm.values))]
@@ -200,19 +202,19 @@ def _told(name: str, exchanged: Exchanged, apart: Sequence[str], document: Docum
 
 def taken(document: Document, grid: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
     """{key: values} of the grid for the document's algorithm, of the keys that it can have."""
-    own = own_grid(grid, _algorithm(document)[0])
-    return {key: values for key, values in own.items() if takes(document, key)}
+    algorithm_grid = own_grid(grid, _algorithm(document)[0])
+    return {key: values for key, values in algorithm_grid.items() if takes(document, key)}
 
 
 def combined(document: Document, grid: Mapping[str, Sequence[str]]) -> list[Document]:
     """The document with every combination of the values of those keys that it can have."""
-    own, found = taken(document, grid), list[Document]()
-    for chosen in itertools.product(*own.values()):
+    algorithm_grid, documents = taken(document, grid), list[Document]()
+    for chosen in itertools.product(*algorithm_grid.values()):
         changed = deepcopy(document)
-        for key, value in zip(own, chosen, strict=True):
+        for key, value in zip(algorithm_grid, chosen, strict=True):
             override(changed, f"{key}={value}")
-        found.append(changed)
-    return found
+        documents.append(changed)
+    return documents
 
 
 def takes(document: Document, key: str, option: str = "--grid") -> bool:
@@ -220,34 +222,34 @@ def takes(document: Document, key: str, option: str = "--grid") -> bool:
     section, _, name = key.partition(".")
     if section != "algorithm" or "." in name:
         return True
-    own, kind = _algorithm(document)
+    algorithm, kind = _algorithm(document)
     everybody = (parameters("algorithm", other) for other in registry("algorithm").values())
     if name in parameters("algorithm", kind):
         return True
     if not any(name in theirs for theirs in everybody):
-        raise ConfigError(f"{option} {key}: no algorithm has the setting {name!r}; {own} has others.")
+        raise ConfigError(f"{option} {key}: no algorithm has the setting {name!r}; {algorithm} has others.")
     return False
 
 
 def _values(text: str) -> tuple[str, list[str]]:
     """ "algorithm.lr=.01,.003" as the key and TOML values."""
     key, equals, values = text.partition("=")
-    found = [value.strip() for value in re.split(r",(?![^\[{]*[\]}])", values)]  # not at those in lists
-    if not equals or not key.strip() or not all(found):
+    parts = [value.strip() for value in re.split(r",(?![^\[{]*[\]}])", values)]  # not at those in lists
+    if not equals or not key.strip() or not all(parts):
         raise ConfigError(f"--grid {text}: write section.key=value,value, for example --grid algorithm.lr=.01,.003")
-    return key.strip(), found
+    return key.strip(), parts
 
 
 def numbers_of(text: str) -> list[int]:
     """ "0-2,7" as [0, 1, 2, 7]."""
-    found: list[int] = []
+    numbers: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d{1,18})\s*(?:-\s*(\d{1,18})\s*)?", part)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if last < first or last - first >= MOST:
             raise ConfigError(f"--seeds {text}: write seeds such as 0-4 or 0,3,7.")
-        found += range(first, last + 1)
-    return list(dict.fromkeys(found))
+        numbers += range(first, last + 1)
+    return list(dict.fromkeys(numbers))
 
 
 def up_to_date(runs: Sequence[PlannedRun], overwrite: bool) -> list[PlannedRun]:
@@ -258,15 +260,16 @@ def up_to_date(runs: Sequence[PlannedRun], overwrite: bool) -> list[PlannedRun]:
         UserError: there are such runs, and they are not to be replaced; names what has changed.
     """
     known: dict[str, dict[str, str]] = {}
-    found = {run.name: changed for run in runs if (changed := _changed(run, known))}
-    if found and not overwrite:
-        what = ", ".join(dict.fromkeys(one for changed in found.values() for one in changed))
-        kept = sum(run.finished() for run in runs if run.name not in found)
+    changes = {run.name: changed for run in runs if (changed := _changed(run, known))}
+    if changes and not overwrite:
+        what = ", ".join(dict.fromkeys(one for changed in changes.values() for one in changed))
+        unchanged = sum(run.finished() for run in runs if run.name not in changes)
         raise UserError(
-            f"{what} of {counted(len(found), 'run')} has changed since, such as of {next(iter(found))}. --overwrite "
-            f"does these anew and keeps the others, {kept} of them done; or sweep into another directory with --out."
+            f"{what} of {counted(len(changes), 'run')} has changed since, such as of "
+            f"{next(iter(changes))}. --overwrite does these anew and keeps the others, {unchanged} of them done; or "
+            "sweep into another directory with --out."
         )
-    return [replace(run, anew=run.name in found) for run in runs]
+    return [replace(run, outdated=run.name in changes) for run in runs]
 
 
 def _changed(run: PlannedRun, known: dict[str, dict[str, str]]) -> list[str]:
@@ -348,7 +351,7 @@ def choose(
         if metrics[where]:
             together.setdefault((_algorithm_of(group), where), []).append(group)
     found = (_best(alike, metrics[where], keys, apart, grid or {}) for (_, where), alike in together.items())
-    return [made for made in found if made is not None]
+    return [choice for choice in found if choice is not None]
 
 
 def by_condition(groups: Sequence[Group], apart: Sequence[str]) -> list[list[Group]]:
@@ -371,8 +374,10 @@ def _best(
     best = alike[max(range(len(alike)), key=lambda at: -math.inf if math.isnan(means[at]) else means[at])]
     mine = [key for key in keys if key not in apart]
     settings = [values_of(group, mine) for group in alike]
-    chosen, own = values_of(best, mine), own_grid(grid, str(best.first.config["algorithm"]["name"]))
-    ends = {key: _ended(chosen.get(key), [one.get(key) for one in settings], own.get(key, ())) for key in mine}
+    chosen, algorithm_grid = values_of(best, mine), own_grid(grid, str(best.first.config["algorithm"]["name"]))
+    ends = {
+        key: _ended(chosen.get(key), [one.get(key) for one in settings], algorithm_grid.get(key, ())) for key in mine
+    }
     failing = metric == PLAIN and _below_constant(best)
     return Chosen(
         _algorithm_of(best),
@@ -391,8 +396,8 @@ def _ended(chosen: object, tried: Sequence[object], values: Sequence[str]) -> fl
     numbers = {value for value in tried if is_number(value)}
     if not is_number(chosen):
         return 0
-    if values and (found := range_of(values)):
-        low, high, at = map(math.log, (*found[:2], chosen)) if found[2] else (*found[:2], chosen)
+    if values and (bounds := range_of(values)):
+        low, high, at = map(math.log, (*bounds[:2], chosen)) if bounds[2] else (*bounds[:2], chosen)
         return 0 if NEAR < (at - low) / (high - low) < 1 - NEAR else math.inf
     return len(numbers) if chosen in (min(numbers), max(numbers)) else 0
 
@@ -413,7 +418,7 @@ def _algorithm_of(group: Group) -> str:
     return str(group.first.summary["algorithm"])
 
 
-def told(found: Sequence[Chosen]) -> Iterator[str]:
+def describe_choices(found: Sequence[Chosen]) -> Iterator[str]:
     """How settings were chosen, and which may lie beyond what was tried."""
     if any(one.tried > 1 for one in found):
         yield (
@@ -429,10 +434,10 @@ def told(found: Sequence[Chosen]) -> Iterator[str]:
         )
 
 
-def _settings_text(found: Sequence[Chosen], keys: Callable[[Chosen], Sequence[str]]) -> str:
+def _settings_text(choices: Sequence[Chosen], keys: Callable[[Chosen], Sequence[str]]) -> str:
     """ "fedavg with lr = 0.1, …" of these keys of each."""
     return ", ".join(
-        dict.fromkeys(f"{one.algorithm} with {said({key: one.setting[key]})}" for one in found for key in keys(one))
+        dict.fromkeys(f"{one.algorithm} with {said({key: one.setting[key]})}" for one in choices for key in keys(one))
     )
 
 
@@ -498,9 +503,9 @@ def afterwards(words: Sequence[str]) -> str:
 
 
 def _without(words: Sequence[str]) -> list[str]:
-    kept, skip = [], False
+    remaining, skip = [], False
     for word in words:
         if not skip and word.partition("=")[0] not in _OWN:
-            kept.append(word)
+            remaining.append(word)
         skip = not skip and word in _OWN
-    return kept
+    return remaining

@@ -59,29 +59,29 @@ _TRAINING = ("local_steps", "optimizer", "lr", "weight_decay")
 WHEN = "mean over clients, in the round that is best on validation examples"
 
 
-def latex(found: Sequence[Chosen]) -> str:
+def latex(choices: Sequence[Chosen]) -> str:
     """A `table` with booktabs' rules: algorithms down, conditions across; in bold what is better than every other of
     its column by a paired test over seeds. Of several conditions the last column has the mean ranks."""
-    rows = list(dict.fromkeys(one.algorithm for one in found))
-    columns = list(dict.fromkeys(said(one.condition) for one in found))
-    at = {(one.algorithm, said(one.condition)): one for one in found}
+    rows = list(dict.fromkeys(one.algorithm for one in choices))
+    columns = list(dict.fromkeys(said(one.condition) for one in choices))
+    at = {(one.algorithm, said(one.condition)): one for one in choices}
     cells = {column: _column([at.get((row, column)) for row in rows]) for column in columns}
-    heads = [escaped(column or worded(found[0].metric)) for column in columns]
-    order = placed_over(found)
+    heads = [escaped(column or worded(choices[0].metric)) for column in columns]
+    order = placed_over(choices)
     if order is not None:
         cells["rank"] = [f"{order.means[row]:.2f}" for row in rows]
         heads.append("mean rank")
     body = [
         " & ".join([escaped(row), *(column[number] for column in cells.values())]) for number, row in enumerate(rows)
     ]
-    metrics = list(dict.fromkeys(worded(one.metric) for one in found))
+    metrics = list(dict.fromkeys(worded(one.metric) for one in choices))
     what = f"Test {' or '.join(metrics)} in %, {WHEN}"
-    tested = any(len(one.by_seed()) >= LEAST_SEEDS for one in found)
+    tested = any(len(one.by_seed()) >= LEAST_SEEDS for one in choices)
     bold = " Bold: better than every other by a paired test over seeds." if tested else ""
     bold += "" if order is None else f" {escaped(order.sentence())}"
     lines = [
         r"\begin{table}",
-        rf"  \caption{{{escaped(caption(found, what))}{bold}}}",
+        rf"  \caption{{{escaped(caption(choices, what))}{bold}}}",
         rf"  \begin{{tabular}}{{l{'r' * len(cells)}}}",
         r"    \toprule",
         rf"    {' & '.join(['algorithm', *heads])} \\",
@@ -126,11 +126,11 @@ def by_condition(found: Sequence[Chosen]) -> str:
     return _csv(lines)
 
 
-def _column(found: Sequence[Chosen | None]) -> list[str]:
-    cells = [Cell("--") if one is None else Cell(_percent(one)) for one in found]
+def _column(choices: Sequence[Chosen | None]) -> list[str]:
+    cells = [Cell("--") if one is None else Cell(_percent(one)) for one in choices]
     return [
         rf"\textbf{{{cell.text}}}" if cell.best else cell.text
-        for cell in marked(cells, [{} if one is None else one.by_seed() for one in found], "accuracy")
+        for cell in marked(cells, [{} if one is None else one.by_seed() for one in choices], "accuracy")
     ]
 
 
@@ -141,22 +141,22 @@ def _percent(one: Chosen) -> str:
     return f"{100 * mean:.2f}" + (rf" $\pm$ {100 * deviation:.2f}" if count > 1 else "")
 
 
-def caption(found: Sequence[Chosen], what: str) -> str:
+def caption(choices: Sequence[Chosen], what: str) -> str:
     """What a table or figure of these runs shows: data, cut, noise, rounds, seeds, and the settings, chosen or the
     same."""
-    configs = [one.group.first.config for one in found]
-    varied = {key for one in found for key in one.condition}
-    seeds = sorted({run.config.get("seed", 0) for one in found for run in one.group.runs})
+    configs = [one.group.first.config for one in choices]
+    varied = {key for one in choices for key in one.condition}
+    seeds = sorted({run.config.get("seed", 0) for one in choices for run in one.group.runs})
     several = f", mean and standard deviation over {counted(len(seeds), 'seed')} ({_ranges(seeds)})"
     parts = [
         f"{what}{several if len(seeds) > 1 else f', seed {seeds[0]}'}.",
         f"Data: {_same('data', configs, varied)}. Cut: {_same('partition', configs, varied)}.",
         *_noise(configs),
-        f"Model: {_same('model', configs, varied | {key for one in found for key in one.setting})}.",
+        f"Model: {_same('model', configs, varied | {key for one in choices for key in one.setting})}.",
         f"Rounds: {' or '.join(map(str, sorted({config['rounds'] for config in configs})))}.",
     ]
-    tuned = [f"{_named(one)}: {said(one.setting)}" for one in found if one.setting]
-    fixed = [words for key in _TRAINING if (words := _fixed(key, found))]
+    tuned = [f"{_named(one)}: {said(one.setting)}" for one in choices if one.setting]
+    fixed = [words for key in _TRAINING if (words := _fixed(key, choices))]
     return " ".join(
         [
             *parts,
@@ -166,28 +166,28 @@ def caption(found: Sequence[Chosen], what: str) -> str:
     )
 
 
-def _fixed(key: str, found: Sequence[Chosen]) -> str:
+def _fixed(key: str, choices: Sequence[Chosen]) -> str:
     """ "optimizer = adam (fedavg, moon) or sgd (scaffold)": the value that was not varied, with whose it is where the
     algorithms do not have it alike; "" if none has the key."""
     path, whose = f"algorithm.{key}", dict[str, list[str]]()
-    for one in found:
+    for one in choices:
         value = one.group.first.config["algorithm"].get(key)
         if value is not None and path not in one.setting and path not in one.condition:
             whose.setdefault(str(value), []).append(one.algorithm)
-    alike = len(whose) == 1 and set(*whose.values()) == {one.algorithm for one in found}
-    told = [value if alike else f"{value} ({', '.join(dict.fromkeys(names))})" for value, names in whose.items()]
-    return f"{key.replace('_', ' ')} = {' or '.join(told)}" if told else ""
+    alike = len(whose) == 1 and set(*whose.values()) == {one.algorithm for one in choices}
+    values = [value if alike else f"{value} ({', '.join(dict.fromkeys(names))})" for value, names in whose.items()]
+    return f"{key.replace('_', ' ')} = {' or '.join(values)}" if values else ""
 
 
 def _noise(configs: Sequence[Values]) -> list[str]:
     """A sentence on the kinds of noise and their rates, if there is any."""
-    found = []
+    kinds_of_noise = []
     for kind in ("features", "edges", "labels"):
         rates = sorted({config.get("noise", {}).get(kind, 0) for config in configs})
         if any(rates):
             ways = dict.fromkeys(named(f"noise.{kind}", config) for config in configs)
-            found.append(f"{' or '.join(ways)} = {' or '.join(f'{rate:g}' for rate in rates)}")
-    return [f"Noise: {'; '.join(found)}."] if found else []
+            kinds_of_noise.append(f"{' or '.join(ways)} = {' or '.join(f'{rate:g}' for rate in rates)}")
+    return [f"Noise: {'; '.join(kinds_of_noise)}."] if kinds_of_noise else []
 
 
 def named(key: str, config: Values) -> str:
@@ -231,10 +231,10 @@ def escaped(text: str) -> str:
     return "".join(_SPECIAL.get(mark, mark) for mark in text)
 
 
-def csv_of(groups: Sequence[Group], found: Sequence[Chosen], keys: Sequence[str]) -> str:
+def csv_of(groups: Sequence[Group], choices: Sequence[Chosen], keys: Sequence[str]) -> str:
     """A line of CSV per run: its directory, algorithm, seed and values of the grid's keys, whether its setting was
     chosen, and every number of its summary."""
-    chosen = {one.group.runs[0].directory for one in found}
+    chosen = {one.group.runs[0].directory for one in choices}
     lines = []
     for group in groups:
         for run in group.runs:
@@ -283,19 +283,19 @@ class Chart:
     lines: dict[str, list[Point]] = field(default_factory=dict)
 
 
-def charts(found: Sequence[Chosen]) -> list[Chart]:
+def charts(choices: Sequence[Chosen]) -> list[Chart]:
     """One over each key of which there are several numbers, for every combination of the other conditions."""
-    made = []
-    for key in dict.fromkeys(key for one in found for key in one.condition):
+    result = []
+    for key in dict.fromkeys(key for one in choices for key in one.condition):
         together: dict[str, list[Chosen]] = {}
-        for one in found:
+        for one in choices:
             if is_number(one.condition.get(key)):
                 rest = {other: value for other, value in one.condition.items() if other != key}
                 together.setdefault(said(rest), []).append(one)
         for where, alike in together.items():
             if len({one.condition[key] for one in alike}) > 1 == len({one.metric for one in alike}):
-                made.append(_over(key, where, alike))
-    return made
+                result.append(_over(key, where, alike))
+    return result
 
 
 def _over(key: str, where: str, alike: Sequence[Chosen]) -> Chart:
@@ -405,7 +405,9 @@ def _drawn(chart: Chart) -> "Figure":
         style: Record = {"color": COLORS[at % len(COLORS)], "linestyle": _dashed(DASHES[at % len(DASHES)])}
         if chart.over == "round":
             axes.plot(x, y, label=name, **style)
-            low, high = ([mean + sign * own for mean, own in zip(y, error, strict=True)] for sign in (-1, 1))
+            low, high = (
+                [mean + sign * deviation for mean, deviation in zip(y, error, strict=True)] for sign in (-1, 1)
+            )
             axes.fill_between(x, low, high, color=style["color"], alpha=0.15, linewidth=0)
         else:
             beside = [value + _beside(chart, at) for value in x]
@@ -487,7 +489,7 @@ def results(groups: Sequence[Group], columns: Mapping[str, str]) -> ResultTable:
     return ResultTable(("run", "seeds", *(columns[name] for name in shown)), tuple(rows))
 
 
-def told(groups: Sequence[Group], chosen: Sequence[plan.Chosen] = ()) -> tuple[str, ...]:
+def describe_numbers(groups: Sequence[Group], chosen: Sequence[plan.Chosen] = ()) -> tuple[str, ...]:
     """What the numbers are, and by which to choose; chosen: what was, in every condition."""
     if not (metric := judged_alike(groups)):
         ways = dict.fromkeys(f"{WORDS[one.metric]} ({said(one.condition)})" for one in chosen)
@@ -515,7 +517,7 @@ def _values(run: PlannedRun, keys: Sequence[str]) -> str:
 def markdown(found: ResultTable, notes: Sequence[str], lost: Sequence[str], above: Sequence[str] = ()) -> str:
     """The table as Markdown, what is above it; its `notes` and the runs that are not in it below."""
     without = [f"Not in the table: {counted(len(lost), 'failed run')}."] if lost else []
-    return "\n\n".join([*above, rows_of(found), *notes, *without, *(f"- {said}" for said in lost)]) + "\n"
+    return "\n\n".join([*above, rows_of(found), *notes, *without, *(f"- {sentence}" for sentence in lost)]) + "\n"
 
 
 def rows_of(found: ResultTable) -> str:
@@ -561,18 +563,18 @@ def finish(
     if not done:
         raise FedweaveError(f"no run succeeded; the first says: {failed[runs[0].name]}")
     read = read_runs(done)
-    own = _measured(read, {run.directory: run.config for run in runs}, asked.metrics)
+    extra = _measured(read, {run.directory: run.config for run in runs}, asked.metrics)
     groups = grouped(read)
-    columns = headings(groups, own)
+    columns = headings(groups, extra)
     apart = plan.conditions(asked.keys, asked.over)
     chosen = plan.choose(groups, asked.keys, apart, asked.grid)
-    rows, notes, gone = results(groups, columns), [*told(groups, chosen)], lost(runs, failed, asked.keys)
+    rows, notes, gone = results(groups, columns), [*describe_numbers(groups, chosen)], lost(runs, failed, asked.keys)
     show_cells(console, rows)
     above, choice, compared = list[str](), None, groups
     if asked.keys and chosen:
         best = plan.table(chosen, columns)
         show_cells(console, best)
-        about = [*plan.told(chosen)]
+        about = [*plan.describe_choices(chosen)]
         above = ["Settings chosen by validation:", rows_of(best)]
         choice = SelectedRuns(best, rows, (*notes, *about))
         notes += about
@@ -609,36 +611,36 @@ def _measured(runs: Sequence[Run], configs: Mapping[Path, Config], names: Sequen
     for name in names:
         metric = function(name)
         for run in runs:
-            found = of_run(run.directory, metric, config=configs[run.directory])
-            values = {f"own/local/{found.name}": found.local, f"own/pooled/{found.name}": found.pooled}
+            result = of_run(run.directory, metric, config=configs[run.directory])
+            values = {f"own/local/{result.name}": result.local, f"own/pooled/{result.name}": result.pooled}
             run.summary["metrics"] |= {key: value for key, value in values.items() if math.isfinite(value)}
-            columns |= {f"own/local/{found.name}": f"{found.name}, test", f"own/pooled/{found.name}": "pooled"}
+            columns |= {f"own/local/{result.name}": f"{result.name}, test", f"own/pooled/{result.name}": "pooled"}
     return columns
 
 
 def _for_papers(
-    folder: Path, groups: Sequence[Group], chosen: Sequence[plan.Chosen], asked: SweepOptions
+    folder: Path, groups: Sequence[Group], chosen: Sequence[plan.Chosen], options: SweepOptions
 ) -> list[Path]:
     """What was asked for besides, and charts over numbers of the grid; the files written.
 
     Raises:
         FedweaveError: a table or figures are wanted, and nothing could be chosen.
     """
-    if not chosen and (asked.latex or asked.figures is not None):
+    if not chosen and (options.latex or options.figures is not None):
         raise FedweaveError(
             "--latex and --figures show what is best by validation, and these runs have no validation examples, or no "
             "metric that judges them all; --csv has all numbers."
         )
     over = charts(chosen)
     files = [Path(path) for path in draw(over, folder)]
-    if asked.latex:
+    if options.latex:
         files.append(_save(folder / "sweep.tex", latex(chosen)))
-    if asked.csv:
-        files.append(_save(folder / "sweep.csv", csv_of(groups, chosen, asked.keys)))
+    if options.csv:
+        files.append(_save(folder / "sweep.csv", csv_of(groups, chosen, options.keys)))
         if len({said(one.condition) for one in chosen}) > 1:
             files.append(_save(folder / "sweep-conditions.csv", by_condition(chosen)))
-    if asked.figures is not None:
-        files += [Path(path) for path in save([*over, *over_rounds(chosen)], asked.figures)]
+    if options.figures is not None:
+        files += [Path(path) for path in save([*over, *over_rounds(chosen)], options.figures)]
     return files
 
 

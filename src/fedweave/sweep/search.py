@@ -92,10 +92,10 @@ def _distribution(document: Document, key: str, values: Sequence[str]) -> "BaseD
     """What Optuna draws a setting from."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-    found = range_of(values)
-    if found is None:
+    bounds = range_of(values)
+    if bounds is None:
         return CategoricalDistribution(list(values))
-    least, most, log = found
+    least, most, log = bounds
     if is_whole(document, key):
         return IntDistribution(math.ceil(least), math.floor(most), log=log)
     return FloatDistribution(least, most, log=log)
@@ -151,9 +151,9 @@ def searched(
     runs, failed = dict[str, PlannedRun](), dict[str, str]()
     for number in range(count):
         going = [search for search in searches if search.space or not number]
-        asked = {run.name: run for search in going for run in search.propose(numbers, out)}
-        failed |= execute(list(asked.values()))
-        runs |= asked
+        proposed = {run.name: run for search in going for run in search.propose(numbers, out)}
+        failed |= execute(list(proposed.values()))
+        runs |= proposed
         for search in going:
             search.tell(failed)
     return list(runs.values()), failed, notes

@@ -102,12 +102,14 @@ class MotifPrototypes(Part):
 
     def objective(self, outputs: Outputs) -> Tensor:
         """λ times the distance, scalar; 0 before there are global prototypes."""
-        given, embedded = outputs.given, outputs.embeddings[embedding(outputs.model) - 1]
-        if "prototype" not in given:
+        inputs, embedded = outputs.given, outputs.embeddings[embedding(outputs.model) - 1]
+        if "prototype" not in inputs:
             result: Tensor = embedded.new_zeros(())
             return result
-        own = outputs.graph.edges.operator(MOTIF_MEAN) @ embedded
-        return self.lam * self.away(own, given["prototype"][: len(own)], given["known"][: len(own)])
+        prototypes = outputs.graph.edges.operator(MOTIF_MEAN) @ embedded
+        return self.lam * self.away(
+            prototypes, inputs["prototype"][: len(prototypes)], inputs["known"][: len(prototypes)]
+        )
 
     def away(self, own: Tensor, whole: Tensor, known: Tensor) -> Tensor:
         """The distance of prototypes [K, h] to the global ones, over those that are `known`, bool [K]; 0 of none."""
@@ -145,9 +147,9 @@ class MotifPrototypes(Part):
         """Global prototypes `mean` [K, h] of the motifs `number` int64 [K] (`shapley.distinct`), and which are `known`;
         `motif` int64 [N, …] is what each agent listed."""
         held, motif = listed(state, round), lists(round)
-        number, own = distinct(held), round.replies.stack("prototype", padding=0)
+        number, prototypes = distinct(held), round.replies.stack("prototype", padding=0)
         share = round.value.relu()[:, None, None]
-        shared = torch.cat([share * own.double(), share.expand(*motif.shape, 1)], 2)
+        shared = torch.cat([share * prototypes.double(), share.expand(*motif.shape, 1)], 2)
         place = torch.where(motif >= 0, torch.searchsorted(number, motif), len(number))  # the last row takes padding
         total = shared.new_zeros(len(number) + 1, shared.shape[2])
         for at, rows in zip(place, shared, strict=True):  # one agent after the other: the order decides the last bit
@@ -155,7 +157,7 @@ class MotifPrototypes(Part):
         total, weight = total[:-1, :-1], total[:-1, -1]
         known = weight > 0
         mean = total / torch.where(known, weight, 1.0)[:, None]
-        return {"motif": held, "number": number, "known": known, "mean": mean.to(own.dtype)}
+        return {"motif": held, "number": number, "known": known, "mean": mean.to(prototypes.dtype)}
 
 
 def embedding(model: Model) -> int:
@@ -179,7 +181,7 @@ def listed(state: Tree, round: Round) -> Tensor:
     """The motifs that each of N agents listed when it replied last, int64 [N, …] padded with -1."""
     before, now = state["motif"], lists(round)
     most = max(before.shape[1], now.shape[1])
-    wide, rows = (torch.nn.functional.pad(own, (0, most - own.shape[1]), value=-1) for own in (before, now))
+    wide, rows = (torch.nn.functional.pad(motif, (0, most - motif.shape[1]), value=-1) for motif in (before, now))
     return wide.index_copy(0, round.at, rows)
 
 
@@ -267,13 +269,13 @@ class AgentValue(Part):
 
     def warns(self, state: Tree) -> Mapping[str, Tensor]:
         """Where values stay."""
-        said = "the agents' new values do not sum to more than 0, so that this round leaves them unchanged"
-        return {said: ~state["changed"]}
+        sentence = "the agents' new values do not sum to more than 0, so that this round leaves them unchanged"
+        return {sentence: ~state["changed"]}
 
     def measures(self, state: Tree) -> dict[str, Tensor]:
         """{"value": r, "alignment": φ, "diversity": d}; no alignment of those who were not heard."""
-        told = {"value": state["r"], "alignment": state["phi"].where(state["heard"], torch.nan)}
-        return told | ({"diversity": state["d"]} if self.alpha2 else {})
+        result = {"value": state["r"], "alignment": state["phi"].where(state["heard"], torch.nan)}
+        return result | ({"diversity": state["d"]} if self.alpha2 else {})
 
 
 @dataclass(frozen=True)
@@ -314,7 +316,7 @@ class ValueReward(OwedReward):
         whole = ravel(round.delta)
         quota = shapley.quota(round.value, len(whole), self.beta)
         earned = unravel(shapley.reward(whole, quota), round.delta)
-        owed = map_leaves(lambda owed, own: owed.index_copy(0, round.at, own), state["owed"], earned)
+        owed = map_leaves(lambda owed, reward: owed.index_copy(0, round.at, reward), state["owed"], earned)
         density = torch.zeros_like(state["density"]).index_copy(0, round.at, quota.double() / len(whole))
         return {"owed": owed, "density": density}
 
@@ -361,8 +363,8 @@ class Payoff(Part):
 
     def warns(self, state: Tree) -> Mapping[str, Tensor]:
         """Where nobody is paid."""
-        said = "the values of the agents that replied do not sum to more than 0, so that nobody is paid"
-        return {said: ~state["pay"].any()} if self.budget else {}
+        sentence = "the values of the agents that replied do not sum to more than 0, so that nobody is paid"
+        return {sentence: ~state["pay"].any()} if self.budget else {}
 
     def measures(self, state: Tree) -> dict[str, Tensor]:
         """{"payoff": of the round, "compensation": the part of it for late contributions}; of those who were heard."""

@@ -22,7 +22,7 @@ import scipy.sparse as sp
 from fedweave.core import random
 from fedweave.core.edges import EdgeList, derived_matrix
 from fedweave.core.graph import TRAIN
-from fedweave.core.operators import Precomputed, asked, mean
+from fedweave.core.operators import Precomputed, lookup_precomputed, mean
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.lookup import cache
 from fedweave.errors import ConfigError, DataError, UserError
@@ -167,12 +167,12 @@ def rings(graph: Adjacency, forest: Forest, longest: int) -> list[np.ndarray]:
 def candidates(graph: Adjacency, longest: int) -> list[Cycles]:
     """Cycles among which there are those of a minimum cycle basis, by length from 3 to `longest`; an entry each."""
     block = max(1, BLOCK // max(1, graph.vertices, 2 * graph.edges))
-    found: list[list[Cycles]] = [[] for _ in range(3, longest + 1)]
+    by_length: list[list[Cycles]] = [[] for _ in range(3, longest + 1)]
     for low in range(0, graph.vertices, block):
         roots = np.arange(low, min(low + block, graph.vertices))
         for cycles in _from_roots(graph, roots, longest):
-            found[cycles.edges.shape[1] - 3].append(cycles)
-    return [Cycles(*map(np.concatenate, zip(*of_length, strict=True))) for of_length in found]
+            by_length[cycles.edges.shape[1] - 3].append(cycles)
+    return [Cycles(*map(np.concatenate, zip(*of_length, strict=True))) for of_length in by_length]
 
 
 def _from_roots(graph: Adjacency, roots: np.ndarray, longest: int) -> Iterator[Cycles]:
@@ -346,9 +346,9 @@ def extract(
         raise DataError(f"{len(labels)} labels for {len(graph_of)} vertices; give one each.")
     bridges, cycles = _search(pairs, graph_of, max_ring)
     owner, keys = [graph_of[pairs[0, bridges]]], [_bonds(pairs, bridges, labels, edge_labels, max_ring)]
-    for found in cycles:
-        owner.append(graph_of[found[:, 0]])
-        keys.append(_rows(_canonical(labels[found]), max_ring))
+    for vertices in cycles:
+        owner.append(graph_of[vertices[:, 0]])
+        keys.append(_rows(_canonical(labels[vertices]), max_ring))
     return _counted(np.concatenate(owner), np.concatenate(keys), int(graph_of[-1]) + 1 if len(graph_of) else 0)
 
 
@@ -373,12 +373,12 @@ def _undirected(
     pairs = np.stack([codes // max(1, vertices), codes % max(1, vertices)])
     if edge_labels is None:
         return pairs, None
-    own = edge_labels[proper]
-    unlike = np.flatnonzero(own != own[first][which])
+    proper_labels = edge_labels[proper]
+    unlike = np.flatnonzero(proper_labels != proper_labels[first][which])
     if len(unlike):
         u, v = edges[:, proper[unlike[0]]]
         raise DataError(f"the edge {u} - {v} has two labels; give both directions the same one.")
-    return pairs, own[first]
+    return pairs, proper_labels[first]
 
 
 def _search(pairs: np.ndarray, graph_of: np.ndarray, max_ring: int) -> tuple[np.ndarray, list[np.ndarray]]:
@@ -390,9 +390,9 @@ def _search(pairs: np.ndarray, graph_of: np.ndarray, max_ring: int) -> tuple[np.
         graph = adjacency(pairs[:, begin:end] - low, high - low)
         forest = spanning_forest(graph)
         bridges.append(np.array(forest.bridges, np.int64) + begin)
-        for all_found, found in zip(cycles, rings(graph, forest, max_ring), strict=True):
-            all_found.append(found + low)
-    return np.concatenate(bridges), [np.concatenate(found) for found in cycles]
+        for parts, vertices in zip(cycles, rings(graph, forest, max_ring), strict=True):
+            parts.append(vertices + low)
+    return np.concatenate(bridges), [np.concatenate(vertices) for vertices in cycles]
 
 
 def _batches(graph_of: np.ndarray) -> list[tuple[int, int]]:
@@ -574,7 +574,7 @@ class Vocabulary:
             ConfigError: the examples are no small graphs. DataError: the cache cannot be used.
         """
         if any(part.edges is not None for part in partition.parts):
-            return [self.alone(own) for own in shares(data, partition.parts)]
+            return [self.alone(share) for share in shares(data, partition.parts)]
         whole = self.found(data)
         return [
             self.table(whole, part.examples, (part.masks & (data.y[part.examples] >= 0))[TRAIN])
@@ -588,9 +588,9 @@ class Vocabulary:
     def tables(self, found: Mapping[str, Precomputed]) -> dict[str, pa.Table]:
         """The motifs of each client that the most of its training graphs have: client, motif, graphs."""
         rows = []
-        for client, own in found.items():
-            names = own.words[MOTIFS]
-            graphs = np.diff(own.matrices[HAVING].indptr)[: len(names)]
+        for client, entry in found.items():
+            names = entry.words[MOTIFS]
+            graphs = np.diff(entry.matrices[HAVING].indptr)[: len(names)]
             rows += [(client, names[k], int(graphs[k])) for k in np.argsort(-graphs, kind="stable")[:_SHOWN]]
         columns = zip(*rows, strict=True) if rows else ((), (), ())
         return {MOTIFS: pa.table(dict(zip(("client", "motif", "graphs"), columns, strict=True)))}
@@ -604,8 +604,8 @@ class Vocabulary:
                 "data such as 'proteins', or a part without motifs.",
                 code="config.small-graphs",
             )
-        kept = None if folder is None else folder / MOTIFS
-        return cached(data.edges, data.graph_of, data.node_labels, data.edge_labels, self.max_ring, kept)
+        path = None if folder is None else folder / MOTIFS
+        return cached(data.edges, data.graph_of, data.node_labels, data.edge_labels, self.max_ring, path)
 
     def table(self, motifs: Motifs, graphs: np.ndarray, train: np.ndarray) -> Precomputed:
         """What one client keeps of `motifs`, counted over its training graphs alone.
@@ -613,12 +613,12 @@ class Vocabulary:
         graphs: int64 [e], the rows of its examples in `motifs.counts`. train: bool [e].
         """
         counts = sp.csr_array(motifs.counts[graphs[train]])
-        kept = vocabulary(counts, self.keep)
-        having = sp.coo_array(counts[:, kept].T > 0)
+        index = vocabulary(counts, self.keep)
+        having = sp.coo_array(counts[:, index].T > 0)
         rows, columns = having.coords
         spread = (np.ones(len(rows), np.float32), (rows, np.flatnonzero(train)[columns]))
-        keys = [motifs.keys[k] for k in kept]
-        which = sp.csr_matrix(spread, shape=(len(kept), len(graphs)))
+        keys = [motifs.keys[k] for k in index]
+        which = sp.csr_matrix(spread, shape=(len(index), len(graphs)))
         along, words = {MOTIFS: MOTIFS, HAVING: MOTIFS}, {MOTIFS: tuple(map(str, keys))}
         return Precomputed({MOTIFS: numbers(keys)}, {HAVING: which}, along, words)
 
@@ -626,8 +626,10 @@ class Vocabulary:
 @derived_matrix(MOTIF_MEAN)
 def motif_mean(edges: EdgeList) -> sp.csr_matrix:
     """[K, e]: the mean over the examples that have each motif, 0 where none does."""
-    own = asked(edges.extra.matrices, HAVING).astype(np.float32 if edges.weight is None else edges.weight.dtype)
-    return mean(sp.csr_matrix((own.data, own.indices, own.indptr), shape=(own.shape[0], edges.examples)))
+    having = lookup_precomputed(edges.extra.matrices, HAVING).astype(
+        np.float32 if edges.weight is None else edges.weight.dtype
+    )
+    return mean(sp.csr_matrix((having.data, having.indices, having.indptr), shape=(having.shape[0], edges.examples)))
 
 
 def numbers(keys: Sequence[Motif]) -> np.ndarray:
@@ -660,5 +662,5 @@ def vocabulary(counts: sp.csr_array, keep: float = 0.9) -> np.ndarray:
         raise UserError(f"keep is {keep}; it is the share of motifs to keep, above 0 and at most 1.", code="user.keep")
     scores = tf_idf(counts)
     have = np.flatnonzero(scores)
-    kept = math.floor(Fraction(str(keep)) * len(have))  # as written: .29 of 100 is 29, though the float is below
-    return np.sort(have[np.argsort(-scores[have], kind="stable")[:kept]])
+    size = math.floor(Fraction(str(keep)) * len(have))  # as written: .29 of 100 is 29, though the float is below
+    return np.sort(have[np.argsort(-scores[have], kind="stable")[:size]])

@@ -35,7 +35,7 @@ from fedweave.core.model import Model
 from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree, add, leaves, map_leaves, not_finite
 from fedweave.errors import ConfigError, FedweaveError, told_diverged, told_of_part
-from fedweave.learn import Fit, alone
+from fedweave.learn import Fit, compute_on_server
 from fedweave.partition.client_data import Precompute
 
 UPDATE = "change of the model weights by local training"
@@ -67,7 +67,7 @@ class Composition(dict[str, Part]):
         """`parts`, and for each of the hooks `defaults` that none of them has, its part; the cross-entropy unless one
         of them trains on the examples' classes."""
         supervised = () if any(part.needs.supervised for part in parts) else (CrossEntropy(),)
-        missing = [part for hook, part in defaults.items() if not any(has(given, hook) for given in parts)]
+        missing = [part for hook, part in defaults.items() if not any(has(other, hook) for other in parts)]
         return cls((*supervised, *missing, *parts))
 
     def owner(self, hook: str) -> str:
@@ -106,8 +106,8 @@ class Composition(dict[str, Part]):
             return {}
         if not (owner := self.owner("aggregate")):
             return round.weighted()
-        made = self[owner].aggregate(memory[owner], round)
-        return objective.alike(f"{owner}.aggregate", "the joint update", made, round.w)
+        update = self[owner].aggregate(memory[owner], round)
+        return objective.alike(f"{owner}.aggregate", "the joint update", update, round.w)
 
     def value(self, memory: Tree, round: Round) -> Tensor | None:
         """What each client's update is worth, float64 [P]; None if no part decides it.
@@ -129,17 +129,17 @@ class Composition(dict[str, Part]):
         """
         if not (owner := self.owner("weigh")):
             return None
-        found, count = self[owner].weigh(memory[owner], round), len(round.at)
-        if found is None and self.owner("aggregate"):
+        weights, count = self[owner].weigh(memory[owner], round), len(round.at)
+        if weights is None and self.owner("aggregate"):
             return None
-        if not isinstance(found, Tensor) or found.shape not in ((count,), (count, count)):
+        if not isinstance(weights, Tensor) or weights.shape not in ((count,), (count, count)):
             self._refuse_weights(owner, count)
         foreign = not type(self[owner]).__module__.startswith("fedweave.")  # FairGFL's sum to more on purpose
         if not self.recorded:
-            self.check_finite(found, round.replies, foreign)
-        if foreign and (most := float(found.sum(-1).max())) > 1.001:
+            self.check_finite(weights, round.replies, foreign)
+        if foreign and (most := float(weights.sum(-1).max())) > 1.001:
             self._note_large(owner, most)
-        return found
+        return weights
 
     def check_finite(self, weights: Tensor, replies: Replies, waiting: bool = False) -> None:
         """Refuse weights that are not finite, as `weights` does; after all is decided, where that is `recorded`."""
@@ -148,17 +148,17 @@ class Composition(dict[str, Part]):
             self._refuse_weights(self.owner("weigh"), len(replies))
 
     def _refuse_weights(self, owner: str, count: int) -> NoReturn:
-        said = f"{owner}.weigh: is to give {count} finite weights, one of each {REPLIED}"
-        raise ConfigError(said, code="config.weighing")
+        message = f"{owner}.weigh: is to give {count} finite weights, one of each {REPLIED}"
+        raise ConfigError(message, code="config.weighing")
 
     def _refuse_diverged(self, replies: Replies) -> None:
         """Name the client whose update is not finite or, where updates are, the part whose report is not."""
         odd = {client: path for client in replies.clients if (path := not_finite(replies[client]))}
-        for client, path in sorted(odd.items(), key=lambda own: not own[1].startswith("update")):
+        for client, path in sorted(odd.items(), key=lambda item: not item[1].startswith("update")):
             for name, part in self.items():
                 if any(f"{path}/".startswith(f"{key}/") for key in part.sends):
-                    said = told_of_part(name, f"what it reports as {path!r} at {client!r}")
-                    raise FedweaveError(said, code="diverged")
+                    message = told_of_part(name, f"what it reports as {path!r} at {client!r}")
+                    raise FedweaveError(message, code="diverged")
             raise FedweaveError(told_diverged(f"{path} of {client!r}"), code="diverged")
 
     def factors(self, memory: Tree, round: Round) -> Tensor | None:
@@ -167,12 +167,12 @@ class Composition(dict[str, Part]):
         Raises:
             ConfigError: a part gives something else.
         """
-        found = [
+        limits = [
             objective.numbers(f"{name}.limit", part.limit(memory[name], round), len(round.at), REPLIED)
             for name, part in self.items()
             if has(part, "limit")
         ]
-        return torch.stack(found).prod(0) if found else None
+        return torch.stack(limits).prod(0) if limits else None
 
     def of_client(
         self, hook: Literal["receive", "start", "judged"], ctx: Context, default: Callable[[Context], Tree]
@@ -191,15 +191,15 @@ class Composition(dict[str, Part]):
         """
         owner = self.owner("train")
         if not isinstance(part := self.get(owner), Trains):
-            given, state = ctx.sent, ctx.optimizer_state
-            return ctx.objective.fit(ctx.start, ctx.client, ctx.client.key, given, anchor=ctx.received, state=state)
-        made = part.train(ctx.at(owner))
-        if not isinstance(made, Fit):
+            inputs, state = ctx.sent, ctx.optimizer_state
+            return ctx.objective.fit(ctx.start, ctx.client, ctx.client.key, inputs, anchor=ctx.received, state=state)
+        result = part.train(ctx.at(owner))
+        if not isinstance(result, Fit):
             raise ConfigError(
-                f"{owner}.train: is to give a Fit, as ctx.objective.fit does; it gives {type(made).__name__}"
+                f"{owner}.train: is to give a Fit, as ctx.objective.fit does; it gives {type(result).__name__}"
             )
-        objective.alike(f"{owner}.train", "the trained weights", made.w, ctx.start)
-        return made
+        objective.alike(f"{owner}.train", "the trained weights", result.w, ctx.start)
+        return result
 
     def downloads(self, memory: Tree, at: Tensor, asked: Collection[str]) -> tuple[Tree, Tree, Tree]:
         """({part: what all clients get}, {part: what each gets, [P, …]}, {"w": each one's reward}) of those parts that
@@ -210,8 +210,8 @@ class Composition(dict[str, Part]):
         """
         shared, each, rewards = dict[str, Tree](), dict[str, Tree](), dict[str, Tree]()
         for name in (name for name in self if name in asked):
-            found, rewarded = self[name].download(memory[name], at), name == self.owner("receive")
-            to_all, to_each, *reward = objective.download(f"{name}.download", found, len(at), rewarded)
+            result, rewarded = self[name].download(memory[name], at), name == self.owner("receive")
+            to_all, to_each, *reward = objective.download(f"{name}.download", result, len(at), rewarded)
             shared |= {name: to_all} if to_all else {}
             each |= {name: to_each} if to_each else {}
             rewards |= {"w": reward[0]} if reward else {}
@@ -225,8 +225,8 @@ class Composition(dict[str, Part]):
         """
         if not has(self[name], "release"):
             return update
-        found = self[name].release(ctx.at(name), update)
-        return objective.alike(f"{name}.release", "the update", found, update, dtypes=False)  # words are integers
+        result = self[name].release(ctx.at(name), update)
+        return objective.alike(f"{name}.release", "the update", result, update, dtypes=False)  # words are integers
 
     def reported(self, name: str, ctx: Context) -> Tree:
         """What a part reports.
@@ -292,26 +292,26 @@ class Composition(dict[str, Part]):
         Raises:
             ConfigError: a part has not one number of each.
         """
-        found = {
+        by_part = {
             name: objective.of_clients(f"{name}.measures", part.measures(memory[name]), clients)
             for name, part in self.items()
         }
-        again = Counter(key for measured in found.values() for key in measured)
+        again = Counter(key for measured in by_part.values() for key in measured)
         return {
             f"{name}.{key}" if again[key] > 1 else key: of_clients
-            for name, measured in found.items()
+            for name, measured in by_part.items()
             for key, of_clients in measured.items()
         }
 
     def counts(self, memory: Tree) -> dict[str, float]:
         """What the parts know about all clients together, by name."""
-        found = (item for name, part in self.items() for item in part.measures(memory[name]).items())
-        return {key: number for key, number in found if not isinstance(number, Tensor)}
+        items = (item for name, part in self.items() for item in part.measures(memory[name]).items())
+        return {key: number for key, number in items if not isinstance(number, Tensor)}
 
     def pairs(self, memory: Tree) -> dict[str, Tensor]:
         """What the parts know of every two clients, by name."""
-        found = (item for name, part in self.items() for item in part.measures(memory[name]).items())
-        return {key: matrix for key, matrix in found if isinstance(matrix, Tensor) and matrix.dim() == 2}
+        items = (item for name, part in self.items() for item in part.measures(memory[name]).items())
+        return {key: matrix for key, matrix in items if isinstance(matrix, Tensor) and matrix.dim() == 2}
 
     def layers(self, model: Model, own: bool = True) -> Model:
         """The model as the parts have it used (see `Part.layers`)."""
@@ -392,7 +392,7 @@ class Composition(dict[str, Part]):
     @property
     def finders(self) -> tuple[Precompute, ...]:
         """What looks for what parts ask for, each once."""
-        return tuple(dict.fromkeys(own for part in self.values() if (own := part.needs.finder)))
+        return tuple(dict.fromkeys(finder for part in self.values() if (finder := part.needs.finder)))
 
     @property
     def sends(self) -> dict[str, Sends | str]:
@@ -404,16 +404,16 @@ class Composition(dict[str, Part]):
         """What a client learns from what a round sends it."""
         reward = self.owner("receive")
         whole = "; ".join(_of_keys("", self[reward]).values()) if reward else MIXED if self.personal else GLOBAL
-        given = {
-            key: told for name, part in self.items() if name != reward for key, told in _of_keys(name, part).items()
+        texts = {
+            key: text for name, part in self.items() if name != reward for key, text in _of_keys(name, part).items()
         }
         keep = "that the model is to be kept for the client's owner"
-        return {"w": whole, "init": INIT, KEEP: keep} | given | {f"each/{name}": told for name, told in given.items()}
+        return {"w": whole, "init": INIT, KEEP: keep} | texts | {f"each/{name}": text for name, text in texts.items()}
 
     @property
     def released(self) -> dict[str, Sends]:
         """What leaves a client as its update, and how that is protected."""
-        reveals = next((own for part in self.values() if (own := part.protection.becomes)), UPDATE)
+        reveals = next((text for part in self.values() if (text := part.protection.becomes)), UPDATE)
         if any(part.protection.hides for part in self.values()):
             reveals = f"nothing by itself; with the others' the mean of: {reveals}"
         return {"update": Sends(reveals, self.mechanism, like="w")}
@@ -421,14 +421,14 @@ class Composition(dict[str, Part]):
     @property
     def mechanism(self) -> tuple[Mechanism, ...]:
         """What protects an update, in the order in which it is applied."""
-        return tuple(own for part in self.values() for own in mechanisms(part))
+        return tuple(mechanism for part in self.values() for mechanism in mechanisms(part))
 
 
 def _of_keys(name: str, part: Part) -> dict[str, str]:
     """{path in messages: what the client learns from it} of a part's `client_learns`."""
     if isinstance(part.client_learns, str):
         return {name: part.client_learns} if part.client_learns else {}
-    return {f"{name}/{key}": told for key, told in part.client_learns.items()}
+    return {f"{name}/{key}": text for key, text in part.client_learns.items()}
 
 
 @runtime_checkable
@@ -457,15 +457,19 @@ class ServerHooks:
 
     def downloads(self, state: Tree, at: Tensor, fed: Federation, asked: Collection[str]) -> tuple[Tree, Tree, Tree]:
         """What the clients at these places get of the parts that are `asked` (`Composition.downloads`)."""
-        given: Tree = {"parts": {name: own for name, own in memory_of(self.composed, state).items() if name in asked}}
+        inputs: Tree = {
+            "parts": {name: memory for name, memory in memory_of(self.composed, state).items() if name in asked}
+        }
         if not (self.composed.recorded and asked and self.composed.owner("receive")):  # other parts send what they have
-            return self.composed.downloads(given["parts"], at, asked)
+            return self.composed.downloads(inputs["parts"], at, asked)
         with fed.recording():
-            found: tuple[Tree, Tree, Tree] = alone(self._downloads, given | {"at": at}, names=tuple(asked))
-        return found
+            result: tuple[Tree, Tree, Tree] = compute_on_server(
+                self._downloads, inputs | {"at": at}, names=tuple(asked)
+            )
+        return result
 
-    def _downloads(self, given: Tree) -> tuple[Tree, Tree, Tree]:
-        return self.composed.downloads(given["parts"], given["at"], given["parts"])
+    def _downloads(self, inputs: Tree) -> tuple[Tree, Tree, Tree]:
+        return self.composed.downloads(inputs["parts"], inputs["at"], inputs["parts"])
 
     def after(self, state: Tree, replies: Replies, fed: Federation, try_out: TryOut) -> Tree:
         """What a round changes of the server's state: {"w" or "own": weights, "parts": the parts' states}."""
@@ -474,15 +478,15 @@ class ServerHooks:
             after, _ = self._decided(state, replies, at, fed.held, try_out)
         else:
             with fed.recording():
-                after = alone(self._recorded, {"state": state, "replies": here, "at": at})
+                after = compute_on_server(self._recorded, {"state": state, "replies": here, "at": at})
             if (weights := after.pop("weights", None)) is not None:
                 self.composed.check_finite(weights, replies)
         self._warn(after["parts"])
         return after
 
-    def _recorded(self, given: Tree) -> Tree:
-        replies = Replies.from_here(given["replies"])
-        after, round = self._decided(given["state"], replies, given["at"])
+    def _recorded(self, inputs: Tree) -> Tree:
+        replies = Replies.from_here(inputs["replies"])
+        after, round = self._decided(inputs["state"], replies, inputs["at"])
         return after | ({} if round.weights is None else {"weights": round.weights})
 
     def _decided(
@@ -520,23 +524,25 @@ class ServerHooks:
         owner = self.composed.owner("step")
         if not owner:
             return {"w": add(round.w, round.delta)}, memory
-        made = self.composed[owner].step(memory[owner], round.w, round.delta)
-        if not (isinstance(made, tuple) and len(made) == 2 and all(isinstance(tree, dict) for tree in made)):
-            said = "is to give two trees, the new weights and its memory for the next round"
-            raise ConfigError(f"{owner}.step: {said}", code="config.step")
-        shapes = [{path: leaf.shape for path, leaf in leaves(tree)} for tree in (made[0], round.w)]
+        result = self.composed[owner].step(memory[owner], round.w, round.delta)
+        if not (isinstance(result, tuple) and len(result) == 2 and all(isinstance(tree, dict) for tree in result)):
+            message = "is to give two trees, the new weights and its memory for the next round"
+            raise ConfigError(f"{owner}.step: {message}", code="config.step")
+        shapes = [{path: leaf.shape for path, leaf in leaves(tree)} for tree in (result[0], round.w)]
         if shapes[0] != shapes[1]:
-            said = "the new weights are to have the leaves and shapes of those that it gets"
-            raise ConfigError(f"{owner}.step: {said}", code="config.step")
-        return {"w": made[0]}, memory | {owner: objective.state_of(f"{owner}.step", made[1])}
+            message = "the new weights are to have the leaves and shapes of those that it gets"
+            raise ConfigError(f"{owner}.step: {message}", code="config.step")
+        return {"w": result[0]}, memory | {owner: objective.state_of(f"{owner}.step", result[1])}
 
     def _warn(self, memory: Tree) -> None:
         """Warn of what parts say after a round; a device is waited for once."""
         warning = {name: part for name, part in self.composed.items() if isinstance(part, Warns)}
-        told = {said: there for name, part in warning.items() for said, there in part.warns(memory[name]).items()}
-        for said, there in zip(told, torch.stack([*told.values()]).tolist() if told else (), strict=True):
+        flags = {
+            sentence: there for name, part in warning.items() for sentence, there in part.warns(memory[name]).items()
+        }
+        for sentence, there in zip(flags, torch.stack([*flags.values()]).tolist() if flags else (), strict=True):
             if there:
-                _log.warning(said)
+                _log.warning(sentence)
 
 
 def memory_of(parts: Composition, state: Tree) -> Tree:

@@ -171,7 +171,11 @@ def _becomes(part: Part) -> bool:
 
 
 def _bounds(part: Part) -> bool:
-    return not _hides(part) and _has("release")(part) and any(not own.cost().unbounded for own in mechanisms(part))
+    return (
+        not _hides(part)
+        and _has("release")(part)
+        and any(not mechanism.cost().unbounded for mechanism in mechanisms(part))
+    )
 
 
 def _remakes_updates(part: Part) -> bool:
@@ -179,7 +183,7 @@ def _remakes_updates(part: Part) -> bool:
 
 
 def _of_single_examples(part: Part) -> bool:
-    return any(isinstance(own, Gaussian) and own.per == "example" for own in mechanisms(part))
+    return any(isinstance(mechanism, Gaussian) and mechanism.per == "example" for mechanism in mechanisms(part))
 
 
 def _adds_to_the_loss(part: Part) -> bool:
@@ -376,10 +380,10 @@ def _declaring(parts: Parts) -> Iterator[str]:
     """A user's own part whose `sends` or `client_learns` is of another form."""
     for name, part in parts.items():
         sends, learns = part.sends, part.client_learns
-        if not isinstance(sends, Mapping) or not all(isinstance(own, str | Sends) for own in sends.values()):
+        if not isinstance(sends, Mapping) or not all(isinstance(value, str | Sends) for value in sends.values()):
             yield f"{name}.sends is to be {{key of its report: what that tells, a str or Sends}}"
-        told = list(learns.values()) if isinstance(learns, Mapping) else [learns]
-        if not all(isinstance(own, str) for own in told):
+        texts = list(learns.values()) if isinstance(learns, Mapping) else [learns]
+        if not all(isinstance(value, str) for value in texts):
             yield f"{name}.client_learns is to be a str, or {{key of its download: a str}}"
 
 
@@ -409,11 +413,11 @@ def _meanings(parts: Parts) -> Iterator[str]:
         meanings = {part.sends[key]: name for name, part in parts.items() if key in part.sends}
         if len(meanings) > 1:
             yield f"{' and '.join(meanings.values())} both report {key!r} with other meanings"
-    wanted = {own: name for name, part in parts.items() if (own := part.needs.finder)}
-    for kind in {type(own) for own in wanted}:
-        unlike = [own for own in wanted if type(own) is kind]
+    wanted = {finder: name for name, part in parts.items() if (finder := part.needs.finder)}
+    for kind in {type(finder) for finder in wanted}:
+        unlike = [finder for finder in wanted if type(finder) is kind]
         if len(unlike) > 1:
-            names, settings = ([wanted[own] for own in unlike], list(vars(unlike[0])))
+            names, settings = ([wanted[finder] for finder in unlike], list(vars(unlike[0])))
             yield f"{' and '.join(names)} look for other things in the data; set {' and '.join(settings)} alike"
 
 
@@ -421,11 +425,16 @@ def _uncalled(parts: Parts) -> Iterator[str]:
     """A method of a user's own part whose name is nearly a hook's: nothing would call it."""
     kinds = (Part, ChangesData, FollowsData, Trains, BoundsExamples)
     hooks = [
-        name for kind in kinds for name, made in vars(kind).items() if isinstance(made, FunctionType) and name[0] != "_"
+        name
+        for kind in kinds
+        for name, member in vars(kind).items()
+        if isinstance(member, FunctionType) and name[0] != "_"
     ]
     for name, part in parts.items():
-        own = {} if type(part).__module__.startswith("fedweave.") else vars(type(part))
-        for method in (key for key, made in own.items() if isinstance(made, FunctionType) and key not in hooks):
+        namespace = {} if type(part).__module__.startswith("fedweave.") else vars(type(part))
+        for method in (
+            key for key, member in namespace.items() if isinstance(member, FunctionType) and key not in hooks
+        ):
             if near := get_close_matches(method, hooks, 1, 0.85):
                 helper = "A helper of your own may begin with _"
                 yield f"nothing calls {name}.{method}; did you mean {near[0]}? {helper}"
@@ -469,6 +478,6 @@ NOTED: tuple[tuple[Test, Callable[[Part, Settings], object], str], ...] = (
 def noted(parts: Parts, given: Settings) -> Iterator[str]:
     """What is worth a note, by parts."""
     for name, part in parts.items():
-        for concerned, found, sentence in NOTED:
-            if concerned(part) and found(part, given):
+        for concerned, condition, sentence in NOTED:
+            if concerned(part) and condition(part, given):
                 yield sentence.format(one=name, part=part, given=given)

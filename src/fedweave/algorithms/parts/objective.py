@@ -21,14 +21,14 @@ from fedweave.ops.touched import Sparsified, TouchedRows
 # and the hook's name. Only forms are looked at, no values, so that steps can be recorded.
 
 
-def tree_of(where: str, what: str, found: object) -> Tree:
-    """`found`, which the hook `where` gives as `what`.
+def tree_of(where: str, what: str, value: object) -> Tree:
+    """`value`, which the hook `where` gives as `what`.
 
     Raises:
         ConfigError: it is no tree.
     """
     try:
-        return check(found, f"{where}: is to give {what}, a tree; what it gives")
+        return check(value, f"{where}: is to give {what}, a tree; what it gives")
     except ReplyRefused as refused:
         raise ConfigError(str(refused), code="config.hook") from refused
 
@@ -134,28 +134,28 @@ def of_clients(where: str, found: object, count: int) -> dict[str, Tensor]:
         )
     of_all = {name for name, known in found.items() if isinstance(known, int | float)}
     pairs = {name for name, known in found.items() if isinstance(known, Tensor) and known.shape == (count, count)}
-    own = {name: known for name, known in found.items() if name not in of_all | pairs}
-    return {name: numbers(where, known, count, f"client as {name!r}") for name, known in own.items()}
+    per_client = {name: known for name, known in found.items() if name not in of_all | pairs}
+    return {name: numbers(where, known, count, f"client as {name!r}") for name, known in per_client.items()}
 
 
-def _form(found: object) -> str:
-    if found is None:
+def _form(value: object) -> str:
+    if value is None:
         return "None"
-    if not isinstance(found, Tensor | TouchedRows | Sparsified):
-        return f"a {type(found).__name__}"
-    return f"a tensor of shape {list(found.shape)}"
+    if not isinstance(value, Tensor | TouchedRows | Sparsified):
+        return f"a {type(value).__name__}"
+    return f"a tensor of shape {list(value.shape)}"
 
 
 def _named(dtype: object) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def odd(found: object, waiting: bool) -> bool:
+def odd(value: object, waiting: bool) -> bool:
     """Whether numbers are not finite. A device is not waited for in the middle of a round, where what they break shows
     at its end, unless `waiting`."""
-    if not isinstance(found, Tensor) or not (waiting or found.device.type == "cpu"):
+    if not isinstance(value, Tensor) or not (waiting or value.device.type == "cpu"):
         return False
-    return not bool(found.isfinite().all())
+    return not bool(value.isfinite().all())
 
 
 # In what the loss finds, beside what parts do: weights that rest, and all clients' classes.
@@ -209,15 +209,15 @@ class Objective:
     def least_examples(self, graph: Graph) -> dict[str, int]:
         """{part, with its settings that matter: the fewest training examples that a step at a client is on, apart from
         steps on none}: all of them, as many as a setting in `needs.bounds` says, or what the part itself does."""
-        found = dict[str, int]()
+        result = dict[str, int]()
         for name, part in self.parts.items():
-            bounds = {own: getattr(part, own) for own in part.needs.bounds if hasattr(part, own)}
+            bounds = {setting: getattr(part, setting) for setting in part.needs.bounds if hasattr(part, setting)}
             if isinstance(part, BoundsExamples):
                 least = part.least_examples(graph, self.training.local_steps)
             else:
                 least = min([int(graph.masks[TRAIN].sum()), *(size for size in bounds.values() if size > 0)])
-            found[f"{name} ({', '.join(bounds)})" if bounds else name] = least
-        return found
+            result[f"{name} ({', '.join(bounds)})" if bounds else name] = least
+        return result
 
     def fit(
         self,
@@ -245,11 +245,11 @@ class Objective:
         training, graph = self.training, client.graph
         steps = training.local_steps if steps is None else steps
         optimizer = training.update_rule if optimizer is None else optimizer
-        own = self._penalties if anchor is not None and penalty is None else {}
-        args = {name: found for name, found in (given or {}).items() if name in self._terms or name in own}
+        extra = self._penalties if anchor is not None and penalty is None else {}
+        args = {name: value for name, value in (given or {}).items() if name in self._terms or name in extra}
         counts = (given or {}).get(COUNTS, {}).get("classes")
-        args |= {k: own for k, own in ((_WITHIN, within), (_SHARE, share), (_COUNTS, counts)) if own is not None}
-        moves_all = limit is not None and (training.weight_decay > 0 or own or penalty)
+        args |= {k: extra for k, extra in ((_WITHIN, within), (_SHARE, share), (_COUNTS, counts)) if extra is not None}
+        moves_all = limit is not None and (training.weight_decay > 0 or extra or penalty)
         drawn = {
             name: part.draw(training.model, graph, random.fold(key, "minibatches", name), steps)
             for name, part in self._terms.items()
@@ -263,7 +263,7 @@ class Objective:
             steps,
             args=args,
             batches={"drawn": drawn},
-            penalty=penalty or (self._penalty if own else None),
+            penalty=penalty or (self._penalty if extra else None),
             anchor=anchor,
             rows=frozenset() if moves_all else self._feature_rows & {path for path, _ in leaves(w)},
             state=state,
@@ -272,7 +272,7 @@ class Objective:
 
     def recalled(self, ctx: Context) -> Tree:
         """{part: what it recalls at the client}, of the parts that do."""
-        return {name: own for name, part in self.parts.items() if (own := part.recall(ctx.at(name)))}
+        return {name: memory for name, part in self.parts.items() if (memory := part.recall(ctx.at(name)))}
 
     def gradient(self, w: Tree, client: Client, key: Tensor, given: Tree | None = None) -> Tree:
         """The gradient at `w` of the terms that depend on data, on one mini-batch if they draw mini-batches: what a
@@ -305,12 +305,12 @@ class Objective:
         try:
             return self._penalties[name].penalty(w, received, args.get(name, {}))
         except KeyError as error:
-            asked = [path for path, _ in leaves(w)]
-            if not self._feature_rows.issuperset(asked):
+            paths = [path for path, _ in leaves(w)]
+            if not self._feature_rows.issuperset(paths):
                 raise
             raise StepFailed(
                 f"{name}.penalty failed{raised_at(error)}: KeyError: {error}: it was asked about part of the weights, "
-                f"{listed(asked)}, as those of features that no node of a client has are trained once for all clients. "
+                f"{listed(paths)}, as those of features that no node of a client has are trained once for all clients. "
                 "Count leaves that are not in w as 0, or let the part say needs = Needs(whole_features=True).",
                 code="step-failed.part-of-weights",
             ) from error
@@ -331,6 +331,6 @@ def _merged(w: Tree, others: Tree, share: Tensor | float | None) -> Tree:
 
 def _sum(terms: Mapping[str, Tensor], w: Tree) -> Tensor:
     """The sum of what hooks give, {part.hook: its term}; a tensor like those of `w` if all are plain numbers."""
-    first, *others = (term(where, found) for where, found in terms.items())
+    first, *others = (term(where, value) for where, value in terms.items())
     result: Tensor | float = sum(others, first)
     return result if isinstance(result, Tensor) else next(leaf for _, leaf in leaves(w)).new_full((), result)

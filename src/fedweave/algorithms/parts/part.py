@@ -186,8 +186,8 @@ class Context:
     def sent(self) -> Tree:
         """{part: what its `download` sent to this client, and what it recalls}, as `objective.fit` takes it."""
         names = self.message.keys() | self.message.get("each", {}).keys()
-        found = {name: self.at(name).given for name in sorted(names - {"w", "init", "each", KEEP})}
-        return found | {name: found.get(name, {}) | own for name, own in self.objective.recalled(self).items()}
+        result = {name: self.at(name).given for name in sorted(names - {"w", "init", "each", KEEP})}
+        return result | {name: result.get(name, {}) | memory for name, memory in self.objective.recalled(self).items()}
 
     @property
     def own(self) -> Tree:

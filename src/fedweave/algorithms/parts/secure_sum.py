@@ -115,7 +115,7 @@ class SecureSum(Part):
         bound}, in the sum."""
         counted = {}
         if self.weights == "size":
-            counted["n"] = (_share(ctx) * _told(ctx)).round().clamp(max=_MOST).to(torch.int64)
+            counted["n"] = (_share(ctx) * _sent_count(ctx)).round().clamp(max=_MOST).to(torch.int64)
         return counted | {BEYOND: ctx.said[BEYOND]}
 
     def weigh(self, state: Tree, round: Round) -> None:
@@ -144,11 +144,11 @@ class SecureSum(Part):
         return cut_counts(state.get("cut"))
 
 
-def _told(ctx: Context) -> Tensor:
+def _sent_count(ctx: Context) -> Tensor:
     return torch.as_tensor(ctx.given["n"], device=ctx.client.graph.device).clamp(min=1).double()
 
 
 def _share(ctx: Context) -> Tensor:
     """n_i / N, within what a client with examples counts as; 0 without any."""
-    share = (ctx.examples.double() / _told(ctx)).clamp(_LEAST, 1.0)
+    share = (ctx.examples.double() / _sent_count(ctx)).clamp(_LEAST, 1.0)
     return torch.where(ctx.examples > 0, share, torch.zeros_like(share))

@@ -48,7 +48,9 @@ class MixedStart(Part):
         """The mix."""
         if "w" not in ctx.client.state:
             return ctx.received
-        return map_leaves(lambda w, own: self.alpha * w + (1 - self.alpha) * own, ctx.received, ctx.client.state["w"])
+        return map_leaves(
+            lambda w, previous: self.alpha * w + (1 - self.alpha) * previous, ctx.received, ctx.client.state["w"]
+        )
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -105,8 +107,8 @@ class ClassCounts(Part):
     def count_classes(self, client: Client, message: Tree) -> Tree:
         """{"class_counts": training examples of each class}."""
         graph = client.graph
-        found = class_counts(graph.y, graph.masks[TRAIN], len(message["classes"]))
-        return {COUNTS: found.clamp(max=_MOST).to(torch.int64)}
+        counts = class_counts(graph.y, graph.masks[TRAIN], len(message["classes"]))
+        return {COUNTS: counts.clamp(max=_MOST).to(torch.int64)}
 
     def download(self, state: Tree, at: Tensor) -> tuple[Tree, Tree]:
         """All clients' counts."""
@@ -138,20 +140,22 @@ class Drift(Part):
         changed = (rng.random(len(data.y)) < self.share) & (data.y >= 0)  # without a label nothing is alike
         rows = np.flatnonzero(changed)
         others = _alike(data.y, rows, rng)
-        own, other = (dense(data.x[at]) for at in (rows, others))
-        return data._replace(x=_with_rows(data.x, rows, np.where(rng.random(own.shape) < 0.5, own, other))), changed
+        values, other = (dense(data.x[at]) for at in (rows, others))
+        return data._replace(
+            x=_with_rows(data.x, rows, np.where(rng.random(values.shape) < 0.5, values, other))
+        ), changed
 
 
 def _alike(y: np.ndarray, nodes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """For each of the `nodes` another one with its label; itself if there is none."""
     same = {label: np.flatnonzero(y == label) for label in np.unique(y[nodes]).tolist()}
-    found = nodes.copy()
+    result = nodes.copy()
     for place, node in enumerate(nodes.tolist()):
         members = same[int(y[node])]
         if len(members) > 1:
             at = int(rng.integers(0, len(members) - 1))
-            found[place] = members[at + (at >= np.searchsorted(members, node))]
-    return found
+            result[place] = members[at + (at >= np.searchsorted(members, node))]
+    return result
 
 
 def _with_rows(x: "np.ndarray | sp.csr_matrix", rows: np.ndarray, new: np.ndarray) -> "np.ndarray | sp.csr_matrix":

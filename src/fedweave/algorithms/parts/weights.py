@@ -221,8 +221,8 @@ class NormBound(Part):
 
 def _moving(round: Round) -> Tensor:
     """bool [P]: whose updates are not 0; all if none is, so that there is something to aggregate."""
-    found = torch.stack([(round.update(path) != 0).flatten(1).any(1) for path, _ in leaves(round.w)]).any(0)
-    return found if found.any() else ~found
+    mask = torch.stack([(round.update(path) != 0).flatten(1).any(1) for path, _ in leaves(round.w)]).any(0)
+    return mask if mask.any() else ~mask
 
 
 def _middle(ascending: np.ndarray, cut: int) -> np.ndarray:

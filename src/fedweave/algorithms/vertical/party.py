@@ -57,8 +57,8 @@ class LabelRelease:
 
     def draw(self, client: Client) -> Tree:
         """Draw, once in a run or for good; says no more than that."""
-        own = client.lasting
-        client.state[DRAWN] = random.fold(client.secret, DRAWN) if own is None else self._lasting(own.key)
+        lasting = client.lasting
+        client.state[DRAWN] = random.fold(client.secret, DRAWN) if lasting is None else self._lasting(lasting.key)
         return {"drawn": torch.ones_like(client.key)}
 
     def _lasting(self, key: Tensor) -> Tensor:
@@ -69,11 +69,11 @@ class LabelRelease:
         it."""
         if DRAWN not in client.state:
             return {}
-        drawn, own, words = client.state[DRAWN], client.lasting, 2 * len(client.graph.y)
-        if own is None:
+        drawn, lasting, words = client.state[DRAWN], client.lasting, 2 * len(client.graph.y)
+        if lasting is None:
             return {DRAWN: random.bits(drawn, words)}
-        found = random.bits(drawn, 2 * own.held).view(-1, 2)[own.places].flatten()
-        return {DRAWN: pad(found, (0, words - len(found)))}  # padding has no labels
+        bits = random.bits(drawn, 2 * lasting.held).view(-1, 2)[lasting.places].flatten()
+        return {DRAWN: pad(bits, (0, words - len(bits)))}  # padding has no labels
 
     def seen(self, y: Tensor, classes: int, kept: Tree) -> Tensor:
         """The labels that training sees of y int64 [n], −1 where there is none, and everywhere before the draw."""
@@ -85,8 +85,8 @@ class LabelRelease:
         """The declaration of what `draw` sends."""
         if self.epsilon is None:
             return {}
-        told = "that labels were drawn by randomized response: all that is sent from now on depends on these alone"
-        return {"drawn": Sends(told, self._mechanism(self.epsilon), within=Whole(1, 1))}
+        reveals = "that labels were drawn by randomized response: all that is sent from now on depends on these alone"
+        return {"drawn": Sends(reveals, self._mechanism(self.epsilon), within=Whole(1, 1))}
 
     def sends(self, what: str) -> Mapping[str, Sends]:
         """The declaration of a "gradient" of the loss with respect to what all parties know, from which labels
@@ -102,9 +102,9 @@ class LabelRelease:
 
     def sends_sum(self, what: str) -> Mapping[str, Sends]:
         """The declaration of a "gradient" that leaves in a secure sum of all clients."""
-        alone = self.sends(what)["gradient"]
-        told = f"nothing by itself; with all other clients' the mean of: {alone.reveals}"
-        return {"gradient": Sends(told, (*alone.mechanisms, SUM))} | tells_beyond("gradient", SUM)
+        declared = self.sends(what)["gradient"]
+        reveals = f"nothing by itself; with all other clients' the mean of: {declared.reveals}"
+        return {"gradient": Sends(reveals, (*declared.mechanisms, SUM))} | tells_beyond("gradient", SUM)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -158,8 +158,8 @@ class PartySteps:
         state |= {"share": message["share"]}
         if self.how.wider:
             state["at"] = message["at"]
-        own, tail = random.fold(client.key, "init"), random.fold(message["tail"], "init")
-        state["w"] = self.split.init(own, tail, message["clients"], graph.x.dtype)
+        key, tail = random.fold(client.key, "init"), random.fold(message["tail"], "init")
+        state["w"] = self.split.init(key, tail, message["clients"], graph.x.dtype)
         use = (graph.masks * torch.arange(1, 4, device=graph.device)[:, None]).sum(0)
         public = torch.zeros((), dtype=torch.int64, device=graph.device)
         fingerprint = (random.bits(public, len(use)) * use).sum()
@@ -177,12 +177,12 @@ class PartySteps:
     def infer(self, client: Client, message: Tree) -> Tree:
         """H+_m after a segment, for all nodes of the list."""
         now, segment = self._receive(client, message), message["segment"]
-        given = self._joint(client.graph, now, segment, client.state["w"], message.get("h"))
-        outputs, count = recorded(self._segment, client.graph, _placed(given)), self._count(now, segment)
-        own = map_leaves(lambda out: out[:count], outputs)
+        inputs = self._joint(client.graph, now, segment, client.state["w"], message.get("h"))
+        outputs, count = recorded(self._segment, client.graph, _placed(inputs)), self._count(now, segment)
+        result = map_leaves(lambda out: out[:count], outputs)
         if segment == 0:
-            now["kept"] = own["kept"]
-        now["sent"] = self.release.noised(client, own["h"], exchanged(now, segment + 1) if self.batch else None)
+            now["kept"] = result["kept"]
+        now["sent"] = self.release.noised(client, result["h"], exchanged(now, segment + 1) if self.batch else None)
         return self.release.sent(client, now["sent"])
 
     def pull(self, client: Client, message: Tree) -> Tree:
@@ -193,8 +193,8 @@ class PartySteps:
 
     def pull_sum(self, client: Client, message: Tree) -> Tree:
         """The same in words of a secure sum, 0 at a client without labels."""
-        own = self.pull(client, message)["gradient"] * labelled(client.graph).any()
-        return in_words(SLOPES, "gradient", own, client.state["share"])
+        gradient = self.pull(client, message)["gradient"] * labelled(client.graph).any()
+        return in_words(SLOPES, "gradient", gradient, client.state["share"])
 
     def update(self, client: Client, message: Tree) -> Tree:
         """Q steps with the others' representations as they were."""
@@ -228,12 +228,12 @@ class PartySteps:
             loss, tail = self._prediction_loss(client), self.split.own(w, self.split.last)
             h = _filled(message["h"], len(now["sent"]))
             now["grads"] = grad(lambda tail: loss(tail, h))(tail) if tail else {}
-        given = self._joint(client.graph, now, segment, w, now["received"][str(segment)] if segment else None)
-        free: Tree = {name: given[name] for name in ("w", "h", "kept") if given[name] is not None}
+        inputs = self._joint(client.graph, now, segment, w, now["received"][str(segment)] if segment else None)
+        free: Tree = {name: inputs[name] for name in ("w", "h", "kept") if inputs[name] is not None}
         count = self._count(now, segment)
 
         def outputs(free: Tree) -> Tree:
-            return map_leaves(lambda out: out[:count], self._segment(client.graph, _placed(given | free)))
+            return map_leaves(lambda out: out[:count], self._segment(client.graph, _placed(inputs | free)))
 
         out, pull, *_ = vjp(outputs, free)
         above = self.how.back(message["gradient"], client.state.get("at"), client.state["share"], out["h"].shape[1])
@@ -241,14 +241,14 @@ class PartySteps:
         grads = pull({"h": above, "kept": {} if segment else pulled})[0]
         now["grads"] |= grads["w"]
         if segment:
-            own = grads["kept"]
-            now["pulled"] = map_leaves(torch.add, now["pulled"], own) if "pulled" in now else own
+            kept_grads = grads["kept"]
+            now["pulled"] = map_leaves(torch.add, now["pulled"], kept_grads) if "pulled" in now else kept_grads
             return {"gradient": grads["h"]}
         lr, past = self._rate(message), client.state.get("optimizer")
         optimizer = self.optimizer(lr, self.weight_decay)
         if optimizer.moments:
-            given = {"slopes": now["grads"]}
-            _keep(client.state, fit(_linear, w, client.graph, client.key, optimizer, 1, state=past, args=given))
+            inputs = {"slopes": now["grads"]}
+            _keep(client.state, fit(_linear, w, client.graph, client.key, optimizer, 1, state=past, args=inputs))
         else:  # as the papers' numbers were made, to the last bit
             client.state["w"] = map_leaves(lambda w, s: w - lr * (s + self.weight_decay * w), w, now["grads"])
         del client.state["round"]
@@ -271,17 +271,17 @@ class PartySteps:
         """H+_m after a segment for all nodes, from all edges."""
         segment, state = message["segment"], client.state
         # At the first segment, what is kept is of an earlier evaluation.
-        h, kept = (message["h"], state.get("kept")) if segment else (client.graph.x, None)
-        out, kept = self.split.run(segment, state["w"], client.graph, h, kept=kept)
+        h, side_outputs = (message["h"], state.get("kept")) if segment else (client.graph.x, None)
+        out, side_outputs = self.split.run(segment, state["w"], client.graph, h, kept=side_outputs)
         if segment == 0:
-            state["kept"] = kept
+            state["kept"] = side_outputs
         return self.release.sent(client, self.release.noised(client, out))
 
     def logits(self, client: Client, message: Tree) -> Tensor:
         """The client's prediction for all nodes [n, c], after `infer_full`."""
         h = _filled(message["h"], len(client.graph.y)) if self.split.cuts else client.graph.x
-        kept = client.state.pop("kept", None)
-        return self.split.run(self.split.last, client.state["w"], client.graph, h, kept=kept)[0]
+        side_outputs = client.state.pop("kept", None)
+        return self.split.run(self.split.last, client.state["w"], client.graph, h, kept=side_outputs)[0]
 
     def _receive(self, client: Client, message: Tree) -> Tree:
         """The round's state with what arrived; H_{-m} = Extract(H, H+_m)."""
@@ -294,16 +294,16 @@ class PartySteps:
             now["nodes"] = now.get("nodes", {}) | {str(message["cut"]): message["nodes"]}
         if "h" in message:
             cut = str(message.get("segment", self.split.last))
-            kept, h = "received" if self.returned else "others", _filled(message["h"], len(now["sent"]))
+            field, h = "received" if self.returned else "others", _filled(message["h"], len(now["sent"]))
             h = h if self.returned else self.how.extract(h, now["sent"], state.get("at"), state["share"])
-            now[kept] = now.get(kept, {}) | {cut: h}
+            now[field] = now.get(field, {}) | {cut: h}
         return now
 
     def _joint(self, graph: Graph, now: Tree, segment: int, w: Tree, h: Tensor | None) -> Tree:
         """What `_segment` takes, once it is `_placed`, to compute the nodes of the list above a segment (the first
         `_count` of its outputs) from the received h."""
         tail = segment == self.split.last and self.split.cuts
-        given: Tree = {
+        inputs: Tree = {
             "segment": segment,
             "w": self.split.own(w, segment),
             "h": h,
@@ -311,24 +311,26 @@ class PartySteps:
             "drop": self._tail_keys(now, torch.zeros_like(now["batch"])) if tail else random.fold(now["key"], "joint"),
         }
         if self.batch:
-            below = given["below"] = now.get("below", {}).get(str(segment)) or sampled(self.split, graph, now, segment)
+            below = inputs["below"] = now.get("below", {}).get(str(segment)) or sampled(self.split, graph, now, segment)
             if segment:
-                given["places"] = {
+                inputs["places"] = {
                     name: located(below["nodes"], exchanged(now, cut), len(graph.y))
                     for name, cut in (("h", segment), ("kept", 1))
                 }
-        return given
+        return inputs
 
     def _count(self, now: Tree, segment: int) -> int | None:
         """How many nodes a segment has outputs for, None for all of the graph."""
         return len(exchanged(now, segment + 1)) if self.batch else None
 
-    def _segment(self, graph: Graph, given: Tree) -> Tree:
+    def _segment(self, graph: Graph, inputs: Tree) -> Tree:
         """ "h", a segment's output, and "kept", what the first one carries beside it."""
-        segment, below = given["segment"], given.get("below", {})
-        h = given["h"] if segment else self.split.first(graph, below.get("nodes"))
-        out, kept = self.split.run(segment, given["w"], graph, h, below.get("hops"), given["kept"], given["drop"])
-        return {"h": out, "kept": {} if segment else map_leaves(lambda rows: rows[: len(out)], kept)}
+        segment, below = inputs["segment"], inputs.get("below", {})
+        h = inputs["h"] if segment else self.split.first(graph, below.get("nodes"))
+        out, side_outputs = self.split.run(
+            segment, inputs["w"], graph, h, below.get("hops"), inputs["kept"], inputs["drop"]
+        )
+        return {"h": out, "kept": {} if segment else map_leaves(lambda rows: rows[: len(out)], side_outputs)}
 
     def _tail_keys(self, now: Tree, step: Tensor) -> Tensor:
         """What the prediction drops in a step, the same at all clients."""
@@ -337,8 +339,8 @@ class PartySteps:
     def _prediction_loss(self, client: Client) -> Callable[[Tree, Tensor], Tensor]:
         """(w, H[L]) -> the client's loss; 0 without labels."""
         graph, now = client.graph, client.state["round"] | self.labels.kept(client)
-        given = self._joint(graph, now, self.split.last, {}, None)
-        return lambda w, h: self._error(self._segment(graph, _placed(given | {"w": w, "h": h}))["h"], graph, now)
+        inputs = self._joint(graph, now, self.split.last, {}, None)
+        return lambda w, h: self._error(self._segment(graph, _placed(inputs | {"w": w, "h": h}))["h"], graph, now)
 
     def _error(self, logits: Tensor, graph: Graph, args: Tree) -> Tensor:
         """The loss; args: what tells the mini-batch and which labels were drawn."""
@@ -351,12 +353,12 @@ class PartySteps:
         "tail", the keys of the prediction; "at" and "share"; what `labels` keeps; and "gradient" in H[L], where clients
         without labels follow it.
         """
-        split, below, kept = self.split, args.get("below", {}), None
+        split, below, side_outputs = self.split, args.get("below", {}), None
         h, hops = split.first(graph, below.get("nodes")), below.get("hops")
         for segment in range(split.last):
-            own, kept = split.run(segment, w, graph, h, hops, kept, key)
-            h = self.how.join(args["others"][str(segment + 1)], own, args.get("at"), args["share"])
-        logits, _ = split.run(split.last, w, graph, h, hops, kept, args["tail"] if split.cuts else key)
+            output, side_outputs = split.run(segment, w, graph, h, hops, side_outputs, key)
+            h = self.how.join(args["others"][str(segment + 1)], output, args.get("at"), args["share"])
+        logits, _ = split.run(split.last, w, graph, h, hops, side_outputs, args["tail"] if split.cuts else key)
         loss = self._error(logits, graph, args)
         return loss + (args["gradient"] * h).sum() if "gradient" in args else loss
 
@@ -380,11 +382,11 @@ def _linear(w: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
     return torch.stack([(slopes[path] * leaf).sum() for path, leaf in leaves(w)]).sum()
 
 
-def _placed(given: Tree) -> Tree:
+def _placed(inputs: Tree) -> Tree:
     """What arrived in the order of the exchanged lists, in the order of a segment's own inputs."""
-    places = given.get("places", {})
+    places = inputs.get("places", {})
     moved: Tree = {}
     for name, place in places.items():
         rows = partial(gather_rows, index=place)
-        moved[name] = map_leaves(rows, given[name]) if isinstance(given[name], dict) else rows(given[name])
-    return {name: value for name, value in given.items() if name != "places"} | moved
+        moved[name] = map_leaves(rows, inputs[name]) if isinstance(inputs[name], dict) else rows(inputs[name])
+    return {name: value for name, value in inputs.items() if name != "places"} | moved

@@ -25,7 +25,7 @@ from fedweave.ops.linear import linear
 from fedweave.ops.sparse import gather_rows, picked
 from fedweave.privacy.mechanisms import GaussianRows
 from fedweave.privacy.secure_sum import BEYOND, FixedPoint, even_share, tallied, tells_beyond
-from fedweave.sampling.neighborhoods import Sampled, alone, grow, located
+from fedweave.sampling.neighborhoods import Sampled, grow, located, self_hop
 
 
 @dataclass(frozen=True)
@@ -122,22 +122,22 @@ class Split:
         hops: of `sample`; None takes the whole graph. kept: what the first segment carries beside its output, whose
         first rows are of the nodes of `h`. It does not leave the client, so layers must not change it later on.
         """
-        carried: Hidden = {"h": h, **kept} if kept else h
+        hidden: Hidden = {"h": h, **kept} if kept else h
         for i in self.layers(segment):
-            layer, own = self.model[i], w.get(str(i), {})
-            h = carried["h"] if isinstance(carried, dict) else carried
+            layer, weights = self.model[i], w.get(str(i), {})
+            h = hidden["h"] if isinstance(hidden, dict) else hidden
             around = graph
             if layer.operator is not None:
                 rows = torch.arange(h.shape[0], device=h.device)
-                hop = (hops or {}).get(str(i)) if self.linked else alone(rows, graph.x.dtype)
+                hop = (hops or {}).get(str(i)) if self.linked else self_hop(rows, graph.x.dtype)
                 around = graph if hop is None else graph._replace(edges=Sampled(hop))
-            if "merge" in own:
-                merged = linear(h, own["merge"])
-                carried = carried | {"h": merged} if isinstance(carried, dict) else merged
-            carried = layer.apply(own, around, carried, None if key is None else random.fold(key, "layer", i))
-        if not isinstance(carried, dict):
-            return carried, {}
-        return carried["h"], {name: rows for name, rows in carried.items() if name != "h"}
+            if "merge" in weights:
+                merged = linear(h, weights["merge"])
+                hidden = hidden | {"h": merged} if isinstance(hidden, dict) else merged
+            hidden = layer.apply(weights, around, hidden, None if key is None else random.fold(key, "layer", i))
+        if not isinstance(hidden, dict):
+            return hidden, {}
+        return hidden["h"], {name: rows for name, rows in hidden.items() if name != "h"}
 
 
 def _widened(layer: Layer, clients: int) -> Layer:
@@ -179,13 +179,13 @@ def cuts(model: Model, exchanges: int, at: Sequence[int] = ()) -> tuple[int, ...
     chosen = tuple(at) or tuple(-(-k * count // exchanges) for k in range(1, exchanges + 1))
     if any(a >= b for a, b in zip((0, *chosen), (*chosen, count + 1), strict=True)):
         raise ValueError(f"at is {list(chosen)}; it must rise within 1, …, {count}, the layers that pass messages")
-    found = tuple(passing[number - 1] for number in chosen)
-    if found and any(layer.collects for layer in model[found[0] + 1 :]):
+    layers = tuple(passing[number - 1] for number in chosen)
+    if layers and any(layer.collects for layer in model[layers[0] + 1 :]):
         raise ValueError(
             "parties keep what the layers before the first exchange hand on, and this model (gprgnn) collects the "
             "outputs of later ones, too; set exchanges = 1, which is after the last of them, or choose model gcnii"
         )
-    return found
+    return layers
 
 
 def draw(graph: Graph, key: Tensor, size: int) -> Tree:
@@ -382,13 +382,13 @@ def union(replies: Replies, count: int) -> Tensor:
         FedweaveError: a client names a node that there is not; at every client its row would be missing.
     """
     lists = [reply["nodes"] for reply in replies]
-    told = torch.cat(lists).cpu().long()
-    nodes = told.unique()
+    sent = torch.cat(lists).cpu().long()
+    nodes = sent.unique()
     if len(nodes) and (nodes[0] < 0 or nodes[-1] >= count):
-        named = zip(replies.clients, told.split([*map(len, lists)]), strict=True)
-        odd = [client for client, own in named if bool(((own < 0) | (own >= count)).any())]
-        said = f"{odd} sampled nodes that are not 0 to {count - 1}. See what runs there."
-        raise FedweaveError(said, code="call.sampled-nodes")
+        named = zip(replies.clients, sent.split([*map(len, lists)]), strict=True)
+        odd = [client for client, ids in named if bool(((ids < 0) | (ids >= count)).any())]
+        message = f"{odd} sampled nodes that are not 0 to {count - 1}. See what runs there."
+        raise FedweaveError(message, code="call.sampled-nodes")
     return torch.cat([nodes, nodes[:1].expand(-len(nodes) % 64)]).to(replies.device)
 
 
@@ -400,5 +400,5 @@ def check_finite(sums: Sequence[Tensor]) -> None:
         FedweaveError: one is not.
     """
     if sums and not torch.stack([*sums]).isfinite().all():
-        said = "training diverged: a client's representations are not finite. Lower algorithm.lr."
-        raise FedweaveError(said, code="diverged")
+        message = "training diverged: a client's representations are not finite. Lower algorithm.lr."
+        raise FedweaveError(message, code="diverged")

@@ -74,14 +74,14 @@ class Accounts:
 
     def repeated(self, pin: str) -> Counter[str]:
         """{step: how often it has replied} in all runs that began with that configuration."""
-        return sum((self.replies[name] for name, own in self.pins.items() if own == pin), Counter[str]())
+        return sum((self.replies[name] for name, run_pin in self.pins.items() if run_pin == pin), Counter[str]())
 
     def catch_up(self) -> list[str]:
         """Count what is new in the journals; those in which a job that joins is among it."""
         if not self._folder.is_dir():
             return []
-        with os.scandir(self._folder) as found:  # in every call of a step: quicker than a glob
-            sizes = {entry.name: entry.stat().st_size for entry in found if entry.name.endswith(".jsonl")}
+        with os.scandir(self._folder) as entries:  # in every call of a step: quicker than a glob
+            sizes = {entry.name: entry.stat().st_size for entry in entries if entry.name.endswith(".jsonl")}
         return [name for name in sorted(sizes) if sizes[name] > self._read.get(name, 0) and self._count_new(name)]
 
     def _count_new(self, name: str) -> bool:
@@ -120,10 +120,10 @@ def locked_ledgers(folder: Path) -> Iterator[None]:
         yield
 
 
-def note_refusal(folder: Path, run: str, asked: str, why: str, code: str = FedweaveError.code) -> None:
-    """Write into the journal of a run, or of none, that the site refused what was `asked`; code: the error's."""
+def note_refusal(folder: Path, run: str, request: str, why: str, code: str = FedweaveError.code) -> None:
+    """Write into the journal of a run, or of none, that the site refused what was `request`; code: the error's."""
     with locked_ledgers(folder):
-        append_note(journal_path(folder, run or NO_RUN), "refused", asked=asked, why=why[:_LONGEST], code=code)
+        append_note(journal_path(folder, run or NO_RUN), "refused", asked=request, why=why[:_LONGEST], code=code)
 
 
 class CallLog:
@@ -142,9 +142,9 @@ class CallLog:
         keys = ", ".join(dict.fromkeys(path.split("/")[0] for path, _ in leaves(reply))) or "no key"
         self._left.append(f"{keys}{' to ' * bool(to)}{', '.join(to)} ({size:,} bytes)")
 
-    def done(self, run: str, asked: Request) -> None:
+    def done(self, run: str, request: Request) -> None:
         """The call is answered."""
-        self.log.info("%s: left %s", self._told(run, described(asked)), "; ".join(self._left) or "nothing")
+        self.log.info("%s: left %s", self._told(run, described(request)), "; ".join(self._left) or "nothing")
         self._left = []
 
     def refused(self, folder: Path, run: str, asked: Request | None, error: Exception) -> None:

@@ -71,14 +71,14 @@ def spelled(files: Iterable[Path]) -> frozenset[str]:
     Raises:
         ConfigError: names a file that cannot be read as Python.
     """
-    found: set[str] = set()
+    names: set[str] = set()
     for file in files:
         try:
             tree = ast.parse(file.read_bytes())
         except (OSError, SyntaxError, ValueError) as error:
             raise ConfigError(f"{file} cannot be read as Python: {error}; mend it, or take it out") from error
-        found |= _names(tree)
-    return frozenset(found)
+        names |= _names(tree)
+    return frozenset(names)
 
 
 def of_packages() -> tuple[Path, ...]:
@@ -174,7 +174,7 @@ def _unknown(key: str) -> str:
 @cache
 def known_steps() -> tuple[str, ...]:
     """What `policy.calls` may name: every step by its own name, and with that of its algorithm or part; and jobs."""
-    steps = {step_name(step) for name, kind in ALGORITHMS.items() for step in _steps(_made(name, kind))}
+    steps = {step_name(step) for name, kind in ALGORITHMS.items() for step in _steps(_default_algorithm(name, kind))}
     steps |= {step_name(step) for kind in PARTS.values() for step in kind().setup}
     jobs = ("join", "blind", "align", "pad", "match", "exchange", "take")
     return (*jobs, *sorted({*steps, *(name.rpartition(".")[2] for name in steps)}))
@@ -183,22 +183,22 @@ def known_steps() -> tuple[str, ...]:
 @cache
 def known() -> frozenset[str]:
     """All declared keys of replies, of algorithms and parts with their default settings."""
-    found = {*JOINING, *MEETING, *CLAIMING, *ADDING}
+    keys = {*JOINING, *MEETING, *CLAIMING, *ADDING}
     for name, kind in ALGORITHMS.items():
-        for step in _steps(_made(name, kind)):
-            found |= step_info(step).sends.keys()
+        for step in _steps(_default_algorithm(name, kind)):
+            keys |= step_info(step).sends.keys()
     for part in (kind() for kind in PARTS.values()):
-        found |= StepInfo.of(part.sends).sends.keys()
+        keys |= StepInfo.of(part.sends).sends.keys()
         for step in part.setup:
-            found |= step_info(step).sends.keys()
-    return frozenset(found)
+            keys |= step_info(step).sends.keys()
+    return frozenset(keys)
 
 
 def _within(path: str, key: str) -> bool:
     return f"{path}/".startswith(f"{key}/")
 
 
-def _made(name: str, kind: Callable[[object], object]) -> object:
+def _default_algorithm(name: str, kind: Callable[[object], object]) -> object:
     """An algorithm of that name with its defaults and the first model that it takes."""
     for model in MODELS.values():
         try:
@@ -210,12 +210,19 @@ def _made(name: str, kind: Callable[[object], object]) -> object:
 
 def _steps(algorithm: object) -> list[Step]:
     places = [algorithm, *(algorithm.composed.values() if isinstance(algorithm, MadeOfParts) else ())]
-    return [MethodType(own, place) for place in places for own in _members(place) if callable(own) and is_step(own)]
+    return [
+        MethodType(method, place)
+        for place in places
+        for method in _members(place)
+        if callable(method) and is_step(method)
+    ]
 
 
 def _members(place: object) -> Iterable[object]:
     """What a class has by each name, as its own or inherited."""
-    return {name: own for kind in reversed(type(place).__mro__) for name, own in vars(kind).items()}.values()
+    return {
+        name: attribute for kind in reversed(type(place).__mro__) for name, attribute in vars(kind).items()
+    }.values()
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -230,19 +237,19 @@ def check_declared(rules: Rules, calls: Calls, labels: bool, sites: int) -> None
     Raises:
         PolicyViolation: names every rule, key and step that sends it.
     """
-    found = refusals(rules, calls, labels, sites)
-    if reasons := [f"{why}, and {sender} sends it" for why, sender, certain in found if certain]:
+    violations = refusals(rules, calls, labels, sites)
+    if reasons := [f"{why}, and {sender} sends it" for why, sender, certain in violations if certain]:
         raise PolicyViolation(". ".join(reasons))
 
 
 def refusals(rules: Rules, calls: Calls, labels: bool, sites: int) -> Iterator[tuple[str, str, bool]]:
     """Why a rule refuses a key, the step that declares to send it, and whether it sends it on all data: of evaluations
     only "own" is."""
-    told = _declared(rules, calls, labels)
+    info_of = _declared(rules, calls, labels)
     for step in dict.fromkeys(calls.setup + calls.round + calls.evaluation):
         if step in calls.labelled and not labels:
             continue
-        for key, why in refused(rules, told(step), sites).items():
+        for key, why in refused(rules, info_of(step), sites).items():
             yield why, step_name(step), step not in calls.evaluation or key == SCORES
 
 
@@ -258,16 +265,16 @@ def check_told(rules: Rules, info: StepInfo, sites: int) -> None:
 
 def refused(rules: Rules, info: StepInfo, sites: int) -> dict[str, str]:
     """{key: why} of what a step declares to send and a policy refuses, without what is below such a key."""
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for key in sorted(info.sends):
-        if any(key.startswith(f"{above}/") for above in found):
+        if any(key.startswith(f"{above}/") for above in reasons):
             continue
         try:
             check_reply(rules, Spent(), nest({key: 0.0}), 0, info)
             check_summed(rules, key, info, sites)
         except PolicyViolation as error:
-            found[key] = str(error)
-    return found
+            reasons[key] = str(error)
+    return reasons
 
 
 def needs_all(config: Config, algorithm: object) -> bool:
@@ -288,12 +295,12 @@ def overspent(rules: Rules, spent: Spent, calls: Calls, general: General, done: 
     rounds = range(max(done, 0) + 1, general.rounds + 1)
     if rules.epsilon is None or not rounds:
         return ""
-    judged = [evaluated(round, general.rounds, general.eval_every) for round in rounds]
-    steps = [(*calls.round, *(calls.evaluation if due else ())) for due in judged]
+    flags = [evaluated(round, general.rounds, general.eval_every) for round in rounds]
+    steps = [(*calls.round, *(calls.evaluation if due else ())) for due in flags]
     steps[0] = (*(calls.setup if done < 0 else ()), *steps[0])
-    asked = [tuple(step for step in some if labels or step not in calls.labelled) for some in steps]
-    told = _declared(rules, calls, labels)
-    reached = list(accumulate(asked, partial(_after, told), initial=spent))[1:]
+    steps_by_round = [tuple(step for step in some if labels or step not in calls.labelled) for some in steps]
+    info_of = _declared(rules, calls, labels)
+    reached = list(accumulate(steps_by_round, partial(_after, info_of), initial=spent))[1:]
 
     def cost(one: Spent) -> float:
         return one.epsilon(rules.delta)
@@ -360,23 +367,27 @@ def _declared(rules: Rules, calls: Calls, labels: bool) -> Callable[[Step], Step
     return told
 
 
-def _after(told: Callable[[Step], StepInfo], before: Spent, steps: tuple[Step, ...]) -> Spent:
+def _after(info_of: Callable[[Step], StepInfo], before: Spent, steps: tuple[Step, ...]) -> Spent:
     for step in steps:
-        declared = told(step).sends.items()
-        applied = (Applied(key, _anew(before.account, own.mechanisms)) for key, own in declared)
+        declared = info_of(step).sends.items()
+        applied = (Applied(key, _unreleased(before.account, declaration.mechanisms)) for key, declaration in declared)
         before = before.after(0, [one for one in applied if one.mechanisms])
     return before
 
 
-def _anew(account: PrivacyAccount, mechanisms: tuple[Mechanism, ...]) -> tuple[Mechanism, ...]:
+def _unreleased(account: PrivacyAccount, mechanisms: tuple[Mechanism, ...]) -> tuple[Mechanism, ...]:
     """Those that are not of a draw that may be in the account already."""
-    drawn = {_unmarked(own) for _, own in account.released}
-    return tuple(own for own in mechanisms if not release_of(own) or own not in drawn)
+    drawn = {_unmarked(mechanism) for _, mechanism in account.released}
+    return tuple(mechanism for mechanism in mechanisms if not release_of(mechanism) or mechanism not in drawn)
 
 
-def _unmarked(own: Mechanism) -> Mechanism:
+def _unmarked(mechanism: Mechanism) -> Mechanism:
     """A mechanism as its step declares it (`site.steps.with_fingerprints`)."""
-    return replace(own, release=own.release.partition(":")[0]) if isinstance(own, LDP | Gaussian) else own
+    return (
+        replace(mechanism, release=mechanism.release.partition(":")[0])
+        if isinstance(mechanism, LDP | Gaussian)
+        else mechanism
+    )
 
 
 def targeted(algorithm: object, calls: Calls) -> dict[str, int]:
@@ -386,7 +397,9 @@ def targeted(algorithm: object, calls: Calls) -> dict[str, int]:
 
 
 def _noised(step: Step) -> bool:
-    return any(isinstance(one, Gaussian) for own in step_info(step).sends.values() for one in own.mechanisms)
+    return any(
+        isinstance(one, Gaussian) for declaration in step_info(step).sends.values() for one in declaration.mechanisms
+    )
 
 
 def check_target(rules: Rules, most: Mapping[str, int], done: Mapping[str, int], left: int) -> None:
@@ -411,13 +424,13 @@ def suited(config: Config, data: Dataset, width: int, scaling: str) -> Algorithm
     Raises:
         ConfigError, UserError: one of them is for other data, for fewer rounds, or for features not scaled.
     """
-    carried = None if capabilities(config.algorithm.kind).vertical else data.carried  # nobody there reads it
-    model = model_for(config.model.make(), carried, width, data.classes)
+    attributes = None if capabilities(config.algorithm.kind).vertical else data.carried  # nobody there reads it
+    model = model_for(config.model.make(), attributes, width, data.classes)
     requirements.check_examples(config, data)
     requirements.check_pooling(config, data, model)
     requirements.check_edges(config, model)
     algorithm: Algorithm = config.algorithm.make(model)
-    timed = carried is not None and carried.until is not None
+    timed = attributes is not None and attributes.until is not None
     requirements.check_sampling(config, data, [data.nodes], timed, model, algorithm)
     check_rounds(algorithm, config.general.rounds)
     scaling = "none" if scaling == AUTO and data.scaling == "none" else scaling  # it found nothing to scale
@@ -451,8 +464,8 @@ def check_sites(rules: Rules, name: str, sites: Sequence[str]) -> None:
     """
     if name not in sites or len(set(sites)) < len(sites):
         raise CallRefused("the sites that the server names are not this one and others, each once")
-    if own := sorted(RESERVED & set(sites)):
-        raise CallRefused(f"the server names {', '.join(own)} as a site, which is no member of any project")
+    if reserved := sorted(RESERVED & set(sites)):
+        raise CallRefused(f"the server names {', '.join(reserved)} as a site, which is no member of any project")
     check_members(rules, name, sites)
 
 
@@ -556,8 +569,12 @@ def _named(listed: tuple[str, ...]) -> set[str]:
 
 def _added(algorithm: Choice) -> list[str]:
     """The names of the parts that an algorithm does not have by default."""
-    own = own_parameters(algorithm.kind).get("parts")
-    kinds = {type(part) for part in own.default} if own is not None and isinstance(own.default, tuple) else set()
+    parameter = own_parameters(algorithm.kind).get("parts")
+    kinds = (
+        {type(part) for part in parameter.default}
+        if parameter is not None and isinstance(parameter.default, tuple)
+        else set()
+    )
     chosen = [part for part in algorithm.values.get("parts", ()) if isinstance(part, Choice)]
     return [part.name for part in chosen if part.kind not in kinds]
 
@@ -593,14 +610,14 @@ class PolicyFile:
 def stricter(before: Rules, now: Rules) -> Rules:
     """Rules that forbid what either forbids. What is judged as a job begins (`algorithms`, `parts`, `files`, `members`)
     is that of `now`, by which a job has to be judged again; `lost` is of entries that are looked for then alone."""
-    found = {name: combine(vars(before)[name], vars(now)[name]) for name, combine in _STRICTER.items()}
-    return replace(now, **found)
+    values = {name: combine(vars(before)[name], vars(now)[name]) for name, combine in _STRICTER.items()}
+    return replace(now, **values)
 
 
 def changed(before: Rules, now: Rules) -> tuple[list[str], list[str]]:
     """The names of the rules that are tightened, and of those that are loosened in whole or in part."""
     was, new, both = vars(before), vars(now), vars(stricter(before, now))
-    odd = [own.name for own in fields(Rules) if was[own.name] != new[own.name]]
+    odd = [field.name for field in fields(Rules) if was[field.name] != new[field.name]]
     tightened = [name for name in odd if name not in _STRICTER or both[name] != was[name]]
     return tightened, [name for name in odd if name in _STRICTER and both[name] != new[name]]
 
@@ -611,12 +628,12 @@ def _both(before: Iterable[T], now: Iterable[T]) -> tuple[T, ...]:
 
 def _common(before: tuple[str, ...], now: tuple[str, ...]) -> tuple[str, ...]:
     """The keys that are, or are below, one of either."""
-    kept = [key for key in now if any(covers(own, key) for own in before)]
-    return _both(kept, [key for key in before if any(covers(own, key) for own in now)])
+    keys = [key for key in now if any(covers(prefix, key) for prefix in before)]
+    return _both(keys, [key for key in before if any(covers(prefix, key) for prefix in now)])
 
 
 def _least(before: float | None, now: float | None) -> float | None:
-    return min((own for own in (before, now) if own is not None), default=None)
+    return min((value for value in (before, now) if value is not None), default=None)
 
 
 def _of_each(choose: Callable[[float, float], float]) -> Callable[[_Bounds, _Bounds], _Bounds]:

@@ -84,8 +84,8 @@ Ask: TypeAlias = Callable[[int, Mapping[str, Tree]], Replies]  # turn, {site: me
 
 def opening_tree(opening: Opening) -> Tree:
     """What a site sends of it besides the list, which says the rest."""
-    told = {"certificate": opening.certificate, "nonce": opening.nonce, "signature": opening.signature}
-    return {key: tensor(value) for key, value in told.items()}
+    values = {"certificate": opening.certificate, "nonce": opening.nonce, "signature": opening.signature}
+    return {key: tensor(value) for key, value in values.items()}
 
 
 def no_opening() -> Tree:
@@ -93,24 +93,24 @@ def no_opening() -> Tree:
     return dict.fromkeys(("certificate", "nonce", "signature"), torch.empty(0, dtype=torch.uint8, device="cpu"))
 
 
-def read_openings(told: object) -> dict[str, Opening]:
+def read_openings(message: object) -> dict[str, Opening]:
     """What the server relays of all sites.
 
     Raises:
         CallRefused: it is not of this form.
     """
     try:
-        if not isinstance(told, dict):
+        if not isinstance(message, dict):
             raise TypeError("it is no table")
         return {
             site: Opening(
-                data(own["certificate"]),
-                data(own["nonce"]),
-                int(own["size"]),
-                data(own["digest"]),
-                data(own["signature"]),
+                data(entry["certificate"]),
+                data(entry["nonce"]),
+                int(entry["size"]),
+                data(entry["digest"]),
+                data(entry["signature"]),
             )
-            for site, own in told.items()
+            for site, entry in message.items()
         }
     except (KeyError, TypeError, ValueError) as error:
         raise CallRefused("alignment: what is said of the lists is not of fedweave's form") from error
@@ -126,26 +126,28 @@ def meet(replies: Replies, ask: Ask) -> dict[str, Tree]:
         UserError: parties keep back what is needed, only some of them have ids, or no id is common. FedweaveError: what
             came are no blinded ids.
     """
-    told = {site: replies[site] for site in replies.clients}
-    if silent := [site for site, reply in told.items() if reply["features"] < 1]:
+    by_site = {site: replies[site] for site in replies.clients}
+    if silent := [site for site, reply in by_site.items() if reply["features"] < 1]:
         raise UserError(f"{', '.join(silent)}: the policy keeps back `features`, without which no model can be built.")
     width = widest(replies)
-    lists = {site: points_of(site, reply["ids"]) for site, reply in told.items()}
+    lists = {site: points_of(site, reply["ids"]) for site, reply in by_site.items()}
     if not any(map(len, lists.values())):
-        return {site: {"width": width} for site in told}  # an .npz file has no ids; its nodes are in the common order
-    if silent := [site for site, own in lists.items() if not len(own)]:
+        return {
+            site: {"width": width} for site in by_site
+        }  # an .npz file has no ids; its nodes are in the common order
+    if silent := [site for site, points in lists.items() if not len(points)]:
         raise UserError(
             f"{', '.join(silent)}: no ids came from there, but from the other sites. Every site needs a folder of "
             "tables as its [data] path (an .npz file has no ids), and a policy that does not deny `ids`."
         )
-    sizes = ", ".join(f"{site} has {len(own)}" for site, own in lists.items())
-    found = common({site: own.numpy() for site, own in blinded(lists, told, ask).items()})
-    if not all(map(len, found.values())):
+    sizes = ", ".join(f"{site} has {len(points)}" for site, points in lists.items())
+    common_places = common({site: points.numpy() for site, points in blinded(lists, by_site, ask).items()})
+    if not all(map(len, common_places.values())):
         raise UserError(
             f"no id is common to all sites ({sizes}). The same ids must be written alike everywhere, and every site "
             "needs the same ids.key."
         )
-    return {site: {"width": width, "common": torch.from_numpy(places)} for site, places in found.items()}
+    return {site: {"width": width, "common": torch.from_numpy(places)} for site, places in common_places.items()}
 
 
 def widest(replies: Replies) -> int:
@@ -153,18 +155,18 @@ def widest(replies: Replies) -> int:
     return max(int(replies[site]["features"]) for site in replies.clients)
 
 
-def blinded(lists: dict[str, Tensor], told: Mapping[str, Tree], ask: Ask) -> dict[str, Tensor]:
-    """The lists, once every site has blinded every one; what each `told` of its own is "signed".
+def blinded(lists: dict[str, Tensor], by_site: Mapping[str, Tree], ask: Ask) -> dict[str, Tensor]:
+    """The lists, once every site has blinded every one; what each `by_site` of its own is "signed".
 
     Raises:
         FedweaveError: what came are no blinded ids.
     """
     sites = list(lists)
     openings = {
-        site: told[site]["signed"] | {"size": len(own), "digest": tensor(digest(own.numpy()))}
-        for site, own in lists.items()
+        site: by_site[site]["signed"] | {"size": len(points), "digest": tensor(digest(points.numpy()))}
+        for site, points in lists.items()
     }
-    signatures = {site: told[site]["signed"]["signature"] for site in sites}
+    signatures = {site: by_site[site]["signed"]["signature"] for site in sites}
     for turn in range(1, len(sites)):
         owner = {site: sites[at - turn] for at, site in enumerate(sites)}
         more = {"openings": openings} if turn == 1 else {}
@@ -217,23 +219,26 @@ class PartyData:
         points, opening = self.meeting.open(self.data.ids)
         return sizes | {"ids": torch.from_numpy(points), "signed": opening_tree(opening)}
 
-    def align(self, told: Tree, dtype: torch.dtype) -> Holdings:
-        """Its share of the common nodes, as wide as the widest party's, once the server has `told` (`alignment.meet`).
+    def align(self, message: Tree, dtype: torch.dtype) -> Holdings:
+        """Its share of the common nodes, as wide as the widest party's, once the server has `message`
+        (`alignment.meet`).
 
         Raises:
             FedweaveError: what the server told cannot be.
         """
-        if told["width"] < self.data.features:
-            raise FedweaveError(f"the server says that no party has more than {told['width']} features; this one has.")
-        if told["width"] > WIDTH.most:
-            raise FedweaveError(f"the server asks for {told['width']:,} features; {WIDTH.most:,} are allowed.")
+        if message["width"] < self.data.features:
+            raise FedweaveError(
+                f"the server says that no party has more than {message['width']} features; this one has."
+            )
+        if message["width"] > WIDTH.most:
+            raise FedweaveError(f"the server asks for {message['width']:,} features; {WIDTH.most:,} are allowed.")
         data, rows = self.data, np.arange(self.data.nodes)
         if self.meeting is not None:
-            common = self.meeting.rows(told["common"].tolist())
+            common = self.meeting.rows(message["common"].tolist())
             rows = np.array(sorted(common, key=lambda row: self.data.ids[row]), np.int64)
             data = restricted(data, rows)
         data = replace(data, x=normalise(compact(data.x), self.scaling, self.path.name))
-        graph, version = graph_of(data, told["width"], dtype), LabelVersion.of(self.data, rows)
+        graph, version = graph_of(data, message["width"], dtype), LabelVersion.of(self.data, rows)
         # At every party the same, also where one has a label for some of the nodes alone.
         masks = torch.zeros_like(graph.masks)
         masks[:, : data.nodes] = torch.from_numpy(np.asarray(data.public, bool))
@@ -371,20 +376,20 @@ class Exchange:
         n, names = self.data.nodes, self._outside.names
         slot = np.full(len(names), -1)
         slot[list(self._other.values())] = list(self._other)
-        made = np.zeros((self._slots, TELLERS + self.width), np.int64)
+        matrix = np.zeros((self._slots, TELLERS + self.width), np.int64)
         if self._other:
             ends = ends_at(self._outside.carried, own_holder(n, self._outside))
             ends = ends._replace(far=slot[ends.far - n])
             form = self._slots, len(ways(self._outside.carried.directed))
-            found = terms(self.data.x[:, : self.told], ends.only(ends.far >= 0), form, self.least)
-            made[:, TELLERS:] = words(found, sites)
-        padded = made.view(np.uint64)
+            sums = terms(self.data.x[:, : self.told], ends.only(ends.far >= 0), form, self.least)
+            matrix[:, TELLERS:] = words(sums, sites)
+        padded = matrix.view(np.uint64)
         for at, place in self._other.items():
-            if made[at].any():
+            if matrix[at].any():
                 pad, weights = self._pad(names[place])
                 padded[at, :TELLERS] = np.uint64(1) + padded[at] @ weights
                 padded[at] += pad
-        return {SUMS: torch.from_numpy(made)}
+        return {SUMS: torch.from_numpy(matrix)}
 
     def take(self, told: Tree, sites: int) -> Dataset:
         """The data with what others told of its nodes, scaled.
@@ -405,9 +410,9 @@ class Exchange:
 
     def _opened(self, row: int, total: np.ndarray, sites: int) -> np.ndarray:
         """int64 [width]: what others told of a node, without their pads."""
-        (pad, weights), given = self._pad(self.data.called[row]), total.view(np.uint64)
+        (pad, weights), values = self._pad(self.data.called[row]), total.view(np.uint64)
         for tellers in range(sites):
-            opened = given - np.uint64(tellers) * pad
+            opened = values - np.uint64(tellers) * pad
             if (opened[:TELLERS] - opened @ weights == tellers).all():
                 return opened[TELLERS:].view(np.int64)
         raise CallRefused("exchange: what the server tells of a node was not told of it")
@@ -427,20 +432,20 @@ class Exchange:
         return self.data.outside or Outside(BARE, ())
 
 
-def _listed(given: object) -> list[int]:
-    if not isinstance(given, torch.Tensor) or given.dtype != torch.int64 or given.dim() != 1:
+def _listed(numbers: object) -> list[int]:
+    if not isinstance(numbers, torch.Tensor) or numbers.dtype != torch.int64 or numbers.dim() != 1:
         raise CallRefused("exchange: what the server numbers are no places of a list")
-    return [int(one) for one in given]
+    return [int(one) for one in numbers]
 
 
-def entered(folder: Path, asked: Join, name: str, rules: Rules, whole: Dataset, scaling: str) -> Exchange:
+def entered(folder: Path, request: Join, name: str, rules: Rules, whole: Dataset, scaling: str) -> Exchange:
     """The part of the site `name` in what a job exchanges over edges of its data, features not scaled.
 
     Raises:
         ConfigError: there is no key for the ids, or no certificate. PolicyViolation: the policy does not allow it.
     """
     identity, key = read_identity(folder, rules.members), read_secret(folder / IDS_KEY)
-    meeting = IntersectionParty(name, identity, asked.run, tuple(asked.sites), key)
+    meeting = IntersectionParty(name, identity, request.run, tuple(request.sites), key)
     return Exchange(whole, columns_told(whole), meeting, least_told(rules), scaling)
 
 
@@ -454,17 +459,19 @@ def matched(replies: Replies, ask: Ask) -> tuple[int, dict[str, Tree], dict[str,
         UserError: two sites hold one node, or no site has an edge to another's. FedweaveError: what came are no blinded
             ids.
     """
-    told = {site: replies[site] for site in replies.clients}
-    lists = {site: points_of(site, reply["ids"]) for site, reply in told.items()}
-    if silent := [site for site, own in lists.items() if not len(own) or len(own) != len(told[site]["owned"])]:
+    by_site = {site: replies[site] for site in replies.clients}
+    lists = {site: points_of(site, reply["ids"]) for site, reply in by_site.items()}
+    if silent := [site for site, entry in lists.items() if not len(entry) or len(entry) != len(by_site[site]["owned"])]:
         raise UserError(
             f"{', '.join(silent)}: no ids came from there, without which nothing can be exchanged over edges: a policy "
             "must not deny `ids`, and data needs them."
         )
-    points = {site: [point.tobytes() for point in own.numpy()] for site, own in blinded(lists, told, ask).items()}
-    owned = {site: told[site]["owned"].bool().tolist() for site in points}
+    points = {
+        site: [point.tobytes() for point in entry.numpy()] for site, entry in blinded(lists, by_site, ask).items()
+    }
+    owned = {site: by_site[site]["owned"].bool().tolist() for site in points}
     holders = _holders(points, owned)
-    named = {point for site in points for point, own in zip(points[site], owned[site], strict=True) if not own}
+    named = {point for site in points for point, entry in zip(points[site], owned[site], strict=True) if not entry}
     numbers = {point: number for number, point in enumerate(sorted(named & holders.keys()))}
     if not numbers:
         raise UserError(
@@ -472,9 +479,9 @@ def matched(replies: Replies, ask: Ask) -> tuple[int, dict[str, Tree], dict[str,
             "every site needs the same ids.key."
         )
     sent, held = dict[str, Tree](), dict[str, torch.Tensor]()
-    for site, own in points.items():
-        places = [at for at, point in enumerate(own) if point in numbers]
-        slots = [numbers[own[at]] for at in places]
+    for site, entry in points.items():
+        places = [at for at, point in enumerate(entry) if point in numbers]
+        slots = [numbers[entry[at]] for at in places]
         pair = {
             "places": torch.tensor(places, dtype=torch.int64, device="cpu"),
             "slots": torch.tensor(slots, dtype=torch.int64, device="cpu"),
@@ -491,11 +498,11 @@ def _holders(points: Mapping[str, list[bytes]], owned: Mapping[str, list[bool]])
     Raises:
         UserError: two sites say so.
     """
-    found, twice = dict[bytes, str](), dict[frozenset[str], int]()
-    for site, own in points.items():
-        for point, is_own in zip(own, owned[site], strict=True):
-            if is_own and found.setdefault(point, site) != site:
-                pair = frozenset((site, found[point]))
+    holders, twice = dict[bytes, str](), dict[frozenset[str], int]()
+    for site, site_points in points.items():
+        for point, is_own in zip(site_points, owned[site], strict=True):
+            if is_own and holders.setdefault(point, site) != site:
+                pair = frozenset((site, holders[point]))
                 twice[pair] = twice.get(pair, 0) + 1
     if twice:
         pairs = "; ".join(f"{' and '.join(sorted(pair))}: {count:,}" for pair, count in twice.items())
@@ -503,4 +510,4 @@ def _holders(points: Mapping[str, list[bytes]], owned: Mapping[str, list[bool]])
             f"two sites say that they hold the same nodes ({pairs}), and what others know of a node is for one alone. "
             "Have their owners find out whose they are; nothing has been exchanged."
         )
-    return found
+    return holders

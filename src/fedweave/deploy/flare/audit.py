@@ -65,8 +65,8 @@ class SiteRun:
         """Which run, of which algorithm, and since when."""
         first = self.joined[0] if self.joined else {}
         since = str(first.get("at", ""))[:16].replace("T", " ")
-        told = (self.name, label(str(first.get("algorithm", ""))), f"since {since} UTC" if since else "")
-        return ", ".join(filter(None, told))
+        parts = (self.name, label(str(first.get("algorithm", ""))), f"since {since} UTC" if since else "")
+        return ", ".join(filter(None, parts))
 
 
 @dataclass(frozen=True)
@@ -86,16 +86,16 @@ def audit(folder: Path) -> Audit:
     Raises:
         UserError: there are none, or its site.toml is not valid. FedweaveError: one is of a later version of fedweave.
     """
-    found = {path.stem: read_journal(path) for path in journals(folder)}
-    if not found:
+    by_run = {path.stem: read_journal(path) for path in journals(folder)}
+    if not by_run:
         with suppress(FileNotFoundError):
             folder.stat()  # says what a look for files does not: a name that is too long, a closed folder
         raise UserError(f"{folder} holds no journal: give the folder of a site that has taken part in a run.")
-    spent = Spent.of(entry for records in found.values() for entry in records.entries)
+    spent = Spent.of(entry for records in by_run.values() for entry in records.entries)
     rules = read_site_file(folder / SITE_FILE)[1] if (folder / SITE_FILE).exists() else Rules()
-    runs = [_run(name, records) for name, records in found.items()]
+    runs = [_run(name, records) for name, records in by_run.items()]
     runs.sort(key=lambda run: str(run.joined[0].get("at")) if run.joined else "")
-    return Audit(tuple(runs), spent, rules, _table(found.values()))
+    return Audit(tuple(runs), spent, rules, _table(by_run.values()))
 
 
 def _run(name: str, records: Records) -> SiteRun:
@@ -103,8 +103,8 @@ def _run(name: str, records: Records) -> SiteRun:
         return tuple(note for note in records.notes if note["note"] == kind)
 
     title = "outside of any run" if name == NO_RUN else name
-    told = (notes("joined"), notes("lists"), notes("aligned"), notes("policy"), notes("refused"), notes("cut"))
-    return SiteRun(title, *told, _table([records]), len(records.damaged))
+    groups = (notes("joined"), notes("lists"), notes("aligned"), notes("policy"), notes("refused"), notes("cut"))
+    return SiteRun(title, *groups, _table([records]), len(records.damaged))
 
 
 def _table(records: Iterable[Records]) -> pa.Table:
@@ -127,12 +127,14 @@ def compare(folder: Path, run: str, ledger: pa.Table) -> tuple[list[str], list[s
     path = journal_path(folder, run)
     if not path.exists():
         raise UserError(f"{folder} has taken no part in the run {run}: there is no {path}.")
-    own = _table([read_journal(path)])
-    names = {*own["client"].to_pylist()} or {folder.resolve().name}  # of a site that sent nothing, or lost its journal
+    journal = _table([read_journal(path)])
+    names = {*journal["client"].to_pylist()} or {
+        folder.resolve().name
+    }  # of a site that sent nothing, or lost its journal
     stated_of = {*ledger["client"].to_pylist()}
     if len(stated_of) == 1 and not stated_of & names:
         raise UserError(f"that ledger is of {stated_of.pop()} alone: it is another member's copy. Ask for your own.")
-    sent, stated = (Counter(map(_message, _in_rounds(table, names))) for table in (own, ledger))
+    sent, stated = (Counter(map(_message, _in_rounds(table, names))) for table in (journal, ledger))
     return sorted(map(_worded, stated - sent)), sorted(map(_worded, sent - stated))
 
 
@@ -153,8 +155,8 @@ def _in_rounds(ledger: pa.Table, names: set[str]) -> list[Record]:
     """What left these clients in steps of the algorithm; journals count jobs' other calls, such as "(join)", in ways of
     their own."""
     rows = ledger.filter(pc.field("direction") != "down").to_pylist()
-    asked = [row for row in rows if row["client"] in names and not row["step"].startswith("(")]
-    return [row for row in asked if row["purpose"] in (SETUP, TRAINING, EVALUATION)]
+    client_rows = [row for row in rows if row["client"] in names and not row["step"].startswith("(")]
+    return [row for row in client_rows if row["purpose"] in (SETUP, TRAINING, EVALUATION)]
 
 
 def _message(row: Record) -> tuple[object, ...]:
@@ -164,26 +166,26 @@ def _message(row: Record) -> tuple[object, ...]:
 
 def _worded(message: tuple[object, ...]) -> str:
     round, step, key, _, size, to, mechanism, reveals = message
-    told = f" ({reveals}; protection: {mechanism})" if reveals else ""
-    return f"round {round}: {step}: {key}, {size:,} bytes{f' to {to}' if to else ''}{told}"
+    details = f" ({reveals}; protection: {mechanism})" if reveals else ""
+    return f"round {round}: {step}: {key}, {size:,} bytes{f' to {to}' if to else ''}{details}"
 
 
-def asked(run: SiteRun) -> list[str]:
+def describe_requests(run: SiteRun) -> list[str]:
     """What was asked in a run, and by whom."""
-    told = []
+    lines = []
     for note in run.joined:
         where = "from the start" if note.get("after") == -1 else f"from round {note.get('after')}"
         versions = f"fedweave {note.get('fedweave')}, torch {note.get('torch')}"
         config = f"configuration {str(note.get('pin'))[:12]}"
         what = f"the server began {job(note)}, {where}: {note.get('algorithm')}, {config}, {versions}"
-        told.append(f"{note['at']}  {what}; {by_whom(note)}, {what_for(note)}")
+        lines.append(f"{note['at']}  {what}; {by_whom(note)}, {what_for(note)}")
     for note in run.lists:
         counts = ", ".join(f"{site} {count}" for site, count in dict(note.get("counts") or {}).items())
-        told.append(f"{note['at']}  ids on the lists that were compared: {counts}")
+        lines.append(f"{note['at']}  ids on the lists that were compared: {counts}")
     for note in run.aligned:
-        kept = f"{note.get('common')} of the site's {note.get('own')} nodes"
-        told.append(f"{note['at']}  the server named {kept} as common to all")
-    return [*told, *(f"{at}  the owner changed the policy: {said}" for at, said in changes([run]))]
+        nodes = f"{note.get('common')} of the site's {note.get('own')} nodes"
+        lines.append(f"{note['at']}  the server named {nodes} as common to all")
+    return [*lines, *(f"{at}  the owner changed the policy: {text}" for at, text in changes([run]))]
 
 
 def job(note: Record) -> str:
@@ -194,8 +196,8 @@ def job(note: Record) -> str:
 def by_whom(note: Record) -> str:
     """Who asked for a job, as the request says it, and with whose certificate it was submitted, as the server says."""
     named, submitter = (str(note.get(key) or "") for key in ("requester", "submitter"))
-    said = f"asked by {named}" if named else "the request does not say who asked"
-    return f"{said} (submitted, as the server says, with the certificate of {submitter})" if submitter else said
+    text = f"asked by {named}" if named else "the request does not say who asked"
+    return f"{text} (submitted, as the server says, with the certificate of {submitter})" if submitter else text
 
 
 def what_for(note: Record) -> str:
@@ -205,22 +207,22 @@ def what_for(note: Record) -> str:
 
 def changes(runs: Iterable[SiteRun]) -> list[tuple[str, str]]:
     """(when, what) of changes of the policy, by time: while a job ran, and from one job to the next."""
-    found, before = list[tuple[str, str]](), None
+    entries, before = list[tuple[str, str]](), None
     for run in runs:
         for note in run.policy:
             of = {what: ", ".join(map(str, note.get(what) or ())) for what in ("tightened", "loosened")}
             ends = {"tightened": "tightened", "loosened": "loosened, which holds from the next job on"}
-            said = "; ".join(f"{of[what]} {ends[what]}" for what in ends if of[what])
-            found.append((str(note["at"]), said or "to the same rules"))
+            text = "; ".join(f"{of[what]} {ends[what]}" for what in ends if of[what])
+            entries.append((str(note["at"]), text or "to the same rules"))
     for at, after in sorted(
         ((str(one["at"]), _rules(one)) for run in runs for one in run.joined), key=lambda it: it[0]
     ):
         if before is not None and after is not None and (odd := changed(before, after)) != ([], []):
             ways = zip(odd, ("tightened", "loosened"), strict=True)
-            said = "; ".join(f"{', '.join(of)} {way}" for of, way in ways if of)
-            found.append((at, f"{said} since the job before"))
+            text = "; ".join(f"{', '.join(of)} {way}" for of, way in ways if of)
+            entries.append((at, f"{text} since the job before"))
         before = after or before
-    return sorted(found)
+    return sorted(entries)
 
 
 def _rules(note: Record) -> Rules | None:
@@ -232,40 +234,40 @@ def _rules(note: Record) -> Rules | None:
 
 def refused(run: SiteRun) -> list[str]:
     """Refusals and damage in a run."""
-    told = [f"{note['at']}  refused {note.get('asked')}: {note.get('why')}" for note in run.refused]
+    lines = [f"{note['at']}  refused {note.get('asked')}: {note.get('why')}" for note in run.refused]
     if run.cut:
         cut, values = (sum(note[key] for note in run.cut) for key in ("cut", "values"))
         first = min(note["round"] for note in run.cut)
-        told.append(
+        lines.append(
             f"{cut:,} of {values:,} values were cut to the bound of {counted(len(run.cut), 'secure sum')}, the first "
             f"in round {first}: the sums had less than what was computed here"
         )
     if run.damaged:
-        told.append(f"{counted(run.damaged, 'damaged line')}: what is said there to have left is counted nowhere")
-    return told
+        lines.append(f"{counted(run.damaged, 'damaged line')}: what is said there to have left is counted nowhere")
+    return lines
 
 
-def in_all(found: Audit) -> str:
+def in_all(summary: Audit) -> str:
     """What has left over all runs, and its ε."""
-    cost, without = found.spent.account.cost, "left without noise, and nothing limits what it tells"
-    told = f"all runs: {found.spent.bytes:,} bytes have left"
+    cost, without = summary.spent.account.cost, "left without noise, and nothing limits what it tells"
+    text = f"all runs: {summary.spent.bytes:,} bytes have left"
     if cost.unbounded and not (cost.epsilon or cost.squared_mu):
-        return f"{told}; no ε follows: it {without}"
-    bounded = f"{found.spent.epsilon(found.rules.delta):.4g}"
+        return f"{text}; no ε follows: it {without}"
+    bounded = f"{summary.spent.epsilon(summary.rules.delta):.4g}"
     if cost.unbounded:
-        return f"{told}; of what had noise ε is {bounded} at δ = {found.rules.delta:g}; the rest {without}"
-    return f"{told}; their ε is {bounded} at δ = {found.rules.delta:g}"
+        return f"{text}; of what had noise ε is {bounded} at δ = {summary.rules.delta:g}; the rest {without}"
+    return f"{text}; their ε is {bounded} at δ = {summary.rules.delta:g}"
 
 
-def caps(found: Audit) -> list[str]:
+def caps(summary: Audit) -> list[str]:
     """How much of what the policy allows is spent, a line for each cap."""
-    rules, spent, told = found.rules, found.spent, []
+    rules, spent, lines = summary.rules, summary.spent, []
     if rules.epsilon is not None:
         now = f"{spent.epsilon(rules.delta):.4g} is spent at δ = {rules.delta:g}"
-        told.append(f"of policy.epsilon = {rules.epsilon:g}, {now}{free(found)}")
+        lines.append(f"of policy.epsilon = {rules.epsilon:g}, {now}{free(summary)}")
     if rules.bytes is not None:
-        told.append(f"of policy.bytes = {rules.bytes:,}, {spent.bytes:,} are spent")
-    return told
+        lines.append(f"of policy.bytes = {rules.bytes:,}, {spent.bytes:,} are spent")
+    return lines
 
 
 def free(found: Audit) -> str:
@@ -318,13 +320,13 @@ class Report:
         """
         from fedweave.privacy.aggregation import read_identity
 
-        own, at = read_identity(folder), now()
-        name = own.name
-        made = own.sign(_signed_message(self.document, name, at))
-        found = Signature(name, _text(own.certificate), at, _text(made))
+        identity, at = read_identity(folder), now()
+        name = identity.name
+        signature = identity.sign(_signed_message(self.document, name, at))
+        entry = Signature(name, _text(identity.certificate), at, _text(signature))
         for other in self.signatures:
-            _check(other, self.document, own)
-        return replace(self, signatures=(*(one for one in self.signatures if one.name != name), found))
+            _check(other, self.document, identity)
+        return replace(self, signatures=(*(one for one in self.signatures if one.name != name), entry))
 
     def shown(self) -> Document:
         """The document with its number, digest and signatures."""
@@ -366,20 +368,20 @@ def read_report(path: Path, authority: Path | None = None) -> Report:
     """
     from fedweave.privacy.aggregation import read_root
 
-    found, root = _unchecked(path), None if authority is None else read_root(authority)
-    for one in found.signatures:
-        _check(one, found.document, root)
-    return found
+    report, root = _unchecked(path), None if authority is None else read_root(authority)
+    for one in report.signatures:
+        _check(one, report.document, root)
+    return report
 
 
 def _unchecked(path: Path) -> Report:
     try:
-        found: Report = TypeAdapter(Report).validate_json(read(path))
-        if found.kind != KIND:
+        report: Report = TypeAdapter(Report).validate_json(read(path))
+        if report.kind != KIND:
             raise ValueError("it says to be of another kind")
     except (ValidationError, ValueError, RecursionError) as error:
         raise UserError(f"{path} is no report that `fedweave compliance` wrote ({type(error).__name__}).") from error
-    return found
+    return report
 
 
 def _check(one: Signature, document: Document, by: "Identity | Authority | None") -> None:
@@ -387,9 +389,9 @@ def _check(one: Signature, document: Document, by: "Identity | Authority | None"
     from fedweave.privacy.aggregation import CHANGED, Identity, check_signed
 
     try:
-        made, certificate, at = _bytes(one.signature), _bytes(one.certificate), datetime.fromisoformat(one.at)
-        told = one.name, certificate, made, _signed_message(document, one.name, one.at)
-        by.check(*told, at) if isinstance(by, Identity) else check_signed(*told, by, at)
+        signature, certificate, at = _bytes(one.signature), _bytes(one.certificate), datetime.fromisoformat(one.at)
+        arguments = one.name, certificate, signature, _signed_message(document, one.name, one.at)
+        by.check(*arguments, at) if isinstance(by, Identity) else check_signed(*arguments, by, at)
     except (CallRefused, ValueError) as error:
         changed = not isinstance(error, CallRefused) or error.code == CHANGED
         why = f": the report was changed after {one.name} had signed it" if changed else ""
@@ -418,14 +420,14 @@ def of_site(folder: Path, run: str = "") -> Document:
     Raises:
         UserError: it took no part in any, or in none of that number (see `audit.audit`).
     """
-    found = audit(folder)
+    summary = audit(folder)
     about = read_about(folder / SITE_FILE) if (folder / SITE_FILE).exists() else About()
-    runs = [one for one in found.runs if not run or one.name == run]
+    runs = [one for one in summary.runs if not run or one.name == run]
     if not runs:
         raise UserError(
-            f"{folder} took no part in a run {run!r}; it did in {listed([one.name for one in found.runs])}."
+            f"{folder} took no part in a run {run!r}; it did in {listed([one.name for one in summary.runs])}."
         )
-    ledger = runs[0].ledger if run else found.ledger
+    ledger = runs[0].ledger if run else summary.ledger
     kinds, name = flows(ledger), folder.resolve().name
     notes = [note for one in runs for note in one.joined]
     begun = [one for one in runs if one.joined or one.flows]
@@ -446,9 +448,9 @@ def of_site(folder: Path, run: str = "") -> Document:
         ),
         sections=(
             sent(kinds, len(others) + 1, called),
-            _asked(runs),
-            _spent(found),
-            _policy(found.rules),
+            _requests(runs),
+            _spent(summary),
+            _policy(summary.rules),
             _changes(runs),
             _refused(runs),
         ),
@@ -479,7 +481,7 @@ def _facts(
     }
 
 
-def _asked(runs: list[SiteRun]) -> Section:
+def _requests(runs: list[SiteRun]) -> Section:
     rows = [
         {
             "when (UTC)": str(note["at"])[:16].replace("T", " "),
@@ -499,9 +501,9 @@ def _asked(runs: list[SiteRun]) -> Section:
     return Section("What was asked", (text,), grid=grid(rows, tuple(rows[0]) if rows else ()))
 
 
-def _spent(found: Audit) -> Section:
+def _spent(summary: Audit) -> Section:
     """What all runs together have spent, and what the policy leaves."""
-    rules, spent, cost = found.rules, found.spent, found.spent.account.cost
+    rules, spent, cost = summary.rules, summary.spent, summary.spent.account.cost
     epsilon, form = spent.epsilon(rules.delta), "{:.4g}".format
     rows = [_row(f"ε at δ = {rules.delta:g}", epsilon, rules.epsilon, form), _row("bytes", spent.bytes, rules.bytes)]
     rows.append(_row("evaluations whose scores left", spent.evaluations, rules.evaluations))
@@ -510,7 +512,7 @@ def _spent(found: Audit) -> Section:
         rows[0]["spent"] = "none holds"
     text = "Over all runs of the site, as its policy counts."
     if cost.unbounded:
-        held = free(found) if rules.epsilon is not None else ""
+        held = free(summary) if rules.epsilon is not None else ""
         text += f" The ε is of what left with noise; of the rest nothing limits what it tells{held}."
     return Section("What it cost, and what is left", (text,), grid=grid(rows, ("what",)))
 
@@ -524,22 +526,28 @@ def _policy(rules: Rules) -> Section:
     """The rules in force."""
     shown, meant = {name: vars(rules)[name] for name in _ALWAYS} | rules.plain(), meanings(Rules)
     rows = [
-        {"rule": name, "value": _value(own), "what it means": re.sub(r" \(?`[^`]*`\)?", "", meant[name])}
-        for name, own in shown.items()
+        {"rule": name, "value": _value(value), "what it means": re.sub(r" \(?`[^`]*`\)?", "", meant[name])}
+        for name, value in shown.items()
     ]
     digest = sha256(json.dumps(rules.plain(), sort_keys=True).encode()).hexdigest()
     text = f"Enforced by the site itself before anything is sent. SHA-256 of what is set: {digest}."
     return Section("Policy in force", (text,), grid=grid(rows, ("rule", "value", "what it means")))
 
 
-def _value(own: object) -> str:
-    if isinstance(own, dict):
-        return ", ".join(f"{key} = {value}" for key, value in own.items())
-    return ", ".join(map(str, own)) if isinstance(own, list | tuple) else "not set" if own is None else f"{own:,}"
+def _value(setting: object) -> str:
+    if isinstance(setting, dict):
+        return ", ".join(f"{key} = {value}" for key, value in setting.items())
+    return (
+        ", ".join(map(str, setting))
+        if isinstance(setting, list | tuple)
+        else "not set"
+        if setting is None
+        else f"{setting:,}"
+    )
 
 
 def _changes(runs: list[SiteRun]) -> Section:
-    rows = [{"when (UTC)": at[:16].replace("T", " "), "what": said} for at, said in changes(runs)]
+    rows = [{"when (UTC)": at[:16].replace("T", " "), "what": change} for at, change in changes(runs)]
     text = () if rows else ("The journals note no change of the policy.",)
     return Section("Changes of the policy", text, grid=grid(rows, ("when (UTC)", "what")))
 

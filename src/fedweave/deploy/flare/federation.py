@@ -58,21 +58,21 @@ def common_number(replies: Replies, key: str) -> int:
     Raises:
         UserError: they say different ones, or one keeps it back; names each.
     """
-    found = {site: replies[site][key] for site in replies.clients}
-    if silent := [site for site, value in found.items() if value == -1]:
+    numbers = {site: replies[site][key] for site in replies.clients}
+    if silent := [site for site, value in numbers.items() if value == -1]:
         raise UserError(
-            f"{', '.join(silent)} keeps back {_said(key)} (see [policy] in site.toml), without which no model "
-            "can be built."
+            f"{', '.join(silent)} keeps back {_describe_field(key)} (see [policy] in site.toml), without which no "
+            "model can be built."
         )
-    if len(set(found.values())) > 1:
-        each = ", ".join(f"{site}: {value}" for site, value in found.items())
-        raise UserError(f"the sites differ in {_said(key)}: {each}; they must agree (see site.toml).")
-    return int(next(iter(found.values())))
+    if len(set(numbers.values())) > 1:
+        each = ", ".join(f"{site}: {value}" for site, value in numbers.items())
+        raise UserError(f"the sites differ in {_describe_field(key)}: {each}; they must agree (see site.toml).")
+    return int(next(iter(numbers.values())))
 
 
-def _said(key: str) -> str:
-    told = JOINING[key]
-    return f"`{key}` ({told.reveals if isinstance(told, Sends) else told})"
+def _describe_field(key: str) -> str:
+    entry = JOINING[key]
+    return f"`{key}` ({entry.reveals if isinstance(entry, Sends) else entry})"
 
 
 def common_form(replies: Replies) -> dict[str, int | bool]:
@@ -82,7 +82,7 @@ def common_form(replies: Replies) -> dict[str, int | bool]:
     Raises:
         UserError: see `common_number`.
     """
-    form: dict[str, int | bool] = {own: common_number(replies, key) for key, own in OF_EDGES.items()}
+    form: dict[str, int | bool] = {name: common_number(replies, key) for key, name in OF_EDGES.items()}
     return form | {"directed": all(replies[site]["directed"] != 0 for site in replies.clients)}
 
 
@@ -105,22 +105,22 @@ def check_names(replies: Replies) -> None:
             )
 
 
-def confirmed(replies: Replies, told: Values) -> tuple[dict[str, tuple[str, ...]], list[str]]:
-    """{"labels", "groups": the names that an experiment's [data], `told`, gives to classes and groups}, () where a site
-    has none or others; and notes on those that are not the sites'.
+def confirmed(replies: Replies, settings: Values) -> tuple[dict[str, tuple[str, ...]], list[str]]:
+    """{"labels", "groups": the names that an experiment's [data], `settings`, gives to classes and groups}, () where a
+    site has none or others; and notes on those that are not the sites'.
 
     Sites send fingerprints of names alone, so whoever knows the names can say them, and nobody learns others.
     """
-    found, notes = dict[str, tuple[str, ...]](), []
+    result, notes = dict[str, tuple[str, ...]](), []
     for setting, (key, what) in _NAMED.items():
-        names = tuple(told.get(setting) or ())
+        names = tuple(settings.get(setting) or ())
         alike = all(replies[site][key] == fingerprint(names) for site in replies.clients)
-        found[setting] = names if alike else ()
+        result[setting] = names if alike else ()
         if names and not alike:
             notes.append(
                 f"the experiment calls the {what} {', '.join(names)}, and not every site does; results number them"
             )
-    return found, notes
+    return result, notes
 
 
 def uncompared(named: Values) -> str:
@@ -139,12 +139,12 @@ def uncompared(named: Values) -> str:
 
 def misshapen(replies: Replies) -> dict[str, str]:
     """{site: what is wrong} of those that do not say of three splits, or of each class, how many examples they have."""
-    told = {site: replies[site] for site in replies.clients if "split" in replies[site]}  # not where models predict
-    forms = {site: (len(own["split"]), len(own["labels"])) for site, own in told.items()}
+    answers = {site: replies[site] for site in replies.clients if "split" in replies[site]}  # not where models predict
+    forms = {site: (len(answer["split"]), len(answer["labels"])) for site, answer in answers.items()}
     return {
         site: f"it tells of {splits} splits and {classes} classes"
         for site, (splits, classes) in forms.items()
-        if splits not in (0, len(SPLITS)) or classes not in (0, told[site]["classes"])
+        if splits not in (0, len(SPLITS)) or classes not in (0, answers[site]["classes"])
     }
 
 
@@ -155,20 +155,20 @@ def unlike(replies: Replies, wanted: float) -> dict[str, str]:
     (form, votes), *_ = Counter(forms.values()).most_common(1)
     if votes == len(forms) or 2 * votes <= len(forms) or votes < wanted:
         return {}
+    unlike = {site: shape for site, shape in forms.items() if shape != form}
     return {
-        site: f"its data has {_shaped(own, own[2:] != form[2:])}, most others' {_shaped(form, own[2:] != form[2:])}"
-        for site, own in forms.items()
-        if own != form
+        site: f"its data has {_shaped(shape, edges := shape[2:] != form[2:])}, most others' {_shaped(form, edges)}"
+        for site, shape in unlike.items()
     }
 
 
 def _shaped(form: Sequence[int], of_edges: bool) -> str:
     features, classes, width, weighted, examples = form
-    told = f"{counted(features, 'feature')} and {counted(classes, 'class')}"
+    text = f"{counted(features, 'feature')} and {counted(classes, 'class')}"
     if not of_edges:
-        return told
+        return text
     more = f", {'edges' if examples == 1 else 'nodes or graphs'} as examples and edges with {counted(width, 'feature')}"
-    return f"{told}{more}{' and weights' if weighted == 1 else ''}"
+    return f"{text}{more}{' and weights' if weighted == 1 else ''}"
 
 
 TEST_FILE = "test.npz"
@@ -184,8 +184,8 @@ def server_test(folder: Path, dtype: torch.dtype, ports: bool = False) -> Graph 
 
 def server_graphs(folder: Path, dtype: torch.dtype, ports: bool = False) -> dict[str, Graph]:
     """{role: graph} of what the server's `folder` holds besides the global test graph: public.npz and so on."""
-    found = {role: folder / f"{role}.npz" for role in ROLES}
-    return {r: global_test(at, _about(at.name), dtype, ROLES[r], ports) for r, at in found.items() if at.exists()}
+    paths = {role: folder / f"{role}.npz" for role in ROLES}
+    return {r: global_test(at, _about(at.name), dtype, ROLES[r], ports) for r, at in paths.items() if at.exists()}
 
 
 def _about(name: str) -> SiteData:
@@ -307,7 +307,9 @@ class Flare(Engine):
                 self._exchange(replies, more, ask)
             return self._padded(replies, more)
         met = meet(replies, ask)
-        self.apart = {site: (len(replies[site]["ids"]), len(own.get("common", ()))) for site, own in met.items()}
+        self.apart = {
+            site: (len(replies[site]["ids"]), len(message.get("common", ()))) for site, message in met.items()
+        }
         return self._arrive(ALIGN, JOINING, {"kind": "align", "pin": self._pin} | more, met)
 
     def _arrive(self, name: str, tells: Declaration, request: Record, sent: Mapping[str, Tree]) -> Replies:
@@ -321,13 +323,13 @@ class Flare(Engine):
     def _exchange(self, replies: Replies, more: Record, ask: Ask) -> None:
         """Have the sites tell each other of the nodes that their edges lead to (`parties.exchange`)."""
         count, sent, held = matched(replies, ask)
-        request, told, everyone = {"pin": self._pin} | more, {"slots": count}, list(sent)
+        request, broadcast, everyone = {"pin": self._pin} | more, {"slots": count}, list(sent)
         self._arrive("(match)", {}, request | {"kind": "match"}, sent)
-        message = dict.fromkeys(everyone, told)
+        message = dict.fromkeys(everyone, broadcast)
         about = {"kind": ADD, "step": ADD, "again": 0, "sum": self._sums.prepare(ADD, SHARING, everyone)} | request
         arrived, notes = self._call(f"({ADD})", SHARING, about, encoded(message), message, everyone)
-        total = self._sums.opened(ADD, SHARING, about, arrived, told, notes).total(SUMS)
-        rows = {site: {TOTALS: total[own]} for site, own in held.items()}
+        total = self._sums.opened(ADD, SHARING, about, arrived, broadcast, notes).total(SUMS)
+        rows = {site: {TOTALS: total[slots]} for site, slots in held.items()}
         self._arrive("(take)", {}, request | {"kind": "take"}, rows)
 
     def _left_out(self, replies: Replies, odd: Mapping[str, str]) -> Replies:
@@ -376,12 +378,12 @@ class Flare(Engine):
     def _ask(self, name: str, info: StepInfo, request: Record, sent: Mapping[str, Tree]) -> Replies:
         """One exchange besides the steps (`sums.Sums`); equal messages are sent as one."""
         blobs = encoded({site: sent[site] for site in self._open(list(sent))})
-        asked = {"kind": name, "pin": self._pin, "round": self.round} | request
-        return self._call(f"({name})", info, asked, blobs, sent, list(sent))[0]
+        call = {"kind": name, "pin": self._pin, "round": self.round} | request
+        return self._call(f"({name})", info, call, blobs, sent, list(sent))[0]
 
     def deliver(self, call: Call) -> Sent:
         """See `core.federation.Federation`; the server relays what it cannot read."""
-        name, info, to, found = call.name, call.info, call.to, sources(call.name, call.to, self.place)
+        name, info, to, senders = call.name, call.info, call.to, sources(call.name, call.to, self.place)
         check_way(name, info, call.way)
         chosen = called(name, list(to), self.place, call.quorum)
         request, here, number = self._request("send", name), self._open(chosen), self._calls
@@ -400,7 +402,7 @@ class Flare(Engine):
             self._note(receipt, (self.round, number, name, site), request["to"][site], info)
         check_quorum(name, min(call.quorum, self._quorum), len(chosen), missing, self._fixed)
         ordered = {site: missing[site] for site in chosen if site in missing}
-        return Relayed(name, tuple(good), ordered, found, request["again"])
+        return Relayed(name, tuple(good), ordered, senders, request["again"])
 
     def _note(self, receipt: Receipt, where: tuple[int, int, str, str], to: Sequence[str], info: StepInfo) -> None:
         """Meter what a site sent to others, as its receipt says."""
@@ -463,15 +465,15 @@ class Flare(Engine):
         arrived = {site: answer.blob for site, answer in answers.items() if not answer.refusal}
         good, refused = self._inspector.accept(name, info, whole or sent, arrived)
         missing |= refused
-        said = {site: heads_in(answers[site].heads) for site in good}
-        if odd := behind(said):
+        heads = {site: heads_in(answers[site].heads) for site in good}
+        if odd := behind(heads):
             good = {site: tree for site, tree in good.items() if site not in odd}
             missing |= odd
             self._out |= odd
-        self._heads.note({site: said[site][site] for site in good if site in said[site]})
+        self._heads.note({site: heads[site][site] for site in good if site in heads[site]})
         for site in (here := [site for site in chosen if site in good]):
-            told = as_arrived(info, good[site], read_scoring(answers[site].note))
-            self.ledger.record(*where, (site,), "up", good[site], answers[site].seconds, told)
+            arrived_info = as_arrived(info, good[site], read_scoring(answers[site].note))
+            self.ledger.record(*where, (site,), "up", good[site], answers[site].seconds, arrived_info)
         self._calls += 1
         self._count(missing, refused)
         batches = [ReplyBatch((at,), map_leaves(as_row, good[site])) for at, site in enumerate(here)]

@@ -39,8 +39,8 @@ def obey(kit: Path) -> None:
     all else the present one."""
 
     def context(params: Record, ssl_server: bool) -> ssl.SSLContext | None:
-        made = _CONTEXT(params, ssl_server)
-        return None if made is None else load_revoked(made, Path(params[DriverParams.CA_CERT.value]).parent)
+        tls = _CONTEXT(params, ssl_server)
+        return None if tls is None else load_revoked(tls, Path(params[DriverParams.CA_CERT.value]).parent)
 
     def chain(leaf_cert: Any, *more: object, **named: object) -> object:
         _check(leaf_cert, kit)

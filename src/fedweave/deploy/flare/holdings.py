@@ -43,7 +43,7 @@ from fedweave.experiment.graphs import graph_of
 from fedweave.experiment.runs.data_form import DataForm
 from fedweave.models.blocks import fitted, has_ports, ported
 from fedweave.partition.divided import Divided
-from fedweave.partition.external import alone, check_inside
+from fedweave.partition.external import check_inside, member_data
 
 HASH = "hash"  # of `SiteData.split`
 
@@ -61,8 +61,8 @@ class LabelVersion(NamedTuple):
         """Of `data`, of whose examples a run has the `rows` int64 [m]; whatever the order in which a file lists
         examples that have ids."""
         order = sorted(range(data.examples), key=lambda row: data.ids[row]) if data.ids else [*range(data.examples)]
-        told = [[data.ids[row] for row in order] if data.ids else [], data.y[order].tolist(), data.classes]
-        digest = hashlib.blake2b(json.dumps(told).encode()).digest()
+        content = [[data.ids[row] for row in order] if data.ids else [], data.y[order].tolist(), data.classes]
+        digest = hashlib.blake2b(json.dumps(content).encode()).digest()
         return cls(digest, np.argsort(order)[rows], data.examples)
 
     @classmethod
@@ -168,16 +168,16 @@ def check_meant(path: Path, site: SiteData) -> None:
     of_tables = ("categories", "groups", "columns", "ignore", "unlabelled", *of_edges)
     odd = {"npz": (*of_tables, *of_graphs), "graphs": of_time, "nodes": of_graphs}[kind]
     odd = odd if site.task == "nodes" or kind != "graphs" else (*odd, "task")
-    if given := [key for key in odd if vars(site)[key] not in (None, False)]:
-        raise ConfigError(f"data.{given[0]}: means nothing where {path} holds {kind}; leave it out of site.toml.")
+    if stray_keys := [key for key in odd if vars(site)[key] not in (None, False)]:
+        raise ConfigError(f"data.{stray_keys[0]}: means nothing where {path} holds {kind}; leave it out of site.toml.")
 
 
 def tables(site: SiteData) -> Folder:
     """How a folder with nodes and edges is read."""
-    return Folder(**_said(site), external=site.external, task=site.task, node_time=site.node_time)
+    return Folder(**_table_settings(site), external=site.external, task=site.task, node_time=site.node_time)
 
 
-def _said(site: SiteData) -> Record:
+def _table_settings(site: SiteData) -> Record:
     """What the site says of tables of any kind."""
     known = vars(site)  # all but `favorable`: sites agree on the order of their labels
     return {field.name: known[field.name] for field in fields(Carrying) if field.name in known}
@@ -222,7 +222,7 @@ def across(path: Path, site: SiteData) -> Dataset:
     data = _read(path, replace(site, normalise="none"))
     if not data.called and site.external == EXCHANGE:
         refuse(path, "its nodes have no ids, by which other sites could know them", "Give ids, or take tables.")
-    return alone(data, site.external)
+    return member_data(data, site.external)
 
 
 def _scaled(data: Dataset, site: SiteData) -> Dataset:
@@ -246,7 +246,7 @@ def _undivided(path: Path, site: SiteData) -> Dataset:
         if not is_of_graphs(path):
             return by_holder(tables(site).load(path, 0))
         of_graphs = {name: vars(site)[name] for name in ("node_labels", "edge_labels", "degrees")}
-        kind = GraphFolder(**_said(site), **of_graphs)
+        kind = GraphFolder(**_table_settings(site), **of_graphs)
         check_named(path, kind)
         return by_holder(kind.load(path, 0))
     data = without_sens(npz.read(path, path.stem, loops=site.loops), path, site.sens_feature)
@@ -255,8 +255,8 @@ def _undivided(path: Path, site: SiteData) -> Dataset:
     if site.class_count is None:
         remedy = "Number the classes from 0, without gaps."
         refuse_stray(data.y, lambda row, what: refuse(path, f"y, row {row}: {what}", remedy))
-    carried = None if data.carried is None else scaled(data.carried, site.edge_normalise, path)
-    return _scaled(replace(data, x=compact(data.x), carried=carried), site)
+    attributes = None if data.carried is None else scaled(data.carried, site.edge_normalise, path)
+    return _scaled(replace(data, x=compact(data.x), carried=attributes), site)
 
 
 def require(path: Path) -> Path:
@@ -274,8 +274,8 @@ def numbered(path: Path, data: Dataset, site: SiteData) -> Dataset:
     """
     classes = site.class_count
     if data.labels and (classes or len(data.labels), site.labels or data.labels) != (len(data.labels), data.labels):
-        said = f"label_names are {', '.join(data.labels)}, and site.toml says other labels or classes"
-        refuse(path, said, "Number the classes as site.toml does, or leave both out of it.")
+        problem = f"label_names are {', '.join(data.labels)}, and site.toml says other labels or classes"
+        refuse(path, problem, "Number the classes as site.toml does, or leave both out of it.")
     if classes is not None and (row := first(data.y >= classes)) is not None:
         what = f"y, row {row}: label {data.y[row]} is not in 0..{classes - 1}"
         refuse(path, what, "Correct it or raise data.classes.")
@@ -303,8 +303,8 @@ def global_test(path: Path, site: SiteData, dtype: torch.dtype, use: int = TEST,
     masks = np.zeros((3, data.examples), bool)
     masks[use] = data.y >= 0
     masks = masks if data.public is None else data.public
-    carried = None if data.carried is None else data.carried._replace(ports=ports)
-    return make_graph(data.x, data.edges, data.y, masks, data.sens, dtype, graph_of=data.graph_of, carried=carried)
+    attributes = None if data.carried is None else data.carried._replace(ports=ports)
+    return make_graph(data.x, data.edges, data.y, masks, data.sens, dtype, graph_of=data.graph_of, carried=attributes)
 
 
 def common_test(site: SiteData, folder: Path, features: int, dtype: torch.dtype, ports: bool = False) -> Graph | None:
@@ -349,12 +349,12 @@ def check_as_before(path: Path, run: str, marks: Record) -> None:
 
 def _marks_before(path: Path) -> Record:
     try:
-        found = json.loads(path.read_bytes())
-        if not isinstance(found, dict):
+        record = json.loads(path.read_bytes())
+        if not isinstance(record, dict):
             raise TypeError("it holds no table")
     except (ValueError, TypeError, RecursionError) as error:
         raise FedweaveError(f"{path} is damaged ({error}). Bring it back, or start a new run.") from error
-    return found
+    return record
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -369,7 +369,7 @@ LENGTH = Whole(-1, 1 << 17)  # every site pads its list to that length. -1: kept
 TELLS = Sends("how long its lists are that all sites pad alike, such as of motifs, in blocks of 32", within=LENGTH)
 
 
-def said(needed: Mapping[str, int]) -> Tree:
+def site_lengths(needed: Mapping[str, int]) -> Tree:
     """What a site says of the lists that it `needed`; nothing where there are none."""
     return {SIZES: agreed([needed])} if needed else {}
 
@@ -380,13 +380,13 @@ def longest(replies: Replies) -> Tree:
     Raises:
         UserError: a site keeps back how long its own is.
     """
-    told = {site: replies[site].get(SIZES, {}) for site in replies.clients}
-    if silent := [site for site, own in told.items() if -1 in own.values()]:
+    sizes = {site: replies[site].get(SIZES, {}) for site in replies.clients}
+    if silent := [site for site, lengths in sizes.items() if -1 in lengths.values()]:
         raise UserError(
             f"{', '.join(silent)}: the policy keeps back `{SIZES}`, without which the sites' lists cannot be of one "
             "length; allow it, or choose an algorithm that needs none."
         )
-    return agreed(told.values())
+    return agreed(sizes.values())
 
 
 def checked(told: Tree, needed: Mapping[str, int]) -> dict[str, int]:
@@ -397,9 +397,9 @@ def checked(told: Tree, needed: Mapping[str, int]) -> dict[str, int]:
     """
     if told.keys() != needed.keys():
         raise CallRefused("the server tells the lengths of other lists than the site's algorithm has")
-    for name, own in needed.items():
+    for name, length in needed.items():
         size = told[name]
-        if type(size) is not int or not own <= size <= LENGTH.most or size != least_rows(size):
+        if type(size) is not int or not length <= size <= LENGTH.most or size != least_rows(size):
             raise CallRefused(f"the server tells {size!r} as the length of {name}, which cannot be")
     return dict(told)
 
@@ -451,10 +451,10 @@ def fingerprint(labels: Sequence[str]) -> int:
 def describe(holdings: Holdings, deny: Sequence[str]) -> Tree:
     """What the site says of its data when it joins: counts (`JOINING`), -1 or empty for those that it keeps back."""
     data, masks = holdings.data, holdings.graph.masks
-    told = {
+    counts = {
         "features": data.features,
         "classes": data.classes,
-        **{key: int(data.edge_form[own]) for key, own in OF_EDGES.items()},
+        **{key: int(data.edge_form[name]) for key, name in OF_EDGES.items()},
         "directed": int(data.edge_form["directed"]),
         "names": fingerprint(data.labels),
         "columns": fingerprint((*data.columns, *(() if data.carried is None else data.carried.columns))),
@@ -465,7 +465,7 @@ def describe(holdings: Holdings, deny: Sequence[str]) -> Tree:
         "split": masks.sum(1),
         "labels": torch.bincount(holdings.graph.y[holdings.graph.y >= 0], minlength=data.classes),
     }
-    return kept_back(told, deny)
+    return kept_back(counts, deny)
 
 
 def withheld(rules: Rules) -> tuple[str, ...]:
@@ -476,15 +476,15 @@ def withheld(rules: Rules) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*rules.deny, *labels, *counts)))
 
 
-def kept_back(told: Tree, deny: Sequence[str]) -> Tree:
-    """`told` with -1 or nothing for the keys that the site's policy denies."""
-    return {key: _hidden(leaf) if key in deny else leaf for key, leaf in told.items()}
+def kept_back(reply: Tree, deny: Sequence[str]) -> Tree:
+    """`reply` with -1 or nothing for the keys that the site's policy denies."""
+    return {key: _hidden(leaf) if key in deny else leaf for key, leaf in reply.items()}
 
 
 def as_kept_back(sends: Declaration, deny: Sequence[str]) -> Declaration:
     """What `kept_back` gives away, for ledgers: of the keys in `deny` nothing."""
-    whole = {key: own if isinstance(own, Sends) else Sends(own) for key, own in sends.items()}
-    return {key: replace(own, reveals="nothing: kept back") if key in deny else own for key, own in whole.items()}
+    whole = {key: spec if isinstance(spec, Sends) else Sends(spec) for key, spec in sends.items()}
+    return {key: replace(spec, reveals="nothing: kept back") if key in deny else spec for key, spec in whole.items()}
 
 
 def _hidden(leaf: object) -> object:

@@ -160,18 +160,18 @@ def _note(fields: Record) -> Record:
 
 def _entry(text: bytes, fields: Record) -> Entry:
     entry = _ENTRY.validate_json(text, strict=True)
-    sizes, places = [entry.size, *(own.bytes for own in entry.keys)], (entry.round, entry.call)
+    sizes, places = [entry.size, *(line.bytes for line in entry.keys)], (entry.round, entry.call)
     if not all(0 <= size < _MOST for size in sizes) or not all(abs(place) < 2**31 for place in places):
         raise ValueError("sizes, rounds and calls are numbers that fit")
     if not (0 <= entry.at < LATEST and 0 <= entry.seconds < LATEST):
         raise ValueError("a time is a number of seconds")
     if entry.direction not in ("up", "down", "peer") or len(entry.to) not in (0, len(entry.clients)):
         raise ValueError("a message goes up, down, or to peers, one for each client")
-    if any(len(own) != len(Line._fields) for own in fields["keys"]):
+    if any(len(line) != len(Line._fields) for line in fields["keys"]):
         raise ValueError("of every key it says all that there is to say")
-    for own in entry.keys:
-        if own.applied is not None:
-            read_applied(own.applied)
+    for line in entry.keys:
+        if line.applied is not None:
+            read_applied(line.applied)
     return entry
 
 

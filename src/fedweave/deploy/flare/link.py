@@ -148,12 +148,12 @@ class CollabLink:
         owing = sorted({site for call in calls for site in call.waiting})
         if not owing:
             return
-        told = collab.get_clients(owing)(timeout=_ALIVE, optional=True).ping()
-        at_work = {name.split(".")[0]: number for name, number in told}
+        replies = collab.get_clients(owing)(timeout=_ALIVE, optional=True).ping()
+        at_work = {name.split(".")[0]: number for name, number in replies}
         for call in calls:
             for site in sorted(call.waiting & at_work.keys()):
                 self._look(call, site, at_work[site] == call.number)
-        for site, error in told.failures.items():
+        for site, error in replies.failures.items():
             self._lost[site] = f"it is gone ({error.cause})"
             for call in calls:
                 call.waiting.discard(site)
@@ -169,18 +169,18 @@ class CollabLink:
 
     def _news(self, call: _Call, wait: float = 0.0) -> list[tuple[str, object]]:
         """What has come since the last look, waiting up to `wait` seconds for the first; notes sites that are lost."""
-        found: list[tuple[str, object]] = []
+        arrivals: list[tuple[str, object]] = []
         try:
-            found.append(call.arrivals.get(timeout=wait) if wait else call.arrivals.get_nowait())
+            arrivals.append(call.arrivals.get(timeout=wait) if wait else call.arrivals.get_nowait())
             while True:
-                found.append(call.arrivals.get_nowait())
+                arrivals.append(call.arrivals.get_nowait())
         except queue.Empty:
             pass
-        call.waiting -= {site for site, _ in found}
+        call.waiting -= {site for site, _ in arrivals}
         for site in [site for site in call.waiting if site in call.results[site].failures]:
             self._lost[site] = f"the connection to it is lost ({call.results[site].failures[site].cause})"
             call.waiting.discard(site)
-        return found
+        return arrivals
 
 
 def _deliver(gcc: Any, result: object, arrivals: _Arrivals) -> None:
@@ -196,7 +196,7 @@ def _answer(reply: object) -> Answer:
         answer = Answer(reply["blob"], float(reply["seconds"]), reply["refusal"], final, *more)
     except (TypeError, KeyError, ValueError, OverflowError):
         return Answer(refusal="its answer is not of fedweave's form", final=False)
-    words = all(isinstance(said, str) for said in (answer.refusal, answer.note, answer.heads))
+    words = all(isinstance(text, str) for text in (answer.refusal, answer.note, answer.heads))
     if not words or not isinstance(answer.blob, bytes) or not 0 <= answer.seconds < LATEST:
         return Answer(refusal="its answer is not of fedweave's form", final=False)
     return answer._replace(refusal="".join(c if c.isprintable() else " " for c in answer.refusal[:1000]))

@@ -56,7 +56,7 @@ from fedweave.deploy.flare.holdings import (
     hold,
     kept_back,
     marks,
-    said,
+    site_lengths,
     withheld,
 )
 from fedweave.deploy.flare.participation import Participation
@@ -110,8 +110,8 @@ def client_on(device: torch.device, job: Participation, state: Tree, key: Tensor
     drawn, test = lasting(secret_file, job.labels), job.found.test if isinstance(job.found, Holdings) else None
     if drawn is not None:
         drawn = drawn._replace(key=drawn.key.to(device), places=drawn.places.to(device))
-    given = to(state, device), key.to(device), noise_key(secret_file).to(device)
-    return Client(job.graph_on(device), *given, None if test is None else test.to(device), lasting=drawn)
+    tensors = to(state, device), key.to(device), noise_key(secret_file).to(device)
+    return Client(job.graph_on(device), *tensors, None if test is None else test.to(device), lasting=drawn)
 
 
 def carry_out(name: str, step: Step, client: Client, message: Tree) -> Tree:
@@ -132,14 +132,14 @@ def carry_out(name: str, step: Step, client: Client, message: Tree) -> Tree:
 
 
 def read_received(
-    job: Participation, asked: StepRequest, site: str, log: logging.Logger
+    job: Participation, request: StepRequest, site: str, log: logging.Logger
 ) -> tuple[Tree, dict[str, str]]:
-    """What the step that is `asked` for finds of its peers at `site`, and {peer: "missing" or "refused"} of those who
+    """What the step that is `request` for finds of its peers at `site`, and {peer: "missing" or "refused"} of those who
     left nothing of use."""
-    of = asked.received
+    of = request.received
     if of is None:
         return {}, {}
-    info, call = step_info(find_step(job.algorithm, of.step)), (asked.round, of.again)
+    info, call = step_info(find_step(job.algorithm, of.step)), (request.round, of.again)
     message, faults, refused = job.inbox.open(of.step, info, call, of.sources[site], of.clients)
     for peer, why in refused.items():
         log.error("what %s sent is of no use: %s", peer, why)
@@ -155,7 +155,7 @@ def with_fingerprints(step: str, info: StepInfo, reply: Tree, state: Tree) -> St
         FedweaveError: the state has no such entry.
     """
     check_permanent(step, info, reply, state)
-    permanent = {key: own for key, own in info.sends.items() if any(map(release_of, own.mechanisms))}
+    permanent = {key: spec for key, spec in info.sends.items() if any(map(release_of, spec.mechanisms))}
 
     def marked(mechanism: Mechanism) -> Mechanism:
         name = release_of(mechanism)
@@ -164,10 +164,10 @@ def with_fingerprints(step: str, info: StepInfo, reply: Tree, state: Tree) -> St
         mark = hashlib.blake2b(encode({name: state[name]}), digest_size=16).hexdigest()
         return dataclasses.replace(mechanism, release=f"{name}:{mark}")  # type: ignore[arg-type]
 
-    found = {
-        key: dataclasses.replace(own, mechanism=tuple(map(marked, own.mechanisms))) for key, own in permanent.items()
+    replacements = {
+        key: dataclasses.replace(spec, mechanism=tuple(map(marked, spec.mechanisms))) for key, spec in permanent.items()
     }
-    return dataclasses.replace(info, sends={**info.sends, **found})
+    return dataclasses.replace(info, sends={**info.sends, **replacements})
 
 
 def noise_key(path: Path) -> Tensor:
@@ -195,43 +195,43 @@ def lasting(path: Path, version: LabelVersion | None) -> Lasting | None:
 
 
 def answered(
-    job: Participation, asked: Blind | Settle, told: Tree, log: logging.Logger
+    job: Participation, request: Blind | Settle, message: Tree, log: logging.Logger
 ) -> tuple[str, Tree, Declaration]:
     """What the call is named, what the site says, and what that reveals.
 
     Raises:
-        CallRefused: it is not the time for that, or what the site is `told` cannot be. PolicyViolation: the policy does
-            not allow it.
+        CallRefused: it is not the time for that, or what the site is `message` cannot be. PolicyViolation: the policy
+        does not allow it.
     """
-    check_begun(job, asked)
-    if isinstance(asked, Blind):
-        return BLIND, _blinded(job, asked.turn, told), BLINDING.sends
-    if asked.kind == "align":
-        return ALIGN, _aligned(job, told, log), JOINING
-    if asked.kind == "pad":
-        job.pad(told)
-    elif asked.kind == "match":
-        _exchange(job).match(told)
+    check_begun(job, request)
+    if isinstance(request, Blind):
+        return BLIND, _blinded(job, request.turn, message), BLINDING.sends
+    if request.kind == "align":
+        return ALIGN, _aligned(job, message, log), JOINING
+    if request.kind == "pad":
+        job.pad(message)
+    elif request.kind == "match":
+        _exchange(job).match(message)
     else:
-        _take(job, _exchange(job).take(told, len(job.asked.sites)))
-    return f"({asked.kind})", {}, {}
+        _take(job, _exchange(job).take(message, len(job.asked.sites)))
+    return f"({request.kind})", {}, {}
 
 
-def added(job: Participation, asked: Add, told: Tree) -> Tree:
+def added(job: Participation, request: Add, message: Tree) -> Tree:
     """What the site tells of the nodes that its edges lead to, not masked yet.
 
     Raises:
         CallRefused, PolicyViolation: see `answered`.
     """
-    check_begun(job, asked)
+    check_begun(job, request)
     check_summed(job.rules, SUMS, SHARING, len(job.asked.sites))
-    return _exchange(job).add(told, len(job.asked.sites))
+    return _exchange(job).add(message, len(job.asked.sites))
 
 
-def check_begun(job: Participation, asked: Add | Blind | Settle) -> None:
+def check_begun(job: Participation, request: Add | Blind | Settle) -> None:
     """Raise CallRefused unless the call is of the job that the site has joined."""
-    if (asked.round, asked.predict) != job.begun:
-        raise CallRefused(f"{described(asked)} is asked for once, right after a site has joined, for that job alone")
+    if (request.round, request.predict) != job.begun:
+        raise CallRefused(f"{described(request)} is asked for once, right after a site has joined, for that job alone")
 
 
 def _exchange(job: Participation) -> Exchange:
@@ -243,16 +243,16 @@ def _exchange(job: Participation) -> Exchange:
     return job.exchange
 
 
-def _take(job: Participation, made: Dataset) -> None:
+def _take(job: Participation, dataset: Dataset) -> None:
     """Go on with the data to which others have told what they know of its nodes."""
-    found, dtype = job.found, DTYPES[job.config.engine.values["dtype"]]
-    if not isinstance(found, Holdings):
+    holdings, dtype = job.found, DTYPES[job.config.engine.values["dtype"]]
+    if not isinstance(holdings, Holdings):
         raise CallRefused("exchange: a party of a vertical federation has no edges to others' nodes")
     job.exchange = None
-    job.take_up(replace(found, graph=graph_of(made, made.features, dtype), data=made, whole=None))
+    job.take_up(replace(holdings, graph=graph_of(dataset, dataset.features, dtype), data=dataset, whole=None))
 
 
-def _blinded(job: Participation, turn: int, told: Tree) -> Tree:
+def _blinded(job: Participation, turn: int, message: Tree) -> Tree:
     """A turn with another site's ids (`privacy.intersection`); how long all lists are is in the journal, and the policy
     may bound it."""
     held = job.found if isinstance(job.found, PartyData) else job.exchange
@@ -260,31 +260,31 @@ def _blinded(job: Participation, turn: int, told: Tree) -> Tree:
     if meeting is None or "ids" in job.rules.deny:
         raise CallRefused("alignment: only a site that sends ids blinds others'")
     if turn == 1:
-        meeting.hear(read_openings(told.get("openings")))
+        meeting.hear(read_openings(message.get("openings")))
         check_lists(job.rules, {site: count for site, count in meeting.counts.items() if site != meeting.name})
         with job.accounts.open(job.ledger):
             job.ledger.note("lists", counts=meeting.counts)
-    points = told.get("ids")
+    points = message.get("ids")
     if not isinstance(points, Tensor) or points.dtype != torch.uint8:
         raise CallRefused("alignment: what is to be blinded is no list of ids")
-    blinded, signature = meeting.blind(turn, points.numpy(), data(told.get("signature")))
+    blinded, signature = meeting.blind(turn, points.numpy(), data(message.get("signature")))
     return {"ids": torch.from_numpy(blinded), "signature": tensor(signature)}
 
 
-def _aligned(job: Participation, told: Tree, log: logging.Logger) -> Tree:
+def _aligned(job: Participation, message: Tree, log: logging.Logger) -> Tree:
     """Keep of a party's nodes those that all parties have."""
-    found = job.found
-    if not isinstance(found, PartyData):
+    party = job.found
+    if not isinstance(party, PartyData):
         raise CallRefused("a party of a vertical federation aligns its nodes once, right after it has joined")
-    if found.meeting is not None:
-        check_aligned(job.rules, len(told["common"]))
-    holdings = found.align(told, DTYPES[job.config.engine.values["dtype"]])
-    if found.data.ids:
+    if party.meeting is not None:
+        check_aligned(job.rules, len(message["common"]))
+    holdings = party.align(message, DTYPES[job.config.engine.values["dtype"]])
+    if party.data.ids:
         with job.accounts.open(job.ledger):
-            job.ledger.note("aligned", common=holdings.data.nodes, own=found.data.nodes)
-        log.info("%s", found.kept(holdings.data))
-    job.check_marks(found.marks(holdings.data))
-    job.begin(holdings, told["width"])
+            job.ledger.note("aligned", common=holdings.data.nodes, own=party.data.nodes)
+        log.info("%s", party.kept(holdings.data))
+    job.check_marks(party.marks(holdings.data))
+    job.begin(holdings, message["width"])
     return describe(holdings, withheld(job.rules))
 
 
@@ -315,30 +315,30 @@ class Member:
             began = time.perf_counter()
             if self._stopped:
                 return Answer(refusal=self._stopped, final=True)
-            asked: Request | None = None
+            task: Request | None = None
             try:
-                asked = read_request(request)
-                reply, note = self._reply(asked, blob)
-                self._calls.done(self._run_of(asked), asked)
-                return Answer(reply, time.perf_counter() - began, note=note, heads=self._heads(asked))
+                task = read_request(request)
+                reply, note = self._reply(task, blob)
+                self._calls.done(self._run_of(task), task)
+                return Answer(reply, time.perf_counter() - began, note=note, heads=self._heads(task))
             except PolicyViolation as error:
                 self._stopped = f"{FORBIDDEN}: {error}"
-                return self._refused(asked, error)
+                return self._refused(task, error)
             except CallRefused as error:
                 self._stopped = f"the site refuses it: {error}"
-                return self._refused(asked, error)
+                return self._refused(task, error)
             except Exception as error:  # whatever fails here fails this site alone, and says nothing of its data
                 reason = error.__cause__ if isinstance(error, StepFailed) else error
                 known = isinstance(reason, FedweaveError) and not isinstance(reason, DiskFull)
                 self._stopped = f"{MISTAKEN if known else 'it failed'} ({type(reason).__name__}); {_OWNER}"
-                return self._refused(asked, error)
+                return self._refused(task, error)
 
-    def _run_of(self, asked: Request | None) -> str:
-        return asked.run if isinstance(asked, Join) else self._job.run if self._job else ""
+    def _run_of(self, request: Request | None) -> str:
+        return request.run if isinstance(request, Join) else self._job.run if self._job else ""
 
-    def _heads(self, asked: Request) -> str:
+    def _heads(self, request: Request) -> str:
         job = self._job
-        return told_heads(self._folder, self._name, job.accounts.chain.head, asked) if job else ""
+        return told_heads(self._folder, self._name, job.accounts.chain.head, request) if job else ""
 
     def accept(self, sender: str, label: str, blob: bytes) -> str:
         """Keep what the site `sender` sent until a step wants it; returns why not, or nothing.
@@ -356,155 +356,157 @@ class Member:
             return "it was refused"
         return ""
 
-    def _reply(self, asked: Request, blob: bytes) -> tuple[bytes, str]:
-        if isinstance(asked, Join):
-            return self._join(asked, blob), ""
+    def _reply(self, request: Request, blob: bytes) -> tuple[bytes, str]:
+        if isinstance(request, Join):
+            return self._join(request, blob), ""
         if self._job is None:
-            raise CallRefused(f"{described(asked)} was asked for before the site had joined the job")
-        if asked.pin != self._job.pin:
-            raise CallRefused(f"{described(asked)} carries another configuration than the one that the site has joined")
+            raise CallRefused(f"{described(request)} was asked for before the site had joined the job")
+        if request.pin != self._job.pin:
+            raise CallRefused(
+                f"{described(request)} carries another configuration than the one that the site has joined"
+            )
         self._job.renew()
-        told = decode(blob, self._job.limit)
-        if isinstance(asked, Agree | Open):
-            return self._prepare(self._job, asked, told), ""
-        if isinstance(asked, Add):
-            return self._add(self._job, asked, told)
-        if not isinstance(asked, StepRequest):
-            return self._tell(asked.round, *answered(self._job, asked, told, self._log)), ""
-        return self._step(asked, told)
+        message = decode(blob, self._job.limit)
+        if isinstance(request, Agree | Open):
+            return self._prepare(self._job, request, message), ""
+        if isinstance(request, Add):
+            return self._add(self._job, request, message)
+        if not isinstance(request, StepRequest):
+            return self._tell(request.round, *answered(self._job, request, message, self._log)), ""
+        return self._step(request, message)
 
-    def _refused(self, asked: Request | None, error: Exception) -> Answer:
+    def _refused(self, request: Request | None, error: Exception) -> Answer:
         """Tell the owner why the site takes no further part in the job."""
-        self._calls.refused(self._folder, self._run_of(asked), asked, error)
+        self._calls.refused(self._folder, self._run_of(request), request, error)
         return Answer(refusal=self._stopped, final=True)
 
-    def _join(self, asked: Join, blob: bytes) -> bytes:
+    def _join(self, request: Join, blob: bytes) -> bytes:
         if self._joined:
             raise CallRefused("a job joins once")
         self._joined = True
-        set_aside(self._folder, asked.run)
-        check_versions(asked.versions, {})  # another release's document could mean something else
+        set_aside(self._folder, request.run)
+        check_versions(request.versions, {})  # another release's document could mean something else
         policy = PolicyFile(self._folder)  # before it is read: what changes while the data is loaded is news
         data, rules = read_checked(self._folder / SITE_FILE)
         self._device = chosen(read_about(self._folder / SITE_FILE).device, where="site.device")
-        config = admitted(rules, asked.document)
-        check_versions(asked.versions, asked.document)  # files that the policy allows to be read
+        config = admitted(rules, request.document)
+        check_versions(request.versions, request.document)  # files that the policy allows to be read
         if config.engine.name != "flare":
             raise CallRefused("the server names another engine than that of sites")
-        check_sites(rules, self._name, asked.sites)
+        check_sites(rules, self._name, request.sites)
         if config.engine.values["threads"]:
             torch.set_num_threads(config.engine.values["threads"])
         vertical = capabilities(config.algorithm.kind).vertical
-        check_exchange(rules, data, config, len(asked.sites))
-        found = (
-            read_own(data, self._folder, asked.run, asked.sites, self._name, rules.members)
+        check_exchange(rules, data, config, len(request.sites))
+        holdings = (
+            read_own(data, self._folder, request.run, request.sites, self._name, rules.members)
             if vertical
-            else hold(data, self._folder, config, noted_form(asked, self._folder))
+            else hold(data, self._folder, config, noted_form(request, self._folder))
         )
         who = data.random_id or self._name, self._name, self._submitter
-        job = self._job = Participation(self._folder, asked, config, found, rules, policy, *who)
+        job = self._job = Participation(self._folder, request, config, holdings, rules, policy, *who)
         self._warn(job)
-        self._flags = read_flags(decode(blob, job.limit)) if asked.predict and blob else None
+        self._flags = read_flags(decode(blob, job.limit)) if request.predict and blob else None
         job.go_back()
-        job.check_version(asked.data[self._name].version if self._name in asked.data else 0)
-        if isinstance(found, Holdings):
-            job.check_marks(marks(found.data, data.normalise))
-            note_form(asked, data, self._folder, found.data)
-            if found.whole is not None:
-                job.exchange = entered(self._folder, asked, self._name, rules, found.whole, data.normalise)
-            job.begin(found, found.features, data.normalise)
-            told = describe(found, withheld(rules)) | kept_back(said(job.needed), withheld(rules))
-            if asked.predict:  # how many new records there are is the site's own affair
-                told = {key: told[key] for key in FORM}
+        job.check_version(request.data[self._name].version if self._name in request.data else 0)
+        if isinstance(holdings, Holdings):
+            job.check_marks(marks(holdings.data, data.normalise))
+            note_form(request, data, self._folder, holdings.data)
+            if holdings.whole is not None:
+                job.exchange = entered(self._folder, request, self._name, rules, holdings.whole, data.normalise)
+            job.begin(holdings, holdings.features, data.normalise)
+            reply = describe(holdings, withheld(rules)) | kept_back(site_lengths(job.needed), withheld(rules))
+            if request.predict:  # how many new records there are is the site's own affair
+                reply = {key: reply[key] for key in FORM}
             if job.exchange is None:
-                return self._tell(asked.round, JOIN, told, JOINING)
-            told |= kept_back(job.exchange.greeting(), withheld(rules))
-            return self._tell(asked.round, JOIN, told, {**JOINING, **CLAIMING})
-        return self._tell(asked.round, JOIN, kept_back(found.greeting(), withheld(rules)), MEETING)
+                return self._tell(request.round, JOIN, reply, JOINING)
+            reply |= kept_back(job.exchange.greeting(), withheld(rules))
+            return self._tell(request.round, JOIN, reply, {**JOINING, **CLAIMING})
+        return self._tell(request.round, JOIN, kept_back(holdings.greeting(), withheld(rules)), MEETING)
 
     def _warn(self, job: Participation) -> None:
         """Say which lines of the site's journals count for nothing."""
         for name, lines in job.accounts.damaged.items():
             self._log.warning("ledgers/%s: damaged lines: %d; what they say has left is counted no more", name, lines)
 
-    def _prepare(self, job: Participation, asked: Agree | Open, told: Tree) -> bytes:
+    def _prepare(self, job: Participation, request: Agree | Open, message: Tree) -> bytes:
         """What secure sums need besides the terms; no policy speaks of it."""
-        if asked.round and job.ledger.purpose == SETUP:  # before the first step of training
+        if request.round and job.ledger.purpose == SETUP:  # before the first step of training
             job.ledger.purpose = TRAINING
-        info, reply = INFO[asked.kind], job.prepare_sum(asked, told)
-        return self._send(asked.round, f"({asked.kind})", reply, info, job.rules.freed(info.sends))
+        info, reply = INFO[request.kind], job.prepare_sum(request, message)
+        return self._send(request.round, f"({request.kind})", reply, info, job.rules.freed(info.sends))
 
-    def _add(self, job: Participation, asked: Add, told: Tree) -> tuple[bytes, str]:
+    def _add(self, job: Participation, request: Add, message: Tree) -> tuple[bytes, str]:
         """Tell, in a secure sum, of the nodes that edges lead to (`parties.exchange`)."""
-        reply, heard = added(job, asked, told), fingerprint(told)
-        reply = job.masking.masked(asked, SHARING, heard, reply)
-        return self._send(asked.round, f"({ADD})", reply, SHARING), json.dumps({HEARD: heard})
+        reply, heard = added(job, request, message), fingerprint(message)
+        reply = job.masking.masked(request, SHARING, heard, reply)
+        return self._send(request.round, f"({ADD})", reply, SHARING), json.dumps({HEARD: heard})
 
-    def _tell(self, round: int, name: str, told: Tree, sends: Declaration) -> bytes:
+    def _tell(self, round: int, name: str, reply: Tree, sends: Declaration) -> bytes:
         """What the site says of itself, from which its policy has already taken what it denies."""
         if self._job is None:
             raise CallRefused("nothing may leave before the site has joined a job")
         self._job.ledger.purpose = PREDICTION if self._job.asked.predict else SETUP
-        kept = withheld(self._job.rules)
-        free = self._job.rules.freed((*FORM, "signed", "signature", *kept))
-        return self._send(round, name, told, StepInfo.of(as_kept_back(sends, kept), ragged=True), free)
+        denied_keys = withheld(self._job.rules)
+        free = self._job.rules.freed((*FORM, "signed", "signature", *denied_keys))
+        return self._send(round, name, reply, StepInfo.of(as_kept_back(sends, denied_keys), ragged=True), free)
 
-    def _step(self, asked: StepRequest, told: Tree) -> tuple[bytes, str]:
+    def _step(self, request: StepRequest, payload: Tree) -> tuple[bytes, str]:
         """The reply to the server, and the note that goes with it."""
         job = self._job
         if job is None or not job.ready or not isinstance(job.found, Holdings):
-            raise CallRefused(f"{described(asked)} was asked for before the site had joined the job")
-        step = find_step(job.algorithm, asked.step)
+            raise CallRefused(f"{described(request)} was asked for before the site had joined the job")
+        step = find_step(job.algorithm, request.step)
         info = step_info(step)
-        check_way(asked.step, info, _WAYS[asked.kind])
-        job.order.admit(asked.step, asked.round, asked.again)
+        check_way(request.step, info, _WAYS[request.kind])
+        job.order.admit(request.step, request.round, request.again)
         job.ledger.purpose = job.order.purpose
-        message = job.last.whole(told)
-        job.enter(asked, message)
-        job.keys.begin(asked.round)
-        call = job.keys.step(asked.step, asked.again)
+        message = job.last.whole(payload)
+        job.enter(request, message)
+        job.keys.begin(request.round)
+        call = job.keys.step(request.step, request.again)
         key = of_client(call, "client", torch.tensor(random.word(job.random_id), device="cpu"))
-        own = job.memory.begun(info)
-        client = client_on(self._device, job, own, key, self._folder / SECRET)
-        received, faults = read_received(job, asked, self._name, self._log)
+        state = job.memory.begun(info)
+        client = client_on(self._device, job, state, key, self._folder / SECRET)
+        received, faults = read_received(job, request, self._name, self._log)
         scoring = job.scoring_of(step)
         draws = scoring.show(client, job.classes)
         with torch.no_grad():
-            reply = carry_out(asked.step, step, client, to(message | received, self._device))
-            made = taken(reply, info)
-            check(reply, f"the reply of {asked.step}")
-            check(client.state, f"the state that {asked.step} keeps")
+            reply = carry_out(request.step, step, client, to(message | received, self._device))
+            graph = taken(reply, info)
+            check(reply, f"the reply of {request.step}")
+            check(client.state, f"the state that {request.step} keeps")
         reply, client.state, draws = (to(tree, CPU) for tree in (reply, client.state, draws))
         if job.asked.predict and reply and not capabilities(job.config.algorithm.kind).predicts:
-            raise CallRefused(f"{described(asked)}: where a finished run's models predict, nothing is sent")
+            raise CallRefused(f"{described(request)}: where a finished run's models predict, nothing is sent")
         reply, info, noted = scoring.left(reply, info, job.classes)
-        info = with_fingerprints(asked.step, info, reply, client.state | draws)
-        heard = job.heard(asked, info, message)
-        noted |= faults | (job.replace(made, asked, info.columns) if info.replaces_data else {})
+        info = with_fingerprints(request.step, info, reply, client.state | draws)
+        heard = job.heard(request, info, message)
+        noted |= faults | (job.replace(graph, request, info.columns) if info.replaces_data else {})
         if info.sums:
             noted[HEARD] = heard
-            reply = job.masking.masked(asked, info, heard, reply)
-        if asked.kind == "send":
-            sent, note = self._deliver(job, asked, reply, info)
+            reply = job.masking.masked(request, info, heard, reply)
+        if request.kind == "send":
+            sent, note = self._deliver(job, request, reply, info)
         else:
-            sent, note = self._send(asked.round, asked.step, reply, info), ""
+            sent, note = self._send(request.round, request.step, reply, info), ""
         if leave(job, self._name, client.state, self._log, self._flags):
             noted[WRITTEN] = True
         job.memory.keep(client.state, heard, info)
         return sent, note or json.dumps(noted)
 
-    def _deliver(self, job: Participation, asked: StepRequest, reply: Tree, info: StepInfo) -> tuple[bytes, str]:
+    def _deliver(self, job: Participation, request: StepRequest, reply: Tree, info: StepInfo) -> tuple[bytes, str]:
         """Send the reply to the peers that the server named; what the server gets is empty, with a receipt."""
-        name, peers = asked.step, asked.to[self._name]
+        name, peers = request.step, request.to[self._name]
         if not set(peers) <= set(job.asked.sites) - {self._name}:
-            raise CallRefused(f"{described(asked)} names peers that are no other sites of the run")
-        blob = self._send(asked.round, name, reply, info, to=peers)
+            raise CallRefused(f"{described(request)} names peers that are no other sites of the run")
+        blob = self._send(request.round, name, reply, info, to=peers)
         receipt = Receipt.of(job.ledger.last, {})
-        job.inbox.note_own(name, (asked.round, asked.again), decode(blob, job.limit))
+        job.inbox.note_own(name, (request.round, request.again), decode(blob, job.limit))
         if peers:
-            label = json.dumps({"run": job.run, "step": name, "round": asked.round, "again": asked.again})
+            label = json.dumps({"run": job.run, "step": name, "round": request.round, "again": request.again})
             receipt = receipt._replace(lost=self._post(peers, label, blob, job.patience))
-        return self._send(asked.round, name, {}, info), receipt.note()
+        return self._send(request.round, name, {}, info), receipt.note()
 
     def _send(
         self,

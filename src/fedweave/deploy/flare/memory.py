@@ -198,13 +198,13 @@ class Order:
                 round.
         """
         round = self._reached[0]
-        most, told = self._most([round]), models + (self._tried[1] if self._tried[0] == round else 0)
-        if models > AT_ONCE or told > most:
+        most, total = self._most([round]), models + (self._tried[1] if self._tried[0] == round else 0)
+        if models > AT_ONCE or total > most:
             raise CallRefused(
-                f"models to try in round {round}: {told} so far, {models} of them in one message; the algorithm tries "
+                f"models to try in round {round}: {total} so far, {models} of them in one message; the algorithm tries "
                 f"{most} in it, and {AT_ONCE} at once"
             )
-        self._tried = round, told
+        self._tried = round, total
 
     @property
     def purpose(self) -> str:
@@ -301,10 +301,10 @@ class Downloads:
 def compared(message: Tree) -> dict[str, Tensor]:
     """{path: numbers} of a message: those that are floating-point, and whole ones beside such under the same first key,
     which could be weights as well."""
-    told = ((path, leaf) for path, leaf in leaves(message) if not isinstance(leaf, str))
-    found = {path: torch.as_tensor(materialize(leaf), device="cpu") for path, leaf in told}
-    heads = {path.split("/")[0] for path, leaf in found.items() if leaf.is_floating_point()}
-    return {path: leaf for path, leaf in found.items() if path.split("/")[0] in heads}
+    pairs = ((path, leaf) for path, leaf in leaves(message) if not isinstance(leaf, str))
+    tensors = {path: torch.as_tensor(materialize(leaf), device="cpu") for path, leaf in pairs}
+    heads = {path.split("/")[0] for path, leaf in tensors.items() if leaf.is_floating_point()}
+    return {path: leaf for path, leaf in tensors.items() if path.split("/")[0] in heads}
 
 
 def change(before: dict[str, Tensor], after: dict[str, Tensor], there: set[str]) -> float:

@@ -76,43 +76,54 @@ class Participation:
     def __init__(
         self,
         folder: Path,
-        asked: Join,
+        request: Join,
         config: Config,
-        found: Holdings | PartyData,
+        holdings: Holdings | PartyData,
         rules: Rules,
         policy: PolicyFile,
         random_id: str,
         name: str,
         submitter: str = "",
     ) -> None:
-        engine, own = config.engine.values, folder / RUNS / asked.run
+        engine, run_folder = config.engine.values, folder / RUNS / request.run
         self.limit = min(int(engine["reply_mb"] * 1e6), MOST_FILLED)
-        self.asked, self.run, self.inbox = asked, asked.run, Inbox(self.limit)
+        self.asked, self.run, self.inbox = request, request.run, Inbox(self.limit)
         # Half of what the server waits, so that a peer that cannot be reached does not make its senders late.
         self.patience = engine["timeout"] / 2
-        self.config = config.of_member(name, asked.sites)
-        self.found, self.rules, self.random_id = found, rules, random_id
-        self.keys, self.pin = Keys(config.general.seed), pin(config.plain(), asked.sites)
+        self.config = config.of_member(name, request.sites)
+        self.found, self.rules, self.random_id = holdings, rules, random_id
+        self.keys, self.pin = Keys(config.general.seed), pin(config.plain(), request.sites)
         self.accounts, self.folder = Accounts(folder, rules.lost), folder
         self._policy, self._name = policy, name
         self._waiting: tuple[Holdings, Precomputed] | None = None
         with self.accounts.open():
-            self.accounts.chain.check(asked.heads.get(name, ""))
-            self.ledger = Journal(journal_path(folder, asked.run))
+            self.accounts.chain.check(request.heads.get(name, ""))
+            self.ledger = Journal(journal_path(folder, request.run))
             self.ledger.chain = self.accounts.chain
             self._saved = self._check_history()
-            what = {"algorithm": config.algorithm.name, "after": asked.round, "predict": asked.predict}
-            told = {"requester": config.general.requester, "purpose": config.general.purpose, "submitter": submitter}
-            what |= {"sites": asked.sites, "policy": rules.plain(), **{key: word for key, word in told.items() if word}}
+            what = {"algorithm": config.algorithm.name, "after": request.round, "predict": request.predict}
+            provenance = {
+                "requester": config.general.requester,
+                "purpose": config.general.purpose,
+                "submitter": submitter,
+            }
+            what |= {
+                "sites": request.sites,
+                "policy": rules.plain(),
+                **{key: word for key, word in provenance.items() if word},
+            }
             self.ledger.note("joined", **what, pin=self.pin, **versions({}))
             self.accounts.skip(self.ledger)
             self.accounts.pins[self.ledger.path.name] = self.pin
-        self.masking = Masking(folder, name, asked.run, asked.sites, self.ledger, rules.members)
-        private_folder(own.parent)
-        lasting = not asked.predict
-        self.memory, self._replaced = Memory(own, lasting), Store(own, "data", "data-before-", lasting)
+        self.masking = Masking(folder, name, request.run, request.sites, self.ledger, rules.members)
+        private_folder(run_folder.parent)
+        lasting = not request.predict
+        self.memory, self._replaced = Memory(run_folder, lasting), Store(run_folder, "data", "data-before-", lasting)
         apart = capabilities(config.algorithm.kind).vertical
-        self.downloads, self.last = Downloads(own, rules.max_change, apart, lasting), LastReceived(engine["resend"])
+        self.downloads, self.last = (
+            Downloads(run_folder, rules.max_change, apart, lasting),
+            LastReceived(engine["resend"]),
+        )
 
     def renew(self) -> None:
         """Take up what the owner has tightened in the policy since the last call; what is loosened waits for a job.
@@ -175,10 +186,10 @@ class Participation:
 
     def check_version(self, known: int) -> None:
         """Refuse to go on with data older than the version that the server has `known`."""
-        own = self._replaced.tree.get("version", 0)
-        if own < known:
+        version = self._replaced.tree.get("version", 0)
+        if version < known:
             raise FedweaveError(
-                f"the site's data in the run {self.run} is of version {own}, but was of version {known} after round "
+                f"the site's data in the run {self.run} is of version {version}, but was of {known} after round "
                 f"{self.asked.round}. Bring back its folder {RUNS}/{self.run}, or start the run anew."
             )
 
@@ -256,16 +267,16 @@ class Participation:
         """
         if self._waiting is None:
             raise CallRefused("a site agrees on lengths once, right after it has joined, if its algorithm needs that")
-        found, extra = self._waiting
+        holdings, extra = self._waiting
         sizes, dtype = checked(told, self.needed), DTYPES[self.config.engine.values["dtype"]]
-        graph = graph_of(found.data, found.features, dtype, extra=extra.padded(sizes))
+        graph = graph_of(holdings.data, holdings.features, dtype, extra=extra.padded(sizes))
         self._waiting = None
-        self.take_up(replace(found, graph=graph))
+        self.take_up(replace(holdings, graph=graph))
 
-    def take_up(self, found: Holdings) -> None:
+    def take_up(self, holdings: Holdings) -> None:
         """Take up the data as the run has changed it, unless what was loaded is wanted."""
-        self.found, self.ready = found, True
-        self._data = ClientData({self.random_id: found.graph}, found.classes)
+        self.found, self.ready = holdings, True
+        self._data = ClientData({self.random_id: holdings.graph}, holdings.classes)
         if self._replaced.tree and not self.asked.predict:
             self._data.load({self.random_id: self._replaced.tree})
         self._check_numbers({})
@@ -305,15 +316,15 @@ class Participation:
             raise CallRefused("secure sum: a step has changed the site's data; such a sum is of all clients alone")
         return self.memory.heard(asked.step, message, info)
 
-    def prepare_sum(self, asked: Agree | Open, told: Tree) -> Tree:
+    def prepare_sum(self, request: Agree | Open, message: Tree) -> Tree:
         """What a secure sum needs besides the terms (`masking.Masking`)."""
-        if isinstance(asked, Open):
-            return self.masking.open(asked, told)
+        if isinstance(request, Open):
+            return self.masking.open(request, message)
         if self.algorithm is None:
             raise CallRefused("secure sum: keys were asked for before the site knew the job's algorithm")
-        info = SHARING if asked.step == ADD else step_info(find_step(self.algorithm, asked.step))
+        info = SHARING if request.step == ADD else step_info(find_step(self.algorithm, request.step))
         with self.accounts.open(self.ledger):
-            return self.masking.agree(asked, info, told)
+            return self.masking.agree(request, info, message)
 
     def scoring_of(self, step: Step) -> Scoring:
         """How what a step replies leaves as scores; as it is of a step that makes none."""
@@ -322,8 +333,8 @@ class Participation:
     @property
     def labels(self) -> LabelVersion | None:
         """Of its labels as they are now, which a step may have changed."""
-        found = self.found.version if isinstance(self.found, Holdings) else None
-        return LabelVersion.of_rows(self.graph.y.numpy()) if self._replaced.tree else found
+        version = self.found.version if isinstance(self.found, Holdings) else None
+        return LabelVersion.of_rows(self.graph.y.numpy()) if self._replaced.tree else version
 
     @property
     def classes(self) -> int:

@@ -108,23 +108,23 @@ class Inspector:
         """
         sizes = {site: _largest(tree, info) for site, tree in trees.items()}
         known = [] if like is None else [_largest(like, info)]
-        found: dict[str, str] = {}
-        for key in {key for own in sizes.values() for key in own}:
-            usual = median_low([own.get(key, 0.0) for own in (*sizes.values(), *known)])
+        faults: dict[str, str] = {}
+        for key in {key for magnitudes in sizes.values() for key in magnitudes}:
+            usual = median_low([magnitudes.get(key, 0.0) for magnitudes in (*sizes.values(), *known)])
             if len(sizes) + len(known) == 1:
                 usual = self._usual.get((step, key), usual)
             limit = FAR * max(1.0, usual)
-            far = {site: own[key] for site, own in sizes.items() if own.get(key, 0.0) > limit}
-            found |= {site: f"{key} reaches {most:g}, where {usual:g} is usual" for site, most in far.items()}
+            far = {site: magnitudes[key] for site, magnitudes in sizes.items() if magnitudes.get(key, 0.0) > limit}
+            faults |= {site: f"{key} reaches {most:g}, where {usual:g} is usual" for site, most in far.items()}
             self._usual[step, key] = usual
-        return found
+        return faults
 
 
 def _changes(message: Tree, reply: Tree) -> str:
     """Which leaf of a reply has another shape or dtype than the message's of that name; empty if none has."""
     sent = {path: leaf for path, leaf in leaves(message) if isinstance(leaf, Tensor)}
-    found = ((path, _form(leaf), _form(sent[path])) for path, leaf in leaves(reply) if path in sent)
-    return next((f"{path} is {form}, not {like}" for path, form, like in found if form != like), "")
+    forms = ((path, _form(leaf), _form(sent[path])) for path, leaf in leaves(reply) if path in sent)
+    return next((f"{path} is {form}, not {like}" for path, form, like in forms if form != like), "")
 
 
 def _beyond(info: StepInfo, message: Tree, reply: Tree) -> str:
@@ -132,10 +132,10 @@ def _beyond(info: StepInfo, message: Tree, reply: Tree) -> str:
     sent = {path: leaf for path, leaf in leaves(message) if isinstance(leaf, Tensor | Sparsified)}
     for path, leaf in leaves(reply):
         key = info.covering(path) or path
-        told = info.sends[key]
-        if told.within is not None and (fault := told.within.fault(path, leaf)):
+        spec = info.sends[key]
+        if spec.within is not None and (fault := spec.within.fault(path, leaf)):
             return fault
-        of = sent.get(told.like + path.removeprefix(key)) if told.like else None
+        of = sent.get(spec.like + path.removeprefix(key)) if spec.like else None
         if of is not None and key in info.sums and leaf.shape == of.shape:
             continue  # words in the place of numbers
         if of is not None and _form(leaf) != (form := _form(of)):
@@ -145,13 +145,13 @@ def _beyond(info: StepInfo, message: Tree, reply: Tree) -> str:
 
 def _largest(tree: Tree, info: StepInfo) -> dict[str, float]:
     """{declared key: the largest magnitude of its floating-point numbers} of those without a range."""
-    found: dict[str, float] = {}
+    maxima: dict[str, float] = {}
     for path, leaf in numbers(tree):
         key = info.covering(path) or path
         if leaf.numel() and not info.sends[key].within:
             least, most = leaf.aminmax()
-            found[key] = max(found.get(key, 0.0), -float(least), float(most))
-    return found
+            maxima[key] = max(maxima.get(key, 0.0), -float(least), float(most))
+    return maxima
 
 
 def _structure(tree: Tree, info: StepInfo) -> Structure:
@@ -200,8 +200,8 @@ class SiteFaults:
 
     def taken(self) -> dict[tuple[str, str], int]:
         """How many of each there are, which then count no more."""
-        found, self._counts = dict(self._counts), Counter()
-        return found
+        counts, self._counts = dict(self._counts), Counter()
+        return counts
 
 
 _LONGEST = 1 << 20  # characters of a note
@@ -254,9 +254,9 @@ class Receipt(NamedTuple):
             FedweaveError: it is not of this form, or names keys that the step does not declare.
         """
         try:
-            given = _parsed(note)
-            keys = tuple((str(key), str(shape), int(size)) for key, shape, size in given["keys"])
-            receipt = cls(keys, int(given["size"]), {p: str(why)[:200] for p, why in given["lost"].items()})
+            fields = _parsed(note)
+            keys = tuple((str(key), str(shape), int(size)) for key, shape, size in fields["keys"])
+            receipt = cls(keys, int(fields["size"]), {p: str(why)[:200] for p, why in fields["lost"].items()})
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise FedweaveError(
                 f"its receipt is not of fedweave's form ({type(error).__name__})", code="peer.receipt"
@@ -307,14 +307,14 @@ class Inbox:
         Raises:
             FedweaveError: the site did not send in that call.
         """
-        made, own = self._own.get(step, (None, {}))
-        if made != call:
+        last_call, reply = self._own.get(step, (None, {}))
+        if last_call != call:
             raise FedweaveError(f"the site is to receive what {step} sent in a call in which it sent nothing itself")
         parcels = {peer: self._parcels.get((peer, step)) for peer in sources if peer in here}
         blobs = {peer: parcel[1] for peer, parcel in parcels.items() if parcel is not None and parcel[0] == call}
-        trees, refused = self._inspector.accept(step, info, {}, blobs, like=own)
+        trees, refused = self._inspector.accept(step, info, {}, blobs, like=reply)
         faults = {peer: "refused" if peer in blobs else "missing" for peer in parcels if peer not in trees}
-        return peer_messages(own, sources, trees), faults, refused
+        return peer_messages(reply, sources, trees), faults, refused
 
 
 def read_note(note: str) -> Record:
@@ -326,8 +326,8 @@ def read_note(note: str) -> Record:
 
 def read_faults(note: str, peers: Sequence[str]) -> dict[str, str]:
     """{peer: "missing" or "refused"} as a site says it of `peers`."""
-    told = read_note(note).items()
-    return {peer: what for peer, what in told if peer in peers and what in ("missing", "refused")}
+    entries = read_note(note).items()
+    return {peer: what for peer, what in entries if peer in peers and what in ("missing", "refused")}
 
 
 def read_version(note: str, before: int) -> int:
@@ -340,12 +340,12 @@ def _parsed(note: str) -> Record:
     if len(note) > _LONGEST:
         raise ValueError(f"{len(note)} characters")
     try:
-        found = json.loads(note)
+        record = json.loads(note)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
-    if not isinstance(found, dict):
+    if not isinstance(record, dict):
         raise ValueError("it is no table")
-    return found
+    return record
 
 
 class DataVersions:
@@ -368,4 +368,4 @@ class DataVersions:
 
     def restore(self, tree: Tree) -> None:
         """Continue with those of a checkpoint."""
-        self._now = {site: int(kept["version"]) for site, kept in tree.items()}
+        self._now = {site: int(entry["version"]) for site, entry in tree.items()}

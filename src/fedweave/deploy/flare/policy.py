@@ -55,14 +55,14 @@ class Spent:
 
     def after_entry(self, entry: Entry) -> "Spent":
         """What will have left after what an entry notes."""
-        stated = dict.fromkeys(own.applied for own in entry.keys if own.applied is not None)
-        bare = dict.fromkeys(own.key.split("/")[0] for own in entry.keys if own.applied is None)
+        stated = dict.fromkeys(line.applied for line in entry.keys if line.applied is not None)
+        bare = dict.fromkeys(line.key.split("/")[0] for line in entry.keys if line.applied is None)
         applied = [*map(read_applied, stated), *(Applied(key, ()) for key in bare)]
         spent = self.after(entry.size * len(entry.clients), applied)
         if entry.direction != "up":
             return spent
-        scored = any(own.key.split("/")[0] == SCORES for own in entry.keys)
-        tried = sum(int((*_COUNT.findall(own.shape), 1)[0]) for own in entry.keys if own.key == TRIED)
+        scored = any(line.key.split("/")[0] == SCORES for line in entry.keys)
+        tried = sum(int((*_COUNT.findall(line.shape), 1)[0]) for line in entry.keys if line.key == TRIED)
         calls = {**self.calls, entry.step: self.calls.get(entry.step, 0) + 1}
         return replace(spent, calls=calls, evaluations=self.evaluations + scored + tried)
 
@@ -160,8 +160,8 @@ def check_crowd(rules: Rules, graph: Graph) -> None:
         PolicyViolation: names what there are too few of, not how many.
     """
     everyone = int(graph.real.sum()) if graph.graph_of is None else int(graph.graph_of.max()) + 1
-    carried = graph.own_edges.members[0].carried
-    everyone = carried.total if carried is not None and carried.examples else everyone
+    attributes = graph.own_edges.members[0].carried
+    everyone = attributes.total if attributes is not None and attributes.examples else everyone
     seen = (
         graph.y >= 0
     )  # a split by a hash has examples without a label in it; who has no labels at all has none to tell
@@ -224,8 +224,8 @@ def check_summed(rules: Rules, key: str, info: StepInfo, sites: int) -> None:
     Raises:
         PolicyViolation: says how many.
     """
-    own = info.sums.get(key)
-    if own is not None and (least := own.needed(sites)) < rules.min_summed:
+    sum_spec = info.sums.get(key)
+    if sum_spec is not None and (least := sum_spec.needed(sites)) < rules.min_summed:
         raise PolicyViolation(
             f"policy.min_summed: the secure sum of {key} may be of {least} of {sites} sites, and {rules.min_summed} "
             "are needed"
@@ -243,10 +243,10 @@ def _check_epsilon(cap: float, rules: Rules, spent: Spent, after: Spent, sent: I
             )
     before, now = spent.epsilon(rules.delta), after.epsilon(rules.delta)
     if now > cap:
-        alone = sum((PrivacyAccount().after(release).cost for release in sent), Cost())
+        cost = sum((PrivacyAccount().after(release).cost for release in sent), Cost())
         raise PolicyViolation(
             f"policy.epsilon: ε = {before:g} is spent, {now - before:g} more exceed {cap:g} at δ = {rules.delta:g}"
-            f"{_fitting(alone, cap, rules.delta)}"
+            f"{_fitting(cost, cap, rules.delta)}"
         )
 
 
@@ -273,15 +273,22 @@ def _check_leaf(rules: Rules, path: str, mechanisms: tuple[Mechanism, ...]) -> N
     for key in rules.deny:
         if covers(key, path) or (key, path) == (LABELS, COUNTS):
             raise PolicyViolation(f"policy.deny: {path if key == LABELS else key} may not leave")
-    mixed = max((own.least for own in mechanisms if isinstance(own, Mixup)), default=0)
-    noised = max((own.sigma / (own.sensitivity or 1.0) for own in mechanisms if isinstance(own, Gaussian)), default=0.0)
+    mixed = max((mechanism.least for mechanism in mechanisms if isinstance(mechanism, Mixup)), default=0)
+    noised = max(
+        (
+            mechanism.sigma / (mechanism.sensitivity or 1.0)
+            for mechanism in mechanisms
+            if isinstance(mechanism, Gaussian)
+        ),
+        default=0.0,
+    )
     for rule, demands, got in (("mixup", rules.mixup, mixed), ("noise", rules.noise, noised)):
         for key, least in demands.items():
             if covers(key, path) and got < least:
                 raise PolicyViolation(f"policy.{rule}: {key} needs at least {least:g}, {applied}")
-    sums = [own for own in mechanisms if isinstance(own, SecureSum)]
+    sums = [mechanism for mechanism in mechanisms if isinstance(mechanism, SecureSum)]
     for key in rules.secure_sum:
-        if covers(key, path) and not any(own.everyone or rules.partial_sums for own in sums):
+        if covers(key, path) and not any(mechanism.everyone or rules.partial_sums for mechanism in sums):
             of = "" if rules.partial_sums else " of all sites"
             allow = (
                 ". Set policy.partial_sums = true if sites may be missing"

@@ -48,15 +48,15 @@ def form_at(site: SiteData, folder: Path, data: Dataset | None = None) -> DataFo
     return form_of_data(data, HANDED_OUT if handed_out else site.normalise, data.x, edges)
 
 
-def note_form(asked: Join, site: SiteData, folder: Path, data: Dataset) -> None:
+def note_form(request: Join, site: SiteData, folder: Path, data: Dataset) -> None:
     """Keep the form of the `data` that a site trains on in the run's folder there; what it predicts has the same."""
-    if not asked.predict:
-        write_form(folder / RUNS / asked.run, form_at(site, folder, data))
+    if not request.predict:
+        write_form(folder / RUNS / request.run, form_at(site, folder, data))
 
 
-def noted_form(asked: Join, folder: Path) -> DataForm | None:
+def noted_form(request: Join, folder: Path) -> DataForm | None:
     """That form, where the models of the run are to predict."""
-    return read_form(folder / RUNS / asked.run) if asked.predict else None
+    return read_form(folder / RUNS / request.run) if request.predict else None
 
 
 def form_of(site: Path, run: str = "") -> DataForm:
@@ -80,18 +80,18 @@ def set_aside(folder: Path, run: str) -> None:
 def leave(job: Participation, site: str, state: Tree, log: logging.Logger, flags: Flagging | None = None) -> bool:
     """Take out of a client's state what a step left there for the owner, a "prediction" or a "model", and write what is
     predicted into the run's folder; whether there was anything. flags: by what all sites flag, if that is known."""
-    found: Tensor | None = state.pop("prediction", None)
+    probs: Tensor | None = state.pop("prediction", None)
     if (model := state.pop("model", None)) is not None:
-        found = probabilities(deployable(job.algorithm).net, model, job.graph)
-    if found is None:
+        probs = probabilities(deployable(job.algorithm).net, model, job.graph)
+    if probs is None:
         return False
     path, data = job.folder / RUNS / job.run / PREDICTIONS, job.found.data
     used = (
         None if data.public is None else np.asarray(data.public) & (np.asarray(data.y) >= 0)
     )  # as far as there are labels
-    own = Predicted(site, found, np.arange(data.examples), used)
-    flagging = flags or flagged(job.config.evaluation, data, found)
-    write_table(path, predictions_table([own], data.ids, data.labels, data.example, data.y, flagging, ends_of(data)))
+    result = Predicted(site, probs, np.arange(data.examples), used)
+    flagging = flags or flagged(job.config.evaluation, data, probs)
+    write_table(path, predictions_table([result], data.ids, data.labels, data.example, data.y, flagging, ends_of(data)))
     apart = job.found.apart if isinstance(job.found, Holdings) else 0
     without = f"; {unscored(apart, data.examples + apart)}" if apart else ""
     log.info("%d predictions: %s%s", data.examples, path, without)
@@ -103,15 +103,15 @@ def unscored(apart: int, nodes: int, of: str = "") -> str:
     return f"{apart:,} of {nodes:,} nodes{of} get no score: not all parties have them (ids must be written alike)"
 
 
-def read_flags(told: Tree) -> Flagging | None:
-    """By what all sites flag, as the server `told`; None where it did not.
+def read_flags(message: Tree) -> Flagging | None:
+    """By what all sites flag, as the server `message`; None where it did not.
 
     Raises:
         CallRefused: that is no class of two, or no probability.
     """
-    if isinstance(told, dict) and not told:
+    if isinstance(message, dict) and not message:
         return None
-    positive, threshold = (told.get(key) if isinstance(told, dict) else None for key in FLAGS)
+    positive, threshold = (message.get(key) if isinstance(message, dict) else None for key in FLAGS)
     if (
         type(positive) is not int
         or type(threshold) is not float
@@ -121,16 +121,16 @@ def read_flags(told: Tree) -> Flagging | None:
     return Flagging(positive, threshold)
 
 
-def flagged(judging: Judging, data: Dataset, found: Tensor) -> Flagging | None:
+def flagged(judging: Judging, data: Dataset, probs: Tensor) -> Flagging | None:
     """Which examples of its own a site flags, by its own validation examples, where no threshold of all sites' is known
     (`Flare.join`); None where no class is looked for.
 
-    found: probabilities [e, 2].
+    probs: probabilities [e, 2].
     """
-    asked = judging.metric in OF_POSITIVE or judging.positive is not None or judging.threshold != "auto"
-    if data.classes != 2 or not asked:
+    wants_flags = judging.metric in OF_POSITIVE or judging.positive is not None or judging.threshold != "auto"
+    if data.classes != 2 or not wants_flags:
         return None
-    val, p = np.asarray(data.public)[VAL], found[: data.examples].cpu().numpy()
+    val, p = np.asarray(data.public)[VAL], probs[: data.examples].cpu().numpy()
     return by_validation(judging.of(data.labels, data.classes), {}, p[val], data.y[val])
 
 

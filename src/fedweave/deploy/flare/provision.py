@@ -128,18 +128,18 @@ def provision(directory: Path, sites: Sequence[str], host: str, port: int) -> No
     if directory.exists() and any(directory.iterdir()):
         raise UserError(f"{directory} is not empty. Choose another directory; a project is provisioned once.")
     with tempfile.TemporaryDirectory() as scratch:
-        made = _made(Path(scratch), _project(sites, host, port))
+        output = _run_provisioner(Path(scratch), _project(sites, host, port))
         _make(directory)
         for name in (SERVER, *sites):
-            shutil.move(made / name, directory / name)
+            shutil.move(output / name, directory / name)
             _restrict(directory / name)
             for script in (directory / name / "startup").glob("*.sh"):
                 script.unlink()  # they start NVFlare's own client, which does more for others than `doorkeeper`
             (directory / name / README).write_text(_ABOUT.format(name=name, directory=directory.name))
-        shutil.move(made / USER, directory / ADMIN)
+        shutil.move(output / USER, directory / ADMIN)
         (directory / ADMIN).chmod(0o700)
         _allow_storage(directory / SERVER)
-        shutil.move(made.parent / "state", directory / AUTHORITY)
+        shutil.move(output.parent / "state", directory / AUTHORITY)
         _keep_authority(directory / AUTHORITY)
     common = secrets.token_hex(32)
     for name in sites:
@@ -149,13 +149,13 @@ def provision(directory: Path, sites: Sequence[str], host: str, port: int) -> No
 
 def _keep_authority(folder: Path) -> None:
     """Leave the authority's own key and certificate in its folder, for its owner alone: nobody keeps others' keys."""
-    told = json.loads((folder / STATE).read_text())
+    state = json.loads((folder / STATE).read_text())
     (folder / STATE).unlink()
-    keep(folder / STATE, {name: told[name] for name in ("root_cert", "root_pri_key")})
+    keep(folder / STATE, {name: state[name] for name in ("root_cert", "root_pri_key")})
     folder.chmod(0o700)
     for path in sorted(folder.parent.glob("*/startup/*.crt")):
-        made = load_crt(path)
-        note_issued(folder, get_cn_from_cert(made), made.serial_number, made.not_valid_after_utc)
+        cert = load_crt(path)
+        note_issued(folder, get_cn_from_cert(cert), cert.serial_number, cert.not_valid_after_utc)
 
 
 def keep(path: Path, content: object) -> None:
@@ -216,7 +216,7 @@ def issued(name: str, root: object, key: object, hosts: Sequence[str] = ()) -> A
     return _Certificates._generate_cert(name, org, PROJECT, root, key, **more)
 
 
-def _made(scratch: Path, project: Project) -> Path:
+def _run_provisioner(scratch: Path, project: Project) -> Path:
     template = ["master_template.yml"]
     builders = [
         WorkspaceBuilder(template),
@@ -224,11 +224,11 @@ def _made(scratch: Path, project: Project) -> Path:
         _Certificates(),
         SignatureBuilder(),
     ]
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
+    log = io.StringIO()
+    with contextlib.redirect_stdout(log):
         ctx = Provisioner(str(scratch), builders).provision(project)
     if ctx.get(CtxKey.BUILD_ERROR):
-        raise FedweaveError(f"NVFlare could not provision the project: {said.getvalue().strip()}")
+        raise FedweaveError(f"NVFlare could not provision the project: {log.getvalue().strip()}")
     return Path(ctx[CtxKey.CURRENT_PROD_DIR])
 
 

@@ -234,11 +234,11 @@ def release() -> str:
 
 def digest_of(package: Path) -> str:
     """A digest of a package's modules alone: other files differ with the way in which it was installed."""
-    told = hashlib.sha256()
+    digest = hashlib.sha256()
     files = {path.relative_to(package).as_posix(): path for path in package.rglob("*.py")}
     for name in sorted(files):
-        told.update(json.dumps([name, hashlib.sha256(files[name].read_bytes()).hexdigest()]).encode())
-    return told.hexdigest()[:16]
+        digest.update(json.dumps([name, hashlib.sha256(files[name].read_bytes()).hexdigest()]).encode())
+    return digest.hexdigest()[:16]
 
 
 def versions(document: Document) -> dict[str, str]:
@@ -254,11 +254,11 @@ def check_versions(theirs: dict[str, str], document: Document) -> None:
     Raises:
         CallRefused: names both.
     """
-    own = versions(document)
-    if odd := [name for name in own if theirs.get(name) != own[name]]:
+    releases = versions(document)
+    if odd := [name for name in releases if theirs.get(name) != releases[name]]:
         name, same = odd[0], "file" if odd[0].endswith(".py") else "versions"
         raise CallRefused(
-            f"the site has {name} {own[name][:40]}, the server {theirs.get(name, 'none')[:40]}. Install the same "
+            f"the site has {name} {releases[name][:40]}, the server {theirs.get(name, 'none')[:40]}. Install the same "
             f"{same} at the server and at all sites."
         )
 
@@ -266,6 +266,6 @@ def check_versions(theirs: dict[str, str], document: Document) -> None:
 def pin(document: Document, sites: list[str], releases: dict[str, str] | None = None) -> str:
     """A fingerprint of a run's sites, of the versions and plug-ins here, or of the `releases` given, and of all
     settings that a run keeps for as long as it lasts (`experiment.runs.resuming.may_change`)."""
-    kept = {key: value for key, value in flat(document).items() if not may_change(key)}
-    told = json.dumps([kept, sites, versions(document) if releases is None else releases], sort_keys=True)
-    return hashlib.sha256(told.encode()).hexdigest()
+    settings = {key: value for key, value in flat(document).items() if not may_change(key)}
+    text = json.dumps([settings, sites, versions(document) if releases is None else releases], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()

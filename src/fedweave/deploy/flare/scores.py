@@ -58,18 +58,18 @@ class Scoring:
         """
         if self.epsilon is None:
             return {}
-        release, own = LabelRelease(self.epsilon), replace(client, state={})
-        release.draw(own)
-        client.graph = client.graph._replace(y=release.seen(client.graph.y, classes, release.kept(own)))
-        return {DRAWN: own.state[DRAWN]}
+        release, fresh_client = LabelRelease(self.epsilon), replace(client, state={})
+        release.draw(fresh_client)
+        client.graph = client.graph._replace(y=release.seen(client.graph.y, classes, release.kept(fresh_client)))
+        return {DRAWN: fresh_client.state[DRAWN]}
 
     def left(self, reply: Tree, info: StepInfo, classes: int) -> tuple[Tree, StepInfo, Record]:
         """A scoring step's reply as it may leave, what is declared of it, and what the site notes beside it."""
-        said = replace(self, measures=self.in_sum) if info.sums else self
-        if not said.changes:
+        scoring = replace(self, measures=self.in_sum) if info.sums else self
+        if not scoring.changes:
             return reply, info, {}
-        shown = said.leave(reply, classes, info)
-        return shown, said.declared(info, [path for path, _ in leaves(shown)]), {SCORED: asdict(said)}
+        shown = scoring.leave(reply, classes, info)
+        return shown, scoring.declared(info, [path for path, _ in leaves(shown)]), {SCORED: asdict(scoring)}
 
     def leave(self, reply: Tree, classes: int, info: StepInfo | None = None) -> Tree:
         """A scoring step's reply, with zeros in place of what does not leave: of no examples in pairs. info: of the
@@ -82,15 +82,15 @@ class Scoring:
         sends, first = dict(info.sends), next((path for path in paths if self._leaves(path)), "")
         drawn = () if self.epsilon is None else (LDP(self.epsilon, "label", DRAWN, one_draw=True),)
         for path in paths:
-            own = info.sends[info.covering(path) or path.split("/")[0]]
-            hides = tuple(one for one in own.mechanisms if isinstance(one, SecureSum))
+            spec = info.sends[info.covering(path) or path.split("/")[0]]
+            hides = tuple(one for one in spec.mechanisms if isinstance(one, SecureSum))
             if not self._leaves(path):
-                mechanism = (*((Derived(first),) if first else drawn), *hides) if drawn else own.mechanism
-                sends[path] = replace(own, reveals=NOTHING, mechanism=mechanism)
+                mechanism = (*((Derived(first),) if first else drawn), *hides) if drawn else spec.mechanism
+                sends[path] = replace(spec, reveals=NOTHING, mechanism=mechanism)
             elif self.coarse:
-                told = "how many hits and examples" + (f", as multiples of {self.step}" if self.step > 1 else "")
-                told += f", by {_OF_DRAWN[path.startswith(_PUBLIC)]} ε = {self.epsilon:g}" if self.epsilon else ""
-                sends[path] = replace(own, reveals=told, mechanism=(*drawn, *hides) if drawn else own.mechanism)
+                text = "how many hits and examples" + (f", as multiples of {self.step}" if self.step > 1 else "")
+                text += f", by {_OF_DRAWN[path.startswith(_PUBLIC)]} ε = {self.epsilon:g}" if self.epsilon else ""
+                sends[path] = replace(spec, reveals=text, mechanism=(*drawn, *hides) if drawn else spec.mechanism)
         return replace(info, sends=sends)
 
     def foretold(self, info: StepInfo) -> StepInfo:
@@ -98,11 +98,11 @@ class Scoring:
         keys = [key for key in info.sends if key in COUNTED]
         if self.epsilon is None or not keys:
             return info
-        found = self.declared(info, [f"{key}/{_PLAIN}" for key in keys]).sends
+        specs = self.declared(info, [f"{key}/{_PLAIN}" for key in keys]).sends
         zeros = (Derived(f"{keys[0]}/{_PLAIN}"),)
         shown = {
-            key: found[f"{key}/{_PLAIN}"] if key in COUNTED else replace(own, mechanism=zeros)
-            for key, own in info.sends.items()
+            key: specs[f"{key}/{_PLAIN}"] if key in COUNTED else replace(spec, mechanism=zeros)
+            for key, spec in info.sends.items()
         }
         return replace(info, sends=shown)
 
@@ -158,19 +158,19 @@ def scoring_steps(calls: Calls) -> tuple[Step, ...]:
     return tuple(step for step in calls.evaluation if is_scoring(step_info(step)))
 
 
-def as_arrived(info: StepInfo, reply: Tree, said: Scoring | None) -> StepInfo:
-    """`info` with what a reply reveals whose site `said` how its scores leave; `info` itself where it is not so."""
-    if said is None or not is_scoring(info):
+def as_arrived(info: StepInfo, reply: Tree, scoring: Scoring | None) -> StepInfo:
+    """`info` with what a reply reveals whose site `scoring` how its scores leave; `info` itself where it is not so."""
+    if scoring is None or not is_scoring(info):
         return info
     paths = [path for path, _ in leaves(reply)]
     if info.sums:  # whose words are noise, zeros too
-        return said.declared(info, paths)
-    if any(leaf.any() for path, leaf in leaves(reply) if not said._leaves(path)):
+        return scoring.declared(info, paths)
+    if any(leaf.any() for path, leaf in leaves(reply) if not scoring._leaves(path)):
         return info
     hits = [leaf for path, leaf in leaves(reply) if _is_hits(path)]
-    if said.step > 1 and any(not torch.equal(leaf, (leaf / said.step).round() * said.step) for leaf in hits):
+    if scoring.step > 1 and any(not torch.equal(leaf, (leaf / scoring.step).round() * scoring.step) for leaf in hits):
         return info
-    return said.declared(info, paths)
+    return scoring.declared(info, paths)
 
 
 def _is_hits(path: str) -> bool:
@@ -181,23 +181,30 @@ def _is_hits(path: str) -> bool:
 def _one(info: StepInfo, path: str) -> int:
     """What stands for 1 in a leaf of a reply: words of a sum have binary digits behind the point."""
     declared = info.sends[info.covering(path) or path.split("/")[0]]
-    return max((1 << own.fraction for own in declared.mechanisms if isinstance(own, SecureSum)), default=1)
+    return max(
+        (1 << mechanism.fraction for mechanism in declared.mechanisms if isinstance(mechanism, SecureSum)), default=1
+    )
 
 
 def _label_draws(calls: Calls) -> list[LDP]:
     """What bounds labels, in an algorithm that sends nothing of them but what it has drawn."""
     sends = chain.from_iterable(step_info(step).sends.values() for step in calls.all)
-    return [own for sent in sends for own in sent.mechanisms if isinstance(own, LDP) and own.per == "label"]
+    return [
+        mechanism
+        for sent in sends
+        for mechanism in sent.mechanisms
+        if isinstance(mechanism, LDP) and mechanism.per == "label"
+    ]
 
 
-def _corrected(pairs: Tensor, kept: float, classes: int) -> Tensor:
+def _corrected(pairs: Tensor, keep_probability: float, classes: int) -> Tensor:
     """Hits on labels as they are, as the hits on drawn ones let them be estimated without bias, within 0 and the number
-    of examples. pairs: float64 [S, 2]; kept: the probability with which a draw leaves a label as it is."""
+    of examples. pairs: float64 [S, 2]; keep_probability: the probability with which a draw leaves a label as it is."""
     hits, examples = pairs.unbind(1)
-    other = (1 - kept) / (classes - 1) if classes > 1 else 0.0
-    true = hits if kept <= other else (hits - other * examples) / (kept - other)
-    found = torch.stack([true.clamp(min=0).minimum(examples), examples], 1)
-    return found if pairs.is_floating_point() else found.round().to(pairs.dtype)
+    other = (1 - keep_probability) / (classes - 1) if classes > 1 else 0.0
+    true = hits if keep_probability <= other else (hits - other * examples) / (keep_probability - other)
+    estimates = torch.stack([true.clamp(min=0).minimum(examples), examples], 1)
+    return estimates if pairs.is_floating_point() else estimates.round().to(pairs.dtype)
 
 
 def scoring_of(rules: Rules, calls: Calls, labels: bool) -> Scoring:
@@ -205,9 +212,9 @@ def scoring_of(rules: Rules, calls: Calls, labels: bool) -> Scoring:
 
     Labels that the algorithm has drawn for training cost nothing more when scores are of them, too.
     """
-    drawn = [] if rules.true_labels else [own.epsilon for own in _label_draws(calls)]
-    asked = [] if rules.score_epsilon is None else [rules.score_epsilon]
-    epsilon = min((*drawn, *asked), default=None) if labels else None
+    drawn = [] if rules.true_labels else [mechanism.epsilon for mechanism in _label_draws(calls)]
+    score_epsilons = [] if rules.score_epsilon is None else [rules.score_epsilon]
+    epsilon = min((*drawn, *score_epsilons), default=None) if labels else None
     bounded = COUNTED if _label_draws(calls) else (_OWN, _PUBLIC) if _of_received(scoring_steps(calls)) else ()
     named, in_sum = {*rules.measures}, {*rules.measures, _CLASSES}
     if LABELS in rules.deny:  # others tell how many
@@ -218,19 +225,19 @@ def scoring_of(rules: Rules, calls: Calls, labels: bool) -> Scoring:
 def _of_received(steps: Iterable[Step]) -> bool:
     """Whether what they score is what the server sent, of an algorithm that says so."""
     owners = [step.__self__ if isinstance(step, MethodType) else None for step in steps]
-    return all(isinstance(own, JudgesReceived) and own.judges_received for own in owners)
+    return all(isinstance(owner, JudgesReceived) and owner.judges_received for owner in owners)
 
 
 def read_scoring(note: str) -> Scoring | None:
     """How a site notes that its scores leave; None where it says nothing of that, or what cannot be."""
-    said = read_note(note).get(SCORED)
+    record = read_note(note).get(SCORED)
     try:
-        if not isinstance(said, dict):
+        if not isinstance(record, dict):
             return None
-        step, measures, epsilon = said["step"], said["measures"], said["epsilon"]
+        step, measures, epsilon = record["step"], record["measures"], record["epsilon"]
         right = isinstance(step, int) and 1 <= step < 1 << 53 and isinstance(measures, list)
         right &= epsilon is None or (isinstance(epsilon, float | int) and 0 < epsilon < math.inf)
-        bounded = said.get("bounded", COUNTED)
+        bounded = record.get("bounded", COUNTED)
         right &= isinstance(bounded, list | tuple)
         return Scoring(step, tuple(map(str, measures)), epsilon, tuple(map(str, bounded))) if right else None
     except (KeyError, TypeError):

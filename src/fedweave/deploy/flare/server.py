@@ -109,13 +109,13 @@ class Progress:
         """A round is done."""
         self.round, self.seconds, self.summary = reached.round, reached.seconds, dict(reached.summary)
         self.lost = {} if self.link is None else self.link.lost
-        told = {
+        entry = {
             "round": self.round,
             "seconds": self.seconds,
             "summary": self.summary,
             "bytes": {} if self.ledger is None else self.ledger.sizes(),
         }
-        self.recent = [*self.recent, told][-RECENT:]
+        self.recent = [*self.recent, entry][-RECENT:]
 
     def stopping(self, number: int) -> None:
         """The round is being finished."""
@@ -210,7 +210,7 @@ class Server:
         fed = federation(config, root, link, self.sites, *more)
         checkpoint = folder / CHECKPOINT
         reached = Checkpoint.load(checkpoint) if checkpoint.exists() else Checkpoint(round=-1)
-        flags = flagging_known(config, folder / SUMMARY, _asked(self.predict)[1]) if self.predict else None
+        flags = flagging_known(config, folder / SUMMARY, _which_models(self.predict)[1]) if self.predict else None
         after = reached.round
         replies = fed.join(config.plain(), self.run, after, needs.vertical, bool(self.predict), reached.data, flags)
         features = widest(replies) if needs.vertical else common_number(replies, "features")
@@ -271,8 +271,8 @@ def backend(build: Callable[[Config], Joined], stop: Stop, root: Path = Path()) 
     return RunBackend(build, _held, _noted, stop, source=lambda built: {}, before=Flare.before_round, earlier=earlier)
 
 
-def _predict(build: Callable[[], Joined], folder: Path, asked: str) -> str:
-    """Prediction with the models of the finished run in `folder`, joint or at each site, as it is `asked` (`Server`);
+def _predict(build: Callable[[], Joined], folder: Path, models: str) -> str:
+    """Prediction with the models of the finished run in `folder`, joint or at each site, as it is `models` (`Server`);
     what left the sites is added to its ledger. Returns what is to be noted on parties' nodes without a score.
 
     Raises:
@@ -280,7 +280,7 @@ def _predict(build: Callable[[], Joined], folder: Path, asked: str) -> str:
     """
     if not (folder / SUMMARY).exists():
         raise UserError("the server has no finished run of that number. Finish it with `fedweave sites run --resume`.")
-    which, when = _asked(asked)
+    which, when = _which_models(models)
     chosen = Checkpoint.load(folder / CHECKPOINT).at(when)
     built, reached = build(), Checkpoint.load(folder / CHECKPOINT)
     built.fed.restore(reached.fed)
@@ -294,11 +294,11 @@ def _predict(build: Callable[[], Joined], folder: Path, asked: str) -> str:
         check_written(wanted, built.fed.unwritten(wanted))
     finally:
         write_table(folder / LEDGER, built.fed.ledger.table())
-    listed = {site: own for site, own in built.fed.apart.items() if site in wanted and own[0] > own[1]}
+    listed = {site: counts for site, counts in built.fed.apart.items() if site in wanted and counts[0] > counts[1]}
     return "; ".join(unscored(nodes - common, nodes, f" of {site}") for site, (nodes, common) in listed.items())
 
 
-def _asked(predict: str) -> tuple[Which, When]:
+def _which_models(predict: str) -> tuple[Which, When]:
     """Which models are to predict, and after which round (`Server`)."""
     which, _, when = predict.partition("@")
     return _MODELS.get(which, "personal"), _WHEN.get(when, "last")
@@ -307,11 +307,11 @@ def _asked(predict: str) -> tuple[Which, When]:
 def flagging_known(config: Config, path: Path, when: When) -> Flagging | None:
     """By what all sites flag: the class looked for and the threshold of all validation examples, as sums of scores gave
     them in the run whose summary is at `path`; None where they did not."""
-    told = read_summary(path)
-    metrics = of_best(told["metrics"]) if when == "best" else told["metrics"]
-    if metrics.get(THRESHOLD) is None or told["class_count"] != 2:
+    summary = read_summary(path)
+    metrics = of_best(summary["metrics"]) if when == "best" else summary["metrics"]
+    if metrics.get(THRESHOLD) is None or summary["class_count"] != 2:
         return None
-    labels = tuple(told.get("classes") or config.data.values.get("labels") or ())
+    labels = tuple(summary.get("classes") or config.data.values.get("labels") or ())
     return flagging(config.evaluation.of(labels, 2), metrics)
 
 
@@ -330,30 +330,30 @@ def _command(topic: str, data: object, fl_ctx: object, progress: Progress, stop:
 def _held(built: Joined) -> Record:
     """partition.parquet of a federation: what the sites said; edges to others' nodes nobody can know."""
     replies = built.replies
-    told = [replies[site] for site in replies.clients]
+    rows = [replies[site] for site in replies.clients]
     columns: Record = {
         "client": list(replies.clients),
-        "nodes": [_told(reply["nodes"]) for reply in told],
-        "edges_kept": [_told(reply["edges"]) for reply in told],
-        "edges_cut": pa.nulls(len(told), pa.int64()),
+        "nodes": [_count_or_none(reply["nodes"]) for reply in rows],
+        "edges_kept": [_count_or_none(reply["edges"]) for reply in rows],
+        "edges_cut": pa.nulls(len(rows), pa.int64()),
     }
     for at, name in enumerate(("train", "val", "test")):
-        columns[name] = [int(reply["split"][at]) if len(reply["split"]) else None for reply in told]
-    columns["labels"] = [reply["labels"].tolist() or None for reply in told]
+        columns[name] = [int(reply["split"][at]) if len(reply["split"]) else None for reply in rows]
+    columns["labels"] = [reply["labels"].tolist() or None for reply in rows]
     parties = capabilities(built.algorithm).vertical
-    return columns | ({"features": [reply["features"] for reply in told]} if parties else {})
+    return columns | ({"features": [reply["features"] for reply in rows]} if parties else {})
 
 
-def _told(count: int) -> int | None:
+def _count_or_none(count: int) -> int | None:
     return None if count < 0 else count
 
 
 def _noted(fed: Flare, round: int) -> pa.Table | None:
     """Rows that name the sites that were missing, refused or late in a round, with the number of calls."""
-    found = fed.faults()
-    if not found:
+    faults = fed.faults()
+    if not faults:
         return None
-    rows = [(round, site, "train", what, float(times)) for (site, what), times in sorted(found.items())]
+    rows = [(round, site, "train", what, float(times)) for (site, what), times in sorted(faults.items())]
     columns = [list(column) for column in zip(*rows, strict=True)]
     return pa.table([pa.array(c, f.type) for c, f in zip(columns, METRICS_SCHEMA, strict=True)], METRICS_SCHEMA)
 
@@ -388,12 +388,12 @@ class Admin:
         """Names of the sites, or of those `among` them, that answer the server now."""
         listed = self.listed()
         with _asking():
-            asked = sorted(listed if among is None else listed.intersection(among))
+            names = sorted(listed if among is None else listed.intersection(among))
             try:
-                told = self._session.get_client_job_status(asked) if asked else []
+                statuses = self._session.get_client_job_status(names) if names else []
             except (InvalidTarget, NoClientsAvailable):  # the list has been put right since
-                told = []
-        return sorted({site["client_name"] for site in told or [] if site["status"] != "no_reply"})
+                statuses = []
+        return sorted({site["client_name"] for site in statuses or [] if site["status"] != "no_reply"})
 
     def wait_for(self, sites: Sequence[str], seconds: float) -> list[str]:
         """Wait until `sites` are connected, `seconds` at most; returns those that are."""
@@ -435,11 +435,11 @@ class Admin:
         with tempfile.TemporaryDirectory() as folder:
             with _asking():
                 where = Path(self._session.download_job_result(job, folder))
-            found = sorted(where.rglob(f"{RESULT}/progress.json"))
-            if not found:
+            files = sorted(where.rglob(f"{RESULT}/progress.json"))
+            if not files:
                 return None
-            into(found[0].parent)
-            return dict(json.loads(found[0].read_text()))
+            into(files[0].parent)
+            return dict(json.loads(files[0].read_text()))
 
 
 @contextmanager

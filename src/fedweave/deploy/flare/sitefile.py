@@ -126,10 +126,10 @@ class SiteData:
             )
 
     def _check_until(self) -> None:
-        given = {"train_until": self.train_until, "val_until": self.val_until}
-        if absent := [name for name, until in given.items() if until is None and self.timed]:
+        bounds = {"train_until": self.train_until, "val_until": self.val_until}
+        if absent := [name for name, until in bounds.items() if until is None and self.timed]:
             raise ConfigError(f"data.{absent[0]}: is lacking; a split by time has both ends.")
-        for name, until in given.items():
+        for name, until in bounds.items():
             if not isinstance(until, str) and until is not None and 0 < until < 1:
                 raise ConfigError(
                     f"data.{name} = {until}: shares would be of each site's own examples; give a time, or a date, "

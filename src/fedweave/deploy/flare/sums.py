@@ -112,12 +112,12 @@ class Masking:
         participant.mask(use, [unsigned(flat[path]) for path in paths])
         return nest(flat)
 
-    def _tell_cut(self, asked: StepRequest | Add, cut: int, values: int) -> None:
+    def _tell_cut(self, request: StepRequest | Add, cut: int, values: int) -> None:
         """Say at the site, and to nobody else, how many of its numbers a sum has not as they were."""
         if cut:
-            self._ledger.note("cut", round=asked.round, step=asked.step, cut=cut, values=values)
-            told = "round %d: %d of %d values of %s were cut to the bound of the secure sum"
-            self._log.warning(told, asked.round, cut, values, asked.step)
+            self._ledger.note("cut", round=request.round, step=request.step, cut=cut, values=values)
+            text = "round %d: %d of %d values of %s were cut to the bound of the secure sum"
+            self._log.warning(text, request.round, cut, values, request.step)
 
     def open(self, asked: Open, told: Tree) -> Tree:
         """Sign whose terms a sum has, or reveal what opens it."""
@@ -150,7 +150,7 @@ def needed(info: StepInfo, step: str, sites: Sequence[str]) -> int:
     """
     if not info.sums:
         raise CallRefused(f"secure sum: nothing that {step} sends is in one")
-    return max(own.needed(len(sites)) for own in info.sums.values())
+    return max(sum_spec.needed(len(sites)) for sum_spec in info.sums.values())
 
 
 def tensor(blob: bytes) -> Tensor:
@@ -250,31 +250,33 @@ class Sums:
 
     def _agree(self, step: str, least: int, here: Sequence[str]) -> SumGroup:
         """Rounds 0 and 1 of figure 4 in Bonawitz et al. 2017."""
-        kept = self.ledger if isinstance(self.ledger, Journal) else None
-        last = self._group.epoch if self._group is not None else last_epoch(kept) if kept is not None else -1
+        journal = self.ledger if isinstance(self.ledger, Journal) else None
+        last = self._group.epoch if self._group is not None else last_epoch(journal) if journal is not None else -1
         group = self._group = SumGroup(self.run, max(last + 1, time.time_ns() // 1_000_000), self.sites, least)
-        if kept is not None:
-            kept.note("epoch", epoch=group.epoch)
+        if journal is not None:
+            journal.note("epoch", epoch=group.epoch)
         self._used, self._letters = 0, {}
         request = {"step": step, "epoch": group.epoch}
-        told = self.ask("advertise", INFO["advertise"], request, dict.fromkeys(here, _NOTHING))
-        self._adverts = {site: own for site in told.clients if (own := self._advert(site, told[site], group))}
+        adverts = self.ask("advertise", INFO["advertise"], request, dict.fromkeys(here, _NOTHING))
+        self._adverts = {site: value for site in adverts.clients if (value := self._advert(site, adverts[site], group))}
         if len(self._adverts) < least:
-            raise ClientsMissing(step, self._missing(here) | told.missing, least, len(here))
-        message = {"adverts": {site: told[site] for site in self._adverts}}
+            raise ClientsMissing(step, self._missing(here) | adverts.missing, least, len(here))
+        message = {"adverts": {site: adverts[site] for site in self._adverts}}
         dealt = self.ask("share", INFO["share"], request, dict.fromkeys(self._adverts, message))
         form = (len(self._adverts), group.slots, SHARE)
         shares = {site: dealt[site].get("shares") for site in dealt.clients}
-        self._letters = {site: own for site, own in shares.items() if own is not None and _is_bytes(own, form)}
+        self._letters = {site: value for site, value in shares.items() if value is not None and _is_bytes(value, form)}
         return group
 
     def _advert(self, site: str, tree: Tree, group: SumGroup) -> Advert | None:
         """What a site has advertised; None if it has not signed it."""
         with suppress(CallRefused):
-            own = read_advert(tree)
-            if len(own.keys) == group.slots + 1:
-                check_signed(site, own.certificate, own.signature, advertised(group, site, own.keys), self.root)
-                return own
+            advert = read_advert(tree)
+            if len(advert.keys) == group.slots + 1:
+                check_signed(
+                    site, advert.certificate, advert.signature, advertised(group, site, advert.keys), self.root
+                )
+                return advert
         return None
 
     def _signature(self, site: str, tree: Tree, message: bytes) -> bool:
@@ -307,8 +309,8 @@ class Sums:
             least = needed(info, step, self.sites)
             raise ClientsMissing(step, dict(replies.missing), least, len(replies) + len(replies.missing))
         survivors = list(replies.clients)
-        said = {site: str(read_note(notes[site]).get(HEARD, "")) for site in survivors}
-        made_of = fingerprint(heard) if info.stateless else _alike(step, said)
+        fingerprints = {site: str(read_note(notes[site]).get(HEARD, "")) for site in survivors}
+        made_of = fingerprint(heard) if info.stateless else _alike(step, fingerprints)
         sum, where = request["sum"], (request["round"], step, request["again"])
         about = {key: sum[key] for key in ("epoch", "slot", "peers")} | {"survivors": survivors}
         signed = self.ask("survivors", INFO["survivors"], about, dict.fromkeys(survivors, _NOTHING))
@@ -319,14 +321,14 @@ class Sums:
         if len(signatures) < group.needed:
             raise ClientsMissing(step, signed.missing, group.needed, len(survivors))
         letters = {site: self._letters_to(site, sum) for site in signatures}
-        told = self.ask(
+        reveals = self.ask(
             "reveal",
             INFO["reveal"],
             about,
             {site: {"signatures": signatures, "letters": letters[site]} for site in signatures},
         )
-        good = [site for site in told.clients if _is_bytes(told[site].get("shares"), (len(sum["peers"]), SEED))]
-        answers = [read_answers(site, told[site], sum["peers"]) for site in good]
+        good = [site for site in reveals.clients if _is_bytes(reveals[site].get("shares"), (len(sum["peers"]), SEED))]
+        answers = [read_answers(site, reveals[site], sum["peers"]) for site in good]
         first = replies[survivors[0]]
         paths = sorted(path for path, _ in leaves(first) if info.covering(path) in info.sums)
         flat = dict(leaves(first)) | {path: dict(leaves(first))[path].clone() for path in paths}

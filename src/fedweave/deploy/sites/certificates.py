@@ -50,9 +50,9 @@ def lasts(folder: Path) -> timedelta | None:
         UserError: a file holds none.
     """
     kit = folder / STARTUP
-    if not (own := [path for path in (kit / "client.crt", kit / "server.crt") if path.exists()]):
+    if not (files := [path for path in (kit / "client.crt", kit / "server.crt") if path.exists()]):
         return None
-    return min(certificate(each).not_valid_after_utc for each in (own[0], kit / "rootCA.pem")) - datetime.now(UTC)
+    return min(certificate(each).not_valid_after_utc for each in (files[0], kit / "rootCA.pem")) - datetime.now(UTC)
 
 
 def fingerprint(key: CertificatePublicKeyTypes) -> str:
@@ -68,8 +68,8 @@ def check_revoked(path: Path) -> None:
     Raises:
         UserError: names the file.
     """
-    own = certificate(path)
-    if own.serial_number in read_root(path.parent).revoked:
+    cert = certificate(path)
+    if cert.serial_number in read_root(path.parent).revoked:
         raise UserError(
             f"the authority has revoked {path} ({REVOKED} beside it). Make a new key, `fedweave sites request "
             f"{path.parents[1]}`, and have it signed.",
@@ -112,8 +112,8 @@ def check_certificate(path: Path) -> None:
     Raises:
         UserError: names the file, its times and the clock's.
     """
-    own, now = certificate(path), datetime.now(UTC)
-    first, last = own.not_valid_before_utc, own.not_valid_after_utc
+    cert, now = certificate(path), datetime.now(UTC)
+    first, last = cert.not_valid_before_utc, cert.not_valid_after_utc
     if not first <= now <= last:
         remedy = "Correct" if now < first else "Ask the project's operator for a new one, or correct"
         raise UserError(
@@ -153,8 +153,8 @@ def member_name(folder: Path) -> str:
     return SERVER if kind(folder) == "server" else folder.resolve().name
 
 
-def check_key(path: Path, own: Path) -> None:
-    """Refuse a private key that is none, or not that of the certificate `own`.
+def check_key(path: Path, cert_path: Path) -> None:
+    """Refuse a private key that is none, or not that of the certificate `cert_path`.
 
     Raises:
         UserError: names both files.
@@ -163,12 +163,12 @@ def check_key(path: Path, own: Path) -> None:
         key = load_pem_private_key(read(path), None)
     except (UserError, ValueError, TypeError) as error:
         raise UserError(f"{path} is no private key ({error}). {AGAIN}.") from error
-    told = (
+    encodings = (
         public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-        for public in (key.public_key(), certificate(own).public_key())
+        for public in (key.public_key(), certificate(cert_path).public_key())
     )
-    if len(set(told)) > 1:
-        raise UserError(f"{path} is not the key of {own}: they are of different folders. {AGAIN}.")
+    if len(set(encodings)) > 1:
+        raise UserError(f"{path} is not the key of {cert_path}: they are of different folders. {AGAIN}.")
 
 
 def check_settings(folder: Path) -> None:
@@ -205,8 +205,8 @@ class Taken(NamedTuple):
 
 def key_files(folder: Path) -> tuple[Path, Path, Path]:
     """The key and the certificate of the member in `folder`, and the key that waits for a certificate."""
-    own = folder / STARTUP / f"{kind(folder)}.key"
-    return own, own.with_suffix(".crt"), own.with_name(f"{own.name}.new")
+    key_path = folder / STARTUP / f"{kind(folder)}.key"
+    return key_path, key_path.with_suffix(".crt"), key_path.with_name(f"{key_path.name}.new")
 
 
 def request(folder: Path) -> tuple[Path, str]:
@@ -219,14 +219,14 @@ def request(folder: Path) -> tuple[Path, str]:
     """
     if not list((folder / STARTUP).glob("fed_*.json")):
         raise UserError(f"{folder} is no member's folder: it has no startup/fed_client.json. Name one as bank/bank-a.")
-    key, (_, own, waiting) = generate_private_key(public_exponent=65537, key_size=BITS), key_files(folder)
+    key, (_, cert_path, waiting) = generate_private_key(public_exponent=65537, key_size=BITS), key_files(folder)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, member_name(folder))])
-    asked = x509.CertificateSigningRequestBuilder().subject_name(name)
+    builder = x509.CertificateSigningRequestBuilder().subject_name(name)
     if kind(folder) == "server":  # the names of its machine go on
-        named = certificate(own).extensions.get_extension_for_class(x509.SubjectAlternativeName)
-        asked = asked.add_extension(named.value, named.critical)
+        named = certificate(cert_path).extensions.get_extension_for_class(x509.SubjectAlternativeName)
+        builder = builder.add_extension(named.value, named.critical)
     replace_private(waiting, key.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption()))
-    (folder / REQUEST).write_bytes(asked.sign(key, SHA256()).public_bytes(Encoding.PEM))
+    (folder / REQUEST).write_bytes(builder.sign(key, SHA256()).public_bytes(Encoding.PEM))
     return folder / REQUEST, fingerprint(key.public_key())
 
 
@@ -240,69 +240,69 @@ def accept(folder: Path, given: Path) -> Taken:
     new, taken = dict[Path, bytes](), Taken()
     content = read(given)
     try:
-        found = x509.load_pem_x509_certificates(content) if b"BEGIN CERTIFICATE" in content else []
+        certs = x509.load_pem_x509_certificates(content) if b"BEGIN CERTIFICATE" in content else []
     except ValueError as error:
         raise UserError(f"{given} is damaged ({error}). Have it sent again.") from error
-    roots = [each for each in found if each.subject == each.issuer]
+    roots = [each for each in certs if each.subject == each.issuer]
     if roots:
         new[folder / STARTUP / ROOT] = _checked_root(folder, given, roots[0])
         taken = taken._replace(until=roots[0].not_valid_after_utc)
     if b"BEGIN X509 CRL" in content:
         new[folder / STARTUP / REVOKED], count = _checked_list(folder, given, content)
         taken = taken._replace(revoked=count)
-    key, own, waiting = key_files(folder)
-    if (certified := [each for each in found if each not in roots]) or not new:
-        new |= {key: _checked(folder, given, certified), own: b"".join(_pem(each) for each in certified)}
+    key, cert_path, waiting = key_files(folder)
+    if (certified := [each for each in certs if each not in roots]) or not new:
+        new |= {key: _checked(folder, given, certified), cert_path: b"".join(_pem(each) for each in certified)}
         taken = taken._replace(mark=certified[0].fingerprint(SHA256()).hex(":").upper())
-    for path, made in new.items():
-        replace_private(path, made)
+    for path, pem in new.items():
+        replace_private(path, pem)
     if taken.mark is not None:
         waiting.unlink()  # once both are in place: after an interruption `accept` does it all again
         (folder / REQUEST).unlink(missing_ok=True)
     return taken
 
 
-def _checked(folder: Path, given: Path, certified: Sequence[x509.Certificate]) -> bytes:
-    """The key that waits in `folder` for the certificate in the file `given`."""
+def _checked(folder: Path, file: Path, certified: Sequence[x509.Certificate]) -> bytes:
+    """The key that waits in `folder` for the certificate in the file `file`."""
     waiting, name = key_files(folder)[2], member_name(folder)
     if not waiting.exists():
         raise UserError(f"no key waits in {folder} for a certificate: begin with `fedweave sites request {folder}`.")
-    named = common_names(certificate(given))
+    named = common_names(certificate(file))
     if named != [name]:
         raise UserError(
-            f"{given} is the certificate of {', '.join(named) or 'nobody'}, and {folder} is the folder of {name}. "
+            f"{file} is the certificate of {', '.join(named) or 'nobody'}, and {folder} is the folder of {name}. "
             f"Accept the one that was signed for {name}."
         )
-    check_issuer(given, folder / STARTUP / ROOT)
-    check_certificate(given)
+    check_issuer(file, folder / STARTUP / ROOT)
+    check_certificate(file)
     content = read(waiting)
-    key, own = load_pem_private_key(content, None), certified[0].public_key()
+    key, public_key = load_pem_private_key(content, None), certified[0].public_key()
     if (
         not isinstance(key, RSAPrivateKey)
-        or not isinstance(own, RSAPublicKey)
-        or fingerprint(own) != fingerprint(key.public_key())
+        or not isinstance(public_key, RSAPublicKey)
+        or fingerprint(public_key) != fingerprint(key.public_key())
     ):
-        raise UserError(f"{given} is of another key than {waiting}. Have the present {REQUEST} signed.")
+        raise UserError(f"{file} is of another key than {waiting}. Have the present {REQUEST} signed.")
     return content
 
 
-def _checked_list(folder: Path, given: Path, content: bytes) -> tuple[bytes, int]:
+def _checked_list(folder: Path, file: Path, content: bytes) -> tuple[bytes, int]:
     """A list of revoked certificates, and how many those are, if it has all that the list in `folder` has."""
     here, root = folder / STARTUP / REVOKED, certificate(folder / STARTUP / ROOT)
     pem = content[content.index(b"-----BEGIN X509 CRL") :]
-    revoked = revoked_by(root, pem, given)
+    revoked = revoked_by(root, pem, file)
     if here.exists() and not revoked >= revoked_by(root, read(here), here):
         raise UserError(
-            f"{given} lacks certificates that {here} revokes. Take the authority's latest list.", code="certificate.old"
+            f"{file} lacks certificates that {here} revokes. Take the authority's latest list.", code="certificate.old"
         )
     return pem, len(revoked)
 
 
-def _checked_root(folder: Path, given: Path, root: x509.Certificate) -> bytes:
+def _checked_root(folder: Path, file: Path, root: x509.Certificate) -> bytes:
     """The authority's certificate, if it is of the same key as the one in `folder` and lasts longer."""
     here = certificate(folder / STARTUP / ROOT)
-    own, other = here.public_key(), root.public_key()
-    alike = isinstance(own, RSAPublicKey) and isinstance(other, RSAPublicKey) and fingerprint(own) == fingerprint(other)
+    key, other = here.public_key(), root.public_key()
+    alike = isinstance(key, RSAPublicKey) and isinstance(other, RSAPublicKey) and fingerprint(key) == fingerprint(other)
     later = root.not_valid_after_utc >= here.not_valid_after_utc and root.not_valid_before_utc <= datetime.now(UTC)
     try:
         root.verify_directly_issued_by(root)
@@ -310,15 +310,15 @@ def _checked_root(folder: Path, given: Path, root: x509.Certificate) -> bytes:
         alike = False
     if not alike or not later:
         raise UserError(
-            f"{given} is no later certificate of the authority of {folder}: it has another key, or ends before the one "
+            f"{file} is no later certificate of the authority of {folder}: it has another key, or ends before the one "
             "that is here. Ask the authority's owner for what `fedweave sites renew` wrote.",
             code="certificate.authority",
         )
     return _pem(root)
 
 
-def _pem(made: x509.Certificate) -> bytes:
-    return made.public_bytes(Encoding.PEM)
+def _pem(cert: x509.Certificate) -> bytes:
+    return cert.public_bytes(Encoding.PEM)
 
 
 _LONG = timedelta(days=36500)  # a list of revoked certificates is valid until there is a newer one
@@ -335,16 +335,16 @@ def sign(authority: Path, asked: Path, whose: str = "") -> tuple[str, bytes, str
             of the server or administrator and `whose` does not say so.
     """
     try:
-        found = x509.load_pem_x509_csr(read(asked))
-        names = common_names(found)
-        key = found.public_key()
-        if not found.is_signature_valid or not isinstance(key, RSAPublicKey) or len(names) != 1:
+        csr = x509.load_pem_x509_csr(read(asked))
+        names = common_names(csr)
+        key = csr.public_key()
+        if not csr.is_signature_valid or not isinstance(key, RSAPublicKey) or len(names) != 1:
             raise ValueError("its signature is not valid, or it is of no RSA key or no name")
         if key.key_size < BITS:
             raise ValueError(f"its RSA key has {key.key_size} bits, and {BITS} are needed")
         if not is_name(names[0]) and names[0] not in (SERVER, USER):
             raise ValueError(f"{names[0]!r} is no name that a site can have")
-        hosts = _hosts(found) if whose == names[0] == SERVER else ()
+        hosts = _hosts(csr) if whose == names[0] == SERVER else ()
     except (ValueError, InvalidSignature, UnsupportedAlgorithm) as error:
         raise UserError(f"{asked} is no request ({error}). Make one at the site: fedweave sites request.") from error
     if whose != names[0] and (whose or not is_name(names[0])):
@@ -353,11 +353,11 @@ def sign(authority: Path, asked: Path, whose: str = "") -> tuple[str, bytes, str
             f"from there: --for {names[0]}.",
             code="certificate.name",
         )
-    made: x509.Certificate = issued(names[0], _root_key(authority), key, hosts)
-    note_issued(authority, names[0], made.serial_number, made.not_valid_after_utc)
+    cert: x509.Certificate = issued(names[0], _root_key(authority), key, hosts)
+    note_issued(authority, names[0], cert.serial_number, cert.not_valid_after_utc)
     revoked = authority / REVOKED
-    given = made.public_bytes(Encoding.PEM) + (revoked.read_bytes() if revoked.exists() else b"")
-    return names[0], given, fingerprint(key)
+    pem = cert.public_bytes(Encoding.PEM) + (revoked.read_bytes() if revoked.exists() else b"")
+    return names[0], pem, fingerprint(key)
 
 
 def revoke(authority: Path, name: str, shown: Path | None = None) -> tuple[int, bytes]:
@@ -381,16 +381,16 @@ def revoke(authority: Path, name: str, shown: Path | None = None) -> tuple[int, 
         known = "all of its certificates are revoked already" if serials else "no certificate of that name is known"
         raise UserError(f"{name}: {known}; show another: --certificate {name}.crt.", code="certificate.unknown")
     now, root = datetime.now(UTC), _root(authority)
-    made = x509.CertificateRevocationListBuilder(root.subject, now - BEFORE, now + _LONG)
-    made = made.add_extension(x509.CRLNumber(len(before) + len(new)), critical=False)
+    builder = x509.CertificateRevocationListBuilder(root.subject, now - BEFORE, now + _LONG)
+    builder = builder.add_extension(x509.CRLNumber(len(before) + len(new)), critical=False)
     for each in before:
-        made = made.add_revoked_certificate(each)
+        builder = builder.add_revoked_certificate(each)
     for serial in sorted(new):
         entry = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(now)
-        made = made.add_revoked_certificate(entry.build())
-    given = made.sign(key, SHA256()).public_bytes(Encoding.PEM)
-    replace_private(path, given)
-    return len(new), given
+        builder = builder.add_revoked_certificate(entry.build())
+    pem = builder.sign(key, SHA256()).public_bytes(Encoding.PEM)
+    replace_private(path, pem)
+    return len(new), pem
 
 
 def renew(authority: Path) -> tuple[bytes, datetime]:
@@ -400,24 +400,26 @@ def renew(authority: Path) -> tuple[bytes, datetime]:
         UserError: `authority` is no authority's folder.
     """
     root, first = _root(authority), datetime.now(UTC) - BEFORE
-    made = x509.CertificateBuilder(root.subject, root.subject, root.public_key(), x509.random_serial_number())
-    made = made.not_valid_before(first).not_valid_after(first + (root.not_valid_after_utc - root.not_valid_before_utc))
+    builder = x509.CertificateBuilder(root.subject, root.subject, root.public_key(), x509.random_serial_number())
+    builder = builder.not_valid_before(first).not_valid_after(
+        first + (root.not_valid_after_utc - root.not_valid_before_utc)
+    )
     for extension in root.extensions:
-        made = made.add_extension(extension.value, extension.critical)
-    signed = made.sign(_root_key(authority), SHA256())
-    given = signed.public_bytes(Encoding.PEM)
-    keep(authority / STATE, json.loads(read(authority / STATE)) | {"root_cert": given.decode()})
-    return given, signed.not_valid_after_utc
+        builder = builder.add_extension(extension.value, extension.critical)
+    signed = builder.sign(_root_key(authority), SHA256())
+    pem = signed.public_bytes(Encoding.PEM)
+    keep(authority / STATE, json.loads(read(authority / STATE)) | {"root_cert": pem.decode()})
+    return pem, signed.not_valid_after_utc
 
 
-def _hosts(asked: x509.CertificateSigningRequest) -> list[str]:
+def _hosts(csr: x509.CertificateSigningRequest) -> list[str]:
     """Of the server's machine, as its request names them.
 
     Raises:
         ValueError: it names none.
     """
     try:
-        named = asked.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        named = csr.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound as error:
         raise ValueError("it does not name the server's machine (SubjectAlternativeName)") from error
     return [str(each.value) for each in named]

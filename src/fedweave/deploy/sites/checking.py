@@ -57,8 +57,8 @@ from fedweave.deploy.sites.project import (
     SiteProcess,
     check_metrics_port,
     check_port,
-    found,
     greet,
+    local_processes,
     reach,
 )
 from fedweave.engines.devices import chosen
@@ -80,7 +80,7 @@ T = TypeVar("T")
 
 
 @dataclass
-class Found:
+class Findings:
     """What was looked at. faults: (whose, what with where and remedy). notes: what is allowed and may be meant
     otherwise. facts: (whose, what there is). forms: {site: what must be the same at all}."""
 
@@ -127,13 +127,13 @@ def ending(rules: Rules, spent: Spent, calls: Calls, general: General) -> Iterat
 
 def _of_replies(rules: Rules, spent: Spent, calls: Calls, general: General) -> Iterator[str]:
     for name, most in rules.calls.items():
-        begin, each, judged = (
+        begin, each, per_eval = (
             sum(is_of(step_name(step), name) for step in steps)
             for steps in (calls.setup, calls.round, calls.evaluation)
         )
         done, wanted = replies_of(spent, name), begin
         for round in range(1, general.rounds + 1):
-            wanted += each + judged * evaluated(round, general.rounds, general.eval_every)
+            wanted += each + per_eval * evaluated(round, general.rounds, general.eval_every)
             if done + wanted > most:
                 yield (
                     f"policy.calls: {name} has replied {counted(done, 'time')} and may {counted(most, 'time')}, so "
@@ -142,124 +142,137 @@ def _of_replies(rules: Rules, spent: Spent, calls: Calls, general: General) -> I
                 break
 
 
-def check_site(folder: Path, config: Config | None, sites: Sequence[str], told: Found) -> None:
+def check_site(folder: Path, config: Config | None, sites: Sequence[str], findings: Findings) -> None:
     """The data and the policy of a site in a project of these `sites`."""
     data, rules = read_checked(folder / SITE_FILE)
     device = read_about(folder / SITE_FILE).device
-    told.attempt(folder.name, partial(chosen, device, where="site.device"), folder / SITE_FILE)
-    told.attempt(folder.name, partial(check_members, rules, folder.name, sites), folder / SITE_FILE)
+    findings.attempt(folder.name, partial(chosen, device, where="site.device"), folder / SITE_FILE)
+    findings.attempt(folder.name, partial(check_members, rules, folder.name, sites), folder / SITE_FILE)
     if config is not None:
-        _allowed(folder, data, rules, config, sites, told)
+        _allowed(folder, data, rules, config, sites, findings)
     if config is not None and capabilities(config.algorithm.kind).vertical:
-        _party(folder, data, rules, config, sites, told)
+        _party(folder, data, rules, config, sites, findings)
     else:
-        _holder(folder, data, rules, config, sites, told)
+        _holder(folder, data, rules, config, sites, findings)
 
 
-def _party(folder: Path, data: SiteData, rules: Rules, config: Config, sites: Sequence[str], told: Found) -> None:
+def _party(
+    folder: Path, data: SiteData, rules: Rules, config: Config, sites: Sequence[str], findings: Findings
+) -> None:
     """What a party of a vertical run brings, and how the algorithm would get on with it."""
     name = folder.name
-    own = read_own(data, folder, "check", (name,), name, rules.members).data
-    told.forms[name] |= {"classes": own.classes, "class names": data_fingerprint(own.labels) or None}
-    told.facts.append((name, f"{counted(own.nodes, 'node')}, {counted(own.features, 'feature')} of its own"))
-    in_split = np.concatenate([np.asarray(own.public), np.ones((1, own.nodes), bool)]).argmax(0)
-    told.forms[name]["splits"] = {node: (*SPLITS, "none")[at] for node, at in zip(own.ids, in_split, strict=False)}
-    if own.nodes < rules.min_nodes:
-        why = f"{counted(own.nodes, 'node')}: fewer than policy.min_nodes = {rules.min_nodes}"
-        told.faults.append((name, f"{folder / SITE_FILE}: {why}, so that it would leave the run. Lower the bound."))
-    _crowds(folder, own, rules, told)
-    told.notes.extend((name, said) for said in (*own.notes, *odd_features(own), *odd_data(own)))
-    if odd := not_composed(own.ids):
-        said = f"the id {odd!r} is not in Unicode's form NFC, and another party's that looks the same would not meet it"
-        told.notes.append((name, said))
-    _check_algorithm_fits(folder, own, "none", rules, config, sites, told)
+    dataset = read_own(data, folder, "check", (name,), name, rules.members).data
+    findings.forms[name] |= {"classes": dataset.classes, "class names": data_fingerprint(dataset.labels) or None}
+    findings.facts.append(
+        (name, f"{counted(dataset.nodes, 'node')}, {counted(dataset.features, 'feature')} of its own")
+    )
+    in_split = np.concatenate([np.asarray(dataset.public), np.ones((1, dataset.nodes), bool)]).argmax(0)
+    findings.forms[name]["splits"] = {
+        node: (*SPLITS, "none")[at] for node, at in zip(dataset.ids, in_split, strict=False)
+    }
+    if dataset.nodes < rules.min_nodes:
+        why = f"{counted(dataset.nodes, 'node')}: fewer than policy.min_nodes = {rules.min_nodes}"
+        findings.faults.append((name, f"{folder / SITE_FILE}: {why}, so that it would leave the run. Lower the bound."))
+    _crowds(folder, dataset, rules, findings)
+    findings.notes.extend((name, note) for note in (*dataset.notes, *odd_features(dataset), *odd_data(dataset)))
+    if odd := not_composed(dataset.ids):
+        note = f"the id {odd!r} is not in Unicode's form NFC, and another party's that looks the same would not meet it"
+        findings.notes.append((name, note))
+    _check_algorithm_fits(folder, dataset, "none", rules, config, sites, findings)
 
 
 def _holder(
-    folder: Path, data: SiteData, rules: Rules, config: Config | None, sites: Sequence[str], told: Found
+    folder: Path, data: SiteData, rules: Rules, config: Config | None, sites: Sequence[str], findings: Findings
 ) -> None:
     """What a site of a horizontal run brings, and how the algorithm, if one is named, would get on with it."""
-    name, own = folder.name, own_graph(data, folder)
+    name, dataset = folder.name, own_graph(data, folder)
     if config is not None and not capabilities(config.algorithm.kind).pooled:
-        _check_algorithm_fits(folder, own, data.normalise, rules, config, sites, told)
-    told.facts.append((name, _described(own)))
-    _crowds(folder, own, rules, told)
+        _check_algorithm_fits(folder, dataset, data.normalise, rules, config, sites, findings)
+    findings.facts.append((name, _described(dataset)))
+    _crowds(folder, dataset, rules, findings)
     beside = (
         data.test is not None and (folder / data.test).parent == folder / data.path
     )  # a file that is read after all
-    until = None if own.carried is None else own.carried.until
-    times = odd_times(own, until, {name: np.arange(own.nodes)})
-    odd = (*odd_features(own), *odd_data(own), *times)
-    told.notes.extend((name, said) for said in (*(() if beside else own.notes), *odd))
-    told.forms[name] |= {
-        "features": own.features,
-        "edges carry": own.edge_form,
-        "columns": [*own.columns, *(() if own.carried is None else own.carried.columns)] or None,
-        "classes": own.classes,
-        "class names": data_fingerprint(own.labels) or None,
-        "group names": data_fingerprint(own.groups) or None,
-        "scales": _scales(own),
+    until = None if dataset.carried is None else dataset.carried.until
+    times = odd_times(dataset, until, {name: np.arange(dataset.nodes)})
+    odd = (*odd_features(dataset), *odd_data(dataset), *times)
+    findings.notes.extend((name, note) for note in (*(() if beside else dataset.notes), *odd))
+    findings.forms[name] |= {
+        "features": dataset.features,
+        "edges carry": dataset.edge_form,
+        "columns": [*dataset.columns, *(() if dataset.carried is None else dataset.carried.columns)] or None,
+        "classes": dataset.classes,
+        "class names": data_fingerprint(dataset.labels) or None,
+        "group names": data_fingerprint(dataset.groups) or None,
+        "scales": _scales(dataset),
     }
-    told.attempt(name, partial(common_test, data, folder, own.features, torch.float32))
+    findings.attempt(name, partial(common_test, data, folder, dataset.features, torch.float32))
 
 
-def _scales(own: Dataset) -> np.ndarray:
+def _scales(dataset: Dataset) -> np.ndarray:
     """Of each column the root mean square of its values that are not 0, as the algorithm sees them; 0 without any."""
-    x = csr_matrix(own.x, dtype=np.float64)
+    x = csr_matrix(dataset.x, dtype=np.float64)
     total, count = (np.asarray(each.sum(0), np.float64).ravel() for each in (x.power(2), x != 0))
     return np.sqrt(total / np.maximum(count, 1))
 
 
-def _crowds(folder: Path, own: Dataset, rules: Rules, told: Found) -> None:
+def _crowds(folder: Path, dataset: Dataset, rules: Rules, findings: Findings) -> None:
     """See whether each split has enough examples."""
     name = folder.name
-    seen = own.y >= 0  # a split by a hash has nodes without a label in it
-    public = np.asarray(own.public) & (seen | ~seen.any())
+    seen = dataset.y >= 0  # a split by a hash has nodes without a label in it
+    public = np.asarray(dataset.public) & (seen | ~seen.any())
     for split, count in zip(SPLITS, public.sum(1).tolist(), strict=True):
         if 0 < count < rules.min_nodes:
-            why = f"{counted(count, f'{split} {own.example}')}: fewer than policy.min_nodes = {rules.min_nodes}"
+            why = f"{counted(count, f'{split} {dataset.example}')}: fewer than policy.min_nodes = {rules.min_nodes}"
             ends = "so that it would leave the run. Give more or none, or lower the bound."
-            told.faults.append((name, f"{folder / SITE_FILE}: {why}, {ends}"))
+            findings.faults.append((name, f"{folder / SITE_FILE}: {why}, {ends}"))
         if count == 0:
-            told.notes.append((name, f"no {split} {own.example}s"))
-    trained = np.unique(own.y[np.asarray(own.public)[0] & (own.y >= 0)])
+            findings.notes.append((name, f"no {split} {dataset.example}s"))
+    trained = np.unique(dataset.y[np.asarray(dataset.public)[0] & (dataset.y >= 0)])
     if len(trained) == 1:
-        label = own.labels[trained[0]] if own.labels else trained[0]
-        told.notes.append((name, f"every train {own.example} is of class {label}, so that a model learns that alone"))
+        label = dataset.labels[trained[0]] if dataset.labels else trained[0]
+        findings.notes.append(
+            (name, f"every train {dataset.example} is of class {label}, so that a model learns that alone")
+        )
 
 
 def _check_algorithm_fits(
-    folder: Path, own: Dataset, scaling: str, rules: Rules, config: Config, sites: Sequence[str], told: Found
+    folder: Path, dataset: Dataset, scaling: str, rules: Rules, config: Config, sites: Sequence[str], findings: Findings
 ) -> None:
-    """See whether a site's `own` data, scaled so, suit an algorithm, and what the policy says of its messages and
+    """See whether a site's `dataset` data, scaled so, suit an algorithm, and what the policy says of its messages and
     training steps on them. A party's train nodes are those of all its nodes, of which the parties may have fewer in
     common."""
-    algorithm = told.attempt(folder.name, partial(_rehearse, folder, own, scaling, rules, config, sites, told))
-    if algorithm is not None and own.public is not None:
-        graph = graph_of(own, own.features, torch.float32)
-        told.attempt(folder.name, partial(check_batches, rules, algorithm, graph, {}))
+    algorithm = findings.attempt(
+        folder.name, partial(_rehearse, folder, dataset, scaling, rules, config, sites, findings)
+    )
+    if algorithm is not None and dataset.public is not None:
+        graph = graph_of(dataset, dataset.features, torch.float32)
+        findings.attempt(folder.name, partial(check_batches, rules, algorithm, graph, {}))
 
 
-def _allowed(folder: Path, data: SiteData, rules: Rules, config: Config, sites: Sequence[str], told: Found) -> None:
+def _allowed(
+    folder: Path, data: SiteData, rules: Rules, config: Config, sites: Sequence[str], findings: Findings
+) -> None:
     """See whether a site's policy lets a configuration run, and note the scaling that the site does not follow."""
     name, file = folder.name, folder / SITE_FILE
-    told.attempt(name, partial(check_files, rules, config.plain()), file)
-    told.attempt(name, partial(check_algorithm, rules, config.algorithm), file)
-    told.attempt(name, partial(check_exchange, rules, data, config, len(sites)), file)
-    if kept := [key for key in ("features", "classes") if key in withheld(rules)]:
-        why = f"policy.deny keeps back how many {' and '.join(kept)} there are, without which no model can be built"
-        told.faults.append((name, f"{file}: {why}. Allow it."))
+    findings.attempt(name, partial(check_files, rules, config.plain()), file)
+    findings.attempt(name, partial(check_algorithm, rules, config.algorithm), file)
+    findings.attempt(name, partial(check_exchange, rules, data, config, len(sites)), file)
+    if denied_keys := [key for key in ("features", "classes") if key in withheld(rules)]:
+        denied = " and ".join(denied_keys)
+        why = f"policy.deny keeps back how many {denied} there are, without which no model can be built"
+        findings.faults.append((name, f"{file}: {why}. Allow it."))
     scaling = config.data.values.get("normalise", "none")
     if scaling not in ("none", "auto", data.normalise):
         known = {"none": "as nothing in site.toml scales it", "auto": "by the site's own nodes"}
         how = known.get(data.normalise, "said by site.toml")
         split = ", after what the configuration of `sites init --split` did" if data.random_id is not None else ""
-        said = f"[data] normalise = {scaling!r} of the experiment is of simulations"
-        told.notes.append((name, f"{said}; here it is {data.normalise!r}, {how}{split}"))
+        note = f"[data] normalise = {scaling!r} of the experiment is of simulations"
+        findings.notes.append((name, f"{note}; here it is {data.normalise!r}, {how}{split}"))
 
 
 def _rehearse(
-    folder: Path, own: Dataset, scaling: str, rules: Rules, config: Config, sites: Sequence[str], told: Found
+    folder: Path, dataset: Dataset, scaling: str, rules: Rules, config: Config, sites: Sequence[str], findings: Findings
 ) -> Algorithm | None:
     """Make the algorithm as the site does, and see what the policy says of all that it declares to send. Returns it.
 
@@ -269,41 +282,45 @@ def _rehearse(
     Raises:
         ConfigError, DataError: the algorithm does not fit. FedweaveError: it does not say which steps it runs.
     """
-    name, labels = folder.name, bool((own.y >= 0).any())
-    algorithm = suited(config.of_member(name, sites), own, own.features, scaling)
-    check_people(config, own, algorithm)
+    name, labels = folder.name, bool((dataset.y >= 0).any())
+    algorithm = suited(config.of_member(name, sites), dataset, dataset.features, scaling)
+    check_people(config, dataset, algorithm)
     calls = calls_of(algorithm, config.algorithm.name, len(sites))
     if labels:
         sums = any(step_info(step).sums for step in scoring_steps(calls))
         measures = scoring_of(rules, calls, labels).leaving(sums)
-        told.forms[name] |= {"measures": measures, "in sums": sums, "groups": own.sens is not None}
+        findings.forms[name] |= {"measures": measures, "in sums": sums, "groups": dataset.sens is not None}
     senders: dict[tuple[str, bool], list[str]] = {}
     for why, sender, certain in refusals(rules, calls, labels, len(sites)):
         senders.setdefault((why, certain), []).append(sender)
     for (why, certain), steps in senders.items():
         verb, so = ("sends", "so that") if certain else ("may send", "if it does,")
         ends = f"{so} the site would leave the run. Change its policy, or choose another algorithm."
-        said = f"{SITE_FILE}: {why}, and {' and '.join(dict.fromkeys(steps))} {verb} it, {ends}"
-        (told.faults if certain else told.notes).append((name, said))
-    told.notes.extend((name, said) for said in _unprotected(calls))
-    told.notes.extend((name, said) for said in (algorithm.notes if isinstance(algorithm, HasNotes) else ()))
+        note = f"{SITE_FILE}: {why}, and {' and '.join(dict.fromkeys(steps))} {verb} it, {ends}"
+        (findings.faults if certain else findings.notes).append((name, note))
+    findings.notes.extend((name, note) for note in _unprotected(calls))
+    findings.notes.extend((name, note) for note in (algorithm.notes if isinstance(algorithm, HasNotes) else ()))
     accounts = Accounts(folder, rules.lost)
-    told.attempt(name, partial(_whole, accounts), Path(SITE_FILE))
+    findings.attempt(name, partial(_whole, accounts), Path(SITE_FILE))
     spent, replied = accounts.spent, accounts.repeated(pin(config.plain(), list(sites)))
     for condition in conditions(rules, config, algorithm, calls, len(sites), spent, replied):
-        told.noted(name, condition, "a run that begins now would be refused: ")
+        findings.noted(name, condition, "a run that begins now would be refused: ")
     for why in ending(rules, spent, calls, config.general):
         so = "Allow more, or run fewer rounds; --resume asks for the replies that are left alone."
-        (told.faults if needs_all(config, algorithm) else told.notes).append((name, f"{SITE_FILE}: {why}. {so}"))
+        (findings.faults if needs_all(config, algorithm) else findings.notes).append(
+            (name, f"{SITE_FILE}: {why}. {so}")
+        )
     return algorithm
 
 
 def _unprotected(calls: Calls) -> Iterator[str]:
     """A sentence where what a site has made of the weights leaves by itself and without noise."""
     sends = [
-        (key, own) for step in dict.fromkeys(calls.round) for key, own in step_info(step).sends.items() if own.like
+        (key, spec) for step in dict.fromkeys(calls.round) for key, spec in step_info(step).sends.items() if spec.like
     ]
-    bare = [key for key, own in sends if not any(isinstance(one, SecureSum | Gaussian | LDP) for one in own.mechanisms)]
+    bare = [
+        key for key, spec in sends if not any(isinstance(one, SecureSum | Gaussian | LDP) for one in spec.mechanisms)
+    ]
     if bare:
         yield (
             f"{' and '.join(dict.fromkeys(bare))} of this site leaves by itself and without noise, so that a server "
@@ -318,12 +335,12 @@ def _whole(accounts: Accounts) -> None:
     accounts.chain.check()
 
 
-def _described(own: Dataset) -> str:
-    split = "/".join(f"{count:,}" for count in np.asarray(own.public).sum(1).tolist())
-    examples = f", {counted(own.examples, 'example')} that are edges" if own.example == "edge" else ""
+def _described(dataset: Dataset) -> str:
+    split = "/".join(f"{count:,}" for count in np.asarray(dataset.public).sum(1).tolist())
+    examples = f", {counted(dataset.examples, 'example')} that are edges" if dataset.example == "edge" else ""
     return (
-        f"{counted(own.nodes, 'node')}, {counted(own.edges.shape[1] // 2, 'edge')}{examples}, "
-        f"{counted(own.features, 'feature')}, {counted(own.classes, 'class')}, "
+        f"{counted(dataset.nodes, 'node')}, {counted(dataset.edges.shape[1] // 2, 'edge')}{examples}, "
+        f"{counted(dataset.features, 'feature')}, {counted(dataset.classes, 'class')}, "
         f"{split} for {'/'.join(SPLITS)}"
     )
 
@@ -346,7 +363,7 @@ NUMBERS: dict[Measure, str] = {
 _OF_TWO: tuple[Measure, ...] = ("average_precision", "recall_at_1", "precision_at_1")
 
 
-def compare_measures(told: Found, config: Config, sites: Sequence[str]) -> None:
+def compare_measures(told: Findings, config: Config, sites: Sequence[str]) -> None:
     """Note which numbers, best rounds and thresholds a run of these `sites` will lack, or have of some sites only."""
     forms = {name: form for name, form in told.forms.items() if "measures" in form}
     if not forms:
@@ -393,36 +410,38 @@ SHOWN = 5  # columns
 PACKAGES = ("torch", "nvflare", "numpy", "pyarrow")
 
 
-def examine(directory: Path, project: Project, config: Config | None = None) -> Found:
+def examine(directory: Path, project: Project, config: Config | None = None) -> Findings:
     """Look at all that is on this machine; starts and writes nothing. config: the experiment that is to be run."""
-    told, here = Found(), found(directory)
+    findings, here = Findings(), local_processes(directory)
     config = None if config is None else for_sites(config.plain())
     names = [member.folder.name for member in here]
     if absent := [name for name in ("server", *project.sites) if name not in names]:
-        told.notes.append((", ".join(absent), "not on this machine, so not looked at"))
+        findings.notes.append((", ".join(absent), "not on this machine, so not looked at"))
     for member in here:
-        told.attempt(member.folder.name, partial(_member, member, project, config, told))
+        findings.attempt(member.folder.name, partial(_member, member, project, config, findings))
     if (directory / AUTHORITY).is_dir():
-        told.attempt(AUTHORITY, partial(check_private, directory / AUTHORITY / STATE))
+        findings.attempt(AUTHORITY, partial(check_private, directory / AUTHORITY / STATE))
     if (directory / ADMIN / "startup").is_dir():
-        told.attempt(ADMIN, partial(_certificate, directory / ADMIN, told))
-    if "server" not in names and told.attempt("server", partial(_reach, project, told)):
-        for name in told.forms:  # whose certificates are found to be good as far as that is known without the server
-            told.attempt(name, partial(greet, directory / name / "startup/client.crt", project))
+        findings.attempt(ADMIN, partial(_certificate, directory / ADMIN, findings))
+    if "server" not in names and findings.attempt("server", partial(_reach, project, findings)):
+        for (
+            name
+        ) in findings.forms:  # whose certificates are found to be good as far as that is known without the server
+            findings.attempt(name, partial(greet, directory / name / "startup/client.crt", project))
     if config is not None:
-        told.attempt("experiment", partial(check_experiment, config))
-        config = told.attempt("experiment", partial(judged_by_number, config, directory, project.sites)) or config
-        if "server" in names and not any(whose == "experiment" for whose, _ in told.faults):
-            told.attempt("server", partial(_begin, directory / "server", project, config, told))
-    named = {name: form["columns"] for name, form in told.forms.items() if "columns" in form}
+        findings.attempt("experiment", partial(check_experiment, config))
+        config = findings.attempt("experiment", partial(judged_by_number, config, directory, project.sites)) or config
+        if "server" in names and not any(whose == "experiment" for whose, _ in findings.faults):
+            findings.attempt("server", partial(_begin, directory / "server", project, config, findings))
+    named = {name: form["columns"] for name, form in findings.forms.items() if "columns" in form}
     if note := uncompared(named):
-        told.notes.append((", ".join(name for name, has in named.items() if not has), note))
-    compare(told, vertical=config is not None and capabilities(config.algorithm.kind).vertical)
-    compare_splits(told)
-    compare_scales(told)
+        findings.notes.append((", ".join(name for name, has in named.items() if not has), note))
+    compare(findings, vertical=config is not None and capabilities(config.algorithm.kind).vertical)
+    compare_splits(findings)
+    compare_scales(findings)
     if config is not None:
-        compare_measures(told, config, project.sites)
-    return told
+        compare_measures(findings, config, project.sites)
+    return findings
 
 
 def versions() -> str:
@@ -430,24 +449,26 @@ def versions() -> str:
     return ", ".join((f"fedweave {release()}", *(f"{name} {version(name)}" for name in PACKAGES)))
 
 
-def _member(member: SiteProcess, project: Project, config: Config | None, told: Found) -> None:
+def _member(member: SiteProcess, project: Project, config: Config | None, findings: Findings) -> None:
     name, folder = member.folder.name, member.folder
-    told.attempt(name, partial(_certificate, folder, told))
+    findings.attempt(name, partial(_certificate, folder, findings))
     if not os.access(folder, os.W_OK | os.X_OK):
-        told.faults.append((name, f"{folder} cannot be written to. Make it the folder of the user who runs {name}."))
+        findings.faults.append(
+            (name, f"{folder} cannot be written to. Make it the folder of the user who runs {name}.")
+        )
     if member.pid() is not None:
-        told.facts.append((name, f"runs already, as process {member.pid()}"))
-    told.attempt(name, partial(check_metrics_port, member))
+        findings.facts.append((name, f"runs already, as process {member.pid()}"))
+    findings.attempt(name, partial(check_metrics_port, member))
     if member.kind == "server":
-        told.attempt(name, partial(check_port, member, project.port))
+        findings.attempt(name, partial(check_port, member, project.port))
         return
-    told.attempt(name, partial(read_secret, folder / SECRET))
-    form = told.forms.setdefault(name, {})
-    form["key of ids"] = told.attempt(name, partial(read_secret, folder / IDS_KEY))
-    told.attempt(name, partial(check_site, folder, config, project.sites, told))
+    findings.attempt(name, partial(read_secret, folder / SECRET))
+    form = findings.forms.setdefault(name, {})
+    form["key of ids"] = findings.attempt(name, partial(read_secret, folder / IDS_KEY))
+    findings.attempt(name, partial(check_site, folder, config, project.sites, findings))
 
 
-def _begin(folder: Path, project: Project, config: Config, told: Found) -> None:
+def _begin(folder: Path, project: Project, config: Config, findings: Findings) -> None:
     """Let the algorithm begin as at the server, with what its `folder` holds; not if sites are called for that. Without
     a site here, the model is of any width.
 
@@ -455,15 +476,15 @@ def _begin(folder: Path, project: Project, config: Config, told: Found) -> None:
         FedweaveError: a file is refused, or the algorithm refuses to begin.
     """
     fed = federation(config, folder, _Uncalled(), project.sites, Ledger())
-    form = next((form for form in told.forms.values() if form.get("features") and form.get("classes")), {})
+    form = next((form for form in findings.forms.values() if form.get("features") and form.get("classes")), {})
     features, classes = form.get("features", ANY_FEATURES), form.get("classes", ANY_CLASSES)
     if form and not capabilities(config.algorithm.kind).vertical:
         check_agreement(folder, fed.held, features, classes)
     if form:
         config.evaluation.of(tuple(config.data.values.get("labels") or ()), classes)
     try:
-        own, told_of = config.model.make(), form.get("edges carry")
-        model = model_told(own, told_of, features, classes) if told_of else own.build(features, classes)
+        model_kind, told_of = config.model.make(), form.get("edges carry")
+        model = model_told(model_kind, told_of, features, classes) if told_of else model_kind.build(features, classes)
         algorithm = config.algorithm.make(model)
     except ConfigError:
         return  # as the sites have said
@@ -488,24 +509,24 @@ class _Uncalled:
         return {}, dict.fromkeys(blobs, "the algorithm calls it before the first round, which its `calls` do not say")
 
 
-def _certificate(folder: Path, told: Found) -> None:
+def _certificate(folder: Path, findings: Findings) -> None:
     """That it is valid now and of the project's authority, and how long still; its key, and the settings beside it."""
     path = check_startup(folder)
-    own = certificate(path)
-    days = (own.not_valid_after_utc - datetime.now(UTC)).days
-    told.facts.append(
-        (folder.name, f"certificate valid until {own.not_valid_after_utc:%Y-%m-%d}, {counted(days, 'day')}")
+    cert = certificate(path)
+    days = (cert.not_valid_after_utc - datetime.now(UTC)).days
+    findings.facts.append(
+        (folder.name, f"certificate valid until {cert.not_valid_after_utc:%Y-%m-%d}, {counted(days, 'day')}")
     )
     signer = certificate(path.with_name(ROOT)).public_key()  # the same before and after the authority renews its own
-    told.forms.setdefault(folder.name, {})["authority"] = fingerprint(signer)
-    told.attempt(folder.name, partial(check_private, path.with_suffix(".key")))
+    findings.forms.setdefault(folder.name, {})["authority"] = fingerprint(signer)
+    findings.attempt(folder.name, partial(check_private, path.with_suffix(".key")))
     if days < SOON:
-        told.notes.append(
+        findings.notes.append(
             (folder.name, f"its certificate ends in {counted(days, 'day')}; see “Certificates” in docs/deployment.md")
         )
 
 
-def _reach(project: Project, told: Found) -> bool:
+def _reach(project: Project, findings: Findings) -> bool:
     """Whether something listens at the server's address.
 
     Raises:
@@ -516,13 +537,13 @@ def _reach(project: Project, told: Found) -> bool:
     except NoHost:
         raise
     except Closed as error:
-        told.notes.append(("server", f"{error}; it may not be started yet"))
+        findings.notes.append(("server", f"{error}; it may not be started yet"))
         return False
-    told.facts.append(("server", f"{project.host}:{project.port} takes connections"))
+    findings.facts.append(("server", f"{project.host}:{project.port} takes connections"))
     return True
 
 
-def compare(told: Found, vertical: bool) -> None:
+def compare(told: Findings, vertical: bool) -> None:
     """Note what must be the same at all and is not: against what most have, of equally many the first."""
     keys = {
         "features": "Give the same columns, and the same lists of categories, in the same order",
@@ -545,40 +566,40 @@ def compare(told: Found, vertical: bool) -> None:
                 told.faults.append((name, f"{key}: {_differ(told.forms, key, name, same)}. {remedy}."))
 
 
-def compare_scales(told: Found) -> None:
+def compare_scales(findings: Findings) -> None:
     """Note columns whose values that are not 0 are, by their root mean square, more than `APART` times as large at one
     site as at another: they may be in other units."""
-    scales = {name: form["scales"] for name, form in told.forms.items() if form.get("scales") is not None}
-    if len({len(own) for own in scales.values()}) != 1 or len(scales) < 2:
+    scales = {name: form["scales"] for name, form in findings.forms.items() if form.get("scales") is not None}
+    if len({len(values) for values in scales.values()}) != 1 or len(scales) < 2:
         return
     names, table = list(scales), np.stack(list(scales.values()))
     least, most = np.where(table > 0, table, np.inf).min(0), table.max(0)
     apart = np.flatnonzero((most > 0) & (least < np.inf) & (most > APART * least))
-    columns = next((form["columns"] for form in told.forms.values() if form.get("columns")), None)
+    columns = next((form["columns"] for form in findings.forms.values() if form.get("columns")), None)
     for at in apart[:SHOWN].tolist():
         what = f"column {columns[at]!r}" if columns else f"column {at + 1}"
         times, low = most[at] / least[at], names[int(np.flatnonzero(table[:, at] == least[at])[0])]
-        said = f"{what} is {times:,.0f} times as large as at {low}. Give it the same unit at all sites, or scale it"
-        told.notes.append((names[int(table[:, at].argmax())], said))
+        note = f"{what} is {times:,.0f} times as large as at {low}. Give it the same unit at all sites, or scale it"
+        findings.notes.append((names[int(table[:, at].argmax())], note))
     if len(apart) > SHOWN:
-        told.notes.append((", ".join(names), f"{len(apart) - SHOWN:,} more columns are of such unlike scales"))
+        findings.notes.append((", ".join(names), f"{len(apart) - SHOWN:,} more columns are of such unlike scales"))
 
 
-def compare_splits(told: Found) -> None:
+def compare_splits(findings: Findings) -> None:
     """Note parties that have some of the common nodes in another split than most parties have them."""
-    splits = {name: form["splits"] for name, form in told.forms.items() if form.get("splits")}
+    splits = {name: form["splits"] for name, form in findings.forms.items() if form.get("splits")}
     common = sorted(set.intersection(*map(set, splits.values()))) if splits else []
     odd: dict[str, list[str]] = {}
     for node in common:
-        said = [own[node] for own in splits.values()]
-        most = max(said, key=said.count)
-        for name, own in splits.items():
-            if own[node] != most:
-                odd.setdefault(name, []).append(f"{node!r} is in {own[node]}, and elsewhere in {most}")
+        labels = [split[node] for split in splits.values()]
+        most = max(labels, key=labels.count)
+        for name, split in splits.items():
+            if split[node] != most:
+                odd.setdefault(name, []).append(f"{node!r} is in {split[node]}, and elsewhere in {most}")
     for name, nodes in odd.items():
         shown = "; ".join(nodes[:3]) + (f"; and {len(nodes) - 3:,} more" if len(nodes) > 3 else "")
         what = f"the split of {len(nodes):,} of {counted(len(common), 'common node')} is another than at the others"
-        told.faults.append((name, f"{what}: {shown}. Give all parties the same split."))
+        findings.faults.append((name, f"{what}: {shown}. Give all parties the same split."))
 
 
 def _differ(forms: dict[str, Record], key: str, name: str, same: str) -> str:
@@ -597,5 +618,5 @@ def _differ(forms: dict[str, Record], key: str, name: str, same: str) -> str:
     return counts
 
 
-def _count(told: Found, name: str) -> int:
-    return len(told.forms[name]["columns"])
+def _count(findings: Findings, name: str) -> int:
+    return len(findings.forms[name]["columns"])

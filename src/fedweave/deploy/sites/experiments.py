@@ -84,18 +84,18 @@ def hand_out(
     if config is not None and external != REFUSE:
         data = named(data)
         pairs = zip(shares(data, partition.parts), outsides(data, partition.parts), strict=True)
-        own_parts = (replace(own, outside=outside) for own, outside in pairs)
+        own_parts = (replace(share, outside=outside) for share, outside in pairs)
         whole = replace(ready(data, partition, config), scaling="none")
         across = {"external": external, "normalise": config.data.values.get("normalise", "none")}
         policy |= {"exchange": config.external_least} if external == EXCHANGE else {}
     tests = () if part is None else tuple(shares(whole, [part]))
     clients = client_ids(len(sites), partition.names)
-    for site, client, own in zip(sites, clients, own_parts, strict=True):
-        npz.write(own, project / site / DATA)
+    for site, client, share in zip(sites, clients, own_parts, strict=True):
+        npz.write(share, project / site / DATA)
         called = {"labels": list(data.labels)} if data.labels else {"classes": data.classes}
         about: Record = {"path": DATA, **called, "random_id": client, **across}
         about |= {} if data.carried is None else {"loops": "keep"}
-        if any(map(has_sens, (own, *tests))):  # the whole was let in, by its configuration or as a part cannot tell
+        if any(map(has_sens, (share, *tests))):  # the whole was let in, by its configuration or as a part cannot tell
             about["sens_feature"] = True
         more: Record = {} if partition.test is None else {"test": TEST}
         write_site_file(project / site / SITE_FILE, about | more, **policy)
@@ -105,8 +105,8 @@ def hand_out(
         for site in sites:  # which scales it itself, but where it lacks columns of edges between sites
             npz.write(raw if external == REFUSE else test, project / site / TEST)
         npz.write(test, project / SERVER / TEST)
-    for role, own in zip(partition.held, shares(whole, [*partition.held.values()]), strict=True):
-        npz.write(by_holder(replace(own, ids=(), scaling=across["normalise"])), project / SERVER / f"{role}.npz")
+    for role, share in zip(partition.held, shares(whole, [*partition.held.values()]), strict=True):
+        npz.write(by_holder(replace(share, ids=(), scaling=across["normalise"])), project / SERVER / f"{role}.npz")
 
 
 class Observed:
@@ -152,17 +152,17 @@ class Observed:
 def with_engine(settings: Sequence[str]) -> list[str]:
     """Settings given with --set, after one that names the engine of sites if they set a key that it alone has."""
     engines = registry("engine")
-    own = parameters("engine", engines["flare"]).keys() - parameters("engine", engines["simulation"]).keys()
+    flare_only = parameters("engine", engines["flare"]).keys() - parameters("engine", engines["simulation"]).keys()
     keys = {text.partition("=")[0].strip().removeprefix("engine.") for text in settings if text.startswith("engine.")}
-    return [*(["engine.name=flare"] if keys & own else []), *settings]
+    return [*(["engine.name=flare"] if keys & flare_only else []), *settings]
 
 
 def for_sites(document: Document) -> Config:
     """The same experiment with the engine "flare", keeping those of the engine's keys that it has too."""
     engine = document.get("engine", {})
     known = parameters("engine", registry("engine")["flare"])
-    kept = {key: value for key, value in engine.items() if key in known}
-    return resolve({**document, "engine": {**kept, "name": "flare"}})
+    settings = {key: value for key, value in engine.items() if key in known}
+    return resolve({**document, "engine": {**settings, "name": "flare"}})
 
 
 def begun_from(config: Config, earlier: Path | None) -> Config:
@@ -176,8 +176,8 @@ def begun_from(config: Config, earlier: Path | None) -> Config:
     if earlier is None and (config.general.init_from is None or not where.is_dir()):
         return config
     if not (where / RUN).is_file():
-        told = f"{where} is not the directory of a run between sites: it has no {RUN}. Give one of this project's."
-        raise UserError(f"init_from: {told}", code="init.run")
+        problem = f"{where} is not the directory of a run between sites: it has no {RUN}. Give one of this project's."
+        raise UserError(f"init_from: {problem}", code="init.run")
     return replace(config, general=replace(config.general, init_from=number_of(where)))
 
 

@@ -67,9 +67,9 @@ class Gauges(Collector):
     def _count(self, entry: Entry) -> None:
         if self._site:
             self._spent = self._spent.after_entry(entry)
-        for own in entry.keys:
-            self._bytes[own.key.split("/")[0], entry.direction] += own.bytes * len(entry.clients)
-        framing = entry.size - sum(own.bytes for own in entry.keys)
+        for line in entry.keys:
+            self._bytes[line.key.split("/")[0], entry.direction] += line.bytes * len(entry.clients)
+        framing = entry.size - sum(line.bytes for line in entry.keys)
         self._bytes[FRAMING, entry.direction] += framing * len(entry.clients)
         if entry.direction == "up":
             self._calls[entry.step] += len(entry.clients)

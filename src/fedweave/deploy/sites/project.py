@@ -42,8 +42,8 @@ _ERROR = re.compile(r"^(\w+\.)*\w*(Error|Exception|Interrupt|Refused)\b|\b(ERROR
 def last_record(text: str) -> str:
     """The last message of what went wrong in a log that `site.folder.log_to` writes, whole but for time and level, of
     a traceback the last line; "" where it only says what was done."""
-    kept = [own.strip() for own in _BEGINS.split(text) if not own.startswith(_DONE)]
-    last = next((own for own in reversed(kept) if own), "")
+    records = [record.strip() for record in _BEGINS.split(text) if not record.startswith(_DONE)]
+    last = next((record for record in reversed(records) if record), "")
     last = _LEVEL.sub("", last)
     return last_error(last) if "Traceback (most recent call last)" in last else last.replace("\n", "\n    ")
 
@@ -163,7 +163,7 @@ def members(project: Path, only: tuple[str, ...] = ()) -> list[SiteProcess]:
     Raises:
         UserError: there is none, or not the named one.
     """
-    here = {member.folder.name: member for member in found(project)}
+    here = {member.folder.name: member for member in local_processes(project)}
     if missing := [name for name in only if name not in here]:
         raise UserError(f"{project} has no folder of {', '.join(missing)}; it has {', '.join(here) or 'none'}.")
     if not here:
@@ -171,11 +171,11 @@ def members(project: Path, only: tuple[str, ...] = ()) -> list[SiteProcess]:
     return [member for name, member in here.items() if not only or name in only]
 
 
-def found(project: Path) -> list[SiteProcess]:
+def local_processes(project: Path) -> list[SiteProcess]:
     """The server and the sites whose folders are on this machine, the server first; none on an administrator's."""
     folders = {file.parents[1] for file in project.glob("*/startup/fed_*.json")}
-    kept = [SiteProcess(each) for each in sorted(folders) if not (each / "startup/fed_admin.json").exists()]
-    return sorted(kept, key=lambda member: member.kind == "client")
+    processes = [SiteProcess(each) for each in sorted(folders) if not (each / "startup/fed_admin.json").exists()]
+    return sorted(processes, key=lambda member: member.kind == "client")
 
 
 def attend(started: Sequence[SiteProcess]) -> None:
@@ -193,7 +193,7 @@ def attend(started: Sequence[SiteProcess]) -> None:
     try:
         while all(member.pid() is not None for member in started):
             time.sleep(_LOOK)
-        causes = "; ".join(f"{own.folder.name}: {own.cause()}" for own in started if own.pid() is None)
+        causes = "; ".join(f"{process.folder.name}: {process.cause()}" for process in started if process.pid() is None)
         raise FedweaveError(f"ended by itself: {causes} (see {OUTPUT} in the folder).", code="process.failed")
     except KeyboardInterrupt:
         return
@@ -219,15 +219,15 @@ def check_alive(started: Sequence[SiteProcess], seconds: float = 3.0) -> None:
 
 def descendants(pid: int) -> list[int]:
     """The processes that `pid` started, and those that they started."""
-    found: list[int] = []
+    pids: list[int] = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
             children = [int(word) for word in task.read_text().split()]
         except OSError:
             continue
         for child in children:
-            found += [child, *descendants(child)]
-    return found
+            pids += [child, *descendants(child)]
+    return pids
 
 
 def _send(pid: int, number: int) -> None:
@@ -253,13 +253,13 @@ def _runs(stat: Path) -> bool:
 def own_reasons(project: Path) -> Iterator[None]:
     """Where what is done fails, say what the sites whose folders are on this machine noted for their owners; nobody
     else hears it."""
-    logs = {member.folder.name: member.folder / LOG for member in found(project) if member.kind == "client"}
+    logs = {member.folder.name: member.folder / LOG for member in local_processes(project) if member.kind == "client"}
     began = {name: log.stat().st_size if log.exists() else 0 for name, log in logs.items()}
     try:
         yield
     except FedweaveError as error:
-        said = {name: last_record(_since(log, began[name])) for name, log in logs.items() if log.exists()}
-        noted = "".join(f"\n  {name}: {what}" for name, what in said.items() if what)
+        reasons = {name: last_record(_since(log, began[name])) for name, log in logs.items() if log.exists()}
+        noted = "".join(f"\n  {name}: {what}" for name, what in reasons.items() if what)
         if not noted:
             raise
         kind = UserError if isinstance(error, UserError) else FedweaveError
@@ -362,14 +362,14 @@ def read_project(directory: Path) -> Project:
         UserError: `directory` is no project.
     """
     try:
-        told = json.loads((directory / FILE).read_text())
-        port = int(told["port"])
+        record = json.loads((directory / FILE).read_text())
+        port = int(record["port"])
         if not 0 < port < 1 << 16:
             raise ValueError(f"{port} is no port")
-        names = [*told["sites"], told["host"]]
-        if not isinstance(told["sites"], list) or not all(isinstance(name, str) for name in names):
+        names = [*record["sites"], record["host"]]
+        if not isinstance(record["sites"], list) or not all(isinstance(name, str) for name in names):
             raise ValueError("sites is a list of names, host a name")
-        return Project(tuple(told["sites"]), told["host"], port)
+        return Project(tuple(record["sites"]), record["host"], port)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(
             f"{directory} is not a project: it has no readable {FILE}. Make one with `fedweave sites init`."

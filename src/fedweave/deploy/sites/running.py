@@ -44,7 +44,7 @@ FILES = (CONFIG, PARTITION, METRICS, LEDGER, EARLIER_LEDGER, CHECKPOINT, SUMMARY
 START = "Start them with `fedweave sites start`; `fedweave sites check` on their machines looks for what bars them"
 _POLL = 0.5
 
-Told = Callable[[Record], None]
+Notify = Callable[[Record], None]
 
 
 def run(
@@ -52,7 +52,7 @@ def run(
     project: Path,
     directory: Path,
     resume: bool,
-    told: Told,
+    told: Notify,
     patience: float = 60.0,
     overwrite: bool = False,
 ) -> Record:
@@ -85,7 +85,7 @@ def _jobs(
     number: str,
     project: Path,
     directory: Path,
-    told: Told,
+    notify: Notify,
     patience: float,
 ) -> Record:
     """One job after the other until the run is done; its summary.
@@ -98,25 +98,25 @@ def _jobs(
     while True:
         listed = admin.listed()
         if missing := [site for site in about.sites if site not in listed]:
-            told({"status": "waiting", "sites": missing, "seconds": patience})
+            notify({"status": "waiting", "sites": missing, "seconds": patience})
         here = admin.wait_for(about.sites, patience)
         if back := lost.intersection(here):
-            told({"status": "rejoined", "sites": sorted(back)})
+            notify({"status": "rejoined", "sites": sorted(back)})
         if absent := [site for site in about.sites if site not in here]:
-            told({"status": "absent", "sites": absent})
+            notify({"status": "absent", "sites": absent})
         if not here:
             raise FedweaveError(f"no site of {project} is connected. {START}.", code="job.no-site")
-        told({"status": "submitted", "sites": here})
-        noting = partial(_noting, project, directory, told)
+        notify({"status": "submitted", "sites": here})
+        noting = partial(_noting, project, directory, notify)
         last = _job(admin, config, about, set(here), number, directory, noting)
         noting(last)
         if last["status"] == "done":
             return read_summary(directory / SUMMARY)
         if last["status"] != "stopped":
-            said = (last["error"] or "the job was ended") + _reached(last, directory)
+            message = (last["error"] or "the job was ended") + _reached(last, directory)
             if not (directory / CHECKPOINT).exists():  # nothing to resume: the place stays free
                 remove_run(directory)
-            raise (UserError if last["mistake"] else FedweaveError)(said)
+            raise (UserError if last["mistake"] else FedweaveError)(message)
         lost = set(last["lost"] or {})
 
 
@@ -128,15 +128,15 @@ def _reached(last: Record, directory: Path) -> str:
     return f" What round {done} reached is saved; continue with the same command and --resume." if done else ""
 
 
-def _noting(project: Path, directory: Path, told: Told, now: Record) -> None:
+def _noting(project: Path, directory: Path, notify: Notify, now: Record) -> None:
     """Pass on how far a job is, and keep it for `fedweave sites status`."""
     _note(project, {**now, "out": str(directory.resolve())})
-    told(now)
+    notify(now)
 
 
 def _note(project: Path, now: Record) -> None:
-    told = {key: value for key, value in now.items() if key != "recent"}
-    (project / ADMIN / STATUS).write_text(json.dumps({**told, "at": time.time()}))
+    status = {key: value for key, value in now.items() if key != "recent"}
+    (project / ADMIN / STATUS).write_text(json.dumps({**status, "at": time.time()}))
 
 
 def _number(project: Path, about: Project, directory: Path, resume: bool) -> str:
@@ -154,7 +154,7 @@ def number_of(directory: Path) -> str:
         FedweaveError: its run.json is damaged.
     """
     try:
-        return str(_kept(directory)["run"])
+        return str(_read_run(directory)["run"])
     except KeyError as error:
         raise damaged(directory / RUN, "it names no run") from error
 
@@ -165,13 +165,13 @@ def sites_of(directory: Path) -> list[str]:
     Raises:
         FedweaveError: that is damaged.
     """
-    found = _kept(directory).get("sites", [])
-    if not isinstance(found, list) or not all(isinstance(site, str) for site in found):
+    sites = _read_run(directory).get("sites", [])
+    if not isinstance(sites, list) or not all(isinstance(site, str) for site in sites):
         raise damaged(directory / RUN, "its sites are no names")
-    return found
+    return sites
 
 
-def _kept(directory: Path) -> Record:
+def _read_run(directory: Path) -> Record:
     path = directory / RUN
     try:
         return dict(json.loads(path.read_text())) if path.exists() else {}
@@ -183,19 +183,19 @@ def _keep(directory: Path, known: Record) -> None:
     write(directory / RUN, lambda file: file.write(json.dumps(known).encode()))
 
 
-def _end_earlier(admin: Admin, directory: Path, told: Told) -> None:
+def _end_earlier(admin: Admin, directory: Path, notify: Notify) -> None:
     """End the run's last job, which outlives an administrator that is killed, and bring what it has reached: another
     job beside it would begin before where the sites are by then."""
-    job = _kept(directory).get("job")
+    job = _read_run(directory).get("job")
     with suppress(FedweaveError):  # the server knows no such job any more
         if job is not None and admin.over(job) is None:
-            told({"status": "ending", "sites": []})
+            notify({"status": "ending", "sites": []})
             _end(admin, job)
-            admin.fetch(job, lambda found: bring(found, directory))
+            admin.fetch(job, lambda folder: bring(folder, directory))
 
 
 def predict(
-    project: Path, directory: Path, told: Told, model: str = "", patience: float = 60.0, when: When = "last"
+    project: Path, directory: Path, told: Notify, model: str = "", patience: float = 60.0, when: When = "last"
 ) -> list[Path]:
     """Have the models of the finished run in `directory`, which are at the sites of `project`, predict: jointly those
     of a vertical run, else each site alone with the `model` that it has or is sent, "personal" by default. What left
@@ -222,8 +222,8 @@ def predict(
         if absent := [site for site in about.sites if site not in here]:
             raise FedweaveError(f"{', '.join(absent)}: not connected, and every site is needed. {START}.")
         told({"status": "predicting", "sites": list(about.sites)})
-        asked = f"{model or 'personal'}@{when}"
-        last = _job(admin, config, about, here, number, directory, told, predict=asked)
+        choice = f"{model or 'personal'}@{when}"
+        last = _job(admin, config, about, here, number, directory, told, predict=choice)
         told(last)
     if last["status"] != "done":
         raise (UserError if last["mistake"] else FedweaveError)(last["error"] or "the job was ended")
@@ -238,28 +238,28 @@ def _job(
     here: set[str],
     number: str,
     directory: Path,
-    told: Told,
+    notify: Notify,
     predict: str = "",
 ) -> Record:
     """One job, watched to its end; it is asked to stop when a site that is lost, or was not `here`, is connected."""
     job = admin.submit(number, about.sites, config.plain(), predict)
-    _keep(directory, _kept(directory) | {"job": job})
+    _keep(directory, _read_run(directory) | {"job": job})
     stop, began, heard = False, time.monotonic(), Record()
     try:
         while (ended := admin.over(job)) is None:
             if (now := admin.progress(job, stop)) is not None:
                 heard = now
-                told(now)
+                notify(now)
                 due = time.monotonic() - began >= config.engine.values["rejoin_seconds"]
                 stop = stop or (_is_back(admin, now["lost"] or {}, here) and due)
             time.sleep(_POLL)
     except KeyboardInterrupt:
-        told({**heard, "status": "stopping"})
+        notify({**heard, "status": "stopping"})
         _end(admin, job)
-        if (reached := admin.fetch(job, lambda found: bring(found, directory))) is not None:
-            told(reached)
+        if (reached := admin.fetch(job, lambda folder: bring(folder, directory))) is not None:
+            notify(reached)
         raise
-    last = admin.fetch(job, lambda found: bring(found, directory))
+    last = admin.fetch(job, lambda folder: bring(folder, directory))
     if last is None:
         raise FedweaveError(
             f"the job {job} ended without a result ({ended}). The logs of the server's folder say more; continue with "

@@ -12,7 +12,7 @@ from fedweave.core.text import counted, printable
 from fedweave.core.types import Record
 from fedweave.deploy.flare.requests import ADMIN, SERVER
 from fedweave.deploy.sites.certificates import lasts
-from fedweave.deploy.sites.project import STATUS, Closed, Project, administer, barred, found, reach
+from fedweave.deploy.sites.project import STATUS, Closed, Project, administer, barred, local_processes, reach
 from fedweave.errors import FedweaveError, UserError
 from fedweave.report.notes import headline
 
@@ -111,8 +111,8 @@ class Standing:
 
     def plain(self) -> Record:
         """For programs."""
-        told = {"state": _STATES[self.light], "says": self.says, "dead": self.dead, "here": self.here}
-        return {**told, "process": self.process, "certificate_days": self.days, "notes": list(self.more)}
+        record = {"state": _STATES[self.light], "says": self.says, "dead": self.dead, "here": self.here}
+        return {**record, "process": self.process, "certificate_days": self.days, "notes": list(self.more)}
 
 
 _STATES = {THERE: "up", AWAY: "down", UNKNOWN: "unknown"}
@@ -130,27 +130,31 @@ class Status:
     @property
     def dead(self) -> list[str]:
         """Who does not answer or run; the server, too, where it does not say who is there."""
-        return [name for name, own in self.members.items() if own.dead or (name == SERVER and own.light == UNKNOWN)]
+        return [
+            name
+            for name, standing in self.members.items()
+            if standing.dead or (name == SERVER and standing.light == UNKNOWN)
+        ]
 
     def lines(self) -> Iterator[str]:
         """For people."""
         yield self.members[SERVER].line(SERVER)
         if self.run:
             yield progress(self.run)
-        yield from (own.line(name) for name, own in self.members.items() if name != SERVER)
+        yield from (standing.line(name) for name, standing in self.members.items() if name != SERVER)
 
     def plain(self) -> Record:
         """For programs, JSON's types alone."""
-        server, *sites = ((name, own.plain()) for name, own in self.members.items())
+        server, *sites = ((name, standing.plain()) for name, standing in self.members.items())
         run = None if self.run is None else {**self.run, "seconds_ago": round(time.time() - float(self.run["at"]), 1)}
         why = None if self.mistake is None else str(self.mistake)
-        told: Record = {"at": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}", "dead": self.dead, "mistake": why}
-        return told | {"server": server[1], "sites": dict(sites), "run": run}
+        record: Record = {"at": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}", "dead": self.dead, "mistake": why}
+        return record | {"server": server[1], "sites": dict(sites), "run": run}
 
 
 def standing(directory: Path, project: Project, seconds: float = SECONDS) -> Status:
     """How a project stands; the server has so many `seconds` to answer."""
-    here = {member.folder.name: member.pid() for member in found(directory)}
+    here = {member.folder.name: member.pid() for member in local_processes(directory)}
     now, lights = watched(directory), ask(directory, project, seconds)
     lost = (now or {}).get("lost") or {}
 
@@ -174,8 +178,8 @@ def standing(directory: Path, project: Project, seconds: float = SECONDS) -> Sta
 def watched(directory: Path) -> Record | None:
     """What `fedweave sites run` heard last of a job; None if it never ran here."""
     try:
-        told = dict(json.loads((directory / ADMIN / STATUS).read_text()))
-        return told | {"at": float(told["at"])}
+        status = dict(json.loads((directory / ADMIN / STATUS).read_text()))
+        return status | {"at": float(status["at"])}
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

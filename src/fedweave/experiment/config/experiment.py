@@ -280,13 +280,13 @@ class Config:
 
     def of_member(self, member: str, members: Sequence[str]) -> "Config":
         """The experiment with the model of one of its members as the only one."""
-        own = self.own.of(member, members.index(member)) if self.own else None
-        return dataclasses.replace(self, model=self.model if own is None else own, own=OwnModels())
+        model = self.own.of(member, members.index(member)) if self.own else None
+        return dataclasses.replace(self, model=self.model if model is None else model, own=OwnModels())
 
     def in_process(self) -> "Config":
         """The same experiment with all clients in this process, which changes no number."""
-        own = own_parameters(SimulationEngine)
-        values = {name: self.engine.values.get(name, own[name].default) for name in own}
+        fields = own_parameters(SimulationEngine)
+        values = {name: self.engine.values.get(name, fields[name].default) for name in fields}
         return dataclasses.replace(self, engine=Choice("engine", "simulation", SimulationEngine, values))
 
     def on_device(self, device: str) -> "Config":
@@ -349,12 +349,16 @@ class Exchanged:
         """Sentences on it; name: of the other algorithm, values: those with which it runs."""
         if not (self.own or self.dropped):
             return []
-        kept = ", ".join(f"{key} = {values[key]}" if _short(values[key]) else key for key in self.kept) or "nothing"
-        found = [f"{name} does not take {', '.join(self.dropped)}; dropped from [algorithm]"] if self.dropped else []
+        text = ", ".join(f"{key} = {values[key]}" if _short(values[key]) else key for key in self.kept) or "nothing"
+        sentences = (
+            [f"{name} does not take {', '.join(self.dropped)}; dropped from [algorithm]"] if self.dropped else []
+        )
         if self.own:
             now = ", ".join(f"{key} = {values[key]} (not {was})" for key, was in self.own.items())
-            found.append(f"{name} has a learning rate and an optimizer of its own: {now}; --set algorithm.… changes it")
-        return [*found, f"{name} keeps {kept} of [algorithm]"]
+            sentences.append(
+                f"{name} has a learning rate and an optimizer of its own: {now}; --set algorithm.… changes it"
+            )
+        return [*sentences, f"{name} keeps {text} of [algorithm]"]
 
 
 def _short(value: object) -> bool:
@@ -388,8 +392,8 @@ def read(path: Path, overrides: Sequence[str] = (), algorithm: str | None = None
         return config, [*notes, *exchanged.told(config.algorithm.label, config.algorithm.values)]
     except ConfigError as error:
         faults = [str(fault) for fault in error.args]
-        told = [*(_flagged(fault, overrides) for fault in faults), *_replacing(faults, overrides)]
-        raise ConfigError(*told, code=error.code) from error
+        messages = [*(_flagged(fault, overrides) for fault in faults), *_replacing(faults, overrides)]
+        raise ConfigError(*messages, code=error.code) from error
 
 
 def tuned(document: Document) -> dict[str, list[object]]:
@@ -398,11 +402,11 @@ def tuned(document: Document) -> dict[str, list[object]]:
     Raises:
         ConfigError: they are no table of lists.
     """
-    found = section(document, "algorithm").pop(TUNE, {})
-    if not isinstance(found, dict) or not all(isinstance(values, list) and values for values in found.values()):
-        said = f"algorithm.{TUNE}: lists of values to try, such as {TUNE} = {{lr = [0.01, 0.1]}}, got {found!r}"
-        raise ConfigError(said, code="config.tune")
-    return found
+    table = section(document, "algorithm").pop(TUNE, {})
+    if not isinstance(table, dict) or not all(isinstance(values, list) and values for values in table.values()):
+        message = f"algorithm.{TUNE}: lists of values to try, such as {TUNE} = {{lr = [0.01, 0.1]}}, got {table!r}"
+        raise ConfigError(message, code="config.tune")
+    return table
 
 
 def read_saved(path: Path) -> Config:
@@ -430,7 +434,9 @@ def load_saved(path: Path) -> Document:
             dumps(document)
         except (TypeError, ValueError) as error:  # a date, a number of thousands of digits
             raise ConfigError(str(error)) from error
-        checked_values("", document, {key: own for key, own in own_parameters(General).items() if key in document})
+        checked_values(
+            "", document, {key: parameter for key, parameter in own_parameters(General).items() if key in document}
+        )
         if odd := [key for key in REGISTRIES if not isinstance(section(document, key).get("name", ""), str)]:
             raise ConfigError(f"{odd[0]}.name: is no name")
         if not isinstance(section(document, "data").get("labels") or [], list):
@@ -444,8 +450,8 @@ def _of_a_run(path: Path) -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        told = f"{path} is not the configuration of a run of this version:"
-        raise ConfigError(told, *error.args, code=error.code) from error
+        message = f"{path} is not the configuration of a run of this version:"
+        raise ConfigError(message, *error.args, code=error.code) from error
 
 
 def _flagged(fault: str, overrides: Sequence[str]) -> str:
@@ -478,20 +484,24 @@ def with_algorithm(document: Document, name: str, option: str = "--algorithm") -
     table = section(document, "algorithm")
     before = parameters("algorithm", _chosen("algorithm", table).kind)
     name, kind = lookup(option, "algorithm", name)
-    own = parameters("algorithm", kind)
-    apart = {key for pace in _PACES if any(_default(own, key) != _default(before, key) for key in pace) for key in pace}
-    replaced = {key: value for key, value in table.items() if key in apart and key in own}
-    kept = {key: value for key, value in table.items() if key in own and key not in apart and accepts(own[key], value)}
-    dropped = tuple(key for key in table if key not in kept and key not in replaced and key != "name")
-    if "parts" in kept and isinstance(kind, ChoosesParts):
-        kept["parts"], idle = taken(kept["parts"], own["parts"], kind.takes_part)
+    fields = parameters("algorithm", kind)
+    apart = {
+        key for pace in _PACES if any(_default(fields, key) != _default(before, key) for key in pace) for key in pace
+    }
+    replaced = {key: value for key, value in table.items() if key in apart and key in fields}
+    remaining = {
+        key: value for key, value in table.items() if key in fields and key not in apart and accepts(fields[key], value)
+    }
+    dropped = tuple(key for key in table if key not in remaining and key not in replaced and key != "name")
+    if "parts" in remaining and isinstance(kind, ChoosesParts):
+        remaining["parts"], idle = taken(remaining["parts"], fields["parts"], kind.takes_part)
         dropped += tuple(f"parts {name}" for name in idle)
-    exchanged = Exchanged(tuple(kept), replaced, dropped)
-    return {**document, "algorithm": {"name": name, **kept}}, exchanged
+    exchanged = Exchanged(tuple(remaining), replaced, dropped)
+    return {**document, "algorithm": {"name": name, **remaining}}, exchanged
 
 
-def _default(own: Mapping[str, Parameter], key: str) -> object:
-    return own[key].default if key in own else None
+def _default(fields: Mapping[str, Parameter], key: str) -> object:
+    return fields[key].default if key in fields else None
 
 
 def resolve(document: Document) -> Config:
@@ -521,13 +531,13 @@ def resolve(document: Document) -> Config:
             sections[name] = chosen(name, table, name)
     evaluation = EvaluationSettings()
     with faults:
-        own, table = own_parameters(EvaluationSettings), section(document, "evaluation")
-        check_keys("evaluation", table, list(own))
-        evaluation = EvaluationSettings(**checked_values("evaluation.", table, own))
+        fields, table = own_parameters(EvaluationSettings), section(document, "evaluation")
+        check_keys("evaluation", table, list(fields))
+        evaluation = EvaluationSettings(**checked_values("evaluation.", table, fields))
     with faults:
         for key in section(document, "privacy"):
-            told = f"privacy.{key}: this version has no [privacy] settings; leave the section empty"
-            raise ConfigError(told, code="config.unknown-key")
+            text = f"privacy.{key}: this version has no [privacy] settings; leave the section empty"
+            raise ConfigError(text, code="config.unknown-key")
     noise = None
     with faults:
         noise = _noise(document)
@@ -535,11 +545,11 @@ def resolve(document: Document) -> Config:
     across |= {**sections, "folder": folder, "evaluation": evaluation, "noise": noise, "own": own_of}
     config = Config(General(**top), **across)
     if evaluation.clients and config.between_sites:
-        said = "evaluation.clients: is of simulations; between sites set it to 0, which is all"
-        raise ConfigError(said, code="config.sampled")
+        message = "evaluation.clients: is of simulations; between sites set it to 0, which is all"
+        raise ConfigError(message, code="config.sampled")
     if noise is not None and config.between_sites:
-        said = "noise: simulations alone make it; between sites everybody reads data of their own"
-        raise ConfigError(said, code="config.sites")
+        message = "noise: simulations alone make it; between sites everybody reads data of their own"
+        raise ConfigError(message, code="config.sites")
     return config
 
 
@@ -549,22 +559,22 @@ def _noise(document: Document) -> "Noise | None":
         return None
     from fedweave.partition.noise import Noise  # as plug-ins, imported only when needed
 
-    own, table = own_parameters(Noise), section(document, "noise")
-    check_keys("noise", table, [*own])
-    return Noise(**checked_values("noise.", table, own))
+    fields, table = own_parameters(Noise), section(document, "noise")
+    check_keys("noise", table, [*fields])
+    return Noise(**checked_values("noise.", table, fields))
 
 
 def _in_sections(document: Document, key: str) -> str:
     """A hint that names "section.key" of every section whose chosen plug-in has that key."""
-    found = []
+    paths = []
     for path in REGISTRIES:
         table, kinds = document.get(path), registry(path)
         name = table.get("name", DEFAULT_NAMES.get(path)) if isinstance(table, dict) else DEFAULT_NAMES.get(path)
         if isinstance(name, str) and name in kinds and key in parameters(path, kinds[name]):
-            found.append(f"{path}.{key}")
-    if not found and key in _DEVICES:
+            paths.append(f"{path}.{key}")
+    if not paths and key in _DEVICES:
         return _ON_GPUS
-    return f" Did you mean {' or '.join(map(repr, found))}?" if found else ""
+    return f" Did you mean {' or '.join(map(repr, paths))}?" if paths else ""
 
 
 def _of_others(path: str, valid: Container[str], key: str) -> str:
@@ -572,12 +582,12 @@ def _of_others(path: str, valid: Container[str], key: str) -> str:
     section that have it; "" where these are none or many."""
     if (path, key) == ("algorithm", "participation"):
         return _CALLS_ALL + (" `quorum` is the share of them that must reply." if "quorum" in valid else "")
-    found = [name for name, kind in registry(path).items() if key in parameters(path, kind)]
-    if len(found) == 1:
-        return f" It is a key of {found[0]} ({path}.name = {json.dumps(found[0])})."
-    if path == "engine" and not found and key in _DEVICES:
+    names = [name for name, kind in registry(path).items() if key in parameters(path, kind)]
+    if len(names) == 1:
+        return f" It is a key of {names[0]} ({path}.name = {json.dumps(names[0])})."
+    if path == "engine" and not names and key in _DEVICES:
         return _ON_GPUS
-    return f" It is a key of {', '.join(found)}." if 0 < len(found) <= MOST_OTHERS else ""
+    return f" It is a key of {', '.join(names)}." if 0 < len(names) <= MOST_OTHERS else ""
 
 
 def _located(table: Document) -> tuple[Document, str | None]:
@@ -596,8 +606,8 @@ def _chosen(path: str, table: Document, at: str = "") -> Choice:
     at = at or path
     name = table.get("name", DEFAULT_NAMES.get(path))
     if name is None:
-        said = f"choose one of {', '.join(registry(path))}, or give your own folder as {path}.path"
-        raise ConfigError(f"{path}.name: is missing; {said}", code="config.missing")
+        remedy = f"choose one of {', '.join(registry(path))}, or give your own folder as {path}.path"
+        raise ConfigError(f"{path}.name: is missing; {remedy}", code="config.missing")
     name, kind = lookup(f"{at}.name", path, name)
     more = ["path", "external", "external_least"] if path == "data" else []
     if path == "algorithm" and TUNE in table:

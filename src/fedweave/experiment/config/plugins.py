@@ -32,9 +32,9 @@ class InPython:
     documents: ClassVar[tuple[type, ...]] = ()
     examples: ClassVar[tuple[str, ...]] = ("node", "graph")
 
-    def __call__(self, *given: object) -> "InPython":
+    def __call__(self, *arguments: object) -> "InPython":
         """Itself; an algorithm, which is given its model here, is refused."""
-        return self._refuse() if given else self
+        return self._refuse() if arguments else self
 
     def cut(self, data: object, seed: int) -> NoReturn:
         """Refuse.
@@ -123,13 +123,13 @@ def registry(section: str) -> Mapping[str, type]:
         ConfigError: an installed package's has the name of another, cannot be loaded or is no plug-in.
     """
     module, attribute = (REGISTRIES | {"part": _PARTS_FROM})[section]
-    own: Mapping[str, type] = getattr(importlib.import_module(module), attribute)
+    kinds: Mapping[str, type] = getattr(importlib.import_module(module), attribute)
     more = {name: usable(section, name, kind) for name, kind in plugins.announced(section).items()}
-    if taken := sorted(own.keys() & more.keys()):
+    if taken := sorted(kinds.keys() & more.keys()):
         raise ConfigError(
             f"{plugins.GROUPS[section]}: an installed package announces {taken[0]!r}, which is fedweave's."
         )
-    return {**own, **more} if more else own
+    return {**kinds, **more} if more else kinds
 
 
 def lookup(path: str, section: str, name: str) -> tuple[str, Any]:
@@ -193,8 +193,8 @@ def _lacking(section: str, name: str, kind: object, methods: Sequence[str]) -> s
 
 def _no_fields(kind: type) -> list[str]:
     """What a class annotates as a dataclass's fields though it only inherits from one."""
-    own, fields = inspect.get_annotations(kind), {field.name for field in dataclasses.fields(kind)}
-    return [one for one, hint in own.items() if one not in fields and "ClassVar" not in str(hint)]
+    annotations, fields = inspect.get_annotations(kind), {field.name for field in dataclasses.fields(kind)}
+    return [one for one, hint in annotations.items() if one not in fields and "ClassVar" not in str(hint)]
 
 
 def resolved(section: str, name: str) -> str:
@@ -207,12 +207,12 @@ def resolved(section: str, name: str) -> str:
 
 def parameters(section: str, kind: "type | HasFields") -> dict[str, Parameter]:
     """The parameters of a section's plug-in; an algorithm's are without the model, which the program gives it."""
-    own = own_parameters(kind)
+    fields = own_parameters(kind)
     if section != "algorithm":
-        return own
-    if PARTS in own:
-        own[PARTS] = dataclasses.replace(own[PARTS], family=registry("part"))
-    return {name: own[name] for name in list(own)[1:]}
+        return fields
+    if PARTS in fields:
+        fields[PARTS] = dataclasses.replace(fields[PARTS], family=registry("part"))
+    return {name: fields[name] for name in list(fields)[1:]}
 
 
 def own_parameters(kind: "type | HasFields") -> dict[str, Parameter]:
@@ -232,7 +232,7 @@ def _default(field: "dataclasses.Field[object]") -> object:
 def values_of(plugin: object) -> Record:
     """The values of a plug-in's fields, by name; none of what is no dataclass."""
     fields = dataclasses.fields(plugin) if dataclasses.is_dataclass(plugin) else ()
-    return {own.name: getattr(plugin, own.name) for own in fields if own.init}
+    return {field.name: getattr(plugin, field.name) for field in fields if field.init}
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -254,20 +254,20 @@ class Choice:
         """What results call it: the class of a plug-in from a file, else its name."""
         return plugins.label(self.name)
 
-    def make(self, *given: object) -> Any:
+    def make(self, *arguments: object) -> Any:
         """The plug-in itself; `given` are the leading fields that the program provides.
 
         Raises:
             ConfigError: the plug-in refuses the values.
         """
         try:
-            return self.kind(*given, **self.made_values())
+            return self.kind(*arguments, **self.made_values())
         except ValueError as error:
             raise ConfigError(f"{self.path}: {error}", code=getattr(error, "code", "config.value")) from error
 
     def made_values(self) -> Record:
         """The values, with parts made."""
-        return {key: _made(value) for key, value in self.values.items()}
+        return {key: _instances(value) for key, value in self.values.items()}
 
     def plain(self) -> Document:
         """The TOML table that resolves to this choice; None has no TOML form and is left out, being a default."""
@@ -290,36 +290,37 @@ def choose(
     Raises:
         ConfigError: a key is unknown or missing, or its value is not of the parameter's type.
     """
-    given = {key: value for key, value in table.items() if key != "name"}
+    settings = {key: value for key, value in table.items() if key != "name"}
     faults, values = Faults(ConfigError), Record()
     with faults:
-        check_keys(path, given, ["name", *more, *own], f" of {name}", hint)
+        check_keys(path, settings, ["name", *more, *own], f" of {name}", hint)
     with faults:
-        values = checked_values(f"{path}.", given, own)
+        values = checked_values(f"{path}.", settings, own)
     faults.refuse()
     return Choice(path, name, kind, values)
 
 
-def checked_values(prefix: str, given: Document, own: Mapping[str, Parameter]) -> Record:
-    """A value for each of the parameters `own`, from `given` or its default; a key's path is `prefix` and the key.
+def checked_values(prefix: str, settings: Document, fields: Mapping[str, Parameter]) -> Record:
+    """A value for each of the parameters `fields`, from `settings` or its default; a key's path is `prefix` and the
+    key.
 
     Raises:
         ConfigError: a key is missing, or its value is not of the parameter's type.
     """
     values, faults = Record(), Faults(ConfigError)
-    for key, parameter in own.items():
+    for key, parameter in fields.items():
         with faults:
-            values[key] = _value(prefix + key, given.get(key, parameter.default), key in given, parameter)
+            values[key] = _value(prefix + key, settings.get(key, parameter.default), key in settings, parameter)
     faults.refuse()
     return values
 
 
-def _value(path: str, value: object, given: bool, parameter: Parameter) -> object:
+def _value(path: str, value: object, present: bool, parameter: Parameter) -> object:
     if parameter.family is not None:
         return _parts(path, value, parameter.family)
     if value is dataclasses.MISSING:
         raise ConfigError(f"{path}: is missing and has no default", code="config.missing")
-    return checked(path, value, parameter.hint) if given else value
+    return checked(path, value, parameter.hint) if present else value
 
 
 def accepts(parameter: Parameter, value: object) -> bool:
@@ -334,8 +335,8 @@ def taken(parts: object, parameter: Parameter, takes: Callable[[type], bool]) ->
     """Those of `parts`, a TOML value, whose class something `takes`, and the names of the others."""
     listed = parts if isinstance(parts, list) else [parts]
     chosen = _parts("algorithm.parts", listed, parameter.family or {})
-    kept = [raw for raw, choice in zip(listed, chosen, strict=True) if takes(choice.kind)]
-    return kept, [choice.name for choice in chosen if not takes(choice.kind)]
+    remaining = [raw for raw, choice in zip(listed, chosen, strict=True) if takes(choice.kind)]
+    return remaining, [choice.name for choice in chosen if not takes(choice.kind)]
 
 
 def _parts(path: str, value: object, family: Mapping[str, type]) -> tuple[Choice, ...]:
@@ -356,9 +357,9 @@ def _part(path: str, value: Any, family: Mapping[str, type]) -> Choice:
     return choice
 
 
-def _made(value: object) -> object:
+def _instances(value: object) -> object:
     if isinstance(value, tuple):
-        return tuple(_made(item) for item in value)
+        return tuple(_instances(item) for item in value)
     return value.make() if isinstance(value, Choice) else value
 
 
@@ -397,7 +398,7 @@ class OwnModels:
     def plain(self) -> Document:
         """The keys of [model] that resolve to these."""
         each = {EACH: [choice.plain() for choice in self.each]} if self.each else {}
-        return each | ({MEMBERS: {name: own.plain() for name, own in self.members.items()}} if self.members else {})
+        return each | ({MEMBERS: {name: model.plain() for name, model in self.members.items()}} if self.members else {})
 
 
 def of_graphs(data: Choice | None, folder: str | None) -> bool:
@@ -434,21 +435,21 @@ def own_models(table: Document, chosen: Callable[[str, Document, str], Choice]) 
     """
     base = {key: value for key, value in table.items() if key not in (EACH, MEMBERS)}
     each, members, faults = table.get(EACH, []), table.get(MEMBERS, {}), Faults(ConfigError)
-    if not isinstance(each, list) or not all(isinstance(own, dict) for own in each):
+    if not isinstance(each, list) or not all(isinstance(entry, dict) for entry in each):
         raise _no_tables(EACH, '[{name = "gcn"}, {name = "sage"}]', each)
-    if not isinstance(members, dict) or not all(isinstance(own, dict) for own in members.values()):
+    if not isinstance(members, dict) or not all(isinstance(entry, dict) for entry in members.values()):
         raise _no_tables(MEMBERS, '{bank_a = {name = "sage"}}', members)
     if not base and each:
         base = each[0]
-    found: dict[str, Choice] = {}
-    places = {f"model.{EACH}[{at}]": own for at, own in enumerate(each)}
-    places |= {f"model.{MEMBERS}.{name}": own for name, own in members.items()}
-    for path, own in places.items():
+    choices: dict[str, Choice] = {}
+    places = {f"model.{EACH}[{at}]": entry for at, entry in enumerate(each)}
+    places |= {f"model.{MEMBERS}.{name}": entry for name, entry in members.items()}
+    for path, entry in places.items():
         with faults:
-            found[path] = chosen("model", own if "name" in own else {**base, **own}, path)
+            choices[path] = chosen("model", entry if "name" in entry else {**base, **entry}, path)
     faults.refuse()
-    dealt = tuple(found[f"model.{EACH}[{at}]"] for at in range(len(each)))
-    return base, OwnModels(dealt, {name: found[f"model.{MEMBERS}.{name}"] for name in members})
+    dealt = tuple(choices[f"model.{EACH}[{at}]"] for at in range(len(each)))
+    return base, OwnModels(dealt, {name: choices[f"model.{MEMBERS}.{name}"] for name in members})
 
 
 def models_told(table: Document) -> str:
@@ -456,7 +457,7 @@ def models_told(table: Document) -> str:
     members = table.get(MEMBERS, {})
     tables = [*table.get(EACH, []), *members.values()]
     base = [] if table.get(EACH) else [table]
-    names = dict.fromkeys(label(own["name"]) for own in [*base, *tables] if "name" in own)
+    names = dict.fromkeys(label(entry["name"]) for entry in [*base, *tables] if "name" in entry)
     return ", ".join(names) + (" (members' own)" if tables else "")
 
 

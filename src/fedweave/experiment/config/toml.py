@@ -35,7 +35,7 @@ def quoted(name: str) -> str:
 
 def check_keys(
     path: str,
-    given: Iterable[str],
+    keys: Iterable[str],
     valid: Sequence[str],
     owner: str = "",
     hint: Callable[[str], str] = lambda key: "",
@@ -47,7 +47,7 @@ def check_keys(
     Raises:
         ConfigError: names each key's path, the valid keys and, without a hint, the nearest.
     """
-    unknown = [key for key in given if key not in valid]
+    unknown = [key for key in keys if key not in valid]
     if unknown:
         where = f"{path}." if path else ""
         allowed = f"The keys{owner} are {', '.join(valid)}."
@@ -146,22 +146,22 @@ def section(document: Document, name: str) -> Document:
 
 def differences(one: Document, other: Document, prefix: str = "") -> list[str]:
     """Paths of the keys whose values differ."""
-    found = []
+    paths = []
     for key in sorted(one.keys() | other.keys()):
         a, b = one.get(key), other.get(key)
         if isinstance(a, dict) and isinstance(b, dict):
-            found += differences(a, b, f"{prefix}{key}.")
+            paths += differences(a, b, f"{prefix}{key}.")
         elif a != b:
-            found.append(prefix + key)
-    return found
+            paths.append(prefix + key)
+    return paths
 
 
 def flat(document: Document, prefix: str = "") -> Document:
     """{"section.key": value}, of tables in tables too."""
-    found: Document = {}
+    result: Document = {}
     for key, value in document.items():
-        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return found
+        result |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return result
 
 
 def dumps(document: Document, remarks: Mapping[str, str] | None = None) -> str:

@@ -82,8 +82,8 @@ class Checkpoint:
         must run in the same order after resuming.
         """
         best = {**self.best, "fed": stacked(self.best["fed"])} if "fed" in self.best else self.best
-        given = {**self.__dict__, "summary": nest(self.summary), "fed": stacked(self.fed), "best": best}
-        tree = map_leaves(lambda leaf: leaf, given)
+        fields = {**self.__dict__, "summary": nest(self.summary), "fed": stacked(self.fed), "best": best}
+        tree = map_leaves(lambda leaf: leaf, fields)
         tree["structure"] = json.dumps(_structure(tree))
         tree["digest"] = hashlib.sha256(encode(tree)).hexdigest()
         blob = encode(tree)
@@ -104,8 +104,8 @@ class Checkpoint:
             tree = _arranged(json.loads(tree["structure"]), tree)
             tree.setdefault("best", {})  # versions before had none
             _check_kinds(tree)
-            for own in (tree, tree["best"]):
-                own |= {"fed": apart(own["fed"])} if "fed" in own else {}
+            for target in (tree, tree["best"]):
+                target |= {"fed": apart(target["fed"])} if "fed" in target else {}
             return cls(**{**tree, "summary": dict(leaves(tree["summary"]))})
         except (ReplyRefused, TypeError, LookupError, ValueError, AttributeError, RecursionError) as error:
             raise damaged(path, str(error)) from error
@@ -130,25 +130,25 @@ def stacked(states: Tree) -> Tree:
     kinds: dict[object, list[str]] = {}
     for client, state in states.items():
         kinds.setdefault(tuple((path, _form(leaf)) for path, leaf in leaves(state)), []).append(client)
-    found = {}
+    groups = {}
     for number, clients in enumerate(kinds.values()):
         flats = [dict(leaves(states[client])) for client in clients]
         rows = nest({path: _stack([flat[path] for flat in flats]) for path in flats[0]})
-        found[str(number)] = {"clients": json.dumps(clients), "rows": rows}
-    return {"order": json.dumps([*states]), "alike": found}
+        groups[str(number)] = {"clients": json.dumps(clients), "rows": rows}
+    return {"order": json.dumps([*states]), "alike": groups}
 
 
 def apart(states: Tree) -> Tree:
     """{client: its state}, which `stacked` may have put together."""
     if not isinstance(states.get("order"), str):  # a client of that name has a tree
         return states
-    found: Tree = {}
-    for own in states["alike"].values():
-        clients, flat = json.loads(own["clients"]), dict(leaves(own["rows"]))
+    result: Tree = {}
+    for group in states["alike"].values():
+        clients, flat = json.loads(group["clients"]), dict(leaves(group["rows"]))
         columns = [leaf.unbind() if isinstance(leaf, Tensor) else [leaf] * len(clients) for leaf in flat.values()]
         for client, *row in zip(clients, *columns, strict=True):
-            found[client] = nest(dict(zip(flat, row, strict=True)))
-    return {client: found[client] for client in json.loads(states["order"])}
+            result[client] = nest(dict(zip(flat, row, strict=True)))
+    return {client: result[client] for client in json.loads(states["order"])}
 
 
 def _form(leaf: Leaf) -> object:
@@ -276,8 +276,10 @@ class RunFiles:
         """Note how far the run is, and keep the models of the round if no earlier one was better on validation."""
         self.reached = reached
         if reached.summary.get(f"{BEST}/round") == reached.round:
-            kept = {} if self._of_state() or not isinstance(self.built.fed, HoldsGraphs) else self.built.fed.snapshot()
-            copied = map_leaves(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, kept)
+            snapshot = (
+                {} if self._of_state() or not isinstance(self.built.fed, HoldsGraphs) else self.built.fed.snapshot()
+            )
+            copied = map_leaves(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, snapshot)
             self.best = {"round": reached.round, "state": reached.state, "fed": copied}
 
     def _of_state(self) -> bool:
@@ -313,8 +315,8 @@ class RunFiles:
             write_arrays(self.directory / PAIRS, pairs)
         fed, data = clients or (self.built.fed.snapshot(), self.built.fed.snapshot_data())
         best = {} if self.best["round"] == self.reached.round or not self._keeps_best() else self.best
-        kept = replace(self.reached, fed=fed, data=data, source=self._source, best=best)
-        replace(kept, metrics=len(metrics), ledger=ledger.rows).save(self.directory / CHECKPOINT)
+        checkpoint = replace(self.reached, fed=fed, data=data, source=self._source, best=best)
+        replace(checkpoint, metrics=len(metrics), ledger=ledger.rows).save(self.directory / CHECKPOINT)
         self.saved = self.reached.round
 
     def _keeps_best(self) -> bool:

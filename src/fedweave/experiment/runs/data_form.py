@@ -23,7 +23,7 @@ from fedweave.datasets.base import EXCHANGE, REFUSE, Dataset
 from fedweave.datasets.check import first, refuse
 from fedweave.datasets.features import BY_NODES, compact, rescaled, scaling
 from fedweave.datasets.folder import Folder, GraphFolder, Members
-from fedweave.datasets.lookup import found, tu_names
+from fedweave.datasets.lookup import identify, tu_names
 from fedweave.datasets.schema import AUTO, OF_EDGES, Seen
 from fedweave.datasets.table import find, read
 from fedweave.datasets.tables import SETTINGS, scaled_like
@@ -33,7 +33,7 @@ from fedweave.experiment.config import Config
 from fedweave.experiment.runs.files import COLUMNS, damaged, read_table, write_table
 from fedweave.partition.base import Partition
 from fedweave.partition.client_data import of_typical
-from fedweave.partition.external import alone
+from fedweave.partition.external import member_data
 
 _ABOUT = b"form"  # metadata of the table: JSON of what is not of a single column
 
@@ -63,14 +63,14 @@ def form_of(data: Dataset, how: str, raw: object = None, edges: str = "none") ->
     as they were before, where that depends on the nodes."""
     names = contents.names(data)
     known = () if all(map(contents.is_unnamed, names)) else names
-    own = None if data.carried is None else {**data.edge_form, **_of_edges(data.carried, edges)}
-    return DataForm(data.features, data.classes, known, data.labels, data.example, numbers(raw, how), own)
+    edge_form = None if data.carried is None else {**data.edge_form, **_of_edges(data.carried, edges)}
+    return DataForm(data.features, data.classes, known, data.labels, data.example, numbers(raw, how), edge_form)
 
 
-def _of_edges(carried: EdgeAttributes, how: str) -> Record:
-    shift, divisor = ([pair[at] for pair in carried.scaling] for at in range(2))
+def _of_edges(attributes: EdgeAttributes, how: str) -> Record:
+    shift, divisor = ([pair[at] for pair in attributes.scaling] for at in range(2))
     scaling = {"how": how} | ({"shift": shift, "divisor": [one or None for one in divisor]} if shift else {})
-    return {"columns": list(carried.columns), "scaling": scaling}
+    return {"columns": list(attributes.columns), "scaling": scaling}
 
 
 def numbers(x: object, how: str) -> Record:
@@ -111,9 +111,9 @@ def write_form(directory: Path, form: DataForm) -> None:
     empty = [None] * form.features
     table = pa.table(
         {
-            "column": pa.array([own.name for own in columns], pa.string()),
-            "kind": pa.array([own.kind for own in columns], pa.string()),
-            "value": pa.array([None if own.kind == "number" else own.value for own in columns], pa.string()),
+            "column": pa.array([column.name for column in columns], pa.string()),
+            "kind": pa.array([column.kind for column in columns], pa.string()),
+            "value": pa.array([None if column.kind == "number" else column.value for column in columns], pa.string()),
             **{key: pa.array(form.scaling.get(key, empty), pa.float64()) for key in ("shift", "divisor")},
         }
     )
@@ -196,14 +196,14 @@ def like(before: Before, path: Path) -> Dataset:
         raise DataError(f"{error}\n{about}", code="data.unlike") from error
     _check_example(data.example, before, path)
     if before.config.external != REFUSE:
-        data = alone(data, before.config.external)
+        data = member_data(data, before.config.external)
     if before.config.external == EXCHANGE:
         _LOG.warning("note: %s: what other members know of new nodes is not asked for here; it counts as nothing", path)
     return replace(
         data,
         x=compact(rescaled(compact(_matched(data, before, path)), **before.form.scaling)),
         y=_classes(data, before.form, path),
-        carried=_carried(data, before, path),
+        carried=_edge_attributes(data, before, path),
         classes=before.form.classes,
         labels=tuple(before.form.labels),
         columns=tuple(before.columns),
@@ -211,7 +211,7 @@ def like(before: Before, path: Path) -> Dataset:
     )
 
 
-def _carried(data: Dataset, before: Before, path: Path) -> EdgeAttributes | None:
+def _edge_attributes(data: Dataset, before: Before, path: Path) -> EdgeAttributes | None:
     """What the edges of `data` carry, features in the order and scaling of those `before`.
 
     Raises:
@@ -234,7 +234,7 @@ def _carried(data: Dataset, before: Before, path: Path) -> EdgeAttributes | None
 
 def _read(before: Before, path: Path) -> Dataset:
     """The data at `path`, which need not be labeled; tables with the classes and kinds that were known before."""
-    form, (_, kinds) = before.form, found(path, ())
+    form, (_, kinds) = before.form, identify(path, ())
     if "npz" in kinds:
         loops = "refuse" if before.data.carried is None else "keep"
         return npz.read(path, path.stem, labelled=False, loops=loops)
@@ -245,18 +245,18 @@ def _read(before: Before, path: Path) -> Dataset:
     of_graphs = "graphs" in kinds or (form.example == "graph" and not kinds)
     _check_example("graph" if of_graphs else "edge" if form.example == "edge" else "node", before, path)
     kind = GraphFolder if of_graphs else Members if "parties" in kinds else Folder
-    taken = {own.name for own in fields(kind)}
-    own = {name: value for name, value in before.config.data.values.items() if name in _OF_TABLES and name in taken}
+    taken = {options.name for options in fields(kind)}
+    options = {name: value for name, value in before.config.data.values.items() if name in _OF_TABLES and name in taken}
     if "external" in taken:
-        own["external"] = before.config.external
-    if kind is Members and (owner := own.pop("owner", None)):  # a column that its folders stand in for
-        own["ignore"] = (*(own.get("ignore") or ()), owner)
-    if own.get("categories"):
-        own["categories"] = {of: _seen(of, values, before) for of, values in own["categories"].items()}
+        options["external"] = before.config.external
+    if kind is Members and (owner := options.pop("owner", None)):  # a column that its folders stand in for
+        options["ignore"] = (*(options.get("ignore") or ()), owner)
+    if options.get("categories"):
+        options["categories"] = {of: _seen(of, values, before) for of, values in options["categories"].items()}
     elif any(path.glob("nodes.*")):
-        own["categories"] = _categories(before.columns, read(find(path, "nodes")).columns)
+        options["categories"] = _categories(before.columns, read(find(path, "nodes")).columns)
     encoded = _encoded(before) if kind is GraphFolder else {}
-    return kind(sens_feature=True, **named, **encoded, **own).load(path, 0, labelled=False)
+    return kind(sens_feature=True, **named, **encoded, **options).load(path, 0, labelled=False)
 
 
 def _seen(of: str, values: object, before: Before) -> object:
@@ -273,11 +273,11 @@ def _check_example(example: str, before: Before, path: Path) -> None:
         refuse(path, f"it holds {example}s, and the run was trained on {wanted}s", f"Give new {wanted}s")
 
 
-def _categories(names: Sequence[str], given: Sequence[str]) -> dict[str, tuple[str, ...]] | None:
-    """The values of those `given` columns of text for each of which the run had a column."""
+def _categories(names: Sequence[str], columns: Sequence[str]) -> dict[str, tuple[str, ...]] | None:
+    """The values of those `columns` columns of text for each of which the run had a column."""
     values: dict[str, list[str]] = {}
     for one in map(contents.column, names):
-        if one.kind == "category" and one.of in given:
+        if one.kind == "category" and one.of in columns:
             values.setdefault(one.of, []).append(one.value)
     return {of: tuple(held) for of, held in values.items()} or None
 
@@ -322,13 +322,13 @@ def _called(data: Dataset, before: Before, path: Path) -> list[str]:
         have = ["" if contents.column(name).kind == "label" else name for name in have]
     if numbered and labels:
         _LOG.warning("note: %s: labels of nodes are taken as the numbers from 0 that they are in the run's data", path)
-    free, asked = (
+    free, run_names = (
         [name for name in names if name and contents.column(name).kind not in _ENCODED] for names in (have, wanted)
     )
-    if not any(map(contents.is_unnamed, (*free, *asked))):
+    if not any(map(contents.is_unnamed, (*free, *run_names))):
         return have
-    _check_count(len(free), len(asked), path)
-    order = dict(zip(free, asked, strict=True))
+    _check_count(len(free), len(run_names), path)
+    order = dict(zip(free, run_names, strict=True))
     return [order.get(name, name) for name in have]
 
 

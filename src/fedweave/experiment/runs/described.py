@@ -52,18 +52,18 @@ def described(algorithm: Algorithm, origin: Origin, general: General, out: Path)
     """
     partition, data = _partition(origin)
     model, chosen = _model(algorithm.model, data), of_algorithm(algorithm)
-    own = OwnModels(members={client: _model(its.model, data) for client, its in origin.own.items()})
+    member_models = OwnModels(members={client: _model(its.model, data) for client, its in origin.own.items()})
     loaded, folder = _data(data, origin.seed, out.parent)
-    defaults = {name: own.default for name, own in own_parameters(SimulationEngine).items()}
+    defaults = {name: member_models.default for name, member_models in own_parameters(SimulationEngine).items()}
     engine = Choice("engine", "simulation", SimulationEngine, defaults | dict(origin.engine))
-    for choice in (partition, model, *own.members.values(), chosen):
+    for choice in (partition, model, *member_models.members.values(), chosen):
         if not is_named(choice):
             _LOG.warning(
                 "note: no name says how the %s %s is made, so that %s can be reported and compared, but neither "
                 "predict nor be run anew (docs/comparing.md)",
                 *(choice.path, choice.label, out),
             )
-    return Config(general, loaded, partition, model, chosen, engine, folder, own=own), data
+    return Config(general, loaded, partition, model, chosen, engine, folder, own=member_models), data
 
 
 def _model(layers: Model, data: Dataset) -> Choice:
@@ -117,7 +117,7 @@ def _owned(data: Dataset, cut: Partition) -> Dataset | None:
 def _same(one: Any, other: Any) -> bool:
     """Whether two partitions, or what they consist of, say the same."""
     if isinstance(one, Partition | Part):
-        names = [own.name for own in fields(one) if own.init]
+        names = [field.name for field in fields(one) if field.init]
         return type(one) is type(other) and all(_same(getattr(one, name), getattr(other, name)) for name in names)
     if isinstance(one, dict):
         return isinstance(other, dict) and one.keys() == other.keys() and all(_same(one[k], other[k]) for k in one)
@@ -193,8 +193,8 @@ def _choice(section: str, kind: Any, values: Values, plugin: object) -> Choice:
     """The choice, or what stands for it where no name or no settings in TOML make the same."""
     try:
         name = _name(section, kind)
-        own = parameters(section, kind)
-        return choose(section, name, kind, own, {key: _plain(key, value) for key, value in values.items()})
+        settings = parameters(section, kind)
+        return choose(section, name, kind, settings, {key: _plain(key, value) for key, value in values.items()})
     except (ConfigError, TypeError):
         called = plugin.__name__ if isinstance(plugin, type) else type(plugin).__name__
         return _unnamed(section, called)
@@ -211,9 +211,9 @@ def _name(section: str, kind: object) -> str:
     Raises:
         ConfigError: it has no name there.
     """
-    known = (name for name, own in registry(section).items() if own is kind)
-    if found := next(known, None):
-        return found
+    known = (name for name, plugin in registry(section).items() if plugin is kind)
+    if match := next(known, None):
+        return match
     if file := plugins.file_of(kind):
         usable(section, file, plugins.load(file))  # a file of a package may not run by itself
         return file

@@ -125,11 +125,11 @@ def check_columns(table: pa.Table, name: str) -> None:
     for column, (kind, full) in OF_TABLE.get(name, {}).items():
         if table.column_names.count(column) != 1:
             raise ValueError(f"it has {table.column_names.count(column) or 'no'} columns {column!r}, and needs one")
-        found = table[column]
-        if not kind.fits(found.type):
-            raise ValueError(f"its column {column!r} holds {found.type}, not {kind.words}")
-        if full and found.null_count:
-            raise ValueError(f"its column {column!r} is empty in {found.null_count} rows")
+        values = table[column]
+        if not kind.fits(values.type):
+            raise ValueError(f"its column {column!r} holds {values.type}, not {kind.words}")
+        if full and values.null_count:
+            raise ValueError(f"its column {column!r} is empty in {values.null_count} rows")
     if name == "ledger.parquet" and (odd := set(table["direction"].unique().to_pylist()) - {*WAYS}):
         raise ValueError(f"its column 'direction' has {min(odd)[:40]!r}, and may have {', '.join(WAYS)}")
     if name == "metrics.parquet":
@@ -289,13 +289,13 @@ def read_pairs(directory: Path) -> dict[str, np.ndarray]:
     try:
         check_archive(BytesIO(blob), len(blob))
         with np.load(BytesIO(blob), allow_pickle=False) as archive:
-            found = {name: archive[name] for name in archive.files}
-        for name, matrix in found.items():
+            matrices = {name: archive[name] for name in archive.files}
+        for name, matrix in matrices.items():
             if matrix.dtype.kind not in "fiub" or matrix.ndim != 2 or len({0, *matrix.shape}) != 2:
                 raise ValueError(f"{name} is no square matrix of numbers, but {matrix.dtype} {list(matrix.shape)}")
     except (*ARCHIVE_FAULTS, DecompressionBomb) as error:
         raise damaged(path, str(error)) from error
-    return found
+    return matrices
 
 
 def read(path: Path, start: int = 0) -> bytes:
@@ -349,8 +349,8 @@ def part_of(path: Path, first: int) -> Path:
 
 def parts_of(path: Path) -> list[tuple[int, Path]]:
     """(number of its first row, file) of what a run's table has got since, in order."""
-    found = sorted((path.parent / PARTS).glob(f"{path.stem}-{'[0-9]' * 12}{path.suffix}"))
-    return [(int(part.stem[-12:]), part) for part in found]
+    files = sorted((path.parent / PARTS).glob(f"{path.stem}-{'[0-9]' * 12}{path.suffix}"))
+    return [(int(part.stem[-12:]), part) for part in files]
 
 
 def remove_parts(path: Path, first: int = 0) -> None:
@@ -369,10 +369,10 @@ def read_summary(path: Path, *needed: str) -> Record:
         FedweaveError: it is damaged.
     """
     try:
-        found: Record = json.loads(read(path))
+        summary: Record = json.loads(read(path))
         for name in ("rounds", "metrics", *needed):
-            found[name]
-        named = {name: value for name, value in found.items() if name in _IN_SUMMARY}
+            summary[name]
+        named = {name: value for name, value in summary.items() if name in _IN_SUMMARY}
         for name, value in named.items():
             if not isinstance(value, _IN_SUMMARY[name]) or isinstance(value, bool):
                 raise TypeError(f"{name} is {str(value)[:40]}")
@@ -382,12 +382,12 @@ def read_summary(path: Path, *needed: str) -> Record:
             raise TypeError("a device is no text")
         if "edges" in named and not _is_form(named["edges"]):
             raise TypeError(f"edges is {str(named['edges'])[:40]}")
-        for name, value in ({**found, **found["metrics"]}).items():
+        for name, value in ({**summary, **summary["metrics"]}).items():
             if name not in named and not _is_float(value):
                 raise TypeError(f"{name} is {str(value)[:40]}")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise damaged(path, f"{type(error).__name__} {error}") from error
-    return found
+    return summary
 
 
 def _is_form(edges: Record) -> bool:

@@ -49,7 +49,7 @@ class Predicted:
 
 
 def predictions_table(
-    found: Sequence[Predicted],
+    predictions: Sequence[Predicted],
     ids: Sequence[str] = (),
     labels: Sequence[str] = (),
     example: str = "node",
@@ -70,28 +70,28 @@ def predictions_table(
     Raises:
         UserError: a probability is NaN.
     """
-    each = [one.probability[: len(one.examples)].cpu().numpy() for one in found]
-    if lost := [one.client for one, own in zip(found, each, strict=True) if not np.isfinite(own).all()]:
+    each = [one.probability[: len(one.examples)].cpu().numpy() for one in predictions]
+    if lost := [one.client for one, own in zip(predictions, each, strict=True) if not np.isfinite(own).all()]:
         raise UserError(
             f"the model of {listed(lost)} predicts no numbers (NaN): its training diverged. Train again with a smaller "
             "algorithm.lr, or take the models of another round (--round best).",
             code="user.not-finite",
         )
     p = np.concatenate(each)
-    at = np.concatenate([one.examples for one in found])
-    clients = np.repeat(np.array([one.client for one in found]), [len(one.examples) for one in found])
+    at = np.concatenate([one.examples for one in predictions])
+    clients = np.repeat(np.array([one.client for one in predictions]), [len(one.examples) for one in predictions])
     columns = {"client": clients, example: at} | ({"id": np.array(ids)[at]} if len(ids) else {})
     if ends is not None:
         columns |= {"source": ends[0, at], "target": ends[1, at]}
-    if all(one.masks is not None for one in found):
-        use = np.concatenate([_split(one.masks) for one in found if one.masks is not None])
+    if all(one.masks is not None for one in predictions):
+        use = np.concatenate([_split(one.masks) for one in predictions if one.masks is not None])
         columns["split"] = use
     if y is not None and (y >= 0).any():
         columns["true"] = pa.array(_named(np.maximum(y[at], 0), labels), mask=y[at] < 0)
     columns["predicted"] = _named(p.argmax(-1), labels)
     if flagging is not None:
-        positive, own = _by_client(flagging, [one.client for one in found])
-        score, at_least = p[:, positive], np.repeat(own, [len(one.examples) for one in found])
+        positive, own = _by_client(flagging, [one.client for one in predictions])
+        score, at_least = p[:, positive], np.repeat(own, [len(one.examples) for one in predictions])
         columns |= {"score": score, "flagged": score >= at_least, "threshold": at_least}
     names = labels or range(p.shape[-1])
     return pa.table(columns | {f"p_{name}": p[:, c] for c, name in enumerate(names)})
@@ -101,7 +101,7 @@ def _by_client(flagging: Flagging | Mapping[str, Flagging], clients: Sequence[st
     """The positive class, and the threshold of each client."""
     if isinstance(flagging, Flagging):
         return flagging.positive, np.full(len(clients), flagging.threshold)
-    positive = next((own.positive for own in flagging.values()), 1)
+    positive = next((rule.positive for rule in flagging.values()), 1)
     return positive, np.array([flagging[client].threshold if client in flagging else HALF for client in clients])
 
 
@@ -117,8 +117,8 @@ def right(table: pa.Table) -> float | None:
     """The share of rows whose class is known and predicted right; None where none is known."""
     if "true" not in table.column_names:
         return None
-    found: float | None = pc.mean(pc.equal(table["true"], table["predicted"]).cast(pa.float64())).as_py()
-    return found
+    share: float | None = pc.mean(pc.equal(table["true"], table["predicted"]).cast(pa.float64())).as_py()
+    return share
 
 
 def _named(classes: np.ndarray, labels: Sequence[str]) -> np.ndarray:
@@ -154,7 +154,7 @@ def of_own(run: Trained, model: str | None = None, client: str | None = None) ->
     """
     built, chosen = run.built, _chosen(run, client, model or "personal")
     graphs = graphs_of(built.fed)
-    found = [
+    predictions = [
         Predicted(name, probabilities(run.net_of(name), chosen[name], graphs[name]), part.examples, part.masks)
         for name, part in zip(built.fed.clients, run.seen.parts, strict=True)
         if name in chosen
@@ -168,10 +168,10 @@ def of_own(run: Trained, model: str | None = None, client: str | None = None) ->
         and client is None
     ):
         p = probabilities(run.algorithm.test_net, w, built.fed.test)
-        found.append(Predicted(GLOBAL, p, test.examples, test.masks))
+        predictions.append(Predicted(GLOBAL, p, test.examples, test.masks))
     data = built.data
     by = flagging_of(run, chosen)
-    return predictions_table(found, data.ids, data.labels, data.example, data.y, by, ends_of(data))
+    return predictions_table(predictions, data.ids, data.labels, data.example, data.y, by, ends_of(data))
 
 
 def of_new(run: Trained, path: Path, model: str | None = None, client: str | None = None) -> pa.Table:
@@ -203,12 +203,12 @@ def of_new(run: Trained, path: Path, model: str | None = None, client: str | Non
         return graph_of(made, data.features, built.fed.dtype)
 
     examples = np.arange(data.examples)
-    found = [
+    predictions = [
         Predicted(name, probabilities(run.test_net_of(name), w, graph(GLOBAL if plain else name)), examples)
         for name, w in chosen.items()
     ]
     named = data.ids, built.data.labels, data.example
-    return predictions_table(found, *named, data.y, by, ends_of(data))
+    return predictions_table(predictions, *named, data.y, by, ends_of(data))
 
 
 def form_of_client(run: Trained, form: DataForm, client: str) -> DataForm:
@@ -234,12 +234,12 @@ def flagging_of(
     judging = run.config.evaluation.of(data.labels, data.classes)
     if metrics.get(THRESHOLD) is not None or not chooses(judging, metrics):
         return flagging(judging, metrics)
-    graphs, found = graphs_of(run.built.fed), dict[str, Flagging]()
-    own = predicted or {name: probabilities(run.net_of(name), w, graphs[name]) for name, w in chosen.items()}
-    for client, p in own.items():
+    graphs, rules = graphs_of(run.built.fed), dict[str, Flagging]()
+    outputs = predicted or {name: probabilities(run.net_of(name), w, graphs[name]) for name, w in chosen.items()}
+    for client, p in outputs.items():
         y, val = graphs[client].y.cpu().numpy()[: len(p)], graphs[client].masks[VAL].cpu().numpy()[: len(p)]
-        found[client] = by_validation(judging, metrics, p.cpu().numpy()[: len(y)][val], y[val])
-    return found
+        rules[client] = by_validation(judging, metrics, p.cpu().numpy()[: len(y)][val], y[val])
+    return rules
 
 
 def _chosen(run: Trained, client: str | None, which: str) -> Mapping[str, Tree]:
@@ -278,7 +278,7 @@ def function(name: str) -> Metric:
         ConfigError: there is none, or it cannot be called.
     """
     if plugins.is_file(name):
-        found = plugins.load(name)
+        value = plugins.load(name)
     else:
         known = plugins.announced("metric")
         if name not in known:
@@ -286,10 +286,10 @@ def function(name: str) -> Metric:
                 f"--metric {name}: write file.py:function, or the name of one that an installed package announces "
                 f"({', '.join(known) or 'none does'})."
             )
-        found = known[name]
-    if not callable(found):
+        value = known[name]
+    if not callable(value):
         raise ConfigError(f"--metric {name}: it is no function (y, p) -> number.")
-    result: Metric = found
+    result: Metric = value
     return result
 
 
@@ -350,10 +350,10 @@ def _name(metric: Metric) -> str:
 
 def _called(metric: Metric, y: np.ndarray, p: np.ndarray) -> float:
     name = _name(metric)
-    found = plugins.called(f"metric {name!r}", lambda: metric(y, p), UserError)
+    value = plugins.called(f"metric {name!r}", lambda: metric(y, p), UserError)
     try:
-        return float(found)
+        return float(value)
     except (TypeError, ValueError) as error:
         raise UserError(
-            f"metric {name!r} returned {type(found).__name__}, not a number.", code="user.metric"
+            f"metric {name!r} returned {type(value).__name__}, not a number.", code="user.metric"
         ) from error

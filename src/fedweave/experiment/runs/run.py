@@ -107,8 +107,8 @@ def _write_found(directory: Path, built: Built) -> None:
     kinds = [json.dumps(names) for names in (built.data.node_kinds, built.data.edge_kinds)]
     for finder in finders_of(built.algorithm) if built.found else ():
         for name, table in finder.tables(built.found).items():
-            told = table.replace_schema_metadata(dict(zip(KINDS, kinds, strict=True)))
-            write_table(directory / f"{name}.parquet", told)
+            output = table.replace_schema_metadata(dict(zip(KINDS, kinds, strict=True)))
+            write_table(directory / f"{name}.parquet", output)
 
 
 @dataclass(frozen=True)
@@ -209,16 +209,19 @@ def _begun(config: Config, built: Ready, directory: Path, here: RunBackend, over
     """The earlier run that a run begins from, if any, as its federation's start."""
     if (where := config.general.init_from) is None:
         return Begun()
-    goes_on, own = (directory / CHECKPOINT).exists() and not overwrite, built.own if isinstance(built, Built) else {}
+    goes_on, client_algorithms = (
+        (directory / CHECKPOINT).exists() and not overwrite,
+        built.own if isinstance(built, Built) else {},
+    )
     try:
-        found = begin(built.fed, built.algorithm, built.data, here.earlier(where), own)
+        start = begin(built.fed, built.algorithm, built.data, here.earlier(where), client_algorithms)
     except UserError:
         if not goes_on:
             raise
         return Begun()  # the earlier run is gone, and not needed any more
-    for note in () if goes_on else found.notes:
+    for note in () if goes_on else start.notes:
         _LOG.warning("note: %s", note)
-    return found
+    return start
 
 
 def _prepare(
@@ -337,7 +340,7 @@ def _summary(config: Config, built: Ready, files: RunFiles, directory: Path, not
 
 def _bounded(*ledgers: pa.Table) -> list[Record]:
     """The ε that ledgers come to, one after the other, as JSON."""
-    return [{key: _finite(value) for key, value in asdict(own).items()} for own in bounds(*ledgers)]
+    return [{key: _finite(value) for key, value in asdict(bound).items()} for bound in bounds(*ledgers)]
 
 
 def _finite(value: object) -> object:

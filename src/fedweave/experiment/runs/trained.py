@@ -59,11 +59,12 @@ def check_fits(w: Tree, net: Model, directory: Path) -> Tree:
     Raises:
         FedweaveError: they are not.
     """
-    found = _shapes(w)
+    shapes = _shapes(w)
     for path, shape in _shapes(models.init(net, random.key(0), torch.float32)).items():
-        if found.get(path) != shape:
-            told = f"{path} is {_told(found.get(path))}, and the model of config.toml has {_told(shape)} there"
-            raise damaged(directory / CHECKPOINT, told)
+        if shapes.get(path) != shape:
+            there, wanted = _describe_shape(shapes.get(path)), _describe_shape(shape)
+            message = f"{path} is {there}, and the model of config.toml has {wanted} there"
+            raise damaged(directory / CHECKPOINT, message)
     return w
 
 
@@ -86,7 +87,7 @@ def _shapes(w: Tree) -> Mapping[str, list[int]]:
     return {path: list(leaf.shape) for path, leaf in leaves(w) if isinstance(leaf, torch.Tensor)}
 
 
-def _told(shape: list[int] | None) -> str:
+def _describe_shape(shape: list[int] | None) -> str:
     return "absent" if shape is None else f"of shape {shape}"
 
 
@@ -139,11 +140,11 @@ class Trained:
         fed.begin(fed.round)
         algorithm.deploy(self.state, fed, "trained" if which == "trained" else "personal")
         states = fed.snapshot()
-        kept = {client: state["model"] for client, state in states.items() if "model" in state}
-        found = {client: check_fits(w, self.net_of(client), self.directory) for client, w in kept.items()}
-        if not found:
+        weights = {client: state["model"] for client, state in states.items() if "model" in state}
+        result = {client: check_fits(w, self.net_of(client), self.directory) for client, w in weights.items()}
+        if not result:
             raise UserError(f"no client has a {which} model; take --model personal.")
-        return found
+        return result
 
     def model_of(self, which: str, client: str) -> Tree:
         """The weights of one client's model.
@@ -157,10 +158,10 @@ class Trained:
                 f"{listed(clients)}.",
                 code="user.no-client",
             )
-        found = self.models(which)
-        if client not in found:
+        weights = self.models(which)
+        if client not in weights:
             raise UserError(f"--client {client}: it never trained; take --model personal.")
-        return found[client]
+        return weights[client]
 
 
 def finished(directory: Path) -> Config:
@@ -200,17 +201,19 @@ def joint(directory: Path, config: Config, when: When = "last") -> tuple[Any, Tr
     Raises:
         UserError: it left none, or a file that it names a plug-in in has changed.
     """
-    told = read_summary(directory / SUMMARY)
-    own, size = config.model.make(), (int(told["features"]), int(told["class_count"]))
-    algorithm = config.algorithm.make(model_told(own, told["edges"], *size) if "edges" in told else own.build(*size))
+    summary = read_summary(directory / SUMMARY)
+    plugin, size = config.model.make(), (int(summary["features"]), int(summary["class_count"]))
+    algorithm = config.algorithm.make(
+        model_told(plugin, summary["edges"], *size) if "edges" in summary else plugin.build(*size)
+    )
     w = algorithm.one_model(saved(directory, config).at(when).state)
     return algorithm, check_fits(w, algorithm.test_net, directory)
 
 
 def here(config: Config) -> Config:
     """A run's configuration for this process, which may lack the device that it was trained on."""
-    alone = config.in_process()
-    return alone if usable(alone.engine.values["device"]) else alone.on_device(CPU)
+    local_config = config.in_process()
+    return local_config if usable(local_config.engine.values["device"]) else local_config.on_device(CPU)
 
 
 def trained(directory: Path, config: Config, instead: str, when: When = "last") -> Trained:

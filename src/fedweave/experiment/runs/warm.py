@@ -62,8 +62,8 @@ class Earlier:
         state = _finished(directory).state
         held = state.get("w") or state.get("own")
         if not isinstance(held, dict):
-            told = f"the server of {directory} keeps no weights of a model"
-            _refuse("algorithm", told, "Begin from a run of FedAvg or one of its family.")
+            message = f"the server of {directory} keeps no weights of a model"
+            _refuse("algorithm", message, "Begin from a run of FedAvg or one of its family.")
         members = () if "w" in state else tuple(read_table(directory, PARTITION)["client"].to_pylist())
         return cls._of_run(directory, held, members)
 
@@ -76,10 +76,10 @@ class Earlier:
         """
         reached = _finished(directory)
         joint = reached.state.get("w") or reached.state.get("own")
-        held = {} if joint else {member: own["w"] for member, own in reached.fed.items() if "w" in own}
+        held = {} if joint else {member: state["w"] for member, state in reached.fed.items() if "w" in state}
         if not held:
-            told = f"no member of {directory} kept a model that the server does not have"
-            _refuse("algorithm", told, "Begin from a run of the same algorithm.")
+            message = f"no member of {directory} kept a model that the server does not have"
+            _refuse("algorithm", message, "Begin from a run of the same algorithm.")
         return {member: cls._of_run(directory, w, ()) for member, w in held.items()}
 
     @classmethod
@@ -120,16 +120,16 @@ class Fitting:
             UserError: it is of another model.
         """
         last = max((int(path.partition("/")[0]) for path, _ in leaves(fresh)), default=0)
-        found = {}
+        result = {}
         for path, leaf in leaves(fresh):
             if not clients:
-                found[path] = self._fitted(path, self._of(path, ""), leaf, last)
+                result[path] = self._fitted(path, self._of(path, ""), leaf, last)
                 continue
             each = [
-                self._fitted(path, self._of(path, name), own, last) for name, own in zip(clients, leaf, strict=True)
+                self._fitted(path, self._of(path, name), row, last) for name, row in zip(clients, leaf, strict=True)
             ]
-            found[path] = torch.stack(each)
-        return nest(found)
+            result[path] = torch.stack(each)
+        return nest(result)
 
     def _of(self, path: str, client: str) -> Tensor:
         """An earlier weight, of a client where each had its own."""
@@ -155,15 +155,15 @@ class Fitting:
             self._unlike(path, f"is {list(old.shape)} there and {list(new.shape)} here")
         return old.clone()
 
-    def _unlike(self, path: str, told: str) -> NoReturn:
+    def _unlike(self, path: str, problem: str) -> NoReturn:
         remedy = "Take the same [model], and an algorithm that shares the same weights."
-        _refuse("model", f"{self.earlier.directory} has another model: {path} {told}", remedy)
+        _refuse("model", f"{self.earlier.directory} has another model: {path} {problem}", remedy)
 
 
 def _moved(old: Tensor, new: Tensor, places: tuple[list[int], list[int]], dim: int) -> Tensor:
     """`old` with as many entries along `dim` as `new`: its own at `places`, and elsewhere the fresh ones, where the two
     are alike otherwise, or zeros."""
-    now, before = (torch.tensor(own, dtype=torch.int64, device=old.device) for own in places)
+    now, before = (torch.tensor(indices, dtype=torch.int64, device=old.device) for indices in places)
     shape = list(old.shape)
     shape[dim] = new.shape[dim]
     out = new.clone() if list(new.shape) == shape else old.new_zeros(shape)
@@ -180,11 +180,11 @@ def fitting(earlier: Earlier, algorithm: Algorithm, data: Described) -> tuple[Fi
             apart.
     """
     if not isinstance(algorithm, FedAvg) or not algorithm.share or algorithm.composed.owner("receive"):
-        told = f"{type(algorithm).__name__} has no weights at the server that members train from"
-        _refuse("algorithm", told, "Take FedAvg or one of its family.")
-    kept = ["what members keep to themselves of the model begins anew"] if algorithm.share != ("*",) else []
-    found, notes = _into(earlier, algorithm.trained, data)
-    return found, notes + kept
+        message = f"{type(algorithm).__name__} has no weights at the server that members train from"
+        _refuse("algorithm", message, "Take FedAvg or one of its family.")
+    extra_notes = ["what members keep to themselves of the model begins anew"] if algorithm.share != ("*",) else []
+    fit, notes = _into(earlier, algorithm.trained, data)
+    return fit, notes + extra_notes
 
 
 def _into(earlier: Earlier, model: Model, data: Described) -> tuple[Fitting, list[str]]:
@@ -213,9 +213,9 @@ def _common(
     if not both:
         _refuse(what, f"none of the {what} is one of the earlier run's", "Begin anew, or rename them as before.")
     fresh, gone = [name for name in names if name not in at], [name for name in earlier if name not in names]
-    told = [f"{what} that are new begin with fresh weights: {listed(fresh)}"] if fresh else []
-    told += [f"{what} of the earlier run that are gone: {listed(gone)}"] if gone else []
-    return ([now for now, _ in both], [old for _, old in both]), told
+    sentences = [f"{what} that are new begin with fresh weights: {listed(fresh)}"] if fresh else []
+    sentences += [f"{what} of the earlier run that are gone: {listed(gone)}"] if gone else []
+    return ([now for now, _ in both], [old for _, old in both]), sentences
 
 
 def begin(
@@ -238,16 +238,20 @@ def begin(
 
 
 def _at_home(
-    fed: LocalEngine, algorithm: Deployable, data: Described, directory: Path, own: Mapping[str, Algorithm]
+    fed: LocalEngine,
+    algorithm: Deployable,
+    data: Described,
+    directory: Path,
+    client_algorithms: Mapping[str, Algorithm],
 ) -> list[str]:
     """Give every member the model that it kept of the run in `directory`; what to say of it."""
     before, states, notes = Earlier.of_members(directory), Tree(), dict[str, None]()
     for client in fed.clients:
         if client in before:
-            net = deployable(own.get(client, algorithm)).net
-            into, told = _into(before[client], net, data)
+            net = deployable(client_algorithms.get(client, algorithm)).net
+            into, sentences = _into(before[client], net, data)
             states[client] = {"w": into(models.init(net, random.key(0), fed.dtype))}
-            notes |= dict.fromkeys(told)
+            notes |= dict.fromkeys(sentences)
     fed.restore(states)
     new = [name for name in fed.clients if name not in before]
     return [*notes, *([f"members that are new begin anew: {listed(new)}"] if new else [])]
@@ -264,21 +268,21 @@ class Begun:
 def _ledgers(directory: Path) -> pa.Table | None:
     """The rows of the earlier run's ledger, and of those before it, that state a mechanism; None without any."""
     before = earlier_ledgers(directory)
-    own = read_table(directory, LEDGER)
-    every = [table.filter(pc.is_valid(table["applied"])) for table in (*before, own)]
+    ledger = read_table(directory, LEDGER)
+    every = [table.filter(pc.is_valid(table["applied"])) for table in (*before, ledger)]
     counted = [table.append_column(RUN, pa.array([run] * len(table), pa.int32())) for run, table in enumerate(every)]
-    found = pa.concat_tables(counted, promote_options="default")
-    return found if len(found) else None
+    result = pa.concat_tables(counted, promote_options="default")
+    return result if len(result) else None
 
 
 def earlier_ledgers(directory: Path) -> list[pa.Table]:
     """What was sent under a mechanism in each run that the one in `directory` began from, the first one first."""
     if not (directory / EARLIER_LEDGER).exists():
         return []
-    found = read_table(directory, EARLIER_LEDGER)
-    runs = sorted(pc.unique(found[RUN]).to_pylist())
-    return [found.filter(pc.field(RUN) == run).drop_columns([RUN]) for run in runs]
+    table = read_table(directory, EARLIER_LEDGER)
+    runs = sorted(pc.unique(table[RUN]).to_pylist())
+    return [table.filter(pc.field(RUN) == run).drop_columns([RUN]) for run in runs]
 
 
-def _refuse(what: str, told: str, remedy: str) -> NoReturn:
-    raise UserError(f"init_from: {told}. {remedy}", code=f"init.{what}")
+def _refuse(what: str, problem: str, remedy: str) -> NoReturn:
+    raise UserError(f"init_from: {problem}. {remedy}", code=f"init.{what}")
