@@ -1,9 +1,13 @@
 """Rules that keep the package easy to find one's way in, checked on its source."""
 
 import ast
+import inspect
+import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -31,8 +35,11 @@ LAYERS = (
     ("__main__", ""),
 )
 HEIGHT = {part: height for height, layer in enumerate(LAYERS) for part in layer}
-MOST_LINES = 270  # of code, docstrings and comments aside
-MOST_FUNCTION_LINES = 45
+# Words that say nothing of a value: no function, class, parameter or variable is called so.
+BANNED = ("anew", "found", "given", "kept", "made", "nobody", "own", "said", "told", "whatever", "whoever")
+PARTICIPLES: dict[str, int] = json.loads((Path(__file__).parent / "frozen" / "participles.json").read_text())
+# Classes that share a name: parts and mechanisms are named in ledgers and random keys.
+TWINS = {"Part", "SecureSum"}
 
 FORBIDDEN = {
     "pickle": (
@@ -84,26 +91,6 @@ def all_imports() -> dict[str, set[str]]:
     return {module: set(imports(module, tree)) for module, tree in trees().items()}
 
 
-def code_lines(tree: ast.AST) -> int:
-    """Lines that hold code: no blanks, comments or docstrings."""
-    named = (ast.Module, ast.ClassDef, ast.FunctionDef)
-    wordy = [node.body[0] for node in ast.walk(tree) if isinstance(node, named) and ast.get_docstring(node) is not None]
-    skipped = {id(part) for statement in wordy for part in ast.walk(statement)}
-    kinds = (ast.expr, ast.stmt, ast.arg, ast.alias)
-    nodes = [node for node in ast.walk(tree) if isinstance(node, kinds) and id(node) not in skipped]
-    return len({line for node in nodes for line in (node.lineno, node.end_lineno)})
-
-
-def functions(tree: ast.AST) -> Iterator[ast.FunctionDef]:
-    return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
-
-
-def body_lines(function: ast.FunctionDef) -> int:
-    body = function.body
-    first = body[1:] if isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant) else body
-    return (function.end_lineno or 0) - first[0].lineno + 1 if first else 0
-
-
 def test_dependencies_point_one_way() -> None:
     wrong = [
         f"{module} imports {other}"
@@ -127,26 +114,6 @@ def test_no_module_imports_itself_in_a_circle() -> None:
     while free := [module for module, others in inside.items() if not others]:
         inside = {module: others - set(free) for module, others in inside.items() if module not in free}
     assert not inside, f"among {sorted(inside)}"
-
-
-@pytest.mark.parametrize(
-    ("library", "allowed"),
-    [
-        ("typer", {"cli"}),
-        ("rich", {"cli", "experiment.build", "report", "papers", "sweep", "deploy.sites"}),
-        ("nvflare", {"deploy.flare"}),
-        ("pydantic", {"core.settings", "experiment.config", "deploy.flare"}),
-        ("torch_geometric", {"datasets.download", "export.pyg"}),
-        ("cryptography", {"privacy.aggregation", "privacy.intersection", "deploy.sites"}),
-        ("Crypto", {"privacy.aggregation"}),
-    ],
-)  # fmt: skip
-def test_a_library_stays_where_it_belongs(library: str, allowed: set[str]) -> None:
-    places = tuple(f"fedweave.{place}" for place in allowed)
-    users = [
-        module for module, others in all_imports().items() if any(other.split(".")[0] == library for other in others)
-    ]
-    assert [module for module in users if not f"{module}.".startswith(tuple(f"{place}." for place in places))] == []
 
 
 def test_algorithms_know_no_engine_and_engines_no_algorithm() -> None:
@@ -184,29 +151,37 @@ def test_a_paper_can_be_removed(paper: str) -> None:
     assert {module for module in users if not f"{module}.".startswith(f"{own}.")} == {"fedweave.algorithms"}
 
 
-def test_public_names_have_docstrings() -> None:
-    def public(node: ast.AST, prefix: str) -> Iterator[str]:
-        if not ast.get_docstring(node):  # type: ignore[arg-type]
-            yield prefix
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.FunctionDef | ast.ClassDef) and not child.name.startswith("_"):
-                if isinstance(child, ast.ClassDef):
-                    yield from public(child, f"{prefix}.{child.name}")
-                elif not ast.get_docstring(child):
-                    yield f"{prefix}.{child.name}"
-
-    assert [name for module, tree in trees().items() if tree.body for name in public(tree, module)] == []
+def names_of(tree: ast.AST) -> Iterator[str]:
+    """The names that a module gives to functions, classes, parameters and variables."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.arg):
+            yield node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
 
 
-def test_modules_and_functions_stay_short() -> None:
-    long = {module: lines for module, tree in trees().items() if (lines := code_lines(tree)) > MOST_LINES}
-    long |= {
-        f"{module}.{function.name}": lines
+def test_no_class_has_another_ones_name() -> None:
+    names = Counter(node.name for tree in trees().values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    assert {name for name, count in names.items() if count > 1} == TWINS
+
+
+def test_no_new_name_is_a_participle() -> None:
+    """How many places still have one, file by file: the numbers may fall, and a file that is not listed has none."""
+    counts = {
+        module: count
         for module, tree in trees().items()
-        for function in functions(tree)
-        if (lines := body_lines(function)) > MOST_FUNCTION_LINES
+        if (count := sum(name.strip("_").lower() in BANNED for name in names_of(tree)))
     }
-    assert not long
+    assert {module: count for module, count in counts.items() if count > PARTICIPLES.get(module, 0)} == {}
+
+
+@pytest.mark.parametrize("package", ["algorithms", "datasets", "metrics", "models", "partition"])
+def test_the_public_interface_is_documented(package: str) -> None:
+    module = import_module(f"fedweave.{package}")
+    public = {name: getattr(module, name) for name in module.__all__}
+    assert [name for name, value in public.items() if callable(value) and not inspect.getdoc(value)] == []
 
 
 @pytest.mark.parametrize("what", FORBIDDEN)

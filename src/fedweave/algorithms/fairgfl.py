@@ -371,7 +371,7 @@ class OverlapWeights(Part):
     clients, and the update of the client with the largest loss λ more (eqs. 24, 25 and 27).
 
     lam:            λ.
-    normalize:      weights before λ sum to 1, so that fairness is not confounded with the size of the step.
+    normalise:      weights before λ sum to 1, so that fairness is not confounded with the size of the step.
     estimator:      overlaps are estimated from noisy uploads ("ldp"), taken from the simulation's partition ("oracle"),
                     or taken for 0 ("none").
     alpha:          α, the share of nodes against links; 1 needs no links.

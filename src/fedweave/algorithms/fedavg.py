@@ -19,7 +19,7 @@ from fedweave.algorithms.deployment import Deployable
 from fedweave.algorithms.participation import places, sample
 from fedweave.algorithms.parts import BySize, Composition, Context, Objective, Part, Uniform, has
 from fedweave.algorithms.parts.composition import ServerHooks, memory_of
-from fedweave.algorithms.parts.conflicts import Settings, check_exchange, check_settings, made, noted, shown
+from fedweave.algorithms.parts.conflicts import Combination, check_exchange, check_settings, made, noted, shown
 from fedweave.algorithms.parts.part import ClassWeights, OptimizerName, OptimizerState, Training, weighing
 from fedweave.algorithms.scoring import (
     PERSONAL_SCORES,
@@ -113,10 +113,10 @@ class FedAvg(Deployable, SumsScores):
         return list(noted(shown(self.composed), self._settings))
 
     @property
-    def _settings(self) -> Settings:
+    def _settings(self) -> Combination:
         shares = self.share != ("*",) or bool(self.composed.private)
         one_step = self.local_steps == 1 and not self.composed.owner("start")
-        return Settings(
+        return Combination(
             shares, self._own_weights, self._remembers, self.participation, self.optimizer, self.lr, one_step
         )
 

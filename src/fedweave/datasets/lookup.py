@@ -35,7 +35,7 @@ class Facts(NamedTuple):
 class Published:
     """Base of published data sets.
 
-    normalize: how features are scaled: auto, none, row, binary, scale, standard or minmax (docs/data-format.md).
+    normalise: how features are scaled: auto, none, row, binary, scale, standard or minmax (docs/data-format.md).
     """
 
     normalise: str = "none"

@@ -320,7 +320,7 @@ def holds_graphs(path: Path) -> bool:
 class Archive:
     """Your own graph in one .npz file ([data] path), in the layout of `npz`.
 
-    normalize: how features are scaled: auto, none, row, binary, scale, standard or minmax (docs/data-format.md).
+    normalise: how features are scaled: auto, none, row, binary, scale, standard or minmax (docs/data-format.md).
     sens_feature: allow a feature column that says the same as the array sens.
     loops: edges of a node with itself: "refuse", "drop", or "keep" where edges carry something.
     edge_normalise: how features of edges are scaled.

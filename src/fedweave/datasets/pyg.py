@@ -179,7 +179,7 @@ def from_pyg(
     edges, each of which stands in edge_index once, `directed` is True unless it says otherwise, and x may be missing.
     flatten: make a `HeteroData` one graph whose first features of nodes, and of edges, say the type; then each type's
     own. One type has y, or edge_label. Edges are directed unless `directed` is False. Otherwise it is refused.
-    normalize: how features are scaled (`datasets.features.normalise`).
+    normalise: how features are scaled (`datasets.features.normalise`).
 
     Raises:
         DataError: one of the three is missing, `ignore` names what is not there, the labels are of pairs

@@ -138,7 +138,7 @@ class Elliptic(Released):
 
     The split is by time: steps to 29 train, to 34 validate, later ones test as in the paper.
 
-    normalize: how features are scaled: auto, none, row, binary, scale, standard or minmax (docs/data-format.md).
+    normalise: how features are scaled: auto, none, row, binary, scale, standard or minmax (docs/data-format.md).
     """
 
     name = "elliptic"

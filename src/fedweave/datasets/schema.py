@@ -799,7 +799,7 @@ def _remedy(key: str) -> str:
 class Classified:
     """What all data sets of a user's tables have in common.
 
-    normalize: how features are scaled: auto, none, row, binary, scale, standard or minmax (docs/data-format.md).
+    normalise: how features are scaled: auto, none, row, binary, scale, standard or minmax (docs/data-format.md).
     classes:   number of classes when labels are numbers; None is the largest label + 1.
     labels:    class names in order when labels are names; None is those present, sorted. Sites that train together must
                all give the same `classes` or `labels`, since one site may lack a class.
@@ -808,7 +808,7 @@ class Classified:
     sens_feature: allow a feature column that says the same as the column sens.
     columns:   what columns with names of their own mean, such as {label = "diagnosis", sens = "sex"}.
     ignore:    columns that do not count.
-    unlabeled: a word, or several, that stands in the examples' labels for an empty cell, such as "unknown".
+    unlabelled: a word, or several, that stands in the examples' labels for an empty cell, such as "unknown".
     groups:    names of the sensitive groups in order when sens is text; None is those present, sorted.
     categories: columns of text and all their values in order, one feature for each value; an empty cell is in none.
                 "auto" in the place of a list takes the values of the training rows, sorted.

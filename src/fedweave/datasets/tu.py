@@ -373,7 +373,7 @@ class TU:
     """Your own folder of small graphs in the TU text layout (DS_A.txt, DS_graph_indicator.txt, DS_graph_labels.txt).
 
     attributes: use the node attributes (DS_node_attributes) as features too.
-    normalize:  how features are scaled: auto, none, row, binary, scale, standard or minmax (docs/data-format.md);
+    normalise:  how features are scaled: auto, none, row, binary, scale, standard or minmax (docs/data-format.md);
                 but for auto over the nodes of all graphs, before any partition.
     """
 

@@ -70,7 +70,7 @@ from fedweave.partition.external import Appended, appended, check_inside, meter_
 def prepared(config: Config, with_scaling: bool = True) -> tuple[Dataset, Partition, Appended | None]:
     """The data that a config names, its cut and, where its edges between members become features, how.
 
-    with_scaling: whether features are scaled as [data] normalize says.
+    with_scaling: whether features are scaled as [data] normalise says.
 
     Raises:
         ConfigError, DataError: the data is absent or refused, or a plug-in refuses its values.

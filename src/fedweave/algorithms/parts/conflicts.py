@@ -107,7 +107,7 @@ Test = Callable[[Part], bool]
 
 
 @dataclass(frozen=True)
-class Settings:
+class Combination:
     """What parts are combined with besides other parts.
 
     share:         whether a share of the weights alone leaves the clients. own_weights: whether they train from weights
@@ -295,7 +295,7 @@ BETWEEN_PARTS: tuple[tuple[Test, Test, Order, str], ...] = (
 )
 
 # A part, settings, and why they do not go together.
-WITH_SETTINGS: tuple[tuple[Test, Callable[[Part, Settings], object], str], ...] = (
+WITH_SETTINGS: tuple[tuple[Test, Callable[[Part, Combination], object], str], ...] = (
     (
         lambda part: part.needs.whole_models,
         lambda part, given: given.share,
@@ -346,7 +346,7 @@ def check(parts: Parts) -> None:
             raise ValueError(f"parts: {sentence}")
 
 
-def check_settings(parts: Parts, given: Settings) -> None:
+def check_settings(parts: Parts, given: Combination) -> None:
     """Refuse parts that do not suit what they are combined with.
 
     Raises:
@@ -454,7 +454,7 @@ def _incomplete(parts: Parts) -> Iterator[str]:
 
 
 # A part, settings, and what is noted where both are given: nothing of it is wrong, but it does nothing, or no good.
-NOTED: tuple[tuple[Test, Callable[[Part, Settings], object], str], ...] = (
+NOTED: tuple[tuple[Test, Callable[[Part, Combination], object], str], ...] = (
     (
         lambda part: bool(part.needs.several_steps),
         lambda part, given: given.one_step,
@@ -475,7 +475,7 @@ NOTED: tuple[tuple[Test, Callable[[Part, Settings], object], str], ...] = (
 )
 
 
-def noted(parts: Parts, given: Settings) -> Iterator[str]:
+def noted(parts: Parts, given: Combination) -> Iterator[str]:
     """What is worth a note, by parts."""
     for name, part in parts.items():
         for concerned, condition, sentence in NOTED:

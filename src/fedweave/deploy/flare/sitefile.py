@@ -35,12 +35,12 @@ class SiteData:
     path:      the graph, relative to the site's folder: an .npz file, or a folder with nodes and edges; for small
                graphs, with graphs, nodes and edges.
     test:      the global test graph that all sites hold, if there is one; a path likewise.
-    normalize: see `datasets.features`.
+    normalise: see `datasets.features`.
     classes:   number of classes of the whole federation; every site gives the same.
     labels:    class names in order (instead of `classes`), which .npz files number so.
     sens_feature: allow a feature column that says the same as the column sens.
     columns, ignore: what columns with names of their own mean, and which do not count (`datasets.classified`).
-    unlabeled: a word, or several, that stands in the labels for an empty cell (`datasets.classified`).
+    unlabelled: a word, or several, that stands in the labels for an empty cell (`datasets.classified`).
     loops:     edges of a node with itself: "refuse", "drop", or "keep" where edges carry something.
     directed, edge_features, edge_weight, edge_time, edge_normalise, parallel: what edges carry (`datasets.carrying`).
     missing:   columns that may have empty cells (`datasets.carrying`).
@@ -300,7 +300,7 @@ def write_site_file(path: Path, data: Record, **policy: object) -> None:
             '# Say below [data] how many classes all sites have, classes = 2, or their names, labels = ["a", "b"].\n'
         )
     if data.get("normalise") == "standard" and data.get("split") == "hash":
-        head += "# To predict new nodes later, leave out normalize and scale the columns yourself.\n"
+        head += "# To predict new nodes later, leave out normalise and scale the columns yourself.\n"
     if policy.get("exchange"):
         head += "# exchange: the fewest nodes of which others are told a sum; 1, which hides no node, is the weakest.\n"
     path.write_text(head + dumps({"data": data, "policy": {"deny": []} | policy}), encoding="utf-8")
