@@ -25,8 +25,9 @@ What the paper leaves open, or where this differs:
 - Local steps compute only what the client's own batch needs; the union of all clients' nodes is computed once, for the
   exchange. Dropout is drawn anew in every step.
 - Models that end in a convolution (`gcn`, `gat`) aggregate their logits there, and have no further prediction: whoever
-  gets the last aggregate reads the joint prediction of each node in it. It goes to the clients that have labels alone:
-  the others need the gradient with respect to it, and not what it is.
+  gets the last aggregate reads the joint prediction of each node in it. It goes only to the clients that have
+  labels: the others need the gradient with respect to it, and not what it is. Where sums are secure it goes to all, for
+  a sum opens only if all were told the same.
 - Each client predicts with its own f_m on the full graph; the accuracy reported is the mean over the clients.
 """
 

@@ -15,11 +15,11 @@ if not Loaded.for_help:
     from fedweave.report.cells import unlike
     from fedweave.report.compare import NOTE, compared, headlines, over_conditions
     from fedweave.report.conditions import NOTE as OF_EXAMPLES
-    from fedweave.report.conditions import conditions, on_same_examples
+    from fedweave.report.conditions import conditions, incomparable, on_same_examples
     from fedweave.report.html import render
     from fedweave.report.live import shown
     from fedweave.report.reading import grouped, read_runs
-    from fedweave.report.tables import gains, incomparable
+    from fedweave.report.tables import gains
     from fedweave.report.terminal import screen, show_cells
 
 

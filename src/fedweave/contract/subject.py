@@ -213,7 +213,7 @@ class Subject:
 
     def _made(self, needs: Capabilities, dropout: float = 0.5, **values: object) -> Algorithm:
         tried: Record = {"local_steps": 1, **small_settings(self.kind)}
-        name = tried.pop("model", needs.model or "gin" if needs.graph_level else "gcn")
+        name = tried.pop("model", needs.model or ("gin" if needs.graph_level else "gcn"))
         check_name("test_settings: model", name, MODELS)
         pooled = {"pool": "sum"} if needs.graph_level else {}
         model = MODELS[name](hidden=HIDDEN, layers=2, dropout=dropout, **pooled).build(*federations.shape(needs))

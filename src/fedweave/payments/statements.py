@@ -178,7 +178,7 @@ def one_class(run: Run) -> str:
     found = run.summary["metrics"]
     if found.get("global/classes_predicted", found.get("local/classes_predicted")) != 1:
         return ""
-    if found.get("global/accuracy") == 1:
+    if found.get("global/accuracy", found.get("local/accuracy")) == 1:
         return ""  # there was nothing else to predict
     return (
         f"Read this before you pay: after {counted(run.evaluated, 'round')} the model predicts one class for all test "

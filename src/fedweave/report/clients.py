@@ -66,8 +66,9 @@ def header(console: Console, config: Config, built: Ready) -> None:
     unsuited = built.algorithm.notes if isinstance(built.algorithm, HasNotes) else []
     alone = filter(None, [untested(held["test"], built.fed.test is not None)])
     edges = unused_of_edges(suited(config, built.data), built.data.carried)
-    vertical = capabilities(config.algorithm.kind).vertical  # where gaps are not measured
-    if not vertical and (said := favored(built.data, config.data.values)):
+    vertical = capabilities(config.algorithm.kind).vertical
+    unmeasured = vertical and not any(part.groups and part.labels for part in built.partition.parts)
+    if not unmeasured and (said := favored(built.data, config.data.values)):
         console.print(printable(said), highlight=False, soft_wrap=True, markup=False)
     held_by = dict(zip(named["client"], (part.nodes for part in built.partition.parts), strict=True))
     times = odd_times(built.data, built.partition.parts[0].until, held_by)

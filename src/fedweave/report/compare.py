@@ -21,10 +21,10 @@ from fedweave.report.cells import (
     sign,
     signed,
 )
-from fedweave.report.conditions import Condition, overview, ranks, standing
+from fedweave.report.conditions import Condition, incomparable, overview, ranks, standing
 from fedweave.report.notes import WHOSE, hits
 from fedweave.report.reading import Group, judged_alike, spread
-from fedweave.report.tables import Gain, alike, gains, headline, incomparable, readable, sentences
+from fedweave.report.tables import Gain, alike, gains, headline, readable, sentences
 
 VERDICTS = ("between members", "between groups of people")
 _GAPS = ("groups/global/sp", "groups/global/eo")

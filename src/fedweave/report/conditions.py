@@ -26,7 +26,7 @@ from fedweave.report.cells import (
     signed,
 )
 from fedweave.report.drawing import Dots, Figure, Panel, of_run
-from fedweave.report.reading import Group, distinct, grouped, judged_alike, spread
+from fedweave.report.reading import Group, Run, distinct, grouped, judged_alike, spread
 
 UNDECIDED = "No significant difference"
 MANY = 8  # runs that a sentence names
@@ -101,6 +101,8 @@ def standing(groups: Sequence[Group], name: str, metric: str) -> str:
     }
     if len(ahead) < len(others):
         return f"Not tested, since not all runs have a seed in common: {ranks}."
+    if behind := [label for label, own in ahead.items() if own.significant and own.mean < 0]:
+        return f"Not all runs have the same seeds; over those in common {behind[0]} is ahead of {best.label}: {ranks}."
     level = {label: own for label, own in ahead.items() if not own.significant}
     if level:
         shown = [f"{label} ({signed(own.mean, three)}; {own.sureness})" for label, own in [*level.items()][:NEXT]]
@@ -206,10 +208,33 @@ def _titles(together: Sequence[Sequence[Group]]) -> list[str]:
     for one in firsts:
         same = [_settings(other) for other in firsts if _examples(other)[0] == _examples(one)[0]]
         mine = _settings(one)
-        apart = {key: value for key, value in mine.items() if any(other.get(key) != value for other in same)}
+        keys = dict.fromkeys(key for other in same for key in other)
+        apart = {key: mine.get(key, "none") for key in keys if any(other.get(key) != mine.get(key) for other in same)}
         titles.append(", ".join(filter(None, [_examples(one)[0] if several else "", said(apart)])))
     clash = len(set(titles)) < len(titles)
     return [f"{title}, {_examples(one)[1]}" if clash else title for title, one in zip(titles, firsts, strict=True)]
+
+
+def rounds(run: Run) -> str:
+    """ "30", or "unfinished: round 12 of 30"."""
+    if run.finished:
+        return f"{run.done:,}"
+    late = "" if run.evaluated == run.done else f", evaluated after round {run.evaluated:,}"
+    return f"unfinished: round {run.done:,} of {run.config.get('rounds', '?')}{late}"
+
+
+def incomparable(groups: Sequence[Group]) -> str:
+    """Why differences between runs say nothing of what they were started for, with whose; "" if they do."""
+    about: tuple[tuple[str, Callable[[Run], object]], ...] = (
+        ("of other data", lambda run: run.summary["dataset"]),
+        ("of other numbers of clients", lambda run: run.tested),
+    )
+    for words, value in about:
+        if len({value(group.first) for group in groups}) > 1:
+            details = "; ".join(f"{group.label}: {value(group.first)}" for group in groups)
+            return f"these runs are {words} ({details})"
+    odd = [f"{group.first.directory}, {rounds(group.first)}" for group in groups if not group.first.finished]
+    return f"not all runs are finished: {'; '.join(odd)}" if odd else ""
 
 
 @dataclass(frozen=True)
@@ -268,7 +293,8 @@ def ranks(found: Sequence[Condition]) -> Ranks:
     """Of the groups that have the same label in several conditions, by the mean over seeds of what judges each."""
     names = dict.fromkeys(group.label for one in found for group in one.groups)
     sets = {str(one.groups[0].first.summary["dataset"]) for one in found}
-    return placed({one.title: one.means for one in found}, [*names], len(sets))
+    comparable = {one.title: {} if incomparable(one.groups) else one.means for one in found}
+    return placed(comparable, [*names], len(sets))
 
 
 def placed(means: Mapping[str, Mapping[str, float]], names: Sequence[str], sets: int) -> Ranks:
@@ -307,7 +333,8 @@ def overview(one: Condition) -> ResultTable:
     rows = []
     for group in one.groups:
         cells = [measured(group.values(name), number) for name in held]
-        found = paired_differences(group.by_seed(one.shown), first.by_seed(one.shown)) if group is not first else []
+        unpaired = group is first or bool(incomparable(one.groups))
+        found = [] if unpaired else paired_differences(group.by_seed(one.shown), first.by_seed(one.shown))
         told = [Cell(NONE), Cell("")]
         if found:
             gap = effect(found)

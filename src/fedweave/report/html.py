@@ -16,7 +16,7 @@ from fedweave.report.absences import absent, mostly
 from fedweave.report.cells import ResultTable, leading, unlike
 from fedweave.report.compare import NOTE, compared, headlines, tradeoff
 from fedweave.report.compliance import disclose, ledger, spent
-from fedweave.report.conditions import Condition, conditions, overview, picture, ranks
+from fedweave.report.conditions import Condition, conditions, incomparable, overview, picture, ranks, rounds
 from fedweave.report.drawing import Figure
 from fedweave.report.figures import NUMBERS, kinds_of, motif_drawing
 from fedweave.report.notes import notes, of_fairest
@@ -50,8 +50,8 @@ def render(
     section = conditions(groups, keys, choice is not None)
     head: Record = {"title": _title(groups), "choice": choice, "body": "", "parts": [], "ranks": None}
     if len(section) < 2:
-        own = gain.gains(groups)
-        leads = [_lead(groups[0].first)] if len(groups) == len(groups[0].runs) == 1 else headlines(groups, own)
+        own, shown = gain.gains(groups), section[0].shown if section else ""
+        leads = [_lead(groups[0].first)] if len(groups) == len(groups[0].runs) == 1 else headlines(groups, own, shown)
         head |= {"leads": leads, "warnings": [*more, *_warnings(groups)], "body": _body(groups)}
         return rendered("report.html", **head)
     placed = ranks(section)
@@ -176,11 +176,11 @@ def _warnings(groups: Sequence[Group]) -> list[str]:
     """Unfinished runs, what must not be overlooked in metrics, missing clients, what could not be compared between
     sites, and trainings that differ."""
     runs = [run for group in groups for run in group.runs]
-    unfinished = [f"{run.directory}: {tables.rounds(run)}." for run in runs if not run.finished]
+    unfinished = [f"{run.directory}: {rounds(run)}." for run in runs if not run.finished]
     missing = [f"{run.directory}: {sentence}" for run in runs if (sentence := absent(run.metrics))]
     joining = [f"{run.directory}: {run.summary['note']}." for run in runs if "note" in run.summary]
     in_metrics = _noted(groups, notes)
-    why = tables.incomparable(groups) if len(groups) > 1 else ""
+    why = incomparable(groups) if len(groups) > 1 else ""
     apart = [f"Nothing is compared on this page, because {why}."] if why else []
     return [*apart, *unfinished, *in_metrics, *missing, *joining, *unlike(groups)]
 

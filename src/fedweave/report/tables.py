@@ -32,7 +32,7 @@ from fedweave.report.cells import (
     recipe,
     signed,
 )
-from fedweave.report.conditions import UNDECIDED, Effect, effect, ranked, three
+from fedweave.report.conditions import UNDECIDED, Effect, effect, incomparable, ranked, rounds, three
 from fedweave.report.drawing import DASHES, Dots, Figure, LineSeries, Panel, legend_of, of_run
 from fedweave.report.figures import NAMED
 from fedweave.report.notes import compared_people
@@ -362,14 +362,6 @@ def _cut(run: Run) -> str:
     return f" by {run.section('partition').get('name', 'their own data')}"
 
 
-def rounds(run: Run) -> str:
-    """ "30", or "unfinished: round 12 of 30"."""
-    if run.finished:
-        return f"{run.done:,}"
-    late = "" if run.evaluated == run.done else f", evaluated after round {run.evaluated:,}"
-    return f"unfinished: round {run.done:,} of {run.config.get('rounds', '?')}{late}"
-
-
 def when(moment: float) -> str:
     """A moment in universal time."""
     return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(moment))
@@ -386,20 +378,6 @@ def command(run: Run) -> str:
 def comparable(groups: Sequence[Group]) -> bool:
     """Whether a best value means something: finished runs on the same data with as many members."""
     return len(groups) > 1 and not incomparable(groups)
-
-
-def incomparable(groups: Sequence[Group]) -> str:
-    """Why differences between runs say nothing of what they were started for, with whose; "" if they do."""
-    about: tuple[tuple[str, Callable[[Run], object]], ...] = (
-        ("of other data", lambda run: run.summary["dataset"]),
-        ("of other numbers of clients", lambda run: run.tested),
-    )
-    for words, value in about:
-        if len({value(group.first) for group in groups}) > 1:
-            details = "; ".join(f"{group.label}: {value(group.first)}" for group in groups)
-            return f"these runs are {words} ({details})"
-    odd = [f"{group.first.directory}, {rounds(group.first)}" for group in groups if not group.first.finished]
-    return f"not all runs are finished: {'; '.join(odd)}" if odd else ""
 
 
 def metrics(

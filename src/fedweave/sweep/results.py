@@ -596,7 +596,7 @@ def _compared(console: "Console", groups: Sequence[Group], found: Sequence[Condi
     """Show how groups of runs compare, in each condition and over all of several; the same as Markdown."""
     lines: list[str | ResultTable] = over_conditions(found) if len(found) > 1 else []
     if len(found) < 2 <= len(groups):
-        lines += headlines(groups, gains(groups))
+        lines += headlines(groups, gains(groups), found[0].shown if found else "")
     for line in lines:
         if isinstance(line, ResultTable):
             show_cells(console, line)
